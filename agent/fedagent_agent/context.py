@@ -74,10 +74,7 @@ class Programs:
 
 
 def metered_of(text: str) -> bool | None:
-    """Return from nmcli's lines whether every connected device is metered; None if unknown.
-
-    NetworkManager guesses where nobody has configured it: ``yes (guessed)``.
-    """
+    """Return from nmcli's lines whether every connected device is metered, also by its guess."""
     said: list[bool] = []
     kind = state = ""
     for line in text.splitlines():

@@ -38,9 +38,7 @@ class AgentDaemon:
         """Run until stopped.
 
         Raises:
-            DataDirBusyError: Another process uses the directory.
-            LinkError: The identity or the certificates cannot be used.
-            AgentError: The outbox, the record of opinions, or a typed address, cannot be used.
+            DataDirBusyError, LinkError, AgentError: See `__main__.EXIT_CODES`.
         """
         await self._shell.run(self._serve)
         self._log_lines(self._worklog.tick(time.monotonic(), over=True))

@@ -95,12 +95,7 @@ class BrokerLinks:
     # ------------------------------------------------------------- the brokers
 
     async def add(self, address: BrokerAddress, *, typed: bool = True) -> None:
-        """Connect to a broker; a second call with one address changes nothing.
-
-        Raises:
-            PlainTextError: It is beyond this machine, without certificates.
-            LinkError: The certificate files cannot be used.
-        """
+        """Connect to a broker, once; `LinkError`: address or certificates cannot be used."""
         name = str(address)
         broker = self._brokers.get(name)
         if broker is not None:

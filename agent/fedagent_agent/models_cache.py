@@ -43,9 +43,7 @@ class ModelsCache:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def open(self, digest: str, size: int, chunk_bytes: int) -> frozenset[int] | None:
-        """Begin or go on to receive a model; return its chunks that are here.
-
-        None means that the whole model is here.
+        """Begin or go on to receive a model; return its chunks that are here, None for all.
 
         Raises:
             OSError: The disk refused; see `discard`.
@@ -63,11 +61,7 @@ class ModelsCache:
         return frozenset(part.have)
 
     def write(self, digest: str, offset: int, data: bytes) -> None:
-        """Take a chunk whose length was checked; one of a discarded model changes nothing.
-
-        Raises:
-            OSError: The disk refused; see `discard`.
-        """
+        """Take a chunk whose length was checked; `OSError` as in `open`."""
         part = self._parts.get(digest)
         if part is None:
             return
@@ -123,11 +117,7 @@ class ModelsCache:
             return None
 
     def path(self, digest: str) -> Path:
-        """Return a file with a whole model, for another process to read.
-
-        Raises:
-            OSError: The disk refused; nothing is left behind.
-        """
+        """Return a whole model's file; after an `OSError` nothing is left behind."""
         path = self._path(digest)
         if digest in self._memory and digest not in self._files:
             fresh = path.with_suffix(".new")

@@ -33,11 +33,7 @@ class _Book(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class OpinionBook:
-    """The durable part of the evaluator.
-
-    Raises:
-        OpinionBookError: The file is damaged.
-    """
+    """The durable part of the evaluator; raises `OpinionBookError` if the file is damaged."""
 
     def __init__(self, path: Path, *, checkpoint: Checkpoint = hit) -> None:
         self._path = path
@@ -62,11 +58,7 @@ class OpinionBook:
         )
 
     def keep(self, answer: OpinionAnswer, spent: float) -> None:
-        """Keep an answer durably.
-
-        Raises:
-            OpinionBookError: The disk refused; nothing is kept.
-        """
+        """Keep an answer durably; after an `OpinionBookError` nothing is kept."""
         run = answer.opinion.run
         rows = {name: row for name, row in self._book.runs.items() if name != run}
         rows[run] = _Row(spent=spent, mode=answer.mode, opinion=answer.opinion)

@@ -44,13 +44,10 @@ _decoder = msgspec.msgpack.Decoder(UpdateOffer)
 
 
 class Outbox:
-    """The durable memory of one agent.
+    """The durable memory of one agent; raises `OutboxError` if it cannot be opened.
 
     Args:
         max_bytes: Maximum of all updates together; the oldest go first.
-
-    Raises:
-        OutboxError: The file cannot be opened or is damaged.
     """
 
     def __init__(

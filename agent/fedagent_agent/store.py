@@ -60,8 +60,7 @@ class AgentStore:
         outbox_bytes: Maximum of all updates together.
 
     Raises:
-        OutboxError: The outbox cannot be used.
-        OpinionBookError: The record of opinions cannot be used.
+        OutboxError, OpinionBookError: One of them cannot be used.
     """
 
     def __init__(
@@ -146,11 +145,7 @@ class AgentStore:
                 self._submit(replace(effect, model=model))
 
     def complete(self, message: AnyMessage) -> AnyMessage:
-        """Return an offer with chunk 0, or a chunk with its data.
-
-        Raises:
-            ChunkError: The update cannot be read.
-        """
+        """Return an offer with chunk 0, or a chunk with its data; `ChunkError`: it is gone."""
         assert isinstance(message, UpdateOffer | Chunk)
         update = self.outbox.find(message.run, message.round, message.digest)
         if update is None:
@@ -218,13 +213,9 @@ def open_agent(
     outbox_bytes: int = MAX_BYTES,
     idle_opinions: bool = False,
 ) -> tuple[AgentCore, AgentStore]:
-    """Return an agent's core and its disk as the last process left them; see these two.
+    """Return an agent's core and its disk as the last process left them; errors as of `AgentStore`.
 
     Without an `identity` there are no neighbours.
-
-    Raises:
-        OutboxError: The outbox cannot be used.
-        OpinionBookError: The record of opinions cannot be used.
     """
     peers = PeerDevice(
         Path(config.data_dir), identity, config.neighbours(), seed=config.seed_of(agent)

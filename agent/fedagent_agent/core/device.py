@@ -14,7 +14,6 @@ Credits = Annotated[float, Meta(ge=0, le=1e6)]
 CHANGE = 0.1
 """A feature or price that moved by more than this fraction is reported at once."""
 MIN_GAP_S = 1.0
-"""Reports of changes are at least so far apart."""
 SMOOTHING = 0.3
 """Weight of a new measurement of a rate."""
 _QUIET = {
@@ -30,10 +29,9 @@ _MAX_BPS = 1e11
 
 
 class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The device's price function, in credits (ALGORITHMS section 8).
+    """The device's price function c(y) = base + per_compute * y, y in cores (ALGORITHMS section 8).
 
-    c(y) = base + per_compute * y, y the available compute in cores. Both factors are non-negative:
-    the price never falls when more compute is offered.
+    Both factors are non-negative: the price never falls when more compute is offered.
     """
 
     base: Annotated[
@@ -60,9 +58,7 @@ class Readings:
     """Whether the device may train now; else `reason` is what forbids it."""
     reason: str = ""
     battery: float | None = None
-    """Charge, 0 to 1."""
     temperature_c: float | None = None
-    """Of the hottest part."""
     price_micro: int | None = None
     """Price of a round instead of the price function's; for the testbed."""
     slow_s: float | None = None

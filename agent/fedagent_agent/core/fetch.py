@@ -60,7 +60,6 @@ class Task:
     spec: TaskSpec | None = None
     body: bytes = b""
     recipe: str = ""
-    """Name of the recipe it was fetched for, for people."""
     job: int = 0
     detail: str = ""
     reason: DeclineReason = DeclineReason.SCHEMA
@@ -196,7 +195,6 @@ class Fetch:
     model_at: float | None = None
     """When it was whole."""
     problem: str = ""
-    """Why the model cannot come."""
     loading: bool = False
     _fresh_starts: int = 0
     _receiver: Receiver | None = None
@@ -235,11 +233,7 @@ class Fetch:
         return self._ask(now)
 
     def receive(self, chunk: Chunk, now: float) -> list[Effect]:
-        """Take a chunk.
-
-        Raises:
-            ChunkError: It does not fit the layout, or was not asked for.
-        """
+        """Take a chunk; raise `ChunkError` if it does not fit the layout, or was not asked for."""
         receiver = self._receiver
         if receiver is None:
             raise ChunkError(f"chunk {chunk.index} was not asked for")

@@ -48,10 +48,7 @@ class PrivacySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = False
 
     def objection(self, task: TaskSpec, mode: OpinionMode, *, spent: float, ever: float) -> str:
-        """Return why an opinion is withheld; empty if it is not.
-
-        `spent` is the epsilon of its run so far, `ever` that of all runs.
-        """
+        """Return why an opinion is withheld; `spent` is epsilon of its run, `ever` of all."""
         declared = mode is OpinionMode.PEERS and task.peers.graph == "declared"
         if self.declared_only and not declared:
             return "the owner tells opinions to declared neighbours only"

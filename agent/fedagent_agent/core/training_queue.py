@@ -91,7 +91,6 @@ class TrainingQueue:
         self._stream_samples: Mapping[str, int] = {}
         self._trained_at: float | None = None
         self._newest: OrderedDict[str, int] = OrderedDict()
-        """Highest round of each run that was ordered."""
         self._answers: OrderedDict[Key, Decline | None] = OrderedDict()
         """Refusals, by their order; None: an update answered it, or nobody waits any more."""
         for key in answered:

@@ -34,7 +34,6 @@ class Upload:
     _sender: Sender = field(init=False)
     _asked: bool = False
     repeat_at: float = 0.0
-    """When the offer is to be repeated."""
     _patience_s: float = FIRST_REPEAT_S
     _poll_at: float = 0.0
     _poll_s: float = FIRST_POLL_S

@@ -12,7 +12,6 @@ LINES = 6
 """Lines that may come at once; then one again every `LINE_S`."""
 LINE_S = 5.0
 SUM_S = 10.0
-"""How long fast rounds are summed up before a line."""
 _OPEN = 64
 _ENDS = {
     ReceiptStatus.ACCEPTED: "in time",

@@ -107,11 +107,7 @@ class PeerSeal:
         return session.card.epoch if session is not None else 0
 
     def meet(self, card: PeerCard) -> str:
-        """Take a neighbour's card; return its id. The same card again changes nothing.
-
-        Raises:
-            SealError: It is not used.
-        """
+        """Take a neighbour's card, once; return its id. `SealError`: it is not used."""
         peer = identity_of(card.identity)
         if peer not in self.neighbours:
             raise SealError(peer, PacketRefusal.STRANGER)
@@ -133,11 +129,7 @@ class PeerSeal:
         return peer
 
     def seal(self, peer: str, plain: bytes) -> bytes:
-        """Return the packet for `peer`, a multiple of 256 bytes.
-
-        Raises:
-            SealError: There is no key for it, or the envelope does not fit.
-        """
+        """Return the packet for `peer`, n * 256 bytes; `SealError`: no key, or too long."""
         session = self._session(peer)
         if len(plain) > MAX_ENVELOPE_BYTES:
             raise SealError(peer, PacketRefusal.TOO_LONG)
@@ -152,11 +144,7 @@ class PeerSeal:
         return header + session.outward.encrypt(_nonce(session.sent), padded, more)
 
     def open(self, peer: str, packet: bytes) -> bytes:
-        """Return the envelope in a packet from `peer`.
-
-        Raises:
-            SealError: Nothing of the packet may be used.
-        """
+        """Return the envelope in a packet from `peer`; `SealError`: none may be used."""
         session = self._session(peer)
         if not _OVERHEAD <= len(packet) <= MAX_PACKET_BYTES or len(packet) % BLOCK:
             raise SealError(peer, PacketRefusal.PACKET)

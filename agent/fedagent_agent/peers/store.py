@@ -74,21 +74,13 @@ class PeerStore:
                 raise
 
     def arms(self) -> dict[str, ArmStats]:
-        """Return the agent's arm in the newest runs, oldest first.
-
-        Raises:
-            PeerStoreError: The file is damaged.
-        """
+        """Return the agent's arm in the newest runs, oldest first; may raise `PeerStoreError`."""
         with _reported(self._path):
             rows = self._db.execute("SELECT run, mean, pulls, slot FROM standings ORDER BY born")
             return {run: ArmStats(*row) for run, *row in rows.fetchall()}
 
     def keep(self, effect: StoreSlot) -> None:
-        """Keep a slot and the arm after it, in one commit.
-
-        Raises:
-            PeerStoreError: The disk refused; what was kept before stays.
-        """
+        """Keep a slot and the arm after it, in one commit; after a `PeerStoreError` neither."""
         arm, record = effect.arm, effect.record
         with _reported(self._path), self._db:
             self._db.execute("BEGIN IMMEDIATE")
@@ -222,11 +214,7 @@ class PeerDevice:
         )
 
     def keep(self, effect: StoreSlot) -> None:
-        """Keep what only the owner may see.
-
-        Raises:
-            PeerStoreError: The disk refused; that costs the slot's memory alone.
-        """
+        """Keep what only the owner may see; a `PeerStoreError` costs the slot's memory alone."""
         if self._store is not None:
             self._store.keep(effect)
 

@@ -102,7 +102,6 @@ class TrainerClient:
         self._wanted: Open | None = None
         self._is_open = False
         self.starts = 0
-        """Processes started so far."""
 
     @property
     def pid(self) -> int | None:

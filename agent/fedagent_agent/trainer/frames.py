@@ -41,7 +41,6 @@ class Open(_Frame, Run, frozen=True, kw_only=True, tag="open"):
     offset: int = 0
     """Position to go on at, as in `Trained.offset`."""
     slow_s: float = 0.0
-    """Extra seconds of every training."""
     held_out: PathText = ""
     """Stream for evaluations only; empty: they rest on samples of `stream` not yet learnt from."""
 
@@ -108,7 +107,6 @@ class Evaluated(_Frame, Input, frozen=True, kw_only=True, tag="evaluated"):
     """The score of a model, clipped, rounded and noised as the task asks."""
 
     score: float = 0.0
-    """In [0, 1]."""
     samples: int = 0
     """What the score rests on; 0: nothing has arrived, and there is no score."""
     metric: Text = ""
@@ -145,21 +143,13 @@ _replies: Decoder[Reply] = Decoder(Reply)
 
 
 def encode_frame(message: Request | Reply) -> bytes:
-    """Return the message as a frame.
-
-    Raises:
-        FrameError: It is longer than a frame may be.
-    """
+    """Return the message as a frame; `FrameError`: it is too long."""
     body = _encoder.encode(message)
     return _length_of(len(body)).to_bytes(PREFIX_BYTES, "big") + body
 
 
 def frame_length(prefix: bytes | bytearray) -> int:
-    """Return the length that a frame's first four bytes announce.
-
-    Raises:
-        FrameError: It is over the limit.
-    """
+    """Return the length that a frame's first four bytes announce; `FrameError`: too long."""
     return _length_of(int.from_bytes(prefix, "big"))
 
 
@@ -193,11 +183,7 @@ class FrameBuffer:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Add bytes, and return the frames that they complete.
-
-        Raises:
-            FrameError: A frame announces more than the limit.
-        """
+        """Add bytes, and return the frames they complete; `FrameError`: one announces too many."""
         self._bytes += data
         frames: list[bytes] = []
         while len(self._bytes) >= PREFIX_BYTES:

@@ -39,12 +39,7 @@ class FailedTrainingError(Exception):
 
 
 class OpenTask:
-    """One task, its streams and its learner.
-
-    Raises:
-        TaskFormatError: The task is not one, or its graph is not of its model.
-        StreamError: A stream is not described as one.
-    """
+    """One task, its streams and learner; raises `TaskFormatError` or `StreamError`."""
 
     def __init__(self, request: Open) -> None:
         task = self.task = parse_task(request.task)
@@ -87,11 +82,7 @@ class OpenTask:
         return self.task.learner.name == NO_TRAINING
 
     def open(self, now: float) -> Opened | Refused:
-        """Open the streams, or name what does not fit.
-
-        Raises:
-            StreamError: A stream cannot be opened.
-        """
+        """Open the streams, or name what does not fit; `StreamError`: one cannot be opened."""
         job = self.request.job
         schemas = [stream.open(now) for stream in self.streams]
         for schema in () if self.idle else schemas:

@@ -63,11 +63,7 @@ def protect(score: float, spec: OpinionsSpec) -> ProtectedScore:
 
 @lru_cache(maxsize=8)
 def laplace(sensitivity: float, epsilon: float) -> "Measurement":
-    """Return OpenDP's Laplace mechanism for one number.
-
-    Raises:
-        PrivacyMissingError: OpenDP is not installed.
-    """
+    """Return OpenDP's Laplace mechanism for one number; `PrivacyMissingError`: not installed."""
     if find_spec("opendp") is None:
         raise PrivacyMissingError(epsilon)
     import opendp.prelude as dp  # noqa: PLC0415 - half a second, only where noise is wanted

@@ -54,11 +54,7 @@ class Requests:
         self._cancelled: int | None = None
 
     def next(self) -> Job:
-        """Wait for the next request.
-
-        Raises:
-            EndedError: There will be none.
-        """
+        """Wait for the next request; `EndedError`: there will be none."""
         while not self._waiting:
             self._read()
         return self._waiting.popleft()

@@ -97,9 +97,8 @@ class HeldOutSamples:
     def offset(self, stream: int) -> int:
         """Return where a new process has to go on so that nothing is lost.
 
-        Args:
-            stream: The stream's own position; smaller than ours where it began anew, and
-                then what is held here cannot be read again.
+        The stream's own position is smaller than ours where it began anew; then what is held here
+        cannot be read again.
         """
         return min(self._chunks[0].start, stream) if self._chunks else stream
 

@@ -43,11 +43,7 @@ class _Neighbour:
 
 
 class Beliefs:
-    """One client's beliefs, slot by slot.
-
-    Args:
-        distances: Neighbours and how far they are (any unit, the same for all).
-    """
+    """One client's beliefs, slot by slot; `distances` of neighbours are in any unit."""
 
     def __init__(self, distances: Mapping[str, float], settings: SlotSettings) -> None:
         self.settings = settings

@@ -55,11 +55,7 @@ class _Neighbour:
 
 
 class Gossip:
-    """One agent's part of the agreement, slot by slot.
-
-    Attributes:
-        ignored: Ranks that were not believed, by reason.
-    """
+    """One agent's part of the agreement, slot by slot; `ignored` counts ranks not believed."""
 
     def __init__(self, me: str, neighbours: Iterable[str], settings: SlotSettings) -> None:
         self.settings = settings

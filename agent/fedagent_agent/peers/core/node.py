@@ -40,8 +40,6 @@ class BpUcbNode:
     """One agent among neighbours.
 
     Args:
-        distances: Its neighbours and how far they are.
-        run: Run of the envelopes, 32 hex digits.
         incarnation: Grows with every start and every change of neighbours.
         arm: What it kept.
 

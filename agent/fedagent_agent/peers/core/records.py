@@ -43,7 +43,6 @@ class SlotRecord:
     opinion: float | None
     """In [0, 1]; None: it had none."""
     trained: bool
-    """Its update was in the model."""
     mean: float | None = None
     pulls: int = 0
     belief: float | None = None
@@ -53,12 +52,9 @@ class SlotRecord:
     chosen: bool | None = None
     """Whether it volunteered; None: undecided."""
     best: tuple[str, ...] = ()
-    """The K best as far as it knows, best first."""
     agents: int = 0
-    """About how many took part."""
     neighbours: int = 0
     silent: int = 0
-    """Neighbours that did not answer."""
     sweeps: int = 0
     """Most belief messages to one neighbour, repeats left out; `exchanges`: of gossip."""
     exchanges: int = 0

@@ -134,12 +134,9 @@ class PeerSelection:
     def receive(
         self, edge: str, message: OpinionCall | Neighbours | PeerDeliver, now: float
     ) -> list[Effect]:
-        """Take a call, whom an edge names, or what it carries.
+        """Take a call, whom an edge names, or what it carries; `ProtocolError`: no envelope.
 
         A call's time runs from here, before there is an opinion.
-
-        Raises:
-            ProtocolError: It carries no envelope.
         """
         if isinstance(message, OpinionCall) and message.mode is not OpinionMode.PEERS:
             return []

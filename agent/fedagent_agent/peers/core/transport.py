@@ -82,10 +82,9 @@ class Seal(Protocol):
 
 
 class PeerTransport:
-    """This agent's way to its neighbours.
+    """This agent's way to its neighbours; counts what is refused, by reason.
 
     Attributes:
-        counters: What was refused, by reason.
         ways: Edges by which a neighbour may be reached.
         sent, sent_bytes: Messages since `reset`, and their sealed bytes.
     """
