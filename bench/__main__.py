@@ -68,7 +68,6 @@ BENCHES: dict[str, Callable[[], Rows]] = {
 
 
 def main() -> int:
-    """Run what is named; the exit code says whether every bar was met."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
     names = parser.parse_args().names or list(BENCHES)

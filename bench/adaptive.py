@@ -70,7 +70,6 @@ def measure(scene: str, seeds: int) -> dict[str, object]:
 def _since(
     result: Comparison, name: str, start: int
 ) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Return each seed's successes after round `start`."""
     return np.array([float(run["wins"][start:].sum()) for run in result.histories[name]])
 
 
@@ -87,12 +86,10 @@ def _recovery(result: Comparison) -> list[float]:
 
 
 def rows(seeds: int = 20) -> Iterator[dict[str, object]]:
-    """Yield the figures of every scene."""
     return (measure(scene, seeds) for scene in SCENES)
 
 
 def main() -> None:
-    """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--scene", choices=list(SCENES))

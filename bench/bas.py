@@ -271,13 +271,11 @@ ROWS: dict[str, Callable[[Path | None], Iterator[Row]]] = {
 
 
 def rows(folder: Path | None = None) -> Iterator[Row]:
-    """Yield every figure."""
     for find in ROWS.values():
         yield from find(folder)
 
 
 def main() -> None:
-    """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--row", choices=list(ROWS))
     parser.add_argument("--plots", type=Path, help="a folder for the pictures")

@@ -21,7 +21,6 @@ SMALL, SMALL_GRAPHS = 10, 100
 
 
 def rows() -> Iterator[dict[str, object]]:
-    """Every figure of beliefs."""
     yield sweep()
     yield nearest()
     for local in (False, True):
@@ -108,7 +107,6 @@ def _random_graph(rng: np.random.Generator) -> Graph:
 
 
 def _bare(wiring: Wiring, own: FloatArray, sweeps: int) -> None:
-    """The same arithmetic, nothing else: no damping, no check of convergence."""
     message = np.zeros(len(wiring.source))
     half = len(message) // 2
     for _ in range(sweeps):
@@ -118,7 +116,6 @@ def _bare(wiring: Wiring, own: FloatArray, sweeps: int) -> None:
 
 
 def _in_python(wiring: Wiring, own: FloatArray) -> None:
-    """One sweep, one message at a time."""
     source, target = wiring.source.tolist(), wiring.target.tolist()
     coupling, heard = wiring.coupling.tolist(), own.tolist()
     message = [0.0] * len(source)

@@ -113,7 +113,6 @@ def placing(name: str, rounds: int = 4 * EDGES) -> dict[str, object]:
 
 
 def rows() -> Iterator[dict[str, object]]:
-    """Measure everything that is registered."""
     for name in policies.names():
         for where in TOWNS:
             yield decision(name, where)
@@ -126,7 +125,6 @@ def _row(name: str, where: str, size: int, median: float) -> dict[str, object]:
 
 
 def main() -> None:
-    """Print one JSON line per figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--policy", choices=policies.names())
     chosen = parser.parse_args().policy

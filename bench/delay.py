@@ -174,7 +174,6 @@ def compiled_minibatch(task: Task, loop: Loop, seed: int) -> tuple[float, float]
 
 
 def _state(spec: ModelSpec, weights: dict[str, Doubles]) -> tuple[Doubles, ...]:
-    """Return what a loop changes in place."""
     if spec.kind == "mf":
         return tuple(weights[n] for n in ("users", "items", "user_bias", "item_bias", "bias"))
     return weights["weight"][0], weights["bias"]
@@ -288,7 +287,6 @@ def measure(task: Task) -> Iterator[Row]:
 
 
 def rows() -> Iterator[Row]:
-    """Measure both datasets."""
     if not os.environ.get(DATA_VARIABLE):
         yield {"bench": "learners", "case": "training delay", "skipped": f"set {DATA_VARIABLE}"}
         return

@@ -90,7 +90,6 @@ def fresh() -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure the chosen rows and print their figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--row", choices=["first-round", "seeds", "fresh"])
     parser.add_argument("--seeds", type=int, default=10)

@@ -60,7 +60,6 @@ BAR_S, BAR_BYTES = 1.0, 20_000
 
 
 def rows() -> Iterator[dict[str, object]]:
-    """One row per kind of broker that is installed."""
     kinds: list[Literal["mosquitto", "embedded"]] = ["embedded"]
     if shutil.which("mosquitto") or shutil.which("/usr/sbin/mosquitto"):
         kinds.insert(0, "mosquitto")
@@ -76,7 +75,6 @@ class _Sends:
     out: Callable[[Send], None]
 
     def send(self, send: Send) -> bool:
-        """Send a message."""
         self.out(send)
         return True
 
@@ -86,7 +84,6 @@ class _Sends:
 
 class _NoJobs:
     def submit(self, job: Job) -> Input | None:
-        """There are none."""
         raise AssertionError(job)
 
 

@@ -128,7 +128,6 @@ class EchoServer:
             raise EchoError(f"the broker is silent for {READY_S:.0f} s")
 
     def begin(self) -> None:
-        """Send the payload to every client."""
         self._waiting = set(range(self._clients))
         self._began = time.perf_counter()
         for number in range(self._clients):
@@ -275,7 +274,6 @@ async def measure(size: str, clients: int, kind: Kind) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure the chosen cases and print their figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=list(PAYLOAD_BYTES))
     parser.add_argument("--clients", type=int)

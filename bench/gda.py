@@ -67,7 +67,6 @@ def _rounds(
 
 
 def _row(case: str, cpu: list[float], wall: list[float], bar: float | None) -> dict[str, object]:
-    """The last 100 rounds; CPU time is evaluated, because the machine may be shared."""
     value = statistics.median(cpu[-100:])
     row: dict[str, object] = {
         "bench": "quick-init",
@@ -129,7 +128,6 @@ def _memory(grown: QuickInitUcbPolicy) -> dict[str, object]:
 
 
 def main() -> None:
-    """Print one JSON line per figure."""
     show(quick_init())
 
 

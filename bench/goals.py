@@ -55,7 +55,6 @@ class Case:
     slots: int = SLOTS
 
     def recipe(self) -> TestbedRecipe:
-        """Return the recipe that is played."""
         return load_recipe("gda-mnist", (f"rounds.count={SLOT * self.slots}", *self.sets))
 
     def measure(self, seed: int) -> Record:
@@ -207,7 +206,6 @@ def measured(name: str, seeds: int) -> Iterator[Record]:
 
 
 def main() -> None:
-    """Play, tell, draw."""
     parser = argparse.ArgumentParser(prog="bench.goals", description=__doc__)
     parser.add_argument("--part", choices=list(PARTS))
     parser.add_argument("--only", action="append", help="labels, as 'bp-ucb*'; may be repeated")

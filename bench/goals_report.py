@@ -44,7 +44,6 @@ DASHES = {"1.0": "-", "0.75": "--", "0.5": ":"}
 
 
 def read(path: Path) -> list[Run]:
-    """Return the recorded runs, oldest first."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -60,7 +59,6 @@ def part(path: Path, name: str) -> Runs:
 
 
 def rows(path: Path) -> Iterator[Row]:
-    """Yield every figure that the file allows."""
     for name in ("table", "test"):
         yield from _table(name, part(path, name))
     for name in ("success", "mu", "size", "quarter"):

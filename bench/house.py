@@ -149,6 +149,5 @@ def _round(
 
 
 def rows() -> Iterator[dict[str, object]]:
-    """Yield the sizes, then the walk."""
     yield sizes()
     yield walk()

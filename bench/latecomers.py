@@ -72,7 +72,6 @@ def field(coordinator: str, agents: int, over_s: float, home: Path) -> dict[str,
 
 
 def main() -> int:
-    """Run one field and print it; 1 if a device was never ordered."""
     parser = argparse.ArgumentParser(prog="bench.latecomers", description=__doc__)
     parser.add_argument("--coordinator", default=COORDINATOR)
     parser.add_argument("--agents", type=int, default=8)

@@ -202,13 +202,11 @@ CASES: dict[str, Callable[[], Iterator[Row]]] = {
 
 
 def rows() -> Iterator[Row]:
-    """Measure every case."""
     for case in CASES.values():
         yield from case()
 
 
 def main() -> None:
-    """Measure the named cases, all without a name."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], metavar="CASE")
     for name in parser.parse_args().cases or CASES:

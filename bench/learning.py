@@ -120,14 +120,12 @@ def measure(name: str, data: StudyData) -> dict[str, object]:
 
 
 def rows() -> Iterator[dict[str, object]]:
-    """Measure every case."""
     data = load_classes("mnist")
     with one_blas_thread():
         yield from (measure(name, data) for name in CASES)
 
 
 def main() -> None:
-    """Measure the chosen cases and print their figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", choices=list(CASES))
     chosen = parser.parse_args().case

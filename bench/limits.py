@@ -55,7 +55,6 @@ def load_limit(beside: int) -> Row:
 
 
 def agent_end(number: signal.Signals) -> Row:
-    """Send a signal to an agent whose edge cannot be reached."""
     with tempfile.TemporaryDirectory() as folder:
         config: dict[str, object] = {
             "data_dir": str(Path(folder, "d")),
@@ -97,7 +96,6 @@ def neighbours() -> Row:
 
 
 def rows() -> Iterator[Row]:
-    """Yield every row."""
     made: tuple[Callable[[], Row], ...] = (
         lambda: load_limit(0),
         lambda: load_limit(2),

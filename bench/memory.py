@@ -39,17 +39,14 @@ class Sampler:
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> None:
-        """Begin to sample."""
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End sampling."""
         self._stop.set()
         self._thread.join()
 
     def now(self) -> dict[str, int]:
-        """Return the current memory of each group in bytes."""
         return {
             name: sum(p.memory_full_info().pss for p in group)
             for name, group in self.groups.items()
@@ -174,7 +171,6 @@ ROWS: dict[str, Callable[[], dict[str, object]]] = {
 
 
 def main() -> None:
-    """Measure the chosen rows and print their figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--row", choices=list(ROWS))
     chosen = parser.parse_args().row

@@ -33,7 +33,6 @@ AGENT = (
 
 
 def rows() -> Iterator[dict[str, object]]:
-    """Yield every figure; one that says why where onnxruntime is missing."""
     if find_spec("onnxruntime") is None or find_spec("onnx") is None:
         yield {"bench": "onnx", "skipped": "onnx and onnxruntime are not installed"}
         return
@@ -66,7 +65,6 @@ def _scoring() -> dict[str, object]:
 
 
 def _median_ms(work: Callable[[], object]) -> tuple[float, float]:
-    """Return milliseconds by the clock and of the processor; they differ on a busy machine."""
     took, used = [], []
     for _ in range(REPEATS):
         began, busy = time.perf_counter(), time.process_time()

@@ -126,7 +126,6 @@ ROWS: dict[str, Callable[[int], Iterator[Row]]] = {
 
 
 def rows() -> Iterator[Row]:
-    """Yield every figure."""
     yield from cocs_mnist()
     yield from cocs_settings()
     yield from goals.measured("table", 2)
@@ -135,7 +134,6 @@ def rows() -> Iterator[Row]:
 
 
 def main() -> None:
-    """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--row", choices=list(ROWS))
     parser.add_argument("--seeds", type=int, default=2)

@@ -226,7 +226,6 @@ def rbcs_queues(
 
 
 def write(name: str, draw: Callable[[], tuple["Figure", Numbers]], folder: Path) -> None:
-    """Draw and save a picture, and its numbers in `figures.json`."""
     from matplotlib import rc_context
 
     with rc_context(STYLE):  # type: ignore[arg-type]  # keys of matplotlib, checked at run time
@@ -239,7 +238,6 @@ def write(name: str, draw: Callable[[], tuple["Figure", Numbers]], folder: Path)
 
 
 def _figure(panels: int) -> tuple["Figure", Sequence["Axes"]]:
-    """Return an empty figure with panels side by side."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -296,7 +294,6 @@ PLOTS: dict[str, Callable[[Path], None]] = {
 
 
 def main() -> None:
-    """Draw what is asked for."""
     parser = argparse.ArgumentParser(prog="bench.plots", description=__doc__)
     parser.add_argument("--only", choices=list(PLOTS))
     parser.add_argument("--folder", type=Path, default=FOLDER)

@@ -88,7 +88,6 @@ def table(seeds: int = 20, rounds: int = 500) -> Iterator[dict[str, object]]:
 
 
 def _row(name: str, figure: str, values: FloatArray, reference: float | None) -> dict[str, object]:
-    """Compare means; the bar is 3 %, or the noise of a reference of three seeds."""
     mean = float(values.mean())
     spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     noise = 2 * spread * math.sqrt(1 / REFERENCE_SEEDS + 1 / len(values))
@@ -168,7 +167,6 @@ def _all_in_time(
 
 
 def _timing(what: str, seconds: float, clients: int, m: int, *, bar: bool) -> dict[str, object]:
-    """Return one timing as a row."""
     return {
         "bench": "rbcs",
         "figure": what,
@@ -181,7 +179,6 @@ def _timing(what: str, seconds: float, clients: int, m: int, *, bar: bool) -> di
 
 
 def rows(seeds: int = 20, rounds: int = 500) -> Iterator[dict[str, object]]:
-    """Yield everything."""
     yield from table(seeds, rounds)
     yield from decisions()
 

@@ -111,7 +111,6 @@ def measure(case: Case) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure the chosen cases and print their figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", choices=list(SHAPES))
     parser.add_argument("--agents", type=int)

@@ -92,14 +92,12 @@ def virtual(clients: int = 1000, rounds: int = 400) -> dict[str, object]:
 
 
 def rows() -> Iterator[dict[str, object]]:
-    """Yield every figure."""
     yield virtual()
     for name in ("adaptive", "linucb", "cocs"):
         yield measure(name)
 
 
 def main() -> None:
-    """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--policy")
     parser.add_argument("--clients", type=int, default=1_000_000)

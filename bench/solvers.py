@@ -44,7 +44,6 @@ def instance(rng: np.random.Generator, values: str) -> AssignmentProblem:
 
 
 def rows(instances: int = INSTANCES) -> Iterator[dict[str, object]]:
-    """Measure every solver on the same instances."""
     for values in ("chance", "hindsight"):
         rng = np.random.default_rng(2026)
         problems = [instance(rng, values) for _ in range(instances)]
@@ -71,7 +70,6 @@ def rows(instances: int = INSTANCES) -> Iterator[dict[str, object]]:
 
 
 def timed(solver: Solver, problems: list[AssignmentProblem]) -> tuple[list[Solution], list[float]]:
-    """Solve all; return solutions and seconds."""
     found, seconds = [], []
     for problem in problems:
         start = time.perf_counter()
@@ -81,14 +79,12 @@ def timed(solver: Solver, problems: list[AssignmentProblem]) -> tuple[list[Solut
 
 
 def ratios(ours: list[Solution], exact: list[Solution]) -> list[float]:
-    """Return value by optimum, of instances that have any."""
     return [a.value / b.value for a, b in zip(ours, exact, strict=True) if b.value > 0]
 
 
 def figures(
     solver: str, values: str, ours: list[Solution], exact: list[Solution], seconds: list[float]
 ) -> dict[str, object]:
-    """Return the row of one solver."""
     ratio = ratios(ours, exact)
     return {
         "bench": "solvers",
@@ -105,7 +101,6 @@ def figures(
 
 
 def main() -> None:
-    """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--instances", type=int, default=INSTANCES)
     show(rows(parser.parse_args().instances))

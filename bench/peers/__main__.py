@@ -10,7 +10,6 @@ PEERS = ("bench.peers.bandits", "bench.peers.flower_rounds", "bench.echo")
 
 
 def main() -> int:
-    """Run the peers, then ourselves, on the same machine."""
     for module in PEERS:
         code = subprocess.run([sys.executable, "-m", module], check=False).returncode
         if code:

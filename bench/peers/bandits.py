@@ -67,7 +67,6 @@ def ours() -> float:
 
 
 def main() -> None:
-    """Print one row per peer."""
     python = install()
     command = [str(python), str(HERE / "bandit_rounds.py"), str(ARMS), str(PEER_ROUNDS), str(SIZE)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=900)

@@ -108,7 +108,6 @@ class FlowerField:
         ]
 
     def submit(self, settings: dict[str, int]) -> psutil.Popen:
-        """Hand the app to the SuperLink, as a user's `flwr run` does."""
         (self.work / "config.toml").write_text(
             f'[superlink]\ndefault = "{CONNECTION}"\n\n'
             f'[superlink.{CONNECTION}]\naddress = "{self._address}"\ninsecure = true\n',
@@ -132,11 +131,9 @@ class FlowerField:
                 raise PeerError(f"{name} ended:\n{self.log_tail(name)}")
 
     def stop(self) -> None:
-        """End every process of the deployment, those it started itself included."""
         process_tree.stop_all(self._all)
 
     def log_tail(self, name: str) -> str:
-        """Return the last lines that a process wrote."""
         path = self.work / f"{name}.log"
         text = path.read_text("utf-8", "replace") if path.exists() else ""
         return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])

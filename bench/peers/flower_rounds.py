@@ -127,7 +127,6 @@ def _watch(field: FlowerField, run: psutil.Popen, case: Case) -> Watch:
 
 
 def _read(path: Path) -> list[Stamp]:
-    """Return the whole lines of the file of stamps."""
     if not path.exists():
         return []
     text = path.read_text("utf-8")
@@ -159,7 +158,6 @@ def _exit_on_signal(number: int, frame: FrameType | None) -> Never:
 
 
 def main() -> None:
-    """Install the peer, measure the chosen cases, print their figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--env", type=Path, default=DEFAULT_ENV, help="the peer's environment")
     parser.add_argument("--size", choices=list(SHAPES))

@@ -68,7 +68,6 @@ def busy(held: psutil.Process) -> bool:
 
 
 def living(process: psutil.Process) -> bool:
-    """Return whether the process has not ended."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

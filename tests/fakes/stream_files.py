@@ -46,7 +46,11 @@ def write(root: Path) -> None:
     _zipped(root / "price/ec2_spot_us-east-1_2015.csv.gz", _prices(rng))
     phones = [{"Model": f"phone {k}", "CPU_F_AI_Score": str(100 + 50 * k)} for k in range(20)]
     _zipped(root / "device/ai_benchmark_2020.json.gz", json.dumps(phones))
-    np.savez_compressed(root / "sensor/beijing_weather_hourly.npz", values=weather(rng))
+    np.savez_compressed(
+        root / "sensor/beijing_weather_hourly.npz",
+        values=weather(rng),
+        columns=np.array(["TEMP_C", "PRES_hPa", "DEWP_C"]),
+    )
 
 
 def weather(rng: np.random.Generator) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":

@@ -4,11 +4,14 @@ Whatever dies, no rent is charged twice, nothing is spent beyond the budget, and
 learnt from settled rounds is what an undisturbed run learnt from as many.
 """
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedagent_testbed.world import Ending
 from tests.fakes.virtual_world import RENTS, check, world
 
 from .test_survival import COORDINATOR_POINTS
@@ -64,16 +67,24 @@ def test_a_dear_edge_does_not_end_a_resumed_run_by_being_heard_first(tmp_path: P
     assert {edge for _, edge, _ in ending.rents} == {"edge-1"}
 
 
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], Ending]:
+    def run(sets: tuple[str, ...]) -> Ending:
+        return world("placed", tmp_path_factory.mktemp("calm"), 1, *sets).run(seconds=900)
+
+    return functools.cache(run)
+
+
 @pytest.mark.parametrize("point", [*COORDINATOR_POINTS, *ENDS])
 def test_the_coordinator_is_killed_and_goes_on_with_what_it_knew(
-    tmp_path: Path, point: str
+    tmp_path: Path, calm: Callable[[tuple[str, ...]], Ending], point: str
 ) -> None:
     # A round that was voided is played again under another number, and so with other chance:
     # there, only what no chance enters can be compared.
     sets = () if point in IN_BOOKS else ("placement.name=min-cost",)
-    here, calm = (world("placed", tmp_path / name, 1, *sets) for name in ("killed", "calm"))
+    here, usual = world("placed", tmp_path, 1, *sets), calm(sets)
     here.kill_at("coordinator", {point: 1 if point in ENDS else 4})
-    ending, usual = here.run(seconds=900), calm.run(seconds=900)
+    ending = here.run(seconds=900)
     check(here, ending)
     assert here.nodes["coordinator"].restarts == 1
     assert (ending.rounds_done, ending.spent_micro) == (usual.rounds_done, usual.spent_micro)

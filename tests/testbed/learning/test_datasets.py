@@ -20,6 +20,7 @@ from fedagent_testbed.learning.datasets import (
 from fedagent_testbed.learning.fleet import learner_spec, make_model
 from fedagent_testbed.recipe import Streaming
 
+WEATHER = "sensor/beijing_weather_hourly.npz"
 REAL = os.environ.get("FEDAGENT_DATA", "")
 
 
@@ -138,9 +139,10 @@ def test_a_weather_file_of_another_shape_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sensor").mkdir()
-    np.savez(tmp_path / "sensor/beijing_weather_hourly.npz", values=np.zeros((2, 3)))
+    columns = np.array(["TEMP", "PRES", "WSPM"])
+    np.savez(tmp_path / WEATHER, values=np.zeros((2, 100, 3)), columns=columns)
     monkeypatch.setenv("FEDAGENT_DATA", str(tmp_path))
-    with pytest.raises(DatasetError, match="shape"):
+    with pytest.raises(DatasetError, match="has 100 hours of TEMP, PRES, WSPM"):
         load_data("weather")
 
 

@@ -21,6 +21,7 @@ from fedagent_coordinator.policies import (
     SelectionPolicy,
     round_rng,
 )
+from fedagent_coordinator.reader import open_reader
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import ModelSpec
 from fedagent_testbed.air import Pipes
@@ -39,9 +40,28 @@ def small(*sets: str) -> Study:
     return load_recipe("cocs-decisions", (*SMALL, *sets))
 
 
-def expected(recipe: Study, run: FullRun, seed: int) -> dict[int, tuple[Feedback, list[str]]]:
+Fetched = set[tuple[int, str, str]]
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> Fetched:
+    """Round, agent and edge of the models that were sent for, in whole or in part."""
+    found, transfer_s = Fetched(), StudyAir.transfer_s
+
+    def noted(air: StudyAir, agent: str, edge: str, *, up: bool) -> float:
+        if not up:
+            found.add((air.view.round, agent, edge))
+        return transfer_s(air, agent, edge, up=up)
+
+    monkeypatch.setattr(StudyAir, "transfer_s", noted)
+    return found
+
+
+def expected(
+    recipe: Study, run: FullRun, fetched: Fetched
+) -> dict[int, tuple[Feedback, list[str]]]:
     """Return how the rule ends the rounds that were ordered, and who stands in which row."""
-    world, found = make_world(recipe, seed), {}
+    world, found = make_world(recipe, 4), {}
     assert isinstance(world, LinkedWorld)
     for t in range(1, ROUNDS + 1):
         view, rows = world.view(t), [row for row in run.outcomes if row.round == t]
@@ -51,7 +71,7 @@ def expected(recipe: Study, run: FullRun, seed: int) -> dict[int, tuple[Feedback
         pairs = np.array([at[index(r.agent), index(r.edge_id)] for r in rows], dtype=np.int64)
         dt_s = times.dt_s.copy()
         for row, pair in zip(rows, pairs.tolist(), strict=True):
-            if (t, row.agent, row.edge_id) not in run.fetched:
+            if (t, row.agent, row.edge_id) not in fetched:
                 dt_s[pair] = 0.0
         limits = recipe.rounds
         feedback = outcome(
@@ -120,13 +140,16 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
     ],
 )
 def test_a_live_run_decides_ends_and_pays_as_the_study_says(
-    tmp_path: Path, spy: Spy, policy: str, sets: tuple[str, ...]
+    tmp_path: Path, spy: Spy, fetched: Fetched, policy: str, sets: tuple[str, ...]
 ) -> None:
     recipe = small(*sets)
     run = play_full(recipe, policy, 4, tmp_path)
     assert run.ending.reason == "rounds"
     decides_as_the_policy(run, spy, policy, make_world(recipe, 4))
-    ends_by_the_rule(recipe, run)
+    with open_reader(tmp_path / "coordinator") as read:
+        edges = read.edge_results(read.run().run_id)
+    kept = {(row.round, row.edge_id) for row in edges if row.failed}
+    ends_by_the_rule(recipe, run, expected(recipe, run, fetched), kept)
     pays_what_it_reserved(recipe, run)
 
 
@@ -142,9 +165,14 @@ def decides_as_the_policy(run: FullRun, spy: Spy, policy: str, world: World) -> 
     assert run.history["selected"].tolist() == [len(s.pairs) for _, s in seen]
 
 
-def ends_by_the_rule(recipe: Study, run: FullRun) -> None:
+def ends_by_the_rule(
+    recipe: Study,
+    run: FullRun,
+    rounds: dict[int, tuple[Feedback, list[str]]],
+    kept: set[tuple[int, str]],
+) -> None:
     rows, sure = {(row.round, row.agent): row for row in run.outcomes}, 0
-    for t, (feedback, agents) in expected(recipe, run, 4).items():
+    for t, (feedback, agents) in rounds.items():
         for k, agent in enumerate(agents):
             if unsure(recipe, feedback)[k]:
                 continue
@@ -152,7 +180,7 @@ def ends_by_the_rule(recipe: Study, run: FullRun) -> None:
             assert row.in_time == feedback.X[k], row
             assert row.censored == feedback.censored[k], row
             assert bool(row.paid_micro) == (not feedback.void[k]), row
-            if (t, row.edge_id) not in run.failed:
+            if (t, row.edge_id) not in kept:
                 assert row.used == feedback.used[k], row
             assert 0 <= row.tau_s - feedback.tau_s[k] < SLACK_S, row
             if not row.censored:

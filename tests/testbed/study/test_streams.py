@@ -11,7 +11,7 @@ from fedagent_protocol.errors import ParameterError
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import MICRO
 from fedagent_testbed.study import History, play
-from fedagent_testbed.study.streams import ALL, OURS, Variant, best_edge
+from fedagent_testbed.study.streams import ALL, OURS, best_edge, controls_of
 from fedagent_testbed.worlds.network import draw_network
 from tests.fakes.stream_files import LEARNER, small
 
@@ -159,10 +159,10 @@ def test_ours_follows_the_arrivals() -> None:
 
 def test_names_are_pairs() -> None:
     assert len(ALL) == 13
-    assert Variant.parse("fixed-20+fixed-best") == Variant("fixed-20", "fixed-best")
+    assert controls_of("fixed-20+fixed-best") == ("fixed-20", "fixed-best")
     for wrong in ("primal-dual", "adaptive+random", "fixed+random", "fixed-1+coordinator", "+"):
         with pytest.raises(RecipeError, match=r"ITERATIONS|has"):
-            Variant.parse(wrong)
+            controls_of(wrong)
     with pytest.raises(RecipeError, match="edge 9"):
         play(small(), "fixed-1+fixed-9", 0)
     with pytest.raises(ParameterError, match="kappa"):

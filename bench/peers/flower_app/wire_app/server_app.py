@@ -16,7 +16,6 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the rounds; the harness reads one JSON line per round from the file of stamps."""
     config = context.run_config
     agents = int(config["agents"])
     features, classes = int(config["features"]), int(config["classes"])

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import DatasetError
 from fedagent_task.models import Floats
-from fedagent_task.readers import DATA_VARIABLE, Dataset, load
+from fedagent_task.readers import DATA_VARIABLE, Dataset, load, load_series
 from fedagent_task.samples import Csr
 from fedagent_testbed.traces.files import data_path
 
@@ -22,6 +22,7 @@ WARMER_C = 2.0
 """Degrees that 1 of a label of the weather stands for."""
 
 _WEATHER = "sensor/beijing_weather_hourly.npz"
+_COLUMNS = ("TEMP_C", "PRES_hPa", "DEWP_C")
 _HOURS = 24
 _SPLIT_SEED = 1998
 _SPARSE_ROWS, _SPARSE_TESTS, _SPARSE_WIDTH, _SPARSE_DRAWN = 20_242, 5_000, 47_236, 81
@@ -97,35 +98,36 @@ def load_classes(name: str) -> StudyData:
     return load_data(name)
 
 
-def _images(name: str, train: str, test: str, largest: float) -> StudyData:
+def _files(
+    name: str, train: str, test: str, model: dict[str, object], *, largest: float = 1.0
+) -> StudyData:
+    """Return what publishers split; numbers up to `largest` are scaled to 1."""
     scale = np.float32(1.0 / largest)
-    arriving, held = _part(name, train), _part(name, test)
-    x = arriving.x.astype(np.float32) * scale
+    arriving, held = (_part(name, file, int(str(model["features"]))) for file in (train, test))
     return StudyData(
         name=name,
-        x=x,
+        x=arriving.x.astype(np.float32) * scale,
         y=arriving.y.astype(np.float64),
         test_x=held.x.astype(np.float32) * scale,
         test_y=held.y.astype(np.float64),
-        model={"kind": "softmax", "features": x.shape[1], "classes": 10},
+        model=model,
     )
 
 
 def _idx(folder: str) -> StudyData:
     file = "images-idx3-ubyte.gz"
-    return _images(folder, f"{folder}/train-{file}", f"{folder}/t10k-{file}", 255.0)
+    model: dict[str, object] = {"kind": "softmax", "features": 784, "classes": 10}
+    return _files(folder, f"{folder}/train-{file}", f"{folder}/t10k-{file}", model, largest=255.0)
+
+
+def _digits() -> StudyData:
+    model: dict[str, object] = {"kind": "softmax", "features": 64, "classes": 10}
+    return _files("digits", "digits-train", "digits-test", model, largest=16.0)
 
 
 def _a9a() -> StudyData:
-    train, test = (_part("a9a", f"libsvm/a9a{end}.gz", features=123) for end in ("", ".t"))
-    return StudyData(
-        name="a9a",
-        x=train.x.astype(np.float32),
-        y=train.y.astype(np.float64),
-        test_x=test.x.astype(np.float32),
-        test_y=test.y.astype(np.float64),
-        model={"kind": "logistic", "features": 123},
-    )
+    model: dict[str, object] = {"kind": "logistic", "features": 123}
+    return _files("a9a", "libsvm/a9a.gz", "libsvm/a9a.t.gz", model)
 
 
 def _movielens() -> StudyData:
@@ -181,20 +183,15 @@ def _words(rng: np.random.Generator, count: int) -> Csr:
 
 
 def _weather() -> StudyData:
-    """Read eight stations: values of float64[station, hour, (TEMP, PRES, DEWP)], NaN if missing."""
-    path, hint = data_path(_WEATHER), "fetch the file again"
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            values = np.asarray(arrays["values"], dtype=np.float64)
-    except (OSError, KeyError, ValueError, EOFError) as error:
-        raise DatasetError(_WEATHER, "is no archive with values", hint) from error
-    if values.ndim != 3 or values.shape[2] != 3 or values.shape[1] <= LAGS + 2:
-        raise DatasetError(_WEATHER, f"has shape {values.shape}, not (station, hour, 3)", hint)
-    return stations_of(values)
+    series = load_series(str(data_path(_WEATHER)))
+    if series.columns != _COLUMNS or series.values.shape[1] <= LAGS + 2:
+        reason = f"has {series.values.shape[1]} hours of {', '.join(series.columns)}"
+        raise DatasetError(_WEATHER, reason, f"fetch the file of {', '.join(_COLUMNS)} again")
+    return stations_of(series.values.astype(np.float64))
 
 
 def stations_of(values: FloatArray) -> StudyData:
-    """Return a stream a station; the last tenth of the hours is for tests only.
+    """Return a stream a station of float64[station, hour, 3]; the last tenth of hours is for tests.
 
     A sample is what a station knows in an hour that has all its numbers: temperature now less
     that of 1 to 24 hours ago, dew point below temperature, change of pressure in 3 hours, time of
@@ -256,7 +253,7 @@ def _part(name: str, file: str, features: int | None = None) -> Dataset:
 
 
 _LOADERS: dict[str, Callable[[], StudyData]] = {
-    "digits": lambda: _images("digits", "digits-train", "digits-test", 16.0),
+    "digits": _digits,
     "mnist": lambda: _idx("mnist"),
     "fashion-mnist": lambda: _idx("fashion-mnist"),
     "a9a": _a9a,

@@ -53,16 +53,13 @@ class FullRun:
 
     Attributes:
         history: As of `play`; without accuracies.
-        failed: (round, edge) of edges that kept their model.
-        fetched: (round, agent, edge) of models that were sent for, in whole or in part.
+        outcomes: By the names of the agents in the study.
         digest: Of all messages that arrived, with time, place and topic, in their order.
     """
 
     history: History
     ending: Ending
     outcomes: tuple[OutcomeRow, ...]
-    failed: frozenset[tuple[int, str]]
-    fetched: frozenset[tuple[int, str, str]]
     digest: str
 
 
@@ -73,7 +70,6 @@ class StudyAir:
         self._world = world
         self._round = 0
         self._rows: dict[tuple[int, int], int] = {}
-        self.fetched: set[tuple[int, str, str]] = set()
         self.view: RoundView
         self.times: Times
         self.begin(1)
@@ -121,8 +117,6 @@ class StudyAir:
 
     def transfer_s(self, agent: str, edge: str, *, up: bool) -> float:
         """Return how long the link of a pair takes for a whole model."""
-        if not up:
-            self.fetched.add((self._round, agent, edge))
         stage = self.times.ut_s if up else self.times.dt_s
         return float(stage[self.row(agent, edge)])
 
@@ -177,9 +171,8 @@ def play_full(recipe: TestbedRecipe, policy: str, seed: int, directory: Path) ->
     federation.network.heard = note
     longest = max(recipe.rounds.deadline_s, recipe.rounds.max_wait_s) + 10.0
     ending = federation.run(seconds=60.0 + recipe.rounds.count * longest)
-    history, outcomes, failed = _read(federation, policy, seed)
-    fetched = frozenset(air.fetched)
-    return FullRun(history, ending, outcomes, failed, fetched, messages.hexdigest())
+    history, outcomes = _read(federation, policy, seed)
+    return FullRun(history, ending, outcomes, messages.hexdigest())
 
 
 def live_recipe(recipe: TestbedRecipe, policy: str, seed: int) -> Recipe:
@@ -221,14 +214,11 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int) -> Recipe:
 
 def _read(
     federation: VirtualFederation, policy: str, seed: int
-) -> tuple[History, tuple[OutcomeRow, ...], frozenset[tuple[int, str]]]:
+) -> tuple[History, tuple[OutcomeRow, ...]]:
     with open_reader(federation.coordinator.directory) as read:
         run = read.run()
         outcomes = tuple(
             replace(row, agent=federation.names[row.agent]) for row in read.outcomes(run.run_id)
-        )
-        failed = frozenset(
-            (row.round, row.edge_id) for row in read.edge_results(run.run_id) if row.failed
         )
         means = [(one.round, one.mean) for one in read.evaluations.rows(run.run_id)]
         trained_ms = {row.round: row.timing_ms.get("train", 0.0) for row in read.rounds(run.run_id)}
@@ -256,4 +246,4 @@ def _read(
         at["selected"] += 1
         at["wins"] += row.in_time
         at["spent"] += row.paid_micro / MICRO
-    return history, outcomes, failed
+    return history, outcomes

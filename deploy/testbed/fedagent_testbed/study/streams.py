@@ -8,7 +8,6 @@ hindsight, and ``alone``: no aggregation, every device keeps its model.
 
 import re
 import time
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,48 +42,40 @@ ALL = (OURS, *BASELINES)
 _FIXED = re.compile(r"fixed-([0-9]{1,6})")
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A pair of names."""
-
-    iterations: str
-    placement: str
-
-    @classmethod
-    def parse(cls, name: str) -> "Variant":
-        """Take a name apart, or raise a `RecipeError` with the names that there are."""
-        first, plus, second = name.partition("+")
-        known = {*iterations.names(), *placement.names(), ALONE, BEST} - {"fixed", "coordinator"}
-        if not plus:
-            raise RecipeError("policy", f"{name[:64]!r} is no ITERATIONS+PLACEMENT", f"e.g. {OURS}")
-        for part, names in (
-            (first, iterations.names()),
-            (second, (*placement.names(), ALONE, BEST)),
-        ):
-            if part in {"fixed", "coordinator"} or not (part in names or _FIXED.fullmatch(part)):
-                hint = f"take fixed-N, or of {', '.join(sorted(known & set(names)))}"
-                raise RecipeError("policy", f"has {part[:32]!r} in {name[:64]!r}", hint)
-        return cls(first, second)
+def controls_of(name: str) -> tuple[str, str]:
+    """Take a pair of names apart, or raise a `RecipeError` with the names that there are."""
+    first, plus, second = name.partition("+")
+    if not plus:
+        raise RecipeError("policy", f"{name[:64]!r} is no ITERATIONS+PLACEMENT", f"e.g. {OURS}")
+    for part, names in (
+        (first, iterations.names()),
+        (second, (*placement.names(), ALONE, BEST)),
+    ):
+        known = {*names} - {"fixed", "coordinator"}
+        if part not in known and not _FIXED.fullmatch(part):
+            hint = f"take fixed-N, or of {', '.join(sorted(known))}"
+            raise RecipeError("policy", f"has {part[:32]!r} in {name[:64]!r}", hint)
+    return first, second
 
 
 class StreamStudy:
     """One run of a pair of controls, until the budget pays no more rent or all rounds are over."""
 
     def __init__(self, recipe: TestbedRecipe, name: str, seed: int) -> None:
-        pair = Variant.parse(name)
+        control, place = controls_of(name)
         self._recipe, self._seed = recipe, seed
         self._left = round(recipe.streaming.budget * MICRO)
-        self._iterations = make_iterations(recipe, pair.iterations)
+        self._iterations = make_iterations(recipe, control)
         self._network = draw_network(recipe, seed)
-        self._fleet = Fleet(recipe, seed, alone=pair.placement == ALONE)
+        self._fleet = Fleet(recipe, seed, alone=place == ALONE)
         size = self._fleet.model_bytes * recipe.streaming.model_scale
         self._transfer_s = self._network.transfer_s(size)
         self._cost_s = self._network.cost_s(size)
         self._expected_s: FloatArray = self._transfer_s.mean(axis=0)
         self._placement: PlacementPolicy | None = None
-        if pair.placement != ALONE:
+        if place != ALONE:
             best = best_edge(self._network, size, self._left)
-            self._placement = make_placement(recipe, pair.placement, best)
+            self._placement = make_placement(recipe, place, best)
 
     def play_round(self, t: int, history: History) -> bool:
         """Play round `t`, from 1, into the history; False if no rent can be paid."""
@@ -189,10 +180,10 @@ def chosen(recipe: TestbedRecipe, names: list[str]) -> list[str]:
     """Return the pairs that run; ``all`` stands for ours and the paper's baselines."""
     wanted = list(ALL) if names == ["all"] else names
     for name in wanted:
-        pair = Variant.parse(name)
-        make_iterations(recipe, pair.iterations)
-        if pair.placement != ALONE:
-            make_placement(recipe, pair.placement, 0)
+        control, place = controls_of(name)
+        make_iterations(recipe, control)
+        if place != ALONE:
+            make_placement(recipe, place, 0)
     return wanted
 
 
