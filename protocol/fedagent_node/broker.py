@@ -94,13 +94,7 @@ class BrokerSpec:
 
 
 class Broker:
-    """One supervised private broker.
-
-    Raises:
-        InsecureListenError: Beyond loopback without certificates or `insecure`.
-        BrokerMissingError: The kind is not installed.
-        TlsFilesError: The certificate files cannot be used.
-    """
+    """One supervised private broker; `errors` says what keeps it from being made or started."""
 
     def __init__(self, spec: BrokerSpec) -> None:
         self.spec = spec
@@ -136,12 +130,7 @@ class Broker:
         return tuple(sorted({self._process.pid, self._broker_pid}))
 
     async def start(self) -> BrokerAddress:
-        """Start the broker and wait until it answers; the stored port is tried first.
-
-        Raises:
-            BrokerStartError: It does not come up.
-            ListenAddressError: No card of this machine has the address to listen on.
-        """
+        """Start the broker and wait until it answers; the stored port is tried first."""
         if not bindable(self.spec.listen, 0):
             raise ListenAddressError(self.spec.listen, (LOOPBACK, *lan_addresses()))
         for attempt in range(PORT_ATTEMPTS):

@@ -1,10 +1,8 @@
 """Run a broker that ends with the process that started it, however that ends.
 
-``python -m fedagent_node.broker_wrapper mosquitto PROGRAM CONFIG`` or
-``... embedded JSON``. The parent holds the other end of our standard input; when it
-is gone, the kernel closes it and we stop the broker. Should this process itself be
-killed, the kernel kills mosquitto, which asked for that signal at its start.
-The first line on standard output is the broker's process id.
+``... mosquitto PROGRAM CONFIG`` or ``... embedded JSON``. The parent holds the other end of
+our standard input, which the kernel closes when it is gone. Should we be killed ourselves,
+the kernel kills mosquitto, which asked for that. We write the broker's process id first.
 """
 
 import ctypes

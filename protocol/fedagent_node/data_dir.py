@@ -42,8 +42,7 @@ class DataDirLock:
 
         Raises:
             DataDirBusyError: Another process holds it.
-            DataDirError: It cannot be made, or this user may not write there.
-            OSError: The disk is full or broken.
+            DataDirError: It cannot be made or written; of a bad disk, an `OSError`.
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

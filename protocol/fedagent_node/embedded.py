@@ -54,11 +54,9 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class _Broker(AmqttBroker):  # type: ignore[misc]  # amqtt is skipped by mypy (pyproject)
     """amqtt's broker with a direct fan-out.
 
-    amqtt sends each message to each subscriber in a task of its own, formats it
-    for a debug log that nobody reads, and forgets it when no PUBACK came within
-    5 s; what waits for a slow subscriber has no bound. Here a message is written
-    to the connections at once, at QoS 0 (the granted QoS says so), and a
-    subscriber that is too far behind loses messages, which is counted.
+    amqtt sends each message in a task per subscriber, and forgets it when no PUBACK came within
+    5 s; what waits for a slow subscriber has no bound. Here a message is written at once, at
+    QoS 0 (which is granted), and a subscriber that is too far behind loses messages, counted.
     """
 
     dropped_slow = 0
@@ -136,12 +134,7 @@ class _Writer(StreamWriterAdapter):  # type: ignore[misc]  # as above
 
 
 async def serve(config: EmbeddedConfig) -> None:
-    """Run the broker until cancelled.
-
-    Raises:
-        OSError: The address cannot be bound.
-        TlsFilesError: The certificate files cannot be used.
-    """
+    """Run the broker until cancelled; `OSError` if the address cannot be bound."""
     for noisy in ("amqtt", "transitions"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     tls = config.tls.server_context() if config.tls is not None else None

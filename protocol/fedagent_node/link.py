@@ -60,18 +60,14 @@ class Arrival:
 
 
 class Link:
-    """A connection to one broker that comes back by itself.
+    """A connection to one broker that comes back by itself, or a `PlainTextError`.
 
     Args:
         client_id: Unique at the broker; the start of log lines.
-        insecure: Allow an address beyond this machine without certificates.
         on_arrivals: Takes the messages, in order and in batches.
         on_state: Takes every change of `connected`, in order with the messages.
             At True the subscriptions are on their way: what the listener publishes
             follows them, while other connections may be faster.
-
-    Raises:
-        PlainTextError: The address is beyond this machine, and nothing covers it.
     """
 
     def __init__(
@@ -121,11 +117,7 @@ class Link:
         return self._outbox.pending_bytes
 
     async def start(self) -> None:
-        """Begin to connect in the background, and return at once.
-
-        Raises:
-            LinkError: The certificate files cannot be used, or do not match the address.
-        """
+        """Begin to connect in the background; `LinkError` if certificates do not fit."""
         if (self._tls is not None) != (self.address.scheme == "mqtts"):
             need = "needs" if self._tls is None else "takes no"
             raise LinkError(f"{self.address}: a {self.address.scheme} address {need} certificates")

@@ -86,12 +86,7 @@ class Shell:
         self._warned_at = 0.0
 
     async def run(self, serve: Callable[[], Awaitable[None]]) -> None:
-        """Hold the data directory and serve; then close everything.
-
-        Raises:
-            DataDirBusyError: Another process uses the directory.
-            Exception: What `fail` was called with first.
-        """
+        """Hold the data directory and serve; then close everything, and raise what failed."""
         with DataDirLock(self.directory):
             self._watch_signals()
             try:

@@ -1,10 +1,8 @@
-"""What agents exchange in democratized analytics, and its bytes.
+"""What agents exchange in democratized analytics, and its bytes; docs/democratized.md.
 
-Two layers. Outside, what a relay carries: a `PeerCard` (public keys, signed) and a
-`PeerPacket` (sealed bytes). Inside a packet, readable by its receiver alone: an `Envelope`
-of beliefs and of the best indices, as MessagePack arrays, because most then fit the
-smallest packet. The rules of evolution are those of `messages` (new fields last, with a
-default; more than is known is skipped); `docs/democratized.md` has the flow.
+A relay carries a `PeerCard` (public keys, signed) and a `PeerPacket` (sealed bytes). In the
+packet, readable by its receiver alone, is an `Envelope` of beliefs and of the best indices,
+as MessagePack arrays, because most then fit the smallest packet. It evolves as `messages` do.
 """
 
 import math

@@ -10,12 +10,9 @@
     fedagent/2/{site}/e/{edge}/down/{kind}           coordinator -> edge
     fedagent/2/{site}/c/{coordinator}/beacon         coordinator's heartbeat to edges
 
-One up and one down prefix per identity, so that a broker's access list needs
-one pattern per role. Agent topics name the edge, so that one shared broker can
-serve several edges (ADR 1).
-
-Beacons and hellos are the same in every version of the protocol. They alone are heard
-across versions, so that a peer of another one is refused by name (docs/protocol.md).
+One up and one down prefix per identity, so that a broker's access list needs one pattern per
+role. Agent topics name the edge, so that a shared broker can serve several (ADR 1). Beacons
+and hellos alone are heard across versions, so that a peer of another one is refused by name.
 """
 
 import re

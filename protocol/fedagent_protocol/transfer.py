@@ -1,10 +1,8 @@
 """Chunked, resumable, idempotent transfer under credit that the receiver grants.
 
-Pure state for both ends. The receiver authorises exact chunks with `Need`; the
-sender sends those and no others. A lost chunk is asked for again, a duplicate
-changes nothing, and a restarted end goes on from what it has. A broker's queue
-therefore never holds more than the credit that is out: unwindowed QoS 1 loses
-messages at the broker's queue limit.
+The receiver authorises exact chunks with `Need`; the sender sends those and no others. So a
+broker's queue never holds more than the credit that is out: unwindowed QoS 1 loses messages
+at the broker's queue limit.
 """
 
 from dataclasses import dataclass, field
@@ -100,11 +98,10 @@ class Receiver:
         return True
 
     def ask(self, now: float, *, allowance: int | None = None) -> RangeList:
-        """Return the chunks to authorise now; empty when there is nothing to say.
+        """Return the chunks to authorise now; `allowance` limits the new ones.
 
-        New credit goes out when half the window is free, so that a transfer
-        costs one `Need` per half window. `allowance` limits the new credit.
-        Outstanding chunks are asked for again after silence, ever more patiently.
+        New credit goes out when half the window is free, so that a transfer costs one `Need`
+        per half window. Outstanding chunks are asked for again, ever more patiently.
         """
         if self._outstanding and now - self._waiting_since >= self._patience_s:
             self._waiting_since = now
@@ -152,8 +149,7 @@ class Sender:
     def authorise(self, ranges: RangeList, *, link_idle: bool) -> None:
         """Take credit. Chunks already sent go again only over an idle link.
 
-        While the link still holds unacknowledged bytes, a chunk that is asked
-        for again is most likely among them.
+        Else a chunk that is asked for again is most likely under way.
         """
         for start, stop in ranges:
             for index in range(start, min(stop, self.layout.count)):
@@ -204,10 +200,9 @@ class CreditPool:
 class Broadcast:
     """Publishing one object once to several receivers at the pace of their credit.
 
-    The pointer moves to chunk p when every receiver that is paced has
-    authorised p or needs only later ones. A receiver that stays silent for
-    `stall_s` no longer holds the others up; what it misses, and every chunk
-    that is asked for behind the pointer, goes to it alone.
+    The pointer moves to a chunk when every receiver has authorised it or needs only later ones.
+    One that is silent for `stall_s` no longer holds the others up; what is asked for behind the
+    pointer goes to the receiver alone.
     """
 
     layout: Layout
