@@ -30,34 +30,31 @@ from tests.fakes.played_edge import DIGITS, PlayedEdge, on_a_broker, played, sai
 
 @pytest.mark.parametrize("broker", BROKERS)
 @pytest.mark.parametrize("size", [22_000, 1_500_000], ids=["one-chunk", "many-chunks"])
-def test_rounds_over_a_real_broker(tmp_path: Path, broker: str, size: int) -> None:
-    async def scenario() -> None:
-        async with played(tmp_path, broker=broker) as edge:
-            device = edge.device()
-            await edge.hear(ContextReport)
-            ready = await said(device, "ready")
-            assert ready["id"] == edge.agent
-            assert (await said(device, "edge_joined"))["edge"] == EDGE
-            for number in (1, 2, 3):
-                model = model_of(size, number)
-                edge.order(number, model)
-                offer = await edge.hear(UpdateOffer, _of_round(number))
-                assert offer.base == digest_of(model)
-                body = await edge.update(offer)
-                assert digest_of(body) == offer.digest
-                assert len(body) == len(model)
-                edge.receipt(offer)
-                receipt = await said(device, "receipt", round=number)
-                assert receipt["status"] == "accepted"
-            device.popen.send_signal(signal.SIGTERM)
-            await edge.hear(Bye)
-            assert await asyncio.to_thread(device.wait_exit) == 0
-            log = device.log.read_text()
-            assert f"joined edge {EDGE[:8]} at {edge.address}" in log
-            assert f"round 1 of digits (run {RUN[:8]}) at {EDGE[:8]}: training" in log
-            assert log.count(" on 1 sample, in time") == 3
-
-    asyncio.run(scenario())
+async def test_rounds_over_a_real_broker(tmp_path: Path, broker: str, size: int) -> None:
+    async with played(tmp_path, broker=broker) as edge:
+        device = edge.device()
+        await edge.hear(ContextReport)
+        ready = await said(device, "ready")
+        assert ready["id"] == edge.agent
+        assert (await said(device, "edge_joined"))["edge"] == EDGE
+        for number in (1, 2, 3):
+            model = model_of(size, number)
+            edge.order(number, model)
+            offer = await edge.hear(UpdateOffer, _of_round(number))
+            assert offer.base == digest_of(model)
+            body = await edge.update(offer)
+            assert digest_of(body) == offer.digest
+            assert len(body) == len(model)
+            edge.receipt(offer)
+            receipt = await said(device, "receipt", round=number)
+            assert receipt["status"] == "accepted"
+        device.popen.send_signal(signal.SIGTERM)
+        await edge.hear(Bye)
+        assert await asyncio.to_thread(device.wait_exit) == 0
+        log = device.log.read_text()
+        assert f"joined edge {EDGE[:8]} at {edge.address}" in log
+        assert f"round 1 of digits (run {RUN[:8]}) at {EDGE[:8]}: training" in log
+        assert log.count(" on 1 sample, in time") == 3
 
 
 @on_a_broker()

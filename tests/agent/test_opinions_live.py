@@ -50,28 +50,24 @@ async def test_a_device_evaluates_trains_and_evaluates_on_fresh_samples(edge: Pl
     assert "score" not in await said(device, "opinion", round=1)
 
 
-def test_noise_is_kept_over_a_restart(tmp_path: Path) -> None:
+async def test_noise_is_kept_over_a_restart(tmp_path: Path) -> None:
     pytest.importorskip("opendp", reason="opendp is not installed")
-
-    async def scenario() -> None:
-        async with played(tmp_path) as edge:
-            edge.task = structs.replace(REAL, opinions=OpinionsSpec(epsilon=0.5))
-            limits = {"max_epsilon": 0.5, "total_epsilon": 0.5}
-            device = edge.device(stream="digits:start=300", privacy=limits)
-            await edge.hear(ContextReport)
-            call(edge, 1, DIGITS)
-            told = await opinion(edge, 1)
-            assert told.epsilon == pytest.approx(0.5)
-            kept = json.loads((tmp_path / "device" / "opinions.json").read_bytes())
-            assert kept["runs"][RUN]["spent"] == kept["ever"] == told.epsilon
-            device.popen.kill()
-            await asyncio.to_thread(device.wait_exit)
-            since = len(edge.heard)
-            edge.device(stream="digits:start=300", privacy=limits)
-            await edge.hear(ContextReport, since=since)
-            call(edge, 1, DIGITS)
-            assert await opinion(edge, 1, since) == told
-            call(edge, 2, NEWER)
-            assert "used up" in (await opinion(edge, 2, since)).reason
-
-    asyncio.run(scenario())
+    async with played(tmp_path) as edge:
+        edge.task = structs.replace(REAL, opinions=OpinionsSpec(epsilon=0.5))
+        limits = {"max_epsilon": 0.5, "total_epsilon": 0.5}
+        device = edge.device(stream="digits:start=300", privacy=limits)
+        await edge.hear(ContextReport)
+        call(edge, 1, DIGITS)
+        told = await opinion(edge, 1)
+        assert told.epsilon == pytest.approx(0.5)
+        kept = json.loads((tmp_path / "device" / "opinions.json").read_bytes())
+        assert kept["runs"][RUN]["spent"] == kept["ever"] == told.epsilon
+        device.popen.kill()
+        await asyncio.to_thread(device.wait_exit)
+        since = len(edge.heard)
+        edge.device(stream="digits:start=300", privacy=limits)
+        await edge.hear(ContextReport, since=since)
+        call(edge, 1, DIGITS)
+        assert await opinion(edge, 1, since) == told
+        call(edge, 2, NEWER)
+        assert "used up" in (await opinion(edge, 2, since)).reason

@@ -150,43 +150,37 @@ def toy() -> ToyEdge:
     return toy_edges(parse_recipe(RECIPE))[0]
 
 
-def test_a_whole_run_over_a_real_broker(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with coordinator(tmp_path) as process:
-            ready = await process.until("ready")
-            assert ready.keys() >= {"id", "broker", "broker_kind", "site", "run", "resumed"}
-            async with HandEdge(toy(), str(ready["broker"])) as edge:
-                end = await process.until("end")
-                assert end["rounds_done"] == 4
-                assert end["ledger_balanced"] is True
-                assert await process.ended() == 0
-                assert edge.toy.ended == "rounds"
-            rounds = [event for event in process.events if event["event"] == "round"]
-            assert [event["round"] for event in rounds] == [1, 2, 3, 4]
-            timing = rounds[1]["timing_ms"]
-            assert isinstance(timing, dict)
-            assert sum(timing.values()) < 1000.0
-
-    asyncio.run(scenario())
+async def test_a_whole_run_over_a_real_broker(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as process:
+        ready = await process.until("ready")
+        assert ready.keys() >= {"id", "broker", "broker_kind", "site", "run", "resumed"}
+        async with HandEdge(toy(), str(ready["broker"])) as edge:
+            end = await process.until("end")
+            assert end["rounds_done"] == 4
+            assert end["ledger_balanced"] is True
+            assert await process.ended() == 0
+            assert edge.toy.ended == "rounds"
+        rounds = [event for event in process.events if event["event"] == "round"]
+        assert [event["round"] for event in rounds] == [1, 2, 3, 4]
+        timing = rounds[1]["timing_ms"]
+        assert isinstance(timing, dict)
+        assert sum(timing.values()) < 1000.0
     result = json.loads((tmp_path / "data" / "result.json").read_text())
     assert result["reason"] == "rounds"
 
 
-def test_a_killed_coordinator_goes_on_where_it_was(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with coordinator(tmp_path, "coordinator.reserved:kill@2") as process:
-            ready = await process.until("ready")
-            async with HandEdge(toy(), str(ready["broker"])) as edge:
-                assert await process.ended() == -signal.SIGKILL
-                async with coordinator(tmp_path) as again:
-                    ready = await again.until("ready")
-                    assert ready["resumed"] is True
-                    # The stored port was taken again: the edge needs no new address.
-                    assert ready["broker"] == str(edge.link.address)
-                    assert (await again.until("end"))["rounds_done"] == 4
-                    assert await again.ended() == 0
-
-    asyncio.run(scenario())
+async def test_a_killed_coordinator_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with coordinator(tmp_path, "coordinator.reserved:kill@2") as process:
+        ready = await process.until("ready")
+        async with HandEdge(toy(), str(ready["broker"])) as edge:
+            assert await process.ended() == -signal.SIGKILL
+            async with coordinator(tmp_path) as again:
+                ready = await again.until("ready")
+                assert ready["resumed"] is True
+                # The stored port was taken again: the edge needs no new address.
+                assert ready["broker"] == str(edge.link.address)
+                assert (await again.until("end"))["rounds_done"] == 4
+                assert await again.ended() == 0
     with Store(tmp_path / "data") as store:
         run = store.read.run()
         states = [row.state for row in store.read.rounds(run.run_id)]
@@ -194,22 +188,18 @@ def test_a_killed_coordinator_goes_on_where_it_was(tmp_path: Path) -> None:
         assert store.read.ledger.verify().balanced
 
 
-def test_a_run_that_learnt_nothing_ends_with_a_warning(tmp_path: Path) -> None:
+async def test_a_run_that_learnt_nothing_ends_with_a_warning(tmp_path: Path) -> None:
     given = toy()
     reason = "schema: csv: there is no such file; check the path"
     for agent in given.agents:
         agent.outcome = m.Outcome(
             agent=agent.id, status=m.OutcomeStatus.DECLINED, tau_ms=1, reason=reason
         )
-
-    async def scenario() -> None:
-        async with coordinator(tmp_path, sets=["rounds.count=2"]) as process:
-            ready = await process.until("ready")
-            async with HandEdge(given, str(ready["broker"])):
-                assert (await process.until("end"))["updates_used"] == 0
-                assert await process.ended() == 0
-
-    asyncio.run(scenario())
+    async with coordinator(tmp_path, sets=["rounds.count=2"]) as process:
+        ready = await process.until("ready")
+        async with HandEdge(given, str(ready["broker"])):
+            assert (await process.until("end"))["updates_used"] == 0
+            assert await process.ended() == 0
     log = (tmp_path / "log.txt").read_text().splitlines()
     assert "WARNING NOTHING WAS LEARNT: none of the 2 rounds used any update" in log[-1]
     assert any("WARNING round: round=1 " in line and reason in line for line in log)
@@ -218,101 +208,85 @@ def test_a_run_that_learnt_nothing_ends_with_a_warning(tmp_path: Path) -> None:
     assert {row.reason for row in rows} == {f"{row.ordered} declined ({reason})" for row in rows}
 
 
-def test_large_models_are_checked_and_merged_beside_the_heartbeat(tmp_path: Path) -> None:
+async def test_large_models_are_checked_and_merged_beside_the_heartbeat(tmp_path: Path) -> None:
     sets = ["model.features=60000", "rounds.count=2", "evaluation.dataset=none"]
     big = toy_edges(parse_recipe(RECIPE, sets))[0]
     big.chunk_bytes = 256 * 1024
-
-    async def scenario() -> None:
-        async with coordinator(tmp_path, sets=sets) as process:
-            ready = await process.until("ready")
-            async with HandEdge(big, str(ready["broker"])):
-                assert (await process.until("end"))["rounds_done"] == 2
-            digests = [event["digest"] for event in process.events if event["event"] == "model"]
-            assert len(set(digests)) == 2
-            assert digests[-1] == big.digest
-
-    asyncio.run(scenario())
+    async with coordinator(tmp_path, sets=sets) as process:
+        ready = await process.until("ready")
+        async with HandEdge(big, str(ready["broker"])):
+            assert (await process.until("end"))["rounds_done"] == 2
+        digests = [event["digest"] for event in process.events if event["event"] == "model"]
+        assert len(set(digests)) == 2
+        assert digests[-1] == big.digest
     assert (tmp_path / "data" / "models" / big.digest).stat().st_size == len(big.model)
 
 
-def test_a_shared_broker_carries_the_run(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        broker = Broker(BrokerSpec(data_dir=tmp_path / "broker", kind="embedded"))
-        address = await broker.start()
-        try:
-            async with (
-                coordinator(tmp_path, broker=f"mqtt://{address}") as process,
-                HandEdge(toy(), str(address)),
-            ):
-                assert (await process.until("ready"))["broker_kind"] == "external"
-                assert (await process.until("end"))["rounds_done"] == 4
-                assert await process.ended() == 0
-        finally:
-            await broker.stop()
-
-    asyncio.run(scenario())
+async def test_a_shared_broker_carries_the_run(tmp_path: Path) -> None:
+    broker = Broker(BrokerSpec(data_dir=tmp_path / "broker", kind="embedded"))
+    address = await broker.start()
+    try:
+        async with (
+            coordinator(tmp_path, broker=f"mqtt://{address}") as process,
+            HandEdge(toy(), str(address)),
+        ):
+            assert (await process.until("ready"))["broker_kind"] == "external"
+            assert (await process.until("end"))["rounds_done"] == 4
+            assert await process.ended() == 0
+    finally:
+        await broker.stop()
 
 
-def test_garbage_changes_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with coordinator(tmp_path) as process:
-            ready = await process.until("ready")
-            async with HandEdge(toy(), str(ready["broker"])) as edge:
-                for kind in ("report", "columns", "edge-hello", "nonsense"):
-                    topic = topics.edge_up("default", "edge-0", kind)
-                    edge.link.publish(topic, b"\xff\x00garbage")
-                    edge.link.publish(topic, b"")
-                assert (await process.until("end"))["rounds_done"] == 4
-
-    asyncio.run(scenario())
+async def test_garbage_changes_nothing(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as process:
+        ready = await process.until("ready")
+        async with HandEdge(toy(), str(ready["broker"])) as edge:
+            for kind in ("report", "columns", "edge-hello", "nonsense"):
+                topic = topics.edge_up("default", "edge-0", kind)
+                edge.link.publish(topic, b"\xff\x00garbage")
+                edge.link.publish(topic, b"")
+            assert (await process.until("end"))["rounds_done"] == 4
 
 
 @pytest.mark.parametrize("how", ["sigterm", "sigint", "parent"])
-def test_it_ends_cleanly_and_soon(tmp_path: Path, how: str) -> None:
-    async def scenario() -> None:
-        async with coordinator(tmp_path) as process:
-            await process.until("waiting")
-            began = asyncio.get_running_loop().time()
-            if how == "parent":
-                assert process.child.stdin is not None
-                process.child.stdin.close()
-            else:
-                process.child.send_signal(signal.SIGTERM if how == "sigterm" else signal.SIGINT)
-            assert await process.ended() == 0
-            assert asyncio.get_running_loop().time() - began < 3.0
-
-    asyncio.run(scenario())
+async def test_it_ends_cleanly_and_soon(tmp_path: Path, how: str) -> None:
+    async with coordinator(tmp_path) as process:
+        await process.until("waiting")
+        began = asyncio.get_running_loop().time()
+        if how == "parent":
+            assert process.child.stdin is not None
+            process.child.stdin.close()
+        else:
+            process.child.send_signal(signal.SIGTERM if how == "sigterm" else signal.SIGINT)
+        assert await process.ended() == 0
+        assert asyncio.get_running_loop().time() - began < 3.0
 
 
-def test_exit_codes(tmp_path: Path) -> None:
+async def test_exit_codes(tmp_path: Path) -> None:
     async def code(**changes: object) -> int:
         async with coordinator(tmp_path, "", **changes) as process:
             return await process.ended()
 
-    async def scenario() -> None:
-        assert await code(recipe=str(tmp_path / "missing.toml")) == 2
-        assert await code(site="Not A Site") == 2
-        assert await code(policy="nobody") == 34
-        assert await code(sets=["evaluation.dataset=missing.npz"]) == 36
-        async with coordinator(tmp_path) as first:
-            await first.until("waiting")
-            assert await code() == 75
-            first.child.send_signal(signal.SIGTERM)
-            assert await first.ended() == 0
-        assert await code(seed=99) == 31
-        async with coordinator(tmp_path, sets=["rounds.count=1"], new_run=True) as process:
-            ready = await process.until("ready")
-            async with HandEdge(toy(), str(ready["broker"])):
-                assert await process.ended() == 0
-        async with coordinator(tmp_path, sets=["rounds.count=1"]) as process:
-            assert (await process.until("finished"))["rounds_done"] == 1
+    assert await code(recipe=str(tmp_path / "missing.toml")) == 2
+    assert await code(site="Not A Site") == 2
+    assert await code(policy="nobody") == 34
+    assert await code(sets=["evaluation.dataset=missing.npz"]) == 36
+    async with coordinator(tmp_path) as first:
+        await first.until("waiting")
+        assert await code() == 75
+        first.child.send_signal(signal.SIGTERM)
+        assert await first.ended() == 0
+    assert await code(seed=99) == 31
+    async with coordinator(tmp_path, sets=["rounds.count=1"], new_run=True) as process:
+        ready = await process.until("ready")
+        async with HandEdge(toy(), str(ready["broker"])):
             assert await process.ended() == 0
-        log = (tmp_path / "log.txt").read_text()
-        assert "--new-run" in log
-        assert "Traceback" not in log
-
-    asyncio.run(scenario())
+    async with coordinator(tmp_path, sets=["rounds.count=1"]) as process:
+        assert (await process.until("finished"))["rounds_done"] == 1
+        assert await process.ended() == 0
+    log = (tmp_path / "log.txt").read_text()
+    assert "--new-run" in log
+    assert "Traceback" not in log
 
 
 @pytest.mark.parametrize(

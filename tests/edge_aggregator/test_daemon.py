@@ -293,19 +293,16 @@ def test_garbage_on_every_topic_leaves_the_edge_at_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", BROKERS)
-def test_it_runs_its_own_broker_and_leaves_no_orphan(tmp_path: Path, kind: str) -> None:
-    async def run() -> None:
-        with edge(tmp_path, broker=kind) as process:
-            ready = await said(process, "ready")
-            address = BrokerAddress.parse(str(ready["broker"]))
-            assert ready["broker_kind"] == kind
-            async with agent(address, "a0", str(ready["id"])):
-                assert (await said(process, "agent_joined"))["agent"] == "a0"
-            assert await asyncio.to_thread(process.stop) == 0
-            with pytest.raises(OSError, match=r"refused|Connect"):
-                await asyncio.open_connection(address.host, address.port)
-
-    asyncio.run(run())
+async def test_it_runs_its_own_broker_and_leaves_no_orphan(tmp_path: Path, kind: str) -> None:
+    with edge(tmp_path, broker=kind) as process:
+        ready = await said(process, "ready")
+        address = BrokerAddress.parse(str(ready["broker"]))
+        assert ready["broker_kind"] == kind
+        async with agent(address, "a0", str(ready["id"])):
+            assert (await said(process, "agent_joined"))["agent"] == "a0"
+        assert await asyncio.to_thread(process.stop) == 0
+        with pytest.raises(OSError, match=r"refused|Connect"):
+            await asyncio.open_connection(address.host, address.port)
 
 
 def test_it_ends_when_its_parent_does(tmp_path: Path) -> None:
