@@ -38,7 +38,8 @@ def spy(frame, event, arg):
     code = frame.f_code
     number = known.get(code)
     if number is None:
-        ours = code.co_filename.startswith(root) and code.co_name[0] != "<"
+        file = code.co_filename
+        ours = file.startswith(root) and "site-packages" not in file and code.co_name[0] != "<"
         number = known[code] = len(known) + 1 if ours else 0
         if ours:
             file = code.co_filename[len(root) + 1:]
