@@ -142,19 +142,11 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.seed if self.seed is not None else int(agent[:8], 16)
 
     def neighbours(self) -> dict[str, float]:
-        """Return the declared neighbours, and how far they are in kilometres.
-
-        Raises:
-            SettingError: One of them is not ``ID`` or ``ID:KM``.
-        """
+        """Return the declared neighbours, and how far they are in kilometres."""
         return dict(_neighbour(text) for text in self.peers)
 
     def typed_addresses(self) -> tuple[BrokerAddress, ...]:
-        """Return the brokers to connect to whatever zeroconf says.
-
-        Raises:
-            SettingError: One of them is no address, or not covered, or lacks a password.
-        """
+        """Return the brokers to connect to whatever zeroconf says; see `address`."""
         typed = [("edges", text) for text in self.edges]
         if self.broker is not None:
             typed.append(("broker", self.broker))

@@ -53,15 +53,12 @@ class TlsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings that all roles have.
-
-    Attributes:
-        prefix: Of environment variables: ``PREFIX_SITE`` sets ``site``.
-        renamed: New names of keys, at any depth, that an earlier release called otherwise.
-    """
+    """Settings that all roles have."""
 
     prefix: ClassVar[str]
+    """Of environment variables: ``PREFIX_SITE`` sets ``site``."""
     renamed: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """New names of keys, at any depth, that an earlier release called otherwise."""
     discovery: Annotated[
         Scope, Option("Find peers by zeroconf on the lan, on loopback only, or off.", panel=LINK)
     ] = "lan"
@@ -96,11 +93,9 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls, text: str | None, environment: Mapping[str, str] = os.environ) -> Self:
-        """Return settings from JSON or a file; the environment fills in what it leaves out.
+        """Return settings from a JSON object, or the path of a TOML or JSON file.
 
-        Args:
-            text: A JSON object, the path of a TOML or JSON file, or None.
-            environment: The variables.
+        The environment fills in what it leaves out.
 
         Raises:
             SettingError: One line with the key and the hint.
@@ -130,11 +125,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return made.checked()
 
     def checked(self) -> Self:
-        """Return the settings, looked over where types and ranges do not tell.
-
-        Raises:
-            SettingError: They do not go together, or one cannot be what it says.
-        """
+        """Return the settings; raise `SettingError` where types and ranges do not tell."""
         try:
             check_id(self.site)
         except TopicError as error:
@@ -197,11 +188,7 @@ class BrokerConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=
         return structs.replace(self, listen=_listen_host(self.listen))
 
     def shared(self) -> BrokerAddress | None:
-        """Return the address of a shared broker, or None for a private one.
-
-        Raises:
-            SettingError: It is no address, or not covered, or lacks a password.
-        """
+        """Return the address of a shared broker, or None for a private one; see `address`."""
         return None if self.broker in PRIVATE_BROKERS else self.address("broker", self.broker)
 
 

@@ -25,8 +25,6 @@ class Option:
         name: On the command line, where it is not the key's.
         panel: Heading in `--help`; of a table, of all options in it.
         default: Shown for the default, where it is not the field's own.
-        example: A value, for hints.
-        path: Whether it names a file.
         at_least: Lower bound on the command line alone.
     """
 
@@ -46,9 +44,7 @@ class Declared:
 
     Attributes:
         keys: Of the tables that it is in, and its own.
-        kind: Its type, without None; of a list, that of its items.
-        many: Whether it is a list.
-        limits: Its range, if it has one.
+        kind: Its type, without None; of a list (`many`), that of its items.
         default: Of the field; None where it is required.
     """
 

@@ -1,12 +1,4 @@
-"""What a stream gives to the trainer, and its errors.
-
-::
-
-    StreamError
-    ├── StreamSpecError    text describes no stream
-    ├── StreamOpenError    a stream that is well described cannot be read
-    └── StreamBrokenError  a stream that was open gives no samples any more
-"""
+"""What a stream gives to the trainer, and its errors."""
 
 from __future__ import annotations
 
@@ -66,7 +58,7 @@ class StreamOpenError(StreamError):
 
 
 class StreamBrokenError(StreamError):
-    """Raised when an open stream fails."""
+    """Raised when a stream that was open gives no samples any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +66,8 @@ class StreamSchema:
     """What a stream's samples are.
 
     Attributes:
-        features: Numbers in a sample.
         dtype: Numpy name of their raw type.
         labels: Every label that can come, ascending; None if that is not known.
-        sparse: Whether samples come as `Csr`.
         names: What the features are called; empty if nobody has named them.
     """
 

@@ -1,7 +1,4 @@
-"""A CSV file that is being appended, followed over truncation and rotation.
-
-Lines are never logged: they are samples. What is wrong with them is counted.
-"""
+"""A CSV file that is being appended; its lines are samples, and so never logged."""
 
 import math
 import os
@@ -57,12 +54,8 @@ class CsvStream(ResumableStream):
     """Follow a CSV file.
 
     The last line counts when its line end is there. A file that shrinks is read
-    from its beginning; one that is replaced is read to its end first.
-
-    Args:
-        spec: File, columns and type.
-        labels: Names of the classes, where the label column holds names.
-        offset: Byte position to go on at.
+    from its beginning; one that is replaced is read to its end first. The offset is the byte
+    behind the last line that was read.
     """
 
     def __init__(self, spec: Csv, *, labels: Sequence[str] = (), offset: int = 0) -> None:

@@ -1,8 +1,4 @@
-"""A sensor's MQTT topic: each message is one JSON object with named numbers.
-
-The link lives in an event loop of its own thread, because the trainer has none.
-Messages are never logged: they are samples. What is wrong with them is counted.
-"""
+"""A sensor's MQTT topic; its messages are samples, and so never logged."""
 
 import asyncio
 import math
@@ -35,14 +31,7 @@ _decoder = msgspec.json.Decoder(dict[str, object])
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a message.
-
-    Attributes:
-        dtype: Numpy name of a type; a message with another kind of number is not used. Empty
-            where none is declared.
-        least: Smallest value that can be right.
-        most: Largest value that can be right.
-    """
+    """One field of a message; `dtype` is the numpy name of a type, empty if none is declared."""
 
     name: str
     dtype: str = ""
@@ -211,11 +200,8 @@ class Mqtt(StreamSpec, frozen=True, kw_only=True):
 class MqttStream:
     """Subscribe to a topic and keep what comes until it is taken.
 
-    A live topic has no past: there is nothing to resume, `offset` is 0.
-
-    Args:
-        spec: Broker, topic and fields.
-        labels: Names of the classes, where the label field holds names.
+    The link lives in an event loop of its own thread, because the trainer has none. A live topic
+    has no past: there is nothing to resume, `offset` is 0.
     """
 
     def __init__(self, spec: Mqtt, *, labels: Sequence[str] = ()) -> None:

@@ -110,11 +110,6 @@ class ReplayStream(ResumableStream):
 
     The order depends on the seed and the position alone, so that a resumed stream
     goes on as if it had never stopped; only the arrival times are drawn anew.
-
-    Args:
-        spec: Dataset, filter and rate.
-        seed: Of the order and of the arrivals.
-        offset: Samples that were taken before.
     """
 
     def __init__(self, spec: Replay, *, seed: int, offset: int = 0) -> None:
@@ -229,12 +224,7 @@ class ReplayStream(ResumableStream):
 
 
 class _Recorded:
-    """When samples arrive that have recorded times; lap after lap.
-
-    Args:
-        times: Ascending seconds [n].
-        accelerate: How much faster they pass than recorded.
-    """
+    """When samples arrive that have recorded times, ascending seconds [n]; lap after lap."""
 
     def __init__(self, times: npt.NDArray[np.float64], accelerate: float) -> None:
         self._times = times - times[0]

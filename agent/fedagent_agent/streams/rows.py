@@ -15,12 +15,7 @@ class BadSampleError(ValueError):
 
 
 class RowReader:
-    """Turn the fields of one sample into numbers.
-
-    Args:
-        dtype: Numpy name of the type that features must fit.
-        labels: Names of the classes; a label may be a number or one of them.
-    """
+    """Turn the fields of one sample into numbers: features of a type, a label or its name."""
 
     def __init__(self, *, dtype: str, labels: Sequence[str] = ()) -> None:
         self._dtype = np.dtype(dtype)

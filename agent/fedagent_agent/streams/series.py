@@ -71,10 +71,6 @@ class SeriesStream(ResumableStream):
 
     A reading is no sample where it, one of those before it, or the one to predict is
     missing: such are counted as ``missing``.
-
-    Args:
-        spec: File, station, columns and pace.
-        offset: Readings that arrived before.
     """
 
     def __init__(self, spec: Series, *, offset: int = 0) -> None:

@@ -36,21 +36,14 @@ S = TypeVar("S", bound="StreamSpec")
 
 
 class StreamSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One kind of stream: its fields with an `Option` are options, `path` stands before them.
-
-    Attributes:
-        form: How it begins, for people.
-    """
+    """One kind of stream: its fields with an `Option` are options, `path` stands before them."""
 
     form: ClassVar[str]
+    """How it begins, for people."""
 
     @classmethod
     def read(cls, kind: str, text: str) -> Self:
-        """Return the stream that the text behind ``KIND:`` describes.
-
-        Raises:
-            StreamSpecError: It describes none; says which part, and what to write instead.
-        """
+        """Return the stream that the text behind ``KIND:`` describes; see `parse_stream`."""
         given: dict[str, str] = {}
         if "path" in cls.__struct_fields__:
             path, _, text = text.partition(",")
@@ -74,12 +67,9 @@ class StreamSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return "path" in self.__struct_fields__
 
     def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> Stream:
-        """Return the stream, not yet open.
+        """Return the stream, not yet open; it goes on at the offset that it had before.
 
-        Args:
-            seed: Of a replay's order and arrivals.
-            offset: Where to go on, as the stream said before.
-            labels: Names of the classes, for streams that carry names.
+        `labels` are the names of the classes, for streams that carry names.
         """
         raise NotImplementedError
 

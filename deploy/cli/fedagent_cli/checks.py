@@ -233,11 +233,7 @@ def fsync(folder: Path) -> Finding:
 
 
 class Rules:
-    """What the rules of an agent on this machine say now: would it train, and why not?
-
-    Args:
-        care: The table ``limits`` of an agent's configuration.
-    """
+    """What the rules of an agent on this machine say now: would it train, and why not?"""
 
     def __init__(self, limits: LimitsSettings) -> None:
         self._limits = limits

@@ -39,8 +39,6 @@ class _Parameter:
     exists: bool = False
     dir_okay: bool = True
     readable: bool = True
-    callback: Callable[[Any], object] | None = None
-    is_eager: bool = False
 
 
 def Option(*names: str, **said: Any) -> _Parameter:  # noqa: N802 - reads like a type in an annotation
@@ -54,11 +52,7 @@ def Argument(**said: Any) -> _Parameter:  # noqa: N802 - reads like a type in an
 
 
 class CommandGroup:
-    """A group of commands.
-
-    Attributes:
-        group: The same for click.
-    """
+    """A group of commands; `group` is the same for click."""
 
     def __init__(
         self,
@@ -104,16 +98,6 @@ class CommandGroup:
             made.panel = panel or made.panel
             made.later = options
             self.group.add_command(made)
-            return function
-
-        return add
-
-    def callback(self) -> Callable[[Command], Command]:
-        """Return a decorator that gives the group itself a function's options."""
-
-        def add(function: Command) -> Command:
-            self.group.params.extend(_parameters(function))
-            self.group.callback = _converted(function)
             return function
 
         return add
@@ -210,23 +194,20 @@ def _parameter(name: str, default: object, annotation: object) -> click.Paramete
     kind, many = _kind_of(annotation)
     if isinstance(default, Enum):
         default = str(default.value)
-    shown: dict[str, Any] = {"metavar": said.metavar, "is_eager": said.is_eager}
-    if said.callback is not None:
-        shown["callback"] = lambda _ctx, _param, value: said.callback(value)
-    if said.panel == "Arguments":
-        required = default is inspect.Parameter.empty
-        if not required:
-            shown["default"] = default
-        argument = _Argument(
-            [name],
-            type=_click_type(kind, said),
-            required=required,
-            **shown,
-        )
-        told = said.show_default if isinstance(said.show_default, str) else ""
-        argument.text = f"{said.help}  [default: ({told})]" if told else said.help
-        return argument
-    return _option(name, kind, said, default=default, many=many, **shown)
+    if said.panel != "Arguments":
+        return _option(name, kind, said, default=default, many=many)
+    required = default is inspect.Parameter.empty
+    shown: dict[str, Any] = {} if required else {"default": default}
+    argument = _Argument(
+        [name],
+        type=_click_type(kind, said),
+        metavar=said.metavar,
+        required=required,
+        **shown,
+    )
+    told = said.show_default if isinstance(said.show_default, str) else ""
+    argument.text = f"{said.help}  [default: ({told})]" if told else said.help
+    return argument
 
 
 def _declared_option(one: "Declared") -> "_Option":
@@ -241,12 +222,10 @@ def _declared_option(one: "Declared") -> "_Option":
     )
     plain = one.kind if one.kind in (bool, int, float) else str
     kind = Path if one.option.path else plain
-    return _option(one.parameter, kind, said, default=None, many=one.many, metavar=said.metavar)
+    return _option(one.parameter, kind, said, default=None, many=one.many)
 
 
-def _option(
-    name: str, kind: Any, said: _Parameter, *, default: object, many: bool, **shown: Any
-) -> "_Option":
+def _option(name: str, kind: Any, said: _Parameter, *, default: object, many: bool) -> "_Option":
     names = said.names or (f"--{name.replace('_', '-')}",)
     flag = kind is bool
     option = _Option(
@@ -255,8 +234,8 @@ def _option(
         default=default,
         show_default=said.show_default if not (flag and said.show_default is True) else False,
         multiple=many,
+        metavar=said.metavar,
         **({"is_flag": True} if flag else {"type": _click_type(kind, said)}),
-        **shown,
     )
     option.panel = said.panel
     return option
@@ -275,12 +254,8 @@ def _click_type(
     kind: Any, said: _Parameter
 ) -> Any:  # click's own base class is generic in some releases
     if kind is Path:
-        return click.Path(
-            exists=said.exists,
-            dir_okay=said.dir_okay,
-            readable=said.readable,
-            path_type=Path,
-        )
+        wanted = {"exists": said.exists, "dir_okay": said.dir_okay, "readable": said.readable}
+        return click.Path(**wanted, path_type=Path)
     if issubclass(kind, Enum):
         return click.Choice([str(one.value) for one in kind])
     bounds = {"min": said.min, "max": said.max}

@@ -1,7 +1,6 @@
 """Turn options into a role's configuration, check it, and become the role.
 
-The process is replaced (`execv`), so that the command line does not stay in a
-device's memory.
+The process is replaced, so that the command line does not stay in a device's memory.
 """
 
 import importlib
@@ -36,11 +35,7 @@ OF_A_COORDINATOR = ("rich",)
 
 
 def read_config(path: Path | None) -> Config:
-    """Return the keys of a TOML or JSON configuration file; none without a file.
-
-    Raises:
-        UsageError: It is neither, or not a table.
-    """
+    """Return the keys of a TOML or JSON configuration file; none without a file."""
     if path is None:
         return {}
     try:
@@ -57,11 +52,7 @@ def read_config(path: Path | None) -> Config:
 
 
 def tls(ca: Path | None, cert: Path | None, key: Path | None) -> Config | None:
-    """Return the certificate files as a configuration value, or None without any.
-
-    Raises:
-        UsageError: Some of the three are given and others are not, or one is missing.
-    """
+    """Return the certificate files as a configuration value: all three, or none."""
     files = {"ca": ca, "cert": cert, "key": key}
     given = {name: path for name, path in files.items() if path is not None}
     if not given:
@@ -103,11 +94,7 @@ def _config(role: str) -> "type[NodeConfig]":
 
 
 def configuration(role: str, given: Mapping[str, object]) -> Config:
-    """Return the values of a role's options as tables of keys.
-
-    Raises:
-        UsageError: The certificates are not whole, or a position is none.
-    """
+    """Return the values of a role's options as tables of keys."""
     made: dict[str, Any] = {}
     for one in options_of(role):
         table = made
@@ -124,7 +111,6 @@ def configuration(role: str, given: Mapping[str, object]) -> Config:
 
 
 def _numbers(one: "Declared", text: str) -> list[float]:
-    """Return as many numbers as a place has, of text with commas between."""
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
@@ -196,7 +182,6 @@ def check_recipe(config: Config) -> None:
 
 
 def _without_passwords(config: Config) -> Config:
-    """Return what of a configuration may be shown."""
     return {
         key: hide_password(value)
         if isinstance(value, str)
@@ -208,11 +193,7 @@ def _without_passwords(config: Config) -> Config:
 
 
 def _through_a_pipe(text: str) -> str:
-    """Return a file's name under which the next program reads text that `ps` must not show.
-
-    Raises:
-        UsageError: It does not fit into a pipe.
-    """
+    """Return a file's name under which the next program reads text that `ps` must not show."""
     if len(text) > _PIPE:
         raise UsageError("the configuration is over 60 kB", "say less of it")
     reader, writer = os.pipe()

@@ -3,8 +3,8 @@
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated
 
+import click
 from click.exceptions import ClickException, NoArgsIsHelpError
 
 from . import command_line, launch, ledger, models, service, start
@@ -15,7 +15,6 @@ from .doctor import doctor
 from .errors import UsageError
 from .opinions import opinions
 from .options import examples
-from .output import echo
 from .predict import predict
 from .report.command import report
 from .status import rounds, runs, status
@@ -33,6 +32,9 @@ app = command_line.CommandGroup(
         "fedagent doctor",
     ),
 )
+click.version_option(
+    package_name="fedagent", message="fedagent %(version)s", help="Print the version."
+)(app.group)
 AGENT = "Run a role"
 READ = "Read a run"
 USE = "Use a model"
@@ -83,26 +85,6 @@ add(
     *(MACHINE, doctor, "fedagent doctor", "fedagent doctor --json"),
     "FEDAGENT_HOME=/mnt/ssd fedagent doctor",
 )
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version  # noqa: PLC0415 - only when asked for
-
-        echo(f"fedagent {version('fedagent')}")
-        raise command_line.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool,
-        command_line.Option(
-            "--version", help="Print the version.", callback=_version, is_eager=True
-        ),
-    ] = False,
-) -> None:
-    """Federated learning on real edge hardware."""
 
 
 def run() -> None:

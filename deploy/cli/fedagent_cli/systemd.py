@@ -25,13 +25,11 @@ class Service:
     """A role as a service.
 
     Attributes:
-        program: What runs fedagent: one file, or an interpreter and its arguments.
+        program: One file, or an interpreter and its arguments.
         reads: Files that the program is made of.
-        config: The settings' file.
-        user: Whom it runs as; None for a user that systemd makes up for it.
+        user: None for one that systemd makes up for it.
         data_dir: Instead of the one below ``/var/lib``; needs a user.
-        files: Files of root that the service reads: ``tls-ca``, ``tls-cert``, ``tls-key`` and
-            ``password-file``, by the name of their option.
+        files: Files of root that it reads, by the name of their option: ``tls-ca`` and so on.
     """
 
     role: str
@@ -88,11 +86,7 @@ def _word(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A file of a service.
-
-    Attributes:
-        ours: It is written whatever stands there; otherwise only where there is none.
-    """
+    """A file of a service; what is not ours is written only where there is none."""
 
     path: Path
     text: str
@@ -192,11 +186,7 @@ def _closed(path: Path, user: int, groups: set[int]) -> str:
 
 
 def call(commands: Iterable[Sequence[str]]) -> None:
-    """Run commands of systemd.
-
-    Raises:
-        ServiceError: One of them failed; the line has its last words.
-    """
+    """Run commands of systemd; the error of one that failed has its last words."""
     for command in commands:
         done = subprocess.run(list(command), capture_output=True, text=True, check=False)
         if done.returncode != 0:
