@@ -72,7 +72,7 @@ ELSEWHERE = {
     "testbed/worlds/test_population": ("testbed/recipe",),
     "e2e/test_field": ("testbed/local",),
     # Seen from outside: by a broker, on a network, by every plugin, in a recipe.
-    "checks/test_parameters": ("protocol/parameters",),
+    "checks/test_parameters": ("protocol/registry",),
     "node/test_broker": ("node/embedded",),
     "node/test_discovery": ("node/watch",),
     "node/test_link": ("node/paho_client",),

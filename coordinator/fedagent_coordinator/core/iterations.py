@@ -13,8 +13,7 @@ import numpy as np
 
 from fedagent_coordinator.policies.base import Feedback, State
 from fedagent_coordinator.policies.state import ArrayState
-from fedagent_protocol.parameters import number, whole
-from fedagent_protocol.registry import Registry
+from fedagent_protocol.registry import Registry, number, whole
 
 from .primal_dual import MAX_ITERATIONS
 

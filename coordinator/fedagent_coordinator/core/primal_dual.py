@@ -11,7 +11,7 @@ import numpy as np
 
 from fedagent_coordinator.policies.base import Feedback, FloatArray, IntArray
 from fedagent_coordinator.policies.state import ArrayState, floats
-from fedagent_protocol.parameters import number, require, whole
+from fedagent_protocol.registry import number, require, whole
 
 MAX_ITERATIONS = 1_000_000
 """Largest number of iterations of one arrival step."""

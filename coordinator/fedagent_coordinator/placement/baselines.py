@@ -6,7 +6,7 @@
 import numpy as np
 
 from fedagent_coordinator.policies.state import ArrayState
-from fedagent_protocol.parameters import require
+from fedagent_protocol.registry import require
 
 from .base import Placement, PlacementView, first_by, rented, unplaced
 

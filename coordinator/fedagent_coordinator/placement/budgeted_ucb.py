@@ -21,7 +21,7 @@ import numpy as np
 from fedagent_coordinator.errors import InvalidViewError
 from fedagent_coordinator.policies.base import MAX_MICRO, BoolArray, FloatArray, IntArray
 from fedagent_coordinator.policies.state import ArrayState, floats, grown, ints
-from fedagent_protocol.parameters import require
+from fedagent_protocol.registry import require
 
 from .base import Placement, PlacementView, rented, unplaced
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedagent_coordinator.solvers import Solver, assign
 from fedagent_coordinator.solvers import create as create_solver
-from fedagent_protocol.parameters import require
+from fedagent_protocol.registry import require
 
 from .base import BoolArray, Feedback, FloatArray, IndexArray, RoundView, Selection
 from .experts import Belief, Prior, Rows, Slack, chance, definite, optional, start, updated

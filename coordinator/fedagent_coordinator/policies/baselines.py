@@ -13,7 +13,7 @@ import numpy as np
 from fedagent_coordinator.solvers import Solver, assign
 from fedagent_coordinator.solvers import create as create_solver
 from fedagent_protocol.errors import ParameterError
-from fedagent_protocol.parameters import require
+from fedagent_protocol.registry import require
 
 from .base import MAX_COUNT, TRUTH, VOLUNTEERS, Feedback, FloatArray, IntArray, RoundView, Selection
 from .selection import explained, fill

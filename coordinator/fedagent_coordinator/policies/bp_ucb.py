@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from fedagent_protocol.errors import ParameterError
-from fedagent_protocol.parameters import require
+from fedagent_protocol.registry import require
 
 from .base import OPINIONS, Feedback, FloatArray, IntArray, RoundView, Selection
 from .beliefs import BeliefResult, Wiring, propagate, propagate_literal, wire

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from fedagent_protocol.parameters import require
+from fedagent_protocol.registry import require
 
 from .base import Feedback, FloatArray, RoundView, Selection
 from .selection import explained, fill

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from fedagent_protocol.errors import ParameterError
-from fedagent_protocol.parameters import require
+from fedagent_protocol.registry import require
 
 from .base import Feedback, FloatArray, IndexArray, IntArray, RoundView, Selection
 from .selection import explained, fill

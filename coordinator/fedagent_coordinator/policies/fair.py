@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from fedagent_protocol.parameters import require
+from fedagent_protocol.registry import require
 
 from . import create
 from .base import Feedback, RoundView, Selection, SelectionPolicy

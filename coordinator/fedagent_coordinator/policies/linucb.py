@@ -17,7 +17,7 @@ import numpy as np
 
 from fedagent_coordinator.solvers import Solver, assign
 from fedagent_coordinator.solvers import create as create_solver
-from fedagent_protocol.parameters import require
+from fedagent_protocol.registry import require
 
 from .base import Feedback, FloatArray, IntArray, RoundView, Selection
 from .exchange_time import MIN_RIDGE

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from fedagent_protocol.errors import ParameterError
-from fedagent_protocol.parameters import require
+from fedagent_protocol.registry import require
 
 from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
 from .exchange_time import ExchangeTimes, affordable, min_per_client

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fedagent_coordinator.errors import StateError
-from fedagent_protocol.parameters import require
+from fedagent_protocol.registry import require
 
 from .base import (
     MAX_COUNT,

@@ -8,7 +8,7 @@ the greedy order loses little, there are no visits at all.
 import numpy as np
 
 from fedagent_coordinator.policies.base import FloatArray, IntArray
-from fedagent_protocol.parameters import require
+from fedagent_protocol.registry import require
 
 from .base import AssignmentProblem, Solution
 from .local_search import LocalSearch

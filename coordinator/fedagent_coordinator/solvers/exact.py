@@ -17,7 +17,7 @@ import numpy as np
 from fedagent_coordinator.errors import MissingPackageError
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_protocol.extras import how_to_add
-from fedagent_protocol.parameters import require
+from fedagent_protocol.registry import require
 
 from .base import AssignmentProblem, Solution
 from .density import DensitySolver

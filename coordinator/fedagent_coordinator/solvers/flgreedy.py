@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from fedagent_coordinator.policies.base import BoolArray, FloatArray, IndexArray, IntArray
 from fedagent_protocol.errors import UnknownNameError
-from fedagent_protocol.parameters import require
+from fedagent_protocol.registry import require
 
 from .base import AssignmentProblem, Solution
 
