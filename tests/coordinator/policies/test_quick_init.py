@@ -139,8 +139,7 @@ def test_choices_are_the_same_while_clients_come_and_go(
     follow(QuickInitUcbPolicy(clients_per_round=size, mu=mu), Enumerated(size, mu), rounds)
 
 
-@pytest.mark.parametrize("digits", [1, 17])
-@pytest.mark.parametrize("mu", [0.01, 1.0])
+@pytest.mark.parametrize(("digits", "mu"), [(1, 0.01), (17, 1.0)])
 @pytest.mark.parametrize(("clients", "size"), [(20, 5), (14, 7), (190, 2)])
 def test_thousands_of_arms(clients: int, size: int, mu: float, digits: int) -> None:
     rng = np.random.default_rng(3)
