@@ -142,6 +142,7 @@ def longer(array: Array) -> Array:
         ("cocs", {"keys": lambda a: a[::-1]}, "ascend"),
         ("cocs", {"low": lambda a: a + 9}, "bounds that are none"),
         ("cocs", {"high": lambda a: a + np.inf}, "bounds that are none"),
+        ("cucb", {"wins": lambda a: a - 99}, "below 0"),
         ("cucb", {"best": np.array([np.nan])}, "not finite"),
         ("cucb", {"best": np.array([-1.0])}, "below 0"),
         ("cucb", {"plays": np.zeros(99, dtype=np.int64)}, "100 pool"),

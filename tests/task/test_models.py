@@ -275,7 +275,7 @@ CIFAR = ModelSpec(kind="cnn", layout="cifar", features=3072, classes=10)
 
 
 PICTURE = ModelSpec(
-    kind="cnn", layout="fashion", features=17 * 18 * 2, image=(17, 18, 2), classes=3, l2=0.1
+    kind="cnn", layout="fashion", features=24 * 20 * 2, image=(24, 20, 2), classes=3, l2=0.1
 )
 
 
