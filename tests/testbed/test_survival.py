@@ -14,18 +14,9 @@ import pytest
 from fedagent_task.recipe import parse_recipe
 from fedagent_testbed.kernel import WAN, Faults, lan
 from fedagent_testbed.world import VirtualFederation
+from tests.edge_aggregator.test_restart import POINTS as EDGE_POINTS
 from tests.fakes.virtual_world import ROUGH, ROUNDS, SETS, check, digest_of, kill_all, world
 
-EDGE_POINTS = [
-    "edge.round_saved",
-    "edge.chunk_written",
-    "edge.complete",
-    "edge.spooled",
-    "edge.receipted",
-    "edge.aggregated",
-    "edge.reported",
-    "edge.spool_cleared",
-]
 COORDINATOR_POINTS = [
     "decided",
     "reserve.entries",

@@ -19,6 +19,8 @@ from .datasets import StudyData, load_classes
 from .local_sgd import Floats, Indices, descend, draw, split, work_bytes
 from .partition import Partition, dirichlet, few_labels, iid, iid_for
 
+Ints = npt.NDArray[np.integer]
+
 HIDDEN = 32
 """Units of the mlp's one hidden layer."""
 
@@ -96,7 +98,7 @@ class FederatedTrainer:
         self._test = data.dense_test_x, data.test_y
         self._seed = seed
         self._train, self._held = split(data, partition, held_out=held_out, seed=seed)
-        self._batch, self._rate = training.batch, training.rate
+        self._batch, self._rate, self._weighting = training.batch, training.rate, training.weighting
         counts = self._train.counts
         self._steps = -(-counts // training.batch) * (training.epochs or 0)
         if training.local_steps is not None:
@@ -118,29 +120,16 @@ class FederatedTrainer:
         """Return the same seeded starting model for every edge, float32[M, d]."""
         return np.tile(self.model.init(self._seed), (edges, 1))
 
-    def train(
-        self,
-        start: Floats,
-        clients: npt.NDArray[np.integer],
-        edges: npt.NDArray[np.integer],
-        round_: int,
-    ) -> Iterator[Updates]:
+    def train(self, start: Floats, clients: Ints, edges: Ints, round_: int) -> Iterator[Updates]:
         """Train clients int[S] at edges int[S] from float32[M, d]; yield their updates in parts."""
         for first in range(0, len(clients), self._chunk):
             part = slice(first, first + self._chunk)
             who, where = clients[part].astype(np.int64), edges[part].astype(np.int64)
             yield self._trained(start, who, where, round_)
 
-    def aggregate(
-        self,
-        start: Floats,
-        clients: npt.NDArray[np.integer],
-        edges: npt.NDArray[np.integer],
-        round_: int,
-        weighting: Weighting = "uniform",
-    ) -> Floats:
+    def aggregate(self, start: Floats, clients: Ints, edges: Ints, round_: int) -> Floats:
         """Train these clients and return the edges' new models, float32[M, d]."""
-        return aggregate(start, self.train(start, clients, edges, round_), weighting)
+        return aggregate(start, self.train(start, clients, edges, round_), self._weighting)
 
     def accuracy(self, theta: Floats) -> float:
         """Return the share of the common test set that float32[d] gets right."""
@@ -220,9 +209,8 @@ class FederatedLearner:
         pairs = feedback.pairs[feedback.used]
         # Newcomers hold another client's data: there are no more to deal.
         clients = view.pair_client[pairs] % recipe.clients
-        self._models = self._trainer.aggregate(
-            start, clients, view.pair_edge[pairs], view.round, training.weighting
-        )
+        edges = view.pair_edge[pairs]
+        self._models = self._trainer.aggregate(start, clients, edges, view.round)
         if view.round % recipe.rounds.merge_every == 0 and recipe.edges > 1:
             self._models = merged(self._models)
 
