@@ -38,18 +38,18 @@ def test_one_address_that_answers_is_enough(one: Seen, level: Level) -> None:
 
 
 def test_the_doctor_says_the_worst() -> None:
-    fine, odd, bad = (Finding("x", level, "text", "hint") for level in Level)
+    fine, odd, bad = (Finding(level, "text", "hint") for level in Level)
     assert doctor.exit_code([fine]) == 0
     assert doctor.exit_code([fine, odd]) == 44
     assert doctor.exit_code([odd, bad, fine]) == 45
-    assert doctor.line(bad).startswith("FAIL")
-    assert doctor.line(bad).endswith("hint")
+    assert doctor.line("x", bad).startswith("FAIL")
+    assert doctor.line("x", bad).endswith("hint")
 
 
 def test_every_check_ends_in_one_line_with_a_hint(tmp_path: Path) -> None:
-    for check in checks.all_checks(tmp_path / "not" / "there"):
-        finding = check()
-        assert "\n" not in doctor.line(finding)
+    for name, look in checks.all_checks(tmp_path / "not" / "there").items():
+        finding = look()
+        assert "\n" not in doctor.line(name, finding)
         assert finding.level is Level.OK or finding.hint
 
 

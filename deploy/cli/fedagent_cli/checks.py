@@ -28,6 +28,16 @@ if TYPE_CHECKING:
     from .adverts import Seen
 
 RULES = ("battery", "temperature", "throttling", "metered", "memory", "load")
+PACKAGES = {
+    "amqtt": ("the embedded broker", "edge"),
+    "rich": ("a coordinator", "coordinator"),
+    "matplotlib": ("plots in reports", "report"),
+    "torch": ("convolutional networks learnt faster", "torch"),
+    "onnxruntime": ("neural networks scored faster", "onnxruntime"),
+    "opendp": ("opinions with noise", "privacy"),
+    "numba": ("strsaga learnt faster", "fast"),
+}
+"""Optional package to what it gives, and its extra."""
 LOOK_S = 0.3
 SHOWN = 6
 """Adverts that are named; more are counted."""
@@ -49,40 +59,36 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found."""
+    """What one look found."""
 
-    check: str
     level: Level
     text: str
     hint: str = ""
 
 
+Look = Callable[[], Finding]
+fine = partial(Finding, Level.OK)
+odd = partial(Finding, Level.WARN)
+broken = partial(Finding, Level.FAIL)
+
+
 def python() -> Finding:
     """Check the interpreter's version and word size."""
-    version = ".".join(map(str, sys.version_info[:3]))
     bits = 64 if sys.maxsize > 2**32 else 32
-    if bits < 64:
-        return Finding(
-            "python", Level.WARN, f"{version}, {bits} bit", "use a 64-bit system where there is one"
-        )
-    return Finding("python", Level.OK, f"{version}, {bits} bit")
+    text = f"{'.'.join(map(str, sys.version_info[:3]))}, {bits} bit"
+    return fine(text) if bits == 64 else odd(text, "use a 64-bit system where there is one")
 
 
 def mdns() -> Finding:
     """Say something to the zeroconf group on each network, and hear it."""
     from . import adverts  # noqa: PLC0415 - for this check only
 
-    deaf = adverts.deaf()
-    if deaf:
+    if deaf := adverts.deaf():
         silent = ", ".join(f"on {address} ({why})" for address, why in deaf.items())
-        return Finding(
-            "mdns",
-            Level.WARN,
-            f"multicast does not work {silent}",
-            "allow UDP 5353 and multicast, or give addresses with --edge and --coordinator",
-        )
+        hint = "allow UDP 5353 and multicast, or give addresses with --edge and --coordinator"
+        return odd(f"multicast does not work {silent}", hint)
     networks = ", ".join(lan_addresses()) or "loopback alone"
-    return Finding("mdns", Level.OK, f"multicast to {adverts.MDNS_GROUP} works on {networks}")
+    return fine(f"multicast to {adverts.MDNS_GROUP} works on {networks}")
 
 
 def reachable() -> Finding:
@@ -103,26 +109,20 @@ def of_adverts(seen: "list[Seen]") -> Finding:
         for place, why in one.refused.items()
     ]
     if lost:
-        return Finding(
-            "adverts",
-            Level.WARN,
-            "; ".join(lost),
+        hint = (
             "start it with --listen and an address that this machine reaches, open the port in "
-            "its firewall, or give --edge or --coordinator HOST:PORT",
+            "its firewall, or give --edge or --coordinator HOST:PORT"
         )
+        return odd("; ".join(lost), hint)
     if crowded := adverts.crowded(seen):
-        return Finding(
-            "adverts",
-            Level.WARN,
-            f"more than one coordinator at site {', '.join(crowded)}: "
-            + ", ".join(one.name for one in seen if one.advert.role == "coordinator"),
-            "stop one of them, or give each a --site of its own, and its edges and agents the same",
+        who = ", ".join(one.name for one in seen if one.advert.role == "coordinator")
+        hint = (
+            "stop one of them, or give each a --site of its own, and its edges and agents the same"
         )
+        return odd(f"more than one coordinator at site {', '.join(crowded)}: {who}", hint)
     who = ", ".join(f"{one.name} at {' and '.join(one.reached)}" for one in seen[:SHOWN])
     who += f" and {len(seen) - SHOWN} more" if len(seen) > SHOWN else ""
-    return Finding(
-        "adverts", Level.OK, f"reached: {who}" if seen else "no edge or coordinator is announced"
-    )
+    return fine(f"reached: {who}" if seen else "no edge or coordinator is announced")
 
 
 def mdns_port() -> Finding:
@@ -134,16 +134,10 @@ def mdns_port() -> Finding:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             probe.bind(("", MDNS_PORT))
     except OSError as error:
-        return Finding(
-            "avahi",
-            Level.WARN,
-            f"port 5353 cannot be shared: {error}",
-            "set `disallow-other-stacks=no` in avahi-daemon.conf, or give addresses",
-        )
+        hint = "set `disallow-other-stacks=no` in avahi-daemon.conf, or give addresses"
+        return odd(f"port 5353 cannot be shared: {error}", hint)
     present = Path("/run/avahi-daemon").exists() or shutil.which("avahi-daemon") is not None
-    return Finding(
-        "avahi", Level.OK, f"port 5353 is shared, avahi {'is here' if present else 'is not here'}"
-    )
+    return fine(f"port 5353 is shared, avahi {'is here' if present else 'is not here'}")
 
 
 def broker() -> Finding:
@@ -153,18 +147,11 @@ def broker() -> Finding:
         told = subprocess.run(
             [path, "-h"], capture_output=True, text=True, timeout=10, check=False
         ).stdout
-        first = told.splitlines()[0] if told else "mosquitto"
-        return Finding("broker", Level.OK, f"{first} at {path}")
+        return fine(f"{told.splitlines()[0] if told else 'mosquitto'} at {path}")
     if find_spec("amqtt") is not None:
-        return Finding(
-            "broker",
-            Level.WARN,
-            "no mosquitto; edges use the embedded broker, which is slower",
-            "apt install mosquitto",
-        )
-    return Finding(
-        "broker",
-        Level.WARN,
+        text = "no mosquitto; edges use the embedded broker, which is slower"
+        return odd(text, "apt install mosquitto")
+    return odd(
         "no mosquitto and no embedded broker; an agent needs none, edge and coordinator do",
         f"apt install mosquitto, or {how_to_add('edge')}, or give --broker URL",
     )
@@ -178,34 +165,27 @@ def port() -> Finding:
             with socket.create_connection(("127.0.0.1", number), timeout=2):
                 pass
     except OSError as error:
-        return Finding(
-            "port", Level.FAIL, f"no TCP on loopback: {error}", "look at the firewall of `lo`"
-        )
-    return Finding("port", Level.OK, f"free TCP ports on loopback, {number} for one")
+        return broken(f"no TCP on loopback: {error}", "look at the firewall of `lo`")
+    return fine(f"free TCP ports on loopback, {number} for one")
 
 
 def clock() -> Finding:
     """Check that the wall clock is sane; nothing but logs and certificates needs it."""
     now = time.time()
+    text = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
     if now < RELEASED:
-        return Finding(
-            "clock",
-            Level.WARN,
-            time.strftime("%Y-%m-%d %H:%M UTC is in the past", time.gmtime(now)),
-            "turn on NTP: timedatectl set-ntp true",
-        )
-    return Finding("clock", Level.OK, time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now)))
+        return odd(f"{text} is in the past", "turn on NTP: timedatectl set-ntp true")
+    return fine(text)
 
 
 def disk(folder: Path) -> Finding:
     """Check free space where the data directories are."""
     free = shutil.disk_usage(_existing(folder)).free
     text = f"{free / 1024**3:.1f} GiB free for {folder}"
-    if free < MIN_DISK_BYTES:
-        return Finding("disk", Level.FAIL, text, "free some space, or set FEDAGENT_HOME elsewhere")
-    if free < LOW_DISK_BYTES:
-        return Finding("disk", Level.WARN, text, "free some space, or set FEDAGENT_HOME elsewhere")
-    return Finding("disk", Level.OK, text)
+    if free >= LOW_DISK_BYTES:
+        return fine(text)
+    bad = broken if free < MIN_DISK_BYTES else odd
+    return bad(text, "free some space, or set FEDAGENT_HOME elsewhere")
 
 
 def fsync(folder: Path) -> Finding:
@@ -220,16 +200,12 @@ def fsync(folder: Path) -> Finding:
                 os.fsync(file.fileno())
                 took.append((time.perf_counter() - start) * 1000)
     except OSError as error:
-        return Finding(
-            "fsync", Level.FAIL, f"cannot write below {folder}: {error}", "set FEDAGENT_HOME"
-        )
+        return broken(f"cannot write below {folder}: {error}", "set FEDAGENT_HOME")
     median = sorted(took)[len(took) // 2]
     text = f"a durable write takes {median:.1f} ms"
     if median > SLOW_FSYNC_MS:
-        return Finding(
-            "fsync", Level.WARN, text, "use an SSD or a better SD card for FEDAGENT_HOME"
-        )
-    return Finding("fsync", Level.OK, text)
+        return odd(text, "use an SSD or a better SD card for FEDAGENT_HOME")
+    return fine(text)
 
 
 class Rules:
@@ -253,15 +229,15 @@ class Rules:
         """Ask one rule."""
         said = self._verdicts[rule]
         if said.objects:
-            return Finding(rule, Level.WARN, f"no training: {said.text}", said.hint)
-        return Finding(rule, Level.OK, said.text)
+            return odd(f"no training: {said.text}", said.hint)
+        return fine(said.text)
 
 
-def package(name: str, gives: str, install: str) -> Finding:
+def package(name: str, gives: str, extra: str) -> Finding:
     """Look for one optional package; its absence is no fault."""
     if find_spec(name) is not None:
-        return Finding(name, Level.OK, f"installed: {gives}")
-    return Finding(name, Level.OK, f"not installed, optional: {gives}", install)
+        return fine(f"installed: {gives}")
+    return fine(f"not installed, optional: {gives}", how_to_add(extra))
 
 
 def opinions(privacy: PrivacySettings) -> Finding:
@@ -270,41 +246,36 @@ def opinions(privacy: PrivacySettings) -> Finding:
     lifetime = privacy.lifetime_epsilon
     to = ", to declared neighbours only" if privacy.declared_only else ""
     if most is None and total is None and lifetime is None:
-        return Finding("opinions", Level.OK, f"given as a task wants them, noised or not{to}")
+        return fine(f"given as a task wants them, noised or not{to}")
     granted = [f"epsilon at most {most:g} each"] if most is not None else []
     granted += [f"{total:g} in a run"] if total is not None else []
     granted += [f"{lifetime:g} ever"] if lifetime is not None else []
     text = f"given with noise only, {', '.join(granted)}{to}"
     if find_spec("opendp") is None:
-        return Finding("opinions", Level.WARN, f"{text}; noise needs opendp", how_to_add("privacy"))
-    return Finding("opinions", Level.OK, text)
+        return odd(f"{text}; noise needs opendp", how_to_add("privacy"))
+    return fine(text)
 
 
 def all_checks(
     folder: Path, limits: LimitsSettings | None = None, privacy: PrivacySettings | None = None
-) -> list[Callable[[], Finding]]:
-    """Return every check, in the order of the lines."""
+) -> dict[str, Look]:
+    """Return every check by its name, in the order of the lines."""
     rules = Rules(limits if limits is not None else LimitsSettings())
-    return [
-        python,
-        mdns,
-        mdns_port,
-        reachable,
-        broker,
-        port,
-        clock,
-        lambda: disk(folder),
-        lambda: fsync(folder),
-        *(partial(rules.check, rule) for rule in RULES),
-        lambda: opinions(privacy if privacy is not None else PrivacySettings()),
-        lambda: package("amqtt", "the embedded broker", how_to_add("edge")),
-        lambda: package("rich", "a coordinator", how_to_add("coordinator")),
-        lambda: package("matplotlib", "plots in reports", how_to_add("report")),
-        lambda: package("torch", "convolutional networks learnt faster", how_to_add("torch")),
-        lambda: package("onnxruntime", "neural networks scored faster", how_to_add("onnxruntime")),
-        lambda: package("opendp", "opinions with noise", how_to_add("privacy")),
-        lambda: package("numba", "strsaga learnt faster", how_to_add("fast")),
-    ]
+    packages = {name: partial(package, name, *words) for name, words in PACKAGES.items()}
+    return {
+        "python": python,
+        "mdns": mdns,
+        "avahi": mdns_port,
+        "adverts": reachable,
+        "broker": broker,
+        "port": port,
+        "clock": clock,
+        "disk": partial(disk, folder),
+        "fsync": partial(fsync, folder),
+        **{rule: partial(rules.check, rule) for rule in RULES},
+        "opinions": partial(opinions, privacy if privacy is not None else PrivacySettings()),
+        **packages,
+    }
 
 
 def _existing(folder: Path) -> Path:

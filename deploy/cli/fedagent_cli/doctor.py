@@ -1,5 +1,7 @@
 """`fedagent doctor`: what works on this machine, and how to fix the rest."""
 
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,24 +29,15 @@ def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False
     """
     from .checks import all_checks  # noqa: PLC0415 - sockets and brokers cost 50 ms to import
 
-    findings = []
-    for check in all_checks(places.home(), *_tables(config)):
-        finding = check()
-        findings.append(finding)
+    findings = {}
+    for check, look in all_checks(places.home(), *_tables(config)).items():
+        findings[check] = look()
         if not as_json:
-            echo(line(finding))
-    code = exit_code(findings)
+            echo(line(check, findings[check]))
+    code = exit_code(findings.values())
     if as_json:
-        emit(
-            {
-                "ok": code == OK,
-                "exit_code": code,
-                "checks": [
-                    {"check": f.check, "level": f.level, "text": f.text, "hint": f.hint}
-                    for f in findings
-                ],
-            }
-        )
+        told = [{"check": check, **asdict(found)} for check, found in findings.items()]
+        emit({"ok": code == OK, "exit_code": code, "checks": told})
     raise command_line.Exit(code)
 
 
@@ -65,13 +58,13 @@ def _tables(config: Path | None) -> "tuple[LimitsSettings, PrivacySettings]":
         raise UsageError(f"{name}: {error}", "see docs/agent.md for the keys") from error
 
 
-def line(finding: "Finding") -> str:
+def line(check: str, finding: "Finding") -> str:
     """Return a finding as one line."""
     hint = f"  ->  {finding.hint}" if finding.hint else ""
-    return f"{MARKS[finding.level]}  {finding.check:<12}  {finding.text}{hint}"
+    return f"{MARKS[finding.level]}  {check:<12}  {finding.text}{hint}"
 
 
-def exit_code(findings: "list[Finding]") -> int:
+def exit_code(findings: "Iterable[Finding]") -> int:
     """Return the exit code for what was found."""
     levels = {str(finding.level) for finding in findings}
     return FAILED if "fail" in levels else WARNED if "warn" in levels else OK
