@@ -25,15 +25,7 @@ ELSEWHERE = {
     # One state machine, tested by what it is for.
     "agent/test_context": ("agent/core/device", "agent/machine"),
     "agent/test_interleavings": ("agent/core/agent",),
-    "agent/test_opinions": ("agent/core/evaluator",),
-    "agent/test_orders": (
-        "agent/core/fetch",
-        "agent/core/training_queue",
-        "agent/models_cache",
-    ),
-    "agent/test_restarts": ("agent/outbox",),
-    "agent/test_sessions": ("agent/core/session",),
-    "agent/test_transfers": ("agent/core/uploads",),
+    "agent/test_transfers": ("agent/core/fetch", "agent/core/uploads", "agent/models_cache"),
     "agent/trainer/test_client": ("agent/trainer/open_task", "agent/trainer/process"),
     "coordinator/core/test_engine": ("coordinator/core/edge_messages",),
     "coordinator/core/test_evaluation": ("coordinator/core/answers", "coordinator/core/evaluating"),

@@ -8,7 +8,15 @@ from fedagent_agent.core.effects import Key, PendingUpdate
 from fedagent_agent.errors import OutboxError
 from fedagent_agent.outbox import INLINE_BYTES, Outbox
 from fedagent_agent.trainer.frames import Open, Train
-from fedagent_protocol.messages import Need, Receipt, ReceiptStatus, TrainStats, UpdateOffer
+from fedagent_protocol.messages import (
+    Chunk,
+    Decline,
+    Need,
+    Receipt,
+    ReceiptStatus,
+    TrainStats,
+    UpdateOffer,
+)
 from tests.fakes.hand_edge import (
     CHUNK,
     EDGE,
@@ -146,7 +154,7 @@ def test_needs_after_a_restart_are_served_from_disk(tmp_path: Path) -> None:
     offer = edge.round(1, BIG)
     edge.restart(EDGE)
     edge.say(Need(run=RUN, round=1, digest=offer.digest, ranges=((0, 2),)))
-    chunks = [m for m in edge.said(object) if type(m).__name__ == "Chunk"]
+    chunks = edge.said(Chunk)
     assert len(chunks) == 2
 
 
@@ -208,7 +216,7 @@ def test_a_disk_that_refuses_is_a_decline_not_a_crash(tmp_path: Path) -> None:
     edge = joined(tmp_path)
     edge.store.outbox._db.execute("PRAGMA query_only = ON")
     edge.serve(edge.order(1, SMALL), SMALL)
-    declines = [m for m in edge.said(object) if type(m).__name__ == "Decline"]
+    declines = edge.said(Decline)
     assert len(declines) == 1
     assert not edge.said(UpdateOffer)
 

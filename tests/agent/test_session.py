@@ -27,18 +27,11 @@ def edge(tmp_path: Path) -> HandEdge:
 
 def quiet(edge: HandEdge) -> None:
     """Answer every probe, so that only reports are left."""
-    while (probes := edge.said(Probe)) and len(probes) > len(ANSWERED):
-        ANSWERED.append(probes[-1].nonce)
+    session = edge.core.sessions[EDGE]
+    while session._probe is not None:
         edge.now += 0.002
-        edge.say(ProbeReply(nonce=probes[-1].nonce, data=bytes(probes[-1].reply_bytes)))
-
-
-ANSWERED: list[int] = []
-
-
-@pytest.fixture(autouse=True)
-def _no_answers_yet() -> None:
-    ANSWERED.clear()
+        probe = edge.said(Probe)[-1]
+        edge.say(ProbeReply(nonce=probe.nonce, data=bytes(probe.reply_bytes)))
 
 
 def test_a_beacon_is_greeted_and_a_welcome_is_answered_with_a_report(edge: HandEdge) -> None:
