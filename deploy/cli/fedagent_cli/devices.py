@@ -6,23 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from fedagent_coordinator.database.rows import DeviceRow
+
 from . import options
 from .output import credits_text, echo, emit, table
 
 if TYPE_CHECKING:
-    from fedagent_coordinator.database.rows import DeviceRow, RunRow
+    from fedagent_coordinator.database.rows import RunRow
     from fedagent_coordinator.reader import Reader
     from fedagent_coordinator.status_files import Device
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
+NO_CLIENT = -1
+"""Index of one that no round could have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenDevice:
+class SeenDevice(DeviceRow):
     """One agent of a run as a person sees it.
 
     Attributes:
-        row: What it did; None of one that no round could have had.
         online: It has a session with an edge; None if unknown.
         last_seen_ms: Wall clock, now for one that is online; None if unknown.
         edges: Ids of the edges where it has a session.
@@ -30,8 +33,6 @@ class SeenDevice:
         note: What is to be known of its samples, though it takes part.
     """
 
-    agent: str
-    row: "DeviceRow | None"
     online: bool | None = None
     last_seen_ms: int | None = None
     edges: tuple[str, ...] = ()
@@ -40,18 +41,9 @@ class SeenDevice:
     reason: str = ""
     note: str = ""
 
-    @property
-    def name(self) -> str:
-        """What people call it, else the start of its id."""
-        return (self.row.label if self.row is not None else "") or self.agent[:8]
-
     def record(self) -> dict[str, object]:
         """Return it for programs."""
-        from fedagent_coordinator.database.rows import DeviceRow  # noqa: PLC0415 - heavy imports
-
-        row = self.row if self.row is not None else DeviceRow(client=-1, agent=self.agent)
-        seen = {key: value for key, value in asdict(self).items() if key not in ("row", "agent")}
-        return {**asdict(row), **seen, "client": None if self.row is None else row.client}
+        return {**asdict(self), "client": None if self.client == NO_CLIENT else self.client}
 
 
 def seen_devices(reader: "Reader", run: "RunRow") -> list[SeenDevice]:
@@ -66,31 +58,26 @@ def seen_devices(reader: "Reader", run: "RunRow") -> list[SeenDevice]:
     # Whoever was online when the coordinator was killed was so at least until then.
     until_ms = round(1000 * (folder / DEVICES_FILE).stat().st_mtime) if heard else 0
     found = [
-        _seen(row.agent, row, heard.pop(row.agent, None), running, until_ms)
+        _seen(row, heard.pop(row.agent, None), running, until_ms)
         for row in reader.devices(run.run_id)
     ]
     if known is not None and known.run == run.run_id:
-        found += [_seen(agent, None, device, running, until_ms) for agent, device in heard.items()]
+        others = [(DeviceRow(client=NO_CLIENT, agent=one), heard[one]) for one in heard]
+        found += [_seen(row, device, running, until_ms) for row, device in others]
     return found
 
 
 def _seen(
-    agent: str,
-    row: "DeviceRow | None",
-    device: "Device | None",
-    running: bool | None,
-    until_ms: int,
+    row: DeviceRow, device: "Device | None", running: bool | None, until_ms: int
 ) -> SeenDevice:
-    declined = row is not None and row.last_status == "declined"
-    why = row.last_reason if row is not None and declined else ""
-    note = row.last_reason if row is not None and row.last_status in {"arrived", "late"} else ""
+    why = row.last_reason if row.last_status == "declined" else ""
+    note = row.last_reason if row.last_status in {"arrived", "late"} else ""
     if device is None:
-        return SeenDevice(agent=agent, row=row, reason=why, note=note)
+        return SeenDevice(**asdict(row), reason=why, note=note)
     online = bool(running and device.edges)
     last_ms = max(device.seen_ms, until_ms) if device.edges else device.seen_ms
     return SeenDevice(
-        agent=agent,
-        row=row,
+        **asdict(row),
         online=online if running is not None else None,
         last_seen_ms=round(1000 * time.time()) if online else last_ms,
         edges=tuple(device.edges) if online else (),
@@ -149,16 +136,12 @@ def _names(devices: Sequence[SeenDevice]) -> list[str]:
 
 
 def _cells(name: str, device: SeenDevice, edges: Mapping[str, str]) -> tuple[object, ...]:
-    row = device.row
     at = ", ".join(edges.get(edge) or edge[:8] for edge in device.edges)
-    work: tuple[object, ...] = (0, 0, 0, "0", "-")
-    if row is not None:
-        last = "-" if row.last_round is None else f"{row.last_round} {row.last_status}"
-        work = (row.ordered, row.in_time, row.used, credits_text(row.paid_micro), last)
+    last = "-" if device.last_round is None else f"{device.last_round} {device.last_status}"
     return (
         *(name, _ago(device), at or "-"),
         *(device.address or "-", device.software.removeprefix("fedagent ") or "-"),
-        *work,
+        *(device.ordered, device.in_time, device.used, credits_text(device.paid_micro), last),
     )
 
 
