@@ -10,8 +10,7 @@ from typing import Annotated, ClassVar
 
 from fedagent_protocol.option import Option
 
-from .base import ResumableStream, Samples, StreamOpenError, StreamSchema
-from .rows import BadSampleError, RowReader
+from .base import BadSampleError, ResumableStream, RowReader, Samples, StreamOpenError, StreamSchema
 from .spec import Buffer, DType, StreamSpec
 
 MAX_LINE_BYTES = 1 << 20

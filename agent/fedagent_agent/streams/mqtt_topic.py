@@ -19,8 +19,15 @@ from fedagent_node.link import Arrival, Link
 from fedagent_node.settings import SettingError, with_password
 from fedagent_protocol.option import Option
 
-from .base import Samples, StreamOpenError, StreamSchema, StreamSpecError, np
-from .rows import BadSampleError, RowReader
+from .base import (
+    BadSampleError,
+    RowReader,
+    Samples,
+    StreamOpenError,
+    StreamSchema,
+    StreamSpecError,
+    np,
+)
 from .spec import Buffer, DType, StreamSpec, made, no_kind, number, options_of
 
 MAX_MESSAGE_BYTES = 64 * 1024
