@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from fedagent_edge.config import EdgeConfig
 from fedagent_edge.core.edge import EdgeCore
@@ -116,35 +115,24 @@ class Hall:
         return [one for one in self.effects if isinstance(one, Send)]
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The columns of `Opinions`, read as the coordinator reads them."""
+DTYPES = {"session": "<i4", "score": "<f4", "samples": "<i8", "epsilon": "<f4"}
 
-    session: npt.NDArray[np.int32]
-    score: npt.NDArray[np.float32]
-    samples: npt.NDArray[np.int64]
-    epsilon: npt.NDArray[np.float32]
 
-    @classmethod
-    def of(cls, message: m.Opinions) -> "Rows":
-        return cls(
-            np.frombuffer(message.session, "<i4"),
-            np.frombuffer(message.score, "<f4"),
-            np.frombuffer(message.samples, "<i8"),
-            np.frombuffer(message.epsilon, "<f4"),
-        )
+def column(message: m.Opinions | m.Volunteers, name: str) -> list[float]:
+    """Return a column of a message, read as the coordinator reads it."""
+    found: list[float] = np.frombuffer(getattr(message, name), DTYPES[name]).tolist()
+    return found
 
 
 def scores(message: m.Opinions) -> dict[str, float]:
     """Return the scores by agent, of a message that names everybody."""
     assert message.known == 0
-    rows = Rows.of(message)
-    assert len(rows.session) == len(rows.score) == len(rows.samples)
-    ids = [message.new_ids[index] for index in rows.session]
-    return dict(zip(ids, rows.score.tolist(), strict=True))
+    assert len(column(message, "session")) == len(column(message, "samples"))
+    ids = [message.new_ids[int(index)] for index in column(message, "session")]
+    return dict(zip(ids, column(message, "score"), strict=True))
 
 
 def volunteers(message: m.Volunteers) -> list[str]:
     """Return who volunteered, of a message that names everybody."""
     assert message.known == 0
-    return [message.new_ids[index] for index in np.frombuffer(message.session, "<i4")]
+    return [message.new_ids[int(index)] for index in column(message, "session")]

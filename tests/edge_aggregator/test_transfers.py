@@ -169,14 +169,16 @@ def test_a_lost_order_is_repeated(tmp_path: Path) -> None:
 def test_declines_and_goodbyes_end_the_wait_at_once(tmp_path: Path) -> None:
     field = field_of(tmp_path, 3)
     field.agents["a1"].decline = m.DeclineReason.SCHEMA
+    field.agents["ghost"] = ToyAgent("ghost")
     field.order(deadline_ms=60_000, max_wait_ms=90_000)
     field.agents["a2"].silent = True
     field.to_edge("a2", m.Bye())
     began = field.now
     report = field.run_until_report()
     assert field.now - began < 1.0
-    assert [o.status for o in report.outcomes] == ["arrived", "declined", "gone"]
+    assert [o.status for o in report.outcomes] == ["arrived", "declined", "gone", "gone"]
     assert report.outcomes[1].reason == "schema"
+    assert field.core.counters["ordered_absent"] == 1
 
 
 def test_who_left_and_came_back_in_the_round_counts(tmp_path: Path) -> None:
@@ -189,14 +191,6 @@ def test_who_left_and_came_back_in_the_round_counts(tmp_path: Path) -> None:
     field.agents["a2"].orders.clear()
     field.agents["a2"].hello(field)
     assert field.run_until_report().used == 3
-
-
-def test_absent_agents_are_gone_from_the_start(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 1)
-    field.agents["ghost"] = ToyAgent("ghost")
-    field.order(deadline_ms=60_000, max_wait_ms=90_000)
-    report = field.run_until_report()
-    assert [o.status for o in report.outcomes] == ["arrived", "gone"]
 
 
 def test_an_update_after_the_close_is_too_late_and_changes_nothing(tmp_path: Path) -> None:
