@@ -44,8 +44,8 @@ def _offer(samples: int = 10) -> m.UpdateOffer:
 def _arrive(rnd: EdgeRound, agent: str, at: float) -> None:
     part = rnd.parts[agent]
     part.offer = _offer()
-    rnd.complete(agent, at)
-    rnd.checked(agent, Verdict(norm=1.0))
+    part.complete(at)
+    rnd.checked(part, Verdict(norm=1.0))
     part.stage = Stage.ENDED
 
 
@@ -123,18 +123,19 @@ def test_all_answered_closes_early() -> None:
     rnd = _round(2)
     _arrive(rnd, "a0", 10.1)
     assert not rnd.is_over(10.2)
-    assert rnd.decline("a1", m.DeclineReason.BUSY, "", 10.2)
+    assert rnd.parts["a1"].end(m.OutcomeStatus.DECLINED, "busy", 10.2)
     assert rnd.is_over(10.2)
     assert not rnd.failed
 
 
 def test_who_is_complete_in_time_is_waited_for_and_counts_by_its_stamp() -> None:
     rnd = _round(2)
-    rnd.parts["a0"].offer = _offer()
-    rnd.complete("a0", 10.99)
+    part = rnd.parts["a0"]
+    part.offer = _offer()
+    part.complete(10.99)
     assert not rnd.is_over(11.5), "its check is not done yet"
-    rnd.checked("a0", Verdict(norm=2.0))
-    rnd.parts["a0"].stage = Stage.ENDED
+    rnd.checked(part, Verdict(norm=2.0))
+    part.stage = Stage.ENDED
     assert rnd.is_over(11.5)
     assert rnd.outcomes(11.5)[0].in_time
     assert rnd.outcomes(11.5)[0].tau_ms == 990
@@ -151,8 +152,8 @@ def test_claimed_durations_are_never_longer_than_the_measured_one() -> None:
         task=DIGEST,
         stats=m.TrainStats(num_samples=1, dt_ms=400, lc_ms=2**31),
     )
-    rnd.complete("a0", 10.5)
-    rnd.checked("a0", Verdict())
+    part.complete(10.5)
+    rnd.checked(part, Verdict())
     outcome = rnd.outcomes(11.0)[0]
     assert (outcome.stats.dt_ms, outcome.stats.lc_ms, outcome.ut_ms) == (400, 100, 0)
 

@@ -61,10 +61,10 @@ class LiveRound:
         effects: list[Effect] = []
         for agent, part in self.rnd.parts.items():
             if is_present(agent):
-                effects.append(self._order(agent, part, now))
+                effects.append(self._order(part, now))
             else:
                 self._counters["ordered_absent"] += 1
-                effects += self._end(agent, now, self.rnd.gone(agent, now))
+                effects += self.gone(agent, now)
         return effects
 
     def resume(self, updates: list[tuple[UpdateRecord, set[int]]]) -> None:
@@ -86,28 +86,29 @@ class LiveRound:
         Raises:
             ChunkError: A chunk does not fit; nothing changed.
         """
-        agent, message = event.sender, event.message
+        part, message = self.rnd.parts.get(event.sender), event.message
         match message:
             case UpdateOffer():
-                return self._offer(agent, message, now, event.at)
+                return self._offer(part, event, message, now)
             case Chunk():
-                return self._chunk(agent, message, now, event.at)
-            case Decline():
-                if not self.rnd.decline(agent, message.reason, message.detail, now):
+                return self._chunk(part, event, message, now)
+            case Decline(reason=reason, detail=detail):
+                text = f"{reason}: {detail}" if detail else str(reason)
+                if part is None or not part.end(OutcomeStatus.DECLINED, text[:200], now):
                     self._counters["decline_unasked"] += 1
                     return []
-                self._counters[f"declined_{message.reason}"] += 1
-                return self._end(agent, now, True)
+                self._counters[f"declined_{reason}"] += 1
+                return self._ended(part, now)
         raise NotImplementedError(message)
 
     def hello(self, agent: str, now: float) -> list[Effect]:
         """Go on with an agent that came, or came back, in mid round."""
-        self.rnd.back(agent)
         part = self.rnd.parts.get(agent)
         if part is None:
             return []
+        part.come_back()
         if part.stage is Stage.WORKING:
-            return [self._order(agent, part, now)]
+            return [self._order(part, now)]
         if part.stage is Stage.SENDING:
             # Its credit may have been lost with the connection.
             self._uploads.renew(part)
@@ -130,90 +131,89 @@ class LiveRound:
 
     def gone(self, agent: str, now: float) -> list[Effect]:
         """End the wait for an agent that left."""
-        return self._end(agent, now, self.rnd.gone(agent, now))
-
-    def _offer(self, agent: str, offer: UpdateOffer, now: float, at: float) -> list[Effect]:
-        self.rnd.back(agent)
         part = self.rnd.parts.get(agent)
+        if part is None or not part.end(OutcomeStatus.GONE, "left", now):
+            return []
+        return self._ended(part, now)
+
+    def _offer(
+        self, part: Part | None, event: Received, offer: UpdateOffer, now: float
+    ) -> list[Effect]:
         if part is None:
             self._counters["not_ordered"] += 1
-            return [receipt(agent, offer, ReceiptStatus.EXPIRED, "not_ordered")]
+            return [receipt(event.sender, offer, ReceiptStatus.EXPIRED, "not_ordered")]
+        part.come_back()
         part.answered = True
         if part.stage is Stage.ENDED:
             self._counters["offer_twice"] += 1
             status = part.receipt or ReceiptStatus.EXPIRED
-            return [receipt(agent, offer, status, part.reason[:60])]
+            return [receipt(part.agent, offer, status, part.reason[:60])]
         if part.offer is not None and part.offer.digest == offer.digest:
-            return self._again(agent, part, offer, now, at)
+            return self._again(part, event, offer, now)
         if part.offer is not None:
             self._counters["second_update"] += 1
-            return [receipt(agent, offer, ReceiptStatus.REJECTED, "second_update")]
+            return [receipt(part.agent, offer, ReceiptStatus.REJECTED, "second_update")]
         reason, detail = refuse_offer(offer, self.rnd.order, base=self.rnd.base, model=self.model)
         if reason:
-            return self._reject(agent, offer, reason, detail, now)
-        return self._begin(agent, part, offer, now, at)
+            return self._reject(part, offer, reason, detail, now)
+        return self._begin(part, event, offer, now)
 
-    def _begin(
-        self, agent: str, part: Part, offer: UpdateOffer, now: float, at: float
-    ) -> list[Effect]:
+    def _begin(self, part: Part, event: Received, offer: UpdateOffer, now: float) -> list[Effect]:
         bare = replace(offer, first=b"", context=None)
-        effects: list[Effect] = self._distribution.answered(agent, now)
-        stored, have = self._spooled.pop(agent, (None, set()))
+        effects: list[Effect] = self._distribution.answered(part.agent, now)
+        stored, have = self._spooled.pop(part.agent, (None, set()))
         part.resumed = stored is not None and _same_content(stored, offer)
         if part.resumed:
             self._counters["resumed"] += 1
         else:
             have = set()
-            effects.append(OpenSpool(self._key(agent), bare))
+            effects.append(OpenSpool(self._key(part.agent), bare))
         self._uploads.begin(part, bare, have)
         part.stage = Stage.SENDING
         if offer.first and 0 not in have:
-            effects += self._take(agent, part, 0, offer.first, now, at)
+            effects += self._take(part, event, 0, offer.first, now)
         elif part.receiver is not None and part.receiver.complete:
             self._uploads.end(part)
-            effects += self._complete(agent, part, at)
-        return effects + self._uploads.grant(agent, now)
+            effects.append(self._complete(part, event))
+        return effects + self._uploads.grant(part.agent, now)
 
-    def _again(
-        self, agent: str, part: Part, offer: UpdateOffer, now: float, at: float
-    ) -> list[Effect]:
+    def _again(self, part: Part, event: Received, offer: UpdateOffer, now: float) -> list[Effect]:
         """Go on with an update that is offered again: after a reconnect, or by a duplicate."""
         self._counters["offer_twice"] += 1
         if part.stage is not Stage.SENDING or part.receiver is None:
             return []
         effects: list[Effect] = []
         if offer.first and 0 not in part.receiver.have:
-            effects = self._take(agent, part, 0, offer.first, now, at)
+            effects = self._take(part, event, 0, offer.first, now)
         if not part.receiver.complete:
             self._uploads.renew(part)
-        return effects + self._uploads.grant(agent, now)
+        return effects + self._uploads.grant(part.agent, now)
 
-    def _chunk(self, agent: str, chunk: Chunk, now: float, at: float) -> list[Effect]:
-        part = self.rnd.parts.get(agent)
+    def _chunk(self, part: Part | None, event: Received, chunk: Chunk, now: float) -> list[Effect]:
         if part is None or part.offer is None or part.offer.digest != chunk.digest:
             self._counters["chunk_unasked"] += 1
             return []
         if part.stage is not Stage.SENDING:
             self._counters["chunk_twice"] += 1
             return []
-        effects = self._take(agent, part, chunk.index, chunk.data, now, at)
-        return effects + self._uploads.grant(agent, now)
+        effects = self._take(part, event, chunk.index, chunk.data, now)
+        return effects + self._uploads.grant(part.agent, now)
 
     def _take(
-        self, agent: str, part: Part, index: int, data: bytes, now: float, at: float
+        self, part: Part, event: Received, index: int, data: bytes, now: float
     ) -> list[Effect]:
         effects = self._uploads.accept(part, index, data, now)
         if not effects:
             self._counters["chunk_twice"] += 1
         assert part.receiver is not None
         if part.receiver.complete:
-            effects += self._complete(agent, part, at)
+            effects.append(self._complete(part, event))
         return effects
 
-    def _complete(self, agent: str, part: Part, at: float) -> list[Effect]:
+    def _complete(self, part: Part, event: Received) -> Check:
         assert part.offer is not None
-        self.rnd.complete(agent, at)
-        return [Check(self._key(agent), part.offer, self.rnd.order.norm_limit)]
+        part.complete(event.at)
+        return Check(self._key(part.agent), part.offer, self.rnd.order.norm_limit)
 
     # ----------------------------------------------------------- results of jobs
 
@@ -230,9 +230,9 @@ class LiveRound:
             again: list[Effect] = [OpenSpool(self._key(agent), part.offer)]
             return again + self._uploads.grant(agent, now)
         if not verdict.valid:
-            return self._reject(agent, part.offer, verdict.reason, verdict.detail, now)
-        self.rnd.checked(agent, verdict)
-        return [Admit(self._record(agent, part, now))]
+            return self._reject(part, part.offer, verdict.reason, verdict.detail, now)
+        self.rnd.checked(part, verdict)
+        return [Admit(self._record(part, now))]
 
     def admitted(self, agent: str) -> list[Effect]:
         """Take in that an update is durable: now the receipt may go out."""
@@ -257,11 +257,11 @@ class LiveRound:
     def tick(self, now: float) -> list[Effect]:
         """Repeat what was not answered, and send what may be sent."""
         effects = self._uploads.tick(now) + self._distribution.pump(now)
-        for agent, part in self.rnd.parts.items():
+        for part in self.rnd.parts.values():
             if part.stage is Stage.WORKING and not part.answered and now >= part.order_again_at:
                 self._counters["order_again"] += 1
                 part.order_wait_s *= 2
-                effects.append(self._order(agent, part, now))
+                effects.append(self._order(part, now))
         return effects
 
     def next_due(self, now: float) -> float:
@@ -305,33 +305,32 @@ class LiveRound:
     # ----------------------------------------------------------------- details
 
     def _reject(
-        self, agent: str, offer: UpdateOffer, reason: str, detail: str, now: float
+        self, part: Part, offer: UpdateOffer, reason: str, detail: str, now: float
     ) -> list[Effect]:
         self._counters[f"rejected_{reason}"] += 1
-        self.rnd.reject(agent, reason, now)
-        data: dict[str, object] = {"round": self.rnd.round, "agent": agent, "reason": reason}
+        part.receipt = ReceiptStatus.REJECTED
+        part.end(OutcomeStatus.REJECTED, reason, now)
+        data: dict[str, object] = {"round": self.rnd.round, "agent": part.agent, "reason": reason}
         return [
-            *self._end(agent, now, True),
-            receipt(agent, offer, ReceiptStatus.REJECTED, reason),
+            *self._ended(part, now),
+            receipt(part.agent, offer, ReceiptStatus.REJECTED, reason),
             Emit("update_rejected", data),
-            Warn(agent, f"update of round {self.rnd.round} rejected: {reason}: {detail}"),
+            Warn(part.agent, f"update of round {self.rnd.round} rejected: {reason}: {detail}"),
         ]
 
-    def _end(self, agent: str, now: float, changed: bool) -> list[Effect]:
-        if not changed:
-            return []
-        part = self.rnd.parts[agent]
+    def _ended(self, part: Part, now: float) -> list[Effect]:
+        """Clear up after an agent that ended without an update."""
         self._uploads.end(part)
-        self._spooled.pop(agent, None)
+        self._spooled.pop(part.agent, None)
         effects: list[Effect] = []
         if part.offer is not None:
-            effects.append(DropSpool(self._key(agent)))
+            effects.append(DropSpool(self._key(part.agent)))
         if part.status is not OutcomeStatus.GONE:
             # Who left may come back; the others have said their last word.
-            effects.append(NoteEnd(replace(self._record(agent, part, now), offer=None)))
-        return effects + self._distribution.answered(agent, now)
+            effects.append(NoteEnd(replace(self._record(part, now), offer=None)))
+        return effects + self._distribution.answered(part.agent, now)
 
-    def _order(self, agent: str, part: Part, now: float) -> Send:
+    def _order(self, part: Part, now: float) -> Send:
         rnd = self.rnd
         part.order_again_at = now + part.order_wait_s
         first = min(self.model.chunk_bytes, self.model.size + HEADER_ROOM)
@@ -350,13 +349,13 @@ class LiveRound:
             context_seq=part.assignment.context_seq,
             load_limit_ms=rnd.order.load_limit_ms,
         )
-        return Send(agent, order)
+        return Send(part.agent, order)
 
-    def _record(self, agent: str, part: Part, now: float) -> UpdateRecord:
+    def _record(self, part: Part, now: float) -> UpdateRecord:
         return UpdateRecord(
             run=self.rnd.run,
             round=self.rnd.round,
-            agent=agent,
+            agent=part.agent,
             offer=part.offer,
             status=part.status,
             reason=part.reason,

@@ -12,7 +12,6 @@ from msgspec import structs
 from fedagent_protocol.messages import (
     UNANSWERED,
     Assignment,
-    DeclineReason,
     Outcome,
     OutcomeStatus,
     ReceiptStatus,
@@ -76,12 +75,34 @@ class Part:
     weight: float = 0.0
     norm: float = 0.0
 
+    @property
+    def agent(self) -> str:
+        """Its id."""
+        return self.assignment.agent
+
+    def complete(self, at: float) -> None:
+        """Note when the last chunk of its update came."""
+        self.stage, self.completed_at = Stage.CHECKING, at
+
+    def end(self, status: OutcomeStatus, reason: str, now: float) -> bool:
+        """End it without an update; False if it had ended."""
+        if self.stage is Stage.ENDED:
+            return False
+        self.stage, self.status, self.reason = Stage.ENDED, status, reason
+        self.completed_at = self.completed_at or now
+        return True
+
     def reset(self) -> None:
         """Wait for this agent again, from the start of its transfer."""
         self.stage, self.status, self.reason = Stage.WORKING, OutcomeStatus.MISSED, ""
         self.offer, self.receiver, self.receipt = None, None, None
         self.completed_at = self.weight = self.norm = 0.0
         self.in_time = self.valid = False
+
+    def come_back(self) -> None:
+        """Wait for it again if it had left."""
+        if self.status is OutcomeStatus.GONE:
+            self.reset()
 
     def decide(self, status: OutcomeStatus) -> None:
         """Note how its update ended: late is paid, too late is not."""
@@ -132,40 +153,12 @@ class EdgeRound:
         used, enough = self.used, self.rule.enough(len(self.parts))
         return "" if used >= enough else f"{used} of {enough} updates"
 
-    def decline(self, agent: str, why: DeclineReason, detail: str, now: float) -> bool:
-        """Note a refusal; False if it changes nothing."""
-        text = f"{why}: {detail}" if detail else str(why)
-        return self._end(agent, OutcomeStatus.DECLINED, text[:200], now)
-
-    def gone(self, agent: str, now: float) -> bool:
-        """Note that an agent left; False if it changes nothing."""
-        return self._end(agent, OutcomeStatus.GONE, "left", now)
-
-    def back(self, agent: str) -> bool:
-        """Wait again for an agent that had left; False if it had not."""
-        part = self.parts.get(agent)
-        if part is None or part.status is not OutcomeStatus.GONE:
-            return False
-        part.reset()
-        return True
-
-    def reject(self, agent: str, reason: str, now: float) -> None:
-        """Note an update that cannot be taken."""
-        self.parts[agent].receipt = ReceiptStatus.REJECTED
-        self._end(agent, OutcomeStatus.REJECTED, reason, now)
-
-    def complete(self, agent: str, at: float) -> None:
-        """Note that the last chunk of an update came."""
-        part = self.parts[agent]
-        part.stage, part.completed_at = Stage.CHECKING, at
-
-    def checked(self, agent: str, verdict: Verdict) -> None:
+    def checked(self, part: Part, verdict: Verdict) -> None:
         """Decide about a valid update whether it is in time, paid, and in the sum.
 
         It is used if it came in time, or while fewer than Z_eff are in the sum.
         Updates are to be checked in the order in which they were complete.
         """
-        part = self.parts[agent]
         assert part.offer is not None
         part.norm = verdict.norm
         late = (
@@ -206,7 +199,7 @@ class EdgeRound:
 
     def outcomes(self, now: float) -> tuple[Outcome, ...]:
         """Return how everybody ended."""
-        return tuple(self._outcome(agent, part, now) for agent, part in self.parts.items())
+        return tuple(self._outcome(part, now) for part in self.parts.values())
 
     def restore(self, known: UpdateRecord) -> None:
         """Take up how an agent had ended, as it was decided then."""
@@ -221,13 +214,13 @@ class EdgeRound:
             part.decide(known.status)
             part.offer, part.norm, part.weight = known.offer, known.norm, known.weight
 
-    def _outcome(self, agent: str, part: Part, now: float) -> Outcome:
+    def _outcome(self, part: Part, now: float) -> Outcome:
         tau = self.tau_ms(part, now)
         if part.offer is None or not part.valid:
             mute = part.status is OutcomeStatus.MISSED and not part.answered
             reason = part.reason or (UNANSWERED if mute else "")
             return Outcome(
-                agent=agent, status=part.status, tau_ms=tau, censored=True, reason=reason
+                agent=part.agent, status=part.status, tau_ms=tau, censored=True, reason=reason
             )
         offer = part.offer
         # What an agent claims cannot be longer than what its edge measured, and its score
@@ -242,7 +235,7 @@ class EdgeRound:
             score_n=min(offer.stats.score_n, self.order.max_samples),
         )
         return Outcome(
-            agent=agent,
+            agent=part.agent,
             status=part.status,
             in_time=part.in_time,
             used=part.weight > 0,
@@ -254,11 +247,3 @@ class EdgeRound:
             stats=stats,
             reason=part.reason or offer.note,
         )
-
-    def _end(self, agent: str, status: OutcomeStatus, reason: str, now: float) -> bool:
-        part = self.parts.get(agent)
-        if part is None or part.stage is Stage.ENDED:
-            return False
-        part.stage, part.status, part.reason = Stage.ENDED, status, reason
-        part.completed_at = part.completed_at or now
-        return True

@@ -141,13 +141,13 @@ class Uploads:
         part.offer, part.stalls = offer, 0
         layout = Layout(offer.size, offer.chunk_bytes)
         part.receiver = Receiver(layout, window=UPDATE_WINDOW, have=have)
-        self._active[part.assignment.agent] = part
+        self._active[part.agent] = part
 
     def accept(self, part: Part, index: int, data: bytes, now: float) -> list[Effect]:
         """Take a chunk into the spool; `ChunkError` if it does not fit."""
         receiver = part.receiver
         assert receiver is not None
-        agent = part.assignment.agent
+        agent = part.agent
         before = receiver.outstanding
         fresh = receiver.accept(index, len(data), now)
         self._settle(part, before)
@@ -197,15 +197,15 @@ class Uploads:
 
     def renew(self, part: Part) -> None:
         """Take back credit that may have been lost with a connection."""
-        if part.receiver is not None and part.assignment.agent in self._active:
+        if part.receiver is not None and part.agent in self._active:
             self._take_back(part, part.receiver)
-            self.resting.pop(part.assignment.agent, None)
+            self.resting.pop(part.agent, None)
 
     def end(self, part: Part) -> None:
         """Give back the credit of a transfer that is complete or over."""
         self.renew(part)
         for table in (self._active, self.hungry, self.resting):
-            table.pop(part.assignment.agent, None)
+            table.pop(part.agent, None)
         self._release(part)
 
     def _ask(self, agent: str, now: float) -> list[Effect]:
