@@ -50,6 +50,15 @@ def live(thing: Any, rounds: range, kind: str = "policy") -> None:
             thing.learn(random_feedback(rng, view, chosen), horizon=20.0)
 
 
+def lived(path: str) -> tuple[str, str, Any]:
+    """The kind and the name of ``[kind/]name``, and one that has lived for eight rounds."""
+    *kinds, name = path.split("/")
+    kind = kinds[0] if kinds else "policy"
+    thing = KINDS[kind](name)
+    live(thing, range(1, 9), kind)
+    return kind, name, thing
+
+
 def damaged(array: Array) -> Iterator[Array]:
     """Yield what a broken disk or another version might make of an array."""
     yield array[:-1]
@@ -186,10 +195,7 @@ def longer(array: Array) -> Array:
 def test_what_made_later_rounds_fail_is_refused(
     name: str, changes: dict[str, Array | Callable[[Array], Array]], words: str
 ) -> None:
-    kind, _, name = f"policy/{name}".rpartition("/")
-    kind = kind.rpartition("/")[2]
-    original = KINDS[kind](name)
-    live(original, range(1, 9), kind)
+    kind, name, original = lived(name)
     state = dict(original.state())
     for key, change in changes.items():
         state[key] = change(state[key]) if callable(change) else change
@@ -211,10 +217,7 @@ def test_what_made_later_rounds_fail_is_refused(
     ],
 )
 def test_what_is_just_allowed_is_taken(name: str, changes: dict[str, Array | str]) -> None:
-    kind, _, name = f"policy/{name}".rpartition("/")
-    kind = kind.rpartition("/")[2]
-    thing = KINDS[kind](name)
-    live(thing, range(1, 9), kind)
+    kind, name, thing = lived(name)
     state = dict(thing.state())
     for key, change in changes.items():
         state[key] = state[change] if isinstance(change, str) else change

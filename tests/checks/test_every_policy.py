@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator import policies
 from fedagent_coordinator.errors import MissingFeatureError, NonFiniteFeatureError
-from fedagent_coordinator.policies import Bound, Purpose, RoundView, SelectionPolicy, round_rng
+from fedagent_coordinator.policies import Bound, Purpose, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import NOT_FEATURES, State
 from fedagent_coordinator.policies.selection import check_selection, spent_per_edge
 from fedagent_coordinator.records import pack_arrays, unpack_arrays
@@ -184,16 +184,7 @@ def test_a_feature_that_is_missing_is_named(name: str) -> None:
     if not needed:
         return
     view = random_view(np.random.default_rng(1), 1)
-    bare = RoundView(
-        round=1,
-        pair_client=view.pair_client,
-        pair_edge=view.pair_edge,
-        pair_features=np.zeros((len(view.pair_client), 0), dtype=np.float32),
-        feature_names=(),
-        client_price=view.client_price,
-        client_available=view.client_available,
-        edge_budget=view.edge_budget,
-    )
+    bare = replace(view, feature_names=(), pair_features=view.pair_features[:, :0])
     with pytest.raises(MissingFeatureError) as caught:
         policy.select(bare, round_rng(SEED, 1, 0))
     assert caught.value.feature in needed

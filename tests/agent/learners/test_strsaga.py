@@ -125,31 +125,6 @@ def test_it_is_what_its_definition_says(compile_loops: bool, case: Case) -> None
         _assert_near(learner.weights(), naive.weights)
 
 
-@pytest.mark.skipif(compiled() is None, reason="numba is not installed")
-@settings(max_examples=100)
-@given(case=cases())
-def test_compiled_loops_give_the_same(case: Case) -> None:
-    plain, fast = case.played(compile_loops=False), case.played(compile_loops=True)
-    _assert_near(fast.weights(), plain.weights())
-    assert (fast.num_samples, fast.dropped) == (plain.num_samples, plain.dropped)
-    assert fast.default_iterations == plain.default_iterations
-
-
-@pytest.mark.parametrize("compile_loops", BACKENDS)
-@settings(max_examples=60)
-@given(case=cases(), cuts=st.integers(1, 7))
-def test_it_does_not_matter_how_iterations_are_cut(
-    compile_loops: bool, case: Case, cuts: int
-) -> None:
-    whole = case.played(compile_loops=compile_loops)
-    parts = case.learner(compile_loops=compile_loops)
-    for (x, y), count in zip(case.arrivals, case.iterations, strict=True):
-        parts.absorb(x, y)
-        for done in range(0, count, cuts):
-            parts.step(min(cuts, count - done))
-    _assert_near(parts.weights(), whole.weights())
-
-
 @settings(max_examples=100)
 @given(case=cases())
 def test_every_sample_is_moved_dropped_or_waiting(case: Case) -> None:
