@@ -34,6 +34,10 @@ from .frames import (
 )
 
 MAX_WAITING = 16
+WATCHDOG_S = 3600.0
+"""Longest that a job may take before the process is killed."""
+OPEN_S = 120.0
+"""The same for starting the process and opening a stream."""
 
 _log = logging.getLogger(__name__)
 
@@ -66,8 +70,6 @@ class TrainerClient:
     is started anew by the next job, and goes on where its stream was.
 
     Args:
-        watchdog_s: Longest a job may take before the process is killed.
-        open_s: The same for starting the process and opening a stream.
         grace_s: How long a cancelled training may go on before the kill.
         memory_bytes: Memory limit of the process; 0 for none.
         on_end: Called when a process has ended, and with it what the learner remembered.
@@ -77,8 +79,6 @@ class TrainerClient:
     def __init__(
         self,
         *,
-        watchdog_s: float = 3600.0,
-        open_s: float = 120.0,
         grace_s: float = 2.0,
         nice: int = 0,
         memory_bytes: int = 0,
@@ -88,8 +88,6 @@ class TrainerClient:
         self._arguments = ("--nice", str(nice), "--memory-bytes", str(memory_bytes))
         self._on_end = on_end
         self._spawn = spawn
-        self._watchdog_s = watchdog_s
-        self._open_s = open_s
         self._grace_s = grace_s
         self._turn = asyncio.Lock()
         self._jobs: dict[int, bool] = {}
@@ -208,7 +206,7 @@ class TrainerClient:
     # ---------------------------------------------------------------- process
 
     async def _ask(self, job: Job) -> Reply:
-        seconds = self._open_s if isinstance(job, Open) else self._watchdog_s
+        seconds = OPEN_S if isinstance(job, Open) else WATCHDOG_S
         if isinstance(job, Train) and job.timeout_s > 0:
             seconds = job.timeout_s
         watchdog = asyncio.get_running_loop().call_later(seconds, self._kill, "timeout")
