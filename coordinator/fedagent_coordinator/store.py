@@ -256,8 +256,7 @@ class Store(ExitStack):
         paid = rounds.checked_ends(result, reserved)
         with self._db.transaction("settle") as sql:
             rounds.end_entries(self._db, run_id, result.round, reserved, paid)
-            base = self.read.models.last(run_id)
-            rounds.insert_scores(sql, run_id, result, base.digest if base is not None else "")
+            rounds.insert_scores(sql, run_id, result)
             rounds.close_round(self._db, run_id, result)
         self._db.fold_wal()
         return True

@@ -77,11 +77,6 @@ class OrderedRound:
         """int64[S], the report each chosen client was evaluated by."""
         return self.observed.client_seq[self.clients]
 
-    @property
-    def complete(self) -> bool:
-        """Whether every edge has reported."""
-        return all(part.report is not None for part in self.parts.values())
-
     def agents(self, rows: Sequence[int]) -> list[str]:
         """Return the ids of the agents ordered in these rows of the selection."""
         names = {
@@ -125,27 +120,6 @@ class OrderedRound:
             want_model=self.want_model,
             load_limit_ms=settings.load_limit_ms,
         )
-
-    def due_again(self, now: float) -> list[EdgePart]:
-        """Return the edges whose order is to be repeated, at growing intervals."""
-        due = [
-            part
-            for part in self.parts.values()
-            if part.report is None and part.resend_at is not None and now >= part.resend_at
-        ]
-        for part in due:
-            part.resend_at = now + part.patience_s
-            part.patience_s = min(part.patience_s * 2, RESEND_LONGEST_S)
-        return due
-
-    def next_due(self) -> float:
-        """Return when an order must be repeated or an edge given up."""
-        times = [
-            part.resend_at
-            for part in self.parts.values()
-            if part.report is None and part.resend_at is not None
-        ]
-        return min([self.give_up_at, *times])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -218,11 +192,18 @@ class Ordered(Phase):
         """Repeat orders; settle when no report is waited for any longer."""
         if now >= self._ordered.give_up_at:
             return self._settle(now)
-        return [self._order(part, now) for part in self._ordered.due_again(now)]
+        effects: list[Effect] = []
+        for part in self._ordered.parts.values():
+            if part.resend_at is not None and now >= part.resend_at:
+                part.resend_at = now + part.patience_s
+                part.patience_s = min(part.patience_s * 2, RESEND_LONGEST_S)
+                effects.append(self._order(part, now))
+        return effects
 
     def next_due(self) -> float | None:
         """Return when an order must be repeated or an edge given up."""
-        return self._ordered.next_due()
+        times = [part.resend_at for part in self._ordered.parts.values()]
+        return min([self._ordered.give_up_at, *(time for time in times if time is not None)])
 
     def greet(self, edge: EdgeSession, now: float) -> list[Effect]:
         """Have the order repeated at the next tick."""
@@ -241,7 +222,8 @@ class Ordered(Phase):
             self.engine.counters["report_twice"] += 1
             return []
         part.report, part.resend_at = report, None
-        return self._settle(now) if ordered.complete else []
+        waits = any(part.report is None for part in ordered.parts.values())
+        return [] if waits else self._settle(now)
 
     def _order(self, part: EdgePart, now: float) -> Effect:
         order = self._ordered.order(part, self.engine.settings, now)

@@ -267,7 +267,7 @@ _SEALED = (
 )
 
 
-def insert_scores(sql: sqlite3.Connection, run_id: str, result: Settle, digest: str) -> None:
+def insert_scores(sql: sqlite3.Connection, run_id: str, result: Settle) -> None:
     """Write the devices' score of the model that the round began with, and the training loss."""
     found = result.details
     metrics: dict[str, float] = {}
@@ -275,7 +275,10 @@ def insert_scores(sql: sqlite3.Connection, run_id: str, result: Settle, digest: 
         metrics = {DEVICE_SCORE.key: found.score, DEVICE_SAMPLES: float(found.score_n)}
     if math.isfinite(found.train_loss):
         metrics[TRAIN_LOSS.key] = found.train_loss
-    insert_metrics(sql, run_id, result.round, digest, metrics)
+    row = sql.execute(
+        "SELECT digest FROM models WHERE run_id = ? ORDER BY round DESC LIMIT 1", (run_id,)
+    ).fetchone()
+    insert_metrics(sql, run_id, result.round, row["digest"] if row else "", metrics)
 
 
 # --------------------------------------------------------------------- voiding
