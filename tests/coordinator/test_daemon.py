@@ -24,7 +24,7 @@ from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_task.recipe import parse_recipe
 from tests.fakes.coordinator_site import RECIPE, toy_edges
-from tests.fakes.toy_edge import ToyEdge
+from tests.fakes.toy_edge import ToyEdge, declined
 
 Event = dict[str, object]
 LIMIT_S = 60.0
@@ -192,9 +192,7 @@ async def test_a_run_that_learnt_nothing_ends_with_a_warning(tmp_path: Path) -> 
     given = toy()
     reason = "schema: csv: there is no such file; check the path"
     for agent in given.agents:
-        agent.outcome = m.Outcome(
-            agent=agent.id, status=m.OutcomeStatus.DECLINED, tau_ms=1, reason=reason
-        )
+        agent.outcome = declined(agent.id, reason)
     async with coordinator(tmp_path, sets=["rounds.count=2"]) as process:
         ready = await process.until("ready")
         async with HandEdge(given, str(ready["broker"])):

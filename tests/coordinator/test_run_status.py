@@ -4,8 +4,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from fedagent_coordinator.status_files import RunStatus, read_devices, read_run_status
-from fedagent_protocol import messages as m
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
+from tests.fakes.toy_edge import declined
 
 
 def test_edges_are_known_before_the_first_round_and_counted_while_they_live(tmp_path: Path) -> None:
@@ -35,9 +35,7 @@ def test_those_that_decline_are_named_until_a_round_begins(tmp_path: Path) -> No
     given = recipe("rounds.count=30")
     site = Site(tmp_path, given, toy_edges(given, agents=1))
     agent = site.edges[0].agents[0]
-    agent.outcome = m.Outcome(
-        agent=agent.id, status=m.OutcomeStatus.DECLINED, tau_ms=1, reason="no_data"
-    )
+    agent.outcome = declined(agent.id, "no_data")
     site.run(until=1.0)
     found = read_run_status(tmp_path)
     assert found is not None
@@ -54,9 +52,7 @@ def test_one_that_declines_keeps_nobody_waiting(tmp_path: Path) -> None:
     given = recipe("rounds.count=30", "rounds.every_s=5")
     site = Site(tmp_path, given, toy_edges(given, agents=2))
     agent = site.edges[0].agents[0]
-    agent.outcome = m.Outcome(
-        agent=agent.id, status=m.OutcomeStatus.DECLINED, tau_ms=1, reason="no_data"
-    )
+    agent.outcome = declined(agent.id, "no_data")
     site.run(until=2.0)
     found = read_run_status(tmp_path)
     assert found is not None

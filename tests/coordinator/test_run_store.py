@@ -16,7 +16,7 @@ from fedagent_coordinator.runs import RunFinishedError
 from fedagent_coordinator.store import Store
 from fedagent_protocol import messages as m
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
-from tests.fakes.toy_edge import ToyEdge
+from tests.fakes.toy_edge import ToyEdge, arrived
 
 # --- The coordinator dies at every crash point and goes on
 
@@ -276,19 +276,6 @@ def test_the_name_of_an_agent_is_in_the_table_of_devices(tmp_path: Path) -> None
 LINEAR = ("model.kind=linear", "model.features=2", "model.classes=0", "data.scale=1.0")
 
 
-def told(loss: float) -> m.Outcome:
-    return m.Outcome(
-        agent="agent-0-0",
-        status=m.OutcomeStatus.ARRIVED,
-        in_time=True,
-        used=True,
-        valid=True,
-        weight=10.0,
-        tau_ms=50,
-        stats=m.TrainStats(num_samples=10, loss=loss),
-    )
-
-
 def test_the_best_model_of_a_regression_is_that_of_least_error(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(50, 2)).astype(np.float32)
@@ -321,7 +308,7 @@ def test_the_best_model_of_a_regression_is_that_of_least_error(tmp_path: Path) -
 def test_without_held_out_samples_a_run_is_primary_metric_its_training(tmp_path: Path) -> None:
     given = recipe(*LINEAR, "evaluation.dataset=none")
     edges = toy_edges(given, agents=1)
-    edges[0].agents[0].outcome = told(8.0)
+    edges[0].agents[0].outcome = arrived("agent-0-0", loss=8.0)
     site = Site(tmp_path, given, edges)
     site.run()
     site.close()

@@ -13,6 +13,27 @@ from fedagent_protocol.transfer import Layout, Receiver, Sender
 from fedagent_task.moments import Moments
 
 
+def arrived(agent: str, *, tau_ms: int = 50, ut_ms: int = 0, **stats: float) -> m.Outcome:
+    """Return a valid update in time, of ten samples."""
+    return m.Outcome(
+        agent=agent,
+        status=m.OutcomeStatus.ARRIVED,
+        in_time=True,
+        used=True,
+        valid=True,
+        weight=10.0,
+        tau_ms=tau_ms,
+        ut_ms=ut_ms,
+        stats=m.TrainStats(**{"num_samples": 10, **stats}),  # type: ignore[arg-type] # a test's
+    )
+
+
+def declined(agent: str, reason: str = "") -> m.Outcome:
+    """Return the outcome of an agent that declined at once."""
+    status = m.OutcomeStatus.DECLINED
+    return m.Outcome(agent=agent, status=status, censored=True, tau_ms=1, reason=reason)
+
+
 @dataclass
 class ToyAgent:
     id: str
@@ -256,16 +277,7 @@ class ToyEdge:
                 if not self.model
                 else by_id[given.agent].outcome
             )
-            or m.Outcome(
-                agent=given.agent,
-                status=m.OutcomeStatus.ARRIVED,
-                in_time=True,
-                used=True,
-                valid=True,
-                weight=10.0,
-                tau_ms=50,
-                stats=m.TrainStats(num_samples=10),
-            )
+            or arrived(given.agent)
             for given in order.assignments
         )
         used = sum(outcome.used for outcome in outcomes)

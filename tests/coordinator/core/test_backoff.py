@@ -7,23 +7,18 @@ from fedagent_coordinator.core.backoff import MAX_BACKOFF_S, EmptyRoundBackoff
 from fedagent_coordinator.core.readiness import REMIND_S
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import Field, settings, toy_edges
+from tests.fakes.toy_edge import declined
 
 from .test_engine import check_books
 
 WHY = "schema: csv: there is no such file; check the path"
 
 
-def declined(agent: str) -> m.Outcome:
-    return m.Outcome(
-        agent=agent, status=m.OutcomeStatus.DECLINED, censored=True, tau_ms=1, reason=WHY
-    )
-
-
 def declining(agents: int, who: int) -> Field:
     """Return a field whose first `who` of `agents` decline every order."""
     edges = toy_edges(agents=agents)
     for agent in edges[0].agents[:who]:
-        agent.outcome = declined(agent.id)
+        agent.outcome = declined(agent.id, WHY)
     return Field(edges, settings(count=60))
 
 
@@ -99,7 +94,7 @@ def test_a_valid_update_ends_the_leave_for_good() -> None:
     field = declining(1, 1)
     agent = field.edges[0].agents[0]
     field.kernel.after(7.0, lambda: setattr(agent, "outcome", None))
-    field.kernel.after(30.0, lambda: setattr(agent, "outcome", declined(agent.id)))
+    field.kernel.after(30.0, lambda: setattr(agent, "outcome", declined(agent.id, WHY)))
     field.settings, field.plan = settings(count=2000), lambda _: [0.05]
     field.__post_init__()
     field.run(until=34.0)

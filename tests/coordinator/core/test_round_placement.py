@@ -25,6 +25,7 @@ from fedagent_coordinator.policies.baselines import RandomPolicy
 from fedagent_coordinator.records import pack_controls, unpack_controls
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import RUN, Field, settings, toy_edges
+from tests.fakes.toy_edge import arrived, declined
 
 RENTS = (300_000, 100_000, 200_000)
 
@@ -112,7 +113,7 @@ def test_a_failed_aggregation_is_paid_for() -> None:
     field = placed(count=1)
     for edge in field.edges:
         for agent in edge.agents:
-            agent.outcome = m.Outcome(agent=agent.id, status=m.OutcomeStatus.DECLINED)
+            agent.outcome = declined(agent.id)
     field.run()
     assert field.settled[1].feedback.rent_micro == RENTS[1]
     assert field.settled[1].feedback.psi is None
@@ -143,28 +144,13 @@ def test_it_waits_until_the_edges_have_said_their_rent() -> None:
     assert field.settled[1].feedback.rent_micro == RENTS[1]
 
 
-def timed(agent: str) -> m.Outcome:
-    """Return a valid update that took half a second to move."""
-    return m.Outcome(
-        agent=agent,
-        status=m.OutcomeStatus.ARRIVED,
-        in_time=True,
-        used=True,
-        valid=True,
-        weight=1.0,
-        tau_ms=900,
-        ut_ms=300,
-        stats=m.TrainStats(dt_ms=200, lc_ms=400),
-    )
-
-
 @pytest.mark.parametrize("silent", [False, True])
 def test_psi_is_what_moved_the_models_and_made_the_average(*, silent: bool) -> None:
     """An agent that shows no times counts as the mean of the others."""
     field = placed(count=1)
     for edge in field.edges:
         for agent in edge.agents:
-            agent.outcome = timed(agent.id)
+            agent.outcome = arrived(agent.id, ut_ms=300, dt_ms=200)
         edge.timing_ms = {"collect": 900.0, "aggregate": 50.0}
     if silent:
         last = field.edges[1].agents[1]
