@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Self
 from msgspec import Meta
 
 from fedagent_node.address import BrokerAddress
-from fedagent_node.settings import LINK, NodeConfig, SettingError
+from fedagent_node.settings import LINK, Name, NodeConfig, Seed, SettingError
 from fedagent_protocol.option import Option
 
 from .availability import LimitsSettings
@@ -50,13 +50,9 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
             default="what is not learnt from yet",
         ),
     ] = ""
-    name: Annotated[
-        str, Meta(max_length=100), Option("A name for people; it also names the data directory.")
-    ] = ""
+    name: Name = ""
     price: PriceSettings = PriceSettings()
-    seed: Annotated[
-        Annotated[int, Meta(ge=0, lt=2**53)] | None, Option("Seed of everything random.")
-    ] = None
+    seed: Seed = None
     """Of stream and learner; by default it follows from the identity."""
     slow_s: Annotated[
         float, Meta(ge=0, le=3600), Option("Extra seconds of training, to rehearse a slow device.")

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Self
 
 from msgspec import Meta
 
-from fedagent_node.settings import BrokerConfig, SettingError
+from fedagent_node.settings import BrokerConfig, Seed, SettingError
 from fedagent_protocol.option import Option
 
 
@@ -18,9 +18,7 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
         Option("Override a recipe key. Repeatable.", name="--set", metavar="KEY=VALUE"),
     ] = ()
     policy: Annotated[str | None, Option("Who trains: override the recipe's policy.")] = None
-    seed: Annotated[
-        Annotated[int, Meta(ge=0, lt=2**53)] | None, Option("Seed of everything random.")
-    ] = None
+    seed: Seed = None
     new_run: Annotated[bool, Option("Start over, although this directory holds a run.")] = False
     """End an open run of another recipe, or repeat a finished one."""
     more_rounds: Annotated[

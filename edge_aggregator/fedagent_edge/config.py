@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Self
 from msgspec import Meta
 
 from fedagent_node.address import BrokerAddress
-from fedagent_node.settings import LINK, BrokerConfig, SettingError
+from fedagent_node.settings import LINK, BrokerConfig, Name, SettingError
 from fedagent_protocol.messages import CHUNK_BYTES, MAX_CHUNK_BYTES
 from fedagent_protocol.option import Option
 
@@ -16,9 +16,7 @@ class EdgeConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_fields=
     """Settings of one edge aggregator."""
 
     prefix: ClassVar[str] = "FEDAGENT_EDGE_"
-    name: Annotated[
-        str, Meta(max_length=100), Option("A name for people; it also names the data directory.")
-    ] = ""
+    name: Name = ""
     coordinator: Annotated[
         str | None,
         Option(

@@ -28,6 +28,10 @@ LINK = "Link"
 PRIVATE_BROKERS = ("auto", "embedded", "mosquitto")
 LogLevel = Literal["debug", "info", "warning", "error"]
 Scope = Literal["lan", "loopback", "off"]
+Name = Annotated[
+    str, Meta(max_length=100), Option("A name for people; it also names the data directory.")
+]
+Seed = Annotated[Annotated[int, Meta(ge=0, lt=2**53)] | None, Option("Seed of everything random.")]
 
 
 class SettingError(LinkError):

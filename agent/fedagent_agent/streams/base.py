@@ -23,7 +23,7 @@ else:
         """Numpy, imported at its first use: an agent reads what a stream is, and needs none."""
 
         def __getattr__(self, name: str) -> object:
-            return getattr(import_module("numpy"), name)
+            return vars(self).setdefault(name, getattr(import_module("numpy"), name))
 
     np = _Numpy()
 
