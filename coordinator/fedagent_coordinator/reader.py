@@ -16,10 +16,11 @@ from .database.connection import DATABASE, MARK, damage_behind
 from .database.evaluations import EvaluationQueries
 from .database.ledger import RENT_PAID, TREASURY
 from .database.models import ModelQueries, recipe_in
+from .database.rounds import settled
 from .database.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow, RunRow, fetch
 from .database.schema import readable
 from .errors import StoreDamagedError, UnknownRoundError, UnknownRunError
-from .policies.base import RoundView, Selection
+from .policies.base import Feedback, RoundView, Selection
 from .records import unpack_controls, unpack_selection, unpack_view
 
 _RUN = (
@@ -164,6 +165,10 @@ class Reader:
         if row is None:
             raise UnknownRoundError(run_id, round_)
         return unpack_view(row["view"]), unpack_selection(row["selection"])
+
+    def learnt(self, run_id: str) -> Iterator[Feedback]:
+        """Yield what the policy learnt of each settled round, in order."""
+        return (feedback for feedback, _ in settled(self._db, run_id))
 
     def outcomes(self, run_id: str, round_: int | None = None) -> list[OutcomeRow]:
         """Return how the clients ended one round, or every round, in the policy's order."""

@@ -244,7 +244,7 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
             ledger_balanced=verified.balanced,
             evaluations=evaluations,
             indices=read_indices(reader, key, done) if evaluations else {},
-            beliefs=read_beliefs(reader, key, recipe, done) if evaluations and recipe else {},
+            beliefs=read_beliefs(reader, key, recipe) if evaluations and recipe else {},
             facts={
                 "state": run.end_reason or ("ended" if run.ended_ms else NOT_ENDED),
                 **({"began from the model": run.origin} if run.origin else {}),
