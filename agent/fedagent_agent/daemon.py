@@ -68,7 +68,7 @@ class AgentDaemon:
         shell.spawn(self._keep_measuring(), "measure")
         shell.spawn(self._ask_programs(), "ask-programs")
         await self._connect(links)
-        shell.settle()
+        shell.freeze()
         await shell.stop.wait()
         shell.receive(Stopping("stopping"))
 

@@ -91,7 +91,7 @@ class Daemon:
         shell.spawn(self._start(subscribed), "start")
         shell.spawn(self._advertise(address), "advertise")
         shell.spawn(self._linger(), "linger")
-        shell.settle()
+        shell.freeze()
         await shell.stop.wait()
 
     async def _start(self, subscribed: asyncio.Future[None]) -> None:

@@ -1,4 +1,4 @@
-"""What an advert says, where it is said, and the cautious reading of foreign ones. Pure."""
+"""What is announced of a role and where, and the cautious reading of foreign adverts. Pure."""
 
 import ipaddress
 import re

@@ -1,7 +1,7 @@
 """Announcing and finding roles by zeroconf; with `watch`, all that touches it.
 
-An advert is a hint and nothing else: anyone on the network can send one. What it
-says is cut to a known form here, and who is behind it is settled on the connection.
+An advert is a hint and nothing else: anyone on the network can send one. It is cut to a
+known form here, and who is behind it is found out on the connection.
 """
 
 import asyncio
@@ -48,13 +48,13 @@ class Discovery:
         self._listener: AsyncZeroconf | None = None
         self._listens_on: list[str] = []
         self._announcer = Announcer()
-        self._said: tuple[Advert, str | None] | None = None
+        self._advertised: tuple[Advert, str | None] | None = None
         self._watches: list[Watch] = []
         self._following: asyncio.Task[None] | None = None
         self._again = False
         """Whether something failed, as it does while a card comes up."""
         self._gone = False
-        """Whether our broker's own address went away, and that was said."""
+        """Whether our broker's own address went away, and that was logged."""
 
     async def start(self) -> None:
         """Open the sockets. Where multicast does not work, warn once and try again quietly."""
@@ -75,7 +75,7 @@ class Discovery:
         `listen` is where the broker listens, from which follows what is announced and where;
         None for one that is shared or not on this machine: its address is given as it is.
         """
-        self._said = (advert, listen if listen is None else await _resolved(listen))
+        self._advertised = (advert, listen if listen is None else await _resolved(listen))
         self._warn_if_gone(self._interfaces())
         if self.available:
             await self._announce()
@@ -106,8 +106,8 @@ class Discovery:
             await listener.async_close()
 
     async def _announce(self) -> None:
-        assert self._said is not None
-        advert, listen = self._said
+        assert self._advertised is not None
+        advert, listen = self._advertised
         lan = [] if self._scope == "loopback" else lan_addresses()
         where = (
             reach(listen, lan) if listen is not None else reach_of_shared(advert.address.host, lan)
@@ -151,7 +151,7 @@ class Discovery:
 
     async def _follow_to(self, *, new: bool) -> None:
         # First of all ours: a watch must not try where we are no more.
-        if self._said is not None:
+        if self._advertised is not None:
             await self._announce()
         if self._listener is None or not new:
             return
@@ -160,8 +160,8 @@ class Discovery:
             watch.ask(self._listener.zeroconf)
 
     def _warn_if_gone(self, now: list[str]) -> None:
-        """Say once when our broker's own address went away: no other one leads to it."""
-        listen = self._said[1] if self._said is not None else None
+        """Log once when our broker's own address went away: no other one leads to it."""
+        listen = self._advertised[1] if self._advertised is not None else None
         # Of IPv6 nothing is announced.
         own = listen is not None and ":" not in listen
         own = own and not is_loopback(listen or "") and not is_wildcard(listen or "")
@@ -258,7 +258,7 @@ async def opened(addresses: list[str]) -> "AsyncZeroconf | None":
     # Imported late: a role with a typed address needs none of it.
     from zeroconf.asyncio import AsyncZeroconf  # noqa: PLC0415
 
-    # It prints a traceback where an address is gone, which `Discovery` follows and says.
+    # It prints a traceback where an address is gone, which `Discovery` follows and logs.
     logging.getLogger("zeroconf").setLevel(logging.ERROR)
     try:
         zeroconf = AsyncZeroconf(zc=_within(interfaces))
@@ -284,7 +284,7 @@ def _within(interfaces: list[str]) -> "Zeroconf":
             self, out: Any, addr: str | None = None, *rest: Any, **named: Any
         ) -> None:  # the rest is zeroconf's own business
             if out.is_query():
-                # What is known already would be told to every network, also of loopback.
+                # What is known already would go to every network, also of loopback.
                 out.answers.clear()
             if addr is None or shares_network(addr, interfaces):
                 super().async_send(out, addr, *rest, **named)

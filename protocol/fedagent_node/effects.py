@@ -31,7 +31,7 @@ class Received(Input, frozen=True):
 
 
 class OtherVersion(Input, frozen=True):
-    """A peer of another protocol version is heard; of what it says no body is read."""
+    """A peer of another protocol version is heard; no body of its messages is read."""
 
     sender: str
     version: int

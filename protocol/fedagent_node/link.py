@@ -143,7 +143,7 @@ class Link:
         self._subscriptions.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
-                while self._up and not self._outbox.settled:  # noqa: ASYNC110 - paho tells nobody
+                while self._up and not self._outbox.empty:  # noqa: ASYNC110 - paho has no event
                     await asyncio.sleep(0.01)
         self._client.disconnect()
         self._client.loop_write()
@@ -185,7 +185,7 @@ class Link:
         return future
 
     def unsubscribe(self, *filters: str) -> None:
-        """Forget filters, and tell the broker."""
+        """Forget filters, here and at the broker."""
         self._subscriptions.remove(filters)
         if self._up and filters:
             self._client.unsubscribe(list(filters))

@@ -122,7 +122,7 @@ class PublishQueue:
         return self._bytes
 
     @property
-    def settled(self) -> bool:
+    def empty(self) -> bool:
         """Whether nothing waits."""
         self._prune()
         return not self._waiting

@@ -52,7 +52,7 @@ def end(role: str, error: BaseException, codes: ExitCodes, *, as_json: bool) -> 
     sys.stderr.write(f"fedagent {role}: {problem}{'; ' if hint else ''}{hint}\n")
     if as_json:
         last = {"error": problem, "hint": hint, "exit_code": code}
-        # Whoever read the events may be gone.
+        # The reader of the events may be gone.
         with suppress(OSError):
             sys.stdout.write(json.dumps(last, separators=(",", ":")) + "\n")
             sys.stdout.flush()

@@ -182,7 +182,7 @@ class Shell:
         )
         return self._driver
 
-    def settle(self) -> None:
+    def freeze(self) -> None:
         """Begin the quiet part: what lives from here on is short-lived or small."""
         gc.collect()
         gc.freeze()

@@ -32,7 +32,7 @@ AGAIN_S = 1.0
 RETRY_S = 10.0
 """How long an advert of which no address answers is left alone."""
 QUIET_S = 8.0
-"""How long nobody may be announced before that is said."""
+"""How long nobody may be announced before that is logged."""
 OPTIONS = {"edge": "--edge", "coordinator": "--coordinator"}
 
 
@@ -53,7 +53,7 @@ class Watch:
         self._on_change = on_change
         self._counters = counters
         self._known: dict[str, Advert] = {}
-        self._told: frozenset[Advert] = frozenset()
+        self._reported: frozenset[Advert] = frozenset()
         self._timer: asyncio.TimerHandle | None = None
         self._browser: AsyncServiceBrowser | None = None
         self._lookups: dict[str, asyncio.Task[None]] = {}
@@ -152,7 +152,7 @@ class Watch:
         return advert, refused
 
     def _complain(self, name: str, advert: Advert, refused: dict[str, str]) -> None:
-        """Say once which addresses of an advert are not used, and why."""
+        """Log once which addresses of an advert are not used, and why."""
         # Not the reasons: a router's differ from one try to the next.
         if tuple(refused) == self._complaints.get(name, ()):
             return
@@ -202,7 +202,7 @@ class Watch:
         return len(self._known) < MAX_CANDIDATES or name in self._known
 
     def _log_no_adverts(self) -> None:
-        """Say once that nobody is announced, and what to do."""
+        """Log once that nobody is announced, and what to do."""
         if self._known or self._lookups:
             return
         self._needed = False
@@ -223,9 +223,9 @@ class Watch:
     def _notify(self) -> None:
         self._timer = None
         now = frozenset(self._known.values())
-        if now == self._told or self._browser is None:
+        if now == self._reported or self._browser is None:
             return
-        self._told = now
+        self._reported = now
         try:
             self._on_change(now)
         except Exception:  # noqa: BLE001 - logged; discovery must outlive its listener

@@ -1,4 +1,4 @@
-"""Contexts of many agents as columns: what one edge tells the coordinator.
+"""Contexts of many agents as columns: what one edge reports.
 
 Pure numpy. Rows are client-edge pairs of one edge; all little-endian.
 """

@@ -37,8 +37,8 @@ def _direct_url() -> str | None:
 
 def _source(record: str | None, extra: str) -> str | None:
     try:
-        told = json.loads(record or "")
-        url, folder = str(told["url"]), told.get("dir_info")
+        found = json.loads(record or "")
+        url, folder = str(found["url"]), found.get("dir_info")
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     if not url.startswith("file:"):

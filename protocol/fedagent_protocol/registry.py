@@ -56,7 +56,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True)
 class Registry(Generic[T]):
-    """Factories of one kind by name; a method may raise what is said of `create`."""
+    """Factories of one kind by name; a method may raise what `create` raises."""
 
     kind: str  # what an error calls the thing, e.g. ``policy``
     package: str

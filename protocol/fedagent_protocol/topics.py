@@ -155,7 +155,7 @@ class OtherVersions:
     _refused: dict[str, int] = field(default_factory=dict)
 
     def refuse(self, peer: str, version: int) -> str:
-        """Return the line for the log; empty if it was said of this peer and version before."""
+        """Return the line for the log; empty if it was logged of them before."""
         full = len(self._refused) >= MAX_PEERS and peer not in self._refused
         if full or self._refused.get(peer) == version:
             return ""
