@@ -65,7 +65,6 @@ class Moments:
         return cls(len(x), tuple(sums), tuple(squares))
 
     def __add__(self, other: "Moments") -> "Moments":
-        """Return those of both together; they have as many features."""
         return Moments(
             self.count + other.count,
             tuple(a + b for a, b in zip(self.sums, other.sums, strict=True)),

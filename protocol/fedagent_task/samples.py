@@ -72,7 +72,6 @@ class Csr:
         return np.repeat(np.arange(len(self), dtype=np.int64), self.lengths)
 
     def __getitem__(self, index: Rows) -> "Csr":
-        """Return some of the rows, as an array would, with arrays of their own."""
         chosen = np.arange(len(self))[index]
         starts, lengths = self.indptr[chosen], self.lengths[chosen]
         indptr = _pointers(lengths)

@@ -10,6 +10,7 @@ from fedagent_task.spec import LearnerSpec
 from .base import StepResult, Tensors
 
 Places = npt.NDArray[np.intp] | npt.NDArray[np.int64]
+_LARGEST = 1e-3
 
 
 class Ring:
@@ -197,9 +198,6 @@ def _after(old: Inputs, new: Inputs) -> Inputs:
         return joined([old if isinstance(old, Csr) else Csr.from_dense(old), new])
     first = old.dense() if isinstance(old, Csr) else old
     return np.concatenate([first, new]).astype(np.float32, copy=False)
-
-
-_LARGEST = 1e-3
 
 
 class NoTraining:

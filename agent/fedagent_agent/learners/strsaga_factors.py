@@ -25,6 +25,9 @@ from .strsaga_sparse import FLUSH_AFTER
 
 Doubles = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
+_NOTHING = [(0, 0.0)]
+"""No eviction in a block, which begins with 0 all the same."""
+_BLOCK = 2048
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,11 +130,6 @@ def _bounds(after: list[int]) -> list[tuple[int, int]]:
             start = k
             edges.append(k)
     return list(pairwise([*edges, len(after)])) if after else []
-
-
-_NOTHING = [(0, 0.0)]
-"""No eviction in a block, which begins with 0 all the same."""
-_BLOCK = 2048
 
 
 class FactorTable:

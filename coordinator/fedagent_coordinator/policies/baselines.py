@@ -152,15 +152,6 @@ class VolunteersPolicy(StatelessPolicy):
         return explained(view, pairs, notes={"volunteers": float(len(volunteers))})
 
 
-def _checked(name: str, parameter: str, clients: Sequence[int]) -> IntArray:
-    """Return a set of client indices in its order, int64[S]; refuse one that is none."""
-    if not clients:
-        raise ParameterError(name, parameter, "is empty")
-    if min(clients) < 0 or len(set(clients)) != len(clients):
-        raise ParameterError(name, parameter, f"is {list(clients)}: indices >= 0, each once")
-    return np.array(clients, dtype=np.int64)
-
-
 class OraclePolicy(StatelessPolicy):
     """Solve P2 with hindsight: X as it will turn out (COCS, baseline 1)."""
 
@@ -205,3 +196,12 @@ class FedCsPolicy(StatelessPolicy):
         order = np.lexsort((rng.random(len(tau)), tau)).astype(np.int64)
         in_time = order[tau[order] < self._deadline_s]
         return explained(view, fill(view, in_time), -tau)
+
+
+def _checked(name: str, parameter: str, clients: Sequence[int]) -> IntArray:
+    """Return a set of client indices in its order, int64[S]; refuse one that is none."""
+    if not clients:
+        raise ParameterError(name, parameter, "is empty")
+    if min(clients) < 0 or len(set(clients)) != len(clients):
+        raise ParameterError(name, parameter, f"is {list(clients)}: indices >= 0, each once")
+    return np.array(clients, dtype=np.int64)

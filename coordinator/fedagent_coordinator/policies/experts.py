@@ -24,6 +24,8 @@ _MIN_RATE, _MIN_PACE = 1.0, 1e-6
 """Reports below are taken as this: a device that reports nonsense must not turn signs."""
 _FLOOR = 0.02
 """Share of the deadline below which nothing is left for the upload."""
+_CLIP = (-12.0, 5.0)
+_STEPS = 3
 
 
 class Slack(ArrayState):
@@ -137,10 +139,6 @@ def optional(view: RoundView, name: str, rows: Rows = EVERY) -> FloatArray | Non
         return None
     column[bad] = np.median(column[~bad])
     return column
-
-
-_CLIP = (-12.0, 5.0)
-_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -24,6 +24,11 @@ from .exchange_time import MIN_RIDGE
 from .selection import explained
 from .state import ArrayState, floats
 
+_SIZE = 5
+_LEAST = 1e-9
+_START = (np.array([4.5, 2.0]), np.array([7.0, 4.0]))
+"""Bounds of log10(bit/s) and compute before anything is seen (ALGORITHMS section 3)."""
+
 Upper = Callable[[IntArray, FloatArray, FloatArray, FloatArray, float, FloatArray], None]
 Learn = Callable[[IntArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray], None]
 
@@ -176,12 +181,6 @@ def learn_loop(
             theta[k, i] = 0.0
             for j in range(size):
                 theta[k, i] += inverse[k, i, j] * moment[k, j]
-
-
-_SIZE = 5
-_LEAST = 1e-9
-_START = (np.array([4.5, 2.0]), np.array([7.0, 4.0]))
-"""Bounds of log10(bit/s) and compute before anything is seen (ALGORITHMS section 3)."""
 
 
 class LinUcbPolicy(ArrayState):

@@ -154,7 +154,6 @@ class ArmTable(ArrayState):
         self._top = -1
 
     def __len__(self) -> int:
-        """Return A."""
         return len(self.arms)
 
     def row(self, clients: IntArray) -> int | None:

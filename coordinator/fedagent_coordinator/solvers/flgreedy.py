@@ -24,6 +24,10 @@ from fedagent_protocol.registry import require
 
 from .base import AssignmentProblem, Solution
 
+_NAME = "flgreedy"
+_BLOCK = 32
+"""How many items are looked at first in the search for the next one."""
+
 Gains = Callable[[FloatArray, npt.NDArray[np.integer], FloatArray], FloatArray]
 
 
@@ -78,11 +82,6 @@ def named_utility(name: str) -> Utility:
     if name not in UTILITIES:
         raise UnknownNameError("utility", name, sorted(UTILITIES))
     return UTILITIES[name]
-
-
-_NAME = "flgreedy"
-_BLOCK = 32
-"""How many items are looked at first in the search for the next one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

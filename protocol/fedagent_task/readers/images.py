@@ -10,7 +10,11 @@ from fedagent_task.errors import DatasetError
 from .base import MAX_BYTES, Dataset, Raw, expect_size, read_bytes
 
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+# What to do about a file that is none.
 _IDX = "give an IDX file as MNIST has them"
+_CIFAR_PIXELS = 3 * 32 * 32
+_CIFAR_CLASSES = 10
+_CIFAR = "give data_batch_1.bin or the like of cifar-10-binary.tar.gz"
 
 
 def read_idx_array(path: Path, limit: int = MAX_BYTES) -> Raw:
@@ -40,11 +44,6 @@ def read_idx(images: Path, limit: int = MAX_BYTES) -> Dataset:
     if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
         raise DatasetError(str(images), f"has {len(x)} samples, {beside.name} does not fit", _IDX)
     return Dataset(x.reshape(len(x), math.prod(x.shape[1:])), y.astype(np.int64))
-
-
-_CIFAR_PIXELS = 3 * 32 * 32
-_CIFAR_CLASSES = 10
-_CIFAR = "give data_batch_1.bin or the like of cifar-10-binary.tar.gz"
 
 
 def is_cifar(file: str) -> bool:

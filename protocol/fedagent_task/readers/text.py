@@ -13,6 +13,7 @@ from fedagent_task.samples import Csr
 from .base import MAX_BYTES, Dataset, Labels, expect_size, read_bytes, whole_numbers
 
 _CSV = "write one sample a line, numbers between commas"
+MAX_FEATURES = 100_000_000
 
 
 def read_csv(path: Path, limit: int = MAX_BYTES) -> Dataset:
@@ -69,9 +70,6 @@ def _numbers(fields: list[bytes]) -> bool:
     except ValueError:
         return False
     return True
-
-
-MAX_FEATURES = 100_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
