@@ -20,6 +20,7 @@ def load(**change: object) -> AgentConfig:
         ({"stream": None}, "stream"),
         ({"stream": "bogus:1"}, "stream"),
         ({"stream": "digits:rate=fast"}, "rate"),
+        ({"stream": "mqtt://192.168.1.20/t?features=a&label=y"}, "mqtt"),
         ({"edges": ["nowhere"]}, "edges"),
         ({"broker": "auto"}, "broker"),
         ({"slow_s": -1}, "slow_s"),

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec import Struct
 
 from fedagent_cli import command_line
+from fedagent_protocol.option import Option, declared
 
 
 class Kind(StrEnum):
@@ -42,6 +44,21 @@ def one_thing(
 ) -> None:
     """Do one thing. And this is more of it."""
     given.update(locals())
+
+
+class Settings(Struct, frozen=True):
+    where: Annotated[str, Option("P.", panel="Where")] = "here"
+    names: Annotated[tuple[str, ...], Option("N.", name="--name")] = ()
+    count: Annotated[int, Option("C.", at_least=1)] = 3
+    loud: Annotated[bool, Option("L.")] = False
+
+
+@app.command("declared", options=lambda: declared(Settings))
+def of_settings(
+    *, dry: Annotated[bool, command_line.Option("--dry", help="D.")] = False, **values: object
+) -> None:
+    """Do what is declared."""
+    given.update(values, dry=dry)
 
 
 @below.command("deep")
@@ -94,3 +111,16 @@ def test_help_has_headings_whole_sentences_and_defaults() -> None:
         assert text in one
     assert "[default: 3;" in one
     assert one.rstrip().endswith("Examples")
+
+
+def test_the_fields_of_a_struct_are_options_that_are_none_unless_given() -> None:
+    assert typed("declared").exit_code == 0
+    assert given == {"where": None, "names": (), "count": None, "loud": None, "dry": False}
+    line = "declared --where x --name a --name b --count 2 --loud --dry"
+    assert typed(*line.split()).exit_code == 0
+    wanted = {"where": "x", "names": ("a", "b"), "count": 2, "loud": True, "dry": True}
+    assert given == wanted
+    assert typed("declared", "--count", "0").exit_code == 2
+    shown = typed("declared", "--help").output
+    assert shown.index("--count") < shown.index("--dry") < shown.index("Where:")
+    assert "[default: (here)]" in shown
