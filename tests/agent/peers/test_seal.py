@@ -105,17 +105,6 @@ def test_truncated_and_padded_packets_are_refused(pair: tuple[PeerSeal, PeerSeal
         b.open(ida, bytes(MAX_PACKET_BYTES + 256))
 
 
-def test_a_packet_opens_once_in_whatever_order(pair: tuple[PeerSeal, PeerSeal]) -> None:
-    (a, b), (ida, idb) = pair, ids(pair)
-    packets = [a.seal(idb, bytes([n])) for n in range(8)]
-    for n in (3, 0, 7, 1):
-        assert b.open(ida, packets[n]) == bytes([n])
-        with refused("REPLAY"):
-            b.open(ida, packets[n])
-    for n in (2, 4, 5, 6):
-        assert b.open(ida, packets[n]) == bytes([n])
-
-
 @given(order=st.permutations(range(12)), jump=st.sampled_from([0, 500, WINDOW, 3 * WINDOW]))
 @settings(max_examples=60, deadline=None)
 def test_the_window_never_opens_twice(
