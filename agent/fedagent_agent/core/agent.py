@@ -151,7 +151,8 @@ class AgentCore:
             case Measured():
                 return self._on_measured(event, now)
             case TrainerEnded():
-                return self._on_trainer_ended(now)
+                self.device.cold = True
+                return self.sessions.measured(now)
             case Opened() | Refused() | Trained() | Evaluated() | Failed():
                 return self._on_reply(event, now)
             case Subscribed() | ModelOpened() | ModelFinished():
@@ -265,14 +266,7 @@ class AgentCore:
         readings = self.device.readings = event.readings
         self.peers.available = readings.available
         effects = [] if readings.available else self.queue.abort(readings.reason)
-        self.sessions.look_again(now)
-        effects += self.sessions.reports(now, forced=event.report)
-        return effects + self._go_on(now)
-
-    def _on_trainer_ended(self, now: float) -> list[Effect]:
-        self.device.cold = True
-        self.sessions.look_again(now)
-        return self.sessions.reports(now)
+        return effects + self.sessions.measured(now, forced=event.report) + self._go_on(now)
 
     def _on_model(
         self, event: Subscribed | ModelOpened | ModelFinished, now: float

@@ -106,13 +106,8 @@ class Tasks:
         task.asked_at = now
         return [Send(key.edge, TaskNeed(run=key.run, round=key.round, digest=digest))]
 
-    def again(self, digest: str, key: Key, now: float) -> list[Effect]:
-        """Ask again when it is due."""
-        due = self.due(digest)
-        return self.ask(digest, key, now) if due is not None and now >= due else []
-
     def due(self, digest: str) -> float | None:
-        """Return when `again` would ask; None: it need not."""
+        """Return when `ask` is wanted again; None: it is not."""
         task = self._in(_TaskState.WANTED, digest)
         return None if task is None else task.asked_at + TASK_AGAIN_S
 
@@ -308,15 +303,21 @@ class Fetch:
 
     def tick(self, now: float) -> list[Effect]:
         """Ask again for what did not come."""
-        effects = self.tasks.again(self.wanted.task, self.key, now)
-        due = self._receiver.due if self._receiver is not None and self._listening else None
-        return effects + self._ask(now) if due is not None and now >= due else effects
+        effects, asked = [], self.tasks.due(self.wanted.task)
+        if asked is not None and now >= asked:
+            effects += self.tasks.ask(self.wanted.task, self.key, now)
+        if (due := self._due) is not None and now >= due:
+            effects += self._ask(now)
+        return effects
 
     def dues(self) -> list[float]:
         """Return when `tick` is wanted."""
-        asked = self.tasks.due(self.wanted.task)
-        due = self._receiver.due if self._receiver is not None and self._listening else None
-        return [time for time in (asked, due) if time is not None]
+        dues = (self.tasks.due(self.wanted.task), self._due)
+        return [due for due in dues if due is not None]
+
+    @property
+    def _due(self) -> float | None:
+        return self._receiver.due if self._receiver is not None and self._listening else None
 
 
 def is_oversized(wanted: TrainOrder | OpinionCall) -> bool:

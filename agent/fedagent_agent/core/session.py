@@ -84,14 +84,6 @@ class Session:
         """When another link may take the edge over."""
         return self.heard_at + 1.5 * self.period_s
 
-    def beacon(self, period_ms: int, epoch: str) -> None:
-        """Note how often the edge promises a beacon, and whether it has restarted."""
-        self.period_s = min(MAX_PERIOD_S, max(MIN_PERIOD_S, period_ms / 1000))
-        if self.epoch and epoch != self.epoch:
-            # It has forgotten us, and on a shared broker the link stayed up.
-            self.reconnect()
-        self.epoch = epoch
-
     def hello(self, greeting: Hello, now: float) -> list[Effect]:
         """Send a hello, unless that was just done."""
         if now - self._hello_at < HELLO_AGAIN_S:
@@ -291,11 +283,15 @@ class Sessions(dict[str, Session]):
         return session, session.hello(self._greeting, now)
 
     def beacon(self, session: Session, beacon: EdgeBeacon, now: float) -> list[Effect]:
-        """Note an edge's heartbeat."""
+        """Note how often an edge promises a beacon, and whether it has restarted."""
         if beacon.edge != session.edge:
             self._counters["beacon_as_another"] += 1
             return []
-        session.beacon(beacon.period_ms, beacon.epoch)
+        session.period_s = min(MAX_PERIOD_S, max(MIN_PERIOD_S, beacon.period_ms / 1000))
+        if session.epoch and beacon.epoch != session.epoch:
+            # It has forgotten us, and on a shared broker the link stayed up.
+            session.reconnect()
+        session.epoch = beacon.epoch
         if session.state is SessionState.OPEN:
             return []
         return session.hello(self._greeting, now)
@@ -332,10 +328,11 @@ class Sessions(dict[str, Session]):
             or (forced and session.state is SessionState.OPEN)
         ]
 
-    def look_again(self, now: float) -> None:
-        """See whether what was measured is worth a report to an edge."""
+    def measured(self, now: float, *, forced: bool = False) -> list[Effect]:
+        """Report what was measured of the device where that is worth it, or at once if forced."""
         for session in self.values():
             session.look_again(now)
+        return self.reports(now, forced=forced)
 
     def dues(self, *, probing: bool) -> list[float]:
         """Return when something is due; probes count only while there may be some."""
