@@ -45,6 +45,12 @@ RUN = "ab" * 16
 TASK = "cd" * 32
 MODEL = "ef" * 32
 HALL, YARD = "hall", "yard"
+_call = functools.partial(
+    OpinionCall, task=TASK, model=MODEL, size=1000, chunk_bytes=1024, mode=OpinionMode.PEERS
+)
+_order = functools.partial(
+    TrainOrder, task=TASK, model=MODEL, size=1000, chunk_bytes=1024, deadline_ms=1, give_up_ms=2
+)
 
 
 class FleetAgent:
@@ -188,18 +194,8 @@ class PeerFleet:
     def call(
         self, number: int, *, trained: bool = False, until_s: float = 5.0, run: str = RUN
     ) -> OpinionCall:
-        return OpinionCall(
-            run=run,
-            round=number,
-            task=TASK,
-            model=MODEL,
-            size=1000,
-            chunk_bytes=1024,
-            until_ms=round(1000 * until_s),
-            mode=OpinionMode.PEERS,
-            slot=number + 1,
-            trained=trained,
-        )
+        until_ms = round(1000 * until_s)
+        return _call(run=run, round=number, until_ms=until_ms, slot=number + 1, trained=trained)
 
     def begin(
         self,
@@ -219,17 +215,7 @@ class PeerFleet:
 
     def order(self, me: str, number: int, edge: str = HALL, run: str = RUN) -> None:
         """Order a round, as the sign that a word was heard."""
-        order = TrainOrder(
-            run=run,
-            round=number,
-            task=TASK,
-            model=MODEL,
-            size=1000,
-            chunk_bytes=1024,
-            deadline_ms=1000,
-            give_up_ms=2000,
-        )
-        self.tell(me, order, edge)
+        self.tell(me, _order(run=run, round=number), edge)
 
     def slot(
         self,
