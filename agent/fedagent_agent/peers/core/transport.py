@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from fedagent_agent.errors import AgentError
 from fedagent_node.effects import Effect, Send
@@ -23,6 +23,9 @@ from fedagent_protocol.peers import (
     encode_envelope,
     encode_relayed,
 )
+
+if TYPE_CHECKING:
+    from fedagent_agent.peers.seal import PeerSeal
 
 CARD_GAP_S = 0.3
 """Minimum time between two showings of the card to one neighbour."""
@@ -66,21 +69,6 @@ class SealError(AgentError):
         return f"{self.peer[:12]}: {self.refusal.value}"
 
 
-class Seal(Protocol):
-    """Keys towards neighbours; see `peers.seal.PeerSeal`."""
-
-    card: PeerCard
-    neighbours: frozenset[str]
-
-    def epoch_of(self, peer: str) -> int: ...  # noqa: D102
-
-    def meet(self, card: PeerCard) -> str: ...  # noqa: D102
-
-    def seal(self, peer: str, plain: bytes) -> bytes: ...  # noqa: D102
-
-    def open(self, peer: str, packet: bytes) -> bytes: ...  # noqa: D102
-
-
 class PeerTransport:
     """This agent's way to its neighbours; counts what is refused, by reason.
 
@@ -89,7 +77,7 @@ class PeerTransport:
         sent, sent_bytes: Messages since `reset`, and their sealed bytes.
     """
 
-    def __init__(self, seal: Seal, counters: Counter[str]) -> None:
+    def __init__(self, seal: "PeerSeal", counters: Counter[str]) -> None:
         self.counters = counters
         self.ways: Mapping[str, tuple[str, ...]] = {}
         self.sent = self.sent_bytes = 0
