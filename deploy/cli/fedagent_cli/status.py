@@ -168,45 +168,35 @@ def runs(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = 
     from .runs import is_running, open_run  # noqa: PLC0415
 
     with open_run(data_dir) as (reader, _):
-        found = [summarize(reader, run).record() for run in reader.runs()]
+        found = [summarize(reader, run) for run in reader.runs()]
     running = is_running(reader.folder)
-    for record in found:
-        record["running"] = running if record["ended_ms"] is None else False
     if as_json:
-        emit({"runs": found})
+        states = [running if one.ended_ms is None else False for one in found]
+        records = [one.record() for one in found]
+        emit({"runs": [{**r, "running": s} for r, s in zip(records, states, strict=True)]})
         return
+    unended = "running" if running else "not ended"
     table(
         ("run", "recipe", "policy", "started", "ended", "rounds", "evaluated by", "spent"),
         (
             (
-                str(record["run"])[:12],
-                record["recipe"],
-                record["policy"],
-                _when(record["begun_ms"]),
-                _end(record),
-                rounds_text(record["rounds_done"], record["rounds_wanted"]),
-                _good(record),
-                credits_text(int(str(record["spent_micro"]))),
+                *(one.run[:12], one.recipe, one.policy, _when(one.begun_ms)),
+                unended if one.ended_ms is None else _when(one.ended_ms),
+                rounds_text(one.rounds_done, one.rounds_wanted),
+                _good(one),
+                credits_text(one.spent_micro),
             )
-            for record in found
+            for one in found
         ),
     )
 
 
-def _good(record: dict[str, object]) -> str:
-    from fedagent_task.measures import BY_KEY  # noqa: PLC0415 - heavy imports
-
-    by, metrics = BY_KEY.get(str(record["primary_metric"])), record["metrics"]
-    if by is None or not isinstance(metrics, dict) or by.key not in metrics:
+def _good(run: "RunSummary") -> str:
+    by = run.measures[0] if run.measures else None
+    if by is None or by.key not in run.metrics:
         return "not measured"
-    return f"{by.word} {number_text(metrics[by.key])}"
+    return f"{by.word} {number_text(run.metrics[by.key])}"
 
 
-def _end(record: dict[str, object]) -> str:
-    if record["ended_ms"] is not None:
-        return _when(record["ended_ms"])
-    return "running" if record["running"] else "not ended"
-
-
-def _when(at_ms: object) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(int(str(at_ms)) / 1000))
+def _when(at_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_ms / 1000))
