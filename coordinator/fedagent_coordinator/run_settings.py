@@ -8,14 +8,13 @@ from msgspec import structs
 from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.messages import OpinionMode
 from fedagent_task.errors import RecipeError
-from fedagent_task.recipe import MAX_TASK_BYTES, task_bytes, task_digest, task_of
+from fedagent_task.recipe import MAX_TASK_BYTES, task_bytes, task_of
 from fedagent_task.spec import Recipe
 
 from . import placement, policies
-from .config import CoordinatorConfig
 from .core import iterations
 from .core.decision import DecisionPolicies
-from .core.settings import Settings, merge_period
+from .core.settings import merge_period
 from .policies.base import OPINIONS, SelectionPolicy
 
 _log = logging.getLogger(__name__)
@@ -80,31 +79,3 @@ def task_body(recipe: Recipe) -> bytes:
     body = task_bytes(structs.replace(task, onnx=to_graph(task.model)))
     # Names and scaling of many features leave no room for it: then numpy scores.
     return body if len(body) <= MAX_TASK_BYTES else task_bytes(task)
-
-
-def settings_of(
-    recipe: Recipe,
-    config: CoordinatorConfig,
-    *,
-    run_id: str,
-    coordinator: str,
-    load_limit_s: float,
-    opinions: OpinionMode | None,
-    held_out: bool,
-) -> Settings:
-    """Return the engine's settings for a run of a recipe."""
-    body = task_body(recipe)
-    return Settings(
-        run=run_id,
-        coordinator=coordinator,
-        recipe=recipe,
-        task=task_digest(body),
-        body=body,
-        wait_edges=config.wait_edges,
-        wait_agents=config.wait_agents,
-        grace_s=config.grace_s,
-        linger_s=config.linger_s,
-        held_out=held_out,
-        load_limit_ms=max(1, round(1000 * load_limit_s)) if load_limit_s > 0 else 0,
-        opinions=opinions,
-    )

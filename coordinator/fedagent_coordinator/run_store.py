@@ -39,10 +39,11 @@ from .core import effects as fx
 from .core.engine import Engine
 from .core.outcomes import SILENT
 from .core.phases import milliseconds
+from .core.settings import Progress, Settings
 from .database.connection import wall_clock_ms
 from .errors import ModelLostError
 from .global_model import HeldOutSet, held_out, merge_files
-from .run_settings import decision_policies, opinion_mode, settings_of, task_body
+from .run_settings import decision_policies, opinion_mode, task_body
 from .runs import OpenedRun, open_run
 from .status_files import DeviceBook, RunStatus, read_run_status, write_run_status
 from .store import SNAPSHOT_EVERY, Store
@@ -84,7 +85,7 @@ class RunStore:
         self.policies = decision_policies(recipe)
         self.opinions = opinion_mode(recipe, self.policies.policy)
         self.held_out = held_out(recipe)
-        self._folder = Path(config.data_dir)
+        self._config, self._folder = config, Path(config.data_dir)
         self._checkpoint, self._clock, self._clock_ms = checkpoint, clock, clock_ms
         self._commits = 0
         self.database = Store(
@@ -118,10 +119,30 @@ class RunStore:
             self.held_out = held_out(run.recipe)
         return run
 
-    def next_round_at(self) -> float:
-        """Return when the next round may begin by this boot's clock; 0 for at once."""
+    def settings(self, coordinator: str) -> Settings:
+        """Return the run as the engine of this coordinator needs it."""
+        config, recipe, limit_s = self._config, self.run.recipe, self.policies.control.load_limit_s
+        body = task_body(recipe)
+        return Settings(
+            run=self.run.run_id,
+            coordinator=coordinator,
+            recipe=recipe,
+            task=task_digest(body),
+            body=body,
+            wait_edges=config.wait_edges,
+            wait_agents=config.wait_agents,
+            grace_s=config.grace_s,
+            linger_s=config.linger_s,
+            held_out=self.held_out is not None,
+            load_limit_ms=max(1, round(1000 * limit_s)) if limit_s > 0 else 0,
+            opinions=self.opinions,
+        )
+
+    def progress(self) -> Progress:
+        """Return where the run stands; a former process of this boot may have begun a round."""
         found, ours = read_run_status(self._folder), (self._status.run, self._status.boot)
-        return found.next_at if found is not None and (found.run, found.boot) == ours else 0.0
+        same = found is not None and (found.run, found.boot) == ours
+        return replace(self.run.progress, open_at=found.next_at if found and same else 0.0)
 
     def was_settled(self, round_: int, edge: str) -> bool:
         """Return whether the report of an edge counted."""
@@ -325,21 +346,12 @@ def open_coordinator(
     store = RunStore(
         config, recipe, boot=boot, checkpoint=checkpoint, clock=clock, clock_ms=clock_ms
     )
-    run, policies = store.run, store.policies
     try:
         engine = Engine(
-            settings=settings_of(
-                run.recipe,
-                config,
-                run_id=run.run_id,
-                coordinator=coordinator,
-                load_limit_s=policies.control.load_limit_s,
-                opinions=store.opinions,
-                held_out=store.held_out is not None,
-            ),
-            progress=replace(run.progress, open_at=store.next_round_at()),
-            policies=policies,
-            indices=store.database.indices(run.run_id),
+            settings=store.settings(coordinator),
+            progress=store.progress(),
+            policies=store.policies,
+            indices=store.database.indices(store.run.run_id),
             in_books=store.was_settled,
             clock=clock,
             log_phase=log_phase,
