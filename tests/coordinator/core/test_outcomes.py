@@ -14,12 +14,6 @@ from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport, Trai
 from tests.fakes.stored_runs import small_plan, small_view
 
 
-def _settled(*outcomes: Outcome) -> tuple[float, int, object]:
-    settled = _settle(*outcomes)
-    said = round_event(settled, PLAIN, 0, 1.0).fields["device_score"]
-    return settled.details.score, settled.details.score_n, said
-
-
 def _settle(*outcomes: Outcome, agents: Sequence[str] = ("a", "b")) -> Settle:
     return _ended(*outcomes, agents=agents)[0]
 
@@ -49,19 +43,22 @@ def _outcome(agent: str, score: float, count: int, *, valid: bool = True) -> Out
     )
 
 
-def test_scores_count_by_their_samples() -> None:
-    score, count, said = _settled(_outcome("a", 0.5, 30), _outcome("b", 0.9, 10))
-    assert score == pytest.approx(0.6)
-    assert count == 40
-    assert said == score
-
-
-def test_who_sent_no_valid_update_has_no_say() -> None:
-    assert _settled(_outcome("a", 0.5, 30), _outcome("b", 1.0, 99, valid=False))[:2] == (0.5, 30)
-
-
-def test_without_any_sample_there_is_no_score() -> None:
-    assert _settled(_outcome("a", 0.0, 0), _outcome("b", 0.0, 0)) == (0.0, 0, None)
+@pytest.mark.parametrize(
+    ("outcomes", "score", "count"),
+    [
+        ([_outcome("a", 0.5, 30), _outcome("b", 0.9, 10)], 0.6, 40),
+        ([_outcome("a", 0.5, 30), _outcome("b", 1.0, 99, valid=False)], 0.5, 30),
+        ([_outcome("a", 0.0, 0), _outcome("b", 0.0, 0)], None, 0),
+    ],
+    ids=["by their samples", "of valid updates", "without samples"],
+)
+def test_the_score_of_a_model_is_that_of_its_devices(
+    outcomes: list[Outcome], score: float | None, count: int
+) -> None:
+    settled = _settle(*outcomes)
+    said = round_event(settled, PLAIN, 0, 1.0).fields["device_score"]
+    assert said == (None if score is None else pytest.approx(score))
+    assert (settled.details.score, settled.details.score_n) == (pytest.approx(score or 0.0), count)
 
 
 def test_a_loss_that_is_not_told_is_unknown_and_not_zero() -> None:
@@ -74,7 +71,10 @@ def test_a_loss_that_is_not_told_is_unknown_and_not_zero() -> None:
     assert np.isnan(settled.details.loss[1])
 
 
-def test_the_loss_of_training_counts_by_samples_and_is_told_of_the_round() -> None:
+@pytest.mark.parametrize(("losses", "mean"), [((0.5, 0.9), 0.6), ((0.0, 0.0), None)])
+def test_the_loss_of_training_counts_by_samples(
+    losses: tuple[float, float], mean: float | None
+) -> None:
     told = [
         Outcome(
             agent=name,
@@ -82,18 +82,12 @@ def test_the_loss_of_training_counts_by_samples_and_is_told_of_the_round() -> No
             valid=True,
             stats=TrainStats(loss=loss, num_samples=n),
         )
-        for name, loss, n in (("a", 0.5, 30), ("b", 0.9, 10))
+        for name, loss, n in zip("ab", losses, (30, 10), strict=True)
     ]
     settled = _settle(*told)
-    assert settled.details.train_loss == pytest.approx(0.6)
-    event = round_event(settled, PLAIN, 0, 1.0)
-    assert event.fields["train_loss"] == settled.details.train_loss
-
-
-def test_a_round_whose_devices_told_no_loss_has_none() -> None:
-    settled = _settle(_outcome("a", 0.5, 30))
-    assert np.isnan(settled.details.train_loss)
-    assert round_event(settled, PLAIN, 0, 1.0).fields["train_loss"] is None
+    assert np.isnan(settled.details.train_loss) == (mean is None)
+    said = round_event(settled, PLAIN, 0, 1.0).fields["train_loss"]
+    assert said == (None if mean is None else pytest.approx(mean))
 
 
 def test_the_words_of_a_device_have_nothing_in_them_that_moves_a_terminal() -> None:
