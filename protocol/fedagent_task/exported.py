@@ -41,12 +41,11 @@ def described(model: ModelSpec, data: DataSpec, **more: str) -> dict[str, str]:
     return {PREFIX + name: text for name, text in texts.items()}
 
 
-def read_description(metadata: Mapping[str, str]) -> Described | None:
-    """Return what metadata says of a model, None if nothing; `TaskFormatError` if it cannot be."""
-    texts = [metadata.get(PREFIX + name) for name in ("model", "data")]
-    model, data = texts
+def read_description(metadata: Mapping[str, str]) -> Described:
+    """Return what metadata says of a model; `TaskFormatError` if nothing, or what cannot be."""
+    model, data = (metadata.get(PREFIX + name) for name in ("model", "data"))
     if model is None or data is None:
-        return None
+        raise TaskFormatError("model", "the file says not what it takes: export it again")
     try:
         task = TaskSpec(
             model=msgspec.json.decode(model, type=ModelSpec),
@@ -102,17 +101,10 @@ def open_model(data: bytes) -> Predictor:
         header = msgspec.json.decode(data[8 : 8 + length], type=_Header)
     except (msgspec.DecodeError, RecursionError) as error:
         raise TaskFormatError("model", "the bytes are no model") from error
-    told = expect_described(read_description(header.metadata))
+    told = read_description(header.metadata)
     model = create(told.model)
     tensors = decode_tensors(data, model.manifest())
     return TensorsFile(told, model, {n: t.astype("float32") for n, t in tensors.items()})
-
-
-def expect_described(told: Described | None) -> Described:
-    """Return it, or raise `TaskFormatError` where a file says nothing of itself."""
-    if told is None:
-        raise TaskFormatError("model", "the file says not what it takes: export it again")
-    return told
 
 
 class _Header(msgspec.Struct):

@@ -9,7 +9,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from .errors import TaskFormatError
-from .exported import expect_described, read_description
+from .exported import read_description
 from .features import Raw
 from .models import Doubles, Floats, Mlp, Weights
 from .samples import Csr
@@ -50,7 +50,7 @@ class OnnxFile:
     def __init__(self, data: bytes) -> None:
         self._session = _open(data)
         metadata = self._session.get_modelmeta().custom_metadata_map
-        self.described = expect_described(read_description(metadata))
+        self.described = read_description(metadata)
         self._expect_shapes(self.described.model)
 
     def _expect_shapes(self, model: ModelSpec) -> None:

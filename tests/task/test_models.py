@@ -66,7 +66,7 @@ def _slope(
     return (around[0] - around[1]) / (2 * step)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     kind=st.sampled_from(KINDS),
     seed=st.integers(0, 2**32),
@@ -296,7 +296,7 @@ def test_the_papers_networks_have_the_papers_widths(spec: ModelSpec, parameters:
         }
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 3))
 def test_the_gradient_of_convolutions_is_the_slope_of_the_loss(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)

@@ -176,7 +176,7 @@ def test_relative_paths_are_sought_in_the_data_folder(
         load("other.csv")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.sampled_from(["a.npz", "a.csv", "a-images-idx3", "u.data", "a.txt", "a.txt.gz"]),
     content=st.one_of(

@@ -133,7 +133,7 @@ def test_without_samples_nothing_is_done(name: str) -> None:
     assert not any(tensor.any() for tensor in learner.update().values())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     name=st.sampled_from(TRAINING),
     gushes=st.lists(st.integers(0, 30), min_size=1, max_size=6),

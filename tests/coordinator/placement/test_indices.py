@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import InvalidViewError
@@ -51,7 +51,6 @@ def _expect_best(placement: Placement, seen: PlacementView, index: dict[int, flo
 
 
 @pytest.mark.parametrize("which", ["tuned", "paper", "literal"])
-@settings(deadline=None)
 @given(histories(), R_MIN, st.floats(0.01, 3), st.data())
 def test_the_index_is_that_of_the_formula(
     which: str, history: tuple[int, Plays], r_min: float, kappa: float, data: st.DataObject

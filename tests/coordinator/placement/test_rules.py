@@ -72,7 +72,6 @@ def steady(name: str, rent: list[int], *, budget: int, rounds: int, seed: int = 
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(deadline=None)
 @given(seed=SEEDS)
 def test_never_over_budget_only_live_edges_and_the_stop_is_exact(name: str, seed: int) -> None:
     def check(seen: PlacementView, placement: Placement) -> None:
@@ -153,7 +152,6 @@ def test_training_stops_when_the_cheapest_rent_is_one_credit_too_much(name: str)
 
 
 @pytest.mark.parametrize("name", BANDITS)
-@settings(deadline=None)
 @given(seed=SEEDS, rent=st.lists(st.integers(1, 100), min_size=1, max_size=8))
 def test_every_edge_is_tried_once_if_a_quarter_pays_for_it(
     name: str, seed: int, rent: list[int]
@@ -163,7 +161,6 @@ def test_every_edge_is_tried_once_if_a_quarter_pays_for_it(
 
 
 @pytest.mark.parametrize("name", BANDITS)
-@settings(deadline=None)
 @given(seed=SEEDS, rent=st.lists(st.integers(50, 100), min_size=4, max_size=8))
 def test_otherwise_a_random_subset_starts_within_a_quarter(
     name: str, seed: int, rent: list[int]

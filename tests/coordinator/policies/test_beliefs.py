@@ -33,7 +33,7 @@ def settled(wiring: Wiring, opinion: FloatArray) -> FloatArray:
     return result.belief
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data(), nodes=st.integers(1, 12))
 def test_on_trees_beliefs_are_the_exact_marginals(data: st.DataObject, nodes: int) -> None:
     edges = [(data.draw(st.integers(0, n - 1)), n) for n in range(1, nodes)]
@@ -57,7 +57,7 @@ def test_opinions_at_the_ends_and_missing_ones_stay_finite() -> None:
     assert belief == pytest.approx([1.0, 0.5, 0.0])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), nodes=st.integers(3, 60), k=st.integers(1, 8))
 def test_on_loops_messages_converge_to_one_fixed_point(seed: int, nodes: int, k: int) -> None:
     rng = np.random.default_rng(seed)
@@ -98,7 +98,7 @@ def test_agreements_stay_with_their_edges_in_whatever_order_those_come() -> None
     assert belief == pytest.approx(marginals(edges, w, opinion), abs=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), nodes=st.integers(2, 80), k=st.integers(1, 12))
 def test_weights_that_neighbours_agree_on_alone_contract_at_every_client(
     seed: int, nodes: int, k: int

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator.policies.base import RoundView
@@ -31,7 +31,6 @@ def times(**given_: object) -> ExchangeTimes:
     return ExchangeTimes("test", **(parameters | given_))  # type: ignore[arg-type]
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     clients=st.integers(1, 6),

@@ -16,7 +16,7 @@ from fedagent_protocol.errors import ParameterError
 from tests.fakes.rounds import column_view, ended
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 2**32),
     clients=st.integers(2, 14),

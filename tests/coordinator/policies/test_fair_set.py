@@ -4,7 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator.policies.fair_set import fair_set
@@ -23,7 +23,6 @@ def objective(tau: Column, queue: Column, v: float, members: list[int]) -> float
     return v * max(tau[i] for i in members) - sum(queue[i] for i in members)
 
 
-@settings(deadline=None)
 @given(clients, st.data(), st.sampled_from([0.0, 0.3, 1.0, 3.0, 100.0]), st.integers(0, 99))
 def test_the_objective_equals_brute_force(
     columns: list[tuple[float, float]], data: st.DataObject, v: float, seed: int
@@ -36,7 +35,6 @@ def test_the_objective_equals_brute_force(
     assert objective(tau, queue, v, members) == pytest.approx(best, rel=1e-9, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 400), st.sampled_from(["random", "owed", "flat"]))
 def test_larger_rounds_agree_with_a_walk_over_all_prefixes(seed: int, n: int, shape: str) -> None:
     rng = np.random.default_rng(seed)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator.policies.base import FloatArray
@@ -36,7 +36,6 @@ def test_within_radius(points: FloatArray, radius: float) -> None:
     assert graph.distance == pytest.approx(distances(points)[graph.left, graph.right])
 
 
-@settings(deadline=None)
 @given(points=places, k=st.integers(1, 6))
 def test_k_nearest(points: FloatArray, k: int) -> None:
     far = distances(points)

@@ -21,7 +21,7 @@ from .instances import assignments, is_feasible, linear_optimum, near_misses, pa
 pytest.importorskip("scipy")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(assignments())
 def test_it_is_the_optimum_and_feasible(problem: AssignmentProblem) -> None:
     solution = ExactSolver().solve(problem)
@@ -35,7 +35,7 @@ def test_it_is_the_optimum_and_feasible(problem: AssignmentProblem) -> None:
     assert solution.bound == pytest.approx(solution.value)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 2), st.sampled_from([1, 10**6, 10**11, 10**14]))
 def test_one_micro_credit_decides(seed: int, edges: int, scale: int) -> None:
     rng = np.random.default_rng(seed)

@@ -35,7 +35,7 @@ def check_guarantee(problem: AssignmentProblem, name: str, epsilon: float) -> No
 
 
 @pytest.mark.parametrize("name", sorted(UTILITIES))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(problem=assignments(), epsilon=st.sampled_from([0.05, 0.3, 1.0]))
 def test_the_guarantee_holds_on_tiny_instances(
     name: str, problem: AssignmentProblem, epsilon: float
