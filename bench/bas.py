@@ -5,7 +5,7 @@
     python -m bench.bas --row scaling --plots docs/img
 
 Everything is in virtual time, with real learners, on the traces below FEDAGENT_DATA. The
-parameters were chosen on seeds 0 to 4; what is told here is of seeds 10 to 14.
+parameters were chosen on seeds 0 to 4; what is shown here is of seeds 10 to 14.
 `docs/experiments.md` tells what it shows.
 """
 

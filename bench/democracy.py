@@ -6,7 +6,7 @@ One process holds all agents, so that they share one core: each is the real runt
 disk and a connection of its own. The relay is what an edge does with `PeerSend`. Time runs
 from the call, with every opinion ready, to the last decision; bytes are the payloads of
 `PeerSend` of the agent that sent most: envelopes, padding, seals and cards, until
-nothing more is said about the slot.
+nothing more is sent about the slot.
 """
 
 import asyncio

@@ -28,7 +28,7 @@ from fedagent_testbed.worlds import arrived
 SEEDS = 5
 NOISES = (-166, -160)
 COCS = ("oracle-p", "adaptive", "linucb", "cocs", "cocs-paper", "cheapest")
-TOLD = ("oracle", "cucb", "random", "all")
+BESIDE = ("oracle", "cucb", "random", "all")
 """Beside `COCS` in the tables, not in the picture."""
 CLIENTS, SIZE, SLOTS = 20, 5, 500
 EDGES, RENTED_ROUNDS = 10, 1000
@@ -102,7 +102,7 @@ def exploration(
     recipe = load_recipe(
         "cocs-decisions", [f"radio.noise_dbm_hz={noise}", f"rounds.count={rounds}"]
     )
-    result = compare(recipe, [*COCS, *TOLD], seeds=seeds, jobs=jobs)
+    result = compare(recipe, [*COCS, *BESIDE], seeds=seeds, jobs=jobs)
     return {name: list(runs) for name, runs in result.histories.items()}
 
 

@@ -6,7 +6,7 @@
 
 Every run is written to a file as soon as it is over, one line of JSON each, and a run that the
 file holds is not made again: stop and go on as you like; delete the file to measure anew. Needs
-FEDAGENT_DATA (MNIST). What it shows is told in `docs/experiments.md`.
+FEDAGENT_DATA (MNIST). What it shows is in `docs/experiments.md`.
 """
 
 import argparse

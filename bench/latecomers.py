@@ -52,7 +52,7 @@ def field(coordinator: str, agents: int, over_s: float, home: Path) -> dict[str,
         for process in running:
             process.wait(timeout=30)
     seconds = time.monotonic() - began
-    told = [
+    shown = [
         json.loads(
             subprocess.run(
                 [*CLI, command, "--json"], env=environment, capture_output=True, check=True
@@ -60,12 +60,12 @@ def field(coordinator: str, agents: int, over_s: float, home: Path) -> dict[str,
         )
         for command in ("devices", "status")
     ]
-    ordered = {str(device["label"]): device["ordered"] for device in told[0]["devices"]}
+    ordered = {str(device["label"]): device["ordered"] for device in shown[0]["devices"]}
     return {
         "typed": coordinator,
-        "rounds": told[1]["rounds_done"],
+        "rounds": shown[1]["rounds_done"],
         "seconds": round(seconds, 1),
-        "accuracy": told[1]["accuracy"],
+        "accuracy": shown[1]["accuracy"],
         "ordered": dict(sorted(ordered.items())),
         "all_took_part": len(ordered) == agents and min(ordered.values()) > 0,
     }

@@ -4,7 +4,7 @@
     python -m bench.papers --row cocs-mnist --seeds 3
     python -m bench.papers --row gda-mnist       # Table I; the other figures: bench.goals
 
-All but gda-digits need FEDAGENT_DATA (MNIST, Fashion-MNIST). What they show is told in
+All but gda-digits need FEDAGENT_DATA (MNIST, Fashion-MNIST). What they show is in
 `docs/experiments.md`.
 """
 

@@ -72,7 +72,7 @@ def cocs(runs: dict[int, dict[str, list[History]]]) -> tuple["Figure", Numbers]:
             for name, histories in by_name.items()
         }
         for name, curve in sorted(curves.items(), key=lambda item: -item[1][-1]):
-            if name in failures.TOLD:
+            if name in failures.BESIDE:
                 continue
             colour, line = STYLES[name]
             at = np.append(np.arange(0, len(curve) - 1, EVERY), len(curve) - 1)

@@ -1,4 +1,4 @@
-"""The figures of goal-directed selection: what is told of runs, and that none is made twice."""
+"""The figures of goal-directed selection: what is shown of runs, and that none is made twice."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def run(label: str, seed: int, opinion: list[float], slots: list[int]) -> dict[s
     }
 
 
-def told(path: Path, *runs: dict[str, object]) -> dict[object, dict[str, object]]:
+def shown(path: Path, *runs: dict[str, object]) -> dict[object, dict[str, object]]:
     path.write_text("".join(json.dumps(one) + "\n" for one in runs))
     return {row.get("of"): row for row in goals_report.rows(path)}
 
@@ -34,7 +34,7 @@ def test_the_gap_is_the_share_of_the_fixed_set_that_is_missed_on_the_same_seed(
     tmp_path: Path,
 ) -> None:
     ten, five = [7] * 5 + [1] * 15, [0] * 10 + [2] * 10
-    rows = told(
+    rows = shown(
         tmp_path / "runs",
         run("fixed", 0, [0.5, *[0.8] * 7], ten),
         run("fixed", 1, [0.5, *[0.9] * 7], ten),
@@ -56,8 +56,8 @@ def test_the_gap_is_the_share_of_the_fixed_set_that_is_missed_on_the_same_seed(
 def test_a_small_gap_meets_the_bar_and_no_fixed_set_says_nothing(tmp_path: Path) -> None:
     slots = [1] * 20
     best = run("fixed", 0, [0.90] * 6, slots)
-    assert told(tmp_path / "a", best, run("bp-ucb", 0, [0.88] * 6, slots))["bp-ucb"]["met"] is True
-    assert "met" not in told(tmp_path / "b", run("bp-ucb", 0, [0.88] * 6, slots))["bp-ucb"]
+    assert shown(tmp_path / "a", best, run("bp-ucb", 0, [0.88] * 6, slots))["bp-ucb"]["met"] is True
+    assert "met" not in shown(tmp_path / "b", run("bp-ucb", 0, [0.88] * 6, slots))["bp-ucb"]
 
 
 def test_a_run_that_the_file_holds_is_not_made_again(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_run_that_the_file_holds_is_not_made_again(tmp_path: Path) -> None:
 
 def test_opinions_by_kind_of_client_are_means_over_the_seeds(tmp_path: Path) -> None:
     one = {"part": "kind", "label": "random sets", "seed": 0, "iid_trained": 0.8}
-    row = told(tmp_path / "runs", one, {**one, "seed": 1, "iid_trained": 0.9})[None]
+    row = shown(tmp_path / "runs", one, {**one, "seed": 1, "iid_trained": 0.9})[None]
     assert row == {"bench": "gda-kind", "seeds": 2, "iid_trained": 0.85}
 
 

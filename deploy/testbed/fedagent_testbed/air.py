@@ -64,5 +64,5 @@ class Pipes:
         return self._until[key] - now
 
     def busy(self, agent: str, edge: str, now: float, *, up: bool) -> bool:
-        """Tell whether something is under way."""
+        """Return whether something is under way."""
         return self._until.get((agent, edge, up), now) > now

@@ -118,7 +118,7 @@ class Network:
     def publish(
         self, broker: str, topic: str, payload: bytes, *, seconds: Callable[[str], float]
     ) -> None:
-        """Send to those who subscribed; `seconds` says how much longer it takes to each."""
+        """Send to those who subscribed; it takes `seconds` longer to each."""
         for member in list(self._topics.get((broker, topic), {})):
             self.send(broker, member, topic, payload, seconds=seconds(member))
 

@@ -23,7 +23,7 @@ STOP_S = 5.0
 
 
 class EventTimeoutError(Exception):
-    """Raised when a process did not say what was waited for."""
+    """Raised when a process did not emit what was waited for."""
 
     def __init__(self, name: str, wanted: str, log: Path, returncode: int | None) -> None:
         super().__init__(name, wanted, log, returncode)
@@ -36,7 +36,7 @@ class EventTimeoutError(Exception):
 
     def __str__(self) -> str:
         state = "still runs" if self.returncode is None else f"ended with {self.returncode}"
-        return f"{self.name} {state} and never said {self.wanted!r}; its log ends:\n{self.tail}"
+        return f"{self.name} {state} and never emitted {self.wanted!r}; its log ends:\n{self.tail}"
 
 
 class RoleProcess:
@@ -59,7 +59,7 @@ class RoleProcess:
         self.log = log
         self.events: list[Event] = []
         self.started_at = time.monotonic()
-        self._said = threading.Condition()
+        self._arrival = threading.Condition()
         self._on_event = on_event
         program = (sys.executable, "-m", MODULES[role], "--config", json.dumps(self.config))
         with log.open("ab") as stderr:
@@ -69,7 +69,7 @@ class RoleProcess:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 env=None if environment is None else dict(environment),
-                # A Ctrl-C is for whoever started us: it ends the roles in its own order.
+                # A Ctrl-C is for the one who started us: it ends the roles in its own order.
                 start_new_session=True,
             )
         self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
@@ -94,7 +94,7 @@ class RoleProcess:
     def wait(self, kind: str, *, timeout_s: float = 60.0, **where: object) -> Event:
         """Wait for an event, or raise an `EventTimeoutError` with the end of the log."""
         deadline = time.monotonic() + timeout_s
-        with self._said:
+        with self._arrival:
             while (event := self.first(kind, **where)) is None:
                 left = deadline - time.monotonic()
                 # A child may hold the pipe open longer than the process itself lives.
@@ -104,11 +104,11 @@ class RoleProcess:
                     raise EventTimeoutError(
                         self.name, f"{kind} {where}", self.log, self.popen.poll()
                     )
-                self._said.wait(min(left, 0.5))
+                self._arrival.wait(min(left, 0.5))
         return event
 
     def wait_exit(self, *, timeout_s: float = 60.0) -> int:
-        """Wait until the process ends and everything it said is read; return its code."""
+        """Wait until the process ends and all its events are read; return its code."""
         try:
             code = self.popen.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -160,13 +160,13 @@ class RoleProcess:
             except ValueError:
                 event = {"event": "not-json", "line": line.decode(errors="replace")}
             event["at"] = time.monotonic()
-            with self._said:
+            with self._arrival:
                 self.events.append(event)
-                self._said.notify_all()
+                self._arrival.notify_all()
             if self._on_event is not None:
                 self._on_event(self, event)
-        with self._said:
-            self._said.notify_all()
+        with self._arrival:
+            self._arrival.notify_all()
 
 
 @dataclass

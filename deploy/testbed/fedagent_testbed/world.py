@@ -81,7 +81,7 @@ def _uniform(text: str) -> float:
 class VirtualFederation:
     """One coordinator, some edges, and agents that see all of them, or some.
 
-    Opinions follow from the seed, and are clipped, rounded and noised as the recipe says; noise
+    Opinions follow from the seed, and are clipped, rounded and noised by the recipe; noise
     is OpenDP's own and follows from no seed.
 
     Args:

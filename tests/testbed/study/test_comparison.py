@@ -1,4 +1,4 @@
-"""Policies side by side: the same whoever runs them, and honest about what did not run."""
+"""Policies side by side: the same in any process, and honest about what did not run."""
 
 import copy
 import json
@@ -61,7 +61,7 @@ class Here:
         future: Future[History] = Future()
         try:
             future.set_result(job(*args))  # type: ignore[operator] # a job
-        except Exception as error:  # noqa: BLE001 - it goes to whoever waits
+        except Exception as error:  # noqa: BLE001 - it goes to the one who waits
             future.set_exception(error)
         return future
 

@@ -140,6 +140,6 @@ def test_ctrl_c_is_one_line_and_an_end(tmp_path: Path, early: bool) -> None:
         else:
             busy(process)
         os.killpg(process.pid, signal.SIGINT)
-        _, told = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, told
-    assert len(told.splitlines()) <= 1, told
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, errors
+    assert len(errors.splitlines()) <= 1, errors

@@ -115,7 +115,9 @@ def test_exchange_times_are_what_the_setting_says() -> None:
         expected = work * inverse_mu + 1 + on_air / np.log2(1 + snr)
         assert expected_s[own].mean() == pytest.approx(expected, rel=0.02)
         assert tau_s[own].mean() == pytest.approx(expected, rel=0.05)
-    assert ((tau_s >= 0) & (tau_s <= 2 * expected_s)).all()
+    noise = tau_s / expected_s
+    assert 0 <= noise.min() < 0.01
+    assert 1.99 < noise.max() <= 2
 
 
 @pytest.mark.parametrize("name", [*WORLDS, "exchange"])
@@ -178,13 +180,13 @@ def test_liars_are_slower_than_they_say_and_ask_for_what_they_say() -> None:
     patient = (*RADIO, "rounds.deadline_s=1e9")
     honest = make_world(recipe(patient), 2)
     lying = make_world(recipe((*patient, "liars.share=1", "liars.factor=2")), 2)
-    true, said = honest.view(1), lying.view(1)
-    assert true.client_price.tolist() == said.client_price.tolist()
-    assert true.feature("compute").tolist() == said.feature("compute").tolist()
+    true, claimed = honest.view(1), lying.view(1)
+    assert true.client_price.tolist() == claimed.client_price.tolist()
+    assert true.feature("compute").tolist() == claimed.feature("compute").tolist()
     everybody = np.arange(len(true.pair_client))
     true_lc = honest.play(true, everybody).lc_s
     assert true_lc == pytest.approx(2.41 / true.feature("compute"))
-    assert lying.play(said, everybody).lc_s == pytest.approx(2 * true_lc)
+    assert lying.play(claimed, everybody).lc_s == pytest.approx(2 * true_lc)
 
 
 def test_the_radio_changes_after_the_share_of_the_rounds() -> None:
