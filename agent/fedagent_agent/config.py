@@ -142,7 +142,7 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
         return dict(_neighbour(text) for text in self.peers)
 
     def typed_addresses(self) -> tuple[BrokerAddress, ...]:
-        """Return the brokers to connect to whatever zeroconf says; see `address`."""
+        """Return the brokers to connect to whatever zeroconf finds; see `address`."""
         typed = [("edges", text) for text in self.edges]
         if self.broker is not None:
             typed.append(("broker", self.broker))
@@ -155,11 +155,11 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
         try:
             return int(_HALF * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         except (ValueError, OSError):
-            return 0  # the system does not tell
+            return 0  # unknown here
 
 
 def _check_stream(key: str, text: str) -> None:
-    """Check that a stream is one; what is wrong with `stream` is told by its own part."""
+    """Check that a stream is one; an error of `stream` names its part."""
     try:
         parse_stream(text).check()
     except StreamError as error:

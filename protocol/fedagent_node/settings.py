@@ -129,7 +129,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return made.checked()
 
     def checked(self) -> Self:
-        """Return the settings; raise `SettingError` where types and ranges do not tell."""
+        """Return the settings; raise `SettingError` for what types and ranges let pass."""
         try:
             check_id(self.site)
         except TopicError as error:

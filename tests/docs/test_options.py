@@ -74,9 +74,9 @@ def stream_table() -> str:
             for one in declared(kind)
         }
         also = [f"`{one.keys[0]}`" for line, one in own.items() if line in seen]
-        told = " ".join((kind.__doc__ or "").split())
-        told += f" Also {', '.join(also)}, as above." if also else ""
-        rows.append(row(f"**`{kind.form}`**", told))
+        about = " ".join((kind.__doc__ or "").split())
+        about += f" Also {', '.join(also)}, as above." if also else ""
+        rows.append(row(f"**`{kind.form}`**", about))
         rows += [row(*line) for line in own if line not in seen]
         seen |= own.keys()
     return "\n".join(rows)

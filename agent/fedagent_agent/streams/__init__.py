@@ -32,7 +32,7 @@ def parse_stream(text: str) -> StreamSpec:
     """Read the description of a stream.
 
     Raises:
-        StreamSpecError: It is none; says which part, and what to write instead.
+        StreamSpecError: It is none; names the part, and what to write instead.
     """
     if len(text) > 4096 or not text.isprintable():
         raise StreamSpecError("stream", "is too long or not printable", f"write {EXAMPLES}")

@@ -71,7 +71,7 @@ class StreamSchema:
     Attributes:
         dtype: Numpy name of their raw type.
         labels: Every label that can come, ascending; None if that is not known.
-        names: What the features are called; empty if nobody has named them.
+        names: What the features are called; empty if they have no names.
     """
 
     features: int
@@ -103,7 +103,7 @@ class Stream(Protocol):
         """Start the stream.
 
         Raises:
-            StreamOpenError: It cannot be read; says how to fix it.
+            StreamOpenError: It cannot be read; has a hint.
         """
         ...
 

@@ -179,7 +179,7 @@ class Mqtt(StreamSpec, frozen=True, kw_only=True):
         """Return the broker, with its password.
 
         Raises:
-            StreamOpenError: The password is nowhere, or would be told to a whole network.
+            StreamOpenError: The password is nowhere, or would cross a network in plain text.
         """
         if self.broker.exposed and not self.insecure:
             hint = "add &insecure=1 in a network you trust, or mqtts:// with ca, cert and key"

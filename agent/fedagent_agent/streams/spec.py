@@ -123,7 +123,7 @@ def number(text: str) -> float | None:
 
 
 def _value(field: Declared, text: str) -> Any:
-    """Return what text says; what does not fit stays text, which is refused then."""
+    """Return the value of text; what does not fit stays text, which is refused then."""
     if field.many:
         items = [item.strip() for item in text.split("+") if item.strip() or field.kind is int]
         return [_scalar(field.kind, item) for item in items]

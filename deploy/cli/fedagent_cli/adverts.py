@@ -41,7 +41,7 @@ class Seen:
 
 async def look(seconds: float = LOOK_S) -> list[Seen]:
     """Return who is announced on this machine's networks, of whatever site."""
-    # What discovery would warn of is said by the check.
+    # The check reports what discovery would warn of.
     logging.getLogger("fedagent_node").addHandler(logging.NullHandler())
     discovery = Discovery(None, scope="lan")
     await discovery.start()
@@ -61,7 +61,7 @@ def crowded(seen: list[Seen]) -> list[str]:
 
 
 def deaf() -> dict[str, str]:
-    """Return why this machine's addresses do not hear what is said to the mDNS group."""
+    """Return why this machine's addresses receive nothing of the mDNS group."""
     return {address: why for address in (*lan_addresses(), LOOPBACK) if (why := _hears(address))}
 
 

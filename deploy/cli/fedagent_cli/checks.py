@@ -80,7 +80,7 @@ def python() -> Finding:
 
 
 def mdns() -> Finding:
-    """Say something to the zeroconf group on each network, and hear it."""
+    """Send to the zeroconf group on each network, and receive it."""
     from . import adverts  # noqa: PLC0415 - for this check only
 
     if deaf := adverts.deaf():
@@ -92,14 +92,14 @@ def mdns() -> Finding:
 
 
 def reachable() -> Finding:
-    """Look who is announced, and connect to each address that is told."""
+    """Look who is announced, and connect to each address in its advert."""
     from . import adverts  # noqa: PLC0415 - for this check only
 
     return of_adverts(asyncio.run(adverts.look()))
 
 
 def of_adverts(seen: "list[Seen]") -> Finding:
-    """Say who cannot be reached at any address that is told; one of several is enough."""
+    """Name who cannot be reached at any address of its advert; one of several is enough."""
     from . import adverts  # noqa: PLC0415 - for this check only
 
     lost = [
@@ -126,7 +126,7 @@ def of_adverts(seen: "list[Seen]") -> Finding:
 
 
 def mdns_port() -> Finding:
-    """Check that port 5353 can be shared with whoever has it already (avahi)."""
+    """Check that port 5353 can be shared with another program (avahi)."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -144,10 +144,10 @@ def broker() -> Finding:
     """Look for a broker that an edge or the coordinator can run."""
     path = mosquitto_program()
     if path is not None:
-        told = subprocess.run(
+        answer = subprocess.run(
             [path, "-h"], capture_output=True, text=True, timeout=10, check=False
         ).stdout
-        return fine(f"{told.splitlines()[0] if told else 'mosquitto'} at {path}")
+        return fine(f"{answer.splitlines()[0] if answer else 'mosquitto'} at {path}")
     if find_spec("amqtt") is not None:
         text = "no mosquitto; edges use the embedded broker, which is slower"
         return odd(text, "apt install mosquitto")
@@ -209,7 +209,7 @@ def fsync(folder: Path) -> Finding:
 
 
 class Rules:
-    """What the rules of an agent on this machine say now: would it train, and why not?"""
+    """The resource limits of an agent on this machine: would it train now, and why not?"""
 
     def __init__(self, limits: LimitsSettings) -> None:
         self._limits = limits
@@ -227,10 +227,10 @@ class Rules:
 
     def check(self, rule: str) -> Finding:
         """Ask one rule."""
-        said = self._verdicts[rule]
-        if said.objects:
-            return odd(f"no training: {said.text}", said.hint)
-        return fine(said.text)
+        verdict = self._verdicts[rule]
+        if verdict.objects:
+            return odd(f"no training: {verdict.text}", verdict.hint)
+        return fine(verdict.text)
 
 
 def package(name: str, gives: str, extra: str) -> Finding:

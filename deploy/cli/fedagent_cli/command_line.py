@@ -27,7 +27,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, kw_only=True)
 class _Parameter:
-    """What an annotation says of a parameter; `min` and `max` bound a number."""
+    """What stands in a parameter's annotation; `min` and `max` bound a number."""
 
     names: tuple[str, ...] = ()
     help: str = ""
@@ -41,14 +41,14 @@ class _Parameter:
     readable: bool = True
 
 
-def Option(*names: str, **said: Any) -> _Parameter:  # noqa: N802 - reads like a type in an annotation
-    """Say what an option is; see `_Parameter`."""
-    return _Parameter(names=names, **said)
+def Option(*names: str, **details: Any) -> _Parameter:  # noqa: N802 - reads like a type in an annotation
+    """Declare an option; see `_Parameter`."""
+    return _Parameter(names=names, **details)
 
 
-def Argument(**said: Any) -> _Parameter:  # noqa: N802 - reads like a type in an annotation
-    """Say what a positional argument is; see `_Parameter`."""
-    return _Parameter(panel="Arguments", **said)
+def Argument(**details: Any) -> _Parameter:  # noqa: N802 - reads like a type in an annotation
+    """Declare a positional argument; see `_Parameter`."""
+    return _Parameter(panel="Arguments", **details)
 
 
 class CommandGroup:
@@ -190,29 +190,29 @@ def _annotated(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _parameter(name: str, default: object, annotation: object) -> click.Parameter:
-    _, said = get_args(annotation)
+    _, marker = get_args(annotation)
     kind, many = _kind_of(annotation)
     if isinstance(default, Enum):
         default = str(default.value)
-    if said.panel != "Arguments":
-        return _option(name, kind, said, default=default, many=many)
+    if marker.panel != "Arguments":
+        return _option(name, kind, marker, default=default, many=many)
     required = default is inspect.Parameter.empty
     shown: dict[str, Any] = {} if required else {"default": default}
     argument = _Argument(
         [name],
-        type=_click_type(kind, said),
-        metavar=said.metavar,
+        type=_click_type(kind, marker),
+        metavar=marker.metavar,
         required=required,
         **shown,
     )
-    told = said.show_default if isinstance(said.show_default, str) else ""
-    argument.text = f"{said.help}  [default: ({told})]" if told else said.help
+    default_text = marker.show_default if isinstance(marker.show_default, str) else ""
+    argument.text = f"{marker.help}  [default: ({default_text})]" if default_text else marker.help
     return argument
 
 
 def _declared_option(one: "Declared") -> "_Option":
     """Return the option of a configuration's field; not given, it is None or empty."""
-    said = _Parameter(
+    marker = _Parameter(
         names=(one.name,),
         help=one.option.help,
         metavar=one.option.metavar,
@@ -222,22 +222,22 @@ def _declared_option(one: "Declared") -> "_Option":
     )
     plain = one.kind if one.kind in (bool, int, float) else str
     kind = Path if one.option.path else plain
-    return _option(one.parameter, kind, said, default=None, many=one.many)
+    return _option(one.parameter, kind, marker, default=None, many=one.many)
 
 
-def _option(name: str, kind: Any, said: _Parameter, *, default: object, many: bool) -> "_Option":
-    names = said.names or (f"--{name.replace('_', '-')}",)
+def _option(name: str, kind: Any, marker: _Parameter, *, default: object, many: bool) -> "_Option":
+    names = marker.names or (f"--{name.replace('_', '-')}",)
     flag = kind is bool
     option = _Option(
         [name, *names],
-        help=said.help,
+        help=marker.help,
         default=default,
-        show_default=said.show_default if not (flag and said.show_default is True) else False,
+        show_default=marker.show_default if not (flag and marker.show_default is True) else False,
         multiple=many,
-        metavar=said.metavar,
-        **({"is_flag": True} if flag else {"type": _click_type(kind, said)}),
+        metavar=marker.metavar,
+        **({"is_flag": True} if flag else {"type": _click_type(kind, marker)}),
     )
-    option.panel = said.panel
+    option.panel = marker.panel
     return option
 
 
@@ -251,15 +251,15 @@ def _kind_of(annotation: object) -> tuple[Any, bool]:
 
 
 def _click_type(
-    kind: Any, said: _Parameter
+    kind: Any, marker: _Parameter
 ) -> Any:  # click's own base class is generic in some releases
     if kind is Path:
-        wanted = {"exists": said.exists, "dir_okay": said.dir_okay, "readable": said.readable}
+        wanted = {"exists": marker.exists, "dir_okay": marker.dir_okay, "readable": marker.readable}
         return click.Path(**wanted, path_type=Path)
     if issubclass(kind, Enum):
         return click.Choice([str(one.value) for one in kind])
-    bounds = {"min": said.min, "max": said.max}
-    if said.min is None and said.max is None:
+    bounds = {"min": marker.min, "max": marker.max}
+    if marker.min is None and marker.max is None:
         return click.types.convert_type(kind)
     return click.FloatRange(**bounds) if kind is float else click.IntRange(**bounds)  # type: ignore[arg-type]  # whole bounds of whole numbers
 

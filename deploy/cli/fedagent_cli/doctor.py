@@ -36,8 +36,8 @@ def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False
             echo(line(check, findings[check]))
     code = exit_code(findings.values())
     if as_json:
-        told = [{"check": check, **asdict(found)} for check, found in findings.items()]
-        emit({"ok": code == OK, "exit_code": code, "checks": told})
+        checks = [{"check": check, **asdict(found)} for check, found in findings.items()]
+        emit({"ok": code == OK, "exit_code": code, "checks": checks})
     raise command_line.Exit(code)
 
 

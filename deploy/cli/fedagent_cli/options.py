@@ -14,7 +14,7 @@ CoordinatorData = Annotated[
     command_line.Option(
         "--data-dir",
         help="Data directory of the coordinator to read.",
-        readable=False,  # whoever opens it says whose it is
+        readable=False,  # the command that opens it names its owner
         show_default="$FEDAGENT_HOME/coordinator",
     ),
 ]

@@ -119,7 +119,7 @@ def install(
         if root == _ROOT:
             systemd.make_data_dir(service)
         systemd.call(commands)
-    told = {
+    record = {
         "service": service.name,
         "dry_run": dry_run,
         "files": [
@@ -130,13 +130,13 @@ def install(
         "note": "; ".join(note),
     }
     if as_json:
-        emit(told)
+        emit(record)
         return
-    _show(told, files, root, dry_run=dry_run)
+    _show(record, files, root, dry_run=dry_run)
 
 
 def _show(
-    told: dict[str, object], files: list[systemd.Wanted], root: Path, *, dry_run: bool
+    record: dict[str, object], files: list[systemd.Wanted], root: Path, *, dry_run: bool
 ) -> None:
     for file in files:
         path, state = systemd.below(root, file.path), file.state(root)
@@ -144,14 +144,14 @@ def _show(
             echo(f"# {path} ({state})\n{file.text}")
         else:
             echo(f"{path}: {'stays as it is' if state == 'kept' else 'in place'}")
-    commands = told["commands"]
+    commands = record["commands"]
     assert isinstance(commands, list)
     for command in commands:
         echo(command if dry_run else f"done: {command}")
-    if told["note"]:
-        echo(f"note: {told['note']}")
+    if record["note"]:
+        echo(f"note: {record['note']}")
     if not dry_run:
-        name = told["service"]
+        name = record["service"]
         echo(
             f"its log: journalctl -fu {name}; after a change of settings: systemctl restart {name}"
         )
@@ -215,12 +215,12 @@ def remove(
     epilog=options.examples("fedagent service status agent", "fedagent service status edge --json")
 )
 def status(role: Which, *, root: Root = _ROOT, as_json: options.AsJson = False) -> None:
-    """Show whether a role is a service here, and what systemd says of it."""
+    """Show whether a role is a service here, and its state in systemd."""
     root = root.absolute()
     name = f"fedagent-{role.value}"
     unit = systemd.below(root, systemd.UNITS / f"{name}.service")
     running = root == _ROOT and systemd.systemd_runs()
-    told = {
+    record = {
         "service": name,
         "unit": str(unit) if unit.exists() else None,
         "systemd": running,
@@ -228,14 +228,14 @@ def status(role: Which, *, root: Root = _ROOT, as_json: options.AsJson = False) 
         "active": systemd.ask("is-active", name) if running else None,
     }
     if as_json:
-        emit(told)
+        emit(record)
         return
-    if told["unit"] is None:
+    if record["unit"] is None:
         echo(f"{name}: not installed; sudo fedagent service install {role.value}")
         return
     echo(f"{name}: {unit}")
     if running:
-        echo(f"{told['active']}, {told['enabled']}; its log: journalctl -u {name}")
+        echo(f"{record['active']}, {record['enabled']}; its log: journalctl -u {name}")
     else:
         echo("systemd does not run here")
 

@@ -190,14 +190,14 @@ def call(commands: Iterable[Sequence[str]]) -> None:
     for command in commands:
         done = subprocess.run(list(command), capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            said = (done.stderr.strip().splitlines() or ["without a word"])[-1]
+            words = (done.stderr.strip().splitlines() or ["without a word"])[-1]
             raise ServiceError(
-                f"`{' '.join(command)}` failed: {said}", "see `journalctl -xe`, then try again"
+                f"`{' '.join(command)}` failed: {words}", "see `journalctl -xe`, then try again"
             )
 
 
 def ask(*words: str) -> str:
-    """Return the first line that systemctl says; it may well say no."""
+    """Return the first line of systemctl's answer, whatever its exit code."""
     command = ["systemctl", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return (done.stdout.strip().splitlines() or [""])[0]
