@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def run(config: EdgeConfig) -> int:
-    """Run until the end; say what kept it from that."""
+    """Run until the end; report what kept it from that."""
     error: Exception
     try:
         asyncio.run(EdgeDaemon(config).run())

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_edge.core.answers import Volunteering
-from fedagent_edge.core.effects import LAN
+from fedagent_edge.core.effects import LAN, WAN
 from fedagent_edge.core.sessions import AgentSessions
-from fedagent_node.effects import Emit, LinkUp, ModelFinished
+from fedagent_node.effects import Emit, LinkUp, ModelFinished, Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
 
@@ -245,15 +245,29 @@ def test_the_model_goes_once_to_all_who_were_called_and_to_no_other() -> None:
     assert hall.chunks()[4:] == [("a9", 0), ("a9", 1), ("a9", 2)]
 
 
-def test_a_repetition_never_gives_more_time() -> None:
+@pytest.mark.parametrize(("until_ms", "left_s"), [(9000, 4.0), (1000, 1.0)])
+def test_a_repetition_may_give_less_time_but_never_more(until_ms: int, left_s: float) -> None:
     hall = _hall("a0")
     hall.open(until_ms=5000)
     hall.wait(1)
-    hall.open(until_ms=9000)
-    hall.wait(1)
-    hall.open(until_ms=1000)
-    hall.wait(1.0)
+    hall.open(until_ms=until_ms)
+    hall.wait(left_s - 0.1)
+    assert not hall.up(m.Opinions)
+    hall.wait(0.1)
     assert len(hall.up(m.Opinions)) == 1
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_what_is_still_on_a_link_is_not_sent_again(idle: bool) -> None:
+    hall = _hall("a0")
+    hall.open()
+    need = m.Need(run=RUN, round=1, digest=MODEL, ranges=((0, 1),))
+    for link, sender in ((LAN, "a0"), (WAN, "")):
+        for link_idle in (True, True, idle):
+            event = Received(sender, need, link, hall.now, link_idle)
+            hall.effects += hall.core.receive(event, hall.now)
+    assert hall.chunks() == [("*", 0), ("a0", 0), *([("a0", 0)] if idle else [])]
+    assert len(hall.up(m.Chunk)) == 2 + idle
 
 
 AGENTS = ("a0", "a1", "a2")

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedagent_edge.core.effects import LAN
+from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
 
@@ -191,6 +193,20 @@ def test_who_left_and_came_back_in_the_round_counts(tmp_path: Path) -> None:
     field.agents["a2"].orders.clear()
     field.agents["a2"].hello(field)
     assert field.run_until_report().used == 3
+
+
+def test_an_update_is_in_time_by_when_it_was_read_not_by_when_it_is_taken_in(
+    tmp_path: Path,
+) -> None:
+    field = field_of(tmp_path, 1)
+    agent, began = field.agents["a0"], field.now
+    agent.work_s = 100.0
+    field.order(deadline_ms=1000, max_wait_ms=3000)
+    field.run_for(1.002)
+    offer = agent.make_offer(agent.orders[-1])
+    field.edge.receive(Received("a0", offer, LAN, began + 0.999))
+    outcome = field.run_until_report().outcomes[0]
+    assert (outcome.status, outcome.tau_ms) == ("arrived", 999)
 
 
 def test_an_update_after_the_close_is_too_late_and_changes_nothing(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from fedagent_protocol.tensors import (
 from fedagent_protocol.transfer import Layout
 
 SMALLEST_CHUNK = 16 * 1024
-"""Smaller chunks are taken only from those who were told to use them."""
+"""Smaller chunks are taken only where the round's model has such, too."""
 LARGEST_NORM = 1e30
 """Beyond this, updates that are finite one by one may add up to a model that is not."""
 _BLOCK = 1 << 12
@@ -33,7 +33,7 @@ _seen: dict[tuple[bytes, int], tuple[Located, ...]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether an update is valid; `reason` is the word on the receipt when not."""
+    """Whether an update is valid; `reason` stands on the receipt when not."""
 
     reason: str = ""
     detail: str = ""

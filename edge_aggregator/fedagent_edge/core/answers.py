@@ -26,7 +26,7 @@ class Scores:
     """An opinion of each agent, in mode ``report``.
 
     Attributes:
-        final: They go up together, once nobody is waited for; otherwise as they come.
+        final: They go up together, once none is waited for; otherwise as they come.
     """
 
     final: bool = field(default=True, init=False)
@@ -191,7 +191,7 @@ class Volunteering:
     def message(
         self, ask: OpinionOpen, sessions: AgentSessions, asked: int, reasons: Mapping[str, int]
     ) -> EdgeToCoordinator:
-        """Return everybody who has volunteered so far and can be named."""
+        """Return all who have volunteered so far and can be named."""
         del reasons
         listing = sessions.listing(ask.epoch, ask.known)
         rows = sorted(sessions.index(agent) for agent in self._agents)

@@ -1,6 +1,6 @@
 """The edge as a pure state machine: agents below, the coordinator above, one round between.
 
-docs/protocol.md tells the order of things.
+docs/protocol.md has the order of messages.
 """
 
 from typing import cast
@@ -137,7 +137,7 @@ class EdgeCore:
             case Opinion() | Volunteer() | PeerSend():
                 return self.evaluations.receive(event, now)
             case Need() if not self.rounds.serves(agent, message.digest) and (
-                self.evaluations.serves(agent, message.digest)
+                self.evaluations.current.serves(agent, message.digest)
             ):
                 return self.evaluations.receive(event, now)
             case ContextReport():
@@ -244,7 +244,7 @@ class EdgeCore:
             if welcome.run != self.memory.run:
                 self.models.forget()
             self.memory.adopt(welcome.run, welcome.task, welcome.body)
-            self.rounds.forget(last=True)
+            self.rounds.forget()
             self.evaluations.adopt()
             effects += [self.state.save(), ForgetRound()]
         self._recipe = welcome.recipe
@@ -255,7 +255,7 @@ class EdgeCore:
     def _run_ended(self, ended: RunEnded, now: float) -> list[Effect]:
         effects = self.rounds.drop() + self.evaluations.end_run(now)
         self.models.forget()
-        self.rounds.forget(last=False)
+        self.rounds.forget()
         self.upstream.run_ended(now)
         # It is repeated, so that it arrives; a person hears of it once.
         if ended.run == self._ended:

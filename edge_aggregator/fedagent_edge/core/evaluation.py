@@ -1,4 +1,4 @@
-"""The evaluation of models by clients, and what neighbours tell each other meanwhile.
+"""The evaluation of models by clients, and the neighbours of each.
 
 docs/protocol.md has the order of messages. Opinions are in memory alone: after a restart
 the coordinator's repeated `OpinionOpen` asks anew.
@@ -50,7 +50,7 @@ class Evaluation:
         settled_at: Until then agents may come that were here before the edge's start, and
             it is not over although all have answered.
         over: Its time is over or all have answered.
-        ended: Nobody wants anything of it any more.
+        ended: Nothing of it is wanted any more.
         _awaited: When each that has not answered is called again; the first is the next.
     """
 
@@ -80,7 +80,7 @@ class Evaluation:
         """Whether this is the evaluation that the coordinator asks for."""
         mine = (self.ask.round, self.ask.model, self.ask.mode)
         if ask.mode is OpinionMode.MOMENTS and ask.slot != self.ask.slot:
-            return False  # nobody had samples: they are asked anew
+            return False  # none had samples: they are asked anew
         return mine == (ask.round, ask.model, ask.mode)
 
     def again(self, ask: OpinionOpen, now: float) -> list[Effect]:
@@ -311,7 +311,7 @@ class Evaluations:
     # -------------------------------------------------------- from coordinator
 
     def open(self, ask: OpinionOpen, now: float) -> list[Effect]:
-        """Begin an evaluation, or say again what has become of it."""
+        """Begin an evaluation, or answer again what became of it."""
         last = self.current
         newest = max(self.state.memory.last_round, last.ask.round)
         if ask.round < newest or (last.ended and ask.round == last.ask.round):
@@ -358,12 +358,8 @@ class Evaluations:
             return []
         return current.receive(event, now)
 
-    def serves(self, agent: str, digest: str) -> bool:
-        """Whether an agent that was called may have this model."""
-        return self.current.serves(agent, digest)
-
     def here(self, agent: str, now: float) -> list[Effect]:
-        """Call an agent that came, or came back; tell it its neighbours."""
+        """Call an agent that came, or came back, and send it its neighbours."""
         self.relay.changed(now)
         neighbours = self.relay.neighbours_of(agent) if self.relay.open else []
         current = self.current

@@ -37,10 +37,10 @@ class LiveRound:
     """One round with its transfers.
 
     Args:
-        start_at: When the model goes out although not everybody answered.
+        start_at: When the model goes out although some have not answered.
 
     Attributes:
-        outcomes: How everybody ended, once it is closed.
+        outcomes: How each agent ended, once it is closed.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class LiveRound:
         return min(times)
 
     def close(self, now: float) -> list[Effect]:
-        """End everything that is under way; tell those who still work."""
+        """End all that is under way; stop those who still work."""
         rnd = self.rnd
         rnd.closed, rnd.closed_at = True, now
         self.outcomes = rnd.outcomes(now)
@@ -326,7 +326,7 @@ class LiveRound:
         if part.offer is not None:
             effects.append(DropSpool(self._key(part.agent)))
         if part.status is not OutcomeStatus.GONE:
-            # Who left may come back; the others have said their last word.
+            # Who left may come back; the others are final.
             effects.append(NoteEnd(replace(self._record(part, now), offer=None)))
         return effects + self._distribution.answered(part.agent, now)
 

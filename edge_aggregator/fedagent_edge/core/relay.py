@@ -46,7 +46,7 @@ class _Allowance:
 
 @dataclass(slots=True)
 class Relay:
-    """Carries envelopes between agents while it is open, and tells them their neighbours."""
+    """Carries envelopes between agents while it is open, and sends them their neighbours."""
 
     sessions: AgentSessions
     counters: Counter[str]
@@ -95,18 +95,18 @@ class Relay:
             self._due = now + SOON_S + PER_AGENT_S * len(self._graph)
 
     def placed(self, agent: str, now: float) -> None:
-        """Note that a context came: who has told its place first, or no more, has others near.
+        """Note that a context came: a place that is new, or gone, changes who is near.
 
-        Whoever moves keeps its neighbours until the next call, since beliefs converge on
+        An agent that moves keeps its neighbours until the next call, since beliefs converge on
         a graph that stays.
         """
         if agent in self._places:
-            told = self.sessions.place(agent) is not None
-            if told != (self._places[agent] is not None):
+            placed = self.sessions.place(agent) is not None
+            if placed != (self._places[agent] is not None):
                 self.changed(now)
 
     def refresh(self) -> list[Send]:
-        """Look at the graph again; tell those whose neighbours are others now."""
+        """Draw the graph again; return what goes to those whose neighbours changed."""
         self._due = math.inf
         self._places = {a: self.sessions.place(a) for a in self.sessions.present_ids()}
         old, self._graph = self._graph, self._drawn()
@@ -128,7 +128,7 @@ class Relay:
                 return {agent: {} for agent in self._places}
 
     def neighbours_of(self, agent: str) -> list[Send]:
-        """Tell an agent its neighbours, as far as the graph has it."""
+        """Return the neighbours of an agent, as far as the graph has it."""
         peers = self._graph.get(agent)
         return [] if peers is None else [Send(agent, Neighbours(run=self.run, peers=peers))]
 

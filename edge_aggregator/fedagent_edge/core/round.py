@@ -198,7 +198,7 @@ class EdgeRound:
         return max(0, round((end - self.began_at) * 1000))
 
     def outcomes(self, now: float) -> tuple[Outcome, ...]:
-        """Return how everybody ended."""
+        """Return how each agent ended."""
         return tuple(self._outcome(part, now) for part in self.parts.values())
 
     def restore(self, known: UpdateRecord) -> None:

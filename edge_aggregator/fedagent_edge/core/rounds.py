@@ -110,7 +110,7 @@ class Rounds:
         return self.order(waiting, now) if waiting is not None else []
 
     def drop(self) -> list[Effect]:
-        """End a round that nobody wants any more."""
+        """End a round that is not wanted any more."""
         live, self.live = self.live, None
         if live is None:
             return []
@@ -118,11 +118,9 @@ class Rounds:
         self.state.counters["rounds_dropped"] += 1
         return [*([] if live.rnd.closed else live.close(live.rnd.rule.give_up_s)), ForgetRound()]
 
-    def forget(self, *, last: bool) -> None:
-        """Forget what waits, and on request the last round: the run is over or another."""
+    def forget(self) -> None:
+        """Forget the order that waits: the run is over, or another."""
         self._waiting = None
-        if last:
-            self._last = None
 
     # ------------------------------------------------------------- from agents
 

@@ -20,7 +20,7 @@ MAX_ROWS_BYTES = 550_000
 FARTHEST = 1e8
 """A place beyond this, in kilometres, is none."""
 LONGEST_S = 30 * 86_400.0
-"""Silence that is told as no longer."""
+"""Silence is reported as no longer than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +88,23 @@ class AgentSessions:
         return True
 
     def greet(self, agent: str, hello: Hello, refused: str) -> bool:
-        """Keep what a hello says of the device; True if that is new."""
+        """Keep what a hello holds of the device; True if that is new."""
         session = self._by_id[agent]
-        said = safe_text(hello.software, limit=64), safe_text(hello.address, limit=64), refused
-        if said == (session.software, session.address, session.refused):
+        facts = safe_text(hello.software, limit=64), safe_text(hello.address, limit=64), refused
+        if facts == (session.software, session.address, session.refused):
             return False
-        session.software, session.address, session.refused = said
+        session.software, session.address, session.refused = facts
         self._changed[agent] = None
         return True
 
     def welcomed(self) -> None:
-        """All must be said to a coordinator that has just welcomed us."""
+        """A coordinator that has just welcomed us needs all of it."""
         self._unreported = dict.fromkeys(self._names)
         self._changed = dict.fromkeys(self._ids)
 
     @property
     def has_changes(self) -> bool:
-        """Whether there is more to say of agents than went into the last status."""
+        """Whether there is more about agents than went into the last status."""
         return bool(self._unreported or self._changed)
 
     def changed_devices(self, now: float) -> tuple[DeviceNote, ...]:
@@ -127,7 +127,7 @@ class AgentSessions:
         )
 
     def new_names(self) -> dict[str, str]:
-        """Return names that were not said since the welcome, once; the rest comes next time."""
+        """Return names that were not sent since the welcome, once; the rest comes next time."""
         some = list(self._unreported)[:MAX_NAMES]
         for agent in some:
             del self._unreported[agent]
@@ -190,7 +190,7 @@ class AgentSessions:
         return place if all(abs(value) <= FARTHEST for value in place) else None
 
     def listing(self, epoch: str, known: int) -> Listing:
-        """Return what a message tells a coordinator that has `known` ids of `epoch`."""
+        """Return what a message lists for a coordinator that has `known` ids of `epoch`."""
         known = min(known, len(self._ids)) if epoch == self.epoch else 0
         named = _fitting(self._ids, known)
         return Listing(known, named, tuple(self._ids[known:named]))

@@ -53,7 +53,7 @@ class Upstream:
         return [self._hello(now)]
 
     def refuse(self, other: OtherVersion) -> list[Effect]:
-        """Refuse a coordinator of another version; greet it, so that it says so too."""
+        """Refuse a coordinator of another version; greet it, so that it reports it too."""
         line = self._others.refuse(other.sender, other.version)
         if not line:
             return []
