@@ -215,7 +215,7 @@ def remove(
     epilog=options.examples("fedagent service status agent", "fedagent service status edge --json")
 )
 def status(role: Which, *, root: Root = _ROOT, as_json: options.AsJson = False) -> None:
-    """Show whether a role is a service here, and its state in systemd."""
+    """Show whether a role is a service here, and what systemd says of it."""
     root = root.absolute()
     name = f"fedagent-{role.value}"
     unit = systemd.below(root, systemd.UNITS / f"{name}.service")
