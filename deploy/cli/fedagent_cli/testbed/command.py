@@ -105,7 +105,8 @@ def run(
             raise UsageError("--full draws no curves", "leave out --plot or --full")
         from .full import show_full  # noqa: PLC0415 - heavy imports
 
-        show_full(made, name, seed, as_json=as_json)
+        with _fixable():
+            show_full(made, name, seed, as_json=as_json)
         return
     if made.world == "bas" and name == "all":
         raise UsageError("`all` is no single pair", "take `testbed compare`, or name a pair")
@@ -184,27 +185,33 @@ def _compared(
     quiet: bool,
     expand: bool = True,
 ) -> "Comparison":
-    """Run the studies; whatever the user can fix is one line."""
     from psutil import cpu_count  # noqa: PLC0415 - heavy imports belong to the command
 
-    from fedagent_coordinator.errors import PolicyError  # noqa: PLC0415
+    from fedagent_testbed.study import compare as run_all  # noqa: PLC0415
+
+    with _fixable(), ray_pool(ray) as pool, _progress(quiet=quiet) as done:
+        return run_all(
+            recipe,
+            names,
+            seeds=seeds,
+            first_seed=first_seed,
+            jobs=jobs or cpu_count() or 1,
+            pool=pool,
+            done=done,
+            expand=expand,
+        )
+
+
+@contextmanager
+def _fixable() -> "Iterator[None]":
+    """Make one line of whatever the user can fix."""
+    from fedagent_coordinator.errors import PolicyError  # noqa: PLC0415 - heavy imports
     from fedagent_protocol.errors import RegistryError  # noqa: PLC0415
     from fedagent_task.errors import DatasetError, RecipeError  # noqa: PLC0415
-    from fedagent_testbed.study import compare as run_all  # noqa: PLC0415
     from fedagent_testbed.study.jobs import WorkerLostError  # noqa: PLC0415
 
     try:
-        with ray_pool(ray) as pool, _progress(quiet=quiet) as done:
-            return run_all(
-                recipe,
-                names,
-                seeds=seeds,
-                first_seed=first_seed,
-                jobs=jobs or cpu_count() or 1,
-                pool=pool,
-                done=done,
-                expand=expand,
-            )
+        yield
     except DatasetError as error:
         raise MissingError(str(error)) from error
     except WorkerLostError as error:

@@ -3,11 +3,8 @@
 import tempfile
 from pathlib import Path
 
-from fedagent_cli.errors import MissingError, UnbalancedError, UsageError
+from fedagent_cli.errors import UnbalancedError
 from fedagent_cli.output import credits_text, echo, emit
-from fedagent_coordinator.errors import PolicyError
-from fedagent_protocol.errors import RegistryError
-from fedagent_task.errors import DatasetError, RecipeError
 from fedagent_testbed.study import TestbedRecipe
 from fedagent_testbed.study.full import play_full
 from fedagent_testbed.study.history import jain
@@ -17,18 +14,12 @@ def show_full(recipe: TestbedRecipe, policy: str, seed: int, *, as_json: bool) -
     """Run, and print the figures of the run's database.
 
     Raises:
-        UsageError: The policy or the recipe cannot be played by a whole federation.
-        MissingError: The recipe's data are not there.
+        PolicyError, RecipeError, DatasetError: As `play_full`.
         UnbalancedError: The ledger does not add up.
     """
     rounds = recipe.rounds.count
-    try:
-        with tempfile.TemporaryDirectory(prefix="fedagent-full-") as folder:
-            run = play_full(recipe, policy, seed, Path(folder))
-    except DatasetError as error:
-        raise MissingError(str(error)) from error
-    except (PolicyError, RegistryError, RecipeError) as error:
-        raise UsageError(str(error)) from error
+    with tempfile.TemporaryDirectory(prefix="fedagent-full-") as folder:
+        run = play_full(recipe, policy, seed, Path(folder))
     history, ending = run.history, run.ending
     record = {
         "recipe": recipe.name,
