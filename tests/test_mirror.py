@@ -42,7 +42,7 @@ ELSEWHERE = {
     "coordinator/policies/test_subset_enumeration": ("coordinator/policies/slots",),
     "coordinator/solvers/test_density": ("coordinator/solvers/local_search",),
     "coordinator/test_global_model": ("coordinator/core/merge",),
-    "coordinator/test_onnx_export": ("coordinator/run_settings", "task/exported"),
+    "coordinator/test_onnx_export": ("task/exported",),
     "coordinator/test_registry": ("protocol/registry",),
     "coordinator/test_store": ("coordinator/database/models", "coordinator/reader"),
     "edge_aggregator/test_evaluation": ("edge/core/answers",),
