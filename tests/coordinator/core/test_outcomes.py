@@ -58,7 +58,8 @@ def test_the_score_of_a_model_is_that_of_its_devices(
     settled = _settle(*outcomes)
     said = round_event(settled, PLAIN, 0, 1.0).fields["device_score"]
     assert said == (None if score is None else pytest.approx(score))
-    assert (settled.details.score, settled.details.score_n) == (pytest.approx(score or 0.0), count)
+    assert settled.details.score == pytest.approx(score or 0.0)
+    assert settled.details.score_n == count
 
 
 def test_a_loss_that_is_not_told_is_unknown_and_not_zero() -> None:
