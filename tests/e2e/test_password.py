@@ -93,7 +93,9 @@ def test_a_password_is_used_and_never_shown(terminals: Terminals, port: int) -> 
     (terminals.home.parent / "password").write_text(CANARY)
     file = str(terminals.home.parent / "password")
     coordinator = terminals.start(
-        "coordinator start --recipe digits --set rounds.count=2", "--broker", full
+        "coordinator start --recipe digits --set rounds.count=2 --set rounds.every_s=0",
+        "--broker",
+        full,
     )
     edge = terminals.start("edge start --name hall", "--broker", named, "--password-file", file)
     terminals.environment[PASSWORD_VARIABLE] = CANARY
