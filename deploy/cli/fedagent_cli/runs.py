@@ -29,7 +29,7 @@ from .output import number_text
 
 LABELS = {"rmse": "error", "train_error": "error", "train_loss": "loss", "device_score": "score"}
 """What a line about it begins with, where that is not its key."""
-UNTOLD = "not measured: where neighbours decide, devices tell neither score nor loss"
+NOT_REPORTED = "not measured: where neighbours decide, devices tell neither score nor loss"
 NOT_HELD_OUT = "not measured on held-out samples (evaluation.dataset)"
 Metrics = Mapping[str, float]
 
@@ -109,7 +109,7 @@ def next_round_s(now: RunStatus) -> float | None:
 def metric_line(measures: Sequence[Measure], metrics: Metrics) -> tuple[str, str]:
     """Return a label and one line on how good a model is."""
     if not measures:
-        return "accuracy", UNTOLD
+        return "accuracy", NOT_REPORTED
     by = measures[0]
     label = LABELS.get(by.key, by.key)
     known = [one for one in measures if one.key in metrics]

@@ -78,7 +78,7 @@ class Demo:
         self._field = LocalField(settings.directory, self.site, on_event=self._put)
         self._typed_at = time.monotonic() - _age_s()
         self._moved_at = time.monotonic()
-        self._told_exits: set[str] = set()
+        self._seen_exits: set[str] = set()
 
     def run(self) -> Finish:
         """Start everything at once and watch until the run ends or a signal comes.
@@ -173,9 +173,9 @@ class Demo:
         """Tell of processes that ended by themselves; give up when nothing moves."""
         for process in self._field.processes.values():
             code = process.popen.poll()
-            if code is None or process.name in self._told_exits or process.role == "coordinator":
+            if code is None or process.name in self._seen_exits or process.role == "coordinator":
                 continue
-            self._told_exits.add(process.name)
+            self._seen_exits.add(process.name)
             if not self.state.round:
                 raise _fallen(process, code)
             if process.name != self.plan.victim:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedagent_cli.drawing import available
 from fedagent_cli.output import credits_text, number_text
-from fedagent_cli.runs import NOT_HELD_OUT, UNTOLD
+from fedagent_cli.runs import NOT_HELD_OUT, NOT_REPORTED
 from fedagent_coordinator.database.evaluations import PEERS
 from fedagent_task.measures import HELD_OUT
 
@@ -143,7 +143,7 @@ def _tile(value: str, what: str, *, tone: str = "") -> str:
 def _unmeasured(run: RunReport) -> str:
     if any(one.where == HELD_OUT for one in run.measures):
         return ""
-    why = NOT_HELD_OUT if run.measures else UNTOLD
+    why = NOT_HELD_OUT if run.measures else NOT_REPORTED
     return f'<p class="hint">How good the model is: {escape(why)}.</p>'
 
 
