@@ -175,12 +175,12 @@ class Driver:
         return getattr(where, sender), where.version
 
     def _take(self, event: Input) -> None:
-        self._guarded(functools.partial(self.core.receive, event))
+        self._guarded(self.core.receive, event)
 
-    def _guarded(self, decide: Callable[[float], list[Effect]]) -> None:
+    def _guarded(self, decide: Callable[..., list[Effect]], *inputs: Input) -> None:
         now = self._clock()
         try:
-            self._perform(decide(now), now)
+            self._perform(decide(*inputs, now), now)
         except Exception as error:  # noqa: BLE001 - the owner decides
             self._on_error(error)
 
