@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from fedagent_coordinator.database import rounds
 from fedagent_coordinator.errors import (
     BudgetExceededError,
     DuplicateRoundError,
@@ -48,6 +49,16 @@ def test_a_second_settle_says_so_and_changes_nothing(store: Store, run: str) -> 
     balance = store.read.balance(run)
     assert not again
     assert balance.settled_micro == 100
+
+
+def test_the_database_lets_no_reservation_end_twice(store: Store, run: str) -> None:
+    plan = small_plan(small_view(1, [100]))
+    store.reserve(run, plan, policy="random")
+    store.settle(run, small_result(plan, {0}))
+    reserved = rounds.reservations_of(store._db.connection, run, 1)
+    with pytest.raises(RefusedEntryError, match=r"entries\.key"), store._db.transaction("test"):
+        rounds.end_entries(store._db, run, 1, reserved)
+    assert store.read.balance(run).settled_micro == 100
 
 
 def test_a_report_that_comes_after_the_round_was_voided_pays_nothing(

@@ -129,6 +129,14 @@ def test_a_silent_edge_costs_its_round_and_nothing_else() -> None:
     assert len(field.settled) == 3
 
 
+def test_an_order_is_repeated_ever_more_seldom() -> None:
+    field = Field(toy_edges(), settings(count=1, max_wait_s=20.0))
+    mute_when_ordered(field.edges[0], 1)
+    field.run()
+    left_s = [o.max_wait_ms / 1000 for _, o in field.sent if isinstance(o, m.RoundOrder)]
+    assert left_s == pytest.approx([20.0, 19.0, 17.0, 13.0, 5.0], abs=0.3)
+
+
 def test_an_edge_that_restarts_in_mid_round_gets_its_order_again() -> None:
     edges = toy_edges(1)
     field = Field(edges, settings(count=2))
