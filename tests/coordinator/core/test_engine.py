@@ -234,6 +234,16 @@ def test_waiting_has_a_reason() -> None:
     assert not field.reserved
 
 
+def test_what_is_waited_for_is_named_again_after_a_round() -> None:
+    field = Field(toy_edges(agents=1), settings(count=500), plan=lambda _: [0.05])
+    agent = field.edges[0].agents[0]
+    for when, available in ((0.0, False), (3.0, True), (4.0, False)):
+        field.kernel.after(when, lambda to=available: setattr(agent, "available", to))  # type: ignore[misc] # a bound default
+    field.run(until=8.0)
+    assert field.settled
+    assert field.reasons().count("agents") == 2
+
+
 def test_messages_of_another_run_are_ignored() -> None:
     field = Field(toy_edges(), settings(count=1))
     other = m.RoundReport(run="cd" * 16, round=1, epoch="0" * 32, outcomes=())
