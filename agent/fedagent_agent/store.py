@@ -175,7 +175,7 @@ class AgentStore:
         self._peers.close()
 
     def _make_idle_update(self, effect: MakeIdleUpdate) -> Reply:
-        body = idle_update(self._models.read(effect.model), effect.round)
+        body = _idle_update(self._models.read(effect.model), effect.round)
         if body is None:
             return Failed(job=effect.job, reason="model", detail="not float32 safetensors")
         self._outputs[effect.job] = body
@@ -237,7 +237,7 @@ def open_agent(
     return core, store
 
 
-def idle_update(model: bytes | None, round_: int) -> bytes | None:
+def _idle_update(model: bytes | None, round_: int) -> bytes | None:
     """Return an update without training, for benches of the wire; it needs no numpy.
 
     It has the model's own safetensors header, and one small number everywhere that depends on the

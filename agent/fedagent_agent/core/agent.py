@@ -70,7 +70,7 @@ from .effects import (
 )
 from .evaluator import Evaluator
 from .fetch import Fetch, Tasks
-from .opinions import NO_LIMITS, NO_OPINIONS, OpinionRecord
+from .opinions import NO_LIMITS, OpinionRecord
 from .session import Session, Sessions
 from .training_queue import TrainingQueue
 from .uploads import Uploads
@@ -86,7 +86,7 @@ class AgentCore:
         boots: How often the agent was started on its data directory.
         answered: Orders that were answered with an update before.
         pending: Bytes that a link holds unacknowledged.
-        peering: Opens keys towards neighbours at the first need; None: there are none.
+        peering: Opens keys towards neighbours at the first need.
         idle_opinions: There are opinions even where the task learns nothing.
     """
 
@@ -96,12 +96,12 @@ class AgentCore:
         *,
         agent: str,
         boots: int,
-        updates: Iterable[PendingUpdate] = (),
-        answered: Iterable[Key] = (),
-        opinions: OpinionRecord = NO_OPINIONS,
+        updates: Iterable[PendingUpdate],
+        answered: Iterable[Key],
+        opinions: OpinionRecord,
         pending: Callable[[str], int],
-        peering: OpenPeers | None = None,
-        idle_opinions: bool = False,
+        peering: OpenPeers,
+        idle_opinions: bool,
     ) -> None:
         self._private = config.privacy != NO_LIMITS
         self.counters: Counter[str] = Counter()

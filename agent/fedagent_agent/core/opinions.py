@@ -1,7 +1,7 @@
 """Opinions that a device gave, what they cost its owner, and the limits of that."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -74,11 +74,8 @@ NO_LIMITS = PrivacySettings()
 class OpinionRecord:
     """Opinions with noise that survived the last process, and what they cost."""
 
-    answers: Iterable[OpinionAnswer] = ()
-    spent: Mapping[str, float] = field(default_factory=dict)
+    answers: Iterable[OpinionAnswer]
+    spent: Mapping[str, float]
     """Epsilon by run."""
-    ever: float = 0.0
+    ever: float
     """Epsilon of all runs, also of those that are forgotten."""
-
-
-NO_OPINIONS = OpinionRecord()

@@ -85,7 +85,7 @@ class Requests:
             raise FrameError("too many requests wait")
 
 
-def place_of(error: BaseException) -> str:
+def _place_of(error: BaseException) -> str:
     """Name an exception without its text, which might quote a sample."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
@@ -112,7 +112,7 @@ def answer(trainer: Trainer, job: Job) -> Reply:
     except EndedError:
         raise
     except Exception as error:  # noqa: BLE001 - the top of a job
-        place = place_of(error)
+        place = _place_of(error)
         _log.error("job %d failed: %s", job.job, place)
         return Failed(job=job.job, reason="error", detail=place)
 
@@ -130,10 +130,10 @@ def _log_place(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     del kind, trace
-    _log.critical("the trainer ends: %s", place_of(error))
+    _log.critical("the trainer ends: %s", _place_of(error))
 
 
-def stay_behind(nice: int, memory_bytes: int) -> None:
+def _stay_behind(nice: int, memory_bytes: int) -> None:
     """Let everything else on the device go first, and limit the memory of this process.
 
     Args:
@@ -167,7 +167,7 @@ def main() -> int:
     parser.add_argument("--nice", type=int, default=0)
     parser.add_argument("--memory-bytes", type=int, default=0)
     given = parser.parse_args()
-    stay_behind(given.nice, given.memory_bytes)
+    _stay_behind(given.nice, given.memory_bytes)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     sys.excepthook = _log_place
     # Ctrl-C goes to the whole group; the agent decides what it means for us.
