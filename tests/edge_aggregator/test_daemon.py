@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_protocol.transfer import Layout
 from fedagent_testbed.local import RoleProcess
+from tests.e2e.support import BROKERS
 from tests.fakes.links import Peer, broker, peer
 from tests.fakes.played_edge import said
 
@@ -26,17 +26,6 @@ from .harness import BODY, RUN, TASK, delta, expected_mean, model_tensors, offer
 
 SITE = "edge-test"
 CHUNK_BYTES = 262_144
-MOSQUITTO = shutil.which("mosquitto") or shutil.which("/usr/sbin/mosquitto")
-BROKERS = [
-    "embedded",
-    pytest.param(
-        "mosquitto",
-        marks=[
-            pytest.mark.mosquitto,
-            pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed"),
-        ],
-    ),
-]
 M = TypeVar("M", bound=m.Message)
 
 

@@ -218,15 +218,25 @@ def test_no_agent_ever_gets_more_through_than_its_rate(steps: list[tuple[int, fl
 # ------------------------------------------------------------------ neighbours
 
 
-def test_neighbours_are_told_with_the_first_call() -> None:
-    hall = _hall("a0", "a1", "a2", "a3", neighbours=2)
-    for number, agent in enumerate(("a3", "a0", "a2", "a1")):
-        hall.place(agent, float(number), 0.0)
+@pytest.mark.parametrize(
+    ("facts", "near"),
+    [
+        ({"neighbours": 2}, {"a2": 1.6, "a3": 0.8}),
+        ({"graph": "radius", "radius_km": 1.0}, {"a3": 0.8}),
+        ({"graph": "declared"}, {}),
+    ],
+)
+def test_neighbours_are_told_with_the_first_call(
+    facts: dict[str, object], near: dict[str, float]
+) -> None:
+    hall = _hall("a0", "a1", "a2", "a3", **facts)
+    for number, agent in enumerate(("a0", "a3", "a2", "a1")):
+        hall.place(agent, 0.8 * number, 0.0)
     hall.open(mode="peers")
-    assert hall.down("a0", m.Neighbours)[-1].peers == {"a1": 2.0, "a2": 1.0, "a3": 1.0}
-    assert hall.down("a1", m.Neighbours)[-1].run == RUN
+    (told,) = hall.down("a0", m.Neighbours)
+    assert (told.run, told.peers) == (RUN, pytest.approx(near))
     kinds = [type(x) for x in hall.down("a1", m.Message) if not isinstance(x, m.Welcome)]
-    assert kinds[-2:] == [m.Neighbours, m.OpinionCall]
+    assert kinds == [m.Neighbours, m.OpinionCall]
 
 
 @pytest.mark.parametrize("graph", ["near", "radius", "declared"])
@@ -283,20 +293,6 @@ def test_a_place_that_is_told_later_counts_at_once_and_a_move_at_the_next_call()
     assert len(hall.down("a0", m.Neighbours)) == told
     hall.open(2, mode="peers")
     assert set(hall.down("a0", m.Neighbours)[-1].peers) == {"a2", "a3"}
-
-
-def test_declared_neighbours_are_the_devices_own() -> None:
-    hall = _hall("a0", "a1", graph="declared")
-    hall.open(mode="peers")
-    assert [one.peers for one in hall.down("a0", m.Neighbours)] == [{}]
-
-
-def test_radius() -> None:
-    hall = _hall("a0", "a1", "a2", graph="radius", radius_km=1.0)
-    for number, agent in enumerate(("a0", "a1", "a2")):
-        hall.place(agent, 0.8 * number, 0.0)
-    hall.open(mode="peers")
-    assert hall.down("a0", m.Neighbours)[-1].peers == {"a1": pytest.approx(0.8)}
 
 
 def test_in_mode_report_nobody_has_neighbours() -> None:
