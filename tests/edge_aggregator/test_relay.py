@@ -234,7 +234,8 @@ def test_neighbours_are_told_with_the_first_call(
         hall.place(agent, 0.8 * number, 0.0)
     hall.open(mode="peers")
     (told,) = hall.down("a0", m.Neighbours)
-    assert (told.run, told.peers) == (RUN, pytest.approx(near))
+    assert told.run == RUN
+    assert told.peers == pytest.approx(near)
     kinds = [type(x) for x in hall.down("a1", m.Message) if not isinstance(x, m.Welcome)]
     assert kinds == [m.Neighbours, m.OpinionCall]
 
