@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Series(StreamSpec, frozen=True, kw_only=True):
-    """A station's sensors, one reading after the other: learn to predict one of them.
+    """A station's sensors, one reading after the other, evenly spaced: learn to predict one.
 
     `.npz` with `values` [station, time, sensor] and `columns`. A sample is the last `lags`
     readings of each feature, oldest first, as (value - mean) / deviation; its label is what

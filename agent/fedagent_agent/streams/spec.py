@@ -18,7 +18,9 @@ Pace = Annotated[
     float, Meta(gt=0, le=1e6), Option("Arrivals per second, on average.", example="20")
 ]
 Faster = Annotated[
-    float, Meta(gt=0, le=1e9), Option("How much faster than that it arrives.", example="20")
+    float,
+    Meta(gt=0, le=1e9),
+    Option("How much faster it arrives than by `rate`, or as recorded.", example="20"),
 ]
 Start = Annotated[
     int,
