@@ -81,7 +81,8 @@ class DenseTable:
     def advance(self, moves: Moves) -> float:
         """Do some iterations; return the sum of the losses before each step."""
         if self._loops:
-            return self._loops.dense(
+            loop = self._loops.dense_one if len(self._w) == 1 else self._loops.dense_many
+            return loop(
                 (self._loss, self._rate, self._decay, moves.stored),
                 (moves.source, moves.slot, moves.draw),
                 (self._buffer_x, self._buffer_y),

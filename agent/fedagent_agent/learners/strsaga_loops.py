@@ -48,7 +48,8 @@ class SagaLoops:
     """Compiled loops, with the signatures of the functions of these names."""
 
     plan: Callable[..., None]
-    dense: Callable[..., float]
+    dense_one: Callable[..., float]
+    dense_many: Callable[..., float]
     sparse_one: Callable[..., float]
     sparse_many: Callable[..., float]
     factors: Callable[..., float]
@@ -76,7 +77,7 @@ def compiled() -> SagaLoops | None:
         except RuntimeError:  # nowhere to keep it
             return njit(loop, nogil=True, fastmath=free)  # type: ignore[no-any-return] # numba is untyped
 
-    loops = (plan, dense, sparse_one, sparse_many, factors)
+    loops = (plan, dense_one, dense_many, sparse_one, sparse_many, factors)
     return SagaLoops(*map(ready, loops))  # type: ignore[arg-type] # one signature each
 
 
@@ -186,7 +187,43 @@ def store_dense(
     delta[slot, :] = 0.0
 
 
-def dense(
+def dense_one(
+    how: How, moves: Plan, buffer: DenseBuffer, kept: DenseSet, w: Doubles, g: Doubles
+) -> float:
+    """Do the planned iterations on dense rows, one output; return the sum of the losses."""
+    loss, rate, decay, n = how
+    source, slot, draw = moves
+    x, y, delta = kept
+    width, weights, sums, own = x.shape[1], w[0], g[0], delta[:, 0]
+    total, product = 0.0, 1.0
+    for k in range(len(draw)):
+        if slot[k] >= 0:
+            store_dense(slot[k] < n, source[k], slot[k], buffer, kept, g)
+            n = max(n, slot[k] + 1)
+        i = draw[k]
+        if i < 0:
+            continue
+        reach = 0.0
+        for j in range(width):
+            reach += weights[j] * x[i, j]
+        sigma, each, factor = scalar(loss, reach + weights[width], y[i])
+        total += each
+        product *= factor
+        if product > _LARGE:
+            total += math.log(product)
+            product = 1.0
+        change = sigma - own[i]
+        own[i] = sigma
+        share, down = rate / n, rate * change
+        for j in range(width):
+            weights[j] = decay * weights[j] - share * sums[j] - down * x[i, j]
+            sums[j] += change * x[i, j]
+        weights[width] -= share * sums[width] + down
+        sums[width] += change
+    return total + math.log(product)
+
+
+def dense_many(
     how: How, moves: Plan, buffer: DenseBuffer, kept: DenseSet, w: Doubles, g: Doubles
 ) -> float:
     """Do the planned iterations on dense rows; return the sum of the losses."""
@@ -195,7 +232,7 @@ def dense(
     x, y, delta = kept
     width, outputs = x.shape[1], len(w)
     z = np.empty(outputs)
-    total, product = 0.0, 1.0
+    total = 0.0
     for k in range(len(draw)):
         if slot[k] >= 0:
             store_dense(slot[k] < n, source[k], slot[k], buffer, kept, g)
@@ -208,15 +245,7 @@ def dense(
             for j in range(width):
                 reach += w[o, j] * x[i, j]
             z[o] = reach + w[o, width]
-        if outputs > 1:
-            total += residual(loss, z, y[i])
-        else:
-            z[0], each, factor = scalar(loss, z[0], y[i])
-            total += each
-            product *= factor
-            if product > _LARGE:
-                total += math.log(product)
-                product = 1.0
+        total += residual(loss, z, y[i])
         share = rate / n
         for o in range(outputs):
             change = z[o] - delta[i, o]
@@ -227,7 +256,7 @@ def dense(
                 g[o, j] += change * x[i, j]
             w[o, width] -= share * g[o, width] + down
             g[o, width] += change
-    return total + math.log(product)
+    return total
 
 
 def store_sparse(
