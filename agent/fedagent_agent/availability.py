@@ -64,8 +64,7 @@ class LimitsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Power:
     """Battery and mains."""
 
-    battery: float | None = None
-    """Charge, 0 to 1; None without a battery."""
+    battery: float | None = None  # charge, 0 to 1; None without a battery
     mains: bool = True
 
 
@@ -75,18 +74,13 @@ class Condition:
 
     power: Power | None = None
     temperature_c: float | None = None
-    throttled: str | None = None
-    """Why the device slows itself down; empty if it does not."""
+    throttled: str | None = None  # why the device slows itself down; empty if it does not
     metered: bool | None = None
     memory_bytes: int | None = None
-    load: float | None = None
-    """Share of the processors that other programs use, 0 to 1."""
-    busy_s: float | None = None
-    """Processor time that everything used since boot, over all cores."""
-    own_s: float = 0.0
-    """The part of it that this agent and its trainer used."""
-    frequency: float = 1.0
-    """Current clock over the highest."""
+    load: float | None = None  # share of the processors that other programs use, 0 to 1
+    busy_s: float | None = None  # processor time that everything used since boot, over all cores
+    own_s: float = 0.0  # the part of it that this agent and its trainer used
+    frequency: float = 1.0  # current clock over the highest
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +88,9 @@ class LimitCheck:
     """What one rule makes of a reading."""
 
     rule: str
-    text: str
-    """The reading; if the rule objects, the reason."""
+    text: str  # the reading; if the rule objects, the reason
     objects: bool
-    hint: str
-    """The option that moves the limit."""
+    hint: str  # the option that moves the limit
 
 
 def check_limits(

@@ -52,8 +52,7 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = ""
     name: Name = ""
     price: PriceSettings = PriceSettings()
-    seed: Seed = None
-    """Of stream and learner; by default it follows from the identity."""
+    seed: Seed = None  # of stream and learner; by default it follows from the identity
     slow_s: Annotated[
         float, Meta(ge=0, le=3600), Option("Extra seconds of training, to rehearse a slow device.")
     ] = 0.0

@@ -32,21 +32,18 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     monotonic time would mean nothing.
 
     Attributes:
-        waiting: Why no round can be decided, in one word; empty while rounds go on.
-        detail: More about it, in an agent's words.
         found, wanted: How many edges or agents are there of those that are waited for; 0 and
             0 where it is no number.
         others: Other coordinators that are announced at this site, each with its address.
-        next_at: No round begins before, by the monotonic clock of `boot`; 0 for at once.
     """
 
     run: str
     edges_live: int = 0
-    waiting: str = ""
-    detail: str = ""
+    waiting: str = ""  # why no round can be decided, in one word; empty while rounds go on
+    detail: str = ""  # more about it, in an agent's words
     found: int = 0
     wanted: int = 0
-    next_at: float = 0.0
+    next_at: float = 0.0  # no round begins before, by the monotonic clock of `boot`; 0 for at once
     boot: str = ""
     others: tuple[str, ...] = ()
 

@@ -17,26 +17,21 @@ class RunSummary:
     """How far a run is, what it cost and how good its model is.
 
     Attributes:
-        policy: None without a round and with a recipe that this version cannot read.
-        conclusion: Why it stopped before its last round; empty if it did not.
-        rounds_wanted: 0 for no end, None for unknown.
-        origin: Digest of the model that it began from; empty for that of the seed.
         best, best_accuracy: Of the best model by the first measure.
-        spent_micro: Rents included.
         budget_total_micro, budget_per_edge_micro: None for no limit.
     """
 
     run: str
     recipe: str
-    policy: str | None
+    policy: str | None  # none without a round and with a recipe that this version cannot read
     seed: int
     begun_ms: int = 0
     ended_ms: int | None = None
     reason: str = ""
-    conclusion: str = ""
+    conclusion: str = ""  # why it stopped before its last round; empty if it did not
     rounds_done: int = 0
-    rounds_wanted: int | None = 0
-    origin: str = ""
+    rounds_wanted: int | None = 0  # 0 for no end, None for unknown
+    origin: str = ""  # digest of the model that it began from; empty for that of the seed
     model: str = ""
     measures: tuple[Measure, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -44,7 +39,7 @@ class RunSummary:
     best_accuracy: float | None = None
     best_round: int | None = None
     updates_used: int = 0
-    spent_micro: int = 0
+    spent_micro: int = 0  # rents included
     reserved_micro: int = 0
     rents: Mapping[str, int] = field(default_factory=dict)
     budget_total_micro: int | None = None

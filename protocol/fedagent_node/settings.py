@@ -59,8 +59,7 @@ class TlsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings that all roles have."""
 
-    prefix: ClassVar[str]
-    """Of environment variables: ``PREFIX_SITE`` sets ``site``."""
+    prefix: ClassVar[str]  # of environment variables: ``PREFIX_SITE`` sets ``site``
     renamed: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """New names of keys, at any depth, that an earlier release called otherwise."""
     discovery: Annotated[
@@ -90,10 +89,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ]
     log_level: Annotated[LogLevel, Option("debug, info, warning or error.")] = "info"
-    json_events: bool = False
-    """One JSON object per line on stdout."""
-    watch_parent: bool = False
-    """End when stdin ends."""
+    json_events: bool = False  # one JSON object per line on stdout
+    watch_parent: bool = False  # end when stdin ends
 
     @classmethod
     def load(cls, text: str | None, environment: Mapping[str, str] = os.environ) -> Self:

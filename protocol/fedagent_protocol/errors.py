@@ -66,8 +66,7 @@ class FedagentError(Exception):
 class ProtocolError(FedagentError):
     """Base of every error that foreign bytes can cause."""
 
-    reason: ClassVar[str] = "protocol"
-    """The word that counters, receipts and logs use."""
+    reason: ClassVar[str] = "protocol"  # the word that counters, receipts and logs use
 
 
 class OversizeError(ProtocolError):

@@ -19,42 +19,29 @@ from msgspec import NODEFAULT, Meta, Struct, structs
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What people see of a field.
-
-    Attributes:
-        name: On the command line, where it is not the key's.
-        panel: Heading in `--help`; of a table, of all options in it.
-        default: Shown for the default, where it is not the field's own.
-        at_least: Lower bound on the command line alone.
-    """
+    """What people see of a field."""
 
     help: str
-    name: str = ""
+    name: str = ""  # on the command line, where it is not the key's
     metavar: str | None = None
-    default: str | None = None
+    default: str | None = None  # shown for the default, where it is not the field's own
     example: str = ""
-    panel: str = ""
+    panel: str = ""  # heading in `--help`; of a table, of all options in it
     path: bool = False
-    at_least: int | None = None
+    at_least: int | None = None  # lower bound on the command line alone
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A field with an `Option`.
+    """A field with an `Option`."""
 
-    Attributes:
-        keys: Of the tables that it is in, and its own.
-        kind: Its type, without None; of a list (`many`), that of its items.
-        default: Of the field; None where it is required.
-    """
-
-    keys: tuple[str, ...]
-    kind: Any
+    keys: tuple[str, ...]  # of the tables that it is in, and its own
+    kind: Any  # its type, without None; of a list (`many`), that of its items
     many: bool
     option: Option
     limits: Meta | None
     required: bool
-    default: object
+    default: object  # of the field; None where it is required
     panel: str
 
     @property

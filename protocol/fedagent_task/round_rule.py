@@ -13,19 +13,12 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How a round ended at one edge; arrays follow the updates.
+    """How a round ended at one edge; arrays follow the updates."""
 
-    Attributes:
-        in_time: bool[n], X: it came before the deadline.
-        used: bool[n], it is in the aggregate; none is if there were not enough.
-        known: bool[n], it came while the edge waited, and is paid.
-        wait_s: When the edge stopped waiting for those that had not come.
-    """
-
-    in_time: npt.NDArray[np.bool_]
-    used: npt.NDArray[np.bool_]
-    known: npt.NDArray[np.bool_]
-    wait_s: float
+    in_time: npt.NDArray[np.bool_]  # bool[n], X: it came before the deadline
+    used: npt.NDArray[np.bool_]  # bool[n], it is in the aggregate; none is if there were not enough
+    known: npt.NDArray[np.bool_]  # bool[n], it came while the edge waited, and is paid
+    wait_s: float  # when the edge stopped waiting for those that had not come
 
 
 @dataclass(frozen=True, slots=True)

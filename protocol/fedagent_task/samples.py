@@ -16,15 +16,12 @@ class Csr:
 
     Attributes:
         indptr: Row i is ``values[indptr[i]:indptr[i + 1]]``, int64 [n + 1], from 0.
-        indices: Columns of the values, int32 [nnz], each at most once in a row.
-        values: Non-zero values, float32 [nnz].
-        width: Number of columns.
     """
 
     indptr: npt.NDArray[np.int64]
-    indices: npt.NDArray[np.int32]
-    values: npt.NDArray[np.float32]
-    width: int
+    indices: npt.NDArray[np.int32]  # columns of the values, int32 [nnz], each at most once in a row
+    values: npt.NDArray[np.float32]  # non-zero values, float32 [nnz]
+    width: int  # number of columns
 
     def __len__(self) -> int:
         return len(self.indptr) - 1

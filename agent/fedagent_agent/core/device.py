@@ -52,17 +52,14 @@ class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Readings:
     """What was measured of the device."""
 
-    compute: float = 1.0
-    """Cores' worth of processor that others leave free."""
-    available: bool = True
-    """Whether the device may train now; else `reason` is what forbids it."""
+    compute: float = 1.0  # cores' worth of processor that others leave free
+    available: bool = True  # whether the device may train now; else `reason` is what forbids it
     reason: str = ""
     battery: float | None = None
     temperature_c: float | None = None
     price_micro: int | None = None
     """Price of a round instead of the price function's; for the testbed."""
-    slow_s: float | None = None
-    """Seconds of a training instead of the settings'; for the testbed."""
+    slow_s: float | None = None  # seconds of a training instead of the settings'; for the testbed
 
 
 @dataclass(slots=True)
@@ -95,12 +92,9 @@ class DeviceState:
     seconds_per_iteration: float | None = None
     arrivals_per_s: float | None = None
     arrivals_per_step: float | None = None
-    load_limit_s: float = 0.0
-    """pi of the device, seconds of computation per round; 0 for no limit."""
-    cold: bool = True
-    """The next training starts a process, or a learner, that remembers nothing."""
-    position: tuple[float, float] | None = None
-    """x and y in kilometres."""
+    load_limit_s: float = 0.0  # pi of the device, seconds of computation per round; 0 for no limit
+    cold: bool = True  # the next training starts a process, or a learner, that remembers nothing
+    position: tuple[float, float] | None = None  # x and y in kilometres
     extra_s: float = 0.0
 
     @property

@@ -41,22 +41,17 @@ class PendingUpdate:
     """An update in the outbox."""
 
     key: Key
-    offer: UpdateOffer
-    """Without chunk 0 and without context."""
-    credit: int
-    """Chunks that the order allowed to be sent unasked."""
+    offer: UpdateOffer  # without chunk 0 and without context
+    credit: int  # chunks that the order allowed to be sent unasked
 
 
 @dataclass(frozen=True, slots=True)
 class OpinionAnswer:
     """The device's opinion of a model, once and for all that ask."""
 
-    opinion: Opinion
-    """As an edge may get it in mode ``report``."""
-    mode: OpinionMode
-    """Never used for anything else."""
-    edge: str = ""
-    """The only one that may get it; empty for all that ask."""
+    opinion: Opinion  # as an edge may get it in mode ``report``
+    mode: OpinionMode  # never used for anything else
+    edge: str = ""  # the only one that may get it; empty for all that ask
 
 
 # ------------------------------------------------------------------- the links
@@ -145,16 +140,14 @@ class StoreUpdate(Write, frozen=True):
 
     job: int
     update: PendingUpdate
-    offset: int
-    """Position of the stream after the training."""
+    offset: int  # position of the stream after the training
 
 
 class UpdateStored(Input, frozen=True):
     """An update is durable, and may be offered."""
 
     update: PendingUpdate
-    expired: tuple[Key, ...] = ()
-    """Older updates that had to go to make room."""
+    expired: tuple[Key, ...] = ()  # older updates that had to go to make room
 
 
 class DropUpdate(Write, frozen=True):
@@ -177,8 +170,7 @@ class StoreOpinion(Write, frozen=True):
     """Store an opinion that costs privacy durably; results in `OpinionStored`."""
 
     answer: OpinionAnswer
-    spent: float
-    """Epsilon that its run has cost so far, with this one."""
+    spent: float  # epsilon that its run has cost so far, with this one
 
 
 class OpinionStored(Input, frozen=True):
@@ -194,8 +186,7 @@ class Measured(Input, frozen=True):
     """What was measured of the device."""
 
     readings: Readings
-    report: bool = False
-    """Report it to every edge, however little has changed."""
+    report: bool = False  # report it to every edge, however little has changed
 
 
 class TrainerEnded(Input, frozen=True):

@@ -36,18 +36,14 @@ MODES = {
 class PendingEvaluation:
     """One call that is being followed."""
 
-    call: OpinionCall
-    """As the edge that task and model come from sent it."""
+    call: OpinionCall  # as the edge that task and model come from sent it
     askers: dict[str, OpinionCall]
     fetch: Fetch
-    until: float
-    """When no edge waits any more."""
-    patient_until: float
-    """When mode ``moments`` is content with few samples."""
+    until: float  # when no edge waits any more
+    patient_until: float  # when mode ``moments`` is content with few samples
     answer: OpinionAnswer | None = None
     job: int | None = None
-    look_at: float = 0.0
-    """When mode ``moments`` looks at the stream again."""
+    look_at: float = 0.0  # when mode ``moments`` looks at the stream again
 
     @property
     def key(self) -> Key:

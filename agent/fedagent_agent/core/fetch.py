@@ -182,13 +182,11 @@ class Tasks:
 class Fetch:
     """One task and one model from one edge, for the order or evaluation that names them."""
 
-    key: Key
-    """Edge they come from, run and round."""
+    key: Key  # edge they come from, run and round
     wanted: TrainOrder | OpinionCall
     tasks: Tasks
     counters: Counter[str]
-    model_at: float | None = None
-    """When it was whole."""
+    model_at: float | None = None  # when it was whole
     problem: str = ""
     loading: bool = False
     _fresh_starts: int = 0

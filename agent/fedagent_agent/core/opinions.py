@@ -75,7 +75,5 @@ class OpinionRecord:
     """Opinions with noise that survived the last process, and what they cost."""
 
     answers: Iterable[OpinionAnswer]
-    spent: Mapping[str, float]
-    """Epsilon by run."""
-    ever: float
-    """Epsilon of all runs, also of those that are forgotten."""
+    spent: Mapping[str, float]  # epsilon by run
+    ever: float  # epsilon of all runs, also of those that are forgotten

@@ -56,16 +56,14 @@ class Session:
     link: str
     heard_at: float
     state: SessionState = SessionState.HELLO
-    run: str = ""
-    """Run of its newest order."""
+    run: str = ""  # run of its newest order
     retired: deque[str] = field(default_factory=lambda: deque(maxlen=_RETIRED_RUNS))
     """Runs that it served before; their messages are outdated."""
     measured: LinkQuality = field(default_factory=LinkQuality)
     period_s: float = 5.0
     context_s: float = 15.0
     announced: bool = False
-    epoch: str = ""
-    """Which life of the edge the beacons come from."""
+    epoch: str = ""  # which life of the edge the beacons come from
     _hello_at: float = -1e9
     _reported: ContextReport | None = None
     _reported_at: float = -1e9

@@ -25,14 +25,11 @@ class ActiveOrder:
 
     order: TrainOrder
     fetch: Fetch
-    ordered_at: float
-    """DT starts here."""
+    ordered_at: float  # DT starts here
     give_up_at: float
     job: int | None = None
-    train_at: float = 0.0
-    """LC starts here."""
-    idle_until: float | None = None
-    """When an update without training is made."""
+    train_at: float = 0.0  # LC starts here
+    idle_until: float | None = None  # when an update without training is made
 
     @property
     def key(self) -> Key:

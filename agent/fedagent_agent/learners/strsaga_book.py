@@ -14,19 +14,12 @@ _ITERATIONS, _WAITING, _SIZE, _SEEN, _REFUSED = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What each of some iterations does; -1 is nothing.
+    """What each of some iterations does; -1 is nothing."""
 
-    Attributes:
-        stored: Size of the set before them.
-        source: Place in the buffer of the sample that moves to the set.
-        slot: Where in the set it goes; an occupied slot loses what it had.
-        draw: Slot of the sample that the iteration steps on.
-    """
-
-    stored: int
-    source: Counts | list[int]
-    slot: Counts | list[int]
-    draw: Counts | list[int]
+    stored: int  # size of the set before them
+    source: Counts | list[int]  # place in the buffer of the sample that moves to the set
+    slot: Counts | list[int]  # where in the set it goes; an occupied slot loses what it had
+    draw: Counts | list[int]  # slot of the sample that the iteration steps on
 
     @property
     def steps(self) -> int:

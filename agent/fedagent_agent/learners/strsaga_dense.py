@@ -22,21 +22,14 @@ _LARGE = 1e200
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step on a generalised linear model depends on.
+    """What a step on a generalised linear model depends on."""
 
-    Attributes:
-        loss: Its code.
-        rate: Step size.
-        l2: Penalty of the weights, outside the table of gradients.
-        loops: Compiled loops, or None.
-    """
-
-    loss: int
+    loss: int  # its code
     outputs: int
     width: int
-    rate: float
-    l2: float
-    loops: SagaLoops | None
+    rate: float  # step size
+    l2: float  # penalty of the weights, outside the table of gradients
+    loops: SagaLoops | None  # compiled loops, or None
 
 
 class DenseTable:

@@ -35,22 +35,17 @@ class Blocks:
     """Iterations that step on a sample [k], cut into blocks; a plan's first ones may not.
 
     Attributes:
-        bounds: First iteration of each block and the first beyond it.
-        draw: Slot that an iteration steps on [k].
-        rows: Rows of its user and its item, items behind the users [k, 2].
-        y: Its rating [k].
-        sizes: Size of the set [k].
         stores, slots, fresh: Iterations that move a sample into the set, where to, and its
             user, item and rating [s], [s], [s, 3].
         evictions, lost, lost_rows: Iterations whose slot was taken, those slots, and the rows of
             the user and the item that they held [e], [e], [e, 2].
     """
 
-    bounds: list[tuple[int, int]]
-    draw: Places
-    rows: Places
-    y: Doubles
-    sizes: Places
+    bounds: list[tuple[int, int]]  # first iteration of each block and the first beyond it
+    draw: Places  # slot that an iteration steps on [k]
+    rows: Places  # rows of its user and its item, items behind the users [k, 2]
+    y: Doubles  # its rating [k]
+    sizes: Places  # size of the set [k]
     stores: Places
     slots: Places
     fresh: Doubles

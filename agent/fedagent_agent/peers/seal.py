@@ -40,20 +40,14 @@ _KEYS = b"fedagent peer keys 1\x00"
 
 @dataclass(slots=True)
 class _Session:
-    """What is shared with one neighbour in one pair of epochs.
-
-    Attributes:
-        sent: Largest counter used.
-        newest: Largest counter opened.
-        seen: Bit n: counter `newest - n` was opened.
-    """
+    """What is shared with one neighbour in one pair of epochs."""
 
     card: PeerCard
     outward: ChaCha20Poly1305
     inward: ChaCha20Poly1305
-    sent: int = 0
-    newest: int = 0
-    seen: int = 0
+    sent: int = 0  # largest counter used
+    newest: int = 0  # largest counter opened
+    seen: int = 0  # bit n: counter `newest - n` was opened
 
     def is_replay(self, counter: int) -> bool:
         behind = self.newest - counter
@@ -79,14 +73,13 @@ class PeerSeal:
 
     Attributes:
         neighbours: Ids that cards and packets are taken from, and no others.
-        card: This agent's, for everyone.
     """
 
     identity: Identity
     epoch: int
     neighbours: frozenset[str] = frozenset()
     reserved: frozenset[str] = frozenset()
-    card: PeerCard = field(init=False)
+    card: PeerCard = field(init=False)  # this agent's, for everyone
     _private: X25519PrivateKey = field(
         default_factory=X25519PrivateKey.generate, init=False, repr=False
     )

@@ -69,16 +69,14 @@ class StreamSchema:
     """What a stream's samples are.
 
     Attributes:
-        dtype: Numpy name of their raw type.
         labels: Every label that can come, ascending; None if that is not known.
-        names: What the features are called; empty if they have no names.
     """
 
     features: int
-    dtype: str
+    dtype: str  # numpy name of their raw type
     labels: tuple[int, ...] | None = None
     sparse: bool = False
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # what the features are called; empty if they have no names
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -40,8 +40,7 @@ S = TypeVar("S", bound="StreamSpec")
 class StreamSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One kind of stream: its fields with an `Option` are options, `path` stands before them."""
 
-    form: ClassVar[str]
-    """How it begins, for people."""
+    form: ClassVar[str]  # how it begins, for people
 
     @classmethod
     def read(cls, kind: str, text: str) -> Self:

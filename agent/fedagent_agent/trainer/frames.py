@@ -33,13 +33,10 @@ class _Frame(Struct, frozen=True, kw_only=True, tag_field="t", omit_defaults=Tru
 class Open(_Frame, Run, frozen=True, kw_only=True, tag="open"):
     """Open the stream for a task, in the place of any other."""
 
-    task: bytes
-    """Canonical bytes of a `TaskSpec`."""
+    task: bytes  # canonical bytes of a `TaskSpec`
     stream: PathText
-    seed: int
-    """Of the stream's order and of the learner."""
-    offset: int = 0
-    """Position to go on at, as in `Trained.offset`."""
+    seed: int  # of the stream's order and of the learner
+    offset: int = 0  # position to go on at, as in `Trained.offset`
     slow_s: float = 0.0
     held_out: PathText = ""
     """Stream for evaluations only; empty: they rest on samples of `stream` not yet learnt from."""
@@ -50,20 +47,17 @@ class Train(_Frame, Run, frozen=True, kw_only=True, tag="train"):
 
     model: PathText
     out: PathText
-    iterations: int = 0
-    """rho of each arrival step; 0 leaves it to the learner."""
+    iterations: int = 0  # rho of each arrival step; 0 leaves it to the learner
     load_limit_s: float = 0.0
     """pi, seconds of computation that this training may take; 0 for no limit."""
-    timeout_s: float = 0.0
-    """The process is killed after this long; 0 for the client's default."""
+    timeout_s: float = 0.0  # the process is killed after this long; 0 for the client's default
 
 
 class Evaluate(_Frame, Run, frozen=True, kw_only=True, tag="evaluate"):
     """Score the model file on samples that are not learnt from yet."""
 
     model: PathText = ""
-    moments: bool = False
-    """Instead of a score, add the samples up; there is no model then."""
+    moments: bool = False  # instead of a score, add the samples up; there is no model then
 
 
 class Cancel(_Frame, Run, frozen=True, kw_only=True, tag="cancel"):
@@ -88,33 +82,25 @@ class Refused(_Frame, Input, frozen=True, kw_only=True, tag="refused"):
 class Trained(_Frame, Input, frozen=True, kw_only=True, tag="trained"):
     """The update is on disk."""
 
-    digest: str
-    """SHA-256 of the file, of `size` bytes."""
+    digest: str  # SHA-256 of the file, of `size` bytes
     size: int
     stats: TrainStats
     """Without its durations; loss and score are 0 in mode ``peers``, which keeps them."""
-    train_s: float = 0.0
-    """Seconds of computation in all steps, without waits."""
-    offset: int = 0
-    """Position of the stream, to resume at."""
-    counters: dict[str, int] = {}
-    """Samples dropped or refused since `Open`, by reason."""
-    note: Text = ""
-    """What the run's operator should know of the samples; see `Proportions`."""
+    train_s: float = 0.0  # seconds of computation in all steps, without waits
+    offset: int = 0  # position of the stream, to resume at
+    counters: dict[str, int] = {}  # samples dropped or refused since `Open`, by reason
+    note: Text = ""  # what the run's operator should know of the samples; see `Proportions`
 
 
 class Evaluated(_Frame, Input, frozen=True, kw_only=True, tag="evaluated"):
     """The score of a model, clipped, rounded and noised as the task asks."""
 
     score: float = 0.0
-    samples: int = 0
-    """What the score rests on; 0: nothing has arrived, and there is no score."""
+    samples: int = 0  # what the score rests on; 0: nothing has arrived, and there is no score
     metric: Text = ""
-    epsilon: float = 0.0
-    """Local differential privacy that the score costs; 0 for no noise."""
+    epsilon: float = 0.0  # local differential privacy that the score costs; 0 for no noise
     counters: dict[str, int] = {}
-    moments: bytes = b""
-    """Sums over the samples, where these were asked for."""
+    moments: bytes = b""  # sums over the samples, where these were asked for
 
 
 class Failed(_Frame, Input, frozen=True, kw_only=True, tag="failed"):
@@ -124,10 +110,8 @@ class Failed(_Frame, Input, frozen=True, kw_only=True, tag="failed"):
     """``cancelled``, ``timeout``, ``no_data``, ``model`` (the base is not what the task says),
     ``diverged``, ``norm``, ``stream``, ``not_open``, ``disk``, ``memory``, ``privacy`` (noise is
     wanted and cannot be made), ``idle`` (the task learns nothing), ``died`` or ``error``."""
-    detail: Text = ""
-    """One line, without anything of a sample."""
-    offset: int | None = None
-    """Position of the stream, where it is open."""
+    detail: Text = ""  # one line, without anything of a sample
+    offset: int | None = None  # position of the stream, where it is open
     counters: dict[str, int] = {}
 
 

@@ -32,10 +32,8 @@ class PrivacyMissingError(AgentError):
 class ProtectedScore:
     """What may leave the device."""
 
-    score: float
-    """In [0, 1]."""
-    epsilon: float = 0.0
-    """What it costs, by OpenDP's accounting; 0: it was not noised."""
+    score: float  # in [0, 1]
+    epsilon: float = 0.0  # what it costs, by OpenDP's accounting; 0: it was not noised
 
 
 def shape(score: float, spec: OpinionsSpec) -> float:

@@ -34,21 +34,18 @@ class EdgeAnswer:
     """What one edge answered, by run-wide clients; volunteers have no columns but `client`.
 
     Attributes:
-        client: int64[P], like the columns up to `epsilon`.
-        asked: Agents that were asked there, at least P.
         named: int64[Q], clients that the edge has ever named, with those of `client`.
-        moments: What the samples of `agents` agents add up to.
     """
 
-    client: IntArray
-    asked: int
+    client: IntArray  # int64[P], like the columns up to `epsilon`
+    asked: int  # agents that were asked there, at least P
     named: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     score: FloatArray = field(default_factory=lambda: np.zeros(0))
     samples: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     epsilon: FloatArray = field(default_factory=lambda: np.zeros(0))
     metric: str = ""
     reasons: Mapping[str, int] = field(default_factory=dict)
-    moments: Moments | None = None
+    moments: Moments | None = None  # what the samples of `agents` agents add up to
     agents: int = 0
 
 

@@ -208,18 +208,16 @@ class Market:
     """Edges and what they ask, before one is rented.
 
     Attributes:
-        offers: What can be rented now: edges whose agents can be paid on top.
         all: Every edge that answered and has agents it may pay, available or not: its rent with
             the price of the fewest agents of a round. Where none of these fits, the budget is
             used up, as far as is known.
-        silent: Some live edge has not said its rent yet.
         doubt: Some live edge might fit yet: it has not said its rent, or its rent alone fits
             and it has not answered, or knows no agent now that it may pay.
     """
 
-    offers: PlacementView
+    offers: PlacementView  # what can be rented now: edges whose agents can be paid on top
     all: PlacementView
-    silent: bool
+    silent: bool  # some live edge has not said its rent yet
     doubt: bool
 
 

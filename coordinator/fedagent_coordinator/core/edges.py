@@ -48,14 +48,7 @@ class EdgeSession:
     """What is known of one edge.
 
     Attributes:
-        label: What the books know that people call it.
-        model: What it reported to hold for the run; empty for nothing.
-        expected: What it should hold: the global model, or its own since then.
         offered_at: When the global model was last offered or asked for; None if settled.
-        window_weight: Weight in its model since the last merge.
-        rent: Micro-credits for aggregating one round; None until it named them.
-        quiet: It did not answer the last observation, and has been silent since.
-        ids: Session ids of `epoch`, in the edge's order.
         client: int32[len(ids)], their run-wide indices.
     """
 
@@ -63,18 +56,18 @@ class EdgeSession:
     index: int
     epoch: str
     heard_at: float
-    expected: str
+    expected: str  # what it should hold: the global model, or its own since then
     name: str = ""
-    label: str = ""
-    model: str = ""
+    label: str = ""  # what the books know that people call it
+    model: str = ""  # what it reported to hold for the run; empty for nothing
     offered_at: float | None = None
     agents: int = 0
-    window_weight: float = 0.0
+    window_weight: float = 0.0  # weight in its model since the last merge
     chunk_bytes: int = CHUNK_BYTES
-    rent: int | None = None
+    rent: int | None = None  # micro-credits for aggregating one round; None until it named them
     live: bool = True
-    quiet: bool = False
-    ids: list[str] = field(default_factory=list)
+    quiet: bool = False  # it did not answer the last observation, and has been silent since
+    ids: list[str] = field(default_factory=list)  # session ids of `epoch`, in the edge's order
     client: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
     def restart(self, epoch: str) -> None:

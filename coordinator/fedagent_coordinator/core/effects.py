@@ -23,16 +23,13 @@ class Controls:
     """What is decided of a round besides who trains.
 
     Attributes:
-        iterations: Local iterations ordered; 0 leaves them to the learner.
-        horizon: How many rounds the run may have, as far as the budget goes.
         notes: What iteration control went by, named.
-        view: What the placement saw; None in a run that is not placed.
     """
 
-    iterations: int = 0
-    horizon: float = 1.0
+    iterations: int = 0  # local iterations ordered; 0 leaves them to the learner
+    horizon: float = 1.0  # how many rounds the run may have, as far as the budget goes
     notes: Mapping[str, float] = field(default_factory=dict)
-    view: PlacementView | None = None
+    view: PlacementView | None = None  # what the placement saw; None in a run that is not placed
     placement: Placement = UNPLACED
 
     @property
@@ -83,7 +80,6 @@ class Details:
     Attributes:
         score: Mean score that the devices gave the model which the round began with, by
             their `score_n` samples; 0 without any.
-        train_loss: Mean loss of their training, by samples.
     """
 
     status: tuple[str, ...]
@@ -93,7 +89,7 @@ class Details:
     reason: tuple[str, ...]
     score: float = 0.0
     score_n: int = 0
-    train_loss: float = math.nan
+    train_loss: float = math.nan  # mean loss of their training, by samples
 
 
 class Settle(Write, frozen=True, eq=False):
@@ -129,23 +125,17 @@ class BookEvaluation(Write, frozen=True, eq=False, kw_only=True):
     """Commit how the clients evaluated a model, once per round; rows in order of clients.
 
     Attributes:
-        round: Of the model; 0 for the one that the run begins with.
-        slot: Models evaluated so far in this run, with this one.
-        digest: The model; empty if it is not known any more.
-        asked: Agents that were asked; one that answered at two edges is one.
         client, edge: int64[P], run-wide indices; a client has one row at most.
-        reasons: Agents without a row, by reason.
-        seconds: From the first question to the end.
     """
 
-    round: int
-    slot: int
-    digest: str
-    asked: int
+    round: int  # of the model; 0 for the one that the run begins with
+    slot: int  # models evaluated so far in this run, with this one
+    digest: str  # the model; empty if it is not known any more
+    asked: int  # agents that were asked; one that answered at two edges is one
     client: npt.NDArray[np.int64]
     edge: npt.NDArray[np.int64]
-    reasons: Mapping[str, int]
-    seconds: float
+    reasons: Mapping[str, int]  # agents without a row, by reason
+    seconds: float  # from the first question to the end
 
 
 class BookOpinions(BookEvaluation, frozen=True, eq=False, kw_only=True):

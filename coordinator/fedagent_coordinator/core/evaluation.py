@@ -57,11 +57,7 @@ class ClientEvaluation:
 
     Attributes:
         round, slot: As in `BookEvaluation`.
-        until: When answers cease to count at the edges.
-        give_up_at: When edges are not waited for any longer.
-        wanted: How many volunteers end it.
         trained: Agents whose updates are in the model, where they are told so.
-        parts: By edge id.
     """
 
     mode: ClassVar[OpinionMode]
@@ -72,11 +68,11 @@ class ClientEvaluation:
     slot: int
     digest: str
     began: float
-    until: float
-    give_up_at: float
-    wanted: int = 0
+    until: float  # when answers cease to count at the edges
+    give_up_at: float  # when edges are not waited for any longer
+    wanted: int = 0  # how many volunteers end it
     trained: frozenset[str] = frozenset()
-    parts: dict[str, EvaluationPart] = field(default_factory=dict)
+    parts: dict[str, EvaluationPart] = field(default_factory=dict)  # by edge id
 
     def join(self, session: EdgeSession, now: float) -> None:
         """Ask an edge; one that was asked and has not answered is asked again at once."""

@@ -34,13 +34,12 @@ class Observed:
     """A view and what stands behind it.
 
     Attributes:
-        client_seq: int64[N], the context report each client was evaluated by.
         left_out: Rows that are no pairs, by reason (``stale``, ``no_feature``), and clients that
             are not asked although they would train (``declined``).
     """
 
     view: RoundView
-    client_seq: npt.NDArray[np.int64]
+    client_seq: npt.NDArray[np.int64]  # int64[N], the context report each client was evaluated by
     left_out: Counter[str]
 
     def without(self, clients: npt.NDArray[np.int64]) -> "Observed":

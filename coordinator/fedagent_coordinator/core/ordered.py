@@ -47,24 +47,17 @@ class EdgePart:
 
 @dataclass(slots=True)
 class OrderedRound:
-    """A round between its reservation and its end.
-
-    Attributes:
-        want_model: A merge follows, so the reports shall bring the models.
-        opened_at: When the edges were first asked for its columns.
-        give_up_at: When an edge that has not reported has failed.
-        parts: One per edge with orders, by edge id.
-    """
+    """A round between its reservation and its end."""
 
     round: int
     observed: Observed
     selection: Selection
     controls: Controls
-    want_model: bool
-    opened_at: float
+    want_model: bool  # a merge follows, so the reports shall bring the models
+    opened_at: float  # when the edges were first asked for its columns
     ordered_at: float
-    give_up_at: float
-    parts: dict[str, EdgePart]
+    give_up_at: float  # when an edge that has not reported has failed
+    parts: dict[str, EdgePart]  # one per edge with orders, by edge id
     timing_ms: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -14,14 +14,8 @@ class Settings:
         task, body: The task's digest and its canonical bytes.
         wait_edges, wait_agents: How many must be there before the first round; a resumed run
             waits `resume_wait_s` for as many.
-        observe_timeout_s: How long a silent edge holds a round up.
-        grace_s: How much longer than `max_wait_ms` an edge may take to report.
-        needs_wait_s: How long agents may take to measure a feature for the first time.
-        load_limit_ms: Training computation of a round on a device; 0 for no limit.
         opinions: What clients are asked for after a merge; None for nothing.
         first_call_s: How long the first evaluation waits at least: devices open streams for it.
-        held_out: Models are evaluated on a held-out set too.
-        linger_s: How long the end of the run is repeated.
     """
 
     run: str
@@ -32,14 +26,14 @@ class Settings:
     wait_edges: int = 1
     wait_agents: int = 1
     resume_wait_s: float = 10.0
-    observe_timeout_s: float = 0.5
-    grace_s: float = 2.0
-    needs_wait_s: float = 10.0
-    load_limit_ms: int = 0
+    observe_timeout_s: float = 0.5  # how long a silent edge holds a round up
+    grace_s: float = 2.0  # how much longer than `max_wait_ms` an edge may take to report
+    needs_wait_s: float = 10.0  # how long agents may take to measure a feature for the first time
+    load_limit_ms: int = 0  # training computation of a round on a device; 0 for no limit
     opinions: OpinionMode | None = None
     first_call_s: float = 10.0
-    held_out: bool = False
-    linger_s: float = 0.0
+    held_out: bool = False  # models are evaluated on a held-out set too
+    linger_s: float = 0.0  # how long the end of the run is repeated
 
     @property
     def deadline_ms(self) -> int:
@@ -85,19 +79,16 @@ class PastEvaluations:
     """Where the evaluations of a run stand when the engine starts.
 
     Attributes:
-        evaluated: Models evaluated so far.
-        count: See `evaluating.EvaluationSchedule`.
         pending_round: Round of the model to be evaluated before another round is decided.
         opinions: Last opinion of each client that had one.
-        volunteers: Clients of the last evaluation; None before it.
         trained: Agents whose updates are in the model of `pending_round`.
     """
 
-    evaluated: int = 0
-    count: int = 0
+    evaluated: int = 0  # models evaluated so far
+    count: int = 0  # see `evaluating.EvaluationSchedule`
     pending_round: int | None = None
     opinions: dict[int, float] = field(default_factory=dict)
-    volunteers: frozenset[int] | None = None
+    volunteers: frozenset[int] | None = None  # clients of the last evaluation; None before it
     trained: frozenset[str] = frozenset()
 
 
@@ -109,20 +100,16 @@ class Progress:
     """Where a run stands when the engine starts.
 
     Attributes:
-        next_round: Number of the next round; none before it is open.
-        model_size: Its bytes; the same for every model of the run.
-        model_round: The round after which it was merged; 0 for the one the run begins with.
-        windows: Edge models that were settled and not merged.
         open_at: No round begins before, by the clock of the engine's `now`: a former process
             began the last one so recently.
     """
 
-    next_round: int
+    next_round: int  # number of the next round; none before it is open
     rounds_done: int
     spent_micro: int
     model: str
-    model_size: int
-    model_round: int = 0
-    windows: tuple[Window, ...] = ()
+    model_size: int  # its bytes; the same for every model of the run
+    model_round: int = 0  # the round after which it was merged; 0 for the one the run begins with
+    windows: tuple[Window, ...] = ()  # edge models that were settled and not merged
     evaluations: PastEvaluations = NO_EVALUATIONS
     open_at: float = 0.0

@@ -40,14 +40,12 @@ class ModelEvaluation:
     """One call for opinions, or for volunteers, and its result; see `effects.BookEvaluation`.
 
     Attributes:
-        mode: ``report`` or ``peers``.
         scores, samples, epsilons: Of each opinion, by agent id; see `EvaluationQueries.answered`.
-        volunteers: Agent ids.
     """
 
     round: int
     slot: int
-    mode: str
+    mode: str  # ``report`` or ``peers``
     digest: str
     metric: str
     asked: int
@@ -58,7 +56,7 @@ class ModelEvaluation:
     scores: Mapping[str, float] = field(default_factory=dict)
     samples: Mapping[str, int] = field(default_factory=dict)
     epsilons: Mapping[str, float] = field(default_factory=dict)
-    volunteers: tuple[str, ...] = ()
+    volunteers: tuple[str, ...] = ()  # agent ids
 
     @property
     def least(self) -> float | None:

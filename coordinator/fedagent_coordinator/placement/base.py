@@ -29,18 +29,14 @@ class PlacementView:
     """One round as a placement policy sees it. Edge indices are run-wide and only grow.
 
     Attributes:
-        round: From 1.
-        edge_live: bool[M], the edge answers.
-        edge_rent: int64[M], micro-credits for aggregating this round.
-        budget_micro: What is left for rent in the whole run.
         edge_transfer_s: float64[M], expected seconds to move the models to and from each
             edge, NaN where unknown; None if it is not estimated.
     """
 
-    round: int
-    edge_live: npt.NDArray[np.bool_]
-    edge_rent: npt.NDArray[np.int64]
-    budget_micro: int
+    round: int  # from 1
+    edge_live: npt.NDArray[np.bool_]  # bool[M], the edge answers
+    edge_rent: npt.NDArray[np.int64]  # int64[M], micro-credits for aggregating this round
+    budget_micro: int  # what is left for rent in the whole run
     edge_transfer_s: npt.NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:

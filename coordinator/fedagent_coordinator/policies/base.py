@@ -65,17 +65,11 @@ class Bound(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Truth:
-    """What only a testbed or a replay can know of a round's pairs, for oracles.
+    """What only a testbed or a replay can know of a round's pairs, for oracles."""
 
-    Attributes:
-        arrives: bool[P], X of every pair if it were ordered now (hindsight).
-        chance: float64[P], probability of X given all that is known before the order.
-        tau_s: float64[P], expected exchange time given the same.
-    """
-
-    arrives: BoolArray
-    chance: FloatArray
-    tau_s: FloatArray
+    arrives: BoolArray  # bool[P], X of every pair if it were ordered now (hindsight)
+    chance: FloatArray  # float64[P], probability of X given all that is known before the order
+    tau_s: FloatArray  # float64[P], expected exchange time given the same
 
     def take(self, pairs: npt.NDArray[np.generic]) -> "Truth":
         """Return the truth of these pairs only (a mask or indices)."""
@@ -89,34 +83,26 @@ class RoundView:
     """One round as a policy sees it.
 
     Attributes:
-        round: From 1.
         pair_client, pair_edge: int32[P], the two ends of each visible pair.
-        pair_features: float32[P, F]; NaN where an agent did not report.
-        client_price: int64[N], micro-credits for one round.
-        client_available: bool[N].
-        edge_budget: int64[M], micro-credits for this round.
-        deadline_s: Updates that take longer are late; infinite if unknown.
-        model_bytes: Size of the model that goes each way; 0 if unknown.
         opinions: float64[N], each client's last opinion, NaN where none; or None.
-        truth: What oracles know; None in a live run.
         volunteers: bool[N], clients that have volunteered for this round; or None.
 
     Raises:
         InvalidViewError: Shapes, dtypes or ranges contradict each other.
     """
 
-    round: int
+    round: int  # from 1
     pair_client: IndexArray
     pair_edge: IndexArray
-    pair_features: npt.NDArray[np.float32]
+    pair_features: npt.NDArray[np.float32]  # float32[P, F]; NaN where an agent did not report
     feature_names: tuple[str, ...]
-    client_price: IntArray
-    client_available: BoolArray
-    edge_budget: IntArray
-    deadline_s: float = math.inf
-    model_bytes: int = 0
+    client_price: IntArray  # int64[N], micro-credits for one round
+    client_available: BoolArray  # bool[N]
+    edge_budget: IntArray  # int64[M], micro-credits for this round
+    deadline_s: float = math.inf  # updates that take longer are late; infinite if unknown
+    model_bytes: int = 0  # size of the model that goes each way; 0 if unknown
     opinions: FloatArray | None = None
-    truth: Truth | None = None
+    truth: Truth | None = None  # what oracles know; None in a live run
     volunteers: BoolArray | None = None
 
     def __post_init__(self) -> None:
@@ -208,19 +194,12 @@ class RoundView:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Selection:
-    """What a policy decided, and why.
+    """What a policy decided, and why."""
 
-    Attributes:
-        pairs: int64[S], chosen pairs of the view, in the policy's order.
-        scores: float64[P], what the policy ranked every pair by; NaN if unranked.
-        bound: int8[P], the `Bound` of every pair.
-        notes: Named numbers that explain the choice, e.g. ``explore`` 1.0.
-    """
-
-    pairs: IntArray
-    scores: FloatArray
-    bound: npt.NDArray[np.int8]
-    notes: Mapping[str, float]
+    pairs: IntArray  # int64[S], chosen pairs of the view, in the policy's order
+    scores: FloatArray  # float64[P], what the policy ranked every pair by; NaN if unranked
+    bound: npt.NDArray[np.int8]  # int8[P], the `Bound` of every pair
+    notes: Mapping[str, float]  # named numbers that explain the choice, e.g. ``explore`` 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -228,47 +207,35 @@ class Feedback:
     """How the ordered pairs of a round ended; rows follow `pairs`.
 
     Attributes:
-        view: What the policy had seen.
-        pairs: int64[S], pairs of the view that were ordered and played.
-        X: bool[S], a valid update arrived before the deadline.
-        used: bool[S], it is part of an aggregate.
-        tau_s: float64[S], order to whole valid update; the time waited if censored.
         dt_s, lc_s, ut_s: float64[S], download, computation, upload; NaN if unknown.
-        censored: bool[S], nothing arrived before the round was given up.
-        void: bool[S], not paid: no valid update, or the edge failed. X is False.
-        arrivals: int64[S], samples that came in on the stream during the round.
-        num_samples: int64[S], samples the update was trained on.
-        seconds_per_iteration: float64[S]; NaN if unknown.
         opinions: float64[N], opinions of this round's model, NaN where none; or None.
         psi: Cost observed at the edge that aggregated (ALGORITHMS section 7), or None.
-        steps: int64[S], arrival steps of the training, 0 if unknown; or None.
         iterations: int64[S], local iterations of a step, 0 if unknown; or None.
         train_s: float64[S], computation of the learning alone, NaN if unknown; or None.
-        rent_micro: What the edge that aggregated was paid.
 
     Raises:
         InvalidViewError: Shapes, dtypes or ranges contradict each other.
     """
 
-    view: RoundView
-    pairs: IntArray
-    X: BoolArray
-    used: BoolArray
-    tau_s: FloatArray
+    view: RoundView  # what the policy had seen
+    pairs: IntArray  # int64[S], pairs of the view that were ordered and played
+    X: BoolArray  # bool[S], a valid update arrived before the deadline
+    used: BoolArray  # bool[S], it is part of an aggregate
+    tau_s: FloatArray  # float64[S], order to whole valid update; the time waited if censored
     dt_s: FloatArray
     lc_s: FloatArray
     ut_s: FloatArray
-    censored: BoolArray
-    void: BoolArray
-    arrivals: IntArray
-    num_samples: IntArray
-    seconds_per_iteration: FloatArray
+    censored: BoolArray  # bool[S], nothing arrived before the round was given up
+    void: BoolArray  # bool[S], not paid: no valid update, or the edge failed. X is False
+    arrivals: IntArray  # int64[S], samples that came in on the stream during the round
+    num_samples: IntArray  # int64[S], samples the update was trained on
+    seconds_per_iteration: FloatArray  # float64[S]; NaN if unknown
     opinions: FloatArray | None = None
     psi: float | None = None
-    steps: IntArray | None = None
+    steps: IntArray | None = None  # int64[S], arrival steps of the training, 0 if unknown; or None
     iterations: IntArray | None = None
     train_s: FloatArray | None = None
-    rent_micro: int = 0
+    rent_micro: int = 0  # what the edge that aggregated was paid
 
     def __post_init__(self) -> None:
         s = (len(self.pairs),)

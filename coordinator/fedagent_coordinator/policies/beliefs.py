@@ -31,7 +31,6 @@ class Wiring:
 
     Attributes:
         source, target: int64[2E].
-        coupling: float64[2E], 2 w - 1.
         contraction: The largest sum of |2 w - 1| over a client's neighbours but one;
             below 1 the messages converge, and to one fixed point.
     """
@@ -39,24 +38,18 @@ class Wiring:
     nodes: int
     source: IntArray
     target: IntArray
-    coupling: FloatArray
+    coupling: FloatArray  # float64[2E], 2 w - 1
     contraction: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BeliefResult:
-    """What the messages ended in.
+    """What the messages ended in."""
 
-    Attributes:
-        belief: float64[N], marginal of state 1, in [0, 1].
-        residual: The largest change of a message's log ratio in the last sweep.
-        contraction: See `Wiring`.
-    """
-
-    belief: FloatArray
+    belief: FloatArray  # float64[N], marginal of state 1, in [0, 1]
     sweeps: int
-    residual: float
-    contraction: float
+    residual: float  # the largest change of a message's log ratio in the last sweep
+    contraction: float  # see `Wiring`
 
 
 def wire(graph: Graph, agreement: FloatArray | None = None, *, local: bool = False) -> Wiring:

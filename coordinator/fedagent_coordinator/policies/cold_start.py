@@ -112,15 +112,10 @@ class ColdStart(ArrayState):
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Exact scores of N clients: whole numbers on a common scale.
+    """Exact scores of N clients: whole numbers on a common scale."""
 
-    Attributes:
-        level: int64[N], each client's place among the distinct scores, 0 the highest.
-        values: object[V], the distinct scores times `scale`, decreasing.
-    """
-
-    level: IntArray
-    values: ExactArray
+    level: IntArray  # int64[N], each client's place among the distinct scores, 0 the highest
+    values: ExactArray  # object[V], the distinct scores times `scale`, decreasing
     scale: int
 
     @cached_property

@@ -50,21 +50,16 @@ class _Blocks:
     """R runs of b consecutive clients each; the last one may be padded.
 
     Attributes:
-        start: int64[R], clients before the block.
-        delay: float64[R, b], V tau, increasing; inf in the padding.
-        z: float64[R, b], queues; in the padding so small that they never count.
         least: float64[R, b], the b least of the k largest queues before the block,
             filled up with values larger than any.
-        before: float64[R], sum of the k largest queues before the block.
-        after: float64[R], the same behind the block.
     """
 
-    start: IntArray
-    delay: FloatArray
-    z: FloatArray
+    start: IntArray  # int64[R], clients before the block
+    delay: FloatArray  # float64[R, b], V tau, increasing; inf in the padding
+    z: FloatArray  # float64[R, b], queues; in the padding so small that they never count
     least: FloatArray
-    before: FloatArray
-    after: FloatArray
+    before: FloatArray  # float64[R], sum of the k largest queues before the block
+    after: FloatArray  # float64[R], the same behind the block
 
     def halved(self, best: float) -> tuple["_Blocks", FloatArray]:
         half = self.z.shape[1] // 2

@@ -25,13 +25,12 @@ class Graph:
 
     Attributes:
         left, right: int64[E], the ends of each edge, left < right, no edge twice.
-        distance: float64[E], km (or any unit; only ratios matter).
     """
 
     nodes: int
     left: IntArray
     right: IntArray
-    distance: FloatArray
+    distance: FloatArray  # float64[E], km (or any unit; only ratios matter)
 
 
 def within_radius(name: str, places: FloatArray, radius_km: float) -> Graph:

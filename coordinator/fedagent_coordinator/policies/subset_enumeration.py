@@ -35,17 +35,14 @@ class RankedClients:
     """The clients that can be chosen, best first.
 
     Attributes:
-        clients: int64[n], by (-exact score, index).
         gone: int64[N - n], ranks of absent clients, ascending; a client's rank is
             where it stands if everybody is there.
-        level: int64[N], which of `values` is each client's score.
-        values: object[V], the distinct exact scores, decreasing.
     """
 
-    clients: IntArray
+    clients: IntArray  # int64[n], by (-exact score, index)
     gone: IntArray
-    level: IntArray
-    values: ExactArray
+    level: IntArray  # int64[N], which of `values` is each client's score
+    values: ExactArray  # object[V], the distinct exact scores, decreasing
 
     @classmethod
     def of(
@@ -68,19 +65,12 @@ class RankedClients:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """Subsets that were played, and their exact sums.
+    """Subsets that were played, and their exact sums."""
 
-    Attributes:
-        members: int32[A, K], ascending clients of each subset.
-        ranks: int32[A or more, K], ascending ranks of each subset's clients.
-        totals: object[A], exact sum of their scores.
-        keys: Key of each subset (`keys_of`).
-    """
-
-    members: IndexArray
-    ranks: IndexArray
-    totals: ExactArray
-    keys: Collection[bytes]
+    members: IndexArray  # int32[A, K], ascending clients of each subset
+    ranks: IndexArray  # int32[A or more, K], ascending ranks of each subset's clients
+    totals: ExactArray  # object[A], exact sum of their scores
+    keys: Collection[bytes]  # key of each subset (`keys_of`)
 
     @classmethod
     def of(
@@ -106,15 +96,10 @@ class Played:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Moves:
-    """How subsets become their children: one member each steps one place to the right.
+    """How subsets become their children: one member each steps one place to the right."""
 
-    Attributes:
-        source: int64[C], rows of the parents.
-        leave: int64[C], from which place a member steps.
-    """
-
-    source: IntArray
-    leave: IntArray
+    source: IntArray  # int64[C], rows of the parents
+    leave: IntArray  # int64[C], from which place a member steps
     totals: ExactArray
 
     def take(self, rows: BoolArray) -> "_Moves":

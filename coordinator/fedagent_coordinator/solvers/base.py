@@ -25,17 +25,14 @@ class AssignmentProblem:
     """One instance; rows are pairs, ties are broken by their order.
 
     Attributes:
-        value: float64[P], finite; a pair with value <= 0 is never chosen.
-        cost: int64[P], micro-credits, >= 0.
         client, edge: int32[P].
-        budget: int64[M], micro-credits.
     """
 
-    value: FloatArray
-    cost: IntArray
+    value: FloatArray  # float64[P], finite; a pair with value <= 0 is never chosen
+    cost: IntArray  # int64[P], micro-credits, >= 0
     client: IndexArray
     edge: IndexArray
-    budget: IntArray
+    budget: IntArray  # int64[M], micro-credits
 
     def __post_init__(self) -> None:
         if {len(self.value), len(self.cost), len(self.client)} != {len(self.edge)}:

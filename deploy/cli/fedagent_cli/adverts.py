@@ -19,14 +19,10 @@ ROLES: tuple[Role, ...] = ("coordinator", "edge")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One role that is announced, and where it can be reached.
-
-    Attributes:
-        refused: Why an address cannot be reached, by address; empty words if it can.
-    """
+    """One role that is announced, and where it can be reached."""
 
     advert: Advert
-    refused: dict[str, str]
+    refused: dict[str, str]  # why an address cannot be reached, by address; empty words if it can
 
     @property
     def name(self) -> str:

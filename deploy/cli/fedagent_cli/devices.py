@@ -23,23 +23,15 @@ NO_CLIENT = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenDevice(DeviceRow):
-    """One agent of a run as a person sees it.
+    """One agent of a run as a person sees it."""
 
-    Attributes:
-        online: It has a session with an edge; None if unknown.
-        last_seen_ms: Wall clock, now for one that is online; None if unknown.
-        edges: Ids of the edges where it has a session.
-        reason: Why it does not take part; empty if it does.
-        note: What is to be known of its samples, though it takes part.
-    """
-
-    online: bool | None = None
-    last_seen_ms: int | None = None
-    edges: tuple[str, ...] = ()
+    online: bool | None = None  # it has a session with an edge; None if unknown
+    last_seen_ms: int | None = None  # wall clock, now for one that is online; None if unknown
+    edges: tuple[str, ...] = ()  # ids of the edges where it has a session
     address: str = ""
     software: str = ""
-    reason: str = ""
-    note: str = ""
+    reason: str = ""  # why it does not take part; empty if it does
+    note: str = ""  # what is to be known of its samples, though it takes part
 
     def record(self) -> dict[str, object]:
         """Return it for programs."""

@@ -25,19 +25,15 @@ class Service:
     """A role as a service.
 
     Attributes:
-        program: One file, or an interpreter and its arguments.
-        reads: Files that the program is made of.
-        user: None for one that systemd makes up for it.
-        data_dir: Instead of the one below ``/var/lib``; needs a user.
         files: Files of root that it reads, by the name of their option: ``tls-ca`` and so on.
     """
 
     role: str
-    program: Sequence[str]
-    reads: Sequence[Path]
+    program: Sequence[str]  # one file, or an interpreter and its arguments
+    reads: Sequence[Path]  # files that the program is made of
     config: Path
-    user: str | None = None
-    data_dir: Path | None = None
+    user: str | None = None  # none for one that systemd makes up for it
+    data_dir: Path | None = None  # instead of the one below ``/var/lib``; needs a user
     files: Mapping[str, Path] = field(default_factory=dict)
 
     @property

@@ -31,11 +31,10 @@ class Pipes:
     round has left in a pipe is not waited for: nobody wants it any more.
 
     Attributes:
-        air: None where links take no time.
         names: What the surroundings call an agent, by its id.
     """
 
-    air: Air | None
+    air: Air | None  # none where links take no time
     names: Mapping[str, str] = field(default_factory=dict)
     _until: dict[tuple[str, str, bool], float] = field(default_factory=dict)
     _whole: dict[str, int] = field(default_factory=dict)

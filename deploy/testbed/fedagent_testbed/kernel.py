@@ -66,7 +66,6 @@ class Network:
     Attributes:
         deliver: How each member takes what arrives, alive or not.
         defer: How each member does something a moment later.
-        down: Brokers that carry nothing.
         heard: Takes member@broker and topic of everything that arrives.
     """
 
@@ -75,7 +74,7 @@ class Network:
     faults: Faults = Faults()
     deliver: dict[str, Receive] = field(default_factory=dict)
     defer: dict[str, Callable[[Callable[[], None]], None]] = field(default_factory=dict)
-    down: set[str] = field(default_factory=set)
+    down: set[str] = field(default_factory=set)  # brokers that carry nothing
     heard: Callable[[str, str], None] | None = None
     _members: dict[str, dict[str, None]] = field(default_factory=dict)
     _topics: dict[tuple[str, str], dict[str, None]] = field(default_factory=dict)

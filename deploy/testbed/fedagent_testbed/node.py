@@ -59,14 +59,13 @@ class Node(ABC):
     Attributes:
         incoming: What comes in, by the broker that it is connected to.
         kill_at: Crash points to die at, each once: name to the number of its visit.
-        stay_down_s: How long it is gone after a kill.
     """
 
     network: Network
     id: str
     directory: Path
     kill_at: dict[str, int] = field(default_factory=dict)
-    stay_down_s: float = RESTART_S
+    stay_down_s: float = RESTART_S  # how long it is gone after a kill
     restarts: int = 0
     alive: bool = False
     incoming: dict[str, Direction] = field(init=False)

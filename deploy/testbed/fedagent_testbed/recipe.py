@@ -30,8 +30,7 @@ class Radio(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The channel of ALGORITHMS section 6; ranges are drawn anew in every round."""
 
     power_dbm: Annotated[float, Meta(ge=-30, le=60)] = 23.0
-    noise_dbm_hz: NoiseDensity = -166.0
-    """Noise density N0."""
+    noise_dbm_hz: NoiseDensity = -166.0  # noise density N0
     path_loss_db: Annotated[float, Meta(ge=0, le=250)] = 128.1
     path_loss_slope_db: Annotated[float, Meta(ge=0, le=100)] = 37.6
     shadowing_db: Annotated[float, Meta(ge=0, le=30)] = 0.0
@@ -45,10 +44,8 @@ class Work(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     download_mbit: Positive = 0.18
     upload_mbit: Positive = 0.18
-    work: Positive = 2.41
-    """Computation q; it takes q / y seconds."""
-    compute: tuple[PerCompute, PerCompute] = (2.0, 4.0)
-    """Range of y, drawn per client and round."""
+    work: Positive = 2.41  # computation q; it takes q / y seconds
+    compute: tuple[PerCompute, PerCompute] = (2.0, 4.0)  # range of y, drawn per client and round
     price: tuple[PerCompute, PerCompute] = (0.5, 2.0)
     """Range of the price per unit of y, fixed per client."""
 
@@ -68,8 +65,7 @@ class Traces(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     links: str = "net/hsdpa_norway_3g.tar.gz"
     rtt: str = ""
-    round_s: Positive = 10.0
-    """Seconds of trace between two rounds."""
+    round_s: Positive = 10.0  # seconds of trace between two rounds
 
 
 class VisibleEdges(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,14 +83,11 @@ class Budget(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Rounds(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The limits of `fedagent_task.round_rule`, and how many rounds."""
 
-    count: Count = 1000
-    """T."""
+    count: Count = 1000  # T
     deadline_s: Positive = 3.0
     max_wait_s: Positive = 6.0
-    min_updates: Count = 1
-    """Z."""
-    merge_every: Count = 5
-    """T_ES."""
+    min_updates: Count = 1  # Z
+    merge_every: Count = 5  # T_ES
 
 
 class Churn(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -148,32 +141,24 @@ class Streaming(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Data that arrive while a model is learnt, and edges that are rented for rounds."""
 
     dataset: Literal["", "digits", "a9a", "ml-100k", "sparse", "fashion-mnist", "weather"] = ""
-    model: dict[str, object] = {}
-    """Keys of a run's recipe, section `model`, over the dataset's own."""
-    learner: dict[str, object] = {}
-    """Keys of a run's recipe, section `learner`."""
-    steps: Annotated[int, Meta(ge=1, le=100_000)] = 50
-    """|M_t|, arrival steps of a round."""
-    arrivals: Positive = 2.0
-    """Mean number of samples that come to a device in a step."""
+    model: dict[str, object] = {}  # keys of a run's recipe, section `model`, over the dataset's own
+    learner: dict[str, object] = {}  # keys of a run's recipe, section `learner`
+    steps: Annotated[int, Meta(ge=1, le=100_000)] = 50  # |M_t|, arrival steps of a round
+    arrivals: Positive = 2.0  # mean number of samples that come to a device in a step
     acceleration: Positive = 1.0
     swing: Annotated[float, Meta(ge=0, lt=1)] = 0.5
     """The arrivals' rate swings by this share, up and down."""
     swing_rounds: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
     skew: Annotated[float, Meta(ge=0, le=5)] = 0.5
     """Standard deviation of the logarithm of the devices' rates."""
-    round_s: Positive = 20.0
-    """Seconds between two rounds, in which links move on by their traces."""
-    iteration_s: Positive = 2.2e-4
-    """Seconds that the median device takes for one sample."""
+    round_s: Positive = 20.0  # seconds between two rounds, in which links move on by their traces
+    iteration_s: Positive = 2.2e-4  # seconds that the median device takes for one sample
     slowdown: Positive = 1.0
     unrest: Annotated[float, Meta(ge=0, le=2)] = 0.2
     """Standard deviation of the logarithm of a device's speed over rounds."""
-    aggregation_s: Range = (0.001, 0.01)
-    """Range of an edge's seconds per model, fixed by the seed."""
+    aggregation_s: Range = (0.001, 0.01)  # range of an edge's seconds per model, fixed by the seed
     model_scale: Positive = 1.0
-    budget: Positive = 100.0
-    """B, credits for rent in the whole run; a credit is the normal price."""
+    budget: Positive = 100.0  # B, credits for rent in the whole run; a credit is the normal price
     bandwidth_kbs: Range = (155.0, 3939.0)
     rtt_ms: Range = (81.0, 1413.0)
     rent: Range = (0.1045, 13.2)
@@ -183,10 +168,8 @@ class Streaming(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
     rtt: str = "net/seattle_rtt.npz"
     prices: str = "price/ec2_spot_us-east-1_2015.csv.gz"
     devices: str = "device/ai_benchmark_2020.json.gz"
-    load_limit_s: Positive = 1.3
-    """pi, against which the report holds the rounds' peaks."""
-    enforce: bool = True
-    """Devices stop at it, as live ones do; else only the control heeds it."""
+    load_limit_s: Positive = 1.3  # pi, against which the report holds the rounds' peaks
+    enforce: bool = True  # devices stop at it, as live ones do; else only the control heeds it
     evaluate_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 5
     test_samples: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
     prequential: bool = False

@@ -59,27 +59,17 @@ METRIC, SAMPLES = "seeded", 100
 
 @dataclass(kw_only=True)
 class AgentNode(Node):
-    """A device that sees some edges; its task's learner must be ``none``.
+    """A device that sees some edges; its task's learner must be ``none``."""
 
-    Attributes:
-        name: What people, and the surroundings, call it.
-        slow_s: How long a training takes.
-        pipes: Its links; without surroundings price and training are always the same.
-        iteration_s: What it reports for an iteration; 0 where it reports nothing.
-        arrivals: Samples that it reports for a round.
-        think: Its opinion of a model, by its digest.
-        away: What it sends and what is sent to it gets lost.
-    """
-
-    name: str
+    name: str  # what people, and the surroundings, call it
     identity: Identity
     edges: tuple[str, ...]
-    slow_s: float
-    pipes: Pipes
-    iteration_s: float
-    arrivals: int
-    think: Callable[[str], ProtectedScore]
-    away: bool = False
+    slow_s: float  # how long a training takes
+    pipes: Pipes  # its links; without surroundings price and training are always the same
+    iteration_s: float  # what it reports for an iteration; 0 where it reports nothing
+    arrivals: int  # samples that it reports for a round
+    think: Callable[[str], ProtectedScore]  # its opinion of a model, by its digest
+    away: bool = False  # what it sends and what is sent to it gets lost
 
     def _links(self) -> dict[str, Direction]:
         return {lan(edge): Direction.EDGE_TO_AGENT for edge in self.edges}
@@ -268,7 +258,6 @@ class CoordinatorNode(Node):
     """The coordinator with a broker of its own.
 
     Attributes:
-        done: Why the run ended, once it has.
         opening: By the number of a round, how many seconds later the edges hear that it opens.
     """
 
@@ -276,7 +265,7 @@ class CoordinatorNode(Node):
     wait_edges: int
     wait_agents: int
     opening: Callable[[int], float]
-    done: str = ""
+    done: str = ""  # why the run ended, once it has
     more_rounds: int = 0
 
     def _links(self) -> dict[str, Direction]:

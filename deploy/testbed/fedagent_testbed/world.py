@@ -36,22 +36,18 @@ class Ending:
     """How a run ended.
 
     Attributes:
-        reason: Empty if it did not end in time.
-        balanced: Whether the ledger adds up, with its hash chain and high-water mark.
-        settled_reports: Number and state of every round.
-        paid: (round, agent) of every outcome that was settled.
         rents: (round, edge, micro-credits) of every rent that was settled.
         controls: Of each round that is done: iterations ordered, edge rented, rent paid, and
             what iteration control went by.
         evaluated: (round, answers) of every call for opinions, or for volunteers.
     """
 
-    reason: str
+    reason: str  # empty if it did not end in time
     rounds_done: int
-    balanced: bool
+    balanced: bool  # whether the ledger adds up, with its hash chain and high-water mark
     problems: tuple[str, ...]
-    settled_reports: tuple[tuple[int, str], ...]
-    paid: tuple[tuple[int, str], ...]
+    settled_reports: tuple[tuple[int, str], ...]  # number and state of every round
+    paid: tuple[tuple[int, str], ...]  # (round, agent) of every outcome that was settled
     spent_micro: int
     rents: tuple[tuple[int, str, int], ...] = ()
     controls: tuple[Control, ...] = ()

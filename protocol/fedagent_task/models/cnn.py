@@ -22,18 +22,12 @@ Places = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the way back needs of one convolution.
+    """What the way back needs of one convolution."""
 
-    Attributes:
-        columns: The window under each output, [n * rows * columns, in * 25].
-        places: Which of the four was largest, [n, rows/2, columns/2, out].
-        size: Rows and columns before pooling.
-    """
-
-    columns: Floats
-    places: Places
+    columns: Floats  # the window under each output, [n * rows * columns, in * 25]
+    places: Places  # which of the four was largest, [n, rows/2, columns/2, out]
     output: Floats
-    size: tuple[int, int]
+    size: tuple[int, int]  # rows and columns before pooling
 
 
 @dataclass(frozen=True)

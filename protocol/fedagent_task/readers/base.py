@@ -24,13 +24,11 @@ class Dataset:
     """Samples as they are in the file, before any scaling.
 
     Attributes:
-        x: Features [n, features] in the file's own dtype.
-        y: Labels [n]: int64 where all are whole numbers, else float64.
         times: When each sample was recorded, seconds, float64 [n]; None where that is not said.
     """
 
-    x: Raw
-    y: Labels
+    x: Raw  # features [n, features] in the file's own dtype
+    y: Labels  # labels [n]: int64 where all are whole numbers, else float64
     times: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:

@@ -20,24 +20,16 @@ DECAY = 3.7
 
 @dataclass(slots=True)
 class _Neighbour:
-    """What is known of a neighbour; distance, coupling and silence outlast a slot.
-
-    Attributes:
-        coupling: 2 w - 1; 0 before its first message.
-        received: Its message to this client, a log ratio.
-        message: This client's message to it as it should be now.
-        sent: The newest message that was sent to it, in state number `seq`.
-        sweeps: New messages that were sent to it.
-    """
+    """What is known of a neighbour; distance, coupling and silence outlast a slot."""
 
     distance: float
-    coupling: float = 0.0
+    coupling: float = 0.0  # 2 w - 1; 0 before its first message
     silent: bool = False
-    received: float = 0.0
-    message: float = 0.0
-    sent: float = 0.0
+    received: float = 0.0  # its message to this client, a log ratio
+    message: float = 0.0  # this client's message to it as it should be now
+    sent: float = 0.0  # the newest message that was sent to it, in state number `seq`
     seq: int = 0
-    sweeps: int = 0
+    sweeps: int = 0  # new messages that were sent to it
     heard: bool = False
     confirmed: bool = False
 

@@ -29,28 +29,18 @@ class Delivery(Enum):
 
 @dataclass(slots=True)
 class PeerChannel:
-    """The state of one neighbour; times are seconds.
-
-    Attributes:
-        seq: Number of the newest state sent; at first `PER_INCARNATION` times the incarnation.
-        acked: Largest own number that the neighbour has had.
-        taken: Largest number of the neighbour's that was taken.
-        send_at: When a state that was not sent yet is to go out; inf: there is none.
-        dropped: It owed an answer for too long, in this slot or the one before.
-        restarted: Its last envelope was the first of a new incarnation.
-        rtt_s: From a state to its acknowledgement, smoothed; 0 until measured.
-    """
+    """The state of one neighbour; times are seconds."""
 
     settings: SlotSettings
     begun: float
-    seq: int
-    dropped: bool = False
-    rtt_s: float = 0.0
-    acked: int = field(init=False)
-    taken: int = 0
+    seq: int  # number of the newest state sent; at first `PER_INCARNATION` times the incarnation
+    dropped: bool = False  # it owed an answer for too long, in this slot or the one before
+    rtt_s: float = 0.0  # from a state to its acknowledgement, smoothed; 0 until measured
+    acked: int = field(init=False)  # largest own number that the neighbour has had
+    taken: int = 0  # largest number of the neighbour's that was taken
     sent: int = 0
-    restarted: bool = False
-    send_at: float = _NEVER
+    restarted: bool = False  # its last envelope was the first of a new incarnation
+    send_at: float = _NEVER  # when a state that was not sent yet is to go out; inf: there is none
     _first_sent_at: float = 0.0
     _sent_at: float = -_NEVER
     _repeat_at: float = _NEVER

@@ -38,18 +38,12 @@ NOTHING: Facts = frozenset()
 
 @dataclass(slots=True)
 class _Neighbour:
-    """What a neighbour has.
+    """What a neighbour has."""
 
-    Attributes:
-        has: Facts that it has sent or acknowledged.
-        flight: Facts in the newest state to it, which is number `seq`.
-        states: How many new states it was sent.
-    """
-
-    has: Facts = NOTHING
-    flight: Facts = NOTHING
+    has: Facts = NOTHING  # facts that it has sent or acknowledged
+    flight: Facts = NOTHING  # facts in the newest state to it, which is number `seq`
     seq: int = 0
-    states: int = 0
+    states: int = 0  # how many new states it was sent
     heard: bool = False
     silent: bool = False
 

@@ -11,13 +11,11 @@ class ArmStats:
 
     Attributes:
         mean: Mean opinion over the slots in which it trained; None before any opinion.
-        pulls: Pi.
-        slot: The newest slot that is in them.
     """
 
     mean: float | None = None
-    pulls: int = 0
-    slot: int = 0
+    pulls: int = 0  # pi
+    slot: int = 0  # the newest slot that is in them
 
     def after(self, slot: int, opinion: float | None, *, trained: bool) -> "ArmStats":
         """Return the stats with the opinion at the start of `slot`; twice is as once."""
@@ -36,21 +34,15 @@ class SlotRecord:
     """One slot as this device has lived it."""
 
     run: str
-    round: int
-    """Of the model that was evaluated."""
-    slot: int
-    """t of the selection that follows from it."""
-    opinion: float | None
-    """In [0, 1]; None: it had none."""
+    round: int  # of the model that was evaluated
+    slot: int  # t of the selection that follows from it
+    opinion: float | None  # in [0, 1]; None: it had none
     trained: bool
     mean: float | None = None
     pulls: int = 0
-    belief: float | None = None
-    """Marginal of state 1, in [0, 1]; None until it was used."""
-    index: float | None = None
-    """Psi; None without an opinion, or before it was named."""
-    chosen: bool | None = None
-    """Whether it volunteered; None: undecided."""
+    belief: float | None = None  # marginal of state 1, in [0, 1]; None until it was used
+    index: float | None = None  # psi; None without an opinion, or before it was named
+    chosen: bool | None = None  # whether it volunteered; None: undecided
     best: tuple[str, ...] = ()
     agents: int = 0
     neighbours: int = 0
@@ -58,18 +50,14 @@ class SlotRecord:
     sweeps: int = 0
     """Most belief messages to one neighbour, repeats left out; `exchanges`: of gossip."""
     exchanges: int = 0
-    envelopes: int = 0
-    """Sent to neighbours, cards included; `bytes`: as they were sealed."""
+    envelopes: int = 0  # sent to neighbours, cards included; `bytes`: as they were sealed
     bytes: int = 0
-    seconds: float = 0.0
-    """To the decision; to the end of the slot where none was taken."""
+    seconds: float = 0.0  # to the decision; to the end of the slot where none was taken
 
 
 class StoreSlot(Write, frozen=True):
     """Store durably what this device knows of a slot; it is for its owner alone."""
 
-    incarnation: int
-    """The newest one; a later one must be larger, also after a restart."""
-    arm: ArmStats
-    """Of the record's run."""
+    incarnation: int  # the newest one; a later one must be larger, also after a restart
+    arm: ArmStats  # of the record's run
     record: SlotRecord

@@ -52,17 +52,14 @@ class PeerAccess:
     """What a device brings when neighbours are first needed.
 
     Attributes:
-        incarnation: Larger than every one before.
-        transport: Sealed with its keys of this start.
-        rng: Seeded; spreads repeats in time, nothing else.
         arms: As they survived the last process, by run.
         declared: Neighbours that its owner names, and how far they are in kilometres.
     """
 
     me: str
-    incarnation: int
-    transport: "PeerTransport"
-    rng: "Jitter"
+    incarnation: int  # larger than every one before
+    transport: "PeerTransport"  # sealed with its keys of this start
+    rng: "Jitter"  # seeded; spreads repeats in time, nothing else
     arms: Mapping[str, ArmStats] = field(default_factory=dict)
     declared: Mapping[str, float] = field(default_factory=dict)
 
@@ -76,20 +73,17 @@ class _Slot:
     """A call that this agent takes part in.
 
     Attributes:
-        ends: Edges that have called, and until when they listen.
         announce_at: When each is to be told that this agent volunteers.
-        started: Neighbours are known, and the exchange has begun.
-        rewired: How often neighbours have changed since.
     """
 
     call: OpinionCall
     task: PeersSpec
     opinion: float | None
     begun: float
-    ends: dict[str, float]
+    ends: dict[str, float]  # edges that have called, and until when they listen
     announce_at: dict[str, float] = field(default_factory=dict)
-    started: bool = False
-    rewired: int = 0
+    started: bool = False  # neighbours are known, and the exchange has begun
+    rewired: int = 0  # how often neighbours have changed since
     record: SlotRecord | None = None
 
     @property

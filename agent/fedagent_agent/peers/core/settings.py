@@ -25,8 +25,6 @@ class SlotSettings:
     """Bounds of one slot; docs/democratized.md (Bounds) has what each does.
 
     Attributes:
-        keep: K, how many train.
-        mu: Weight of exploration in the index.
         tolerance: Largest change of a log ratio that is not sent. Beliefs are then at most 2.5 x
             tolerance x degree away from the fixed point: each unsent change grows to at most
             tolerance / (1 - 0.9) per message, and the logistic function has slope 1/4.
@@ -34,8 +32,8 @@ class SlotSettings:
             that the other need not repeat what both have heard.
     """
 
-    keep: int = 5
-    mu: float = 0.01
+    keep: int = 5  # K, how many train
+    mu: float = 0.01  # weight of exploration in the index
     tolerance: float = 3e-3
     max_sweeps: int = 50
     quiet_s: float = 0.1

@@ -34,22 +34,18 @@ class AgentPlan:
     """One device of the demo.
 
     Attributes:
-        price: Credits it asks for a round.
-        slow_s: Extra seconds of training, beyond the deadline for the slow one.
-        kind: Of a client, where the demo has several kinds; empty otherwise.
         start, rate: Samples at once, and more per second; 0 leaves it to the stream.
-        held_out: A second stream that it only evaluates by; empty: it has none.
     """
 
     name: str
     labels: tuple[int, ...]
-    price: float
-    slow_s: float = 0.0
-    kind: str = ""
+    price: float  # credits it asks for a round
+    slow_s: float = 0.0  # extra seconds of training, beyond the deadline for the slow one
+    kind: str = ""  # of a client, where the demo has several kinds; empty otherwise
     start: int = 0
     rate: float = 0.0
     position_km: tuple[float, float] | None = None
-    held_out: str = ""
+    held_out: str = ""  # a second stream that it only evaluates by; empty: it has none
 
     @property
     def stream(self) -> str:
@@ -64,7 +60,6 @@ class Plan:
     """The fleet of a demo.
 
     Attributes:
-        budget: Credits that one edge may spend on devices in a round.
         rents: Credits that each edge asks for a round, in a placed run; 0 each otherwise.
         victim, slow: The agent that is killed half way, and the one that misses the deadline;
             empty when nobody can be spared.
@@ -72,7 +67,7 @@ class Plan:
 
     agents: tuple[AgentPlan, ...]
     edges: tuple[str, ...]
-    budget: float
+    budget: float  # credits that one edge may spend on devices in a round
     rents: tuple[float, ...]
     victim: str = ""
     slow: str = ""

@@ -27,21 +27,15 @@ QUEUE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What the demo was asked for.
-
-    Attributes:
-        sets: Recipe overrides, ``key.path=value``.
-        broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of a running broker.
-        directory: Data directories, logs and the report go here.
-    """
+    """What the demo was asked for."""
 
     recipe: Path
-    sets: tuple[str, ...]
+    sets: tuple[str, ...]  # recipe overrides, ``key.path=value``
     rounds: int
     policy: str | None
     seed: int
-    broker: str
-    directory: Path
+    broker: str  # ``auto``, ``embedded``, ``mosquitto``, or the URL of a running broker
+    directory: Path  # data directories, logs and the report go here
     max_wait_s: float
 
 

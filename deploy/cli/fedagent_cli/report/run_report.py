@@ -58,15 +58,13 @@ class ReportRound(RoundRow):
     """One settled round.
 
     Attributes:
-        edges: How it ended at each edge, by id.
         latency_s: Download, computation and upload of the slowest device, and the rest of the
             round at its edge; empty where no update came.
-        ended_s: From the run's first round to the end of this one; 0 if unknown.
     """
 
-    edges: Mapping[str, EdgeRow] = field(default_factory=dict)
+    edges: Mapping[str, EdgeRow] = field(default_factory=dict)  # how it ended at each edge, by id
     latency_s: tuple[float, ...] = ()
-    ended_s: float = 0.0
+    ended_s: float = 0.0  # from the run's first round to the end of this one; 0 if unknown
 
     def of(self, measure: Measure) -> float | None:
         """Return one figure; None if it was not measured."""
@@ -78,13 +76,11 @@ class ReportAgent(DeviceRow):
     """One agent over the whole run.
 
     Attributes:
-        kind: What it holds, where that is known.
-        outcomes: How often each status came.
         reasons: The same, with the reason behind a space.
     """
 
-    kind: str = ""
-    outcomes: Mapping[str, int] = field(default_factory=dict)
+    kind: str = ""  # what it holds, where that is known
+    outcomes: Mapping[str, int] = field(default_factory=dict)  # how often each status came
     reasons: Mapping[str, int] = field(default_factory=dict)
 
     def undelivered(self) -> str:

@@ -33,20 +33,18 @@ class StudyData:
     """Samples to learn from, and others for tests.
 
     Attributes:
-        x: float32[n, features] or sparse rows.
         shards: Indices of each device's samples by time, -1 where nothing came; None deals
             all samples to the devices at random.
-        unit: What 1 of `y` is, for errors of a regression.
     """
 
     name: str
-    x: npt.NDArray[np.float32] | Csr
+    x: npt.NDArray[np.float32] | Csr  # float32[n, features] or sparse rows
     y: FloatArray
     test_x: npt.NDArray[np.float32] | Csr
     test_y: FloatArray
     model: Mapping[str, object]
     shards: tuple[IntArray, ...] | None = None
-    unit: float = 1.0
+    unit: float = 1.0  # what 1 of `y` is, for errors of a regression
 
     @property
     def features(self) -> int:

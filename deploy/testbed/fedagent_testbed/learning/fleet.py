@@ -30,20 +30,16 @@ class FleetRound:
     """A round of training, a number a device: float64[N] each.
 
     Attributes:
-        iterations: Done, over all arrival steps.
-        looked_at: Samples looked at, counted each time.
         squares: Sum of squared errors of samples before they were learnt, in the label's
             unit; 0 where that is not asked for. `naive` is that of a model of zeros.
-        tested: How many samples these sums are of.
-        limited: 1 where the load limit stopped the device.
     """
 
-    iterations: FloatArray
-    looked_at: FloatArray
+    iterations: FloatArray  # done, over all arrival steps
+    looked_at: FloatArray  # samples looked at, counted each time
     squares: FloatArray
     naive: FloatArray
-    tested: FloatArray
-    limited: FloatArray
+    tested: FloatArray  # how many samples these sums are of
+    limited: FloatArray  # 1 where the load limit stopped the device
     arrivals: IntArray
     steps: int
 

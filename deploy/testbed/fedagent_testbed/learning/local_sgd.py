@@ -20,15 +20,11 @@ _HELD_OUT = 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shards:
-    """One part of every client's samples, client after client.
-
-    Attributes:
-        offsets: int64[N + 1]; client n holds rows ``offsets[n]:offsets[n + 1]``.
-    """
+    """One part of every client's samples, client after client."""
 
     x: Floats
     y: Indices
-    offsets: Indices
+    offsets: Indices  # int64[N + 1]; client n holds rows ``offsets[n]:offsets[n + 1]``
 
     @property
     def counts(self) -> Indices:
@@ -75,13 +71,11 @@ class Schedule:
     Attributes:
         place: int64[S, T, B], index of a sample within its client's part; the part's size
             where there is no sample.
-        weight: float32[S, T, B], 1 / (samples of the batch); 0 where there is none.
-        steps: int64[S].
     """
 
     place: Indices
-    weight: Floats
-    steps: Indices
+    weight: Floats  # float32[S, T, B], 1 / (samples of the batch); 0 where there is none
+    steps: Indices  # int64[S]
 
 
 def draw(

@@ -33,18 +33,12 @@ _BLOCK = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Updates:
-    """What some of a round's clients have learnt; a round is a stream of these.
-
-    Attributes:
-        edges: int64[C], the edge whose model each client started from.
-        samples: int64[C], samples that each client trains on.
-        deltas: float32[C, d], trained minus starting parameters.
-    """
+    """What some of a round's clients have learnt; a round is a stream of these."""
 
     clients: Indices
-    edges: Indices
-    samples: Indices
-    deltas: Floats
+    edges: Indices  # int64[C], the edge whose model each client started from
+    samples: Indices  # int64[C], samples that each client trains on
+    deltas: Floats  # float32[C, d], trained minus starting parameters
 
 
 def aggregate(start: Floats, updates: Iterable[Updates], weighting: Weighting) -> Floats:

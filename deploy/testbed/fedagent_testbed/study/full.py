@@ -49,18 +49,12 @@ _CHUNK_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FullRun:
-    """What a run of the whole federation left behind.
+    """What a run of the whole federation left behind."""
 
-    Attributes:
-        history: As of `play`; without accuracies.
-        outcomes: By the names of the agents in the study.
-        digest: Of all messages that arrived, with time, place and topic, in their order.
-    """
-
-    history: History
+    history: History  # as of `play`; without accuracies
     ending: Ending
-    outcomes: tuple[OutcomeRow, ...]
-    digest: str
+    outcomes: tuple[OutcomeRow, ...]  # by the names of the agents in the study
+    digest: str  # of all messages that arrived, with time, place and topic, in their order
 
 
 class StudyAir:

@@ -30,7 +30,6 @@ class History:
 
     Attributes:
         counts: int64[N], how often each client was selected.
-        exhausted: The budget of streams paid no more rent; else all rounds were played.
     """
 
     policy: str
@@ -38,7 +37,7 @@ class History:
     rows: list[Row] = field(default_factory=list)
     counts: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     first_loss: float = np.nan
-    exhausted: bool = False
+    exhausted: bool = False  # the budget of streams paid no more rent; else all rounds were played
 
     def __len__(self) -> int:
         return len(self.rows)

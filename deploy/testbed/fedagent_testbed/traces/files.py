@@ -46,16 +46,11 @@ class TraceError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The most that a reader takes from one file.
+    """The most that a reader takes from one file."""
 
-    Attributes:
-        unpacked_bytes: After gzip and tar.
-        rows: Rows or entries of the whole file, and numbers of an array.
-    """
-
-    unpacked_bytes: int = 256 * 1024**2
+    unpacked_bytes: int = 256 * 1024**2  # after gzip and tar
     members: int = 10_000
-    rows: int = 20_000_000
+    rows: int = 20_000_000  # rows or entries of the whole file, and numbers of an array
     line_bytes: int = 8192
 
 

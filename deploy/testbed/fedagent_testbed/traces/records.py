@@ -19,19 +19,14 @@ _ROUNDING = 4 * float(np.finfo(np.float64).eps)
 class RateTrace:
     """A link's rate over time, constant within each interval, repeated for ever.
 
-    Attributes:
-        times_s: float64[K+1], ends of the intervals: from 0, strictly increasing.
-        bps: float64[K], not all 0.
-        bits: float64[K+1], bits carried from 0 to each of `times_s`.
-
     Raises:
         TraceError: Columns are empty, contradict each other, or never carry a bit.
     """
 
     name: str = ""
-    times_s: FloatArray
-    bps: FloatArray
-    bits: FloatArray = field(init=False)
+    times_s: FloatArray  # float64[K+1], ends of the intervals: from 0, strictly increasing
+    bps: FloatArray  # float64[K], not all 0
+    bits: FloatArray = field(init=False)  # float64[K+1], bits carried from 0 to each of `times_s`
 
     def __post_init__(self) -> None:
         """Check the columns and integrate the rate."""
@@ -118,15 +113,10 @@ class RttMatrix:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriceTrace:
-    """The price of one rented machine over time; each price holds until the next.
+    """The price of one rented machine over time; each price holds until the next."""
 
-    Attributes:
-        times_s: float64[K], seconds since the earliest row of the whole file, rising.
-        price: float64[K], currency units an hour, > 0.
-    """
-
-    times_s: FloatArray
-    price: FloatArray
+    times_s: FloatArray  # float64[K], seconds since the earliest row of the whole file, rising
+    price: FloatArray  # float64[K], currency units an hour, > 0
 
     def price_at(self, t_s: npt.ArrayLike) -> FloatArray:
         """Return the prices at these instants; the first and last hold beyond the ends."""

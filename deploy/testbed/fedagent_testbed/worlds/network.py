@@ -29,21 +29,13 @@ _STREAM = 1 << 22
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamNetwork:
-    """Columns over T rounds, N devices and E edges.
+    """Columns over T rounds, N devices and E edges."""
 
-    Attributes:
-        rate_bps: float64[T, N, E], both ways.
-        rtt_s: float64[T, N, E].
-        rent_micro: int64[T, E], for one aggregation.
-        slowness: float64[T, N], seconds over those of the median device.
-        aggregation_s: float64[E], per model.
-    """
-
-    rate_bps: FloatArray
-    rtt_s: FloatArray
-    rent_micro: IntArray
-    slowness: FloatArray
-    aggregation_s: FloatArray
+    rate_bps: FloatArray  # float64[T, N, E], both ways
+    rtt_s: FloatArray  # float64[T, N, E]
+    rent_micro: IntArray  # int64[T, E], for one aggregation
+    slowness: FloatArray  # float64[T, N], seconds over those of the median device
+    aggregation_s: FloatArray  # float64[E], per model
 
     def transfer_s(self, model_bytes: float) -> FloatArray:
         """Return sum over devices of 2 w / b + a, float64[T, E] (ALGORITHMS section 7)."""
