@@ -23,8 +23,8 @@ from fedagent_protocol.tensors import (
     encode_tensors,
 )
 from fedagent_task import models
+from fedagent_task.aggregation import RunningMean
 from fedagent_task.features import expect_fit, expect_width, scaled
-from fedagent_task.mean import RunningMean
 from fedagent_task.measures import NO_DATASET
 from fedagent_task.metrics import Evaluation, evaluate
 from fedagent_task.models.base import densed

@@ -30,7 +30,7 @@ from fedagent_protocol.tensors import (
     tensor_at,
 )
 from fedagent_protocol.transfer import Layout
-from fedagent_task.mean import RunningMean
+from fedagent_task.aggregation import RunningMean
 
 from .config import EdgeConfig
 from .core.admission import check_content, locate_again

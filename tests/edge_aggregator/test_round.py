@@ -12,7 +12,7 @@ from fedagent_edge.core.admission import Verdict
 from fedagent_edge.core.effects import UpdateRecord
 from fedagent_edge.core.round import HANDOVER_S, EdgeRound, Stage
 from fedagent_protocol import messages as m
-from fedagent_task.round_rule import RoundRule
+from fedagent_task.aggregation import RoundRule
 
 DIGEST = "a" * 64
 

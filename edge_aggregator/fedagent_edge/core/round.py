@@ -20,7 +20,7 @@ from fedagent_protocol.messages import (
     Weighting,
 )
 from fedagent_protocol.transfer import Receiver
-from fedagent_task.round_rule import RoundRule
+from fedagent_task.aggregation import RoundRule
 
 from .admission import Verdict
 from .effects import UpdateRecord

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator.policies import Feedback
-from fedagent_task.round_rule import RoundRule
+from fedagent_task.aggregation import RoundRule
 from fedagent_testbed.worlds.base import Times, outcome
 from tests.fakes.rounds import column_view
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from fedagent_coordinator.policies import Feedback
 from fedagent_coordinator.policies.base import FloatArray
-from fedagent_task.mean import RunningMean
+from fedagent_task.aggregation import RunningMean
 from fedagent_task.models import create
 from fedagent_task.spec import ModelSpec
 from fedagent_testbed.recipe import TestbedRecipe, Training, Weighting

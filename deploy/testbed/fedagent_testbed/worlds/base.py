@@ -7,7 +7,7 @@ import numpy as np
 
 from fedagent_coordinator.policies import Feedback, RoundView
 from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray
-from fedagent_task.round_rule import RoundRule
+from fedagent_task.aggregation import RoundRule
 
 
 def spawned_rng(seed: int, *key: int) -> np.random.Generator:
