@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 from msgspec import structs
 
-from fedagent_agent import opinion_book
+from fedagent_agent import store
 from fedagent_agent.core.device import Readings
 from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeModel
 from fedagent_agent.core.opinions import PrivacySettings
@@ -343,7 +343,7 @@ def test_what_a_run_may_spend_ends_without_a_restart_too(tmp_path: Path) -> None
 def test_an_edge_that_makes_up_runs_spends_no_more_than_a_life_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opinion_book, "MAX_RUNS", 2)
+    monkeypatch.setattr(store, "MAX_RUNS", 2)
     limits = PrivacySettings(total_epsilon=1.0, lifetime_epsilon=4.0)
     edge = with_opinions(tmp_path, limits, epsilon=1.0)
     runs = [f"{number:032x}" for number in range(5)]
@@ -390,7 +390,7 @@ def test_what_is_not_on_disk_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(opinion_book, "write_private", full)
+    monkeypatch.setattr(store, "write_private", full)
     edge.evaluate(start, 0.5, epsilon=1.0)
     assert [(o.samples, o.reason) for o in edge.said(Opinion)] == [
         (0, "disk: No space left on device")

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_agent.opinion_book import OpinionBook
+from fedagent_agent.store import OpinionBook
 from fedagent_coordinator.reader import open_reader
 from fedagent_testbed.kernel import Faults
 from fedagent_testbed.world import Ending
