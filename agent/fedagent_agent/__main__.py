@@ -14,9 +14,8 @@ from fedagent_node.process import end, start
 from fedagent_node.settings import SettingError
 
 from .config import AgentConfig
-from .daemon import AgentDaemon
+from .daemon import AgentDaemon, check_stream
 from .errors import AgentError, OpinionBookError, OutboxError
-from .startup import check_stream
 from .streams.base import StreamError
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (

@@ -1,11 +1,16 @@
-"""The agent as a process: its links, its trainer, and the readings of the device."""
+"""The agent as a process: its start, its links, its trainer, and the readings of the device."""
 
 import asyncio
+import json
 import logging
+import os
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
+from fedagent_node.data_dir import IDENTITY_FILE, Identity, load_or_create
 from fedagent_node.effects import Emit
 from fedagent_node.shell import Shell
 
@@ -14,8 +19,10 @@ from .context import ASK_S, Context, Programs
 from .core.effects import Measured, Stopping, TrainerEnded
 from .core.worklog import LogLine, WorkLog, samples_line
 from .links import BrokerLinks
-from .startup import load_identity
 from .store import TrainerRequest, open_agent
+from .streams import parse_stream
+from .streams.base import StreamError, StreamOpenError
+from .streams.spec import StreamSpec
 from .trainer.client import TrainerClient
 from .trainer.frames import Cancel, Evaluate, Open, Train
 
@@ -140,3 +147,62 @@ class AgentDaemon:
         for reason in counters.keys() - self._samples.keys():
             _log.warning("%s: %s", self._shell.id, samples_line(reason, counters[reason]))
         self._samples = counters
+
+
+def load_identity(data_dir: Path) -> Identity:
+    """Return the identity kept in a data directory, made if there is none.
+
+    Making a key loads a library of several megabytes, which a forked child takes with it: call this
+    before any thread is started.
+
+    Raises:
+        IdentityError: The file is there and damaged.
+    """
+    if not (data_dir / IDENTITY_FILE).exists():
+        _forked(lambda: bool(load_or_create(data_dir)))
+    # Where the child failed, the same error comes here, in words.
+    return load_or_create(data_dir)
+
+
+def check_stream(text: str) -> None:
+    """Open and close the stream, where it is a file; better now than in every round.
+
+    Reading a dataset loads libraries that the agent itself has no need of; as `load_identity`.
+
+    Raises:
+        StreamError: It cannot be read: no such file, column or label.
+    """
+    spec = parse_stream(text)
+    if not spec.opened_at_start:
+        return
+    # A child that was killed has no result: then the first order will show it.
+    problem = _forked(lambda: _problem(spec))
+    if isinstance(problem, list):
+        raise StreamOpenError(*problem)
+
+
+def _forked(work: Callable[[], object]) -> object:
+    """Return what a child process finds out, as JSON has it; None if it fails."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, json.dumps(work()).encode())
+        finally:
+            # Nothing of the parent may run here: no handlers, no buffers.
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        found = pipe.read()
+    os.waitpid(child, 0)
+    return json.loads(found) if found else None
+
+
+def _problem(spec: StreamSpec) -> tuple[str, str, str] | None:
+    stream = spec.create(seed=0)
+    try:
+        stream.open(time.monotonic())
+    except StreamError as error:
+        return error.key, error.reason[:1000], error.hint[:1000]
+    stream.close()
+    return None

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_agent.startup import check_stream
+from fedagent_agent.daemon import check_stream
 from fedagent_agent.streams.base import StreamError
 
 
