@@ -11,11 +11,11 @@ from fedagent_cli import command_line, options
 from fedagent_cli.errors import KilledError, MissingError, UsageError
 from fedagent_cli.output import echo, emit, table
 
-from .cluster import ray_pool
-
 if TYPE_CHECKING:
-    from fedagent_testbed.study import Comparison, TestbedRecipe
-    from fedagent_testbed.study.jobs import Done
+    from concurrent.futures import Future
+
+    from fedagent_testbed.study import Comparison, History, TestbedRecipe
+    from fedagent_testbed.study.jobs import Done, Job
 
 
 testbed_app = command_line.CommandGroup(
@@ -189,7 +189,7 @@ def _compared(
 
     from fedagent_testbed.study import compare as run_all  # noqa: PLC0415
 
-    with _fixable(), ray_pool(ray) as pool, _progress(quiet=quiet) as done:
+    with _fixable(), _ray_pool(ray) as pool, _progress(quiet=quiet) as done:
         return run_all(
             recipe,
             names,
@@ -200,6 +200,41 @@ def _compared(
             done=done,
             expand=expand,
         )
+
+
+class _RayPool:
+    """Submits every run as a task of its own; the cluster needs fedagent installed."""
+
+    def submit(self, job: "Job", /, *args: object) -> "Future[History]":
+        """Start a job."""
+        import ray  # noqa: PLC0415 - optional package
+
+        future: Future[History] = ray.remote(job).remote(*args).future()
+        return future
+
+
+@contextmanager
+def _ray_pool(address: str | None) -> Iterator[_RayPool | None]:
+    """Connect to a cluster while the block runs; ``local`` starts one here, None asks for none."""
+    if address is None:
+        yield None
+        return
+    try:
+        import ray  # noqa: PLC0415 - optional package
+    except ModuleNotFoundError as error:
+        raise MissingError("the package ray is not installed", "pip install ray") from error
+    try:
+        ray.init(
+            address=None if address == "local" else address,
+            include_dashboard=False if address == "local" else None,
+            log_to_driver=False,
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise MissingError(f"no Ray cluster at {address}: {error}", "check the address") from error
+    try:
+        yield _RayPool()
+    finally:
+        ray.shutdown()
 
 
 @contextmanager
