@@ -3,14 +3,19 @@
 ``python -m tests.docs.test_architecture`` draws them anew.
 """
 
+import importlib.util
 import re
 import tomllib
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 ADR = ROOT / "docs" / "adr"
+PACKAGES = ("agent", "coordinator", "deploy/cli", "deploy/testbed", "edge_aggregator", "protocol")
+"""The folders that hold packages."""
 BEGIN, END = "<!-- layers -->", "<!-- end of layers -->"
 HOLDS = {
     "fedagent_cli": "commands, demo, report, services",
@@ -62,19 +67,30 @@ def test_every_decision_is_listed_once() -> None:
     assert max(Counter(name[:4] for name in files).values()) == 1
 
 
-def test_what_contributors_are_shown_is_there() -> None:
-    """Every path of the map exists; braces list files, and a bare name is beside the one before."""
-    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## How to add")[0]
-    for row in re.findall(r"^\| .* \| (.*) \|$", guide, re.MULTILINE):
-        folder = ROOT
-        for path in re.findall(r"`([^`]+)`", row):
-            head, _, names = path.partition("{")
-            inside, _, tail = names.partition("}")
-            for name in inside.split(","):
-                places = (at / f"{head}{name}{tail}" for at in (ROOT, folder, folder.parent))
-                found = next((place for place in places if place.exists()), None)
-                assert found is not None, f"{path} of {row}"
-                folder = found.parent
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md", "docs/glossary.md"])
+def test_every_path_that_a_page_names_is_there(page: str) -> None:
+    """Braces list files; a short path begins at a package, or where one before it led."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = 0
+    for part in re.split(r"\n\n|\n(?=\s*\|)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+        bases = [ROOT, *(ROOT / folder for folder in PACKAGES)]
+        for path in re.findall(r"`([\w.{},/-]+(?:/|\.py|\.md|\.toml|/\w+))`", part):
+            for one in spelled_out(path.replace("NAME", "adaptive")):
+                places = [base / one for base in reversed(bases) if (base / one).exists()]
+                assert places, f"{one} of {part}"
+                folder = places[0] if places[0].is_dir() else places[0].parent
+                bases += [folder.parent, folder]
+                found += 1
+    modules = re.findall(r"\bfedagent_\w+(?:\.\w+)+(?!\w|/)", text)
+    assert not [name for name in modules if importlib.util.find_spec(name) is None]
+    assert found
+
+
+def spelled_out(path: str) -> list[str]:
+    """Return `a/b.py` and `a/c.py` of `a/{b,c}.py`."""
+    head, _, names = path.partition("{")
+    inside, _, tail = names.partition("}")
+    return [f"{head}{name}{tail}" for name in inside.split(",")]
 
 
 def test_names_that_pages_link_to_code_are_there() -> None:
