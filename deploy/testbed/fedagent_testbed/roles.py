@@ -44,8 +44,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_task.spec import Recipe
 
-from .air import Pipes
-from .kernel import WAN, lan
+from .kernel import WAN, Pipes, lan
 from .node import Node, virtual_driver
 
 SITE = "virtual"

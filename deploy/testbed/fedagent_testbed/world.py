@@ -19,8 +19,7 @@ from fedagent_coordinator.reader import open_reader
 from fedagent_node.data_dir import Identity, identity_of
 from fedagent_task.spec import Recipe
 
-from .air import Air, Pipes
-from .kernel import Faults, Kernel, Network, lan
+from .kernel import Air, Faults, Kernel, Network, Pipes, lan
 from .node import Node
 from .roles import AgentNode, CoordinatorNode, EdgeNode
 

@@ -24,7 +24,7 @@ from fedagent_coordinator.policies import (
 from fedagent_coordinator.reader import open_reader
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import ModelSpec
-from fedagent_testbed.air import Pipes
+from fedagent_testbed.kernel import Pipes
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study import World, load_recipe, make_world, play
 from fedagent_testbed.study.full import FullRun, StudyAir, index, play_full
