@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from fedagent_task.errors import DatasetError
 from fedagent_task.readers import DATA_VARIABLE, load, part_of, with_labels
-from fedagent_task.readers.archives import read_npz
-from fedagent_task.readers.images import read_idx, read_idx_array
+from fedagent_task.readers.binary import read_idx, read_idx_array, read_npz
 from fedagent_task.readers.text import read_csv, read_libsvm, read_libsvm_sparse, read_ratings
 
 SHARED = os.environ.get(DATA_VARIABLE, "")

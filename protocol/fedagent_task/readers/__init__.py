@@ -9,9 +9,16 @@ import numpy as np
 
 from fedagent_task.errors import DatasetError
 
-from .archives import Series, read_digits, read_npz, read_series
 from .base import MAX_BYTES, Dataset
-from .images import is_cifar, read_cifar, read_idx
+from .binary import (
+    Series,
+    is_cifar,
+    read_cifar,
+    read_digits,
+    read_idx,
+    read_npz,
+    read_series,
+)
 from .text import SparseDataset, read_csv, read_libsvm, read_libsvm_sparse, read_ratings
 
 __all__ = [
