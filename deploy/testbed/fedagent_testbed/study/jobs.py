@@ -73,8 +73,9 @@ def run_jobs(
                     results[futures[future]] = future.result()
                     done(*futures[future], len(tasks))
             finally:
-                # After a failure the others are of no use.
-                for future in futures:
+                # After a failure the others are of no use. A pool of our own ends with its block:
+                # it cannot bear futures that others cancelled while its processes are ended.
+                for future in futures if pool is not None else ():
                     future.cancel()
     return {name: tuple(results[name, seed] for seed in seeds) for name in names}
 
