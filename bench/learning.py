@@ -19,8 +19,8 @@ import numpy as np
 
 from fedagent_task.models import create
 from fedagent_task.spec import ModelSpec
-from fedagent_testbed.learning.batched import BatchedModel
 from fedagent_testbed.learning.datasets import StudyData, load_classes
+from fedagent_testbed.learning.local_sgd import BatchedModel
 from fedagent_testbed.learning.partition import Partition, few_labels, iid_for
 from fedagent_testbed.learning.trainer import FederatedTrainer
 from fedagent_testbed.recipe import Training

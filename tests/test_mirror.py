@@ -57,7 +57,6 @@ ELSEWHERE = {
     # A whole fleet in virtual time.
     "testbed/test_survival": ("testbed/kernel", "testbed/node", "testbed/roles", "testbed/world"),
     "testbed/learning/test_datasets": ("testbed/learning/fleet",),
-    "testbed/learning/test_trainer": ("testbed/learning/local_sgd",),
     "testbed/study/test_comparison": ("testbed/study/table",),
     "testbed/study/test_play": ("testbed/study/history", "testbed/study/selection"),
     "testbed/traces/test_readers": ("testbed/traces/files",),

@@ -8,9 +8,8 @@ import pytest
 
 from fedagent_task.models import create
 from fedagent_task.spec import ModelSpec
-from fedagent_testbed.learning.batched import BatchedModel
 from fedagent_testbed.learning.datasets import StudyData, load_classes
-from fedagent_testbed.learning.local_sgd import split
+from fedagent_testbed.learning.local_sgd import BatchedModel, split
 from fedagent_testbed.learning.partition import Partition, dirichlet, few_labels, iid
 from fedagent_testbed.learning.trainer import FederatedTrainer, Updates, aggregate, merged
 from fedagent_testbed.recipe import Training

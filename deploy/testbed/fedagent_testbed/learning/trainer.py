@@ -14,9 +14,8 @@ from fedagent_task.spec import ModelSpec
 from fedagent_testbed.recipe import TestbedRecipe, Training, Weighting
 from fedagent_testbed.worlds.base import spawned_rng
 
-from .batched import BatchedModel
 from .datasets import StudyData, load_classes
-from .local_sgd import Floats, Indices, descend, draw, split, work_bytes
+from .local_sgd import BatchedModel, Floats, Indices, descend, draw, split, work_bytes
 from .partition import Partition, dirichlet, few_labels, iid, iid_for
 
 Ints = npt.NDArray[np.integer]

@@ -6,7 +6,7 @@ import pytest
 
 from fedagent_task.models import create
 from fedagent_task.spec import ModelSpec
-from fedagent_testbed.learning.batched import BatchedModel
+from fedagent_testbed.learning.local_sgd import BatchedModel
 
 SPECS = {
     "softmax": ModelSpec(kind="softmax", features=6, classes=4, l2=0.1),
