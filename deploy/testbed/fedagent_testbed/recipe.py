@@ -81,7 +81,7 @@ class Budget(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Rounds(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of `fedagent_task.aggregation`, and how many rounds."""
+    """The limits of `fedagent_task.aggregation.RoundRule`, and how many rounds."""
 
     count: Count = 1000  # T
     deadline_s: Positive = 3.0
