@@ -4,7 +4,8 @@ Sizes count the lines of Python files under the product's folders and the tests.
 counts the named functions of ours that the processes of a field (one coordinator, one edge,
 one device and its trainer) enter between the end of one round and the end of the next; the
 files these stand in; and how often the file changes from one function to the next, in the
-order in which each process first enters them.
+order in which each process first enters them. The route is the same round as docs/round.md
+reads it, without what runs beside it (``bench.route``); its names must be among those entered.
 """
 
 import itertools
@@ -19,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+
+from . import route
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("protocol", "agent", "edge_aggregator", "coordinator", "deploy/testbed", "deploy/cli")
@@ -76,6 +79,7 @@ def walk() -> dict[str, object]:
         ends = _play(folder)
         calls = [_calls(file) for file in folder.glob("*.calls")]
     rounds = [_round(calls, ends[n - 1], ends[n]) for n in range(FIRST, ROUNDS)]
+    entered = {(file, name) for process in calls for _, file, name in process}
     functions, files, changes = (statistics.median(row[i] for row in rounds) for i in range(3))
     return {
         "bench": "house-walk",
@@ -83,6 +87,7 @@ def walk() -> dict[str, object]:
         "files": files,
         "file_changes": changes,
         "rounds": len(rounds),
+        "route_unseen": [f"{file}:{name}" for file, name in route.unseen(entered)],
     }
 
 
@@ -151,4 +156,5 @@ def _round(
 
 def rows() -> Iterator[dict[str, object]]:
     yield sizes()
+    yield route.route()
     yield walk()
