@@ -18,7 +18,7 @@ from fedagent_node.blobs import BlobMissingError, BlobStore
 from fedagent_node.data_dir import write_private
 from fedagent_node.driver import Job
 from fedagent_node.effects import FinishModel, Input, Mark, ModelFinished, Run, Write, WriteModel
-from fedagent_protocol.errors import FedagentError, ProtocolError
+from fedagent_protocol.errors import DigestError, FedagentError, ProtocolError
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, EdgeHello, UpdateOffer
 from fedagent_protocol.tensors import (
@@ -47,6 +47,7 @@ from .core.effects import (
     ForgetRound,
     Key,
     Memory,
+    ModelLost,
     NoteEnd,
     OpenModel,
     OpenSpool,
@@ -64,6 +65,8 @@ SMALL_BYTES = 256 * 1024
 """Models up to this size are handled at once: a hop to another thread costs more."""
 KEPT_MODELS = 3
 """The last that the edge held."""
+_LOST = (DigestError, BlobMissingError, OSError)
+"""What reading a model raises that is of no more use; a failing disk answers with `OSError`."""
 
 
 class EdgeStateError(FedagentError):
@@ -122,9 +125,11 @@ class EdgeStore:
     def load(self, now: float) -> tuple[Memory, ReopenedRound | None]:
         """Return what a restart must know, and the round that was open."""
         memory = self._load_state()
-        if not self._models.has(memory.model):
+        try:
+            self._manifest_of(memory.model)
+        except _LOST:
             memory.model, memory.model_bytes = "", 0
-        if memory.model:
+        else:
             self._hold(memory.model)
         opened, entries = self._journal.read()
         if (
@@ -136,9 +141,9 @@ class EdgeStore:
             self._clear_round()
             return memory, None
         self._begin_round(opened.base)
-        found: list[tuple[UpdateRecord, set[int], bytes | None]] = [
-            (record, set(), data) for record, data in entries
-        ]
+        # What the disk refused to sync may be there, before what the agent sent again.
+        last = {record.key: (record, set[int](), data) for record, data in entries}
+        found: list[tuple[UpdateRecord, set[int], bytes | None]] = list(last.values())
         spooled = self._spool.recover(opened.run, opened.order.round)
         found += [(record, have, None) for record, have in spooled]
         # In the order in which they were in the sum.
@@ -283,7 +288,11 @@ class EdgeStore:
         small = self._base_bytes <= SMALL_BYTES
         match effect:
             case Check(key=key):
-                manifest = self._manifest_of(self._base)
+                try:
+                    manifest = self._manifest_of(self._base)
+                except _LOST as error:
+                    lost = ModelLost(key[0], key[1], str(error))
+                    return Job("check", lambda: lost, small=True)
                 return Job(
                     "check", partial(self._check, effect, self._whole.get(key), manifest), small
                 )
@@ -327,6 +336,9 @@ class EdgeStore:
         """Make base + mean a durable model, unless it is not finite."""
         try:
             data = self._models.get(commit.base)
+        except _LOST as error:
+            return ModelLost(commit.run, commit.round, str(error))
+        try:
             manifest = Manifest(tuple(item.spec for item in locate(data)))
             tensors = mean.apply(decode_tensors(data, manifest))
             digest, fresh = "", b""
@@ -334,7 +346,7 @@ class EdgeStore:
                 fresh = encode_tensors(tensors)
                 digest = self._models.put(fresh)
                 self._manifest = (digest, manifest)
-        except (OSError, BlobMissingError):
+        except OSError:
             return Committed(commit.run, commit.round)
         self._checkpoint("edge.aggregated")
         first = fresh[: self._chunk_bytes]

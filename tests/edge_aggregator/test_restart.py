@@ -1,10 +1,15 @@
 """An edge killed at every checkpoint: the aggregate is the one of an edge that lived."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from fedagent_edge.store import EdgeStateError
+from fedagent_edge.core.effects import LAN
+from fedagent_edge.spool import Journal
+from fedagent_edge.store import EdgeStateError, EdgeStore
+from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
 
@@ -77,6 +82,55 @@ def test_a_receipted_update_is_not_lost_with_the_agent(tmp_path: Path) -> None:
     assert by_agent["a0"].used
     assert by_agent["a0"].in_time
     assert field.agents["a0"].receipts[0].status is m.ReceiptStatus.ACCEPTED
+
+
+@pytest.mark.parametrize("size", [64, 100_000], ids=["small", "large"])
+@pytest.mark.parametrize(("point", "durable"), [("edge.complete", False), ("edge.spooled", True)])
+def test_a_restart_counts_who_declined_too_late_only_if_its_update_was_durable(
+    tmp_path: Path, point: str, durable: bool, size: int
+) -> None:
+    field = _field(tmp_path, size)
+    agent = field.agents["a1"]
+    agent.work_s, agent.chunk_bytes = 100.0, 512 * 1024
+    field.order(deadline_ms=3000, max_wait_ms=4000)
+    field.run_for(2.0)
+    field.kill_at = point
+    offer = agent.make_offer(agent.orders[-1])
+    agent.silent = True
+    decline = m.Decline(run=offer.run, round=1, reason=m.DeclineReason.LOAD)
+    field.job_delay_s = 0.02 if size > 64 else 0.0
+    events = [Received("a1", message, LAN, field.now) for message in (offer, decline)]
+    field._try(lambda: field.edge.receive(*events))
+    report = field.run_until_report()
+    assert field.kills == 1
+    outcome = report.outcomes[1]
+    assert (outcome.used, outcome.valid) == (durable, durable)
+    assert outcome.status == ("arrived" if durable else "missed")
+    weights = {name: WEIGHTS[name] for name in ("a0", "a1", "a2") if durable or name != "a1"}
+    assert report.weight == sum(weights.values())
+
+
+def test_an_update_that_is_in_the_journal_twice_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = _field(tmp_path, 64)
+    sync, failing = Journal.sync, [OSError(5, "Input/output error")]
+
+    def sync_at_second_try(journal: Journal) -> None:
+        if failing:
+            raise failing.pop()
+        sync(journal)
+
+    monkeypatch.setattr(Journal, "sync", sync_at_second_try)
+    field.agents["a2"].work_s = 5.0
+    field.order(deadline_ms=30_000, max_wait_ms=60_000)
+    field.run_for(3.5)
+    assert field.core.counters["disk_failed"] == 1
+    assert [len(field.agents[name].receipts) for name in WEIGHTS] == [1, 1, 0]
+    field.restart()
+    report = field.run_until_report()
+    assert (report.used, report.weight) == (3, 60.0)
+    assert report.model == digest_of(encode_tensors(expected_mean(64, WEIGHTS)))
 
 
 def test_tau_and_the_deadline_go_on_over_a_restart(tmp_path: Path) -> None:
@@ -170,11 +224,66 @@ def test_a_damaged_state_file_is_named_with_its_hint(tmp_path: Path) -> None:
         field.open()
 
 
-def test_a_model_that_vanished_is_asked_for_again(tmp_path: Path) -> None:
-    field = _field(tmp_path, 64)
-    for path in (tmp_path / "models").iterdir():
+def _remove_models(field: Field) -> None:
+    for path in (field.directory / "models").iterdir():
         path.unlink()
+
+
+def _damage_models(field: Field) -> None:
+    for path in (field.directory / "models").iterdir():
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+
+
+def _fail_to_read_a_model(field: Field) -> None:
+    models = cast("EdgeStore", field.edge.store)._models
+    read = models.get
+
+    def get(digest: str) -> bytes:
+        models.get = read  # type: ignore[method-assign]  # it fails once
+        raise OSError(5, "Input/output error", digest)
+
+    models.get = get  # type: ignore[method-assign]  # a disk that fails
+
+
+@pytest.mark.parametrize("spoil", [_remove_models, _damage_models])
+def test_a_model_lost_between_two_lives_is_asked_for_again(
+    tmp_path: Path, spoil: Callable[[Field], None]
+) -> None:
+    field = _field(tmp_path, 64)
+    spoil(field)
     field.open()
     assert field.core.memory.model == ""
     field.welcome()
     field.give_model()
+
+
+@pytest.mark.parametrize("spoil", [_remove_models, _damage_models, _fail_to_read_a_model])
+@pytest.mark.parametrize("size", [64, 100_000], ids=["small", "large"])
+@pytest.mark.parametrize("checked", [True, False], ids=["before the commit", "before a check"])
+def test_a_base_model_lost_in_mid_round_fails_it_once_and_is_fetched_again(
+    tmp_path: Path, spoil: Callable[[Field], None], size: int, *, checked: bool
+) -> None:
+    field = _field(tmp_path, size)
+    field.job_delay_s = 0.02 if size > 64 else 0.0
+    for agent in field.agents.values():
+        agent.work_s = 0.3
+    field.agents["a2"].work_s = 1.5 if checked else 0.3
+    field.order(deadline_ms=30_000, max_wait_ms=60_000)
+    field.run_for(1.2 if checked else 0.25)
+    spoil(field)
+    report = field.run_until_report()
+    assert report.failed == "the edge's model is lost"
+    assert (report.used, report.weight, report.model) == (0, 0.0, "")
+    ended = ("arrived", True) if checked else ("missed", False)
+    assert [(o.status, o.valid) for o in report.outcomes] == [ended] * 3
+    stopped = [] if checked else [1]
+    assert [agent.closed for agent in field.agents.values()] == [stopped] * 3
+    assert field.core.counters["model_lost"] == 1
+    assert len([note for note in field.notes if "model" in note.text]) == 1
+    assert len(field.reports) == 1
+    field.run_for(3.0)  # until who was stopped has heard that it is too late
+    field.give_model()
+    field.order(2)
+    assert field.run_until_report(2).used == 3

@@ -128,6 +128,23 @@ def test_all_answered_closes_early() -> None:
     assert not rnd.failed
 
 
+@pytest.mark.parametrize("checked", [False, True])
+def test_who_has_sent_a_whole_update_cannot_withdraw_it(checked: bool) -> None:
+    rnd = _round(1)
+    part = rnd.parts["a0"]
+    part.offer = _offer()
+    part.complete(10.5)
+    if checked:
+        rnd.checked(part, Verdict(norm=1.0))
+    assert not part.withdraw(m.OutcomeStatus.DECLINED, "busy", 10.6)
+    assert not part.withdraw(m.OutcomeStatus.GONE, "left", 10.6)
+    if not checked:
+        rnd.checked(part, Verdict(norm=1.0))
+    part.stage = Stage.ENDED
+    (outcome,) = rnd.outcomes(10.7)
+    assert (outcome.status, outcome.used, outcome.valid) == ("arrived", True, True)
+
+
 def test_who_is_complete_in_time_is_waited_for_and_counts_by_its_stamp() -> None:
     rnd = _round(2)
     part = rnd.parts["a0"]

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedagent_edge.core.effects import LAN
+from fedagent_edge.core.effects import LAN, UpdateRecord
+from fedagent_edge.spool import Spool
 from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
 
-from .harness import ToyAgent, expected_mean, field_of
+from .harness import RUN, Field, ToyAgent, expected_mean, field_of
 
 SIZES = {"one chunk": 64, "many chunks": 60_000, "mapped": 100_000}
 
@@ -181,6 +182,65 @@ def test_declines_and_goodbyes_end_the_wait_at_once(tmp_path: Path) -> None:
     assert [o.status for o in report.outcomes] == ["arrived", "declined", "gone", "gone"]
     assert report.outcomes[1].reason == "schema"
     assert field.core.counters["ordered_absent"] == 1
+
+
+FAREWELLS: dict[str, m.AgentToEdge] = {
+    "decline": m.Decline(run=RUN, round=1, reason=m.DeclineReason.LOAD),
+    "bye": m.Bye(),
+}
+
+
+def _offer_and_leave(field: Field, farewell: str, *, after_s: float) -> ToyAgent:
+    """Let a1 offer its whole update in one message, and regret it; 0 is in the same batch."""
+    agent = field.agents["a1"]
+    agent.work_s, agent.chunk_bytes = 100.0, 512 * 1024
+    field.order(min_updates=2)
+    field.run_for(1.0)
+    offer = Received("a1", agent.make_offer(agent.orders[-1]), LAN, field.now)
+    bye = Received("a1", FAREWELLS[farewell], LAN, field.now + after_s)
+    if after_s:
+        field.edge.receive(offer)
+        field.run_for(after_s)
+        field.edge.receive(bye)
+    else:
+        field.edge.receive(offer, bye)
+    return agent
+
+
+@pytest.mark.parametrize("farewell", FAREWELLS)
+@pytest.mark.parametrize(
+    ("size", "job_delay_s", "after_s"),
+    [(64, 0.0, 0.0), (100_000, 0.02, 0.0), (100_000, 0.02, 0.03)],
+    ids=["small, not yet synced", "large, under check", "large, not yet durable"],
+)
+def test_a_whole_update_is_not_taken_back(
+    tmp_path: Path, farewell: str, size: int, job_delay_s: float, after_s: float
+) -> None:
+    field = field_of(tmp_path, 2, size=size, job_delay_s=job_delay_s)
+    agent = _offer_and_leave(field, farewell, after_s=after_s)
+    report = field.run_until_report()
+    assert [(o.status, o.valid, o.used) for o in report.outcomes] == [("arrived", True, True)] * 2
+    assert report.weight == 20.0
+    model = encode_tensors(expected_mean(size, {"a0": 10.0, "a1": 10.0}))
+    assert report.model == digest_of(model)
+    assert [r.status for r in agent.receipts] == [m.ReceiptStatus.ACCEPTED]
+    assert len(field.reports) == 1
+
+
+def test_who_left_is_not_waited_for_when_the_disk_lost_its_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(spool: Spool, record: UpdateRecord) -> None:
+        raise OSError(28, "No space left on device")
+
+    field = field_of(tmp_path, 2, size=100_000, job_delay_s=0.02)
+    field.agents["a0"].decline = m.DeclineReason.LOAD
+    monkeypatch.setattr(Spool, "settle", full)
+    _offer_and_leave(field, "bye", after_s=0.03)
+    field.run_for(0.1)
+    (report,) = field.reports
+    assert [o.status for o in report.outcomes] == ["declined", "gone"]
+    assert not report.used
 
 
 def test_who_left_and_came_back_in_the_round_counts(tmp_path: Path) -> None:

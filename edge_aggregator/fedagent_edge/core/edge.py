@@ -51,7 +51,17 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.topics import mismatch
 
-from .effects import LAN, WAN, Admitted, Checked, Committed, DiskFailed, ForgetRound, ReopenedRound
+from .effects import (
+    LAN,
+    WAN,
+    Admitted,
+    Checked,
+    Committed,
+    DiskFailed,
+    ForgetRound,
+    ModelLost,
+    ReopenedRound,
+)
 from .evaluation import Evaluations
 from .rounds import Rounds
 from .state import EdgeState
@@ -104,7 +114,7 @@ class EdgeCore:
                 self._settled_at = now + SETTLING_S
                 self.evaluations.lan_up(now)
                 return self._beacon(now)
-            case Checked() | Admitted() | DiskFailed() | Committed():
+            case Checked() | Admitted() | DiskFailed() | Committed() | ModelLost():
                 return self.rounds.done(event, now)
             case ModelFinished():
                 return self._model_finished(event, now)

@@ -126,7 +126,7 @@ class DiskFailed(Input, frozen=True):
 
 
 class Check(Run, frozen=True):
-    """Verify a complete update: `Checked`, or `DiskFailed`."""
+    """Verify a complete update: `Checked`, `DiskFailed`, or `ModelLost`."""
 
     key: Key
     offer: UpdateOffer
@@ -153,7 +153,7 @@ class Admitted(Input, frozen=True):
 
 
 class Commit(Run, frozen=True):
-    """Make the new edge model of the sum: `Committed`."""
+    """Make the new edge model of the sum: `Committed`, or `ModelLost`."""
 
     run: str
     round: int
@@ -168,6 +168,14 @@ class Committed(Input, frozen=True):
     digest: str = ""
     size: int = 0
     first: bytes = b""
+
+
+class ModelLost(Input, frozen=True):
+    """The base model of a round is not on the disk any more, or damaged there."""
+
+    run: str
+    round: int
+    detail: str
 
 
 class OpenModel(Write, frozen=True):

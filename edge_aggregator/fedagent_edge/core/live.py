@@ -94,7 +94,7 @@ class LiveRound:
                 return self._chunk(part, event, message, now)
             case Decline(reason=reason, detail=detail):
                 text = f"{reason}: {detail}" if detail else str(reason)
-                if part is None or not part.end(OutcomeStatus.DECLINED, text[:200], now):
+                if part is None or not part.withdraw(OutcomeStatus.DECLINED, text[:200], now):
                     self._counters["decline_unasked"] += 1
                     return []
                 self._counters[f"declined_{reason}"] += 1
@@ -132,7 +132,7 @@ class LiveRound:
     def gone(self, agent: str, now: float) -> list[Effect]:
         """End the wait for an agent that left."""
         part = self.rnd.parts.get(agent)
-        if part is None or not part.end(OutcomeStatus.GONE, "left", now):
+        if part is None or not part.withdraw(OutcomeStatus.GONE, "left", now):
             return []
         return self._ended(part, now)
 

@@ -92,6 +92,13 @@ class Part:
         self.completed_at = self.completed_at or now
         return True
 
+    def withdraw(self, status: OutcomeStatus, reason: str, now: float) -> bool:
+        """End it as the agent wants; False if its update is whole, which it cannot take back.
+
+        Such an update is as good as in the sum (ADR 12), where nothing can be subtracted.
+        """
+        return self.stage is not Stage.CHECKING and self.end(status, reason, now)
+
     def reset(self) -> None:
         """Wait for this agent again, from the start of its transfer."""
         self.stage, self.status, self.reason = Stage.WORKING, OutcomeStatus.MISSED, ""

@@ -25,6 +25,7 @@ from .effects import (
     Committed,
     DiskFailed,
     ForgetRound,
+    ModelLost,
     OpenRound,
     ReopenedRound,
     SaveRound,
@@ -178,20 +179,26 @@ class Rounds:
         """Take in what a job or the disk came to."""
         match event:
             case DiskFailed(key=(run, number, agent)):
-                # The update is awaited again.
-                self.state.counters["disk_failed"] += 1
-                live = self._find(run, number)
-                warning = Warn(agent, f"the spool failed: {event.detail}")
-                return [*(live.disk_failed(agent) if live else []), warning]
+                # The update is awaited again; of a round that is over, the spool is gone.
+                if live := self._find(run, number):
+                    self.state.counters["disk_failed"] += 1
+                    warning = Warn(agent, f"the spool failed: {event.detail}")
+                    return [*live.disk_failed(agent), *self._absent(agent, now), warning]
             case Checked(key=(run, number, agent)):
-                live = self._find(run, number)
-                return live.checked(agent, event.verdict, now) if live else []
+                if live := self._find(run, number):
+                    return live.checked(agent, event.verdict, now) + self._absent(agent, now)
             case Admitted(key=(run, number, agent)):
                 live = self._find(run, number)
                 return live.admitted(agent) if live else []
             case Committed():
                 return self._committed(event, now)
+            case ModelLost():
+                return self._model_lost(event, now)
         return []
+
+    def _absent(self, agent: str, now: float) -> list[Effect]:
+        """Wait no more for an agent that left while its update was whole, but is not now."""
+        return [] if self.state.sessions.is_present(agent) else self.left(agent, now)
 
     def _committed(self, done: Committed, now: float) -> list[Effect]:
         live, self._committing = self.live, False
@@ -205,6 +212,21 @@ class Rounds:
             self.state.counters["aggregate_failed"] += 1
             failed = "the aggregate is not usable"
         effects = self._report(live.rnd, live.outcomes, failed, now, first=done.first)
+        self.live, self._last = None, live
+        return effects + self.resume_order(now)
+
+    def _model_lost(self, lost: ModelLost, now: float) -> list[Effect]:
+        """Fail the round; the coordinator offers its model when it sees that we have none."""
+        live = self.live
+        if live is None or (live.rnd.run, live.rnd.round) != (lost.run, lost.round):
+            return []
+        memory, self._committing = self.state.memory, False
+        memory.model, memory.model_bytes = "", 0
+        self.state.counters["model_lost"] += 1
+        effects = [] if live.rnd.closed else live.close(now)
+        failed = "the edge's model is lost"
+        effects.append(Warn("", f"round {lost.round} failed: {failed}: {lost.detail}"))
+        effects += self._report(live.rnd, live.outcomes, failed, now)
         self.live, self._last = None, live
         return effects + self.resume_order(now)
 
