@@ -231,8 +231,8 @@ class _Field:
         )
         begun, used = time.monotonic(), time.process_time()
         for me, agent in self.agents.items():
-            effects = agent.core.peers.begin(call, EDGE, opinions[me], time.monotonic())
-            agent.driver._perform(effects, time.monotonic())  # noqa: SLF001
+            begin = functools.partial(agent.core.peers.begin, call, EDGE, opinions[me])
+            agent.driver._handle(begin)  # noqa: SLF001
             self.look(me)
         while len(self.decided) < AGENTS and time.monotonic() < begun + LIMIT_S:  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -133,78 +133,70 @@ class Driver:
         link_idle: bool = True,
     ) -> None:
         """Take in what came on a topic, until `flush`; foreign bytes are only counted."""
+        by, to = _ENDS[direction]
         try:
-            sender, version = self._sender(direction, topic)
-            if version != PROTOCOL_VERSION:
-                event: Input = OtherVersion(sender, version, link)
+            where = _parse(topic)
+            if where.direction is not direction or getattr(where, to, "") not in ("", self._me):
+                self.core.counters[TopicError.reason] += 1
+                return
+            sender = getattr(where, by)
+            if where.version != PROTOCOL_VERSION:
+                event: Input = OtherVersion(sender, where.version, link)
             else:
                 event = Received(sender, decode(direction, payload), link, at, link_idle)
         except ProtocolError as error:
             self.core.counters[error.reason] += 1
             return
-        self._take(event)
+        self._handle(self.core.receive, event)
 
     def receive(self, *events: Input) -> None:
         """Take in events, and make durable what they wrote."""
         for event in events:
-            self._take(event)
+            self._handle(self.core.receive, event)
         self.flush()
 
     def flush(self) -> None:
         """Make durable what the inputs since the last flush wrote."""
         try:
             for result in self.store.flush():
-                self._take(result)
+                self._handle(self.core.receive, result)
         except Exception as error:  # noqa: BLE001 - the owner decides
             self._on_error(error)
 
     def tick(self) -> None:
         """Do what is due."""
-        self._guarded(self.core.tick)
+        self._handle(self.core.tick)
         self.flush()
 
     def next_due(self) -> float | None:
         """Return when `tick` is wanted."""
         return self.core.next_due()
 
-    def _sender(self, direction: Direction, topic: str) -> tuple[str, int]:
-        where = _parse(topic)
-        sender, receiver = _ENDS[direction]
-        if where.direction is not direction or getattr(where, receiver, "") not in ("", self._me):
-            raise TopicError(f"not for {self._me}: {topic[:120]!r}")
-        return getattr(where, sender), where.version
-
-    def _take(self, event: Input) -> None:
-        self._guarded(self.core.receive, event)
-
-    def _guarded(self, decide: Callable[..., list[Effect]], *inputs: Input) -> None:
+    def _handle(self, decide: Callable[..., list[Effect]], *inputs: Input) -> None:
+        """Do in order what the core decides; what a result leads to, at its effect's place."""
         now = self._clock()
         try:
-            self._perform(decide(*inputs, now), now)
+            todo = deque(decide(*inputs, now))
+            while todo:
+                result: Input | None = None
+                match todo.popleft():
+                    case Send() as send:
+                        self._send(send)
+                    case Write() as write:
+                        result = self.store.write(write, now)
+                    case Run() as run:
+                        job = self.store.job(run)
+                        result = self._jobs.submit(job) if job is not None else None
+                    case Emit() as event:
+                        self._emit(event)
+                    case Warn() as warning:
+                        self._warn(warning)
+                    case Connect() as change:
+                        self._links.change(change)
+                if result is not None:
+                    todo.extendleft(reversed(self.core.receive(result, now)))
         except Exception as error:  # noqa: BLE001 - the owner decides
             self._on_error(error)
-
-    def _perform(self, effects: list[Effect], now: float) -> None:
-        """Do effects in order; what a result leads to is done at the place of its effect."""
-        todo = deque(effects)
-        while todo:
-            result: Input | None = None
-            match todo.popleft():
-                case Send() as send:
-                    self._send(send)
-                case Write() as write:
-                    result = self.store.write(write, now)
-                case Run() as run:
-                    job = self.store.job(run)
-                    result = self._jobs.submit(job) if job is not None else None
-                case Emit() as event:
-                    self._emit(event)
-                case Warn() as warning:
-                    self._warn(warning)
-                case Connect() as change:
-                    self._links.change(change)
-            if result is not None:
-                todo.extendleft(reversed(self.core.receive(result, now)))
 
     def _send(self, send: Send) -> None:
         try:

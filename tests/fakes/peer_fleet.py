@@ -67,7 +67,7 @@ class FleetAgent:
         self.driver = virtual_driver(core, store, kernel, self, me=me)
 
     def perform(self, effects: list[Effect]) -> None:
-        self.driver._perform(effects, self._kernel.now)
+        self.driver._handle(lambda _: effects)
 
     def hear(self, edge: str, message: AnyMessage) -> None:
         self.driver.receive(Received(edge, message, "link", self._kernel.now))
