@@ -1,6 +1,7 @@
 """The coordinator as a process: its broker, its edges, and the end of its run."""
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Mapping
@@ -80,7 +81,7 @@ class Daemon:
                 Emit("finished", {"run": finished.run_id, "rounds_done": done, "reason": reason})
             )
             raise
-        shell.drive(engine, self._store, self._route, jobs=JOBS)
+        shell.drive(engine, self._store, functools.partial(route, config.site, me), jobs=JOBS)
         address, broker_kind = await shell.start_broker(config)
         link = shell.link(
             EDGES, address, client_id=f"c-{me}", incoming=Direction.EDGE_TO_COORDINATOR
@@ -131,9 +132,6 @@ class Daemon:
         else:
             _log.info("this is the only coordinator at site %s again", site)
 
-    def _route(self, send: Send) -> tuple[str, str]:
-        return EDGES, topic_of(self._config.site, self._shell.id, send)
-
     # ------------------------------------------------------------------ events
 
     def _emit_ready(self, address: BrokerAddress, broker_kind: str) -> None:
@@ -164,11 +162,11 @@ class Daemon:
         self._over.set()
 
 
-def topic_of(site: str, coordinator: str, send: Send) -> str:
-    """Return the topic of a message to an edge, or of the beacon."""
+def route(site: str, coordinator: str, send: Send) -> tuple[str, str]:
+    """Return the link and the topic of a message to an edge, or of the beacon."""
     if send.to == EVERYBODY:
-        return topics.coordinator_beacon(site, coordinator)
-    return topics.edge_down(site, send.to, kind(send.message))
+        return EDGES, topics.coordinator_beacon(site, coordinator)
+    return EDGES, topics.edge_down(site, send.to, kind(send.message))
 
 
 def _log_phase(former: str, phase: str) -> None:

@@ -8,7 +8,7 @@ from typing import cast
 from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_coordinator.core.effects import Start
 from fedagent_coordinator.core.engine import Engine
-from fedagent_coordinator.daemon import topic_of
+from fedagent_coordinator.daemon import route
 from fedagent_coordinator.run_store import RunStore, open_coordinator
 from fedagent_node.driver import Driver
 from fedagent_node.effects import EVERYBODY, Connect, Emit, Send
@@ -183,7 +183,7 @@ class Site:
 
     def send(self, send: Send) -> bool:
         payload = encode(send.message)
-        assert topics.parse(topic_of("default", "c-1", send))
+        assert topics.parse(route("default", "c-1", send)[1])
         self.sent.append(send)
         for edge in self.edges:
             if edge.id == send.to and send.to != EVERYBODY:

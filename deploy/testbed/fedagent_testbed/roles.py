@@ -21,10 +21,10 @@ from fedagent_agent.trainer.frames import Evaluate, Evaluated
 from fedagent_agent.trainer.privacy import ProtectedScore
 from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_coordinator.core.effects import Start
-from fedagent_coordinator.daemon import topic_of
+from fedagent_coordinator.daemon import route as coordinator_route
 from fedagent_coordinator.run_store import open_coordinator
 from fedagent_edge.config import EdgeConfig
-from fedagent_edge.daemon import route
+from fedagent_edge.daemon import route as edge_route
 from fedagent_edge.store import open_edge
 from fedagent_node.data_dir import Identity
 from fedagent_node.driver import Driver, Store
@@ -229,7 +229,7 @@ class EdgeNode(Node):
     def send(self, send: Send) -> bool:
         """Put a message on the network."""
         to, message = send.to, send.message
-        payload, (link, topic) = encode(message), route(SITE, self.id, send)
+        payload, (link, topic) = encode(message), edge_route(SITE, self.id, send)
         if link == "wan":
             self.network.send(WAN, "coordinator", topic, payload)
         elif to != EVERYBODY:
@@ -301,7 +301,7 @@ class CoordinatorNode(Node):
 
     def send(self, send: Send) -> bool:
         """Put a message on the network."""
-        payload, topic = encode(send.message), topic_of(SITE, self.id, send)
+        payload, (_, topic) = encode(send.message), coordinator_route(SITE, self.id, send)
         if send.to == EVERYBODY:
             self.network.cast(WAN, topic, payload)
         else:
