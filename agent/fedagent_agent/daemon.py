@@ -68,7 +68,7 @@ class AgentDaemon:
             config, me, submit=self._submit, pending=self._pending_bytes, identity=identity
         )
         links = BrokerLinks(shell, core, config.site)
-        shell.drive(core, store, links.route, links=links)
+        shell.drive(core, store, links.route, change=links.change)
         shell.emit(Emit("ready", {"id": me}))
         _log.info("%s: ready, looks for edges of site %s", me, config.site)
         self._measure()

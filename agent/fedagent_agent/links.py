@@ -6,8 +6,6 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from msgspec import structs
-
 from fedagent_node.address import BrokerAddress
 from fedagent_node.advert import Advert
 from fedagent_node.effects import Connect, Send
@@ -16,7 +14,7 @@ from fedagent_node.link import Link
 from fedagent_node.shell import Shell
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction
-from fedagent_protocol.messages import Hello, kind
+from fedagent_protocol.messages import kind
 
 from .core.agent import AgentCore
 from .core.effects import EdgesFound, Relink, Subscribed, SubscribeModel, UnsubscribeModel
@@ -50,13 +48,6 @@ class BrokerLinks:
         return self._core.sessions.link_of(send.to), up
 
     # ---------------------------------------------------- what the core asks for
-
-    def send(self, send: Send) -> bool:
-        """Send a message to an edge; a hello with the device's address, for people."""
-        if isinstance(send.message, Hello) and (link := self._link_of(send.to)) is not None:
-            address = link.local_address[:64]
-            send = structs.replace(send, message=structs.replace(send.message, address=address))
-        return self._shell.send(send)
 
     def change(self, effect: Connect) -> None:
         """Subscribe to a model, leave it, or make a link anew."""

@@ -16,16 +16,17 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.messages import PeerDeliver, PeerSend
+from fedagent_protocol.messages import Hello, PeerDeliver, PeerSend
 
 from .address import BrokerAddress, TlsFiles
 from .broker import Broker, BrokerSpec
 from .data_dir import DataDirLock
 from .discovery import Discovery
-from .driver import Core, Driver, Jobs, Links, Store
+from .driver import Core, Driver, Jobs, Store
 from .effects import Connect, Emit, Input, LinkDown, LinkUp, Send, Warn
 from .jobs import JobQueue
 from .link import Arrival, Link
@@ -159,20 +160,20 @@ class Shell:
         route: Route,
         *,
         jobs: int | Jobs = 1,
-        links: Links | None = None,
+        change: Callable[[Connect], None] | None = None,
     ) -> Driver:
         """Drive a core; its `store` is closed with the shell.
 
-        `jobs` is how many work at a time, or who does them. Where links change, the role
-        brings its own.
+        `jobs` is how many work at a time, or who does them. A role whose links change says
+        how, by `change`.
         """
-        self._route = route
+        self._route, self._change = route, change
         if isinstance(jobs, int):
             jobs = self._jobs = JobQueue(self.receive, self.fail, workers=jobs)
         self._driver = Driver(
             core,
             store,
-            links=links or self,
+            links=self,
             jobs=jobs,
             clock=time.monotonic,
             emit=self.emit,
@@ -211,13 +212,18 @@ class Shell:
         link = self.links.get(name)
         if link is None:
             return True  # nobody is there yet
+        message = send.message
+        if isinstance(message, Hello):  # with the device's address, for people
+            message = structs.replace(message, address=link.local_address[:64])
         # A peer repeats what gets lost; an acknowledgement would cost as much again.
-        qos = 0 if isinstance(send.message, PeerSend | PeerDeliver) else 1
-        return link.publish(topic, encode(send.message), qos=qos)
+        qos = 0 if isinstance(message, PeerSend | PeerDeliver) else 1
+        return link.publish(topic, encode(message), qos=qos)
 
     def change(self, effect: Connect) -> None:
-        """See `drive`."""
-        raise NotImplementedError(effect)
+        """Change links, as the role does."""
+        if self._change is None:
+            raise NotImplementedError(effect)
+        self._change(effect)
 
     def _arrived(self, name: str, incoming: Direction, batch: list[Arrival]) -> None:
         link = self.links.get(name)

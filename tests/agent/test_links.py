@@ -6,30 +6,27 @@ from typing import cast
 
 import pytest
 
+from fedagent_agent.config import AgentConfig
 from fedagent_agent.links import BrokerLinks
 from fedagent_node.effects import OtherVersion, Send
 from fedagent_node.link import Link
 from fedagent_node.shell import Shell
 from fedagent_protocol import SOFTWARE, topics
+from fedagent_protocol.codec import Direction, decode
 from fedagent_protocol.messages import EdgeBeacon, Hello
+from fedagent_testbed.node import AtOnce
 from tests.fakes.hand_edge import AGENT, EDGE, LINK, OTHER, SITE, HandEdge, model_of
 
 
 @dataclass
 class _Link:
     local_address: str = "192.168.1.7"
+    sent: list[bytes] = field(default_factory=list)
 
-
-@dataclass
-class _Shell:
-    """What `BrokerLinks` needs to send."""
-
-    id: str = AGENT
-    links: dict[str, Link] = field(default_factory=lambda: {LINK: cast("Link", _Link())})
-    sent: list[Send] = field(default_factory=list)
-
-    def send(self, send: Send) -> bool:
-        self.sent.append(send)
+    def publish(self, topic: str, payload: bytes, *, qos: int) -> bool:
+        assert topics.parse(topic)
+        assert qos == 1
+        self.sent.append(payload)
         return True
 
 
@@ -38,10 +35,19 @@ def edge(tmp_path: Path) -> HandEdge:
     return HandEdge(tmp_path, name="kitchen")
 
 
-def test_every_message_is_for_an_edge_on_the_agents_own_topic(edge: HandEdge) -> None:
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    made = Shell(
+        AgentConfig(data_dir=str(tmp_path), stream="digits"), fatal=(), show=lambda _: None
+    )
+    made.id = AGENT
+    return made
+
+
+def test_every_message_is_for_an_edge_on_the_agents_own_topic(edge: HandEdge, shell: Shell) -> None:
     edge.join()
     edge.round(1, model_of(3000))
-    links = BrokerLinks(cast("Shell", _Shell()), edge.core, SITE)
+    links = BrokerLinks(shell, edge.core, SITE)
     sent = edge.jobs(Send)
     assert len(sent) > 5
     for send in sent:
@@ -50,18 +56,21 @@ def test_every_message_is_for_an_edge_on_the_agents_own_topic(edge: HandEdge) ->
         assert (link, topic.agent, topic.edge, topic.site) == (LINK, AGENT, EDGE, SITE)
 
 
-def test_the_edge_hears_software_and_address(edge: HandEdge) -> None:
-    shell = _Shell()
-    links = BrokerLinks(cast("Shell", shell), edge.core, SITE)
+def test_the_edge_hears_software_and_address(edge: HandEdge, shell: Shell) -> None:
+    links, link = BrokerLinks(shell, edge.core, SITE), _Link()
+    shell.links[LINK] = cast("Link", link)
+    shell.drive(edge.core, edge.store, links.route, jobs=AtOnce(), change=links.change)
     for send in edge.jobs(Send, edge.say(EdgeBeacon(edge=EDGE))):
-        links.send(send)
-    (hello,) = shell.sent
+        shell.send(send)
+    (hello,) = link.sent
     expected = Hello(agent=AGENT, software=SOFTWARE, name="kitchen", address="192.168.1.7")
-    assert hello.message == expected
+    assert decode(Direction.AGENT_TO_EDGE, hello) == expected
 
 
-def test_an_edge_of_another_version_is_greeted_once_in_its_own(edge: HandEdge) -> None:
-    links = BrokerLinks(cast("Shell", _Shell()), edge.core, SITE)
+def test_an_edge_of_another_version_is_greeted_once_in_its_own(
+    edge: HandEdge, shell: Shell
+) -> None:
+    links = BrokerLinks(shell, edge.core, SITE)
     (hello,) = edge.jobs(Send, edge.take(OtherVersion(OTHER, 1, LINK)))
     link, text = links.route(hello)
     assert (link, topics.parse(text).version) == (LINK, 1)
