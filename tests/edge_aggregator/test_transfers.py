@@ -283,6 +283,33 @@ def test_an_update_after_the_close_is_too_late_and_changes_nothing(tmp_path: Pat
     assert field.core.memory.model == report.model
 
 
+def test_the_closing_round_answers_while_the_edge_commits_it(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 3)
+    paid, slow, unfit = (field.agents[name] for name in ("a0", "a1", "a2"))
+    slow.work_s, unfit.work_s, unfit.overrides = 1.3, 1.4, {"base": "e" * 64}
+    field.order(deadline_ms=1000, max_wait_ms=20_000)
+    field.run_for(0.9)
+    field.job_delay_s = 2.0
+    offer = paid.make_offer(paid.orders[-1])
+    field.run_for(0.2)
+    field.to_edge("a0", offer)
+    field.run_for(0.7)
+    assert not field.reports, "the edge still commits"
+    assert [agent.receipts[-1].status for agent in field.agents.values()] == [
+        m.ReceiptStatus.ACCEPTED,
+        m.ReceiptStatus.TOO_LATE,
+        m.ReceiptStatus.TOO_LATE,
+    ]
+    assert len(paid.receipts) == 2
+    field.run_for(2.0)
+    assert [o.valid for o in field.reports[0].outcomes] == [True, False, False]
+    # The next order is there: the round is forgotten.
+    field.order(2, assignments=(m.Assignment(agent="a1"),))
+    field.to_edge("a0", offer)
+    field.run_for(0.05)
+    assert paid.receipts[-1].status is m.ReceiptStatus.EXPIRED
+
+
 def test_silent_agents_are_lost_after_45_seconds(tmp_path: Path) -> None:
     field = field_of(tmp_path, 2)
     field.agents["a1"].silent = True

@@ -1,110 +1,184 @@
-"""Every way for an update to be too late, and what the ledger does (ADR 12)."""
+"""Every way for an update to be too late, from the device to the ledger (ADR 12)."""
 
-import sqlite3
-from contextlib import closing
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import pytest
+
+from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.runs import VOID_REASON
+from fedagent_edge.core.effects import LAN
+from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
-from tests.edge_aggregator.harness import Field, field_of
+from fedagent_testbed.kernel import WAN
+from fedagent_testbed.roles import AgentNode
+from fedagent_testbed.world import VirtualFederation
+from tests.edge_aggregator.harness import field_of
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.toy_edge import ToyEdge
+from tests.fakes.virtual_world import world
 
-LATE = m.Outcome(
-    agent="agent-0-1",
-    status=m.OutcomeStatus.LATE,
-    valid=True,
-    tau_ms=2500,
-    stats=m.TrainStats(num_samples=10),
-)
-MISSED = m.Outcome(agent="agent-0-1", status=m.OutcomeStatus.MISSED, tau_ms=3000, censored=True)
+SLOW = "agent-1"
+DEADLINE_S, MAX_WAIT_S, GRACE_S = 3.0, 5.0, 2.0
+NEVER_S = 20.0
+
+Disturb = Callable[[VirtualFederation], None]
 
 
-def closed(directory: Path, *, work_s: float, min_updates: int = 1) -> tuple[Field, m.Outcome]:
-    """Run a round of two agents, one of them slow; return how the slow one ended."""
-    field = field_of(directory, 2)
-    field.agents["a1"].work_s = work_s
-    field.order(deadline_ms=1000, max_wait_ms=3000, min_updates=min_updates)
-    report = field.run_until_report()
-    return field, report.outcomes[1]
+def told(agent: AgentNode) -> list[str]:
+    """Return what became of the rounds, as the device knows it."""
+    counters = agent.core.counters if agent.driver is not None else {}
+    ends = ("receipt_", "abandoned_", "closed_")
+    return sorted(name for name in counters if name.startswith(ends))
 
 
-def receipt(field: Field) -> m.ReceiptStatus:
-    return field.agents["a1"].receipts[-1].status
+def trains(agent: AgentNode) -> bool:
+    work = agent.core.queue.active_order if agent.driver is not None else None
+    return work is not None and work.job is not None
 
 
-def test_in_time_is_by_the_deadline(tmp_path: Path) -> None:
-    field, outcome = closed(tmp_path, work_s=0.5)
-    assert receipt(field) is m.ReceiptStatus.ACCEPTED
-    assert (outcome.status, outcome.valid, outcome.used) == ("arrived", True, True)
+def once(here: VirtualFederation, is_so: Callable[[], bool], act: Callable[[], None]) -> None:
+    """Do something as soon as something is so."""
+    if is_so():
+        act()
+    else:
+        here.kernel.after(0.01, lambda: once(here, is_so, act))
 
 
-def test_late_is_after_the_deadline_and_before_the_close_and_promised_to_be_paid(
+def undisturbed(here: VirtualFederation) -> None:
+    del here
+
+
+def out_of_reach(here: VirtualFederation, *, seconds: float) -> None:
+    """Lose what the slow device says and hears, from when it trains."""
+    part = partial(here.part, [SLOW], at=0.0, seconds=seconds)
+    once(here, lambda: trains(here.agents[SLOW]), part)
+
+
+def silent_edge(here: VirtualFederation) -> None:
+    """Part the edge from its coordinator until that does not wait for it any more."""
+    cut = partial(here.cut, WAN, at=0.0, seconds=MAX_WAIT_S + GRACE_S + 1.0)
+    once(here, lambda: trains(here.agents[SLOW]), cut)
+
+
+def restart(here: VirtualFederation) -> None:
+    """Kill the coordinator once one of the devices has its receipt."""
+    here.coordinator.stay_down_s = MAX_WAIT_S
+    once(here, lambda: bool(told(here.agents["agent-0"])), here.coordinator.kill)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What becomes of the slow device, one of three."""
+
+    told: str
+    status: str  # empty where there is no outcome
+    used: bool = False
+    paid: bool = False
+    slow_s: float = 0.2
+    third_s: float = 0.2
+    min_updates: int = 1
+    disturb: Disturb = undisturbed
+
+
+ROWS = {
+    "in time": Row("receipt_accepted", "arrived", used=True, paid=True),
+    "late": Row("receipt_late", "late", used=True, paid=True, slow_s=4.0, min_updates=3),
+    "late, Z never reached": Row(
+        "receipt_late", "late", paid=True, slow_s=4.0, third_s=NEVER_S, min_updates=3
+    ),
+    "in time, Z never reached": Row(
+        "receipt_accepted", "arrived", paid=True, third_s=NEVER_S, min_updates=3
+    ),
+    "stopped by the close": Row("abandoned_closed", "missed", slow_s=4.0),
+    "too late, before max_wait": Row(
+        "receipt_too-late",
+        "missed",
+        slow_s=3.5,
+        disturb=partial(out_of_reach, seconds=DEADLINE_S + 1.0),
+    ),
+    "too late, after max_wait": Row(
+        "receipt_too-late",
+        "missed",
+        slow_s=3.5,
+        disturb=partial(out_of_reach, seconds=MAX_WAIT_S + 1.0),
+    ),
+    "report too late": Row("receipt_accepted", "missed", disturb=silent_edge),
+    "restart": Row("receipt_accepted", "", slow_s=2.0, disturb=restart),
+}
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_a_row_of_the_table_holds_from_the_device_to_the_ledger(tmp_path: Path, case: str) -> None:
+    row = ROWS[case]
+    sets = (f"rounds.min_updates={row.min_updates}", "rounds.every_s=60", "rounds.count=2")
+    here = world("plain", tmp_path, 3, *sets, agents=3)
+    seconds = (0.2, row.slow_s, row.third_s)
+    for agent, slow_s in zip(here.agents.values(), seconds, strict=True):
+        agent.slow_s = slow_s
+    row.disturb(here)
+    found: list[list[str]] = []
+    here.kernel.after(18.0, lambda: found.append(told(here.agents[SLOW])))
+    ending = here.run(seconds=19.0)
+    assert ending.balanced, ending.problems
+    assert found == [[row.told]]
+    with open_reader(here.coordinator.directory) as read:
+        outcomes = [
+            (one.status, one.used, bool(one.paid_micro))
+            for one in read.outcomes(read.run().run_id)
+            if here.names[one.agent] == SLOW
+        ]
+    assert outcomes == ([(row.status, row.used, row.paid)] if row.status else [])
+    assert ends(here.coordinator.directory)[here.agents[SLOW].id] == (
+        "settle" if row.paid else "void"
+    )
+    assert ending.settled_reports == ((1, "done" if row.status else "void"),)
+
+
+def test_who_is_complete_between_max_wait_and_the_close_is_too_late_and_is_told_why(
     tmp_path: Path,
 ) -> None:
-    field, outcome = closed(tmp_path, work_s=2.0, min_updates=2)
-    assert receipt(field) is m.ReceiptStatus.LATE
-    assert (outcome.status, outcome.valid, outcome.used) == ("late", True, True)
-
-
-def test_too_late_is_after_the_close_whatever_max_wait_is(tmp_path: Path) -> None:
-    for name, work_s in (("before max_wait", 2.0), ("after max_wait", 4.0)):
-        field, outcome = closed(tmp_path / name, work_s=work_s)
-        assert (outcome.status, outcome.valid, outcome.used) == ("missed", False, False)
-        assert field.agents["a1"].closed == [1], "it may stop at once"
-        field.run_for(5.0)
-        assert receipt(field) is m.ReceiptStatus.TOO_LATE
-
-
-def test_expired_is_what_the_edge_never_ordered(tmp_path: Path) -> None:
     field = field_of(tmp_path, 2)
-    field.agents["a1"].overrides = {"round": 7}
-    field.order(deadline_ms=1000, max_wait_ms=1500)
-    assert field.run_until_report().outcomes[1].status is m.OutcomeStatus.MISSED
-    assert receipt(field) is m.ReceiptStatus.EXPIRED
+    slow, began = field.agents["a1"], field.now
+    slow.work_s = 100.0
+    field.order(deadline_ms=1000, max_wait_ms=3000, min_updates=2)
+    field.run_for(3.002)
+    field.edge.receive(Received("a1", slow.make_offer(slow.orders[-1]), LAN, began + 3.002))
+    outcome = field.run_until_report().outcomes[1]
+    assert (outcome.status, outcome.valid, outcome.used) == ("missed", False, False)
+    assert outcome.reason == "complete after max_wait"
+    slow.make_offer(slow.orders[-1])
+    assert slow.offer is not None
+    field.to_edge("a1", slow.offer)
+    field.run_for(0.05)
+    assert [(one.status, one.reason) for one in slow.receipts] == [
+        (m.ReceiptStatus.TOO_LATE, "complete after max_wait")
+    ] * 2
 
 
 # ------------------------------------------------------------------- the ledger
 
 
-def played(directory: Path, edge: ToyEdge, **facts: str) -> Site:
-    site = Site(directory, recipe("rounds.count=1"), [edge], **facts)  # type: ignore[arg-type]
-    site.run()
-    return site
+def ends(folder: Path, round_: int = 1) -> dict[str, str]:
+    """Return how the reservation of each agent ended in the first run, ``settle`` or ``void``."""
+    with open_reader(folder) as read:
+        run = read.runs()[-1]
+        names = {row.client: row.agent for row in read.devices(run.run_id)}
+        return {
+            names[entry.client]: entry.kind
+            for entry in read.ledger.show(run_id=run.run_id, limit=-1)
+            if entry.round == round_ and entry.client is not None and entry.kind != "reserve"
+        }
 
 
-def entries(site: Site, round_: int = 1) -> dict[str, str]:
-    """Return how the reservation of each agent ended, ``settle`` or ``void``."""
-    (run,) = site.store.database.read.runs()
-    names = {row.client: row.agent for row in site.store.database.read.devices(run.run_id)}
-    site.close()
-    with closing(sqlite3.connect(site.folder / "coordinator.db")) as db:
-        found = db.execute(
-            "SELECT client, kind FROM entries WHERE round = ? AND client IS NOT NULL "
-            "AND kind IN ('settle', 'void')",
-            (round_,),
-        )
-        return {names[client]: kind for client, kind in found}
-
-
-def one_edge(outcome: m.Outcome | None = None) -> ToyEdge:
+def one_edge() -> ToyEdge:
     (edge,) = toy_edges(recipe(), agents=2)
-    edge.agents[1].outcome = outcome
     return edge
 
 
-def test_the_ledger_settles_late_and_voids_too_late(tmp_path: Path) -> None:
-    assert entries(played(tmp_path / "late", one_edge(LATE))) == {
-        "agent-0-0": "settle",
-        "agent-0-1": "settle",
-    }
-    assert entries(played(tmp_path / "too late", one_edge(MISSED))) == {
-        "agent-0-0": "settle",
-        "agent-0-1": "void",
-    }
-
-
-def test_the_ledger_voids_a_round_whose_report_is_too_late(tmp_path: Path) -> None:
+def test_a_report_that_is_too_late_is_answered_so(tmp_path: Path) -> None:
     edge = one_edge()
     site = Site(tmp_path, recipe("rounds.count=2"), [edge])
     answer = edge._order
@@ -120,13 +194,24 @@ def test_the_ledger_voids_a_round_whose_report_is_too_late(tmp_path: Path) -> No
 
     edge._order = silent  # type: ignore[method-assign] # the edge of this test
     site.run()
+    site.close()
     assert (1, True) in edge.receipts
-    assert entries(site) == {"agent-0-0": "void", "agent-0-1": "void"}
+    assert ends(tmp_path) == {"agent-0-0": "void", "agent-0-1": "void"}
 
 
-def test_the_ledger_voids_what_a_restart_of_the_coordinator_interrupted(tmp_path: Path) -> None:
-    site = played(tmp_path, one_edge(), kill_at="reserve.committed")
+@pytest.mark.parametrize(
+    ("new_run", "reason"), [(False, VOID_REASON), (True, "replaced by a new run")]
+)
+def test_the_ledger_voids_what_was_open_at_a_restart_or_a_new_run(
+    tmp_path: Path, reason: str, *, new_run: bool
+) -> None:
+    site = Site(tmp_path, recipe("rounds.count=1"), [one_edge()], kill_at="reserve.committed")
+    site.new_run = new_run
+    site.run()
+    site.close()
     assert site.kills == 1
-    (run,) = site.store.database.read.runs()
-    assert site.store.database.read.rounds(run.run_id)[0].reason == VOID_REASON
-    assert entries(site) == {"agent-0-0": "void", "agent-0-1": "void"}
+    with open_reader(tmp_path) as read:
+        runs = read.runs()
+        assert len(runs) == 1 + new_run
+        assert read.rounds(runs[-1].run_id)[0].reason == reason
+    assert ends(tmp_path) == {"agent-0-0": "void", "agent-0-1": "void"}

@@ -140,8 +140,7 @@ class LiveRound:
         self, part: Part | None, event: Received, offer: UpdateOffer, now: float
     ) -> list[Effect]:
         if part is None:
-            self._counters["not_ordered"] += 1
-            return [receipt(event.sender, offer, ReceiptStatus.EXPIRED, "not_ordered")]
+            return self._not_ordered(event.sender, offer)
         part.come_back()
         part.answered = True
         if part.stage is Stage.ENDED:
@@ -241,7 +240,7 @@ class LiveRound:
             return []
         part.stage = Stage.ENDED
         self._counters[f"updates_{part.receipt.name.lower()}"] += 1
-        return [receipt(agent, part.offer, part.receipt, ""), Mark("edge.receipted")]
+        return [receipt(agent, part.offer, part.receipt, part.reason), Mark("edge.receipted")]
 
     def disk_failed(self, agent: str) -> list[Effect]:
         """The disk did not take an update: wait for it to be offered again."""
@@ -287,14 +286,15 @@ class LiveRound:
         return effects
 
     def too_late(self, agent: str, offer: UpdateOffer, now: float) -> list[Effect]:
-        """Answer an update that comes after the close: it changes nothing and is not paid."""
+        """Answer an update that comes after the close: it changes nothing, and is not looked at.
+
+        Who has a receipt gets it again; who was ordered is too late, fit or not.
+        """
         part = self.rnd.parts.get(agent)
-        if part is not None and part.receipt is not None:
+        if part is None:
+            return self._not_ordered(agent, offer)
+        if part.receipt is not None:
             return [receipt(agent, offer, part.receipt, part.reason[:60])]
-        refused, _ = refuse_offer(offer, self.rnd.order, base=self.rnd.base, model=self.model)
-        if part is None or refused:
-            self._counters["expired"] += 1
-            return [receipt(agent, offer, ReceiptStatus.EXPIRED, "the round is over")]
         self._counters["updates_too_late"] += 1
         tau = round((now - self.rnd.began_at) * 1000)
         return [
@@ -303,6 +303,10 @@ class LiveRound:
         ]
 
     # ----------------------------------------------------------------- details
+
+    def _not_ordered(self, agent: str, offer: UpdateOffer) -> list[Effect]:
+        self._counters["not_ordered"] += 1
+        return [receipt(agent, offer, ReceiptStatus.EXPIRED, "not_ordered")]
 
     def _reject(
         self, part: Part, offer: UpdateOffer, reason: str, detail: str, now: float

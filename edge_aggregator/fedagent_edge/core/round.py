@@ -28,6 +28,9 @@ from .effects import UpdateRecord
 HANDOVER_S = 0.005
 """How long what was stamped before an instant may take to come here from the network."""
 
+AFTER_MAX_WAIT = "complete after max_wait"
+"""Reason of an update that came between `max_wait` and the close."""
+
 RECEIPTS = {
     OutcomeStatus.ARRIVED: ReceiptStatus.ACCEPTED,
     OutcomeStatus.LATE: ReceiptStatus.LATE,
@@ -114,6 +117,8 @@ class Part:
     def decide(self, status: OutcomeStatus) -> None:
         """Note how its update ended: late is paid, too late is not."""
         self.status, self.receipt = status, RECEIPTS[status]
+        if status is OutcomeStatus.MISSED:
+            self.reason = AFTER_MAX_WAIT
         self.in_time = status is OutcomeStatus.ARRIVED
         self.valid = status in (OutcomeStatus.ARRIVED, OutcomeStatus.LATE)
 

@@ -157,7 +157,8 @@ class Rounds:
         return self._open.gone(agent, now) if self._open else []
 
     def _too_late(self, agent: str, offer: UpdateOffer, now: float) -> list[Effect]:
-        last = self._last
+        # The closing round, until the next is there: also while it is committed.
+        last = self.live or self._last
         if last is not None and (last.rnd.run, last.rnd.round) == (offer.run, offer.round):
             return last.too_late(agent, offer, now)
         self.state.counters["expired"] += 1
