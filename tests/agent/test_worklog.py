@@ -66,6 +66,7 @@ def test_how_an_update_ended_is_said() -> None:
         "late": "late",
         "rejected": "refused: norm",
         "too-late": "too late: the round was closed",
+        "expired": "expired: the edge knows no such order, or none any more",
     }
     for status, words in ends.items():
         events = [(0.0, training(1)), (1.0, update(1)), (2.0, receipt(1, status, "norm"))]

@@ -28,6 +28,11 @@ def agent(ordered: int = 12, **reasons: int) -> ReportAgent:
     ("one", "reason", "hint"),
     [
         (agent(missed__unanswered=12), "never delivered an update: it never answered.", "doctor"),
+        (
+            agent(missed__silent=12),
+            "never delivered an update: its edge did not report.",
+            "the edge",
+        ),
         (agent(missed=12), "it took its order, but the round closed first.", "rounds.deadline_s"),
         (agent(declined__no_data=9, missed=3), "arrived on its stream, 9 of them.", "--stream"),
         (agent(late=12), "in time: its update came after the deadline.", "rounds.deadline_s"),

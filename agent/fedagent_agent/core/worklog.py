@@ -18,7 +18,7 @@ _ENDS = {
     ReceiptStatus.LATE: "late",
     ReceiptStatus.REJECTED: "refused",
     ReceiptStatus.TOO_LATE: "too late: the round was closed",
-    ReceiptStatus.EXPIRED: "unknown to the edge: another round or run",
+    ReceiptStatus.EXPIRED: "expired: the edge knows no such order, or none any more",
 }
 _PASSING = frozenset({DeclineReason.BUSY, DeclineReason.STALE})
 """Reasons to decline that are gone by the next order."""

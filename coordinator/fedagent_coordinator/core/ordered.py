@@ -80,7 +80,7 @@ class OrderedRound:
         return [names[row] for row in rows]
 
     def order(self, part: EdgePart, settings: Settings, now: float) -> RoundOrder:
-        """Return an edge's order, with the time that is left."""
+        """Return an edge's order, with what is left of `max_wait`."""
         rounds, limits = settings.recipe.rounds, settings.recipe.limits
         elapsed_ms = int(1000 * max(0.0, now - self.ordered_at))
         max_wait_ms = max(1, settings.max_wait_ms - elapsed_ms)

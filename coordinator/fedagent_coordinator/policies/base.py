@@ -225,8 +225,8 @@ class Feedback:
     dt_s: FloatArray
     lc_s: FloatArray
     ut_s: FloatArray
-    censored: BoolArray  # bool[S], nothing arrived before the round was given up
-    void: BoolArray  # bool[S], not paid: no valid update, or the edge failed. X is False
+    censored: BoolArray  # bool[S], no valid update was reported
+    void: BoolArray  # bool[S], not paid: no valid update, or a silent edge. X is False
     arrivals: IntArray  # int64[S], samples that came in on the stream during the round
     num_samples: IntArray  # int64[S], samples the update was trained on
     seconds_per_iteration: FloatArray  # float64[S]; NaN if unknown

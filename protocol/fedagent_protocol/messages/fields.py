@@ -78,7 +78,7 @@ class ReceiptStatus(OpenEnum):
     LATE = "late"  # valid, after the deadline and before the close: paid
     TOO_LATE = "too-late"  # after the close: not paid
     REJECTED = "rejected"  # invalid, not paid; `reason` says why
-    EXPIRED = "expired"  # of a round or run that this edge did not order it in
+    EXPIRED = "expired"  # the edge knows no such order, or none any more: no word on payment
     OTHER = "other"
 
 
@@ -89,7 +89,7 @@ class OutcomeStatus(OpenEnum):
     LATE = "late"  # after the deadline and before the close
     DECLINED = "declined"
     REJECTED = "rejected"
-    MISSED = "missed"  # nothing before the close; what comes later is too late
+    MISSED = "missed"  # nothing before the close, or after max_wait: too late
     GONE = "gone"
     OTHER = "other"
 

@@ -23,11 +23,16 @@ SHARES = (0.8, 0.9, 0.95)
 NOT_ENDED = "not ended"
 """The fact `state` of a run that may go on."""
 SLOW = "raise rounds.deadline_s, or give it less to do (learner.passes, rounds.iterations)"
-UNHEARD = ("it never answered", "see that it runs and reaches its edge: fedagent doctor there")
 ENDINGS = {
     "missed": ("it took its order, but the round closed first", f"see that it still runs; {SLOW}"),
-    "missed unanswered": UNHEARD,
-    "missed silent": UNHEARD,
+    "missed unanswered": (
+        "it never answered",
+        "see that it runs and reaches its edge: fedagent doctor there",
+    ),
+    "missed silent": (
+        "its edge did not report",
+        "see that the edge runs and reaches its coordinator: fedagent doctor there",
+    ),
     "late": ("its update came after the deadline", SLOW),
     "declined no_data": (
         "nothing had arrived on its stream",
