@@ -1,4 +1,4 @@
-"""What an update must be: declared facts before a byte is stored, content afterwards."""
+"""What the content of a complete update must be."""
 
 import math
 from dataclasses import dataclass
@@ -6,10 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.errors import DigestError, ManifestError, OversizeError, ProtocolError
-from fedagent_protocol.messages import RoundOrder, UpdateOffer
+from fedagent_protocol.errors import DigestError, ManifestError, OversizeError
 from fedagent_protocol.tensors import (
-    MAX_HEADER_BYTES,
     Buffer,
     Located,
     Manifest,
@@ -18,10 +16,7 @@ from fedagent_protocol.tensors import (
     locate,
     tensor_at,
 )
-from fedagent_protocol.transfer import Layout
 
-SMALLEST_CHUNK = 16 * 1024
-"""Smaller chunks are taken only where the round's model has such, too."""
 LARGEST_NORM = 1e30
 """Beyond this, updates that are finite one by one may add up to a model that is not."""
 _BLOCK = 1 << 12
@@ -43,33 +38,6 @@ class Verdict:
     def valid(self) -> bool:
         """Whether nothing was wrong."""
         return not self.reason
-
-
-def refuse_offer(
-    offer: UpdateOffer, order: RoundOrder, *, base: str, model: Layout
-) -> tuple[str, str]:
-    """Return reason and detail why an offer cannot be taken, or empty strings.
-
-    Costs no memory: nothing of the update has been stored yet. `base` is the model to train
-    from, `model` how it was cut for agents.
-    """
-    if offer.task != order.task:
-        return "wrong_task", offer.task[:12]
-    if offer.base != base:
-        return "stale_base", offer.base[:12]
-    if not 0 < offer.stats.num_samples <= order.max_samples:
-        return "sample_count", f"{offer.stats.num_samples} of at most {order.max_samples}"
-    if not 0 < offer.size <= model.size + MAX_HEADER_BYTES:
-        return "oversize", f"{offer.size} bytes for a model of {model.size}"
-    if offer.chunk_bytes < min(SMALLEST_CHUNK, model.chunk_bytes, offer.size):
-        return "bad_chunk", f"chunks of {offer.chunk_bytes}"
-    try:
-        layout = Layout(offer.size, offer.chunk_bytes)
-        if offer.first:
-            layout.check(0, len(offer.first))
-    except ProtocolError as error:
-        return error.reason, str(error)
-    return "", ""
 
 
 def check_content(

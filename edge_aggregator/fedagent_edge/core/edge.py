@@ -94,32 +94,36 @@ class EdgeCore:
     def receive(self, event: Input, now: float) -> list[Effect]:
         """Take in an event. Whatever comes from outside, nothing is raised."""
         self._now = now
-        effects = self._take(event, now)
-        return effects + self.rounds.look(now) + self.evaluations.look(now)
-
-    def _take(self, event: Input, now: float) -> list[Effect]:
+        effects: list[Effect] = []
         match event:
             case Received(link=link) if link == WAN:
-                return self._from_coordinator(event, now)
+                effects = self._from_coordinator(event, now)
             case Received():
-                return self._from_agent(event, now)
+                effects = self._from_agent(event, now)
             case OtherVersion(link=link) if link == WAN:
-                return self.upstream.refuse(event)
+                effects = self.upstream.refuse(event)
             case OtherVersion(sender=agent, version=version):
                 hello = Hello(agent=agent, protocol=version)
-                return self._from_agent(Received(agent, hello, event.link, now), now)
+                effects = self._from_agent(Received(agent, hello, event.link, now), now)
             case LinkUp(link=link) if link != LAN:
-                return self.upstream.connected(now)
+                effects = self.upstream.connected(now)
             case LinkUp():
                 self._settled_at = now + SETTLING_S
                 self.evaluations.lan_up(now)
-                return self._beacon(now)
-            case Checked() | Admitted() | DiskFailed() | Committed() | ModelLost():
-                return self.rounds.done(event, now)
+                effects = self._beacon(now)
+            case Checked():
+                effects = self.rounds.checked(event, now)
+            case Admitted():
+                effects = self.rounds.admitted(event)
+            case DiskFailed():
+                effects = self.rounds.disk_failed(event, now)
+            case Committed():
+                effects = self.rounds.committed(event, now)
+            case ModelLost():
+                effects = self.rounds.model_lost(event, now)
             case ModelFinished():
-                return self._model_finished(event, now)
-            case _:
-                return []
+                effects = self._model_finished(event, now)
+        return effects + self.rounds.look(now) + self.evaluations.look(now)
 
     # ------------------------------------------------------------- from agents
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     Chunk,
     Decline,
@@ -21,14 +22,17 @@ from fedagent_protocol.messages import (
     TrainOrder,
     UpdateOffer,
 )
-from fedagent_protocol.transfer import CreditPool
+from fedagent_protocol.tensors import MAX_HEADER_BYTES
+from fedagent_protocol.transfer import CreditPool, Layout
 
-from .admission import Verdict, refuse_offer
+from .admission import Verdict
 from .effects import Admit, Check, DropSpool, Key, NoteEnd, OpenSpool, UpdateRecord
 from .round import EdgeRound, Part, Stage
 from .state import EdgeState
 from .transfers import Distribution, Uploads
 
+SMALLEST_CHUNK = 16 * 1024
+"""Smaller chunks are taken only where the round's model has such, too."""
 HEADER_ROOM = 8192
 """By how much an update may be larger than the model's tensors for advance credit."""
 
@@ -80,26 +84,56 @@ class LiveRound:
 
     # ------------------------------------------------------------- from agents
 
-    def receive(self, event: Received, now: float) -> list[Effect]:
-        """Take in what an agent sends about this round, while it is open.
+    def offer(self, event: Received, offer: UpdateOffer, now: float) -> list[Effect]:
+        """Take, refuse or go on with an update, while the round is open."""
+        part = self.rnd.parts.get(event.sender)
+        if part is None:
+            return self._not_ordered(event.sender, offer)
+        part.come_back()
+        part.answered = True
+        if part.stage is Stage.ENDED:
+            self._counters["offer_twice"] += 1
+            status = part.receipt or ReceiptStatus.EXPIRED
+            return [receipt(part.agent, offer, status, part.reason[:60])]
+        if part.offer is not None and part.offer.digest == offer.digest:
+            return self._again(part, event, offer, now)
+        if part.offer is not None:
+            self._counters["second_update"] += 1
+            return [receipt(part.agent, offer, ReceiptStatus.REJECTED, "second_update")]
+        reason, detail = self._refusal(offer)
+        if reason:
+            return self._reject(part, offer, reason, detail, now)
+        return self._begin(part, event, offer, now)
+
+    def chunk(self, event: Received, chunk: Chunk, now: float) -> list[Effect]:
+        """Take a part of an update, while the round is open.
 
         Raises:
-            ChunkError: A chunk does not fit; nothing changed.
+            ChunkError: It does not fit; nothing changed.
         """
-        part, message = self.rnd.parts.get(event.sender), event.message
-        match message:
-            case UpdateOffer():
-                return self._offer(part, event, message, now)
-            case Chunk():
-                return self._chunk(part, event, message, now)
-            case Decline(reason=reason, detail=detail):
-                text = f"{reason}: {detail}" if detail else str(reason)
-                if part is None or not part.withdraw(OutcomeStatus.DECLINED, text[:200], now):
-                    self._counters["decline_unasked"] += 1
-                    return []
-                self._counters[f"declined_{reason}"] += 1
-                return self._ended(part, now)
-        raise NotImplementedError(message)
+        part = self.rnd.parts.get(event.sender)
+        if part is None or part.offer is None or part.offer.digest != chunk.digest:
+            self._counters["chunk_unasked"] += 1
+            return []
+        if part.stage is not Stage.SENDING:
+            self._counters["chunk_twice"] += 1
+            return []
+        effects = self._uploads.accept(part, chunk.index, chunk.data, now)
+        if not effects:
+            self._counters["chunk_twice"] += 1
+        effects += self._check_whole(part, event)
+        return effects + self._uploads.grant(part.agent, now)
+
+    def decline(self, agent: str, decline: Decline, now: float) -> list[Effect]:
+        """End the wait for an agent that does not train, while the round is open."""
+        part = self.rnd.parts.get(agent)
+        reason, detail = decline.reason, decline.detail
+        text = f"{reason}: {detail}" if detail else str(reason)
+        if part is None or not part.withdraw(OutcomeStatus.DECLINED, text[:200], now):
+            self._counters["decline_unasked"] += 1
+            return []
+        self._counters[f"declined_{reason}"] += 1
+        return self._ended(part, now)
 
     def hello(self, agent: str, now: float) -> list[Effect]:
         """Go on with an agent that came, or came back, in mid round."""
@@ -136,26 +170,29 @@ class LiveRound:
             return []
         return self._ended(part, now)
 
-    def _offer(
-        self, part: Part | None, event: Received, offer: UpdateOffer, now: float
-    ) -> list[Effect]:
-        if part is None:
-            return self._not_ordered(event.sender, offer)
-        part.come_back()
-        part.answered = True
-        if part.stage is Stage.ENDED:
-            self._counters["offer_twice"] += 1
-            status = part.receipt or ReceiptStatus.EXPIRED
-            return [receipt(part.agent, offer, status, part.reason[:60])]
-        if part.offer is not None and part.offer.digest == offer.digest:
-            return self._again(part, event, offer, now)
-        if part.offer is not None:
-            self._counters["second_update"] += 1
-            return [receipt(part.agent, offer, ReceiptStatus.REJECTED, "second_update")]
-        reason, detail = refuse_offer(offer, self.rnd.order, base=self.rnd.base, model=self.model)
-        if reason:
-            return self._reject(part, offer, reason, detail, now)
-        return self._begin(part, event, offer, now)
+    def _refusal(self, offer: UpdateOffer) -> tuple[str, str]:
+        """Return reason and detail why an offer cannot be taken, or empty strings.
+
+        Costs no memory: nothing of the update has been stored yet.
+        """
+        order = self.rnd.order
+        if offer.task != order.task:
+            return "wrong_task", offer.task[:12]
+        if offer.base != self.rnd.base:
+            return "stale_base", offer.base[:12]
+        if not 0 < offer.stats.num_samples <= order.max_samples:
+            return "sample_count", f"{offer.stats.num_samples} of at most {order.max_samples}"
+        if not 0 < offer.size <= self.model.size + MAX_HEADER_BYTES:
+            return "oversize", f"{offer.size} bytes for a model of {self.model.size}"
+        if offer.chunk_bytes < min(SMALLEST_CHUNK, self.model.chunk_bytes, offer.size):
+            return "bad_chunk", f"chunks of {offer.chunk_bytes}"
+        try:
+            layout = Layout(offer.size, offer.chunk_bytes)
+            if offer.first:
+                layout.check(0, len(offer.first))
+        except ProtocolError as error:
+            return error.reason, str(error)
+        return "", ""
 
     def _begin(self, part: Part, event: Received, offer: UpdateOffer, now: float) -> list[Effect]:
         bare = replace(offer, first=b"", context=None)
@@ -167,13 +204,9 @@ class LiveRound:
         else:
             have = set()
             effects.append(OpenSpool(self._key(part.agent), bare))
-        self._uploads.begin(part, bare, have)
         part.stage = Stage.SENDING
-        if offer.first and 0 not in have:
-            effects += self._take(part, event, 0, offer.first, now)
-        elif part.receiver is not None and part.receiver.complete:
-            self._uploads.end(part)
-            effects.append(self._complete(part, event))
+        effects += self._uploads.begin(part, bare, have, now, first=offer.first)
+        effects += self._check_whole(part, event)
         return effects + self._uploads.grant(part.agent, now)
 
     def _again(self, part: Part, event: Received, offer: UpdateOffer, now: float) -> list[Effect]:
@@ -183,36 +216,21 @@ class LiveRound:
             return []
         effects: list[Effect] = []
         if offer.first and 0 not in part.receiver.have:
-            effects = self._take(part, event, 0, offer.first, now)
+            effects = self._uploads.accept(part, 0, offer.first, now)
+            effects += self._check_whole(part, event)
         if not part.receiver.complete:
             self._uploads.renew(part)
         return effects + self._uploads.grant(part.agent, now)
 
-    def _chunk(self, part: Part | None, event: Received, chunk: Chunk, now: float) -> list[Effect]:
-        if part is None or part.offer is None or part.offer.digest != chunk.digest:
-            self._counters["chunk_unasked"] += 1
-            return []
-        if part.stage is not Stage.SENDING:
-            self._counters["chunk_twice"] += 1
-            return []
-        effects = self._take(part, event, chunk.index, chunk.data, now)
-        return effects + self._uploads.grant(part.agent, now)
-
-    def _take(
-        self, part: Part, event: Received, index: int, data: bytes, now: float
-    ) -> list[Effect]:
-        effects = self._uploads.accept(part, index, data, now)
-        if not effects:
-            self._counters["chunk_twice"] += 1
+    def _check_whole(self, part: Part, event: Received) -> list[Effect]:
+        """Have an update checked if its last chunk is here."""
         assert part.receiver is not None
-        if part.receiver.complete:
-            effects.append(self._complete(part, event))
-        return effects
-
-    def _complete(self, part: Part, event: Received) -> Check:
         assert part.offer is not None
+        if not part.receiver.complete:
+            return []
+        self._uploads.end(part)
         part.complete(event.at)
-        return Check(self._key(part.agent), part.offer, self.rnd.order.norm_limit)
+        return [Check(self._key(part.agent), part.offer, self.rnd.order.norm_limit)]
 
     # ----------------------------------------------------------- results of jobs
 
@@ -225,7 +243,7 @@ class LiveRound:
             # Chunks that a power cut damaged are not the agent's fault: all over again.
             self._counters["spool_damaged"] += 1
             part.resumed, part.stage, part.completed_at = False, Stage.SENDING, 0.0
-            self._uploads.begin(part, part.offer, set())
+            self._uploads.begin(part, part.offer, set(), now)
             again: list[Effect] = [OpenSpool(self._key(agent), part.offer)]
             return again + self._uploads.grant(agent, now)
         if not verdict.valid:

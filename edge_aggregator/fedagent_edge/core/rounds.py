@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from fedagent_node.effects import Effect, Emit, Input, Mark, Received, Send, Warn
+from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
 from fedagent_protocol.messages import (
     Chunk,
     Decline,
@@ -135,11 +135,17 @@ class Rounds:
         match message:
             case Need() if self.live is not None:
                 return self.live.need(event, message, now)
-            case Chunk() | Decline() | UpdateOffer():
-                if live := self._find(message.run, message.round):
-                    return live.receive(event, now)
-                if isinstance(message, UpdateOffer):
+            case UpdateOffer():
+                live = self._find(message.run, message.round)
+                if live is None:
                     return self._too_late(event.sender, message, now)
+                return live.offer(event, message, now)
+            case Chunk():
+                if live := self._find(message.run, message.round):
+                    return live.chunk(event, message, now)
+            case Decline():
+                if live := self._find(message.run, message.round):
+                    return live.decline(event.sender, message, now)
         self.state.counters["out_of_round"] += 1
         return []
 
@@ -176,32 +182,34 @@ class Rounds:
 
     # --------------------------------------------------------- results of jobs
 
-    def done(self, event: Input, now: float) -> list[Effect]:
-        """Take in what a job or the disk came to."""
-        match event:
-            case DiskFailed(key=(run, number, agent)):
-                # The update is awaited again; of a round that is over, the spool is gone.
-                if live := self._find(run, number):
-                    self.state.counters["disk_failed"] += 1
-                    warning = Warn(agent, f"the spool failed: {event.detail}")
-                    return [*live.disk_failed(agent), *self._absent(agent, now), warning]
-            case Checked(key=(run, number, agent)):
-                if live := self._find(run, number):
-                    return live.checked(agent, event.verdict, now) + self._absent(agent, now)
-            case Admitted(key=(run, number, agent)):
-                live = self._find(run, number)
-                return live.admitted(agent) if live else []
-            case Committed():
-                return self._committed(event, now)
-            case ModelLost():
-                return self._model_lost(event, now)
+    def checked(self, event: Checked, now: float) -> list[Effect]:
+        """Take in a verdict on an update."""
+        run, number, agent = event.key
+        if live := self._find(run, number):
+            return live.checked(agent, event.verdict, now) + self._absent(agent, now)
+        return []
+
+    def admitted(self, event: Admitted) -> list[Effect]:
+        """Take in that an update is durable."""
+        run, number, agent = event.key
+        live = self._find(run, number)
+        return live.admitted(agent) if live else []
+
+    def disk_failed(self, event: DiskFailed, now: float) -> list[Effect]:
+        """Await an update again; of a round that is over, the spool is gone."""
+        run, number, agent = event.key
+        if live := self._find(run, number):
+            self.state.counters["disk_failed"] += 1
+            warning = Warn(agent, f"the spool failed: {event.detail}")
+            return [*live.disk_failed(agent), *self._absent(agent, now), warning]
         return []
 
     def _absent(self, agent: str, now: float) -> list[Effect]:
         """Wait no more for an agent that left while its update was whole, but is not now."""
         return [] if self.state.sessions.is_present(agent) else self.left(agent, now)
 
-    def _committed(self, done: Committed, now: float) -> list[Effect]:
+    def committed(self, done: Committed, now: float) -> list[Effect]:
+        """Report the round that has its aggregate."""
         live, self._committing = self.live, False
         if live is None or (live.rnd.run, live.rnd.round) != (done.run, done.round):
             return []
@@ -216,7 +224,7 @@ class Rounds:
         self.live, self._last = None, live
         return effects + self.resume_order(now)
 
-    def _model_lost(self, lost: ModelLost, now: float) -> list[Effect]:
+    def model_lost(self, lost: ModelLost, now: float) -> list[Effect]:
         """Fail the round; the coordinator offers its model when it sees that we have none."""
         live = self.live
         if live is None or (live.rnd.run, live.rnd.round) != (lost.run, lost.round):

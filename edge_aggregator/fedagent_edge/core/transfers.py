@@ -135,13 +135,16 @@ class Uploads:
         self.pool.take(nbytes)
         return 1
 
-    def begin(self, part: Part, offer: UpdateOffer, have: set[int]) -> None:
-        """Take an admissible offer; `have` are the chunks in the spool already."""
+    def begin(
+        self, part: Part, offer: UpdateOffer, have: set[int], now: float, *, first: bytes = b""
+    ) -> list[Effect]:
+        """Take an admissible offer, and its first chunk; `have` are those in the spool already."""
         self._release(part)
         part.offer, part.stalls = offer, 0
         layout = Layout(offer.size, offer.chunk_bytes)
         part.receiver = Receiver(layout, window=UPDATE_WINDOW, have=have)
         self._active[part.agent] = part
+        return self.accept(part, 0, first, now) if first and 0 not in have else []
 
     def accept(self, part: Part, index: int, data: bytes, now: float) -> list[Effect]:
         """Take a chunk into the spool; `ChunkError` if it does not fit."""
@@ -155,8 +158,6 @@ class Uploads:
             return []
         part.stalls, receiver.window = 0, UPDATE_WINDOW
         self.resting.pop(agent, None)
-        if receiver.complete:
-            self.end(part)
         return [WriteSpool((self.rnd.run, self.rnd.round, agent), index, data)]
 
     def grant(self, agent: str, now: float) -> list[Effect]:
