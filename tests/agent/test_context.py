@@ -151,7 +151,7 @@ def test_a_price_that_appeared_is_a_change() -> None:
 
 def test_a_feature_that_is_known_at_last_is_a_change() -> None:
     own, link = DeviceState(PriceSettings()), LinkQuality()
-    said = own.report(link, run="", seq=1)
+    said = own.context_report(link, run="", seq=1)
     assert not own.differs(link, said)
     link.note_rtt(0.01)
     assert own.differs(link, said)
@@ -160,7 +160,7 @@ def test_a_feature_that_is_known_at_last_is_a_change() -> None:
 def test_small_noise_of_small_numbers_is_no_change() -> None:
     own = DeviceState(PriceSettings(), readings=Readings(compute=1.0))
     link = LinkQuality(rtt_s=0.0004)
-    said = own.report(link, run="", seq=1)
+    said = own.context_report(link, run="", seq=1)
     link.rtt_s = 0.0009
     assert not own.differs(link, said)
     link.rtt_s = 0.05

@@ -223,6 +223,9 @@ def test_the_name_for_people_goes_with_the_hello(tmp_path: Path) -> None:
 
 def test_a_declared_position_is_a_feature() -> None:
     link, price = LinkQuality(), PriceSettings()
-    placed = DeviceState(price, position=(0.25, -2.0)).report(link, run="", seq=1).features
+    placed = DeviceState(price, position=(0.25, -2.0)).context_report(link, run="", seq=1).features
     assert (placed["x_km"], placed["y_km"]) == (0.25, -2.0)
-    assert not {"x_km", "y_km"} & DeviceState(price).report(link, run="", seq=1).features.keys()
+    assert (
+        not {"x_km", "y_km"}
+        & DeviceState(price).context_report(link, run="", seq=1).features.keys()
+    )

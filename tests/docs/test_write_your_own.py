@@ -81,7 +81,9 @@ def test_it_lists_every_feature_that_agents_report() -> None:
     )
     link = LinkQuality(download_bps=1.0, upload_bps=1.0, rtt_s=0.1)
     listed = PAGE.partition("Agents report ")[2].partition(", each where")[0]
-    assert set(re.findall(r"`(\w+)`", listed)) == set(device.report(link, run="r", seq=1).features)
+    assert set(re.findall(r"`(\w+)`", listed)) == set(
+        device.context_report(link, run="r", seq=1).features
+    )
 
 
 def test_the_registry_finds_it_by_its_entry_point(installed: Path) -> None:

@@ -124,7 +124,7 @@ class DeviceState:
             self.arrivals_per_step = _smoothed(self.arrivals_per_step, arrivals_per_step)
         self.cold = False
 
-    def report(self, link: LinkQuality, *, run: str, seq: int) -> ContextReport:
+    def context_report(self, link: LinkQuality, *, run: str, seq: int) -> ContextReport:
         """Return the report for the edge at the end of `link`."""
         x_km, y_km = self.position if self.position is not None else (None, None)
         features = {
@@ -153,7 +153,7 @@ class DeviceState:
 
     def differs(self, link: LinkQuality, last: ContextReport) -> bool:
         """Whether something moved by more than `CHANGE` since it was reported."""
-        now = self.report(link, run=last.run, seq=last.seq)
+        now = self.context_report(link, run=last.run, seq=last.seq)
         if now.available != last.available or now.features.keys() != last.features.keys():
             return True
         if moved(now.price, last.price):

@@ -64,10 +64,10 @@ class Session:
     context_s: float = 15.0
     announced: bool = False
     epoch: str = ""  # which life of the edge the beacons come from
+    reported: ContextReport | None = None
+    reported_at: float = -1e9
+    look_at: float | None = None
     _hello_at: float = -1e9
-    _reported: ContextReport | None = None
-    _reported_at: float = -1e9
-    _look_at: float | None = None
     _probe: _Probe | None = None
     _nonce: int = 0
     _rtt_at: float = -1e9
@@ -101,7 +101,7 @@ class Session:
         self.state = SessionState.OPEN
         self.context_s = max(MIN_REPORT_S, context_ms / 1000)
         if fresh:
-            self._reported = None
+            self.reported = None
         return fresh
 
     def enter_run(self, run: str) -> None:
@@ -112,32 +112,26 @@ class Session:
 
     # -------------------------------------------------------------- reporting
 
-    def report(self, device: DeviceState, seq: int, now: float) -> ContextReport:
-        """Return a report that is about to be sent, and remember it."""
-        self._reported = device.report(self.measured, run=self.run, seq=seq)
-        self._reported_at, self._look_at = now, None
-        return self._reported
-
     def report_wanted(self, device: DeviceState, now: float) -> bool:
         """Whether it is time to report, or something changed enough."""
         if self.state is not SessionState.OPEN:
             return False
-        if self._reported is None or now >= self._reported_at + self.context_s:
+        if self.reported is None or now >= self.reported_at + self.context_s:
             return True
-        if now < self._reported_at + MIN_GAP_S:
+        if now < self.reported_at + MIN_GAP_S:
             return False
-        self._look_at = None
-        return device.differs(self.measured, self._reported)
+        self.look_at = None
+        return device.differs(self.measured, self.reported)
 
     def look_again(self, now: float) -> None:
         """See whether what was measured is worth a report, as soon as one may go."""
-        self._look_at = max(now, self._reported_at + MIN_GAP_S)
+        self.look_at = max(now, self.reported_at + MIN_GAP_S)
 
     @property
     def report_at(self) -> float:
         """When the next report is due, or something measured is to be looked at."""
-        due = self._reported_at + self.context_s if self._reported is not None else 0.0
-        return due if self._look_at is None else min(due, self._look_at)
+        due = self.reported_at + self.context_s if self.reported is not None else 0.0
+        return due if self.look_at is None else min(due, self.look_at)
 
     # ---------------------------------------------------------------- probing
 
@@ -313,9 +307,11 @@ class Sessions(dict[str, Session]):
     # ---------------------------------------------------------------- reporting
 
     def report(self, session: Session, now: float) -> ContextReport:
-        """Return a report that is about to be sent."""
+        """Return a report that is about to be sent, and remember it."""
         self._seq += 1
-        return session.report(self._device, self._seq, now)
+        report = self._device.context_report(session.measured, run=session.run, seq=self._seq)
+        session.reported, session.reported_at, session.look_at = report, now, None
+        return report
 
     def reports(self, now: float, *, forced: bool = False) -> list[Effect]:
         """Report to the edges where it is time, or something changed enough."""

@@ -117,7 +117,7 @@ def test_what_agents_send_holds_no_opinion_belief_or_index(fleet: PeerFleet) -> 
 
 def test_a_build_that_leaks_is_caught(fleet: PeerFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that puts its newest score into a feature of its reports."""
-    honest = DeviceState.report
+    honest = DeviceState.context_report
 
     def leaky(self: DeviceState, link: object, *, run: str, seq: int) -> ContextReport:
         said = honest(self, link, run=run, seq=seq)  # type: ignore[arg-type]  # passed on
@@ -127,7 +127,7 @@ def test_a_build_that_leaks_is_caught(fleet: PeerFleet, monkeypatch: pytest.Monk
                 said.features.update({"quality": slots[-1].opinion or 0.0} if slots else {})
         return said
 
-    monkeypatch.setattr(DeviceState, "report", leaky)
+    monkeypatch.setattr(DeviceState, "context_report", leaky)
     search = live(fleet, slots=2)
     reports = [payload for payload in fleet.seen if b"quality" in payload]
     assert reports
