@@ -158,42 +158,39 @@ class AgentStore:
     def write(self, effect: Write, now: float) -> Input | None:  # noqa: ARG002 - of the interface
         """Perform a disk effect; return its result."""
         try:
-            return self._write(effect)
+            match effect:
+                case OpenModel(digest=digest):
+                    have = self._models.open(digest, effect.size, effect.chunk_bytes)
+                    return ModelOpened(digest, have)
+                case WriteModel():
+                    self._models.write(effect.digest, effect.offset, effect.data)
+                case FinishModel(digest=digest):
+                    size = self._models.finish(digest)
+                    return ModelFinished(digest, size, "" if size else NOT_ITS_DIGEST)
+                case MakeIdleUpdate():
+                    return self._make_idle_update(effect)
+                case StoreUpdate():
+                    return self._store_update(effect)
+                case StoreOpinion():
+                    self.opinions.keep(effect.answer, effect.spent)
+                    return OpinionStored(effect.answer)
+                case DropUpdate():
+                    self.outbox.drop(effect.key)
+                case DropOutput():
+                    if isinstance(output := self._outputs.pop(effect.job, None), Path):
+                        output.unlink(missing_ok=True)
+                case FlushOutbox():
+                    self.outbox.flush()
+                case StoreSlot():
+                    self._peers.keep(effect)
+                case Mark():
+                    self._checkpoint(effect.name)
         except DiskError as error:
             return DiskFailed(effect, error.reason)
         except OSError as error:
             if isinstance(effect, OpenModel | WriteModel | FinishModel):
                 self._models.discard(effect.digest)
             return DiskFailed(effect, _in_words(error))
-
-    def _write(self, effect: Write) -> Input | None:
-        match effect:
-            case OpenModel(digest=digest):
-                have = self._models.open(digest, effect.size, effect.chunk_bytes)
-                return ModelOpened(digest, have)
-            case WriteModel():
-                self._models.write(effect.digest, effect.offset, effect.data)
-            case FinishModel(digest=digest):
-                size = self._models.finish(digest)
-                return ModelFinished(digest, size, "" if size else NOT_ITS_DIGEST)
-            case MakeIdleUpdate():
-                return self._make_idle_update(effect)
-            case StoreUpdate():
-                return self._store_update(effect)
-            case StoreOpinion():
-                self.opinions.keep(effect.answer, effect.spent)
-                return OpinionStored(effect.answer)
-            case DropUpdate():
-                self.outbox.drop(effect.key)
-            case DropOutput():
-                if isinstance(output := self._outputs.pop(effect.job, None), Path):
-                    output.unlink(missing_ok=True)
-            case FlushOutbox():
-                self.outbox.flush()
-            case StoreSlot():
-                self._peers.keep(effect)
-            case Mark():
-                self._checkpoint(effect.name)
         return None
 
     def job(self, effect: Run) -> None:
