@@ -166,9 +166,9 @@ class TrainerClient:
         try:
             if isinstance(job, Open):
                 self._wanted, self._is_open = job, False
-            else:
-                await self._ensure()
-                if not self._is_open and (failed := await self._open_again(job)) is not None:
+            elif not (self._is_open and self._is_usable):
+                failed = await self._open_again(job)
+                if failed is not None:
                     return failed
             if self._jobs.get(job.job):
                 return Failed(job=job.job, reason="cancelled")
@@ -231,14 +231,19 @@ class TrainerClient:
             await self._bury(process)
         return reply
 
-    async def _ensure(self) -> Process:
-        old = self._process
+    @property
+    def _is_usable(self) -> bool:
+        process = self._process
         # Its end is seen on stderr before the system says its exit code.
         ended = self._stderr is not None and self._stderr.done()
-        if old is not None and old.returncode is None and not (ended or self._killed_for):
-            return old
-        if old is not None:
-            await self._bury(old)
+        alive = process is not None and process.returncode is None
+        return alive and not (ended or self._killed_for)
+
+    async def _ensure(self) -> Process:
+        if self._process is not None:
+            if self._is_usable:
+                return self._process
+            await self._bury(self._process)
         self._is_open = False
         self._killed_for = ""
         self._process = await asyncio.create_subprocess_exec(
