@@ -196,33 +196,10 @@ class RunStore:
         Raises:
             CoordinatorError: The policy or the database failed; the process must end.
         """
+        run_id, policy, began = self.run.run_id, self.run.recipe.policy.name, self._clock()
         match effect:
             case Mark():
                 self._checkpoint(effect.name)
-            case WriteModel():
-                self.blobs.write_part(effect.digest, effect.offset, effect.data)
-            case fx.NoteDevices(edge=edge, status=None):
-                self._devices.lose(edge, self._clock_ms())
-            case fx.NoteDevices(edge=edge, status=status) if status is not None:
-                self._devices.note(edge, status, self._clock_ms())
-            case fx.ShowStatus():
-                self._show(effect)
-            case fx.SaveMetrics(found=found):
-                self.database.save_metrics(
-                    self.run.run_id, found.round, found.digest, found.metrics
-                )
-            case fx.Standardize():
-                return self._standardize(effect)
-            case fx.End():
-                return self._end(effect.reason)
-            case _:
-                self._book(effect)
-        return None
-
-    def _book(self, effect: Write) -> None:
-        run_id, began = self.run.run_id, self._clock()
-        policy = self.run.recipe.policy.name
-        match effect:
             case fx.Reserve():
                 self._checkpoint("decided")
                 self.database.reserve(run_id, effect, policy=policy)
@@ -237,8 +214,7 @@ class RunStore:
                 self.policies.learn(effect.feedback, effect.controls)
                 self._checkpoint("learnt")
                 if effect.round % SNAPSHOT_EVERY == 0:
-                    state = self.policies.state()
-                    self.database.snapshot(run_id, effect.round, policy, state)
+                    self.database.snapshot(run_id, effect.round, policy, self.policies.state())
                     self._checkpoint("snapshot")
             case fx.BookEvaluation():
                 self._checkpoint("evaluating")
@@ -250,8 +226,32 @@ class RunStore:
                 self.database.save_model(run_id, effect.round, effect.digest, size)
                 self._checkpoint("committed")
                 self._collect()
+            case _:
+                return self._write_other(effect)
+        return None
+
+    def _write_other(self, effect: Write) -> Input | None:
+        """Perform what is no step of a round."""
+        match effect:
+            case WriteModel():
+                self.blobs.write_part(effect.digest, effect.offset, effect.data)
+            case fx.NoteDevices(edge=edge, status=None):
+                self._devices.lose(edge, self._clock_ms())
+            case fx.NoteDevices(edge=edge, status=status) if status is not None:
+                self._devices.note(edge, status, self._clock_ms())
+            case fx.ShowStatus():
+                self._show(effect)
+            case fx.SaveMetrics(found=found):
+                self.database.save_metrics(
+                    self.run.run_id, found.round, found.digest, found.metrics
+                )
             case fx.Forget():
-                self.database.forget(run_id, effect.round, effect.edges)
+                self.database.forget(self.run.run_id, effect.round, effect.edges)
+            case fx.Standardize():
+                return self._standardize(effect)
+            case fx.End():
+                return self._end(effect.reason)
+        return None
 
     def _show(self, status: fx.ShowStatus) -> None:
         self._status = structs.replace(self._status, **structs.asdict(status))
