@@ -6,7 +6,7 @@ everything that relies on it. The engine owns what outlives a phase; each phase 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -289,19 +289,6 @@ class Engine:
         self.readiness.solvent()
         self.waiting.over()
         return self.enter(Ordered(self, decision, ready, opened_at, now), now)
-
-    def merge(self, done: SettledRound, firsts: Mapping[str, bytes], now: float) -> list[Effect]:
-        """Merge after a settled round; `firsts` are chunks 0 that the reports brought."""
-        settled = done.settled
-        phase = Merging(
-            self,
-            settled.round,
-            now,
-            lambda now: self.round_over(done, now),
-            timing_ms=settled.timing_ms,
-            firsts=firsts,
-        )
-        return self.enter(phase, now)
 
     def round_over(self, done: SettledRound, now: float) -> list[Effect]:
         """Have the model of a round evaluated if that is due, then close the round."""

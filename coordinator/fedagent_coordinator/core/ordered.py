@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,11 +17,12 @@ from .backoff import MAX_NAMED
 from .decision import Decision
 from .edges import EdgeSession
 from .effects import Controls, Learn, Reserve, Settle, ShowStatus
+from .merge import Merging
 from .observation import Observed
 from .outcomes import round_event, settle_round
 from .phases import Phase, milliseconds
 from .readiness import DECLINED
-from .settings import Settings, learnt_weight, merge_period
+from .settings import learnt_weight, merge_period
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -78,41 +80,6 @@ class OrderedRound:
             for row, agent in zip(part.rows, part.agents, strict=True)
         }
         return [names[row] for row in rows]
-
-    def order(self, part: EdgePart, settings: Settings, now: float) -> RoundOrder:
-        """Return an edge's order, with what is left of `max_wait`."""
-        rounds, limits = settings.recipe.rounds, settings.recipe.limits
-        elapsed_ms = int(1000 * max(0.0, now - self.ordered_at))
-        max_wait_ms = max(1, settings.max_wait_ms - elapsed_ms)
-        view, pairs = self.observed.view, self.selection.pairs[part.rows]
-        clients = view.pair_client[pairs]
-        assignments = tuple(
-            Assignment(
-                agent=agent,
-                iterations=self.controls.iterations,
-                price=price,
-                context_seq=context,
-            )
-            for agent, price, context in zip(
-                part.agents,
-                view.client_price[clients].tolist(),
-                self.observed.client_seq[clients].tolist(),
-                strict=True,
-            )
-        )
-        return RoundOrder(
-            round=self.round,
-            task=settings.task,
-            assignments=assignments,
-            deadline_ms=min(settings.deadline_ms, max_wait_ms),
-            max_wait_ms=max_wait_ms,
-            min_updates=rounds.min_updates,
-            weighting=rounds.weighting,
-            norm_limit=limits.norm,
-            max_samples=limits.max_samples,
-            want_model=self.want_model,
-            load_limit_ms=settings.load_limit_ms,
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,7 +186,40 @@ class Ordered(Phase):
         return [] if waits else self._settle(now)
 
     def _order(self, part: EdgePart, now: float) -> Effect:
-        order = self._ordered.order(part, self.engine.settings, now)
+        """Send an edge its order, with what is left of `max_wait`."""
+        ordered, settings = self._ordered, self.engine.settings
+        rounds, limits = settings.recipe.rounds, settings.recipe.limits
+        elapsed_ms = int(1000 * max(0.0, now - ordered.ordered_at))
+        max_wait_ms = max(1, settings.max_wait_ms - elapsed_ms)
+        view = ordered.observed.view
+        clients = view.pair_client[ordered.selection.pairs[part.rows]]
+        assignments = tuple(
+            Assignment(
+                agent=agent,
+                iterations=ordered.controls.iterations,
+                price=price,
+                context_seq=context,
+            )
+            for agent, price, context in zip(
+                part.agents,
+                view.client_price[clients].tolist(),
+                ordered.observed.client_seq[clients].tolist(),
+                strict=True,
+            )
+        )
+        order = RoundOrder(
+            round=ordered.round,
+            task=settings.task,
+            assignments=assignments,
+            deadline_ms=min(settings.deadline_ms, max_wait_ms),
+            max_wait_ms=max_wait_ms,
+            min_updates=rounds.min_updates,
+            weighting=rounds.weighting,
+            norm_limit=limits.norm,
+            max_samples=limits.max_samples,
+            want_model=ordered.want_model,
+            load_limit_ms=settings.load_limit_ms,
+        )
         return self.engine.send(part.edge, order)
 
     def _settle(self, now: float) -> list[Effect]:
@@ -250,11 +250,13 @@ class Ordered(Phase):
             effects.append(engine.show(ShowStatus(waiting=DECLINED, detail=detail)))
         effects += self._warnings(settled)
         self._note_models(settled)
-        done = SettledRound(ordered, settled, due, held)
+        over = partial(engine.round_over, SettledRound(ordered, settled, due, held))
         if not ordered.want_model:
-            return effects + engine.round_over(done, now)
+            return effects + over(now)
         firsts = {edge: report.first for edge, report in reports.items()}
-        return effects + engine.merge(done, firsts, now)
+        timing_ms = settled.timing_ms
+        merging = Merging(engine, ordered.round, now, over, timing_ms=timing_ms, firsts=firsts)
+        return effects + engine.enter(merging, now)
 
     def _warnings(self, settled: Settle) -> list[Effect]:
         rows_of: dict[str, list[int]] = {}
