@@ -216,16 +216,14 @@ class RunStore:
                 if effect.round % SNAPSHOT_EVERY == 0:
                     self.database.snapshot(run_id, effect.round, policy, self.policies.state())
                     self._checkpoint("snapshot")
-            case fx.BookEvaluation():
-                self._checkpoint("evaluating")
-                self.database.save_evaluation(run_id, effect)
-                self._checkpoint("evaluated")
             case fx.CommitModel():
                 self._checkpoint("merged")
                 size = self.blobs.size(effect.digest)
                 self.database.save_model(run_id, effect.round, effect.digest, size)
                 self._checkpoint("committed")
-                self._collect()
+                self._commits += 1
+                if self._commits % COLLECT_EVERY == 0:
+                    self.blobs.collect(self.database.read.models.to_keep())
             case _:
                 return self._write_other(effect)
         return None
@@ -245,6 +243,10 @@ class RunStore:
                 self.database.save_metrics(
                     self.run.run_id, found.round, found.digest, found.metrics
                 )
+            case fx.BookEvaluation():
+                self._checkpoint("evaluating")
+                self.database.save_evaluation(self.run.run_id, effect)
+                self._checkpoint("evaluated")
             case fx.Forget():
                 self.database.forget(self.run.run_id, effect.round, effect.edges)
             case fx.Standardize():
@@ -271,11 +273,6 @@ class RunStore:
         body = task_body(recipe)
         fields = {"features": len(data.features), "agents": agents, "samples": samples}
         return fx.Standardized(task_digest(body), body, fields)
-
-    def _collect(self) -> None:
-        self._commits += 1
-        if self._commits % COLLECT_EVERY == 0:
-            self.blobs.collect(self.database.read.models.to_keep())
 
     def _end(self, reason: str) -> fx.RunClosed:
         """Write the result, then end the run in the books: in this order a crash repeats it."""
