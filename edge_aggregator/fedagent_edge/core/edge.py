@@ -111,12 +111,16 @@ class EdgeCore:
                 self._settled_at = now + SETTLING_S
                 self.evaluations.lan_up(now)
                 effects = self._beacon(now)
-            case Checked():
-                effects = self.rounds.checked(event, now)
-            case Admitted():
-                effects = self.rounds.admitted(event)
-            case DiskFailed():
-                effects = self.rounds.disk_failed(event, now)
+            case Checked(key=key):
+                live = self.rounds.find(*key[:2])
+                effects = live.checked(key[2], event.verdict, now) if live else []
+            case Admitted(key=key):
+                live = self.rounds.find(*key[:2])
+                effects = live.admitted(key[2]) if live else []
+            case DiskFailed(key=key):
+                # Of a round that is over, the spool is gone.
+                live = self.rounds.find(*key[:2])
+                effects = live.disk_failed(key[2], event.detail, now) if live else []
             case Committed():
                 effects = self.rounds.committed(event, now)
             case ModelLost():

@@ -4,8 +4,6 @@ Whatever an agent sends can only hurt itself: what does not fit is counted by
 reason, answered where there is something to answer, and changes nothing else.
 """
 
-from collections.abc import Callable
-
 from msgspec.structs import replace
 
 from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
@@ -54,17 +52,18 @@ class LiveRound:
         self.model = state.layout
         self.outcomes: tuple[Outcome, ...] = ()
         self._counters = state.counters
+        self._sessions = state.sessions
         self._uploads = Uploads(rnd, pool)
         self._distribution = Distribution(
             rnd.run, rnd.round, rnd.base, self.model, start_at, set(rnd.parts)
         )
         self._spooled: dict[str, tuple[UpdateOffer, set[int]]] = {}
 
-    def begin(self, now: float, is_present: Callable[[str], bool]) -> list[Effect]:
+    def begin(self, now: float) -> list[Effect]:
         """Order the agents; tau starts here."""
         effects: list[Effect] = []
         for agent, part in self.rnd.parts.items():
-            if is_present(agent):
+            if self._sessions.is_present(agent):
                 effects.append(self._order(part, now))
             else:
                 self._counters["ordered_absent"] += 1
@@ -245,7 +244,7 @@ class LiveRound:
             part.resumed, part.stage, part.completed_at = False, Stage.SENDING, 0.0
             self._uploads.begin(part, part.offer, set(), now)
             again: list[Effect] = [OpenSpool(self._key(agent), part.offer)]
-            return again + self._uploads.grant(agent, now)
+            return again + self._uploads.grant(agent, now) + self._absent(agent, now)
         if not verdict.valid:
             return self._reject(part, part.offer, verdict.reason, verdict.detail, now)
         self.rnd.checked(part, verdict)
@@ -260,14 +259,20 @@ class LiveRound:
         self._counters[f"updates_{part.receipt.name.lower()}"] += 1
         return [receipt(agent, part.offer, part.receipt, part.reason), Mark("edge.receipted")]
 
-    def disk_failed(self, agent: str) -> list[Effect]:
+    def disk_failed(self, agent: str, detail: str, now: float) -> list[Effect]:
         """The disk did not take an update: wait for it to be offered again."""
+        self._counters["disk_failed"] += 1
+        warning = Warn(agent, f"the spool failed: {detail}")
         part = self.rnd.parts.get(agent)
         if part is None or part.stage is Stage.ENDED:
-            return []
+            return [warning]
         self._uploads.end(part)
         part.reset()
-        return [DropSpool(self._key(agent))]
+        return [DropSpool(self._key(agent)), *self._absent(agent, now), warning]
+
+    def _absent(self, agent: str, now: float) -> list[Effect]:
+        """Wait no more for an agent that left while its update was whole, but is not now."""
+        return [] if self._sessions.is_present(agent) else self.gone(agent, now)
 
     # ------------------------------------------------------------------- time
 

@@ -19,11 +19,8 @@ from fedagent_protocol.transfer import CreditPool
 
 from .effects import (
     COORDINATOR,
-    Admitted,
-    Checked,
     Commit,
     Committed,
-    DiskFailed,
     ForgetRound,
     ModelLost,
     OpenRound,
@@ -103,7 +100,7 @@ class Rounds:
         effects += [SaveRound(opened), Mark("edge.round_saved")]
         self._last = None
         self.live = LiveRound(rnd, self.state, self.pool, start_at=now + self.state.patience_s)
-        return effects + self.live.begin(now, self.state.sessions.is_present)
+        return effects + self.live.begin(now)
 
     def resume_order(self, now: float) -> list[Effect]:
         """Begin the round that waited for its model, or for the one before."""
@@ -136,18 +133,23 @@ class Rounds:
             case Need() if self.live is not None:
                 return self.live.need(event, message, now)
             case UpdateOffer():
-                live = self._find(message.run, message.round)
+                live = self.find(message.run, message.round)
                 if live is None:
                     return self._too_late(event.sender, message, now)
                 return live.offer(event, message, now)
             case Chunk():
-                if live := self._find(message.run, message.round):
+                if live := self.find(message.run, message.round):
                     return live.chunk(event, message, now)
             case Decline():
-                if live := self._find(message.run, message.round):
+                if live := self.find(message.run, message.round):
                     return live.decline(event.sender, message, now)
         self.state.counters["out_of_round"] += 1
         return []
+
+    def find(self, run: str, number: int) -> LiveRound | None:
+        """Return this round, if it is the live one and not closed."""
+        live = self._open
+        return live if live and (live.rnd.run, live.rnd.round) == (run, number) else None
 
     def serves(self, agent: str, digest: str) -> bool:
         """Whether an agent is to train from this model."""
@@ -176,37 +178,7 @@ class Rounds:
         """The live round, if it is not closed."""
         return None if self.live is None or self.live.rnd.closed else self.live
 
-    def _find(self, run: str, number: int) -> LiveRound | None:
-        live = self._open
-        return live if live and (live.rnd.run, live.rnd.round) == (run, number) else None
-
     # --------------------------------------------------------- results of jobs
-
-    def checked(self, event: Checked, now: float) -> list[Effect]:
-        """Take in a verdict on an update."""
-        run, number, agent = event.key
-        if live := self._find(run, number):
-            return live.checked(agent, event.verdict, now) + self._absent(agent, now)
-        return []
-
-    def admitted(self, event: Admitted) -> list[Effect]:
-        """Take in that an update is durable."""
-        run, number, agent = event.key
-        live = self._find(run, number)
-        return live.admitted(agent) if live else []
-
-    def disk_failed(self, event: DiskFailed, now: float) -> list[Effect]:
-        """Await an update again; of a round that is over, the spool is gone."""
-        run, number, agent = event.key
-        if live := self._find(run, number):
-            self.state.counters["disk_failed"] += 1
-            warning = Warn(agent, f"the spool failed: {event.detail}")
-            return [*live.disk_failed(agent), *self._absent(agent, now), warning]
-        return []
-
-    def _absent(self, agent: str, now: float) -> list[Effect]:
-        """Wait no more for an agent that left while its update was whole, but is not now."""
-        return [] if self.state.sessions.is_present(agent) else self.left(agent, now)
 
     def committed(self, done: Committed, now: float) -> list[Effect]:
         """Report the round that has its aggregate."""
