@@ -22,7 +22,6 @@ from fedagent_node.effects import (
     OtherVersion,
     Received,
     Send,
-    Warn,
 )
 from fedagent_protocol.messages import AnyMessage, CoordinatorBeacon, EdgeWelcome, RoundOpen
 from fedagent_protocol.topics import OtherVersions
@@ -126,8 +125,8 @@ class Engine:
                 return [self._beacon()]
             case ModelFinished() if isinstance(self.phase, Merging):
                 return self.phase.model_finished(event, now)
-            case fx.Merged():
-                return self._merged(event, now)
+            case fx.Merged() if isinstance(self.phase, Merging):
+                return self.phase.merged(event, now)
             case fx.HeldOutEvaluated():
                 return self._evaluated(event)
             case fx.Standardized():
@@ -169,14 +168,6 @@ class Engine:
         period_ms = round(1000 * BEACON_S)
         beacon = CoordinatorBeacon(run=s.run, coordinator=s.coordinator, period_ms=period_ms)
         return Send(EVERYBODY, beacon)
-
-    def _merged(self, found: fx.Merged, now: float) -> list[Effect]:
-        self.counters["model_refused"] += len(found.refused)
-        warnings: list[Effect] = [
-            Warn("", f"edge model {digest[:12]} is left out: {reason}")
-            for digest, reason in found.refused.items()
-        ]
-        return warnings + (self.phase.merged(found, now) if isinstance(self.phase, Merging) else [])
 
     def _evaluated(self, found: fx.HeldOutEvaluated) -> list[Effect]:
         self.evaluating -= 1

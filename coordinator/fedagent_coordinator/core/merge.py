@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from fedagent_node.effects import Effect, FinishModel, ModelFinished, Send, WriteModel
+from fedagent_node.effects import Effect, FinishModel, ModelFinished, Send, Warn, WriteModel
 from fedagent_protocol.messages import Chunk, Need, Weighting
 from fedagent_protocol.transfer import Layout, Receiver
 
@@ -129,8 +129,13 @@ class Merging(Phase):
         return effects + self._advance(now)
 
     def merged(self, found: Merged, now: float) -> list[Effect]:
-        """Make the merged model the global one."""
-        return self._over(found.digest, now) if found.round == self._round else []
+        """Make the merged model the global one, and warn of the edge models left out."""
+        self.engine.counters["model_refused"] += len(found.refused)
+        warnings: list[Effect] = [
+            Warn("", f"edge model {digest[:12]} is left out: {reason}")
+            for digest, reason in found.refused.items()
+        ]
+        return warnings + (self._over(found.digest, now) if found.round == self._round else [])
 
     def _over(self, digest: str, now: float) -> list[Effect]:
         engine, models, round_ = self.engine, self.engine.models, self._round
