@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from fedagent_edge.core.effects import LAN
+from fedagent_edge.core.round import Stage
 from fedagent_edge.spool import Journal
 from fedagent_edge.store import EdgeStateError, EdgeStore
 from fedagent_node.effects import Received
@@ -187,19 +188,37 @@ def test_an_upload_is_resumed_and_not_begun_again(tmp_path: Path) -> None:
     assert len([p for p in field.passed if p == "edge.chunk_written"]) < 49 + 8
 
 
-def test_a_spool_damaged_by_a_power_cut_is_received_again(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 1, size=400_000)
+def _with_a_damaged_spool(directory: Path, **facts: object) -> Field:
+    field = field_of(directory, 1, size=400_000, **facts)
     agent = field.agents["a0"]
     agent.chunk_bytes = 32 * 1024
     field.order(deadline_ms=30_000, max_wait_ms=60_000)
     while field.passed.count("edge.chunk_written") < 20:
         field.run_for(0.01)
-    (path,) = (tmp_path / "spool").glob("*.update")
+    (path,) = (directory / "spool").glob("*.update")
     with path.open("r+b") as file:
         file.seek(4096 + 5000)
         file.write(bytes(1000))
     field.restart()
+    return field
+
+
+def test_a_spool_damaged_by_a_power_cut_is_received_again(tmp_path: Path) -> None:
+    field = _with_a_damaged_spool(tmp_path)
     assert field.run_until_report().used == 1
+    assert field.core.counters["spool_damaged"] == 1
+
+
+def test_who_left_is_not_waited_for_when_its_spool_was_damaged(tmp_path: Path) -> None:
+    field = _with_a_damaged_spool(tmp_path, job_delay_s=0.1)
+    live = field.core.rounds.live
+    assert live is not None
+    while live.rnd.parts["a0"].stage is not Stage.CHECKING:
+        field.run_for(0.01)
+    field.to_edge("a0", m.Bye())
+    field.run_for(1.0)
+    (report,) = field.reports
+    assert [outcome.status for outcome in report.outcomes] == ["gone"]
     assert field.core.counters["spool_damaged"] == 1
 
 
