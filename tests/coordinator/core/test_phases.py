@@ -5,9 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedagent_coordinator.core.effects import Merged
+from fedagent_coordinator.core.merge import Merging
 from fedagent_coordinator.core.settings import Progress
 from fedagent_coordinator.policies.base import RoundView, Selection
 from fedagent_coordinator.policies.baselines import RandomPolicy
+from fedagent_node.effects import Warn
 from fedagent_protocol.tensors import digest_of
 from tests.fakes.engine_field import START_BYTES, Field, mute_when_ordered, settings, toy_edges
 
@@ -118,3 +121,13 @@ def test_waiting_tells_how_many_are_there_once_per_change() -> None:
     assert told[:2] == [("edges", 0, 2), ("edges", 1, 2)]
     assert [found for reason, found, _ in told if reason == "agents"] == [5, 6, 7]
     assert len(told) == len(set(told))
+
+
+def test_a_merge_names_the_edge_models_that_it_leaves_out() -> None:
+    field = Field(toy_edges(), settings(count=1))
+    engine = field.engine
+    engine.phase = Merging(engine, 3, 0.0, lambda _: [])
+    refused = {"ab" * 32: "non_finite"}
+    effects = engine.receive(Merged(3, engine.models.digest, refused), 1.0)
+    assert Warn("", "edge model abababababab is left out: non_finite") in effects
+    assert engine.counters["model_refused"] == 1
