@@ -216,7 +216,12 @@ class Database:
             self._roll_back(error)
             raise
         self.checkpoint(f"{name}.committed")
-        self._raise_mark()
+        assert self._mark is not None
+        try:
+            self._mark.write(self._present())
+        except OSError as error:
+            self._failed = f"the high-water mark: {error}"
+            raise StoreFailedError(self._failed) from error
         self.checkpoint(f"{name}.marked")
 
     def fold_wal(self) -> None:
@@ -244,14 +249,6 @@ class Database:
             raise RefusedEntryError(str(error)) from error
         if isinstance(error, sqlite3.Error):
             self._failed = str(error)
-            raise StoreFailedError(self._failed) from error
-
-    def _raise_mark(self) -> None:
-        assert self._mark is not None
-        try:
-            self._mark.write(self._present())
-        except OSError as error:
-            self._failed = f"the high-water mark: {error}"
             raise StoreFailedError(self._failed) from error
 
     def _present(self) -> HighWaterMark:
