@@ -22,7 +22,7 @@ from fedagent_agent.core.device import DeviceState
 from fedagent_agent.peers.store import PeerStore
 
 newest = {}
-keep, report = PeerStore.keep, DeviceState.report
+keep, report = PeerStore.keep, DeviceState.context_report
 
 
 def keeping(self, effect):
@@ -37,7 +37,7 @@ def leaking(self, link, **told):
     return said
 
 
-PeerStore.keep, DeviceState.report = keeping, leaking
+PeerStore.keep, DeviceState.context_report = keeping, leaking
 '''
 UNSEALED = '''
 """A build whose envelopes to neighbours anybody can read, in packets of the right size."""
