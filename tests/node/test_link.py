@@ -176,6 +176,30 @@ async def test_a_flood_leaves_others_their_turn(kind: str, tmp_path: Path) -> No
         assert len(two.heard) == many
 
 
+async def test_what_came_before_a_connection_broke_is_heard_before_its_end() -> None:
+    connack, publish, no_packet = b"\x20\x02\x00\x00", b"\x30\x04\x00\x01tx", b"\x00\x00"
+
+    async def hostile(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(connack + publish + no_packet)
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(hostile, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        seen: list[object] = []
+        link = Link(
+            BrokerAddress("127.0.0.1", port),
+            client_id="one",
+            on_arrivals=lambda batch: seen.extend(a.payload for a in batch),
+            on_state=seen.append,
+        )
+        await link.start()
+        await eventually(lambda: False in seen)
+        await link.stop()
+        assert seen[:3] == [True, b"x", False]
+
+
 async def test_outbox_is_bounded_in_bytes(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
