@@ -97,6 +97,14 @@ def test_an_update_that_the_edge_would_reject_is_not_sent(bench: TrainerBench) -
     assert bench.opened(demo("limits.max_samples=7")).trained().stats.num_samples == 7
 
 
+def test_the_norm_of_an_update_is_that_of_all_its_values(bench: TrainerBench) -> None:
+    bench.opened(demo()).trained()
+    values = np.concatenate([tensor.ravel() for tensor in bench.update().values()])
+    norm = float(np.sqrt((values.astype(np.float64) ** 2).sum()))
+    bench.opened(demo(f"limits.norm={1.0001 * norm}")).trained()
+    bench.opened(demo(f"limits.norm={0.9999 * norm}")).failed("norm")
+
+
 def test_a_cancelled_training_leaves_nothing(bench: TrainerBench) -> None:
     bench.on(Trainer(lambda _job, _wait: True)).opened(demo(), "digits:rate=0.000001")
     assert bench.failed("cancelled").offset == 50
