@@ -42,6 +42,7 @@ def test_a_file_wins_over_the_environment(tmp_path: Path) -> None:
         ({"port": 70000}, "port"),
         ({"rent": 1e-7}, "rent"),
         ({"tls": {"ca": "x"}}, "tls"),
+        ({"tls": {"ca": "x", "cert": "y", "key": "z"}, "broker": "mqtt://127.0.0.1:1"}, "broker"),
     ],
 )
 def test_one_line_names_the_key(change: dict[str, object], key: str) -> None:
