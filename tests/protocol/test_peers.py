@@ -77,3 +77,25 @@ def test_any_bytes_are_a_message_or_a_protocol_error(
         decode(data)
     except ProtocolError as error:
         assert error.reason in {"malformed", "oversize"}
+
+
+@pytest.mark.parametrize(
+    ("decode", "valid"),
+    [
+        (p.decode_envelope, p.encode_envelope(ENVELOPE)),
+        *((p.decode_relayed, p.encode_relayed(message)) for message in RELAYED),
+    ],
+    ids=["envelope", "card", "sealed"],
+)
+@given(data=st.data())
+@settings(max_examples=1000, deadline=None)
+def test_a_damaged_message_is_one_or_a_protocol_error(
+    decode: Callable[[bytes], object], valid: bytes, data: st.DataObject
+) -> None:
+    payload = bytearray(valid)
+    for _ in range(data.draw(st.integers(1, 4))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        decode(bytes(payload[: data.draw(st.integers(0, len(payload)))]))
+    except ProtocolError as error:
+        assert error.reason in {"malformed", "oversize"}
