@@ -131,7 +131,7 @@ def volunteers(here: VirtualFederation, ending: Ending) -> dict[int, frozenset[s
     return {call: frozenset(who) for call, who in found.items()}
 
 
-def kill_all(here: VirtualFederation, seed: int, *, until: float = 12.0) -> None:
+def kill_all(here: VirtualFederation, seed: int, *, until: float = 15.0) -> None:
     """Kill every node at three random times."""
     rng = np.random.default_rng(seed)
     for name in here.nodes:
