@@ -6,6 +6,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fedagent_task.features import scaled
+from fedagent_task.models import create
+from fedagent_task.recipe import parse_recipe
+from tests.fakes.written_runs import RECIPE
 from tests.typed import call, last_object
 
 
@@ -35,8 +39,14 @@ def test_a_model_leaves_as_an_onnx_file(home: Path, arguments: tuple[str, ...]) 
     session = runtime.InferenceSession(
         (home / arguments[1]).read_bytes(), providers=["CPUExecutionProvider"]
     )
-    (output,) = session.run(None, {"x": np.ones((3, 64), np.float32)})
-    np.testing.assert_allclose(output, np.full((3, 10), 0.1), atol=1e-6)
+    call(home, "models", "export", "--out", "m.npz")
+    with np.load(home / "m.npz", allow_pickle=False) as arrays:
+        weights = dict(arrays.items())
+    recipe = parse_recipe(RECIPE)
+    x = np.random.default_rng(0).integers(0, 17, size=(20, 64)).astype(np.float32)
+    (output,) = session.run(None, {"x": x})
+    expected = create(recipe.model).forward(weights, scaled(x, recipe.data))
+    np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
 def test_a_model_that_is_gone_is_named(home: Path) -> None:

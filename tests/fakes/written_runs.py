@@ -21,6 +21,7 @@ from .stored_runs import opinions, small_plan, small_result, small_view, volunte
 RECIPE = """
 name = "digits"
 model = { kind = "softmax", features = 64, classes = 10 }
+data = { scale = 0.0625 }
 rounds = { count = 3, deadline_s = 1.0 }
 budget = { per_edge = 4.0, total = 100 }
 evaluation = { dataset = "digits-test" }
@@ -53,7 +54,9 @@ def write_run(
     Agent 0 always comes in time, agent 1 never. The accuracy grows by a tenth each round,
     from 0.6; another metric has the same values.
     """
-    tensors = {"weight": np.ones((10, 64), dtype=np.float32), "bias": np.zeros(10, np.float32)}
+    rng = np.random.default_rng(0)
+    shapes = {"weight": (10, 64), "bias": (10,)}
+    tensors = {name: rng.normal(size=shape).astype("f4") for name, shape in shapes.items()}
     data = encode_tensors(tensors)
     digest = sha256(data).hexdigest()
     (folder / "models").mkdir(parents=True, exist_ok=True)
