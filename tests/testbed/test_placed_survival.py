@@ -45,6 +45,7 @@ def test_it_stops_exactly_at_the_budget(tmp_path: Path, seed: int, placement: st
         f"budget.total={int(rng.integers(500_000, 3_000_000)) / 1e6}",
         "budget.per_edge=0.3",
         "rounds.count=500",
+        f"seed={seed}",
     )
     rents = tuple(int(rent) for rent in rng.integers(1, 900_000, size=2))
     options = {"edges": 2, "agents": 2, "rents": rents, "train_s": 0.01}
