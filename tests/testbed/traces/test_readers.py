@@ -377,13 +377,26 @@ def test_the_real_mahimahi(file: str, packets: int, mbit: float) -> None:
 
 @real
 @pytest.mark.parametrize(
-    ("file", "shape", "median_s"),
-    [("planetlab_rtt", (6, 490, 490), 0.1355), ("seattle_rtt", (688, 99, 99), 0.22)],
+    ("file", "shape", "median_s", "within_s"),
+    [
+        ("planetlab_rtt", (6, 490, 490), 0.1355, 0.001),
+        ("seattle_rtt", (688, 99, 99), 0.22, 0.005),
+    ],
 )
-def test_the_real_round_trip_times(file: str, shape: tuple[int, ...], median_s: float) -> None:
+def test_the_real_round_trip_times(
+    file: str, shape: tuple[int, ...], median_s: float, within_s: float
+) -> None:
     matrix = read_rtt(FOLDER / f"net/{file}.npz")
     assert matrix.seconds.shape == shape
-    assert np.nanmedian(matrix.seconds) == pytest.approx(median_s, abs=0.005)
+    assert np.nanmedian(matrix.seconds) == pytest.approx(median_s, abs=within_s)
+
+
+@real
+def test_a_real_time_is_read_from_its_place_in_its_unit() -> None:
+    seattle = FOLDER / "net/seattle_rtt.npz"
+    with np.load(seattle, allow_pickle=False) as arrays:
+        raw = arrays["rtt_cs"][5, 3, 17]
+    assert read_rtt(seattle).between(5, 3, 17) == pytest.approx(raw / 100)
 
 
 @real
