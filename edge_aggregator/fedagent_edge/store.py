@@ -127,8 +127,13 @@ class EdgeStore:
         memory = self._load_state()
         try:
             self._manifest_of(memory.model)
-        except _LOST:
+        except (DigestError, BlobMissingError):
+            if memory.model:
+                self._counters["model_lost"] += 1
             memory.model, memory.model_bytes = "", 0
+        except OSError as error:
+            # Perhaps for once: what agents have receipts for must not go for it.
+            raise disk_refused(self._directory, error) from error
         else:
             self._hold(memory.model)
         opened, entries = self._journal.read()
@@ -291,7 +296,7 @@ class EdgeStore:
                 try:
                     manifest = self._manifest_of(self._base)
                 except _LOST as error:
-                    lost = ModelLost(key[0], key[1], str(error))
+                    lost = ModelLost(key[0], key[1], self._base, str(error))
                     return Job("check", lambda: lost, small=True)
                 return Job(
                     "check", partial(self._check, effect, self._whole.get(key), manifest), small
@@ -337,7 +342,7 @@ class EdgeStore:
         try:
             data = self._models.get(commit.base)
         except _LOST as error:
-            return ModelLost(commit.run, commit.round, str(error))
+            return ModelLost(commit.run, commit.round, commit.base, str(error))
         try:
             manifest = Manifest(tuple(item.spec for item in locate(data)))
             tensors = mean.apply(decode_tensors(data, manifest))

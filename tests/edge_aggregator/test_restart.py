@@ -10,11 +10,12 @@ from fedagent_edge.core.effects import LAN
 from fedagent_edge.core.round import Stage
 from fedagent_edge.spool import Journal
 from fedagent_edge.store import EdgeStateError, EdgeStore
+from fedagent_node.blobs import BlobStore
 from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
 
-from .harness import Field, expected_mean, field_of
+from .harness import RUN, Field, expected_mean, field_of
 
 WEIGHTS = {"a0": 10.0, "a1": 20.0, "a2": 30.0}
 POINTS = [
@@ -274,8 +275,43 @@ def test_a_model_lost_between_two_lives_is_asked_for_again(
     spoil(field)
     field.open()
     assert field.core.memory.model == ""
+    assert field.core.counters["model_lost"] == 1
     field.welcome()
     field.give_model()
+
+
+def test_a_disk_that_fails_once_at_start_costs_no_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = _field(tmp_path, 64)
+    field.order(deadline_ms=30_000, max_wait_ms=60_000, min_updates=3)
+    while len([a for a in field.agents.values() if a.receipts]) < 2:
+        field.run_for(0.02)
+
+    def fails(_store: BlobStore, _digest: str) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BlobStore, "get", fails)
+        with pytest.raises(EdgeStateError, match="Input/output error"):
+            field.open()
+    field.restart()
+    assert field.run_until_report().used == 3
+
+
+def test_a_model_lost_after_its_round_was_dropped_holds_no_later_order_up(tmp_path: Path) -> None:
+    field = _field(tmp_path, 100_000)
+    field.job_delay_s = 0.5
+    field.order(deadline_ms=30_000, max_wait_ms=60_000)
+    while not field.core.rounds._committing:
+        field.run_for(0.02)
+    _remove_models(field)
+    field.coordinator(m.RunEnded(run=RUN, reason="rounds"))
+    field.run_for(2.0)
+    field.welcome()
+    field.give_model()
+    field.order(2)
+    assert field.run_until_report(2).used == 3
 
 
 @pytest.mark.parametrize("spoil", [_remove_models, _damage_models, _fail_to_read_a_model])

@@ -149,7 +149,7 @@ class Mqtt(StreamSpec, frozen=True, kw_only=True):
             raise StreamSpecError("mqtt", "is no address", f"write {form}") from error
         query = ",".join(f"{k}={v.replace(',', '+')}" for k, v in parse_qsl(url.query))
         options = options_of(cls, query)
-        if not {"features", "label"} <= options.keys():
+        if not {"features", "label"} <= options.keys() or not options["features"].strip("+ "):
             raise StreamSpecError("mqtt", "needs features and a label", f"write {_FORM}")
         if len({"ca", "cert", "key"} & options.keys()) != (3 if kind == "mqtts" else 0):
             reason = "takes ca, cert and key exactly with mqtts"

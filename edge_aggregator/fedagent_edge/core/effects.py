@@ -175,6 +175,7 @@ class ModelLost(Input, frozen=True):
 
     run: str
     round: int
+    base: str
     detail: str
 
 

@@ -198,12 +198,14 @@ class Rounds:
 
     def model_lost(self, lost: ModelLost, now: float) -> list[Effect]:
         """Fail the round; the coordinator offers its model when it sees that we have none."""
-        live = self.live
+        # Also of a round that was dropped meanwhile: no later order may wait for it or its base.
+        live, self._committing = self.live, False
+        memory = self.state.memory
+        if memory.model == lost.base:
+            memory.model, memory.model_bytes = "", 0
+            self.state.counters["model_lost"] += 1
         if live is None or (live.rnd.run, live.rnd.round) != (lost.run, lost.round):
             return []
-        memory, self._committing = self.state.memory, False
-        memory.model, memory.model_bytes = "", 0
-        self.state.counters["model_lost"] += 1
         effects = [] if live.rnd.closed else live.close(now)
         failed = "the edge's model is lost"
         effects.append(Warn("", f"round {lost.round} failed: {failed}: {lost.detail}"))

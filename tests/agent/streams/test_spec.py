@@ -128,6 +128,7 @@ def test_every_kind_declares_its_options_with_help_and_example(kind: str) -> Non
         ("csv:/p,dtype=complex", "dtype", "float64"),
         ("mqtt://box", "mqtt", "features=a,b&label=y"),
         ("mqtt://box/t?label=y", "mqtt", "features"),
+        ("mqtt://box/t?features=,&label=y", "mqtt", "features"),
         ("mqtt://box:port/t?label=y", "mqtt", "features"),
         ("mqtt://[/t?features=a&label=y", "mqtt", "is no address"),
         ("mqtts://box/t?features=a&label=y", "mqtt", "&ca="),
