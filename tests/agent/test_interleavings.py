@@ -73,8 +73,7 @@ class UnderFire(RuleBasedStateMachine):
     @initialize()
     def join(self) -> None:
         for name in (EDGE, OTHER):
-            self.take(self.say(EdgeBeacon(edge=name), name))
-            self.take(self.say(Welcome(edge=name), name))
+            self.beacon(name)
 
     def say(self, message: EdgeToAgent, name: str) -> list[Outward]:
         return self.edge.say(message, edge=name)
@@ -117,9 +116,10 @@ class UnderFire(RuleBasedStateMachine):
         self.take(self.edge.take(LinkDown(LINK)))
         self.take(self.edge.take(LinkUp(LINK)))
 
-    @rule()
-    def beacon(self) -> None:
-        self.join()
+    @rule(name=EDGES)
+    def beacon(self, name: str) -> None:
+        self.take(self.say(EdgeBeacon(edge=name), name))
+        self.take(self.say(Welcome(edge=name), name))
 
     @invariant()
     def a_tick_leaves_nothing_due(self) -> None:
