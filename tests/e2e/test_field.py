@@ -1,10 +1,12 @@
 """The field runs: separate processes find each other and train, with no address typed."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from .support import BROKERS, check_books, new_field, start_small
+from .listener import shared_broker
+from .support import BROKERS, DEMO, PATIENT, check_books, labels, new_field, start_small
 
 
 @pytest.mark.parametrize("broker", BROKERS)
@@ -30,6 +32,40 @@ def test_static_addresses_work_without_discovery(tmp_path: Path) -> None:
         field.agent("agent-0", "digits:rate=40", edges=[lan])
         assert coordinator.wait("end", timeout_s=60)["rounds_done"] == 3
     check_books(coordinator)
+
+
+def test_two_sites_on_one_broker_do_not_mix(tmp_path: Path) -> None:
+    with shared_broker(tmp_path / "broker") as url, ExitStack() as stack:
+        sites = []
+        for folder, count in (("a", 2), ("b", 1)):
+            field = new_field(tmp_path / folder, discovery="off", broker=url)
+            stack.enter_context(field)
+            sets = ("rounds.count=1", *PATIENT)
+            field.coordinator(DEMO, wait_edges=count, wait_agents=count, sets=sets)
+            for i in range(count):
+                field.edge(f"edge-{i}")
+                field.agent(f"agent-{i}", labels(i))
+            sites.append((field, count))
+        for field, count in sites:
+            coordinator = field.processes["coordinator"]
+            assert coordinator.wait("end")["rounds_done"] == 1
+            edges, agents = (
+                [field.processes[f"{role}-{i}"] for i in range(count)] for role in ("edge", "agent")
+            )
+            of_site = {edge.wait("ready")["id"] for edge in edges}
+            own = {agent.wait("ready")["id"] for agent in agents}
+            # A run needs each agent at one edge only; it may end before the other is heard.
+            for agent in agents:
+                for ident in of_site:
+                    agent.wait("edge_joined", edge=ident)
+                assert {event["edge"] for event in agent.all("edge_joined")} == of_site
+            for edge in edges:
+                for ident in own:
+                    edge.wait("agent_joined", agent=ident)
+                assert {event["agent"] for event in edge.all("agent_joined")} == own
+            assert {event["edge"] for event in coordinator.all("edge_joined")} == of_site
+            assert coordinator.wait_exit() == 0
+            check_books(coordinator)
 
 
 def test_two_agents_on_one_directory_the_second_refuses(tmp_path: Path) -> None:
