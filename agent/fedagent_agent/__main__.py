@@ -2,7 +2,9 @@
 
 import asyncio
 import sys
+from pathlib import Path
 
+from fedagent_node.data_dir import is_disk_error
 from fedagent_node.errors import (
     REFUSED_SETTINGS,
     DataDirBusyError,
@@ -15,7 +17,7 @@ from fedagent_node.settings import SettingError
 
 from .config import AgentConfig
 from .daemon import AgentDaemon, check_stream
-from .errors import AgentError, OpinionBookError, OutboxError
+from .errors import AgentError, DataDirFailedError, OpinionBookError, OutboxError
 from .streams.base import StreamError
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
@@ -41,14 +43,22 @@ def main() -> int:
 
 def run(config: AgentConfig) -> int:
     """Run until the end; say what kept it from that."""
+    error: Exception
     try:
         check_stream(config.stream)
         if config.held_out:
             check_stream(config.held_out)
         asyncio.run(AgentDaemon(config).run())
-    except (AgentError, LinkError, StreamError, OSError) as error:
-        return end("agent", error, EXIT_CODES, as_json=config.json_events)
-    return 0
+    except (AgentError, LinkError, StreamError) as failure:
+        error = failure
+    except OSError as failure:
+        error = failure
+        if is_disk_error(failure):
+            path = Path(failure.filename or config.data_dir)
+            error = DataDirFailedError(path, failure.strerror or str(failure))
+    else:
+        return 0
+    return end("agent", error, EXIT_CODES, as_json=config.json_events)
 
 
 if __name__ == "__main__":

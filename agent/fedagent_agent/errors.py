@@ -19,6 +19,12 @@ class DiskError(AgentError):
     reason: str
 
 
+class DataDirFailedError(DiskError):
+    """Raised when the disk under the data directory is full or fails."""
+
+    hint = "make room or fix the disk, then start the agent again"
+
+
 class OutboxError(DiskError):
     """Raised when the outbox cannot be opened or written."""
 

@@ -3,6 +3,9 @@
 ``/dev/full`` behind a link refuses as a full disk does.
 """
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,23 @@ def test_a_big_model_that_finds_no_room_is_declined_until_there_is_some(
     (start,) = edge.jobs(Train)
     assert Path(start.model).read_bytes() == BIG
     assert len(edge.jobs(Open)) == 1
+
+
+def test_a_disk_that_is_full_at_the_start_is_named_with_what_to_do(tmp_path: Path) -> None:
+    # No file may grow: the kernel refuses what a full disk would.
+    refused = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (0, 0)); "
+    begun = refused + "import sys; from fedagent_agent.__main__ import main; sys.exit(main())"
+    config = {"data_dir": str(tmp_path), "stream": "digits", "discovery": "off"}
+    done = subprocess.run(
+        [sys.executable, "-c", begun, "--config", json.dumps(config)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 10
+    assert f"{tmp_path}: File too large; make room or fix the disk" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_deletion_that_finds_no_room_waits_and_the_clock_goes_on(tmp_path: Path) -> None:
