@@ -6,6 +6,7 @@ from fedagent_protocol.registry import Registry
 
 from .base import (
     Bound,
+    Ending,
     Feedback,
     Purpose,
     RoundView,
@@ -59,6 +60,7 @@ parameters = registry.parameters
 __all__ = [
     "ArrayState",
     "Bound",
+    "Ending",
     "Feedback",
     "Purpose",
     "RoundView",

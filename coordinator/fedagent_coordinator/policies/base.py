@@ -63,6 +63,18 @@ class Bound(IntEnum):
     UNAVAILABLE = 4  # its client is not available or not there
 
 
+class Ending(IntEnum):
+    """How an order ended, for policies that tell the causes apart."""
+
+    IN_TIME = 0
+    LATE = 1  # a valid update, after the deadline and before the edge stopped waiting
+    MISSED = 2  # nothing until the edge stopped waiting, or too late
+    DECLINED = 3
+    REJECTED = 4  # the update was not valid
+    GONE = 5  # the device left, or never showed that it had its order
+    EDGE = 6  # the edge failed or did not report: nothing is known of the device
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Truth:
     """What only a testbed or a replay can know of a round's pairs, for oracles."""
@@ -86,6 +98,7 @@ class RoundView:
         pair_client, pair_edge: int32[P], the two ends of each visible pair.
         opinions: float64[N], each client's last opinion, NaN where none; or None.
         volunteers: bool[N], clients that have volunteered for this round; or None.
+        client_starts: int64[N], how often each client is known to have started; or None.
 
     Raises:
         InvalidViewError: Shapes, dtypes or ranges contradict each other.
@@ -104,6 +117,7 @@ class RoundView:
     opinions: FloatArray | None = None
     truth: Truth | None = None  # what oracles know; None in a live run
     volunteers: BoolArray | None = None
+    client_starts: IntArray | None = None
 
     def __post_init__(self) -> None:
         p, n = len(self.pair_client), len(self.client_price)
@@ -114,6 +128,7 @@ class RoundView:
         check_columns(self, np.int64, (len(self.edge_budget),), "edge_budget")
         check_columns(self, np.float64, (n,), "opinions", optional=True)
         check_columns(self, np.bool_, (n,), "volunteers", optional=True)
+        check_columns(self, np.int64, (n,), "client_starts", optional=True)
         if self.truth is not None:
             check_columns(self.truth, np.bool_, (p,), "arrives")
             check_columns(self.truth, np.float64, (p,), "chance", "tau_s")
@@ -212,6 +227,7 @@ class Feedback:
         psi: Cost observed at the edge that aggregated (ALGORITHMS section 7), or None.
         iterations: int64[S], local iterations of a step, 0 if unknown; or None.
         train_s: float64[S], computation of the learning alone, NaN if unknown; or None.
+        ending: int8[S], the `Ending` of every order; None stands for what the flags say.
 
     Raises:
         InvalidViewError: Shapes, dtypes or ranges contradict each other.
@@ -236,11 +252,13 @@ class Feedback:
     iterations: IntArray | None = None
     train_s: FloatArray | None = None
     rent_micro: int = 0  # what the edge that aggregated was paid
+    ending: npt.NDArray[np.int8] | None = None
 
     def __post_init__(self) -> None:
         s = (len(self.pairs),)
         check_columns(self, np.int64, s, "steps", "iterations", optional=True)
         check_columns(self, np.float64, s, "train_s", optional=True)
+        check_columns(self, np.int8, s, "ending", optional=True)
         check_columns(self, np.bool_, s, "X", "used", "censored", "void")
         check_columns(self, np.int64, s, "pairs", "arrivals", "num_samples")
         times = "tau_s", "dt_s", "lc_s", "ut_s", "seconds_per_iteration"
@@ -254,6 +272,17 @@ class Feedback:
             raise InvalidViewError("void", "is set for an update in time")
         if not np.isfinite(self.tau_s).all():
             raise InvalidViewError("tau_s", "is not finite")
+        if self.ending is not None and ((self.ending == Ending.IN_TIME) != self.X).any():
+            raise InvalidViewError("ending", "contradicts X")
+
+    @property
+    def endings(self) -> npt.NDArray[np.int8]:
+        """int8[S], how every order ended, by `ending` or as far as the flags tell."""
+        if self.ending is not None:
+            return self.ending
+        missed = np.where(self.censored, Ending.MISSED, Ending.REJECTED)
+        late = np.where(self.void, missed, Ending.LATE)
+        return np.where(self.X, Ending.IN_TIME, late).astype(np.int8)
 
 
 @runtime_checkable
