@@ -17,6 +17,7 @@ __all__ = [
     "Learner",
     "StepResult",
     "Tensors",
+    "backed",
     "create",
     "instead_of",
     "learner_names",
@@ -62,13 +63,14 @@ def create(
         detail = f"{name!r} is not known here, only {known}"
         raise TaskFormatError("learner.name", detail) from error
     if name != "strsaga":
-        return learner(_backed(model, spec), spec, rng)
+        return learner(backed(model, spec), spec, rng)
     if spec.rate * model.spec.l2 >= 1:
         raise TaskFormatError("learner.rate", "times model.l2 must be < 1 for strsaga")
     return learner(model, spec, rng, compile_loops=compile_loops)
 
 
-def _backed(model: Model, spec: LearnerSpec) -> Model:
+def backed(model: Model, spec: LearnerSpec) -> Model:
+    """Return the model with the gradients of `learner.backend`; `TaskFormatError` without torch."""
     if not isinstance(model, Mlp) or spec.backend == "numpy" or spec.name == NO_TRAINING:
         return model
     if spec.backend == "auto" and model.spec.kind != "cnn":

@@ -120,7 +120,8 @@ class Training(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """With ``iid-for``: how many of the first clients hold all labels."""
     gamma: Positive = 1.0
     samples_per_client: Annotated[int, Meta(ge=1)] | None = None
-    model: Literal["softmax", "svm", "mlp"] = "softmax"
+    model: Literal["softmax", "svm", "mlp", "cnn"] = "softmax"
+    layout: Literal["fashion", "cifar"] = "fashion"  # which of the papers' networks a cnn is
     rate: Positive = 0.005
     batch: Count = 32
     epochs: Annotated[int, Meta(ge=1)] | None = None
@@ -134,6 +135,7 @@ class Training(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``own``: a client scores it on a fifth of its samples, which it does not train on;
     ``test``: on its share of the common test set."""
     evaluate_every: Count = 1
+    test_samples: Annotated[int, Meta(ge=0, le=10_000_000)] = 0  # the first so many; 0 for all
     targets: tuple[Share, ...] = (0.7,)
 
 
@@ -227,6 +229,8 @@ def check_recipe(recipe: TestbedRecipe) -> None:
     training = recipe.training
     if training.dataset and (training.epochs is None) == (training.local_steps is None):
         raise RecipeError("training.epochs", "or local_steps is wanted", "give one of the two")
+    if training.model == "cnn" and training.local_steps is not None:
+        raise RecipeError("training.local_steps", "is not for a cnn", "give training.epochs")
 
 
 def _check_ranges(recipe: TestbedRecipe) -> None:

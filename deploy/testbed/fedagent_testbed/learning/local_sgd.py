@@ -53,6 +53,10 @@ class BatchedModel:
         """Return the score of each class, [S, classes, B]; the largest one is predicted."""
         return self._forward(self._layers(theta), x)[-1]
 
+    def predicted(self, theta: Floats, x: Floats) -> Indices:
+        """Return the class of each sample, int64[n], by parameters float32[size]."""
+        return np.asarray(self.scores(theta[None], x[None])[0].argmax(axis=0), np.int64)
+
     def gradient(self, theta: Array, x: Array, y: Indices, weight: Array, out: Array) -> None:
         """Write the gradient of the weighted loss to out [S, size]."""
         layers, slopes = self._layers(theta), self._layers(out)

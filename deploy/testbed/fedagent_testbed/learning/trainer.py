@@ -1,4 +1,8 @@
-"""Federated training of many virtual clients, exactly and fast: the learning side of a study."""
+"""Federated training of many virtual clients, exactly and fast: the learning side of a study.
+
+Linear models and mlps train all clients of a round at once (`local_sgd`), a cnn one by one
+(`networks`).
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +20,7 @@ from fedagent_testbed.worlds.base import spawned_rng
 
 from .datasets import StudyData, load_classes
 from .local_sgd import BatchedModel, Floats, Indices, descend, draw, split, work_bytes
+from .networks import Network
 from .partition import Partition, dirichlet, few_labels, iid, iid_for
 
 Ints = npt.NDArray[np.integer]
@@ -80,7 +85,7 @@ class FederatedTrainer:
         self,
         data: StudyData,
         partition: Partition,
-        model: BatchedModel,
+        model: BatchedModel | Network,
         training: Training,
         *,
         seed: int,
@@ -88,7 +93,8 @@ class FederatedTrainer:
         memory_bytes: int = 64 * 1024**2,
     ) -> None:
         self.model = model
-        self._test = data.dense_test_x, data.test_y
+        tested = slice(training.test_samples or None)
+        self._test = data.dense_test_x[tested], data.test_y[tested]
         self._seed = seed
         self._train, self._held = split(data, partition, held_out=held_out, seed=seed)
         self._batch, self._rate, self._weighting = training.batch, training.rate, training.weighting
@@ -96,7 +102,10 @@ class FederatedTrainer:
         self._steps = -(-counts // training.batch) * (training.epochs or 0)
         if training.local_steps is not None:
             self._steps = np.where(counts > 0, training.local_steps, 0).astype(np.int64)
-        work = work_bytes(model, int(self._steps.max(initial=0)), training.batch)
+        longest = int(self._steps.max(initial=0))
+        work = 12 * model.size
+        if isinstance(model, BatchedModel):
+            work = work_bytes(model, longest, training.batch)
         self._chunk = max(1, memory_bytes // work)
 
     @property
@@ -144,21 +153,28 @@ class FederatedTrainer:
         order = np.argsort(-self._steps[clients], kind="stable")
         sorted_ = clients[order]
         rngs = [spawned_rng(self._seed, _ROUND, round_, n) for n in sorted_.tolist()]
-        schedule = draw(self._train.counts[sorted_], self._steps[sorted_], rngs, self._batch)
         before = start[edges[order]]
         deltas = np.empty_like(before)
-        after = descend(
-            self.model, self._train, before, clients=sorted_, schedule=schedule, rate=self._rate
-        )
-        deltas[order] = after - before
+        deltas[order] = self._learnt(before, sorted_, rngs) - before
         return Updates(clients, edges, self._train.counts[clients], deltas)
+
+    def _learnt(self, before: Floats, clients: Indices, rngs: list[np.random.Generator]) -> Floats:
+        """Return what clients, the longest schedule first, make of float32[S, d]."""
+        shards, model = self._train, self.model
+        if isinstance(model, BatchedModel):
+            schedule = draw(shards.counts[clients], self._steps[clients], rngs, self._batch)
+            return descend(
+                model, shards, before, clients=clients, schedule=schedule, rate=self._rate
+            )
+        parts = [shards.of(n) for n in clients.tolist()]
+        each = zip(before, parts, rngs, strict=True)
+        return np.stack([model.trained(b, shards.x[p], shards.y[p], rng) for b, p, rng in each])
 
     def _right(self, theta: Floats, x: Floats, y: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
         result = np.empty(len(y), np.bool_)
         for first in range(0, len(y), _BLOCK):
             part = slice(first, first + _BLOCK)
-            scores = self.model.scores(theta[None], x[None, part])[0]
-            result[part] = scores.argmax(axis=0) == y[part]
+            result[part] = self.model.predicted(theta, x[part]) == y[part]
         return result
 
 
@@ -177,15 +193,11 @@ class FederatedLearner:
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
         training = recipe.training
         data = load_classes(training.dataset)
-        hidden = (HIDDEN,) if training.model == "mlp" else ()
-        spec = ModelSpec(
-            kind=training.model, features=data.features, classes=data.classes, hidden=hidden
-        )
         self._recipe = recipe
         self._trainer = FederatedTrainer(
             data,
             _partition(training, data.y.astype(np.int64), recipe.clients, seed),
-            BatchedModel(create(spec)),
+            _model(training, data),
             training,
             held_out=0.2 if training.opinions else 0.0,
             seed=seed,
@@ -221,6 +233,15 @@ class FederatedLearner:
         if self._recipe.training.evaluated_on == "test":
             return self._trainer.opinions_on_test(self.model)
         return self._trainer.opinions(self.model)
+
+
+def _model(training: Training, data: StudyData) -> BatchedModel | Network:
+    features, classes = data.features, data.classes
+    if training.model == "cnn":
+        return Network(training, features=features, classes=classes)
+    hidden = (HIDDEN,) if training.model == "mlp" else ()
+    spec = ModelSpec(kind=training.model, features=features, classes=classes, hidden=hidden)
+    return BatchedModel(create(spec))
 
 
 def _partition(training: Training, labels: Indices, clients: int, seed: int) -> Partition:

@@ -1,0 +1,91 @@
+"""Convolutional networks in federated studies: clients train one by one, as live agents do."""
+
+import math
+
+import numpy as np
+
+from fedagent_agent.learners import backed, create
+from fedagent_task.errors import RecipeError, TaskFormatError
+from fedagent_task.models import create as create_model
+from fedagent_task.shapes import pooled
+from fedagent_task.spec import LearnerSpec, ModelSpec
+from fedagent_testbed.recipe import Training
+
+from .local_sgd import Floats, Indices
+
+
+class Network:
+    """A network of the task package as functions of parameters flat as its manifest.
+
+    The learner is `minibatch` of live agents, in which torch computes the gradients in one
+    thread; it has seen none but the client's samples, and passes over them `epochs` times.
+
+    Raises:
+        RecipeError: torch is missing, or the recipe does not fit a network.
+    """
+
+    def __init__(self, training: Training, *, features: int, classes: int) -> None:
+        spec = _spec(training, features, classes)
+        self._learner = LearnerSpec(
+            name="minibatch", rate=training.rate, batch=training.batch, backend="torch"
+        )
+        try:
+            self._model = backed(create_model(spec), self._learner)
+        except TaskFormatError as error:
+            hint = "install the extra `torch` (docs/quickstart.md), or take training.model = mlp"
+            raise RecipeError("training.model", "is cnn, and torch is not here", hint) from error
+        self._epochs = training.epochs or 0
+        self._shapes = {one.name: one.shape for one in self._model.manifest().specs}
+        self.size = spec.parameters
+
+    def init(self, seed: int) -> Floats:
+        """Return the model's starting weights, float32[size]."""
+        return self._flat(self._model.init(seed))
+
+    def predicted(self, theta: Floats, x: Floats) -> Indices:
+        """Return the class of each sample, int64[n], by parameters float32[size]."""
+        return np.asarray(self._model.forward(self._tensors(theta), x).argmax(axis=1), np.int64)
+
+    def trained(self, theta: Floats, x: Floats, y: Indices, rng: np.random.Generator) -> Floats:
+        """Return what a client makes of parameters float32[size]; without samples the same."""
+        # A client's memory is its samples: the ring is as large as they are.
+        learner = create(self._model, self._sized(len(y)), rng)
+        learner.begin(self._tensors(theta))
+        learner.absorb(x, y)
+        learner.step(self._epochs)
+        return theta + self._flat(learner.update())
+
+    def _sized(self, samples: int) -> LearnerSpec:
+        return LearnerSpec(
+            name="minibatch",
+            rate=self._learner.rate,
+            batch=self._learner.batch,
+            buffer=max(1, samples),
+            backend="torch",
+        )
+
+    def _tensors(self, theta: Floats) -> dict[str, Floats]:
+        ends = np.cumsum([math.prod(shape) for shape in self._shapes.values()])
+        parts = np.split(theta, ends[:-1])
+        both = zip(self._shapes.items(), parts, strict=True)
+        return {name: part.reshape(shape) for (name, shape), part in both}
+
+    def _flat(self, tensors: dict[str, Floats]) -> Floats:
+        return np.concatenate([tensors[name].ravel() for name in self._shapes])
+
+
+def _spec(training: Training, features: int, classes: int) -> ModelSpec:
+    side = math.isqrt(features)
+    spec = ModelSpec(
+        kind="cnn",
+        features=features,
+        classes=classes,
+        layout=training.layout,
+        image=(side, side, 1),
+    )
+    if min(pooled(spec.plan, spec.picture)) < 1:
+        wrong = f"is cnn, and images of {side} x {side} are too small for two convolutions"
+        raise RecipeError(
+            "training.model", wrong, "take training.dataset = mnist, or another model"
+        )
+    return spec

@@ -1,0 +1,119 @@
+"""A cnn in a study is learnt as a live agent learns it, and refused in words where it cannot be."""
+
+import importlib.util
+from importlib.machinery import ModuleSpec
+
+import numpy as np
+import pytest
+
+from fedagent_agent.learners import create as create_learner
+from fedagent_task.errors import RecipeError
+from fedagent_task.models import create
+from fedagent_task.spec import LearnerSpec, ModelSpec
+from fedagent_testbed.learning.datasets import StudyData
+from fedagent_testbed.learning.networks import Network
+from fedagent_testbed.learning.partition import iid
+from fedagent_testbed.learning.trainer import FederatedLearner, FederatedTrainer
+from fedagent_testbed.recipe import Training
+from fedagent_testbed.study import load_recipe
+
+SIDE, CLASSES = 16, 4
+TRAINING = Training(model="cnn", rate=0.05, batch=8, epochs=2)
+
+
+@pytest.fixture(scope="module")
+def quarters() -> StudyData:
+    """Return noisy images with one bright quarter, which is the class."""
+    rng = np.random.default_rng(4)
+    x = rng.uniform(0, 0.5, (120, SIDE, SIDE)).astype(np.float32)
+    y = np.arange(len(x)) % CLASSES
+    for image, label in zip(x, y.tolist(), strict=True):
+        down, right = 8 * (label // 2), 8 * (label % 2)
+        image[down : down + 8, right : right + 8] += 0.5
+    flat = x.reshape(len(x), -1)
+    return StudyData(
+        name="quarters",
+        x=flat[:80],
+        y=y[:80].astype(np.float64),
+        test_x=flat[80:],
+        test_y=y[80:].astype(np.float64),
+        model={"features": SIDE * SIDE, "classes": CLASSES},
+    )
+
+
+def trainer_of(data: StudyData, training: Training = TRAINING, **more: int) -> FederatedTrainer:
+    pytest.importorskip("torch")
+    model = Network(training, features=data.features, classes=data.classes)
+    partition = iid(data.y.astype(np.int64), 4, seed=3)
+    return FederatedTrainer(data, partition, model, training, seed=7, held_out=0.0, **more)
+
+
+def test_a_client_learns_what_a_live_agent_would(quarters: StudyData) -> None:
+    trainer = trainer_of(quarters)
+    start = trainer.initial(1)
+    (updates,) = trainer.train(start, np.array([2]), np.array([0]), round_=5)
+    spec = ModelSpec(
+        kind="cnn", features=256, classes=CLASSES, layout="fashion", image=(SIDE, SIDE, 1)
+    )
+    model = create(spec)
+    rng = np.random.default_rng(np.random.SeedSequence(7, spawn_key=(1, 5, 2)))
+    plain = LearnerSpec(name="minibatch", rate=0.05, batch=8, buffer=20, backend="numpy")
+    agent = create_learner(model, plain, rng)
+    agent.begin(model.init(7))
+    part = trainer._train.of(2)
+    agent.absorb(trainer._train.x[part], trainer._train.y[part])
+    agent.step(2)
+    update = agent.update()
+    flat = np.concatenate([update[one.name].ravel() for one in model.manifest().specs])
+    np.testing.assert_allclose(updates.deltas[0], flat, atol=1e-5)
+    assert np.abs(flat).max() > 0.01
+
+
+def test_memory_and_company_change_no_bit(quarters: StudyData) -> None:
+    wide, narrow = trainer_of(quarters), trainer_of(quarters, memory_bytes=1)
+    start, clients = wide.initial(2), np.array([3, 0, 1])
+    parts = list(narrow.train(start, clients, clients % 2, 1))
+    assert [len(part.clients) for part in parts] == [1, 1, 1]
+    (whole,) = wide.train(start, clients, clients % 2, 1)
+    assert np.array_equal(whole.deltas, np.concatenate([part.deltas for part in parts]))
+
+
+def test_a_federation_learns_to_see(quarters: StudyData) -> None:
+    trainer = trainer_of(quarters)
+    models = trainer.initial(1)
+    for round_ in range(6):
+        models = trainer.aggregate(models, np.arange(4), np.zeros(4, np.int64), round_)
+    assert trainer.accuracy(models[0]) == 1.0
+
+
+def test_few_test_samples_are_the_first(quarters: StudyData) -> None:
+    few = trainer_of(quarters, Training(model="cnn", epochs=1, test_samples=4))
+    theta = few.initial(1)[0]
+    right = few.model.predicted(theta, quarters.dense_test_x[:4]) == quarters.test_y[:4]
+    assert few.accuracy(theta) == right.mean()
+
+
+def test_without_torch_a_study_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+
+    def without(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name == "torch" else found(name, package)
+
+    monkeypatch.setattr("fedagent_agent.learners.find_spec", without)
+    with pytest.raises(
+        RecipeError, match=r"training\.model: is cnn, and torch is not here"
+    ) as info:
+        Network(TRAINING, features=784, classes=10)
+    assert "extra `torch`" in str(info.value)
+
+
+def test_images_that_are_too_small_are_refused() -> None:
+    sets = ("training.dataset=digits", "training.model=cnn", "training.epochs=1")
+    with pytest.raises(RecipeError, match="8 x 8 are too small for two convolutions"):
+        FederatedLearner(load_recipe("cocs-decisions", sets), 0)
+
+
+def test_a_cnn_takes_epochs_only() -> None:
+    sets = ("training.dataset=mnist", "training.model=cnn", "training.local_steps=3")
+    with pytest.raises(RecipeError, match=r"training\.local_steps: is not for a cnn"):
+        load_recipe("cocs-decisions", sets)
