@@ -20,7 +20,7 @@ from .database.rounds import settled
 from .database.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow, RunRow, fetch
 from .database.schema import readable
 from .errors import StoreDamagedError, UnknownRoundError, UnknownRunError
-from .policies.base import Feedback, RoundView, Selection
+from .policies.base import Feedback, IntArray, RoundView, Selection
 from .records import unpack_controls, unpack_selection, unpack_view
 
 _RUN = (
@@ -165,6 +165,11 @@ class Reader:
         if row is None:
             raise UnknownRoundError(run_id, round_)
         return unpack_view(row["view"]), unpack_selection(row["selection"])
+
+    def client_starts(self, run_id: str) -> IntArray | None:
+        """Return how often clients had started as the last round saw them; None if unknown."""
+        last = self.last_round(run_id)
+        return self.plan(run_id, last)[0].client_starts if last else None
 
     def learnt(self, run_id: str) -> Iterator[Feedback]:
         """Yield what the policy learnt of each settled round, in order."""

@@ -142,7 +142,9 @@ class RunStore:
         """Return where the run stands; a former process of this boot may have begun a round."""
         found, ours = read_run_status(self._folder), (self._status.run, self._status.boot)
         same = found is not None and (found.run, found.boot) == ours
-        return replace(self.run.progress, open_at=found.next_at if found and same else 0.0)
+        progress = replace(self.run.progress, open_at=found.next_at if found and same else 0.0)
+        starts = self.database.read.client_starts(self.run.run_id)
+        return progress if starts is None else replace(progress, client_starts=starts)
 
     def was_settled(self, round_: int, edge: str) -> bool:
         """Return whether the report of an edge counted."""

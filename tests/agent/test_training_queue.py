@@ -72,6 +72,19 @@ def test_a_model_that_is_here_is_not_fetched_again(edge: HandEdge) -> None:
     assert len(edge.said(TaskNeed)) == 1, "nor is the task"
 
 
+def test_an_order_is_acknowledged_before_a_long_training(trainee: HandEdge) -> None:
+    start(trainee, 1)
+    asked = trainee.said(Need)
+    assert all(need.ranges for need in asked), "asking for the model is answer enough"
+    start(trainee, 2)
+    (said,) = trainee.said(Need)[len(asked) :]
+    assert (said.round, said.digest, said.ranges) == (2, digest_of(MODEL), ())
+    # What got lost is said again: an edge repeats the order until it is heard.
+    again = trainee.said(Need, trainee.order(2, MODEL))
+    assert [(need.round, need.ranges) for need in again] == [(2, ())]
+    assert len(trainee.jobs(Train)) == 2
+
+
 def test_without_credit_the_update_waits_for_a_need(edge: HandEdge) -> None:
     edge.serve(edge.order(1, MODEL, credit=0), MODEL)
     (offer,) = edge.said(UpdateOffer)

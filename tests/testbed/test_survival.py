@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedagent_coordinator.reader import open_reader
 from fedagent_task.recipe import parse_recipe
 from fedagent_testbed.kernel import WAN, Faults, lan
 from fedagent_testbed.world import VirtualFederation
@@ -192,3 +193,41 @@ def test_eight_devices_that_start_over_two_minutes_all_take_part(
     # Who comes last has missed what the schedule gives two minutes, and no more.
     assert min(trained.values()) >= least
     assert seconds > 59 * given.rounds.every_s
+
+
+def test_a_policy_sees_who_started_anew_also_after_the_coordinator_did(tmp_path: Path) -> None:
+    here = world("plain", tmp_path, 3, "rounds.count=30", "rounds.every_s=1")
+    here.kill_after("agent-1", 6.3)
+    here.kill_after("coordinator", 12.2)
+    # At the end it is away: what is known of it stays.
+    here.kill_after("agent-1", 20.5)
+    here.agents["agent-1"].stay_down_s = 3.0
+    check(here, here.run(seconds=900))
+    with open_reader(here.coordinator.directory) as read:
+        run = read.run().run_id
+        rows = [row.round for row in read.rounds(run) if row.state == "done"]
+        names = [here.names[row.agent] for row in read.devices(run)]
+        seen = [read.plan(run, number)[0].client_starts for number in rows]
+        starts = read.client_starts(run)
+    assert starts is not None
+    assert dict(zip(names, starts.tolist(), strict=True)) == {
+        "agent-0": 1,
+        "agent-1": 3,
+        "agent-2": 1,
+    }
+    told = np.array([found[names.index("agent-1")] for found in seen if found is not None])
+    assert len(told) == 30
+    assert (np.diff(told) >= 0).all()
+    assert set(told.tolist()) == {1, 2, 3}
+
+
+def test_one_that_has_everything_and_trains_long_is_not_taken_for_dead(tmp_path: Path) -> None:
+    here = world("plain", tmp_path, 3, "rounds.min_updates=1", agents=1, train_s=40.0)
+    check(here, here.run(seconds=900))
+    with open_reader(here.coordinator.directory) as read:
+        run = read.run().run_id
+        rows = read.outcomes(run)
+        seconds = np.diff([row.opened_ms for row in read.rounds(run)]) / 1000
+    assert [(row.status, row.reason) for row in rows] == [("missed", "")] * ROUNDS
+    # Each lasts its 5 s; the pauses after empty rounds are shorter than that.
+    assert (seconds < 6.0).all()

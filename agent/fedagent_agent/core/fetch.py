@@ -208,7 +208,7 @@ class Fetch:
         """Go and get the chunks that are not here; None: the whole model is."""
         if have is None:
             self.loading, self.model_at = False, now
-            return []
+            return self.acknowledge()
         layout = Layout(self.wanted.size, self.wanted.chunk_bytes)
         self._receiver = Receiver(layout, window=WINDOW, have=set(have))
         if self._receiver.complete:
@@ -251,7 +251,7 @@ class Fetch:
             # The first chunk waits for other agents; only what follows shows the link.
             if link is not None and nbytes > 0 and seconds > 0:
                 link.note_download(nbytes, seconds)
-            return []
+            return [] if self._got else self.acknowledge()
         self.counters["digest_mismatch"] += 1
         if self._fresh_starts >= MAX_FRESH_STARTS:
             self.problem = result.refused
@@ -259,6 +259,14 @@ class Fetch:
         self._fresh_starts += 1
         self._receiver, self._got = None, 0
         return self.begin()
+
+    def acknowledge(self) -> list[Effect]:
+        """Show the edge that its order is here, once the model is: there is nothing to ask for."""
+        if self.model_at is None or not isinstance(self.wanted, TrainOrder):
+            return []
+        run, number = self.key.rank
+        need = Need(run=run, round=number, digest=self.wanted.model, ranges=())
+        return [Send(self.key.edge, need)]
 
     def pause(self) -> list[Effect]:
         """Let go of the network; `begin` goes on with what is on disk."""

@@ -7,6 +7,7 @@ from itertools import chain
 
 from fedagent_node.effects import Effect, Emit, LinkDown, LinkUp, OtherVersion, Send, Warn
 from fedagent_protocol.messages import (
+    STARTS_BITS,
     Bye,
     ContextReport,
     EdgeBeacon,
@@ -20,8 +21,6 @@ from .device import MIN_GAP_S, DeviceState, LinkQuality
 from .effects import EdgesFound, Relink
 
 MAX_SESSIONS = 64
-FIRST_SEQ_BITS = 32
-"""A report's seq is boots << 32 | n: it grows over restarts."""
 SILENT_PERIODS = 3
 MIN_PERIOD_S = 0.2
 MAX_PERIOD_S = 60.0
@@ -190,7 +189,7 @@ class Sessions(dict[str, Session]):
         self._greeting = greeting
         self._device = device
         self._counters = counters
-        self._seq = boots << FIRST_SEQ_BITS
+        self._seq = boots << STARTS_BITS
         self._links_up: set[str] = set()
         self._found: dict[str, tuple[str, ...]] = {}
         self._others = OtherVersions("agent")

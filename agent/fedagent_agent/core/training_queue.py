@@ -111,7 +111,7 @@ class TrainingQueue:
         active = self.active_order
         if active is not None and active.key == key:
             self._counters["order_repeated"] += 1
-            return [], False
+            return active.fetch.acknowledge(), False
         if key in self._answers:
             # A receipted update needs no answer any more.
             self._counters["order_repeated"] += 1

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fedagent_node.effects import Emit
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.messages import UNANSWERED, OutcomeStatus
+from fedagent_protocol.messages import STARTS_BITS, UNANSWERED, OutcomeStatus
 
 from .effects import Settle
 
@@ -29,8 +29,6 @@ MAX_EMPTY_ROUND_S = 5.0
 NOBODY_ORDERED_S = 1.0
 MAX_NAMED = 10
 """Agents that one event names."""
-_BOOT_BITS = 32
-"""A context's number is boots * 2^32 + n (docs/protocol.md, Sessions)."""
 
 
 @dataclass(slots=True)
@@ -55,7 +53,7 @@ class ClientBackoff:
         if valid.all() and not self._by_client:
             return []
         declined: list[int] = []
-        boots = (ordered.context_seq >> _BOOT_BITS).tolist()
+        boots = (ordered.context_seq >> STARTS_BITS).tolist()
         for row, (client, boot) in enumerate(zip(ordered.clients.tolist(), boots, strict=True)):
             if valid[row]:
                 self._by_client.pop(client, None)
@@ -84,7 +82,7 @@ class ClientBackoff:
     def away(self, context_seq: npt.NDArray[np.int64], now: float) -> npt.NDArray[np.int64]:
         """Return who is left out now (int64[N]: newest reports); one that restarted is not."""
         for client in [client for client in self._by_client if client < len(context_seq)]:
-            if int(context_seq[client]) >> _BOOT_BITS > self._by_client[client].boot:
+            if int(context_seq[client]) >> STARTS_BITS > self._by_client[client].boot:
                 del self._by_client[client]
         away = [client for client, pause in self._by_client.items() if now < pause.until]
         return np.array(away, dtype=np.int64)

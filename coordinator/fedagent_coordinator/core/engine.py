@@ -34,6 +34,7 @@ from .edges import EdgeSession, EdgeTable, GlobalModels, Indices
 from .evaluating import Evaluating, Measuring, evaluation_plan
 from .evaluation import StatisticsCollection
 from .merge import Merging
+from .observation import ClientStarts
 from .ordered import Ordered, SettledRound
 from .phases import Ended, Idle, Observing, Phase
 from .readiness import DECLINED, EDGES, STATISTICS, NeedsUnmetError, Readiness, Waiting
@@ -87,6 +88,7 @@ class Engine:
         resumed = progress.rounds_done > 0
         self.readiness = Readiness(settings, needs - NOT_FEATURES, resumed=resumed)
         self.waiting = Waiting()
+        self.starts = ClientStarts(progress.client_starts)
         self.client_backoff, self.empty_rounds = ClientBackoff(), EmptyRoundBackoff()
         self.in_books = in_books
         self.counters: Counter[str] = Counter()

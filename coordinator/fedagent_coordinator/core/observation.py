@@ -3,14 +3,15 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.policies.base import NOT_FEATURES, RoundView
+from fedagent_coordinator.policies.base import NOT_FEATURES, IntArray, RoundView
 from fedagent_protocol.columns import Columns
+from fedagent_protocol.messages import STARTS_BITS
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -55,6 +56,21 @@ class Observed:
             self.client_seq,
             self.left_out + Counter({"declined": int(seen - left)}),
         )
+
+
+@dataclass(slots=True)
+class ClientStarts:
+    """How often each client is known to have started: int64[N], 0 of one that never said so."""
+
+    known: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def note(self, client_seq: npt.NDArray[np.int64]) -> IntArray:
+        """Take in the newest reports, int64[N] with 0 of none; no number falls."""
+        starts = client_seq >> STARTS_BITS
+        size = len(self.known)
+        starts[:size] = np.maximum(starts[:size], self.known)
+        self.known = starts
+        return starts
 
 
 def merge_observations(

@@ -10,10 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_coordinator.placement.base import Placement
-from fedagent_coordinator.policies.base import Feedback, RoundView
+from fedagent_coordinator.policies.base import Ending, Feedback, RoundView
 from fedagent_node.effects import Emit
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport, TrainStats
+from fedagent_protocol.messages import (
+    LEFT,
+    UNANSWERED,
+    Outcome,
+    OutcomeStatus,
+    RoundReport,
+    TrainStats,
+)
 
 from .effects import Controls, Details, EdgeResult, Settle
 
@@ -25,6 +32,7 @@ FloatArray = npt.NDArray[np.float64]
 
 SILENT = "silent"
 """Why a round failed at an edge that did not report in time."""
+UNTOLD = "the edge said nothing of it"
 NOBODY = "nobody was chosen"
 MAX_REASONS = 3
 """Different reasons for one kind of end that a round names."""
@@ -48,6 +56,8 @@ def settle_round(ordered: "OrderedRound", now: float) -> tuple[Settle, Counter[s
         view, ordered.selection.pairs, rows, failed=failed, waited_s=now - ordered.ordered_at
     )
     details = _details(rows, feedback)
+    ending = endings_of(details.status, details.reason, feedback.X, feedback.void)
+    feedback = replace(feedback, ending=ending)
     settled = Settle(
         round=ordered.round,
         feedback=with_rent(feedback, ordered.controls.placement, parts),
@@ -76,7 +86,7 @@ def _outcomes(parts: Sequence["EdgePart"], size: int) -> tuple[list[Outcome], Co
                 odd["outcome_twice" if outcome.agent in known else "outcome_unknown"] += 1
         for row in waiting.values():
             odd["outcome_missing"] += 1
-            rows[row] = _missed("the edge said nothing of it")
+            rows[row] = _missed(UNTOLD)
     return rows, odd
 
 
@@ -127,6 +137,30 @@ def _feedback(
         steps=steps,
         iterations=counts("iterations"),
     )
+
+
+def endings_of(
+    status: Sequence[str], reason: Sequence[str], in_time: BoolArray, void: BoolArray
+) -> npt.NDArray[np.int8]:
+    """Return int8[S], how orders ended, from what the books keep of them."""
+    words = [_ending(*said) for said in zip(status, reason, strict=True)]
+    valid = np.where(in_time, Ending.IN_TIME, Ending.LATE)
+    return np.where(void, np.array(words, dtype=np.int8), valid).astype(np.int8)
+
+
+def _ending(status: str, reason: str) -> Ending:
+    """Return how an order without a valid update ended."""
+    match OutcomeStatus(status):
+        case OutcomeStatus.DECLINED:
+            return Ending.DECLINED
+        case OutcomeStatus.REJECTED:
+            return Ending.REJECTED
+        case OutcomeStatus.GONE:
+            return Ending.GONE if reason == LEFT else Ending.EDGE
+        case _ if reason in (SILENT, UNTOLD):
+            return Ending.EDGE
+        case _:
+            return Ending.GONE if reason == UNANSWERED else Ending.MISSED
 
 
 def _details(rows: Sequence[Outcome], feedback: Feedback) -> Details:

@@ -278,4 +278,5 @@ class Observing(Phase):
             model_bytes=engine.models.size,
         )
         left = observed.without(engine.client_backoff.away(observed.client_seq, now))
-        return replace(left, view=engine.evaluations.shown_in(left.view))
+        view = replace(left.view, client_starts=engine.starts.note(observed.client_seq))
+        return replace(left, view=engine.evaluations.shown_in(view))

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from fedagent_coordinator.policies.base import IntArray
 from fedagent_protocol.messages import OpinionMode
 from fedagent_task.spec import Recipe
 
@@ -102,6 +105,7 @@ class Progress:
     Attributes:
         open_at: No round begins before, by the clock of the engine's `now`: a former process
             began the last one so recently.
+        client_starts: int64[N], what the last round showed of how often clients had started.
     """
 
     next_round: int  # number of the next round; none before it is open
@@ -113,3 +117,4 @@ class Progress:
     windows: tuple[Window, ...] = ()  # edge models that were settled and not merged
     evaluations: PastEvaluations = NO_EVALUATIONS
     open_at: float = 0.0
+    client_starts: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))

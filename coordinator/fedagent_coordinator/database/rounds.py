@@ -19,6 +19,7 @@ import numpy as np
 
 from fedagent_coordinator.core.effects import PLAIN, Controls, Reserve, Settle
 from fedagent_coordinator.core.evaluation import by_client
+from fedagent_coordinator.core.outcomes import endings_of
 from fedagent_coordinator.errors import (
     BudgetExceededError,
     InvalidAmountError,
@@ -348,10 +349,13 @@ def _feedback(sql: sqlite3.Connection, row: sqlite3.Row) -> Feedback:
         client = np.array([opinion["client"] for opinion in found], dtype=np.int64)
         score = np.array([opinion["score"] for opinion in found], dtype=np.float64)
         opinions = by_client(client, score, len(view.client_price))
+    in_time = np.array(columns["in_time"], dtype=np.bool_)
+    said = columns["status"], columns["reason"]
     return Feedback(
         view=view,
         pairs=pairs,
-        X=np.array(columns["in_time"], dtype=np.bool_),
+        X=in_time,
+        ending=endings_of(*said, in_time, arrays["void"]),
         psi=row["psi"],
         rent_micro=row["rent_paid"],
         opinions=opinions,

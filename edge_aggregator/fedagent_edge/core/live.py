@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
+    LEFT,
     Chunk,
     Decline,
     Need,
@@ -165,7 +166,7 @@ class LiveRound:
     def gone(self, agent: str, now: float) -> list[Effect]:
         """End the wait for an agent that left."""
         part = self.rnd.parts.get(agent)
-        if part is None or not part.withdraw(OutcomeStatus.GONE, "left", now):
+        if part is None or not part.withdraw(OutcomeStatus.GONE, LEFT, now):
             return []
         return self._ended(part, now)
 

@@ -56,8 +56,10 @@ class Distribution:
         self._broadcast = Broadcast(self.layout, stall_s=stall_s)
 
     def need(self, event: Received, need: Need, now: float) -> list[Effect]:
-        """Take an agent's credit."""
+        """Take an agent's credit; one that asks for nothing has the model."""
         agent = event.sender
+        if not need.ranges:
+            return self.answered(agent, now)
         self.waiting.discard(agent)
         behind = self._broadcast.authorise(agent, need.ranges, now)
         self._wanted[agent] = max((stop for _, stop in need.ranges), default=0)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,15 @@ from fedagent_coordinator.core.effects import PLAIN, Settle
 from fedagent_coordinator.core.observation import Observed
 from fedagent_coordinator.core.ordered import EdgePart, OrderedRound
 from fedagent_coordinator.core.outcomes import round_event, settle_round
-from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport, TrainStats
+from fedagent_coordinator.policies import Ending
+from fedagent_protocol.messages import (
+    LEFT,
+    UNANSWERED,
+    Outcome,
+    OutcomeStatus,
+    RoundReport,
+    TrainStats,
+)
 from tests.fakes.stored_runs import small_plan, small_view
 
 
@@ -18,10 +27,12 @@ def _settle(*outcomes: Outcome, agents: Sequence[str] = ("a", "b")) -> Settle:
     return _ended(*outcomes, agents=agents)[0]
 
 
-def _ended(*outcomes: Outcome, agents: Sequence[str] = ("a", "b")) -> tuple[Settle, Counter[str]]:
+def _ended(
+    *outcomes: Outcome, agents: Sequence[str] = ("a", "b"), reports: bool = True
+) -> tuple[Settle, Counter[str]]:
     reserved = small_plan(small_view(1, [100] * len(agents)))
     part = EdgePart("edge-0", 0, list(range(len(agents))), list(agents), None)
-    part.report = RoundReport(epoch="0" * 32, outcomes=outcomes)
+    part.report = RoundReport(epoch="0" * 32, outcomes=outcomes) if reports else None
     ordered = OrderedRound(
         round=1,
         observed=Observed(reserved.view, reserved.context_seq, Counter()),
@@ -41,6 +52,36 @@ def _outcome(agent: str, score: float, count: int, *, valid: bool = True) -> Out
     return Outcome(
         agent=agent, status=status, valid=valid, stats=TrainStats(score=score, score_n=count)
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "facts", "ending"),
+    [
+        ("arrived", {"valid": True, "in_time": True}, Ending.IN_TIME),
+        ("arrived", {"in_time": True}, Ending.MISSED),
+        ("late", {"valid": True}, Ending.LATE),
+        ("missed", {}, Ending.MISSED),
+        ("missed", {"reason": "complete after max_wait"}, Ending.MISSED),
+        ("missed", {"reason": UNANSWERED}, Ending.GONE),
+        ("gone", {"reason": LEFT}, Ending.GONE),
+        ("gone", {"reason": "the edge has another task"}, Ending.EDGE),
+        ("declined", {"reason": UNANSWERED}, Ending.DECLINED),
+        ("rejected", {"reason": "non_finite"}, Ending.REJECTED),
+        ("other", {}, Ending.MISSED),
+    ],
+)
+def test_a_policy_is_told_why_an_order_failed(
+    status: str, facts: dict[str, Any], ending: Ending
+) -> None:
+    told = Outcome(agent="a", status=OutcomeStatus(status), **facts)
+    assert _settle(told, agents=["a"]).feedback.endings.tolist() == [ending]
+
+
+def test_what_an_edge_did_not_tell_is_charged_to_the_edge() -> None:
+    silent = _ended(agents=["a", "b"], reports=False)[0].feedback
+    assert silent.endings.tolist() == [Ending.EDGE] * 2
+    told = Outcome(agent="b", status=OutcomeStatus.MISSED)
+    assert _settle(told).feedback.endings.tolist() == [Ending.EDGE, Ending.MISSED]
 
 
 @pytest.mark.parametrize(

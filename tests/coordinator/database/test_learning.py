@@ -12,6 +12,7 @@ from msgspec import structs
 
 from fedagent_coordinator.core.decision import DecisionPolicies
 from fedagent_coordinator.core.effects import Reserve
+from fedagent_coordinator.core.outcomes import SILENT, endings_of
 from fedagent_coordinator.database.rounds import settled
 from fedagent_coordinator.errors import RecordError, StateError
 from fedagent_coordinator.policies import Feedback, Purpose, create, round_rng
@@ -24,6 +25,7 @@ from fedagent_coordinator.records import (
     unpack_view,
 )
 from fedagent_coordinator.store import Store
+from fedagent_protocol.messages import LEFT, UNANSWERED, OutcomeStatus
 from tests.fakes.rounds import random_feedback, random_view
 from tests.fakes.stored_runs import begun, small_result
 
@@ -110,7 +112,8 @@ def test_arrays_come_back_bit_equal(
 
 def test_views_and_selections_come_back_whole() -> None:
     rng = np.random.default_rng(1)
-    view = random_view(rng, 3)
+    view = replace(random_view(rng, 3), client_starts=np.arange(12, dtype=np.int64))
+    assert unpack_view(pack_view(view)).client_starts.tolist() == list(range(12))  # type: ignore[union-attr]  # it is not None
     selection = create("random").select(view, rng)
     assert pack_view(unpack_view(pack_view(view))) == pack_view(view)
     packed = pack_selection(selection)
@@ -136,7 +139,13 @@ def test_a_feedback_is_rebuilt_bit_for_bit(tmp_path: Path, *, bare: bool) -> Non
             seq = np.zeros(len(selection.pairs), dtype=np.int64)
             plan = Reserve(round=t, view=view, selection=selection, context_seq=seq)
             store.reserve(run_id, plan, policy="random")
-            store.settle(run_id, structs.replace(small_result(plan, set()), feedback=feedback))
+            result = small_result(plan, set())
+            status = tuple(rng.choice(list(OutcomeStatus), len(feedback.pairs)).tolist())
+            reason = tuple(rng.choice(["", SILENT, UNANSWERED, LEFT], len(feedback.pairs)).tolist())
+            ending = endings_of(status, reason, feedback.X, feedback.void)
+            feedback = replace(feedback, ending=ending)
+            details = replace(result.details, status=status, reason=reason)
+            store.settle(run_id, structs.replace(result, feedback=feedback, details=details))
             given.append(feedback)
         found = [one for one, _ in settled(store._db.connection, run_id)]
         assert store.read.ledger.verify().problems == ()
