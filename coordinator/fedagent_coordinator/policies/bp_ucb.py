@@ -4,11 +4,14 @@ GDA, Algorithm 2 (ALGORITHMS section 5). The index of client n is its mean opini
 the slots in which it trained + b_n / N + mu sqrt(ln t / Pi_n); the K largest that fit
 train, ties to the lower client. What clients think of the initial model is slot 1, so the
 first set is chosen at t = 2, with the beliefs that these opinions give (`beliefs`).
+
+Cold start (ALGORITHMS section 9): who has never trained comes first, by its index, so that sets of
+K cover everybody once; the mean is then of slots in which the client trained, and nothing else.
 Page: docs/policies/bp-ucb.md.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,29 +19,36 @@ import numpy as np
 from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.registry import require
 
-from .base import OPINIONS, Feedback, FloatArray, IntArray, RoundView, Selection
+from .base import OPINIONS, BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
 from .beliefs import BeliefResult, Wiring, propagate, propagate_literal, wire
 from .neighbours import Graph, declared, k_nearest, within_radius
 from .selection import explained
 from .slots import Slot, candidates, check_set, take
-from .state import ArrayState, floats, grown, ints
+from .state import ArrayState, bools, floats, grown, ints
 
 _FEATURES = ("x_km", "y_km")
 _GRAPHS = ("k-nearest", "radius", "declared")
 _NOTES = ("bp_sweeps", "bp_residual", "bp_contraction")
+FIRST = 2.0
+"""What a client that never trained has over its index: mean + b/N of any other is 2 at most."""
+TRIES = 2
+"""Slots in which a client that never trained comes first; later ones it has to win."""
 
 
 class BpUcbPolicy(ArrayState):
-    """BP-UCB. A client counts as pulled once when its first opinion is known.
+    """BP-UCB, everybody once first; `cold_start` false is the algorithm as printed.
 
-    A client without any opinion has the mean of the others' means; while there are none,
-    K random clients train. Its belief is that of a neighbour without an opinion.
+    As printed a client counts as pulled once when its first opinion is known. A client without any
+    opinion has the mean of the others' means; while there are none, K random clients train. Its
+    belief is that of a neighbour without an opinion.
     """
 
     name = "bp-ucb"
     parts = ("_slot",)
-    _mean = floats("clients")
+    _mean = floats("clients", start=np.nan, nan=True)
     _count = ints("clients")
+    _chosen = ints("clients")
+    _trained = bools("clients")
     _last = floats("clients", start=np.nan, nan=True)
     _belief = floats("clients", start=0.5, least=0)
     _places = floats("clients", 2, start=np.nan, nan=True)
@@ -50,6 +60,7 @@ class BpUcbPolicy(ArrayState):
         clients_per_round: int = 5,
         mu: float = 0.01,
         slot_rounds: int = 1,
+        cold_start: bool = True,
         graph: str = "k-nearest",
         neighbours: int = 4,
         radius_km: float = 0.3,
@@ -68,6 +79,7 @@ class BpUcbPolicy(ArrayState):
         if literal and local_weights:
             raise ParameterError(self.name, "local_weights", "has no meaning with literal beliefs")
         self._size, self._mu, self._slot = clients_per_round, mu, Slot(slot_rounds)
+        self._cold_start = cold_start
         self._graph, self._neighbours, self._radius = graph, neighbours, radius_km
         self._edges, self._max_sweeps = edges, max_sweeps
         self._literal, self._local = literal, local_weights
@@ -86,10 +98,14 @@ class BpUcbPolicy(ArrayState):
         if len(self._slot.running):
             return explained(view, take(view, self._slot.running, self._size), notes=notes)
         clients = np.flatnonzero(candidates(view)).astype(np.int64)
+        cold = self._cold(len(view.client_price))
+        notes["cold"] = float(cold[clients].any())
         index = self._index(view, seen)
         if index is None:
             drawn = rng.permutation(clients)
+            drawn = drawn[np.argsort(~cold[drawn], kind="stable")]
             return explained(view, take(view, drawn, self._size), notes=notes)
+        index += FIRST * cold
         clients = clients[np.argsort(-index[clients], kind="stable")]
         pairs = take(view, clients, self._size)
         return explained(view, pairs, index[view.pair_client], notes)
@@ -100,29 +116,51 @@ class BpUcbPolicy(ArrayState):
         self.grow(clients=len(view.client_price))
         self._places = self._placed(len(self._mean), self._seen(view))
         self._mean, self._count = self._with_first(view.opinions)
-        trained = self._slot.advance(feedback)
-        if not len(trained) or feedback.opinions is None:
+        self._trained[view.pair_client[feedback.pairs[feedback.used]]] = True
+        ordered = self._slot.advance(feedback)
+        if not len(ordered):
+            return
+        trained, self._trained = self._trained, np.zeros_like(self._trained)
+        self._chosen[ordered] += 1
+        if feedback.opinions is None:
             return
         fresh = feedback.opinions
-        pulled = trained[np.isfinite(fresh[trained]) & (self._count[trained] > 0)]
-        total = self._mean[pulled] * self._count[pulled] + fresh[pulled]
-        self._count[pulled] += 1
-        self._mean[pulled] = total / self._count[pulled]
+        self._credit(np.flatnonzero(trained & np.isfinite(fresh)), fresh)
         self._mean, self._count = self._with_first(fresh)
         self._last = np.where(np.isfinite(fresh), fresh, self._last)
         result = self._propagated(self._last, self._places)
         self._belief = result.belief
         self._diagnostics = np.array([result.sweeps, result.residual, result.contraction])
 
+    def problems(self) -> Iterator[str]:
+        """Refuse pulls without a mean."""
+        if np.isnan(self._mean[self._count > 0]).any():
+            yield "has a mean that is not finite, of a client that was pulled"
+
     def restored(self) -> None:
         """Forget the neighbours that the state before had."""
         self._wired = None
+
+    def _cold(self, total: int) -> BoolArray:
+        """Return bool[N]: clients that come first because they have not trained yet."""
+        if not self._cold_start:
+            return np.zeros(total, dtype=np.bool_)
+        return np.asarray((grown(self._count, total) == 0) & (grown(self._chosen, total) < TRIES))
+
+    def _credit(self, clients: IntArray, fresh: FloatArray) -> None:
+        """Take in the opinions of those who trained; as printed a first opinion is no pull more."""
+        if not self._cold_start:
+            clients = clients[self._count[clients] > 0]
+        count = self._count[clients]
+        before = np.where(count > 0, self._mean[clients], 0.0)
+        self._mean[clients] = (before * count + fresh[clients]) / (count + 1)
+        self._count[clients] += 1
 
     def _index(self, view: RoundView, seen: tuple[IntArray, FloatArray]) -> FloatArray | None:
         """Return the index of every client, float64[N]; None while there are no opinions."""
         total = len(view.client_price)
         mean, count = self._with_first(view.opinions, total)
-        known = count > 0
+        known = np.isfinite(mean)
         if not known.any():
             return None
         belief = grown(self._belief, total, 0.5)
@@ -131,17 +169,19 @@ class BpUcbPolicy(ArrayState):
             initial = np.where(known, mean, np.nan)
             belief = self._propagated(initial, self._placed(total, seen)).belief
         mean[~known] = mean[known].mean()
-        bonus = np.sqrt(math.log(self._slot.t + 1) / np.maximum(count, 1))
+        # Who is chosen and never delivers is not pulled; its bonus shrinks all the same.
+        pulls = np.maximum(np.maximum(count, grown(self._chosen, total)), 1)
+        bonus = np.sqrt(math.log(self._slot.t + 1) / pulls)
         return np.asarray(mean + belief / total + self._mu * bonus)
 
     def _with_first(
         self, opinions: FloatArray | None, total: int | None = None
     ) -> tuple[FloatArray, IntArray]:
         total = len(self._mean) if total is None else total
-        mean, count = grown(self._mean, total).copy(), grown(self._count, total).copy()
+        mean, count = grown(self._mean, total, np.nan).copy(), grown(self._count, total).copy()
         if opinions is not None:
-            first = (count == 0) & np.isfinite(opinions)
-            mean[first], count[first] = opinions[first], 1
+            first = np.isnan(mean) & np.isfinite(opinions)
+            mean[first], count[first] = opinions[first], int(not self._cold_start)
         return mean, count
 
     def _seen(self, view: RoundView) -> tuple[IntArray, FloatArray]:

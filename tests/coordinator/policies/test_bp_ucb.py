@@ -1,9 +1,12 @@
 """BP-UCB: index, pulls, beliefs of the last slot, positions."""
 
 import math
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import MissingFeatureError
 from fedagent_coordinator.policies import Purpose, round_rng
@@ -21,7 +24,7 @@ def spots(clients: int, seed: int = 0) -> list[tuple[float, float]]:
 
 
 def test_the_index_is_the_one_of_the_paper() -> None:
-    policy = BpUcbPolicy(clients_per_round=2, mu=0.3, neighbours=2)
+    policy = BpUcbPolicy(clients_per_round=2, mu=0.3, neighbours=2, cold_start=False)
     clients, where = 7, spots(7)
     rng = np.random.default_rng(3)
     initial = rng.random(clients)
@@ -57,7 +60,7 @@ def test_without_opinions_k_random_clients_train() -> None:
 
 
 def test_a_first_opinion_is_the_first_pull_and_later_ones_need_training() -> None:
-    policy = BpUcbPolicy(clients_per_round=1, graph="declared")
+    policy = BpUcbPolicy(clients_per_round=1, graph="declared", cold_start=False)
     policy.learn(ended(town(1, 3), [0], opinions=[0.5, 0.7, NAN]))
     policy.learn(ended(town(2, 3), [0], opinions=[0.9, 0.1, 0.4]))
     state = policy.state()
@@ -69,7 +72,7 @@ def test_a_first_opinion_is_the_first_pull_and_later_ones_need_training() -> Non
 
 
 def test_clients_without_opinion_rank_like_the_mean() -> None:
-    policy = BpUcbPolicy(clients_per_round=1, graph="declared", mu=0.0)
+    policy = BpUcbPolicy(clients_per_round=1, graph="declared", mu=0.0, cold_start=False)
     policy.learn(ended(town(1, 3), [0], opinions=[0.9, 0.1, NAN]))
     scores = policy.select(town(2, 4), np.random.default_rng(0)).scores
     assert scores[2:] == pytest.approx([0.5 + 0.5 / 4] * 2)
@@ -78,7 +81,12 @@ def test_clients_without_opinion_rank_like_the_mean() -> None:
 def test_the_first_set_is_chosen_with_the_beliefs_of_the_initial_opinions() -> None:
     initial = [0.6, 0.6, 0.9, 0.1]
     policy = BpUcbPolicy(
-        clients_per_round=1, graph="declared", edges=[(0, 2), (1, 3)], mu=0.5, slot_rounds=3
+        clients_per_round=1,
+        graph="declared",
+        edges=[(0, 2), (1, 3)],
+        mu=0.5,
+        slot_rounds=3,
+        cold_start=False,
     )
     view = town(1, 4, opinions=initial)
     selection = policy.select(view, round_rng(SEED, 1, Purpose.SELECT))
@@ -150,3 +158,141 @@ def test_positions_are_needed_unless_neighbours_are_declared() -> None:
     assert BpUcbPolicy(graph="declared").needs == {"opinions"}
     with pytest.raises(MissingFeatureError):
         chosen(BpUcbPolicy(), town(1, 3))
+
+
+OPINION = st.one_of(st.sampled_from([0.0, 0.5, 1.0, NAN]), st.floats(0, 1, allow_subnormal=True))
+
+
+@dataclass
+class Written:
+    """BP-UCB with its cold start as section 9 of ALGORITHMS has it, client by client."""
+
+    size: int
+    mu: float
+    t: int = 1
+    first: dict[int, float] = field(default_factory=dict)
+    trained: dict[int, list[float]] = field(default_factory=dict)
+    chosen: dict[int, int] = field(default_factory=dict)
+    last: dict[int, float] = field(default_factory=dict)
+
+    def hear(self, opinions: list[float]) -> None:
+        for client, opinion in enumerate(opinions):
+            if not math.isnan(opinion):
+                self.first.setdefault(client, opinion)
+
+    def is_cold(self, client: int) -> bool:
+        return client not in self.trained and self.chosen.get(client, 0) < 2
+
+    def ranks(self, clients: int) -> list[tuple[bool, float]]:
+        """Whether each client comes first, and its index."""
+        mean = {
+            c: sum(self.trained[c]) / len(self.trained[c]) if c in self.trained else self.first[c]
+            for c in self.first
+        }
+        opinions = self.last or self.first
+        near = declared("test", [(0, 1), (1, 2)], clients)
+        heard = np.array([opinions.get(c, NAN) for c in range(clients)])
+        belief = propagate(wire(near), heard).belief
+        unknown = sum(mean.values()) / len(mean)
+        return [
+            (
+                self.is_cold(c),
+                mean.get(c, unknown)
+                + float(belief[c]) / clients
+                + self.mu * math.sqrt(math.log(self.t + 1) / max(1, self.chosen.get(c, 0))),
+            )
+            for c in range(clients)
+        ]
+
+    def learn(self, played: list[int], used: list[bool], opinions: list[float]) -> None:
+        self.t += 1
+        for client, arrived in zip(played, used, strict=True):
+            self.chosen[client] = self.chosen.get(client, 0) + 1
+            if arrived and not math.isnan(opinions[client]):
+                self.trained.setdefault(client, []).append(opinions[client])
+        self.hear(opinions)
+        self.last |= {c: o for c, o in enumerate(opinions) if not math.isnan(o)}
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data(), size=st.integers(1, 5), mu=st.sampled_from([0.0, 0.01, 1.0]))
+def test_by_default_who_never_trained_comes_first_and_then_the_index_decides(
+    data: st.DataObject, size: int, mu: float
+) -> None:
+    def new() -> BpUcbPolicy:
+        return BpUcbPolicy(clients_per_round=size, mu=mu, graph="declared", edges=[(0, 1), (1, 2)])
+
+    policy, written, known = new(), Written(size, mu), 3
+    for t in range(1, data.draw(st.integers(2, 25))):
+        known += data.draw(st.sampled_from([0, 0, 0, 2]))
+        there = data.draw(st.lists(st.booleans(), min_size=known, max_size=known))
+        initial = data.draw(st.lists(OPINION, min_size=known, max_size=known))
+        view = town(t, known, there=there, opinions=initial)
+        written.hear(initial)
+        here = [client for client in range(known) if there[client]]
+        played = chosen(policy, view)
+        if written.first:
+            ranks = written.ranks(known)
+            best = sorted((ranks[c] for c in here), reverse=True)[:size]
+            got = sorted((ranks[c] for c in played), reverse=True)
+            assert [cold for cold, _ in got] == [cold for cold, _ in best]
+            assert [rank for _, rank in got] == pytest.approx([rank for _, rank in best], abs=1e-9)
+        used = data.draw(st.lists(st.booleans(), min_size=len(played), max_size=len(played)))
+        after = data.draw(st.lists(OPINION, min_size=known, max_size=known))
+        policy.learn(ended(view, played, x=used, opinions=after))
+        if played:
+            written.learn(played, used, after)
+        else:
+            written.hear(after)
+        if data.draw(st.booleans()):
+            state, policy = policy.state(), new()
+            policy.restore(state)
+
+
+@pytest.mark.parametrize("clients", [3, 5, 12, 20])
+def test_sets_of_k_cover_everybody_once_before_the_index_decides(clients: int) -> None:
+    rng, policy, where = np.random.default_rng(clients), BpUcbPolicy(), spots(clients)
+    slots = []
+    for t in range(1, -(-clients // 5) + 1):
+        opinions = rng.random(clients).tolist()
+        view = town(t, clients, places=where, opinions=opinions)
+        slots.append(chosen(policy, view))
+        policy.learn(ended(view, slots[-1], opinions=rng.random(clients).tolist()))
+    assert [len(slot) for slot in slots] == [min(5, clients)] * len(slots)
+    assert sorted({client for slot in slots for client in slot}) == list(range(clients))
+    later = policy.select(town(9, clients, places=where), np.random.default_rng(0))
+    assert later.notes["cold"] == 0
+
+
+def test_what_a_client_thinks_of_the_initial_model_is_no_reward() -> None:
+    """A good client is not left out because the model was untrained when it was asked."""
+    policy = BpUcbPolicy(clients_per_round=1, graph="declared", mu=0.0)
+    worth = [0.6, 0.7, 0.9, 0.8]
+    slots = []
+    for t in range(1, 7):
+        view = town(t, 4, opinions=[0.1] * 4)
+        slots += chosen(policy, view)
+        policy.learn(ended(view, slots[-1:], opinions=[worth[slots[-1]]] * 4))
+    assert slots == [0, 1, 2, 3, 2, 2]
+    assert policy.state()["mean"].tolist() == pytest.approx(worth)
+
+
+def test_who_comes_later_trains_first_and_who_never_delivers_is_tried_twice() -> None:
+    policy = BpUcbPolicy(clients_per_round=1, graph="declared", mu=0.0)
+    policy.learn(ended(town(1, 2), [0], opinions=[0.9, 0.5]))
+    slots = []
+    for t in range(2, 8):
+        view = town(t, 2 if t < 5 else 3)
+        slots += chosen(policy, view)
+        opinions = [0.8] * len(view.client_price)
+        policy.learn(ended(view, slots[-1:], x=[slots[-1] != 1], opinions=opinions))
+    assert slots == [1, 1, 0, 2, 0, 0]
+
+
+def test_only_an_update_that_was_used_is_a_pull() -> None:
+    policy = BpUcbPolicy(clients_per_round=2, graph="declared", slot_rounds=2)
+    for t, used in ((1, [True, False]), (2, [False, False])):
+        view = town(t, 2, opinions=[0.1, 0.1])
+        policy.learn(ended(view, [0, 1], x=used, opinions=[0.7, 0.9]))
+    assert policy.state()["count"].tolist() == [1, 0]
+    assert policy.state()["mean"].tolist() == pytest.approx([0.7, 0.1])
