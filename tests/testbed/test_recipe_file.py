@@ -7,7 +7,7 @@ import pytest
 
 from fedagent_coordinator import policies
 from fedagent_task.errors import RecipeError
-from fedagent_testbed.study import load_recipe, make_policy, recipe_names
+from fedagent_testbed.study import load_recipe, make_policy, recipe_names, world_names
 from fedagent_testbed.study.selection import policy_params
 from fedagent_testbed.study.streams import controls_of
 
@@ -128,18 +128,22 @@ def test_an_error_names_the_key_and_the_hint(
 @pytest.mark.parametrize(
     ("recipe", "change", "worlds"),
     [
-        (EXCHANGE, "rounds.deadline_s=3", "radio and traces and open"),
-        (EXCHANGE, "rounds.min_updates=2", "radio and traces"),
-        (EXCHANGE, "churn.share=0.1", "radio and traces"),
+        (EXCHANGE, "rounds.deadline_s=3", "radio and traces and chances and open"),
+        (EXCHANGE, "rounds.min_updates=2", "radio and traces and chances"),
+        (EXCHANGE, "churn.share=0.1", "radio and traces and chances"),
         (EXCHANGE, "change.after=0.1", "radio"),
         (EXCHANGE, "success=0.5", "open"),
         (EXCHANGE, "traces.round_s=3", "traces"),
-        ("gda-mnist", "rounds.max_wait_s=3", "radio and traces"),
+        ("gda-mnist", "rounds.max_wait_s=3", "radio and traces and chances"),
         ("gda-mnist", "exchange.cold_s=3", "exchange"),
         (COCS, "success=0.5", "open"),
+        (COCS, "chances.by=own", "chances"),
+        (EXCHANGE, "late.share=0.1", "radio and traces and chances"),
+        (EXCHANGE, "bad_edge.slower=2", "radio and traces"),
+        ("gda-mnist", "speeds.share=0.1", "radio and traces"),
         (COCS, "streaming.budget=3", "bas"),
-        (STREAMS, "budget.per_edge=3", "radio and traces and exchange and open"),
-        (STREAMS, "rounds.deadline_s=3", "radio and traces and open"),
+        (STREAMS, "budget.per_edge=3", "radio and traces and chances and exchange and open"),
+        (STREAMS, "rounds.deadline_s=3", "radio and traces and chances and open"),
     ],
 )
 def test_a_key_that_the_world_does_not_use_is_refused(
@@ -176,3 +180,21 @@ def test_a_recipe_that_is_not_there_names_those_that_are() -> None:
         load_recipe("cocs-decision")
     with pytest.raises(RecipeError, match="cannot be read"):
         load_recipe("/nowhere/x.toml")
+
+
+def test_a_world_is_its_base_with_its_own_keys_over_it() -> None:
+    base, world = load_recipe("cocs-decisions"), load_recipe("middling")
+    assert world.name == "middling"
+    assert world.world == "chances"
+    assert world.chances.by == "compute"
+    assert (world.work, world.rounds, world.compare) == (base.work, base.rounds, base.compare)
+    assert world.radio == type(base.radio)()
+    assert load_recipe("dying", ["dying.share=0.1"]).dying.share == 0.1
+    assert load_recipe("middling", ["world=radio"]).chances == type(base.chances)()
+    with pytest.raises(RecipeError, match="is not used by world chances"):
+        load_recipe("middling", ["radio.noise_dbm_hz=-160"])
+
+
+def test_the_worlds_are_recipes() -> None:
+    assert set(world_names()) <= set(recipe_names())
+    assert len(recipe_names()) == len(set(recipe_names()))

@@ -5,14 +5,28 @@ Explained key by key in `docs/testbed.md`; read by `recipe_file`.
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, field
 
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import MICRO
 
-Share = Annotated[float, Meta(ge=0, le=1)]
-Positive = Annotated[float, Meta(gt=0, lt=1e12)]
-Count = Annotated[int, Meta(ge=1, le=10_000_000)]
+from .sections import (
+    BadEdge,
+    Chances,
+    Cold,
+    Correlated,
+    Count,
+    Dying,
+    Flips,
+    Late,
+    Missing,
+    Positive,
+    Repriced,
+    Section,
+    Share,
+    Speeds,
+)
+
 NoiseDensity = Annotated[float, Meta(ge=-200, le=-80)]
 Megahertz = Annotated[float, Meta(ge=1e-3, le=1e4)]
 Kilometres = Annotated[float, Meta(ge=1e-3, le=1e3)]
@@ -22,11 +36,7 @@ Range = tuple[Positive, Positive]
 Weighting = Literal["uniform", "samples"]
 
 
-class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of a recipe."""
-
-
-class Radio(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Radio(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The channel of ALGORITHMS section 6; ranges are drawn anew in every round."""
 
     power_dbm: Annotated[float, Meta(ge=-30, le=60)] = 23.0
@@ -37,9 +47,15 @@ class Radio(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Standard deviation of log-normal shadowing, per pair and round."""
     bandwidth_mhz: tuple[Megahertz, Megahertz] = (0.3, 1.0)
     distance_km: tuple[Kilometres, Kilometres] = (0.01, 2.0)
+    static: bool = False
+    """Band and distance are fixed for a device, and agents report rates of past transfers."""
+    features: Literal["all", "live"] = "all"
+    """``live``: those only that agents report."""
+    measured_db: Annotated[float, Meta(ge=0, le=30)] = 1.0
+    """With `static`: standard deviation of a measured rate, in decibels."""
 
 
-class Work(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Work(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a client does in a round, and what it asks for it."""
 
     download_mbit: Positive = 0.18
@@ -50,7 +66,7 @@ class Work(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Range of the price per unit of y, fixed per client."""
 
 
-class Exchange(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Exchange(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The linear exchange time of ALGORITHMS section 4: classes of clients at one edge."""
 
     work_s: Annotated[tuple[Positive, ...], Meta(min_length=1)] = (1.0, 2.0, 3.0, 4.0)
@@ -60,7 +76,7 @@ class Exchange(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     availability: Share = 0.8
 
 
-class Traces(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Traces(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Links out of recorded traces below FEDAGENT_DATA."""
 
     links: str = "net/hsdpa_norway_3g.tar.gz"
@@ -68,19 +84,19 @@ class Traces(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     round_s: Positive = 10.0  # seconds of trace between two rounds
 
 
-class VisibleEdges(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class VisibleEdges(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Visible edges: the same number for every client, fixed by the seed; 0 for all."""
 
     visible: Annotated[int, Meta(ge=0)] = 0
 
 
-class Budget(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Budget(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Credits that each edge may spend in a round."""
 
     per_edge: Annotated[float, Meta(ge=1e-6, le=1e9)] = 3.5
 
 
-class Rounds(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Rounds(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The limits of `fedagent_task.aggregation.RoundRule`, and how many rounds."""
 
     count: Count = 1000  # T
@@ -90,28 +106,28 @@ class Rounds(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     merge_every: Count = 5  # T_ES
 
 
-class Churn(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Churn(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Clients that leave for good and are replaced by new ones."""
 
     share: Share = 0.0
     every: Count = 50
 
 
-class Liars(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Liars(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Clients that claim `factor` times the compute they have."""
 
     share: Share = 0.0
     factor: Annotated[float, Meta(ge=1, le=100)] = 2.0
 
 
-class Change(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Change(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A radio that changes for good after a share of the rounds; null for none."""
 
     after: Share = 0.5
     noise_dbm_hz: NoiseDensity | None = None
 
 
-class Training(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Training(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is learnt; without a dataset only decisions are studied."""
 
     dataset: str = ""
@@ -139,12 +155,14 @@ class Training(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     targets: tuple[Share, ...] = (0.7,)
 
 
-class Streaming(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Streaming(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Data that arrive while a model is learnt, and edges that are rented for rounds."""
 
     dataset: Literal["", "digits", "a9a", "ml-100k", "sparse", "fashion-mnist", "weather"] = ""
-    model: dict[str, object] = {}  # keys of a run's recipe, section `model`, over the dataset's own
-    learner: dict[str, object] = {}  # keys of a run's recipe, section `learner`
+    model: dict[str, object] = field(default_factory=dict)
+    """Keys of a run's recipe, section `model`, over the dataset's own."""
+    learner: dict[str, object] = field(default_factory=dict)
+    """Keys of a run's recipe, section `learner`."""
     steps: Annotated[int, Meta(ge=1, le=100_000)] = 50  # |M_t|, arrival steps of a round
     arrivals: Positive = 2.0  # mean number of samples that come to a device in a step
     acceleration: Positive = 1.0
@@ -177,13 +195,14 @@ class Streaming(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
     prequential: bool = False
 
 
-class TestbedRecipe(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TestbedRecipe(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A study."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     about: str = ""
-    world: Literal["radio", "exchange", "traces", "open", "bas"] = "radio"
-    """``open``: all reach the one edge at once; ``bas``: streams, and edges that are rented."""
+    world: Literal["radio", "exchange", "traces", "open", "chances", "bas"] = "radio"
+    """``open``: all reach the one edge at once; ``chances``: success without links; ``bas``:
+    streams, and edges that are rented."""
     clients: Count = 50
     edges: Annotated[int, Meta(ge=1, le=65_536)] = 3
     utility: Literal["linear", "sqrt-total"] = "linear"
@@ -200,9 +219,19 @@ class TestbedRecipe(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     churn: Churn = Churn()
     liars: Liars = Liars()
     change: Change = Change()
+    late: Late = Late()
+    dying: Dying = Dying()
+    speeds: Speeds = Speeds()
+    repriced: Repriced = Repriced()
+    flips: Flips = Flips()
+    bad_edge: BadEdge = BadEdge()
+    correlated: Correlated = Correlated()
+    cold: Cold = Cold()
+    missing: Missing = Missing()
+    chances: Chances = Chances()
     training: Training = Training()
     streaming: Streaming = Streaming()
-    policies: dict[str, dict[str, object]] = {}
+    policies: dict[str, dict[str, object]] = field(default_factory=dict)
 
     @property
     def budget_micro(self) -> int:
@@ -235,6 +264,7 @@ def check_recipe(recipe: TestbedRecipe) -> None:
 
 def _check_ranges(recipe: TestbedRecipe) -> None:
     for section, keys in {
+        "speeds": ("factor",),
         "radio": ("bandwidth_mhz", "distance_km"),
         "work": ("compute", "price"),
         "streaming": ("aggregation_s", "bandwidth_kbs", "rtt_ms", "rent"),

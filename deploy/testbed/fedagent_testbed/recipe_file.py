@@ -4,6 +4,7 @@
 """
 
 import difflib
+import functools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,23 +19,34 @@ from .recipe import TestbedRecipe, check_recipe
 
 Table = Mapping[str, object]
 _FOLDER = Path(__file__).parent / "recipes"
+_WORLDS_FILE = Path(__file__).parent / "worlds.toml"
+_BASE = "cocs-decisions"
+"""What a world of the file is made of, if it names no other."""
 _LINKED = ("radio", "traces")
-_STUDIES = ("radio", "traces", "exchange", "open")
+_PAIRS = (*_LINKED, "chances")
+_STUDIES = (*_PAIRS, "exchange", "open")
 _WORLDS: dict[str, tuple[str, ...]] = {
     "success": ("open",),
     "utility": _STUDIES,
-    "rounds.deadline_s": (*_LINKED, "open"),
-    "rounds.max_wait_s": _LINKED,
-    "rounds.min_updates": _LINKED,
-    "rounds.merge_every": _LINKED,
+    "rounds.deadline_s": (*_PAIRS, "open"),
+    "rounds.max_wait_s": _PAIRS,
+    "rounds.min_updates": _PAIRS,
+    "rounds.merge_every": _PAIRS,
     "budget": _STUDIES,
-    "links": _LINKED,
+    "links": _PAIRS,
     "radio": ("radio",),
-    "work": _LINKED,
+    "work": _PAIRS,
     "exchange": ("exchange",),
     "traces": ("traces",),
-    "churn": _LINKED,
+    "churn": _PAIRS,
     "liars": _LINKED,
+    **dict.fromkeys(
+        ("late", "dying", "repriced", "flips", "correlated", "cold", "missing"), _PAIRS
+    ),
+    "bad_edge.fails": _PAIRS,
+    "bad_edge.slower": _LINKED,
+    "speeds": _LINKED,
+    "chances": ("chances",),
     "change": ("radio",),
     "training": _STUDIES,
     "streaming": ("bas",),
@@ -53,7 +65,7 @@ def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> TestbedRecipe:
         RecipeError: There is none, or a key is unknown, missing, out of range, or not used
             by the recipe's world.
     """
-    table = read_table(_text(recipe))
+    table = _table(recipe)
     own_world, changes = str(table.get("world", "radio")), list(sets)
     for assignment in changes:
         key, equals, value = assignment.partition("=")
@@ -67,8 +79,40 @@ def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> TestbedRecipe:
 
 
 def recipe_names() -> tuple[str, ...]:
-    """Return the names of the recipes that come with the testbed."""
-    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
+    """Return the names of the recipes that come with the testbed; its worlds are among them."""
+    return tuple(sorted([*(path.stem for path in _FOLDER.glob("*.toml")), *world_names()]))
+
+
+def world_names() -> tuple[str, ...]:
+    """Return the recipes of worlds to hold a policy against, in the order of their file."""
+    return tuple(_worlds())
+
+
+@functools.cache
+def _worlds() -> dict[str, Table]:
+    table = read_table(_WORLDS_FILE.read_text(encoding="utf-8"))
+    return {name: item for name, item in table.items() if isinstance(item, Mapping)}
+
+
+def _table(recipe: str | Path) -> Table:
+    """Return the keys of a recipe; a world's are those of its base with its own over them."""
+    own = _worlds().get(str(recipe))
+    if own is None:
+        return read_table(_text(recipe))
+    base = _table(str(own.get("base", _BASE)))
+    mine = {key: value for key, value in own.items() if key != "base"}
+    table = _merged(base, {**mine, "name": str(recipe)})
+    world, before = (str(one.get("world", "radio")) for one in (table, base))
+    return _used(table, world, before, list(_leaves(mine)))
+
+
+def _merged(base: Table, over: Table) -> dict[str, object]:
+    table = dict(base)
+    for key, value in over.items():
+        old = table.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        table[key] = _merged(old, value) if both else value  # type: ignore[arg-type]  # both are tables
+    return table
 
 
 def _text(recipe: str | Path) -> str:

@@ -89,12 +89,51 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
     return made
 
 
-def test_nobody_learns_the_truth(spy: Spy) -> None:
+def test_nobody_sees_or_learns_the_truth(spy: Spy) -> None:
     history = played(small(), "spy", 1)
+    assert [view.truth for view in spy.views] == [None] * 6
     assert [feedback.view.truth for feedback in spy.feedbacks] == [None] * 6
     assert [view.round for view in spy.views] == [1, 2, 3, 4, 5, 6]
     assert history["selected"].sum() == history["wins"].sum() == 0
     assert history["seconds"].tolist() == [0.0] * 6
+
+
+class Cheat(Spy):
+    """Order who arrives, if that is shown."""
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        super().select(view, rng)
+        wins = view.truth.arrives if view.truth is not None else np.zeros(len(view.pair_client))
+        return explained(view, np.flatnonzero(wins)[:1])
+
+
+@pytest.mark.parametrize("needs", [frozenset[str](), frozenset({"truth"})])
+def test_the_truth_is_for_those_who_say_that_they_need_it(
+    needs: frozenset[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cheat = Cheat()
+    cheat.needs = needs
+    monkeypatch.setattr(selection, "make_policy", lambda _recipe, _name: cheat)
+    history = played(small("budget.per_edge=100"), "cheat", 1)
+    assert history["wins"].sum() == (6 if needs else 0)
+    assert [feedback.view.truth for feedback in cheat.feedbacks] == [None] * 6
+    assert not selection.unusable(small("budget.per_edge=100"), "cheat")
+    assert (cheat.views[-1].truth is not None) == bool(needs)
+
+
+def test_a_pair_without_a_needed_feature_is_none(spy: Spy) -> None:
+    spy.needs = frozenset({"compute", "download_bps"})
+    history = played(small("missing.share=0.4"), "spy", 1)
+    assert len(history) == 6
+    for view, feedback in zip(spy.views, spy.feedbacks, strict=True):
+        assert 0 < len(view.pair_client) < 24
+        assert np.isfinite(view.feature("compute")).all()
+        assert feedback.view.pair_features is view.pair_features
+
+
+@pytest.mark.parametrize("policy", ["linucb", "cocs", "adaptive", "oracle"])
+def test_missing_features_stop_nobody(policy: str) -> None:
+    assert played(small("missing.share=0.4"), policy, 1)["wins"].sum() > 0
 
 
 def test_opinions_are_of_those_who_are_there(spy: Spy) -> None:

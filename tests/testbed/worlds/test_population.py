@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedagent_testbed.recipe import Churn, Liars, VisibleEdges
 from fedagent_testbed.recipe import TestbedRecipe as Study
-from fedagent_testbed.worlds.linked import Population
+from fedagent_testbed.worlds.population import Population
 
 
 def recipe(

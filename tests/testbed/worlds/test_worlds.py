@@ -18,6 +18,14 @@ RADIO = ("clients=12", "edges=3", "rounds.count=20")
 OPEN = ("world=open", "edges=1", "clients=10", "success=0.6")
 EXCHANGE = ("world=exchange", "edges=1", "clients=12", "budget.per_edge=5")
 TRACES = ("world=traces", "clients=9", "edges=2", "traces.links=links", "rounds.deadline_s=1.3")
+LIVE = ("radio.static=true", "radio.features=live")
+CHANCES = ("world=chances", "clients=12", "edges=3", "rounds.count=20")
+TROUBLES = (
+    *("dying.share=0.3", "dying.after=0.1", "dying.heal=3", "flips.every=3", "flips.loss=0.4"),
+    *("correlated.chance=0.2", "correlated.by=group", "correlated.groups=3", "late.share=0.2"),
+    *("bad_edge.fails=0.3", "repriced.share=0.5", "cold.rounds=2", "cold.extra_s=0.5"),
+    "missing.share=0.2",
+)
 WORLDS = {
     "radio": RADIO,
     "radio-visible": (*RADIO, "links.visible=2"),
@@ -25,8 +33,18 @@ WORLDS = {
     "radio-liars": (*RADIO, "liars.share=0.5"),
     "radio-shadowing": (*RADIO, "radio.shadowing_db=6"),
     "radio-change": (*RADIO, "change.noise_dbm_hz=-150", "change.after=0.1"),
+    "radio-slow-edge": (*RADIO, "bad_edge.slower=3", "bad_edge.fails=0.4"),
+    "radio-live": (*RADIO, "radio.features=live"),
+    "radio-static": (*RADIO, "radio.static=true", "churn.share=0.3", "churn.every=2"),
+    "radio-static-live": (*RADIO, *LIVE),
+    "radio-troubled": (*RADIO, *TROUBLES, "speeds.share=0.5"),
+    "radio-static-troubled": (*RADIO, *LIVE, *TROUBLES, "speeds.share=0.5", "links.visible=2"),
+    "own": CHANCES,
+    "own-troubled": (*CHANCES, *TROUBLES, "chances.sure=0.2"),
+    "compute": (*CHANCES, "chances.by=compute", "cold.rounds=4", "cold.extra_s=0.7"),
     "open": OPEN,
     "traces": TRACES,
+    "traces-troubled": (*TRACES, *TROUBLES, "bad_edge.slower=1.5"),
 }
 NOBODY = np.zeros(0, dtype=np.int64)
 
@@ -53,7 +71,8 @@ def columns(view: RoundView) -> dict[str, list[object]]:
     return {
         "client": view.pair_client.tolist(),
         "edge": view.pair_edge.tolist(),
-        "features": view.pair_features.tolist(),
+        "features": np.nan_to_num(view.pair_features, nan=-1.0).tolist(),
+        "starts": [] if view.client_starts is None else view.client_starts.tolist(),
         "price": view.client_price.tolist(),
         "available": view.client_available.tolist(),
         "budget": view.edge_budget.tolist(),
@@ -166,7 +185,10 @@ def test_the_chance_is_the_frequency_over_the_upload_fading(noise: int) -> None:
     assert np.median(tau, axis=0) == pytest.approx(truth.tau_s, rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["radio", "radio-liars", "radio-shadowing", "open"])
+BY_CHANCE = sorted(name for name in WORLDS if not name.startswith("traces"))
+
+
+@pytest.mark.parametrize("name", BY_CHANCE)
 def test_what_arrives_has_the_chance_it_was_said_to_have(name: str) -> None:
     world, off, spread = make_world(recipe(WORLDS[name]), 11), 0.0, 0.0
     for t in range(1, 301):

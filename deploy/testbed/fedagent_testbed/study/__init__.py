@@ -1,7 +1,7 @@
 """Studies in virtual time: policies side by side."""
 
 from fedagent_testbed.recipe import TestbedRecipe
-from fedagent_testbed.recipe_file import load_recipe, recipe_names
+from fedagent_testbed.recipe_file import load_recipe, recipe_names, world_names
 from fedagent_testbed.worlds import World, make_world
 
 from .comparison import Comparison, Figure, figure
@@ -24,4 +24,5 @@ __all__ = [
     "make_world",
     "play",
     "recipe_names",
+    "world_names",
 ]

@@ -36,7 +36,7 @@ from fedagent_task.spec import (
 from fedagent_testbed.kernel import Faults
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.world import Ending, VirtualFederation
-from fedagent_testbed.worlds import LinkedWorld, Times, make_world
+from fedagent_testbed.worlds import LinkedWorld, Times, can_fail, make_world
 
 from .history import History
 from .selection import lacking, make_policy, policy_params
@@ -107,7 +107,8 @@ class StudyAir:
     def features(self, agent: str, edge: str) -> Mapping[str, float]:
         """Return the features of a pair."""
         values = self.view.pair_features[self.row(agent, edge)].tolist()
-        return dict(zip(self.view.feature_names, values, strict=True))
+        named = zip(self.view.feature_names, values, strict=True)
+        return {name: value for name, value in named if math.isfinite(value)}
 
     def transfer_s(self, agent: str, edge: str, *, up: bool) -> float:
         """Return how long the link of a pair takes for a whole model."""
@@ -126,6 +127,8 @@ def unmet_full(recipe: TestbedRecipe, name: str) -> str:
         return f"needs links, which the {recipe.world} world does not have"
     if recipe.churn.share:
         return "cannot replace agents in mid run (churn.share)"
+    if can_fail(recipe):
+        return "has links that carry every message (dying, flips, bad_edge.fails, correlated)"
     policy = make_policy(recipe, name)
     if TRUTH in policy.needs:
         return "needs what no live coordinator knows"

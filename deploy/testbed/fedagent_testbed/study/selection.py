@@ -8,7 +8,7 @@ import numpy as np
 from fedagent_coordinator import policies
 from fedagent_coordinator.errors import MissingFeatureError, PolicyError
 from fedagent_coordinator.policies import Purpose, RoundView, SelectionPolicy, round_rng
-from fedagent_coordinator.policies.base import OPINIONS, VOLUNTEERS, FloatArray
+from fedagent_coordinator.policies.base import OPINIONS, TRUTH, VOLUNTEERS, FloatArray, IntArray
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_protocol.errors import RegistryError
 from fedagent_task.errors import RecipeError
@@ -41,11 +41,12 @@ class SelectionStudy:
     def play_round(self, t: int, history: History) -> bool:
         """Play round `t`, from 1, into the history."""
         view = _with(self._world.view(t), self._opinions)
+        rows, shown = seen(view, self._policy.needs)
         began = time.perf_counter()
-        selection = self._policy.select(view, round_rng(self._seed, t, Purpose.SELECT))
+        selection = self._policy.select(shown, round_rng(self._seed, t, Purpose.SELECT))
         decided = time.perf_counter() - began
-        check_selection(view, selection.pairs)
-        feedback = self._world.play(view, selection.pairs)
+        check_selection(shown, selection.pairs)
+        feedback = self._world.play(view, rows[selection.pairs])
         accuracy = opinion = np.nan
         if self._learner is not None:
             training = self._recipe.training
@@ -58,7 +59,8 @@ class SelectionStudy:
                 accuracy = self._learner.accuracy()
         began = time.perf_counter()
         # Oracles keep no state: what only a testbed knows is never learnt from.
-        self._policy.learn(replace(feedback, view=replace(view, truth=None)))
+        learnt_from = replace(shown, truth=None)
+        self._policy.learn(replace(feedback, view=learnt_from, pairs=selection.pairs))
         learnt = time.perf_counter() - began
         paid = view.pair_price[feedback.pairs][~feedback.void]
         history.count(view.pair_client[feedback.pairs], len(view.client_price))
@@ -76,6 +78,19 @@ class SelectionStudy:
             }
         )
         return True
+
+
+def seen(view: RoundView, needs: frozenset[str]) -> tuple[IntArray, RoundView]:
+    """Return what a policy of these needs sees of a round, and int64[R], the pairs that are in it.
+
+    The truth is for those only that say so. As in a live run, a pair without a finite value of
+    every needed feature is none.
+    """
+    reported = view.reported(needs)
+    shown = view if TRUTH in needs else replace(view, truth=None)
+    if not reported.all():
+        shown = shown.take(reported)
+    return np.flatnonzero(reported), shown
 
 
 def make_policy(recipe: TestbedRecipe, name: str) -> SelectionPolicy:
@@ -126,8 +141,9 @@ def unusable(recipe: TestbedRecipe, name: str) -> str:
     try:
         if why := unmet(recipe, name):
             return why
-        view = make_world(recipe, 0).view(1)
-        selection = make_policy(recipe, name).select(view, round_rng(0, 1, Purpose.SELECT))
+        policy = make_policy(recipe, name)
+        _, view = seen(make_world(recipe, 0).view(1), policy.needs)
+        selection = policy.select(view, round_rng(0, 1, Purpose.SELECT))
         check_selection(view, selection.pairs)
     except (PolicyError, RegistryError) as error:
         return f"cannot run: {error}"

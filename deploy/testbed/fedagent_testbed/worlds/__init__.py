@@ -4,10 +4,13 @@ from fedagent_task.errors import RecipeError
 from fedagent_testbed.recipe import TestbedRecipe
 
 from .base import Times, World, arrived, outcome
-from .linked import LinkedWorld, RadioWorld, TraceWorld
+from .chances import ChanceWorld
+from .failures import can_fail
+from .linked import LinkedWorld, TraceWorld
 from .one_edge import LinearExchange, OpenWorld
+from .radio import RadioWorld, StaticRadioWorld
 
-__all__ = ["LinkedWorld", "Times", "World", "arrived", "make_world", "outcome"]
+__all__ = ["LinkedWorld", "Times", "World", "arrived", "can_fail", "make_world", "outcome"]
 
 
 def make_world(recipe: TestbedRecipe, seed: int) -> World:
@@ -19,12 +22,14 @@ def make_world(recipe: TestbedRecipe, seed: int) -> World:
     """
     match recipe.world:
         case "radio":
-            return RadioWorld(recipe, seed)
+            return (StaticRadioWorld if recipe.radio.static else RadioWorld)(recipe, seed)
         case "exchange":
             return LinearExchange(recipe, seed)
         case "open":
             return OpenWorld(recipe, seed)
         case "traces":
             return TraceWorld(recipe, seed)
+        case "chances":
+            return ChanceWorld(recipe, seed)
         case "bas":
             raise RecipeError("world", "is bas", "it has streams, and no view of pairs")

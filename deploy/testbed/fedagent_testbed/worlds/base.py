@@ -6,8 +6,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedagent_coordinator.policies import Feedback, RoundView
-from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray
+from fedagent_coordinator.policies.base import BoolArray, Ending, FloatArray, IntArray
 from fedagent_task.aggregation import RoundRule
+
+NEVER = 1e15
+"""Seconds beyond every deadline that a recipe can set."""
 
 
 def spawned_rng(seed: int, *key: int) -> np.random.Generator:
@@ -54,12 +57,13 @@ def outcome(
         mine = np.flatnonzero(edge == m)
         ended = rule.settle(tau[mine])
         used[mine], wait[mine] = ended.used, ended.wait_s
-    known = tau <= wait
+    known, in_time = tau <= wait, tau <= view.deadline_s
+    late = np.where(known, Ending.LATE, Ending.MISSED)
     unknown = np.where(known, 0.0, np.nan)
     return arrived(
         view,
         pairs,
-        tau <= view.deadline_s,
+        in_time,
         np.where(known, tau, wait),
         used=used,
         dt_s=times.dt_s[pairs] + unknown,
@@ -67,6 +71,7 @@ def outcome(
         ut_s=times.ut_s[pairs] + unknown,
         censored=~known,
         void=~known,
+        ending=np.where(in_time, Ending.IN_TIME, late).astype(np.int8),
     )
 
 

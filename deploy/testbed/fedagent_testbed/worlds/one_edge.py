@@ -7,10 +7,7 @@ from fedagent_coordinator.policies.base import IntArray
 from fedagent_task.spec import MICRO
 from fedagent_testbed.recipe import TestbedRecipe
 
-from .base import Times, arrived, outcome, spawned_rng
-
-_NEVER = 1e15
-"""Seconds beyond every deadline that a recipe can set."""
+from .base import NEVER, Times, arrived, outcome, spawned_rng
 
 
 class OpenWorld:
@@ -51,7 +48,7 @@ class OpenWorld:
     def play(self, view: RoundView, pairs: IntArray) -> Feedback:
         """Return who arrived; exchange takes a second at most, or for ever."""
         half = np.full(len(self._arrives), 0.5 * min(1.0, view.deadline_s))
-        times = Times(half, half, np.where(self._arrives, 0.0, _NEVER))
+        times = Times(half, half, np.where(self._arrives, 0.0, NEVER))
         return outcome(view, pairs, times, min_updates=1, max_wait_s=view.deadline_s)
 
 

@@ -1,0 +1,168 @@
+"""Who lives in a world of pairs: prices, edges, churn, and what is peculiar about some clients."""
+
+import math
+
+import numpy as np
+
+from fedagent_coordinator.policies.base import BoolArray, FloatArray, IndexArray, IntArray
+from fedagent_task.spec import MICRO
+from fedagent_testbed.recipe import TestbedRecipe
+
+from .base import spawned_rng
+
+_BIRTH = 1 << 20
+"""First word of the spawn keys of a population, beyond any round."""
+_TRAITS = ("late", "dying", "speeds", "factor", "repriced", "price", "flips", "group", "sure")
+
+
+class Population:
+    """The clients of a run; indices are never reused, replaced clients stay away.
+
+    `alive` is int64[n], the run-wide index of each of the n places.
+    """
+
+    def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
+        self._recipe, self._seed = recipe, seed
+        self.round = 0
+        self.alive = np.arange(recipe.clients, dtype=np.int64)
+        self._unit_price: FloatArray = np.zeros(0)
+        self._liar: BoolArray = np.zeros(0, dtype=np.bool_)
+        self._traits: dict[str, FloatArray] = {name: np.zeros(0) for name in _TRAITS}
+        self._born(recipe.clients)
+        self.pair_place, self.pair_edge = self._links()
+
+    @property
+    def total(self) -> int:
+        """N, clients that have ever been there."""
+        return len(self._unit_price)
+
+    @property
+    def unit_price(self) -> FloatArray:
+        """float64[n], credits per unit of compute of those alive, in this round."""
+        repriced, (low, high) = self._recipe.repriced, self._recipe.work.price
+        price = self._unit_price[self.alive]
+        if repriced.share and self.is_after(repriced.after):
+            anew = low + (high - low) * self.trait("price")
+            price = np.where(self.some("repriced", repriced.share), anew, price)
+        late = self._recipe.late
+        return np.where(self.some("late", late.share), late.price_factor, 1.0) * price
+
+    @property
+    def liar(self) -> BoolArray:
+        """bool[n], who claims more compute than there is."""
+        return self._liar[self.alive]
+
+    def trait(self, name: str) -> FloatArray:
+        """Return float64[n], a number in [0, 1) of each of those alive, fixed by the seed."""
+        return self._traits[name][self.alive]
+
+    def some(self, name: str, share: float) -> BoolArray:
+        """Return bool[n]: this share of those born together, which of them by a trait."""
+        # The trait is (rank + u) / born, so that the share is exact.
+        return self.trait(name) < share
+
+    def is_after(self, share: float) -> bool:
+        """Whether this share of the rounds is over."""
+        return self.round > share * self._recipe.rounds.count
+
+    def slowness(self) -> FloatArray:
+        """Return float64[n], the compute that each claims over what it has."""
+        speeds, low_high = self._recipe.speeds, self._recipe.speeds.factor
+        slow = np.where(self.liar, self._recipe.liars.factor, 1.0)
+        if speeds.share and self.is_after(speeds.after):
+            low, high = map(math.log, low_high)
+            factor = np.exp(low + (high - low) * self.trait("factor"))
+            slow = np.where(self.some("speeds", speeds.share), slow / factor, slow)
+        return slow
+
+    def extra_s(self) -> FloatArray:
+        """Return float64[n], seconds beside the computation: of who is late, and while it is cold.
+
+        Late is a deadline more, so that no such update is ever in time.
+        """
+        cold, late = self._recipe.cold, self._recipe.late
+        extra = np.where(self.some("late", late.share), self._recipe.rounds.deadline_s, 0.0)
+        if cold.rounds:
+            extra += cold.extra_s * 0.5 ** max(0, min(self.round - cold.rounds, 1000))
+        return extra
+
+    def prices(self, compute: FloatArray) -> IntArray:
+        """Return int64[N] micro-credits for these units of compute, 0 for who is gone."""
+        price = np.zeros(self.total, dtype=np.int64)
+        price[self.alive] = np.round(self.unit_price * compute * MICRO)
+        return price
+
+    def available(self) -> BoolArray:
+        """Return bool[N], who is alive."""
+        there = np.zeros(self.total, dtype=np.bool_)
+        there[self.alive] = True
+        return there
+
+    def dead(self) -> BoolArray:
+        """Return bool[n], those of which nothing arrives in this round."""
+        dying = self._recipe.dying
+        gone = self.is_after(dying.after) and not self._is_healed()
+        return self.some("dying", dying.share if gone else 0.0)
+
+    def starts(self) -> IntArray:
+        """Return int64[N], how often each is known to have started; 0 for who is gone."""
+        dying, starts = self._recipe.dying, np.zeros(self.total, dtype=np.int64)
+        again = self._is_healed() and dying.says
+        starts[self.alive] = 1 + self.some("dying", dying.share if again else 0.0)
+        return starts
+
+    def begin(self, round_: int) -> None:
+        """Replace some clients by new ones, when it is time; once per round."""
+        churn = self._recipe.churn
+        leaving = round(churn.share * len(self.alive))
+        again, self.round = round_ == self.round, round_
+        if again or not leaving or round_ == 1 or (round_ - 1) % churn.every:
+            return
+        rng = spawned_rng(self._seed, _BIRTH + 1, round_)
+        places = rng.choice(len(self.alive), leaving, replace=False)
+        self.alive = self.alive.copy()
+        self.alive[places] = self.total + np.arange(leaving)
+        self._born(leaving)
+
+    def _is_healed(self) -> bool:
+        dying = self._recipe.dying
+        last = math.floor(dying.after * self._recipe.rounds.count) + dying.heal
+        return dying.heal > 0 and self.round > last
+
+    def _born(self, count: int) -> None:
+        before = self.total
+        rng = spawned_rng(self._seed, _BIRTH, before)
+        low, high = self._recipe.work.price
+        self._unit_price = np.concatenate((self._unit_price, rng.uniform(low, high, count)))
+        liars = rng.random(count) < self._recipe.liars.share
+        self._liar = np.concatenate((self._liar, liars))
+        rng = spawned_rng(self._seed, _BIRTH + 3, before)
+        for name in _TRAITS:
+            drawn = (rng.permutation(count) + rng.random(count)) / count
+            self._traits[name] = np.concatenate((self._traits[name], drawn))
+
+    def _links(self) -> tuple[IndexArray, IndexArray]:
+        clients, edges = self._recipe.clients, self._recipe.edges
+        visible = self._recipe.links.visible or edges
+        place = np.repeat(np.arange(clients, dtype=np.int32), visible)
+        if visible == edges:
+            return place, np.tile(np.arange(edges, dtype=np.int32), clients)
+        rng = spawned_rng(self._seed, _BIRTH + 2, 0)
+        start = rng.integers(0, edges, clients)
+        steps = _distinct(rng, clients, edges, visible - 1)
+        offsets = np.concatenate((np.zeros((clients, 1), dtype=np.int64), steps), axis=1)
+        return place, ((start[:, None] + offsets) % edges).astype(np.int32).ravel()
+
+
+def _distinct(rng: np.random.Generator, rows: int, top: int, count: int) -> IntArray:
+    """Return int64[rows, count], distinct values of 1..top-1 in each row, by redrawing."""
+    if 2 * count >= top:
+        every = np.tile(np.arange(1, top, dtype=np.int64), (rows, 1))
+        return rng.permuted(every, axis=1)[:, :count]
+    drawn = rng.integers(1, top, (rows, count))
+    while True:
+        ranked = np.sort(drawn, axis=1)
+        twice = np.flatnonzero((ranked[:, 1:] == ranked[:, :-1]).any(axis=1))
+        if not len(twice):
+            return drawn
+        drawn[twice] = rng.integers(1, top, (len(twice), count))

@@ -1,0 +1,154 @@
+"""What goes wrong in a world: who fails, how it looks from the edge, and that it is composable."""
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator.policies import Feedback, RoundView
+from fedagent_coordinator.policies.base import BoolArray, Ending
+from fedagent_testbed.study import TestbedRecipe as Study
+from fedagent_testbed.study import World, load_recipe, make_world
+
+SMALL = ("clients=20", "edges=3", "rounds.count=100", "rounds.deadline_s=30")
+
+
+def study(*sets: str) -> Study:
+    return load_recipe("cocs-decisions", (*SMALL, *sets))
+
+
+def everybody(world: World, t: int) -> tuple[RoundView, Feedback]:
+    view = world.view(t)
+    return view, world.play(view, np.arange(len(view.pair_client)))
+
+
+def of_clients(view: RoundView, pairs: BoolArray) -> BoolArray:
+    """bool[N], clients with such a pair."""
+    found = np.zeros(len(view.client_price), dtype=np.bool_)
+    found[view.pair_client[pairs]] = True
+    return found
+
+
+@pytest.mark.parametrize("world", ["radio", "chances"])
+def test_nothing_arrives_of_the_dead_until_they_heal_and_say_so(world: str) -> None:
+    sets = ("dying.share=0.3", "dying.after=0.2", "dying.heal=30", f"world={world}")
+    made = make_world(study(*sets), 1)
+    silent = make_world(study(*sets, "dying.says=false"), 1)
+    for t in (1, 20, 21, 50, 51, 100):
+        view, feedback = everybody(made, t)
+        gone = feedback.endings == Ending.GONE
+        assert of_clients(view, gone).sum() == (6 if 20 < t <= 50 else 0)
+        assert (view.known_truth().chance[gone] == 0).all()
+        assert feedback.void[gone].all()
+        assert view.client_starts is not None
+        assert view.client_starts.tolist().count(2) == (6 if t > 50 else 0)
+        quiet = silent.view(t)
+        assert quiet.client_starts is not None
+        assert quiet.client_starts.tolist() == [1] * 20
+
+
+def test_late_clients_are_cheap_and_never_in_time() -> None:
+    late = make_world(study("late.share=0.2", "late.price_factor=0.5"), 2)
+    plain = make_world(study(), 2)
+    for t in range(1, 6):
+        view, feedback = everybody(late, t)
+        cheap = view.client_price < plain.view(t).client_price
+        assert cheap.sum() == 4
+        assert not feedback.X[cheap[view.pair_client]].any()
+        assert (view.known_truth().chance[cheap[view.pair_client]] == 0).all()
+        assert feedback.X.any()
+
+
+def test_who_is_late_is_seen_to_be_late_while_the_edge_waits() -> None:
+    sets = ("late.share=1", "rounds.deadline_s=5", "rounds.max_wait_s=1e6", "rounds.min_updates=60")
+    _, feedback = everybody(make_world(study(*sets, "edges=1"), 2), 1)
+    assert set(feedback.endings.tolist()) <= {Ending.LATE, Ending.MISSED}
+    assert (feedback.endings == Ending.LATE).any()
+
+
+def test_half_of_the_clients_change_their_speed_and_not_what_they_claim() -> None:
+    changed = make_world(study("speeds.share=0.5", "speeds.factor=[0.2, 0.5]"), 3)
+    plain = make_world(study(), 3)
+    for t in (50, 51):
+        view, slow = everybody(changed, t)
+        same, usual = everybody(plain, t)
+        assert view.pair_features.tolist() == same.pair_features.tolist()
+        assert view.client_price.tolist() == same.client_price.tolist()
+        known = ~(slow.censored | usual.censored)
+        ratio = (slow.lc_s / usual.lc_s)[known]
+        moved = np.unique(view.pair_client[known][ratio > 1.5])
+        assert len(moved) == (10 if t > 50 else 0)
+        assert ratio.max() <= 5.001
+
+
+def test_prices_are_drawn_anew_once() -> None:
+    world, plain = make_world(study("repriced.share=0.5"), 4), make_world(study(), 4)
+    for t, expected in ((1, 0), (50, 0), (51, 10), (100, 10)):
+        now, before = world.view(t).client_price, plain.view(t).client_price
+        assert (now != before).sum() == expected
+
+
+def test_two_halves_take_turns() -> None:
+    world = make_world(study("flips.every=5", "flips.loss=1"), 5)
+    bad = []
+    for t in (1, 5, 6, 10, 11):
+        view, feedback = everybody(world, t)
+        hit = view.known_truth().chance == 0
+        assert not feedback.X[hit].any()
+        bad.append(of_clients(view, hit))
+    assert bad[0].sum() == 10
+    assert bad[0].tolist() == bad[1].tolist() == bad[4].tolist()
+    assert bad[2].tolist() == bad[3].tolist() == (~bad[0]).tolist()
+
+
+def test_the_bad_edge_fails_as_often_as_it_should_and_says_so() -> None:
+    world, failed = make_world(study("bad_edge.fails=0.5"), 6), 0
+    for t in range(1, 101):
+        view, feedback = everybody(world, t)
+        silent = feedback.endings == Ending.EDGE
+        if silent.any():
+            failed += 1
+            assert len(set(view.pair_edge[silent].tolist())) == 1
+            assert silent.sum() == 20
+            assert feedback.void[silent].all()
+    assert 35 <= failed <= 65
+
+
+def test_slow_links_are_those_of_one_edge() -> None:
+    slow, plain = make_world(study("bad_edge.slower=4"), 7), make_world(study(), 7)
+    ratio = plain.view(1).feature("download_bps") / slow.view(1).feature("download_bps")
+    edges = slow.view(1).pair_edge
+    assert sorted({round(float(one), 3) for one in ratio}) == [1.0, 4.0]
+    assert len(set(edges[ratio > 2].tolist())) == 1
+
+
+@pytest.mark.parametrize("by", ["edge", "group"])
+def test_orders_fail_together(by: str) -> None:
+    sets = ("correlated.chance=0.5", f"correlated.by={by}", "correlated.groups=4")
+    world = make_world(study(*sets, "world=chances", "chances.sure=1"), 8)
+    together, rounds = 0, 60
+    for t in range(1, rounds + 1):
+        view, feedback = everybody(world, t)
+        assert set(feedback.endings.tolist()) <= {Ending.IN_TIME, Ending.MISSED}
+        assert view.known_truth().chance == pytest.approx(0.5)
+        lost = view.pair_edge if by == "edge" else view.pair_client
+        for one in np.unique(lost).tolist():
+            mine = feedback.X[lost == one]
+            assert mine.all() or not mine.any()
+        together += int((~feedback.X).sum())
+    assert together / (rounds * 60) == pytest.approx(0.5, abs=0.12)
+
+
+def test_a_cold_start_is_everybodys_and_ends() -> None:
+    world = make_world(study("cold.rounds=4", "cold.extra_s=40"), 9)
+    shares = [everybody(world, t)[1].X.mean() for t in (1, 4, 5, 12)]
+    assert shares[:2] == [0.0, 0.0]
+    assert shares[2] > 0
+    assert shares[3] > 0.5
+
+
+def test_features_are_missing_by_value_and_by_column() -> None:
+    sets = ("missing.share=0.3", 'missing.columns=["distance_km"]', "clients=200")
+    views = [make_world(study(*sets), 10).view(t) for t in (1, 2)]
+    assert "distance_km" not in views[0].feature_names
+    for view in views:
+        assert np.isnan(view.pair_features).mean() == pytest.approx(0.3, abs=0.03)
+    assert np.isnan(views[0].pair_features).tolist() != np.isnan(views[1].pair_features).tolist()
