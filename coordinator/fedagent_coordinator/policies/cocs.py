@@ -3,7 +3,8 @@
 Contexts are scaled to the unit cube by running bounds and cut into h^D cells. Each
 cell, of a pair, of an edge or of all, has a counter C and a mean p of arrivals in
 time. While any visible pair has C <= K(t) = k_scale t^z ln t, the round explores: as
-many such pairs as the budgets pay for, the rest by p. Page: docs/policies/cocs.md.
+many such pairs as the budgets pay for, the rest by p, of `cocs` at least 1 / (C + 2).
+Page: docs/policies/cocs.md.
 """
 
 import math
@@ -68,6 +69,8 @@ class CocsPolicy(ArrayState):
     _high = floats("features", start=-np.inf, infinite=True)
     _made_for = ints(4)
     """What the meaning of the counters depends on."""
+    _floor = True
+    """Whether a cell that always failed keeps a value, so that it is tried again."""
 
     def __init__(
         self,
@@ -109,6 +112,8 @@ class CocsPolicy(ArrayState):
         """Explore while any pair is under-explored, otherwise solve P2 with p."""
         counts, successes = self._cells.lookup(self._keys(view, self._contexts(view)))
         rate = successes / np.maximum(counts, 1)
+        if self._floor:
+            rate = np.maximum(rate, 1.0 / (counts + 2))
         limit = self._k_scale * view.round**self._z * math.log(view.round)
         under = (counts <= limit) & view.eligible
         none = np.empty(0, dtype=np.int64)
@@ -159,7 +164,8 @@ class CocsPolicy(ArrayState):
         known = np.isfinite(width) & (width > 0)
         scaled = np.zeros(contexts.shape)
         scaled[:, known] = (contexts[:, known] - self._low[known]) / width[known]
-        index = np.clip((scaled * self._h).astype(np.int64), 0, self._h - 1)
+        # Before the cast: what no integer can hold would become the least one.
+        index = np.clip(scaled * self._h, 0, self._h - 1).astype(np.int64)
         weights = self._h ** np.arange(len(self._features), dtype=np.int64)
         cell = index @ weights
         if self._scope == "global":
@@ -195,8 +201,10 @@ class CocsPaperPolicy(CocsPolicy):
     """COCS to the letter: one counter per (client, edge, cell) and K(t) = t^z ln t.
 
     It never leaves exploration: at t = 1000 a cell wants about 110 plays, and there are 25 cells
-    in each of 150 pairs. Kept as the reference.
+    in each of 150 pairs. Its estimates have no floor. Kept as the reference.
     """
+
+    _floor = False
 
     def __init__(
         self,

@@ -93,6 +93,39 @@ def test_every_observation_counts_and_a_cell_that_always_fails_is_left() -> None
     assert failing.select(_one_pair(2, 0.5), round_rng(0, 2, 0)).pairs.tolist() == []
 
 
+def test_by_default_a_cell_that_always_failed_is_tried_again() -> None:
+    policy = CocsPolicy(horizon=1, features=["x"])
+    for _ in range(4):
+        policy.learn(ended(_one_pair(1, 0.5), [0], x=[False]))
+    selection = policy.select(_one_pair(2, 0.5), round_rng(0, 2, 0))
+    assert selection.scores.tolist() == [pytest.approx(1 / 6)]
+    assert selection.pairs.tolist() == [0]
+
+
+def test_one_client_of_one_is_asked_whenever_it_can_be_paid() -> None:
+    """Nobody competes with it: an update is worth more than none."""
+    shares = []
+    for seed in range(10):
+        recipe = load_recipe("cocs-decisions", ["clients=1", "edges=1", "rounds.count=400"])
+        best, ours = (play(recipe, name, seed)["wins"].sum() for name in ("oracle-p", "cocs"))
+        shares += [ours / best] if best else []
+    assert len(shares) == 8
+    assert min(shares) >= 0.95
+
+
+@pytest.mark.parametrize("policy", [CocsPolicy(logs=False), CocsPaperPolicy()])
+def test_a_feature_beyond_every_bound_is_in_the_last_cell(policy: CocsPolicy) -> None:
+    """Its place is no integer: cast before it is clipped, it would be in the first cell."""
+    policy.learn(ended(column_view(download_bps=[0.0, 1.0], compute=[0.0, 1.0]), []))
+    for huge in (1.0, 1e30):
+        policy.learn(ended(column_view(download_bps=[huge], compute=[0.0]), [0], x=[True]))
+        if huge == 1.0:
+            last = policy.state()["keys"].tolist()
+            policy.restore({**policy.state(), "high": np.ones(2)})
+    assert policy.state()["keys"].tolist() == last
+    assert policy.state()["counts"].tolist() == [2]
+
+
 def test_contexts_fall_into_cells_by_the_bounds_seen_so_far() -> None:
     policy = CocsPaperPolicy(h=2, features=["x"])
     for value in (0.0, 10.0):
