@@ -11,6 +11,7 @@ from fedagent_coordinator.placement import Placement, PlacementView
 from fedagent_coordinator.policies import Feedback, RoundView, Selection
 from fedagent_coordinator.policies.baselines import CheapestPolicy
 from fedagent_coordinator.policies.state import Array
+from fedagent_coordinator.solvers.flgreedy import UTILITIES, FlgreedySolver
 from fedagent_protocol import registry
 from fedagent_protocol.errors import ParameterError, PluginError, UnknownNameError
 from fedagent_protocol.registry import Guarded
@@ -182,6 +183,24 @@ def test_every_builtin_can_be_made_with_its_defaults() -> None:
             assert kind.create(name) is not kind.create(name)
     with pytest.raises(UnknownNameError, match="no solver is named 'magic'; there are: density"):
         solvers.create("magic")
+
+
+def test_a_solver_and_its_parameters_are_one_text() -> None:
+    made = solvers.create("flgreedy:epsilon=0.1, utility=sqrt-total")
+    assert isinstance(made, FlgreedySolver)
+    assert (made._epsilon, made._utility) == (0.1, UTILITIES["sqrt-total"])
+    for text, problem in (
+        ("density:max_visits=many", "max_visits' is 'many'"),
+        ("density:visits=1", "visits' is unknown"),
+        ("density:max_visits=true", "max_visits' is True"),
+        ("density:max_visits", "write key=value"),
+        ("density:max_visits=1,max_visits=2", "given twice"),
+        ("flgreedy:epsilon=inf", "epsilon"),
+    ):
+        with pytest.raises(ParameterError, match=problem):
+            solvers.create(text)
+    with pytest.raises(UnknownNameError):
+        solvers.create("flgreedy:utility=log")
 
 
 def test_the_coordinator_places_the_aggregation_at_itself() -> None:

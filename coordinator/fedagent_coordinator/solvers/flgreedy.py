@@ -7,10 +7,15 @@ The first pair that overflows its knapsack ends the guess: either it alone or wh
 taken before it is the candidate, as the proof says.
 The best candidate is worth at least 1 / ((1 + epsilon)(2 + 2M)) of the optimum.
 
+A guess stops with much of the budgets left. Each candidate is therefore filled up by gain
+per cost, and what `density` finds is a candidate too: as the utility never falls when a set
+grows, the guarantee holds as before.
+
 Utilities are functions of the sum of values at each edge, float64[M]; the paper's factors
 1/M of eq. (8) and (19) change no maximiser. `sqrt-total` has the maximiser of `linear`.
 """
 
+import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,10 +28,13 @@ from fedagent_protocol.errors import UnknownNameError
 from fedagent_protocol.registry import require
 
 from .base import AssignmentProblem, Solution
+from .density import DensitySolver
 
 _NAME = "flgreedy"
 _BLOCK = 32
 """How many items are looked at first in the search for the next one."""
+_LOT = 512
+"""How many items are kept by rank at a time when a set is filled up."""
 
 Gains = Callable[[FloatArray, npt.NDArray[np.integer], FloatArray], FloatArray]
 
@@ -105,17 +113,59 @@ class FlgreedySolver:
         self._utility = named_utility(utility) if isinstance(utility, str) else utility
 
     def solve(self, problem: AssignmentProblem) -> Solution:
-        """Return the best set over all guesses; its value is that of the utility."""
+        """Return the best set over all guesses, filled up; its value is that of the utility."""
         items = _items(problem)
-        best, value = np.empty(0, dtype=np.int64), 0.0
-        if len(items.row):
-            alone = self._utility.gains(np.zeros(len(problem.budget)), items.edge, items.value)
-            for rho in self._guesses(items, float(alone.max())):
-                for pairs in self._candidates(problem, items, alone, rho):
-                    reached = self._utility.value(problem, pairs)
-                    if reached > value:
-                        best, value = pairs, reached
-        return Solution(pairs=np.sort(best), value=value)
+        if not len(items.row):
+            return Solution(pairs=items.row, value=0.0)
+        alone = self._utility.gains(np.zeros(len(problem.budget)), items.edge, items.value)
+        place = {row: i for i, row in enumerate(items.row.tolist())}
+        sets = {
+            frozenset(place[row] for row in pairs.tolist())
+            for rho in self._guesses(items, float(alone.max()))
+            for pairs in self._candidates(problem, items, alone, rho)
+        }
+        found = [self._filled(problem, items, sorted(one)) for one in sets]
+        found.append(DensitySolver().solve(problem).pairs)
+        # Sets have no order of their own: of equals the least rows are taken.
+        value, best = max(
+            ((self._utility.value(problem, pairs), pairs) for pairs in found),
+            key=lambda one: (one[0], [-row for row in one[1].tolist()]),
+        )
+        return Solution(pairs=best, value=value)
+
+    def _filled(self, problem: AssignmentProblem, items: _Items, chosen: list[int]) -> IntArray:
+        """Add what gains most per cost while it fits; return the rows, int64[S] ascending.
+
+        Gains only fall, so an item whose gain is up to date goes before all others that had less.
+        """
+        sums = sums_per_edge(problem, items.row[chosen])
+        left = problem.budget.copy()
+        np.subtract.at(left, items.edge[chosen], items.cost[chosen])
+        free = np.ones(int(items.client.max()) + 1, dtype=np.bool_)
+        free[items.client[chosen]] = False
+        taken, cost = list(chosen), np.maximum(items.cost, 1)
+        while True:
+            fits = free[items.client] & (items.cost <= left[items.edge])
+            rest = np.flatnonzero(fits)
+            if not len(rest):
+                return np.sort(items.row[taken])
+            density = self._gains(sums, items, rest, free) / cost[rest]
+            order = np.argsort(-density, kind="stable")
+            least = float(density[order[_LOT]]) if len(order) > _LOT else -1.0
+            first = order[:_LOT]
+            heap = list(zip((-density[first]).tolist(), rest[first].tolist(), strict=True))
+            while heap and -heap[0][0] >= least:
+                _, i = heapq.heappop(heap)
+                if not free[items.client[i]] or items.cost[i] > left[items.edge[i]]:
+                    continue
+                now = float(self._gains(sums, items, np.array([i]), free)[0] / cost[i])
+                if now < least or (heap and -now > heap[0][0]):
+                    heapq.heappush(heap, (-now, i))
+                    continue
+                sums[items.edge[i]] += items.value[i]
+                left[items.edge[i]] -= items.cost[i]
+                free[items.client[i]] = False
+                taken.append(i)
 
     def _guesses(self, items: _Items, top: float) -> list[float]:
         """Return the densities to try.
