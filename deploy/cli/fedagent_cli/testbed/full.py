@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fedagent_cli.errors import UnbalancedError
 from fedagent_cli.output import credits_text, echo, emit
+from fedagent_task.spec import MICRO
 from fedagent_testbed.study import TestbedRecipe
 from fedagent_testbed.study.full import play_full
 from fedagent_testbed.study.history import jain
@@ -33,7 +34,7 @@ def show_full(recipe: TestbedRecipe, policy: str, seed: int, *, as_json: bool) -
         "jain": jain(history.rates()),
         "calls": len(ending.evaluated),
         "answers": sum(answers for _, answers in ending.evaluated),
-        "spent": ending.spent_micro,
+        "spent": ending.spent_micro / MICRO,
         "ledger_balanced": ending.balanced,
         "messages": run.digest,
     }
