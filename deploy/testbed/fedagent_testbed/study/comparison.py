@@ -25,6 +25,9 @@ _T: tuple[float, ...] = (
 )
 
 
+COVERAGE = ("never_rate", "back_rounds", "left_out")
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A mean over seeds with its 95 % interval, half width; None of fewer than two seeds."""
@@ -194,8 +197,9 @@ class Comparison:
             "seconds_per_round": figure([float(run["seconds"].mean()) for run in runs]),
             "spent": figure([float(run["spent"].sum()) for run in runs]),
             "selected_per_round": figure([float(run["selected"].mean()) for run in runs]),
-            "min_rate": figure([float(run.rates().min(initial=0.0)) for run in runs]),
+            "min_rate": figure([run.min_rate for run in runs]),
             "jain": figure([jain(run.rates()) for run in runs]),
+            **{key: figure([_covered(run, key) for run in runs]) for key in COVERAGE},
             "decision_ms": figure([float(np.median(run["decide_ms"])) for run in runs]),
             "explored_rounds": figure([float(run["explored"].sum()) for run in runs]),
         }
@@ -239,6 +243,12 @@ class Comparison:
 def _of(measure: Callable[[Column], SupportsFloat], run: History, key: str) -> float | None:
     """Return the mean or median of a column; None of no rounds."""
     return float(measure(run[key])) if run.rows else None
+
+
+def _covered(run: History, key: str) -> float | None:
+    """Return a figure of a run's coverage."""
+    value: float | None = None if run.coverage is None else getattr(run.coverage, key)
+    return value
 
 
 def _last(run: History) -> float | None:

@@ -1,16 +1,20 @@
 """What one run of one policy left behind, round by round."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fedagent_coordinator.policies.base import FloatArray, IndexArray, IntArray
 
+if TYPE_CHECKING:
+    from .coverage import Coverage
+
 Column = npt.NDArray[Any]
 """int64[T] or float64[T]."""
 Row = dict[str, float]
+Known = TypeVar("Known", bound=np.generic)
 
 
 @dataclass(slots=True, eq=False)
@@ -30,12 +34,14 @@ class History:
 
     Attributes:
         counts: int64[N], how often each client was selected.
+        coverage: Who could deliver and who was ordered; None where no truth is known.
     """
 
     policy: str
     seed: int
     rows: list[Row] = field(default_factory=list)
     counts: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    coverage: "Coverage | None" = None
     first_loss: float = np.nan
     exhausted: bool = False  # the budget of streams paid no more rent; else all rounds were played
 
@@ -48,8 +54,7 @@ class History:
 
     def count(self, clients: IndexArray, known: int) -> None:
         """Count these clients as selected, of so many that are known by now."""
-        if (more := known - len(self.counts)) > 0:
-            self.counts = np.concatenate((self.counts, np.zeros(more, dtype=np.int64)))
+        self.counts = longer(self.counts, known, fill=False)
         self.counts[clients] += 1
 
     def utility(self, kind: str) -> FloatArray:
@@ -60,6 +65,13 @@ class History:
     def rates(self) -> FloatArray:
         """Return every client's selection rate, float64[N]."""
         return self.counts / max(1, len(self))
+
+    @property
+    def min_rate(self) -> float | None:
+        """Smallest selection rate of those that could be paid, in some round at least."""
+        rates = self.rates()
+        payable = np.ones(len(rates), np.bool_) if self.coverage is None else self.coverage.payable
+        return float(rates[payable].min()) if payable.any() else None
 
     def first_at(self, target: float) -> int | None:
         """Return the round in which the accuracy first reached a target."""
@@ -99,6 +111,12 @@ class History:
         """
         tested = int(self["tested"].sum())
         return float(np.sqrt(self[of].sum() / tested)) if tested else None
+
+
+def longer(column: npt.NDArray[Known], total: int, *, fill: bool) -> npt.NDArray[Known]:
+    """Return a column with so many rows at least; new ones are 1 or 0."""
+    more = total - len(column)
+    return column if more <= 0 else np.pad(column, (0, more), constant_values=fill)
 
 
 def jain(rates: FloatArray) -> float:

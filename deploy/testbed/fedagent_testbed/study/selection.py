@@ -17,6 +17,7 @@ from fedagent_testbed.learning.trainer import FederatedLearner
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.worlds import make_world
 
+from .coverage import Coverage
 from .history import History
 
 
@@ -63,7 +64,11 @@ class SelectionStudy:
         self._policy.learn(replace(feedback, view=learnt_from, pairs=selection.pairs))
         learnt = time.perf_counter() - began
         paid = view.pair_price[feedback.pairs][~feedback.void]
-        history.count(view.pair_client[feedback.pairs], len(view.client_price))
+        ordered = view.pair_client[feedback.pairs]
+        history.count(ordered, len(view.client_price))
+        if view.truth is not None:
+            history.coverage = history.coverage or Coverage()
+            history.coverage.count(view, ordered)
         history.rows.append(
             {
                 "wins": int(feedback.X.sum()),
