@@ -63,7 +63,9 @@ def test_the_edge_hears_software_and_address(edge: HandEdge, shell: Shell) -> No
     for send in edge.jobs(Send, edge.say(EdgeBeacon(edge=EDGE))):
         shell.send(send)
     (hello,) = link.sent
-    expected = Hello(agent=AGENT, software=SOFTWARE, name="kitchen", address="192.168.1.7")
+    expected = Hello(
+        agent=AGENT, software=SOFTWARE, name="kitchen", address="192.168.1.7", prepares=True
+    )
     assert decode(Direction.AGENT_TO_EDGE, hello) == expected
 
 

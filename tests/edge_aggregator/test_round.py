@@ -175,6 +175,17 @@ def test_claimed_durations_are_never_longer_than_the_measured_one() -> None:
     assert (outcome.stats.dt_ms, outcome.stats.lc_ms, outcome.ut_ms) == (400, 100, 0)
 
 
+def test_the_start_of_a_trainer_is_no_upload() -> None:
+    rnd = _round(1)
+    _arrive(rnd, "a0", 11.0)
+    for claimed, counted in ((700, 700), (2**30, 880)):
+        stats = m.TrainStats(num_samples=1, dt_ms=100, lc_ms=20, prepare_ms=claimed)
+        rnd.parts["a0"].offer = structs.replace(_offer(), stats=stats)
+        outcome = rnd.outcomes(11.0)[0]
+        assert outcome.stats.prepare_ms == counted
+        assert outcome.ut_ms == 880 - counted
+
+
 @pytest.mark.parametrize("weighting", list(m.Weighting))
 def test_weights(weighting: m.Weighting) -> None:
     rnd = _round(1)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_protocol import messages as m
+from fedagent_protocol.columns import unpack
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_protocol.transfer import Layout, Receiver
 
@@ -259,3 +260,40 @@ def test_probes_are_answered_with_the_padding_asked_for(tmp_path: Path) -> None:
     field.to_edge("a0", m.Probe(nonce=7, reply_bytes=1000, data=bytes(10)))
     field.run_for(0.1)
     assert got[-1] == m.ProbeReply(nonce=7, data=bytes(1000))
+
+
+def test_a_task_is_named_to_agents_and_those_that_prepare_it_report_anew(tmp_path: Path) -> None:
+    field = Field(tmp_path, agents={name: ToyAgent(name) for name in ("a", "old")})
+    for agent in field.agents.values():
+        agent.hello(field)
+    field.to_edge("a", m.Hello(agent="a", prepares=True))
+    field.run_for(0.1)
+    field.welcome()
+    ask = m.RoundOpen(run=RUN, round=1)
+    # What "a" said before it heard of the task does not count; nobody waits for the other.
+    assert list(field.core.sessions.columns(ask, model="", now=field.now).session) == [1, 0, 0, 0]
+    field.to_edge("a", m.ContextReport(seq=2, available=False, price=5))
+    field.to_edge("a", m.Hello(agent="a", prepares=True))
+    field.run_for(0.1)
+    columns = unpack(field.core.sessions.columns(ask, model="", now=field.now))
+    assert columns.available.tolist() == [False, True]
+    named = [said.task for said in field.agents["a"].heard if isinstance(said, m.Welcome)]
+    assert named == ["", "", TASK]
+    # The next life of the run has the same task: what is prepared stays so.
+    field.welcome(OTHER)
+    assert len(unpack(field.core.sessions.columns(ask, model="", now=field.now)).session) == 2
+    field.coordinator(m.RunEnded(run=OTHER, reason="rounds"))
+    field.to_edge("a", m.Hello(agent="a", prepares=True))
+    field.run_for(0.1)
+    last = [said.task for said in field.agents["a"].heard if isinstance(said, m.Welcome)][-1]
+    assert last == "", "a run that is over is nothing to prepare for"
+
+
+def test_a_task_that_is_prepared_is_no_answer_to_an_order(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1)
+    (agent,) = field.agents.values()
+    agent.silent = True
+    field.order()
+    field.to_edge(agent.id, m.TaskNeed(run=RUN, digest=TASK))
+    field.run_for(30.0)
+    assert [o.reason for o in field.reports[0].outcomes] == [m.UNANSWERED]

@@ -71,6 +71,7 @@ from .effects import (
 from .evaluator import Evaluator
 from .fetch import Fetch, Tasks
 from .opinions import NO_LIMITS, OpinionRecord
+from .preparation import Preparation
 from .session import Session, Sessions
 from .training_queue import TrainingQueue
 from .uploads import Uploads
@@ -112,7 +113,7 @@ class AgentCore:
             position=config.position,
             extra_s=config.slow_s,
         )
-        greeting = Hello(agent=agent, software=SOFTWARE, name=config.name)
+        greeting = Hello(agent=agent, software=SOFTWARE, name=config.name, prepares=True)
         self.sessions = Sessions(greeting, self.device, boots, self.counters)
         self.uploads = Uploads(updates, self.sessions, pending, self.counters)
         jobs = count(1)
@@ -125,6 +126,7 @@ class AgentCore:
             held_out=config.held_out,
         )
         self._tasks = Tasks(self.device, stream, jobs, self.counters)
+        self.preparation = Preparation(self.device, self._tasks, self.sessions)
         known = (*answered, *self.uploads.by_key)
         self.queue = TrainingQueue(self.device, self._tasks, jobs, self.counters, known)
         self.evaluator = Evaluator(
@@ -184,7 +186,8 @@ class AgentCore:
         edge = session.edge
         match message:
             case EdgeBeacon():
-                return self.sessions.beacon(session, message, now)
+                effects = self.sessions.beacon(session, message, now)
+                return effects + self._named(session, message, now)
             case Welcome():
                 return self._on_welcome(session, message, now)
             case TrainOrder():
@@ -219,12 +222,18 @@ class AgentCore:
             session.announced = True
             fields = {"edge": edge, "name": welcome.name, "address": session.link}
             effects.append(Emit("edge_joined", fields))
-        effects.append(Send(edge, self.sessions.report(session, now)))
+        effects += self._named(session, welcome, now)
+        if session.reported is None:
+            effects.append(Send(edge, self.sessions.report(session, now)))
         effects += self.uploads.reconnected(edge, now)
         for fetch in (self.queue.fetch, self.evaluator.fetch):
             if fetch is not None and fetch.key.edge == edge:
                 effects += fetch.reconnected(now)
         return effects + self._probe(session, now)
+
+    def _named(self, session: Session, message: Welcome | EdgeBeacon, now: float) -> list[Effect]:
+        busy = self.queue.active_order is not None or self.evaluator.pending is not None
+        return self.preparation.named(session, message, now, busy=busy)
 
     def _on_order(self, session: Session, order: TrainOrder, now: float) -> list[Effect]:
         self.peers.ordered(order)
@@ -334,6 +343,7 @@ class AgentCore:
                 effects += self.sessions.lose(session)
                 effects += self.evaluator.lost(session.edge, now)
         effects += self.queue.tick(now)
+        effects += self.preparation.go_on(now)
         effects += self._to_peers(self.peers.tick(now))
         effects += self.evaluator.tick(now)
         effects += self.uploads.tick(now)
@@ -347,12 +357,12 @@ class AgentCore:
         """Return when `tick` is wanted; None while nothing is going on."""
         times = [*self.queue.dues(), *self.evaluator.dues(), *self.uploads.dues()]
         times += self.sessions.dues(probing=self.queue.active_order is None)
-        if self.peers.due < math.inf:
-            times.append(self.peers.due)
+        times += [due for due in (self.peers.due, self.preparation.until) if due < math.inf]
         return min(times, default=None)
 
     def _go_on(self, now: float) -> list[Effect]:
-        return self.queue.go_on(now) + self.evaluator.go_on(now)
+        prepared = self.preparation.go_on(now)
+        return prepared + self.queue.go_on(now) + self.evaluator.go_on(now)
 
     def _loading(self, digest: str) -> Fetch | None:
         for fetch in (self.evaluator.fetch, self.queue.fetch):

@@ -26,6 +26,8 @@ _QUIET = {
     "temperature_c": 5.0,
 }
 _MAX_BPS = 1e11
+PREPARING = "preparing the task"
+"""Reason why a device is not available yet."""
 
 
 class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,6 +98,7 @@ class DeviceState:
     cold: bool = True  # the next training starts a process, or a learner, that remembers nothing
     position: tuple[float, float] | None = None  # x and y in kilometres
     extra_s: float = 0.0
+    preparing: bool = False  # the task is being opened before its first order
 
     @property
     def price_micro(self) -> int:
@@ -145,8 +148,8 @@ class DeviceState:
         return ContextReport(
             run=run,
             seq=seq,
-            available=self.readings.available,
-            reason=self.readings.reason,
+            available=self.readings.available and not self.preparing,
+            reason=self.readings.reason or (PREPARING if self.preparing else ""),
             price=self.price_micro,
             features={name: value for name, value in features.items() if value is not None},
         )

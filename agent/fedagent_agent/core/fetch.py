@@ -98,6 +98,15 @@ class Tasks:
             return [] if settled else self._open(task, now)
         return self.ask(digest, key, now)
 
+    @property
+    def digest(self) -> str:
+        """Digest of the task that was wanted last; empty before the first."""
+        return self._task.digest if self._task is not None else ""
+
+    def is_settled(self, digest: str) -> bool:
+        """Whether a task is open, or refused, or not wanted any more."""
+        return not (self._in(_TaskState.WANTED, digest) or self._in(_TaskState.OPENING, digest))
+
     def ask(self, digest: str, key: Key, now: float) -> list[Effect]:
         """Ask the edge of an order or an evaluation for the body, if it is still wanted."""
         task = self._in(_TaskState.WANTED, digest)

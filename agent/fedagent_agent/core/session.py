@@ -63,6 +63,7 @@ class Session:
     context_s: float = 15.0
     announced: bool = False
     epoch: str = ""  # which life of the edge the beacons come from
+    task: str = ""  # which it named last
     reported: ContextReport | None = None
     reported_at: float = -1e9
     look_at: float | None = None

@@ -42,6 +42,7 @@ class ActiveOrder:
         stats = structs.replace(
             result.stats,
             dt_ms=_ms(self.fetch.model_at - self.ordered_at),
+            prepare_ms=_ms(self.train_at - self.fetch.model_at),
             lc_ms=_ms(now - self.train_at),
             train_ms=_ms(result.train_s),
         )

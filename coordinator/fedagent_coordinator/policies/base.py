@@ -276,6 +276,14 @@ class Feedback:
             raise InvalidViewError("ending", "contradicts X")
 
     @property
+    def prepare_s(self) -> FloatArray:
+        """float64[S], what of `tau_s` was the start of a trainer on the device; NaN if unknown.
+
+        A device that was only late by it would have been in time once it runs.
+        """
+        return np.maximum(0.0, self.tau_s - self.dt_s - self.lc_s - self.ut_s)
+
+    @property
     def endings(self) -> npt.NDArray[np.int8]:
         """int8[S], how every order ended, by `ending` or as far as the flags tell."""
         if self.ending is not None:

@@ -190,7 +190,8 @@ class EdgeCore:
         if refused:
             return [Warn(agent, f"hello: {refused}")] if new else []
         me = self.state.me
-        welcome = Send(agent, Welcome(run=self.memory.run, edge=me.edge, name=me.name[:100]))
+        run, task = self.memory.run, self._task_named()
+        welcome = Send(agent, Welcome(run=run, edge=me.edge, name=me.name[:100], task=task))
         return [welcome, *self.rounds.hello(agent, now), *self.evaluations.here(agent, now)]
 
     def _lost(self, agent: str, now: float) -> list[Effect]:
@@ -202,8 +203,9 @@ class EdgeCore:
         if not need.digest or need.digest != memory.task:
             self.counters["task_unknown"] += 1
             return []
-        if self.rounds.live is not None:
-            self.rounds.live.task_need(agent)
+        live = self.rounds.live
+        if live is not None and need.round == live.rnd.round:
+            live.task_need(agent)
         body = TaskBody(run=memory.run, digest=need.digest, body=memory.body, recipe=self._recipe)
         return [Send(agent, body)]
 
@@ -261,10 +263,12 @@ class EdgeCore:
             effects += self.rounds.drop()
             if welcome.run != self.memory.run:
                 self.models.forget()
+            if welcome.task != self.memory.task:
+                self.sessions.forget_contexts()
             self.memory.adopt(welcome.run, welcome.task, welcome.body)
             self.rounds.forget()
             self.evaluations.adopt()
-            effects += [self.state.save(), ForgetRound()]
+            effects += [self.state.save(), ForgetRound(), *self._beacon(now)]
         self._recipe = welcome.recipe
         self.sessions.welcomed()
         self.evaluations.welcomed()
@@ -321,5 +325,15 @@ class EdgeCore:
     def _beacon(self, now: float) -> list[Effect]:
         self._beacon_at = now + (SETTLING_BEACON_S if now < self._settled_at else BEACON_S)
         me = self.state.me
-        beacon = EdgeBeacon(edge=me.edge, period_ms=round(BEACON_S * 1000), epoch=me.epoch)
+        beacon = EdgeBeacon(
+            run=self.memory.run,
+            edge=me.edge,
+            period_ms=round(BEACON_S * 1000),
+            epoch=me.epoch,
+            task=self._task_named(),
+        )
         return [Send(EVERYBODY, beacon)]
+
+    def _task_named(self) -> str:
+        """Return the task that agents may prepare; empty when its run is over."""
+        return "" if self._ended == self.memory.run else self.memory.task

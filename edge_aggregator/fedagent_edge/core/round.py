@@ -239,10 +239,12 @@ class EdgeRound:
         # counts by its samples: no more than for an update.
         dt = min(offer.stats.dt_ms, tau)
         lc = min(offer.stats.lc_ms, tau - dt)
+        prepare = min(offer.stats.prepare_ms, tau - dt - lc)
         stats = structs.replace(
             offer.stats,
             dt_ms=dt,
             lc_ms=lc,
+            prepare_ms=prepare,
             train_ms=min(offer.stats.train_ms, tau),
             score_n=min(offer.stats.score_n, self.order.max_samples),
         )
@@ -254,7 +256,7 @@ class EdgeRound:
             valid=True,
             weight=part.weight,
             tau_ms=tau,
-            ut_ms=tau - dt - lc,
+            ut_ms=tau - dt - lc - prepare,
             norm=part.norm,
             stats=stats,
             reason=part.reason or offer.note,

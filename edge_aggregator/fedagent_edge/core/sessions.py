@@ -34,7 +34,10 @@ class Listing:
 
 @dataclass(slots=True)
 class AgentSession:
-    """One agent at this edge; `refused` is why its hello was not taken, if it was not."""
+    """One agent at this edge; `refused` is why its hello was not taken, if it was not.
+
+    One that `prepares` reports anew when it hears of another task.
+    """
 
     index: int
     heard_at: float
@@ -44,6 +47,7 @@ class AgentSession:
     software: str = ""
     address: str = ""
     refused: str = ""
+    prepares: bool = False
 
     @property
     def reason(self) -> str:
@@ -90,6 +94,7 @@ class AgentSessions:
     def greet(self, agent: str, hello: Hello, refused: str) -> bool:
         """Keep what a hello holds of the device; True if that is new."""
         session = self._by_id[agent]
+        session.prepares = hello.prepares
         facts = safe_text(hello.software, limit=64), safe_text(hello.address, limit=64), refused
         if facts == (session.software, session.address, session.refused):
             return False
@@ -141,6 +146,12 @@ class AgentSessions:
             session.context_at = now
             if _gist(session.reason) != before:
                 self._changed[self._ids[session.index]] = None
+
+    def forget_contexts(self) -> None:
+        """Wait for new reports of agents that prepare for another task first."""
+        for session in self._by_id.values():
+            if session.prepares:
+                session.context = None
 
     def leave(self, agent: str) -> bool:
         """Note that an agent said goodbye; False if it was not here."""

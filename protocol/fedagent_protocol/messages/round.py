@@ -69,6 +69,7 @@ class TrainStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     loss: float = 0.0  # mean over the training; 0 where it is not known or stays on the device
     score: Score = 0.0  # of the base model on samples that are new to it: docs/agent.md
     score_n: Count = 0
+    prepare_ms: Millis = 0  # from having the model to the training: the start of a trainer
 
     def __post_init__(self) -> None:
         numbers = (self.loss, self.seconds_per_iteration, self.score)

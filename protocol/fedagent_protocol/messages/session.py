@@ -56,31 +56,37 @@ class EdgeBeacon(Message, frozen=True, kw_only=True, tag="edge-beacon"):
     """The edge's heartbeat to all agents on its broker.
 
     `epoch` is new at every start of the edge: an agent says hello again when it changes,
-    also behind a shared broker that outlives the edge.
+    also behind a shared broker that outlives the edge. `task` is that of the run, while it goes on.
     """
 
     edge: Id
     protocol: Version = field(default_factory=_version)
     period_ms: Millis = 5000
     epoch: RunId = ""
+    task: OptionalDigest = ""
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """Open a session, also after every reconnect; `name` and own `address` are for people."""
+    """Open a session, also after every reconnect; `name` and own `address` are for people.
+
+    One that `prepares` is not available while it opens a task that the edge has named.
+    """
 
     agent: Id
     protocol: Version = field(default_factory=_version)
     software: Text = ""
     name: Name = ""
     address: Short = ""
+    prepares: bool = False
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
-    """Answer `Hello`: the session is open. `name` is the edge's, for people."""
+    """Answer `Hello`: the session is open. `name` is the edge's, for people; `task` the run's."""
 
     edge: Id
     context_ms: Millis = 15_000
     name: Name = ""
+    task: OptionalDigest = ""
 
 
 class ContextReport(Message, frozen=True, kw_only=True, tag="context"):

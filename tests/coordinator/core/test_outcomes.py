@@ -170,3 +170,15 @@ def test_only_valid_updates_of_those_that_were_ordered_are_paid_once() -> None:
     assert settled.spent_micro == 100
     assert settled.feedback.X.tolist() == [True, False]
     assert settled.details.reason == ("", "non_finite")
+
+
+def test_what_no_stage_accounts_for_was_the_start_of_a_trainer() -> None:
+    stats = TrainStats(dt_ms=30, lc_ms=10, prepare_ms=700, num_samples=5)
+    late = Outcome(
+        agent="a", status=OutcomeStatus.LATE, valid=True, tau_ms=1140, ut_ms=400, stats=stats
+    )
+    feedback = _settle(
+        late, Outcome(agent="b", status=OutcomeStatus.MISSED, censored=True)
+    ).feedback
+    assert feedback.prepare_s[0] == pytest.approx(0.7)
+    assert np.isnan(feedback.prepare_s[1])
