@@ -179,6 +179,15 @@ def fairness(
     return float(np.mean(seconds)), float(np.mean([run.rates().min() for run in runs]))
 
 
+def pulls(*, seed: int = 0, rounds: int = 500) -> dict[str, FloatArray]:
+    """Return every client's share of the rounds of `random` and of `fedcs` without a cap."""
+    rates = {}
+    for name, room in (("random", 8), ("fedcs", 40)):
+        sets = [f"rounds.count={rounds}", f"budget.per_edge={room}"]
+        rates[name] = play(load_recipe("rbcs-f-numeric", sets), name, seed).rates()
+    return rates
+
+
 def queues(weight: float, *, seed: int = 0, rounds: int = 500) -> tuple[FloatArray, FloatArray]:
     """Run RBCS-F on `rbcs-f-numeric` with this V.
 

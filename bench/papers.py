@@ -3,24 +3,29 @@
     python -m bench.papers                       # all of them; an hour on two cores
     python -m bench.papers --row cocs-mnist --seeds 3
     python -m bench.papers --row gda-mnist       # Table I; the other figures: bench.goals
+    python -m bench.papers --row fashion         # RBCS-F, Fig. 6 and 7
+    python -m bench.papers --row regret --seeds 0    # play nothing, show what the file holds
 
-All but gda-digits need FEDAGENT_DATA (MNIST, Fashion-MNIST). What they show is in
-`docs/experiments.md`.
+Rows of `bench.paper_runs` keep every run in docs/images/papers-runs.jsonl as soon as it is over
+and go on where they were stopped; delete lines to measure anew. All but regret, cocs-settings and
+gda-digits need FEDAGENT_DATA (MNIST, Fashion-MNIST), the networks torch. What they show is in
+`docs/experiments.md`, the pictures are drawn by `bench.plots`.
 """
 
 import argparse
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
-
-import numpy as np
+from pathlib import Path
 
 from fedagent_testbed.study import Comparison, compare, figure, load_recipe
 
-from . import goals
+from . import goals, paper_rows, paper_runs
 from .digits import gda_digits
-from .rows import show
+from .kept import play_missing
+from .rows import ROOT, Row, show
 
-Row = dict[str, object]
+RUNS = ROOT / "docs" / "images" / "papers-runs.jsonl"
 
 
 def cocs_mnist(seeds: int = 10) -> Iterator[Row]:
@@ -60,24 +65,11 @@ def cocs_settings(seeds: int = 5) -> Iterator[Row]:
             yield {"bench": "cocs-settings", key: value, "seeds": seeds, "successes": wins}
 
 
-def rbcs_fashion(seeds: int = 2) -> Iterator[Row]:
-    """Accuracy against rounds and time for RBCS-F and its baselines; Dirichlet 1, 10, infinity."""
-    for gamma in ("1.0", "10.0", "inf"):
-        dealt = "training.partition=iid" if gamma == "inf" else f"training.gamma={gamma}"
-        curves: dict[str, object] = {}
-        for name, sets in (
-            ("rbcs-f V=1", ("policies.rbcs-f.V=1.0",)),
-            ("rbcs-f V=20", ("policies.rbcs-f.V=20.0",)),
-            ("rbcs-f V=50", ("policies.rbcs-f.V=50.0",)),
-            ("random", ()),
-            ("fedcs", ()),
-            ("fastest", ()),
-        ):
-            recipe = load_recipe("rbcs-f-fashion", (dealt, *sets))
-            policy = name.split()[0]
-            result = compare(recipe, [policy], seeds=seeds, jobs=2)
-            curves[name] = _curve(result, policy)
-        yield {"bench": "rbcs-f-fashion", "gamma": gamma, "seeds": seeds, "curves": curves}
+def kept(name: str, seeds: int, path: Path = RUNS) -> Iterator[Row]:
+    """Play what the file of runs lacks of a part, and show the part; no seeds: play nothing."""
+    jobs, _ = paper_runs.PARTS[name]
+    play_missing(path, jobs(), range(seeds))
+    yield from paper_rows.rows(name, path)
 
 
 def _to_target(
@@ -93,53 +85,33 @@ def _to_target(
     return list(first), seconds
 
 
-def _curve(result: Comparison, name: str) -> dict[str, object]:
-    """Return accuracy after some rounds and some seconds, means over seeds."""
-    runs = result.histories[name]
-    by_round = {
-        str(t): float(np.mean([run["accuracy"][t - 1] for run in runs]))
-        for t in (50, 100, 250, 500)
-    }
-    by_time = {}
-    for seconds in (250.0, 500.0, 1000.0, 2000.0):
-        values = []
-        for run in runs:
-            done = int(np.searchsorted(np.cumsum(run["seconds"]), seconds))
-            tested = run["accuracy"][:done][np.isfinite(run["accuracy"][:done])]
-            values.append(float(tested[-1]) if len(tested) else float("nan"))
-        by_time[f"{seconds:g} s"] = float(np.mean(values))
-    return {
-        "by_round": by_round,
-        "by_time": by_time,
-        "seconds_per_round": float(np.mean([run["seconds"].mean() for run in runs])),
-        "min_rate": float(np.mean([run.rates().min() for run in runs])),
-    }
-
-
-ROWS: dict[str, Callable[[int], Iterator[Row]]] = {
-    "cocs-mnist": cocs_mnist,
-    "cocs-settings": cocs_settings,
-    "gda-mnist": lambda seeds: goals.measured("table", seeds),
-    "gda-digits": gda_digits,
-    "rbcs-f-fashion": rbcs_fashion,
+ROWS: dict[str, tuple[Callable[[int], Iterator[Row]], int]] = {
+    "cocs-mnist": (cocs_mnist, 10),
+    "cocs-settings": (cocs_settings, 5),
+    "gda-mnist": (lambda seeds: goals.measured("table", seeds), 2),
+    "gda-digits": (gda_digits, 2),
 }
+"""What a row plays, and how many seeds the documents show; those of `paper_runs.PARTS` aside."""
 
 
 def rows() -> Iterator[Row]:
-    yield from cocs_mnist()
-    yield from cocs_settings()
-    yield from goals.measured("table", 2)
-    yield from gda_digits()
-    yield from rbcs_fashion()
+    for found, seeds in ROWS.values():
+        yield from found(seeds)
+    for name, (_, seeds) in paper_runs.PARTS.items():
+        yield from kept(name, seeds)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--row", choices=list(ROWS))
-    parser.add_argument("--seeds", type=int, default=2)
+    parser = argparse.ArgumentParser(prog="bench.papers", description=__doc__)
+    parser.add_argument("--row", choices=[*ROWS, *paper_runs.PARTS])
+    parser.add_argument("--seeds", type=int, help="0 plays nothing that a file keeps")
+    parser.add_argument("--runs", type=Path, default=RUNS)
     chosen = parser.parse_args()
-    found = ROWS[chosen.row](chosen.seeds) if chosen.row else rows()
-    show(found)
+    for name in [chosen.row] if chosen.row else [*ROWS, *paper_runs.PARTS]:
+        found, seeds = ROWS.get(name, (None, 0))
+        if found is None:
+            found, seeds = partial(kept, name, path=chosen.runs), paper_runs.PARTS[name][1]
+        show(found(seeds if chosen.seeds is None else chosen.seeds))
 
 
 if __name__ == "__main__":

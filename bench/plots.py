@@ -5,11 +5,13 @@ about four minutes on two cores. The numbers go to `figures.json` beside the pic
 
 python -m bench.plots                   # all
 python -m bench.plots --only rbcs-f     # or bp-ucb, cocs, quick-init, placement, rbcs-f-queues
+python -m bench.plots --only cocs-regret    # or another of KEPT: of runs that bench.papers keeps
 """
 
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,7 +66,7 @@ Numbers = dict[str, object]
 
 def cocs(runs: dict[int, dict[str, list[History]]]) -> tuple["Figure", Numbers]:
     """Cumulative successes of the policies of COCS, a panel per noise density."""
-    figure, panels = _figure(len(runs))
+    figure, panels = blank(len(runs))
     numbers: Numbers = {}
     for axes, (noise, by_name) in zip(panels, runs.items(), strict=True):
         curves = {
@@ -93,7 +95,7 @@ def cocs(runs: dict[int, dict[str, list[History]]]) -> tuple["Figure", Numbers]:
 
 def quick_init(runs: dict[str, list[Slots]]) -> tuple["Figure", Numbers]:
     """Slots that replay a set, and what the sets are worth."""
-    figure, (left, right) = _figure(2)
+    figure, (left, right) = blank(2)
     numbers: Numbers = {}
     for name, several in runs.items():
         colour, line = STYLES[name]
@@ -122,7 +124,7 @@ def quick_init(runs: dict[str, list[Slots]]) -> tuple["Figure", Numbers]:
 
 def placed(free: dict[str, list[Rents]], bound: dict[str, list[Rents]]) -> tuple["Figure", Numbers]:
     """Rounds at each edge, and what a budget pays for."""
-    figure, (left, right) = _figure(2)
+    figure, (left, right) = blank(2)
     numbers: Numbers = {}
     wide = 0.8 / 2
     for place, name in enumerate(PLACED[:2]):
@@ -153,7 +155,7 @@ def rbcs(
     curve: dict[int, tuple[float, float]], others: dict[str, tuple[float, float]], beta: float
 ) -> tuple["Figure", Numbers]:
     """Seconds per round against the smallest selection rate, for growing V."""
-    figure, (axes,) = _figure(1)
+    figure, (axes,) = blank(1)
     seconds, rate = np.array(list(curve.values())).T
     axes.plot(seconds, rate, "o-", color=BLUE, label="rbcs-f, V as written")
     for v, point in curve.items():
@@ -175,7 +177,7 @@ def rbcs(
 
 def beliefs(runs: Sequence[Saturation]) -> tuple["Figure", Numbers]:
     """Beliefs of both kinds against opinions, and how the literal ones saturate."""
-    figure, (left, right) = _figure(2)
+    figure, (left, right) = blank(2)
     first = runs[0]
     left.plot(first.opinion, first.ours, "o", color=BLUE, label="bp-ucb")
     left.plot(first.opinion, first.literal[-1], "x", color=RED, label="literal")
@@ -202,25 +204,29 @@ def beliefs(runs: Sequence[Saturation]) -> tuple["Figure", Numbers]:
 
 
 def rbcs_queues(
-    runs: dict[int, tuple[FloatArray, FloatArray]], beta: float
+    runs: dict[int, tuple[FloatArray, FloatArray]], pulls: dict[str, FloatArray], beta: float
 ) -> tuple["Figure", Numbers]:
-    """Mean queue over the rounds, and how often each client took part, for several V."""
-    figure, (left, right) = _figure(2)
+    """Mean queue over the rounds, and how often each client took part (RBCS-F, Fig. 2 and 4)."""
+    figure, (left, right) = blank(2)
     numbers: Numbers = {}
     for (v, (queue, share)), colour in zip(runs.items(), (GREY, BLUE, ORANGE, RED), strict=False):
         at = np.append(np.arange(0, len(queue) - 1, EVERY), len(queue) - 1)
         left.plot(at + 1, queue[at], color=colour, label=f"V = {v}")
-        right.plot(np.arange(1, len(share) + 1), share, ".", color=colour, label=f"V = {v}")
+        right.plot(np.arange(1, len(share) + 1), np.sort(share), ".-", color=colour, lw=0.8)
         by_class = share.reshape(4, -1).mean(axis=1).round(3)
         numbers[f"V={v}"] = {
             "queue_last": round(float(queue[-1]), 2),
             "share_by_class": by_class.tolist(),
         }
+    for (name, share), colour in zip(pulls.items(), (GREEN, PURPLE), strict=False):
+        right.plot(np.arange(1, len(share) + 1), np.sort(share), "--", color=colour, label=name)
+        numbers[name] = {"share_by_class": share.reshape(4, -1).mean(axis=1).round(3).tolist()}
     right.axhline(beta, color=GREY, linestyle=":")
+    right.legend(loc="upper left")
     left.set_xlabel("round")
     left.set_ylabel("mean queue, rounds owed")
     left.legend(loc="upper left")
-    right.set_xlabel("client; each ten are a class, the fastest first")
+    right.set_xlabel("client, the least chosen first")
     right.set_ylabel("share of the rounds")
     return figure, numbers
 
@@ -237,13 +243,17 @@ def write(name: str, draw: Callable[[], tuple["Figure", Numbers]], folder: Path)
     path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _figure(panels: int) -> tuple["Figure", Sequence["Axes"]]:
+def blank(panels: int, *, rows: int = 1) -> tuple["Figure", Sequence["Axes"]]:
+    """Return an empty picture of so many panels."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.6 * max(panels, 1.4), 3.6), layout="constrained")
+    columns = panels // rows
+    # Three and more stay as wide as a page.
+    width = 4.6 * max(columns, 1.4) if columns < 3 else 12.0
+    figure = Figure(figsize=(width, 3.6 * rows), layout="constrained")
     FigureCanvasSVG(figure)
-    return figure, list(figure.subplots(1, panels, squeeze=False).ravel())
+    return figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
 
 
 def _point(seconds: float, rate: float) -> dict[str, float]:
@@ -280,9 +290,17 @@ def _rbcs(folder: Path) -> None:
 
 def _rbcs_queues(folder: Path) -> None:
     runs = {v: failures.queues(v) for v in failures.QUEUED}
-    write("rbcs-f-queues", lambda: rbcs_queues(runs, 0.15), folder)
+    write("rbcs-f-queues", lambda: rbcs_queues(runs, failures.pulls(), 0.15), folder)
 
 
+def _kept(name: str, folder: Path) -> None:
+    """Draw runs that `bench.papers` keeps."""
+    from .paper_figures import FIGURES
+
+    write(name, FIGURES[name], folder)
+
+
+KEPT = ("rbcs-f-fashion", "rbcs-f-fashion-cnn", "rbcs-f-uneven", "cocs-regret", "cocs-sweeps")
 PLOTS: dict[str, Callable[[Path], None]] = {
     "bp-ucb": _bp_ucb,
     "cocs": _cocs,
@@ -290,6 +308,7 @@ PLOTS: dict[str, Callable[[Path], None]] = {
     "placement": _placement,
     "rbcs-f": _rbcs,
     "rbcs-f-queues": _rbcs_queues,
+    **{name: partial(_kept, name) for name in KEPT},
 }
 
 

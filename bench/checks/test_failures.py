@@ -1,5 +1,6 @@
 """What the pictures of `docs/policies` claim, in small; and that they draw the same twice."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,9 @@ def test_pictures_and_numbers_are_the_same_every_time(tmp_path: Path) -> None:
         plots.write("cocs", lambda runs=runs: plots.cocs(runs), folder)  # type: ignore[misc]
         curve = {1: (10.0, 0.15), 100: (5.0, 0.0)}
         owed = {v: failures.queues(v, rounds=30) for v in (1, 50)}
-        plots.write("rbcs-f-queues", lambda owed=owed: plots.rbcs_queues(owed, 0.15), folder)  # type: ignore[misc]
+        even = failures.pulls(rounds=30)
+        drawn = partial(plots.rbcs_queues, owed, even, 0.15)
+        plots.write("rbcs-f-queues", drawn, folder)
         plots.write("rbcs-f", lambda curve=curve: plots.rbcs(curve, {}, 0.15), folder)  # type: ignore[misc]
         written.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert set(written[0]) == {
