@@ -1,12 +1,11 @@
-"""`adaptive`, ours: four experts forecast a pair's success, P2 is solved with their average.
+"""`adaptive`, ours: forecast who will be in time, and buy the most expected updates.
 
-Two regressions on what the deadline asks of the uplink (`experts`), with a long and a short
-memory; a logistic one on rate and compute; and the first, corrected by what each client made of
-its forecasts lately (`Reliability`). Weights fall by log-loss and never reach zero. There is no
-exploration bonus: contexts vary by themselves, and all fades. Page: docs/policies/adaptive.md.
+The forecasts are of `forecasts`; P2 is solved with them. A floor of exploration goes first: who
+has waited `probe_every` rounds is tried again, if a sure update of it would cost no more than
+what its edge pays for one on average. Page: docs/policies/adaptive.md.
 """
 
-from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,70 +14,31 @@ from fedagent_coordinator.solvers import Solver, assign
 from fedagent_coordinator.solvers import create as create_solver
 from fedagent_protocol.registry import require
 
-from .base import BoolArray, Feedback, FloatArray, IndexArray, RoundView, Selection
-from .experts import Belief, Prior, Rows, Slack, chance, definite, optional, start, updated
-from .selection import explained
+from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
+from .forecasts import Forecasts
+from .selection import explained, fill, spent_per_edge
 from .state import ArrayState, floats, grown, ints
 
-_LOW = 1e-3
-"""No forecast is surer than this: one surprise must not silence an expert."""
 _BLOCK = 1 << 15
-_LOGS = ("distance_km", "upload_bps", "download_bps")
-_PHYSICS = Prior(
-    mean=np.array([0.0, 1.0, 1.9, -1.0, 0.0]),
-    precision=np.array([0.04, 4.0, 1.0, 1.0, 1.0]),
-    keep=1.0,
-)
-_PLAIN = Prior(
-    mean=np.array([0.0, -1.0, -1.0, 0.0, 0.0]),
-    precision=np.array([0.11, 0.25, 0.25, 0.25, 0.25]),
-    keep=0.99,
-    logit=True,
-)
-_PER_PLAY = 0.8
-"""What is left of the memory of a client when it is played again: a handful of plays."""
-_PER_ROUND = 0.98
-"""What is left after a round without a play: no client is written off for good."""
-_LEAN = 1.0
-"""Weight of "as promised", in forecast successes."""
-
-
-class Reliability(ArrayState):
-    """Does a client keep what its circumstances promise: fading sums of forecasts and successes."""
-
-    wins = floats("played", least=0)
-    forecast = floats("played", least=0)
-
-    def factor(self, clients: IndexArray) -> FloatArray:
-        """Return float64[R], what to multiply the forecast of each named client by."""
-        if not len(self.wins):
-            return np.ones(len(clients))
-        known = clients < len(self.wins)
-        at = np.where(known, clients, 0)
-        factors = (self.wins + _LEAN) / (self.forecast + _LEAN)
-        return np.where(known, factors[at], 1.0)
-
-    def learn(
-        self, clients: IndexArray, forecast: FloatArray, success: BoolArray, total: int
-    ) -> None:
-        """Count one round of `total` known clients: int32[S] each once, float64[S], bool[S]."""
-        self.grow(played=total)
-        self.wins *= _PER_ROUND
-        self.forecast *= _PER_ROUND
-        self.wins[clients] = _PER_PLAY * self.wins[clients] + success
-        self.forecast[clients] = _PER_PLAY * self.forecast[clients] + forecast
+_EARLY = 3
+"""Rounds before its time in which a device is tried if its context is good."""
+_GOOD = 0.9
+_SURELY = 0.9
+"""From this chance on that a device never delivers it rests until it is tried again."""
+_KEEP = 0.95
 
 
 class AdaptivePolicy(ArrayState):
-    """Choose by averaged forecasts of success."""
+    """Choose by averaged forecasts of success, with a floor of exploration."""
 
     name = "adaptive"
-    parts = ("_slack", "_reliability")
-    _weights = floats(4, start=0.25)
-    _centre = floats(1 + len(_LOGS), start=np.nan, nan=True)
+    parts = ("_forecasts",)
+    prefixed = (("device_", "_devices"), ("pair_", "_pairs"))
     _played = ints("clients")
-    _theta = floats(3, 5)
-    _precision = floats(3, 5, 5)
+    _starts = ints("clients")
+    _allowance = floats("edges", least=0)
+    _bought = floats("edges", least=0)  # expected updates, fading
+    _paid = floats("edges", least=0)  # and what they cost, credits
 
     def __init__(
         self,
@@ -87,6 +47,8 @@ class AdaptivePolicy(ArrayState):
         patience: float = 0.02,
         idle_rounds: int = 10,
         share: float = 0.01,
+        probe_every: int = 25,
+        probe_share: float = 0.2,
         solver: str | Solver = "density",
     ) -> None:
         check = partial(require, self.name)
@@ -94,12 +56,12 @@ class AdaptivePolicy(ArrayState):
         check("patience", patience, 0 <= patience <= 1, "in [0, 1]")
         check("idle_rounds", idle_rounds, idle_rounds >= 1, ">= 1")
         check("share", share, 0 < share < 1, "in (0, 1)")
-        short = Prior(mean=_PHYSICS.mean, precision=_PHYSICS.precision, keep=1.0 - 1.0 / memory)
-        self._priors = (_PHYSICS, short, _PLAIN)
-        self._theta = np.array([start(prior).theta for prior in self._priors])
-        self._precision = np.array([start(prior).precision for prior in self._priors])
-        self._slack, self._reliability = Slack(), Reliability()
-        self._patience, self._idle_rounds, self._share = patience, idle_rounds, share
+        check("probe_every", probe_every, probe_every > _EARLY, f"> {_EARLY}")
+        check("probe_share", probe_share, 0 <= probe_share <= 1, "in [0, 1]")
+        self._forecasts = Forecasts(memory, share)
+        self._devices, self._pairs = self._forecasts.devices, self._forecasts.pairs
+        self._patience, self._idle_rounds = patience, idle_rounds
+        self._probe_every, self._probe_share = probe_every, probe_share
         self._solver = create_solver(solver) if isinstance(solver, str) else solver
 
     @property
@@ -108,101 +70,122 @@ class AdaptivePolicy(ArrayState):
         return frozenset()
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
-        """Solve P2 with the averaged forecasts; ties by waiting time, then by chance."""
-        scores = self._scores(view)
-        pairs = assign(view, scores * self._waiting(view), self._solver, rng)
-        names = ("w_long", "w_short", "w_plain", "w_deeds")
-        notes = dict(zip(names, self._weights.tolist(), strict=True))
-        return explained(view, pairs, scores, notes)
+        """Try who is due, then solve P2 with the forecasts; ties by waiting, then by chance."""
+        scores, promised = self._scores(view)
+        idle = self._idle(view)
+        due = self._due(view, idle, promised)
+        order = np.lexsort((-promised[due], -idle[view.pair_client[due]]))
+        allowed = grown(self._allowance, len(view.edge_budget))[: len(view.edge_budget)]
+        first = fill(_within(view, allowed), _payable(view, due[order], allowed))
+        free = view.client_available & ~self._resting(view, idle)
+        free[view.pair_client[first]] = False
+        spent = np.asarray(spent_per_edge(view, first), dtype=np.int64)
+        rest = assign(
+            view,
+            scores * self._waiting(idle)[view.pair_client],
+            self._solver,
+            rng,
+            wanted=free[view.pair_client],
+            budget=view.edge_budget - spent,
+        )
+        notes = {**self._forecasts.weights, "probes": float(len(first))}
+        return explained(view, np.concatenate((first, rest)), scores, notes)
 
     def learn(self, feedback: Feedback) -> None:
-        """Weigh the experts by what they had forecast, then teach them."""
+        """Teach the forecasts; remember who played, and what an update costs."""
         view, pairs = feedback.view, feedback.pairs
-        clients = view.pair_client[pairs]
-        self._settle_centre(view)
-        if len(pairs):
-            forecasts = self._forecasts(view, pairs)
-            self._weigh(forecasts, feedback.X)
-            self._reliability.learn(clients, forecasts[0], feedback.X, len(view.client_price))
-            physics, plain, left = self._design(view, pairs)
-            possible = ~self._slack.hopeless(left, view.deadline_s)
-            for i, prior in enumerate(self._priors):
-                x, success = physics[possible], feedback.X[possible]
-                if prior.logit:
-                    x, success = plain, feedback.X
-                belief = updated(prior, Belief(self._theta[i], self._precision[i]), x, success)
-                self._theta[i], self._precision[i] = belief.theta, belief.precision
-        self._slack.learn(feedback)
-        self.grow(clients=len(view.client_price))
+        edges, clients = len(view.edge_budget), view.pair_client[pairs]
+        self.grow(clients=len(view.client_price), edges=edges)
+        self._forget_restarted(view)
+        idle = self._idle(view)[clients]
+        chances = self._forecasts.learn(feedback)
+        self._keep_accounts(view, pairs, idle >= self._probe_every - _EARLY, chances)
         self._played[clients] = view.round
 
-    def problems(self) -> Iterator[str]:
-        """Refuse weights that are no shares, and beliefs that no Gaussian has."""
-        if not (self._weights > 0).all() or abs(float(self._weights.sum()) - 1) >= 1e-6:
-            yield "has weights that are no shares"
-        for i, precision in enumerate(self._precision):
-            if not definite(precision):
-                yield f"precision {i} is none"
-        if len(self._reliability.wins) > len(self._played):
-            yield "has outcomes of clients that it does not know"
+    def _keep_accounts(
+        self, view: RoundView, pairs: IntArray, probed: BoolArray, chances: FloatArray
+    ) -> None:
+        """Count what trying devices has cost each edge, and what it pays for an update."""
+        price, edge = view.pair_price[pairs] / 1e6, view.pair_edge[pairs]
+        known, total, usual = len(view.edge_budget), len(self._allowance), ~probed
+        budget = view.edge_budget / 1e6
+        left = self._allowance - np.bincount(edge[probed], price[probed], total)
+        left[:known] = np.minimum(left[:known] + self._probe_share * budget, budget)
+        self._allowance = np.maximum(left, 0.0)
+        bought = np.bincount(edge[usual], chances[usual], total)
+        self._bought = _KEEP * self._bought + bought
+        self._paid = _KEEP * self._paid + np.bincount(edge[usual], price[usual], total)
 
-    def _scores(self, view: RoundView) -> FloatArray:
+    def _scores(self, view: RoundView) -> tuple[FloatArray, FloatArray]:
         """Block by block, so that the temporaries of a million pairs stay in the cache."""
         scores = np.empty(len(view.pair_client))
+        promised = np.empty(len(scores))
         for begin in range(0, len(scores), _BLOCK):
             rows = slice(begin, begin + _BLOCK)
-            scores[rows] = self._weights @ self._forecasts(view, rows)
-        return scores
+            scores[rows], promised[rows] = self._forecasts.chance(view, rows)
+        restarted = self._restarted(view)
+        if restarted.any():
+            anew = restarted[view.pair_client]
+            scores[anew] = np.maximum(scores[anew], promised[anew])
+        return scores, promised
 
-    def _forecasts(self, view: RoundView, rows: Rows) -> FloatArray:
-        physics, plain, left = self._design(view, rows)
-        hopeless = self._slack.hopeless(left, view.deadline_s)
-        forecasts = np.empty((len(self._weights), len(left)))
-        for i, prior in enumerate(self._priors):
-            forecasts[i] = chance(prior, self._theta[i], plain if prior.logit else physics)
-            if not prior.logit:
-                forecasts[i][hopeless] = _LOW
-        forecasts[-1] = forecasts[0] * self._reliability.factor(view.pair_client[rows])
-        return np.clip(forecasts, _LOW, 1 - _LOW, out=forecasts)
+    def _idle(self, view: RoundView) -> IntArray:
+        """Return int64[N], rounds since each client was last ordered; as if due if restarted."""
+        played = grown(self._played, len(view.client_price))
+        # Nobody knows a new device: it is due in half the time.
+        idle = np.where(played > 0, view.round - played, 2 * view.round)
+        return np.where(self._restarted(view), np.maximum(idle, self._probe_every), idle)
 
-    def _design(self, view: RoundView, rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return float64[R, 5] for the physics and the plain experts, and the seconds left.
+    def _restarted(self, view: RoundView) -> BoolArray:
+        """Return bool[N], clients that have started anew since they were last ordered."""
+        if view.client_starts is None:
+            return np.zeros(len(view.client_price), dtype=np.bool_)
+        known = grown(self._starts, len(view.client_price))
+        return (view.client_starts > known) & (known > 0)
 
-        A feature that is not reported stays at its centre, where it moves nothing.
-        """
-        left, demand = self._slack.required(view, rows)
-        centre = np.where(np.isfinite(self._centre), self._centre, 0.0)
-        physics = np.zeros((len(left), 5))
-        physics[:, 0] = 1.0
-        physics[:, 1] = np.clip(demand - centre[0], -8.0, 12.0)
-        for k, name in enumerate(_LOGS, start=1):
-            column = optional(view, name, rows)
-            if column is not None:
-                logs = np.log(np.maximum(column, 1e-9)) - centre[k]
-                physics[:, 1 + k] = np.clip(logs, -8.0, 8.0)
-        rate = physics[:, 4] / 3.0
-        speed = optional(view, "compute", rows)
-        pace = np.zeros(len(left)) if speed is None else np.clip((speed - 2.0) / 2.0, -2.0, 4.0)
-        plain = np.stack((np.ones(len(left)), rate, pace, rate * rate, rate * pace), axis=1)
-        return physics, plain, left
-
-    def _settle_centre(self, view: RoundView) -> None:
-        if len(view.pair_client) == 0:
+    def _forget_restarted(self, view: RoundView) -> None:
+        if view.client_starts is None:
             return
-        if not np.isfinite(self._centre[0]) and np.isfinite(view.deadline_s):
-            self._centre[0] = float(np.median(self._slack.required(view)[1]))
-        for k, name in enumerate(_LOGS, start=1):
-            column = None if np.isfinite(self._centre[k]) else optional(view, name)
-            if column is not None:
-                self._centre[k] = float(np.median(np.log(np.maximum(column, 1e-9))))
+        anew = np.flatnonzero(self._restarted(view))
+        if len(anew):
+            self._forecasts.forget(anew, view.round)
+            self._played[anew] = np.minimum(self._played[anew], view.round - self._probe_every)
+            self._played = np.maximum(self._played, 0)
+        self._starts = np.maximum(view.client_starts, self._starts)
 
-    def _weigh(self, forecasts: FloatArray, success: BoolArray) -> None:
-        gain = np.where(success, np.log(forecasts), np.log1p(-forecasts)).sum(axis=1)
-        weights = self._weights * np.exp(gain - gain.max())
-        weights /= weights.sum()
-        self._weights = (1 - self._share) * weights + self._share / len(weights)
+    def _due(self, view: RoundView, idle: IntArray, promised: FloatArray) -> IntArray:
+        """Return int64[D], pairs of clients that have waited long enough to be tried."""
+        soon = (idle >= self._probe_every - _EARLY) & view.client_available
+        if not soon.any():
+            return np.empty(0, dtype=np.int64)
+        pairs = np.flatnonzero(soon[view.pair_client])
+        waited = idle[view.pair_client[pairs]] >= self._probe_every
+        pairs = pairs[waited | (promised[pairs] >= _GOOD)]
+        edges = len(view.edge_budget)
+        bought, paid = grown(self._bought, edges)[:edges], grown(self._paid, edges)[:edges]
+        rate = bought / np.maximum(paid, 1e-9)
+        dear = view.pair_price[pairs] / 1e6 * rate[view.pair_edge[pairs]] > 1.0 + 1e-9
+        return pairs[~dear]
 
-    def _waiting(self, view: RoundView) -> FloatArray:
-        last = grown(self._played, len(view.client_price)).astype(np.float64)
-        idle = np.minimum(view.round - last, self._idle_rounds) / self._idle_rounds
-        return np.asarray((1.0 + self._patience * idle)[view.pair_client], dtype=np.float64)
+    def _resting(self, view: RoundView, idle: IntArray) -> BoolArray:
+        """Return bool[N], clients that surely never deliver, and are not due."""
+        waiting = (idle < self._probe_every - _EARLY) & (grown(self._played, len(idle)) > 0)
+        clients = np.flatnonzero(waiting & view.client_available)
+        resting = np.zeros(len(idle), dtype=np.bool_)
+        resting[clients] = self._forecasts.never(clients, view.round) > _SURELY
+        return resting
+
+    def _waiting(self, idle: IntArray) -> FloatArray:
+        return 1.0 + self._patience * np.minimum(idle, self._idle_rounds) / self._idle_rounds
+
+
+def _payable(view: RoundView, pairs: IntArray, allowed: FloatArray) -> IntArray:
+    """Leave out pairs that no allowance pays, so that few are walked."""
+    payable = view.pair_price[pairs] / 1e6 <= allowed[view.pair_edge[pairs]]
+    return pairs[payable][: 64 * (1 + len(allowed))]
+
+
+def _within(view: RoundView, allowed: FloatArray) -> RoundView:
+    """Return the view with budgets of what may be spent on trying devices."""
+    budget = np.minimum(view.edge_budget, (allowed * 1e6).astype(np.int64))
+    return replace(view, edge_budget=budget)

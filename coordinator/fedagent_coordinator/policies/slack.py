@@ -1,14 +1,11 @@
-"""What the experts of `adaptive` know: what an uplink must do, and the odds that it does.
+"""What a deadline asks of the uplink, by the times of a round's other stages.
 
 ``tau = bits / download + work / compute + wait + bits / upload``, with bits, work and wait
 learnt from updates that arrived, the work client by client, so that who overstates its compute
-is soon known. The chance of an update in time is ``exp(-exp(x theta))``, exact for a link with
-Rayleigh fading, or ``1 / (1 + exp(x theta))`` (logit). Beliefs about theta are a Gaussian that
-outcomes sharpen by Newton's method, and that fades towards the prior.
+is soon known.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,8 +21,6 @@ _MIN_RATE, _MIN_PACE = 1.0, 1e-6
 """Reports below are taken as this: a device that reports nonsense must not turn signs."""
 _FLOOR = 0.02
 """Share of the deadline below which nothing is left for the upload."""
-_CLIP = (-12.0, 5.0)
-_STEPS = 3
 
 
 class Slack(ArrayState):
@@ -139,70 +134,3 @@ def optional(view: RoundView, name: str, rows: Rows = EVERY) -> FloatArray | Non
         return None
     column[bad] = np.median(column[~bad])
     return column
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prior:
-    """What is believed before anything is seen; `keep` of the evidence is left after a round."""
-
-    mean: FloatArray
-    precision: FloatArray
-    keep: float
-    logit: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Belief:
-    """A Gaussian over theta: float64[D] and its precision, float64[D, D]."""
-
-    theta: FloatArray
-    precision: FloatArray
-
-
-def start(prior: Prior) -> Belief:
-    """Return the belief before anything is seen."""
-    return Belief(prior.mean.copy(), np.diag(prior.precision))
-
-
-def chance(prior: Prior, theta: FloatArray, x: FloatArray) -> FloatArray:
-    """Return the probability of success of every row, float64[P]."""
-    eta = np.clip(x @ theta, *_CLIP)
-    np.exp(eta, out=eta)
-    return 1.0 / (1.0 + eta) if prior.logit else np.exp(-eta, out=eta)
-
-
-def updated(prior: Prior, belief: Belief, x: FloatArray, success: BoolArray) -> Belief:
-    """Return the belief after one round's outcomes, x float64[S, D] and success bool[S]."""
-    if not len(x):
-        return belief
-    k = prior.keep
-    precision = k * belief.precision + (1 - k) * np.diag(prior.precision)
-    pull = k * belief.precision @ belief.theta + (1 - k) * prior.precision * prior.mean
-    centre = np.linalg.solve(precision, pull)
-    theta = centre
-    for _ in range(_STEPS):
-        slope, weight = _derivatives(np.clip(x @ theta, *_CLIP), success, logit=prior.logit)
-        hessian = precision + (x * weight[:, None]).T @ x
-        theta = theta + np.linalg.solve(hessian, x.T @ slope - precision @ (theta - centre))
-    return Belief(np.asarray(theta, dtype=np.float64), hessian)
-
-
-def definite(precision: FloatArray) -> bool:
-    """Return whether a matrix, float64[D, D], is some Gaussian's precision."""
-    try:
-        np.linalg.cholesky(precision)
-    except np.linalg.LinAlgError:
-        return False
-    return True
-
-
-def _derivatives(
-    eta: FloatArray, success: BoolArray, *, logit: bool
-) -> tuple[FloatArray, FloatArray]:
-    """Return the slope of the log-likelihood in eta and its Fisher weight, float64[S] each."""
-    rate = np.exp(eta)
-    if logit:
-        fails = rate / (1.0 + rate)
-        return (~success) - fails, np.maximum(fails * (1.0 - fails), 1e-6)
-    hazard = rate * np.exp(-rate) / -np.expm1(-rate)
-    return np.where(success, -rate, hazard), np.maximum(rate * hazard, 1e-6)

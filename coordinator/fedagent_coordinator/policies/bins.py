@@ -1,0 +1,140 @@
+"""Success by the context alone: a smooth step function of every reported feature.
+
+An additive logistic regression on bins of each feature (a generalised additive model): it knows
+no physics, so that it finds what physics does not say, such as "only middling compute". Bins
+are quantiles of what was reported lately; neighbouring bins are alike a priori.
+"""
+
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from .base import BoolArray, FloatArray, IntArray, RoundView
+from .regression import Belief, Prior, chance, definite, updated
+from .state import ArrayState, floats, ints
+
+_FEATURES = 8
+_BINS = 8
+_WIDTH = _BINS + 1  # the last is for values that are missing
+_SIZE = 1 + _FEATURES * _WIDTH
+_SAMPLE = 256
+_PER_ROUND = 16
+_MOST = 4096
+"""Outcomes of a round that are learnt from; more say nothing new of so few coefficients."""
+
+
+def _smooth() -> FloatArray:
+    """Return float64[D, D]: bins near 0, and nearer to their neighbours."""
+    one = np.eye(_WIDTH) * 0.3
+    for b in range(_BINS - 1):
+        one[b : b + 2, b : b + 2] += 2.0 * np.array([[1.0, -1.0], [-1.0, 1.0]])
+    precision = np.eye(_SIZE) * 0.2
+    for f in range(_FEATURES):
+        rows = slice(1 + f * _WIDTH, 1 + (f + 1) * _WIDTH)
+        precision[rows, rows] = one
+    return precision
+
+
+class BinnedContext(ArrayState):
+    """Chances of success by bins of features."""
+
+    features = ints("columns")  # checksum of the name of each column that is used
+    sample = floats("columns", _SAMPLE, start=np.nan, nan=True)
+    next_row = ints(1)
+    bin_theta = floats(_SIZE)
+    bin_precision = floats(_SIZE, _SIZE, start=lambda _self: _smooth())
+
+    def __init__(self, keep: float) -> None:
+        mean = np.zeros(_SIZE)
+        mean[0] = -1.0
+        self._prior = Prior(mean=mean, precision=_smooth(), keep=keep, logit=True)
+        self.bin_theta = mean.copy()
+        self._edges: FloatArray | None = None
+
+    def chance(self, columns: IntArray) -> FloatArray:
+        """Return float64[R] for the rows of `columns`, as `indices` gives them."""
+        eta = np.full(len(columns), self.bin_theta[0])
+        for f in range(columns.shape[1]):
+            eta += self.bin_theta[columns[:, f]]
+        return chance(self._prior, eta)
+
+    def indices(self, view: RoundView, rows: IntArray | slice, demand: FloatArray) -> IntArray:
+        """Return int64[R, columns], the coefficient of each pair's bin in every column."""
+        if self._edges is None:
+            self._edges = self._quantiles()
+        columns = np.empty((len(demand), len(self.features)), dtype=np.int64)
+        names = {_sum(name): k for k, name in enumerate(view.feature_names)}
+        for f, code in enumerate(self.features.tolist()):
+            if f == 0:
+                values = demand
+            elif code in names:
+                values = view.pair_features[rows, names[code]].astype(np.float64)
+            else:
+                values = np.full(len(demand), np.nan)
+            bins = np.searchsorted(self._edges[f], values)
+            bins[~np.isfinite(values)] = _BINS
+            columns[:, f] = 1 + f * _WIDTH + bins
+        return columns
+
+    def learn(self, columns: IntArray, success: BoolArray, weight: FloatArray) -> None:
+        """Take in outcomes of rows as `indices` gives them."""
+        some = slice(None, None, 1 + (len(columns) - 1) // _MOST)
+        columns, success, weight = columns[some], success[some], weight[some]
+        x = np.zeros((len(columns), _SIZE))
+        x[:, 0] = 1.0
+        np.put_along_axis(x, columns, 1.0, axis=1)
+        belief = Belief(self.bin_theta, self.bin_precision)
+        belief = updated(self._prior, belief, x, success, weight)
+        self.bin_theta, self.bin_precision = belief.theta, belief.precision
+
+    def observe(self, view: RoundView, some: slice, demand: FloatArray) -> None:
+        """Learn what is reported, from some pairs of a view and their demands."""
+        known = set(self.features.tolist())
+        new = [_sum(name) for name in view.feature_names if _sum(name) not in known]
+        if not len(self.features):
+            new.insert(0, 0)
+        new = new[: _FEATURES - len(self.features)]
+        old = len(self.features)
+        self.grow(columns=old + len(new))
+        self.features[old:] = new
+        names = {_sum(name): k for k, name in enumerate(view.feature_names)}
+        begun = bool(np.isfinite(self.sample[0]).all()) if len(self.sample) else False
+        count = _PER_ROUND // 4 if begun else _PER_ROUND
+        at = (int(self.next_row[0]) + np.arange(count)) % _SAMPLE
+        for f, code in enumerate(self.features.tolist()):
+            column = demand if f == 0 else None
+            if f and code in names:
+                column = view.pair_features[some, names[code]].astype(np.float64)
+            if column is None:
+                continue
+            column = np.sort(column[np.isfinite(column)])
+            if len(column):
+                take = ((np.arange(count) + 0.5) / count * len(column)).astype(np.int64)
+                self.sample[f, at] = column[take]
+        self.next_row = np.array([(at[-1] + 1) % _SAMPLE], dtype=np.int64)
+        self._edges = None
+
+    def restored(self) -> None:
+        """Take the bins anew."""
+        self._edges = None
+
+    def problems(self) -> Iterator[str]:
+        """Refuse beliefs that no Gaussian has."""
+        if not definite(self.bin_precision):
+            yield "bin_precision is none"
+        if len(self.features) > _FEATURES:
+            yield f"has more than {_FEATURES} columns"
+
+    def _quantiles(self) -> FloatArray:
+        """Return float64[columns, bins - 1], the edges; infinite where nothing was reported."""
+        edges = np.full((len(self.features), _BINS - 1), np.inf)
+        for f, sample in enumerate(self.sample):
+            values = sample[np.isfinite(sample)]
+            if len(values):
+                edges[f] = np.quantile(values, np.arange(1, _BINS) / _BINS)
+        return edges
+
+
+def _sum(name: str) -> int:
+    return zlib.crc32(name.encode())

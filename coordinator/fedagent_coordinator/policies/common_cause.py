@@ -1,0 +1,112 @@
+"""Failures that devices share: a bad round (a cold start, a storm), or a bad edge.
+
+In a round everybody's chance is multiplied by a level, and at each edge by another; what the
+levels were is inferred from the outcomes of all orders at once, so that a device is not charged
+for what befell everybody. A cause that lasts is no excuse: the more bad rounds there were
+lately, the more of a failure is charged to the devices again.
+"""
+
+import numpy as np
+
+from .base import BoolArray, FloatArray, IndexArray, IntArray
+from .state import ArrayState, floats
+
+_LEVELS = np.array([1.0, 0.3, 0.02])
+_GUESS = np.array([0.97, 0.015, 0.015])
+_STRENGTH = 20.0
+"""Rounds that the first guess counts for."""
+_KEEP = 0.98
+_RECENT = 0.9
+_EDGES_BLAME = 0.3
+"""Share of an edge's lasting badness that is charged to its devices all the same."""
+
+
+class CommonCauses(ArrayState):
+    """How frequent bad rounds and bad edges are."""
+
+    rounds = floats(len(_LEVELS), start=_GUESS * _STRENGTH, least=0)
+    edges = floats("edges", len(_LEVELS), start=_GUESS * _STRENGTH, least=0)
+    bad_rounds = floats(1, least=0)
+    bad_edges = floats("edges", least=0)
+
+    def factor(self, edge: IndexArray, total: int) -> FloatArray:
+        """Return float64[R], what to multiply the chances of pairs at these edges by."""
+        counts = self.edges
+        shares = np.full((total, len(_LEVELS)), _GUESS)
+        shares[: len(counts)] = (counts / counts.sum(axis=1, keepdims=True))[:total]
+        usual = self.rounds / self.rounds.sum() @ _LEVELS
+        return np.asarray((shares @ _LEVELS)[edge] * usual, dtype=np.float64)
+
+    def learn(
+        self,
+        edge: IndexArray,
+        chance: FloatArray,
+        success: BoolArray,
+        silent: BoolArray,
+        total: int,
+    ) -> FloatArray:
+        """Return float64[S], what was left of each order's chance of success, and learn.
+
+        Args:
+            edge: int32[S].
+            chance: float64[S], forecasts of success in a good round at a good edge.
+            success: bool[S].
+            silent: bool[S], the edge failed or did not report.
+            total: Edges that are known.
+        """
+        self.grow(edges=total)
+        if not len(edge):
+            return np.ones(0)
+        at, local = np.unique(edge.astype(np.int64), return_inverse=True)
+        joint = self._joint(at, local, chance, success, silent)
+        # One edge, or one order: nothing tells its cause from the round's, or the device's.
+        by_round = joint.sum(axis=(1, 2)) / joint.sum()
+        levels_round, levels_edge = _LEVELS[:, None], _LEVELS[None, :]
+        by_edge = joint.sum(axis=0)
+        by_edge = by_edge / by_edge.sum(axis=1, keepdims=True)
+        each = joint / joint.sum(axis=(0, 2), keepdims=True)
+        quality = (each * (levels_round * levels_edge)[:, None, :]).sum(axis=(0, 2))
+        excused = np.maximum(quality, self.bad_rounds[0])
+        excused = np.maximum(excused, _EDGES_BLAME * self.bad_edges[at])
+        self._count(at, by_round, by_edge)
+        lonely = len(edge) == 1
+        left = np.ones(len(edge)) if lonely else excused[local]
+        return np.where(silent, 0.0, left)
+
+    def _joint(
+        self,
+        at: IntArray,
+        local: IntArray,
+        chance: FloatArray,
+        success: BoolArray,
+        silent: BoolArray,
+    ) -> FloatArray:
+        """Return float64[round levels, edges, edge levels], joint for one edge at a time."""
+        size = len(_LEVELS)
+        left = (_LEVELS[:, None] * _LEVELS[None, :]).reshape(-1, 1) * chance
+        fit = np.where(success, np.log(left), np.log1p(-np.minimum(left, 1 - 1e-9)))
+        fit[:, silent] = 0.0
+        logs = np.stack([np.bincount(local, row, len(at)) for row in fit])
+        logs = logs.reshape(size, size, len(at)).transpose(0, 2, 1)
+        shares = self.edges[at] / self.edges[at].sum(axis=1, keepdims=True)
+        alone = len(at) == 1
+        shares = np.where(alone, np.eye(1, size), shares)
+        logs = logs + np.log(np.maximum(shares, 1e-12))
+        quiet = np.bincount(local, silent, len(at)) > 0
+        logs[:, quiet, :-1] = -1e9
+        top = logs.max(axis=2, keepdims=True)
+        each = np.exp(logs - top)
+        by_round = np.log(self.rounds / self.rounds.sum())
+        by_round = by_round + (top[:, :, 0] + np.log(each.sum(axis=2))).sum(axis=1)
+        weight = np.exp(by_round - by_round.max())
+        within = each / each.sum(axis=2, keepdims=True)
+        return np.asarray(weight[:, None, None] / weight.sum() * within, dtype=np.float64)
+
+    def _count(self, at: IntArray, by_round: FloatArray, by_edge: FloatArray) -> None:
+        first = _GUESS * _STRENGTH
+        self.rounds = first + _KEEP * (self.rounds - first) + by_round
+        self.bad_rounds = _RECENT * self.bad_rounds + (1 - _RECENT) * (1 - by_round[0])
+        if len(at) > 1:
+            self.edges[at] = first + _KEEP * (self.edges[at] - first) + by_edge
+            moved = (1 - _RECENT) * (1 - by_edge[:, 0])
+            self.bad_edges[at] = _RECENT * self.bad_edges[at] + moved

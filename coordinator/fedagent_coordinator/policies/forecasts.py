@@ -1,0 +1,140 @@
+"""The forecast of `adaptive`: what the context promises, and what each device made of it.
+
+The experts of the context (`context_experts`) are corrected by filters over kinds of devices and
+of pairs (`kinds`), of which some start from the base rate and heed no context at all. All are
+averaged by their log-loss. Failures that many share are charged to the round or the edge
+(`common_cause`).
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from .base import BoolArray, Ending, Feedback, FloatArray, IntArray, RoundView
+from .common_cause import CommonCauses
+from .context_experts import CONTEXT, LOW, ContextExperts, is_shares, mixed
+from .kinds import KINDS, KindFilters, outlook
+from .slack import Rows
+from .state import ArrayState, floats
+
+_SLOW, _FAST = 0.003, 0.05
+"""Chances per round that a device turns into another one."""
+_DEVICE = {"device": _SLOW, "device_fast": _FAST, "deeds": _SLOW, "deeds_fast": _FAST}
+_PAIR = {"pair": _SLOW, "pair_fast": _FAST}
+"""The filters over devices and over pairs, and how fast each lets them change."""
+EXPERTS = ("context", *_DEVICE, *_PAIR)
+_BASE_KEEP = 0.98
+_MAX_EDGES = 1 << 16
+_NOT_THE_LINK = (Ending.DECLINED, Ending.REJECTED, Ending.GONE)
+"""Ends that say nothing of what the context promises."""
+
+
+class Forecasts(ArrayState):
+    """Chances of success, and all that is learnt for them."""
+
+    parts = ("_context", "_causes")
+    _weights = floats(len(EXPERTS), start=1.0 / len(EXPERTS))
+    _base = floats(2, start=np.array([1.2, 0.8]), least=0)  # fading successes and failures
+
+    def __init__(self, memory: float, share: float) -> None:
+        self._share = share
+        self._context, self._causes = ContextExperts(memory, share), CommonCauses()
+        self.devices = KindFilters(tuple(_DEVICE.values()))
+        self.pairs = KindFilters(tuple(_PAIR.values()))
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of every expert."""
+        values = (*self._context.mixture.tolist(), *self._weights.tolist())
+        return {f"w_{n}": v for n, v in zip((*CONTEXT, *EXPERTS), values, strict=True)}
+
+    def chance(self, view: RoundView, rows: Rows) -> tuple[FloatArray, FloatArray]:
+        """Return the forecasts of some pairs, and what the context alone promises: float64[R]."""
+        promised = self._context.mixture @ self._context.forecasts(self._context.read(view, rows))
+        chances: FloatArray = self._weights @ self._corrected(view, rows, promised)
+        shared = self._causes.factor(view.pair_edge[rows], len(view.edge_budget))
+        return np.asarray(chances * shared, dtype=np.float64), promised
+
+    def never(self, clients: IntArray, round_: int) -> FloatArray:
+        """Return float64[R], the chance that each client never delivers."""
+        weight = dict(zip(EXPERTS, self._weights.tolist(), strict=True))
+        slow = (weight["device"] + weight["deeds"] + weight["pair"]) / (1.0 - weight["context"])
+        by = self.devices.never(clients, round_)
+        return np.asarray(slow * by[0] + (1.0 - slow) * by[1], dtype=np.float64)
+
+    def forget(self, clients: IntArray, round_: int) -> None:
+        """Take these clients as new ones."""
+        self.devices.forget(clients, round_)
+        its = np.isin(self.pairs.keys // _MAX_EDGES, clients)
+        self.pairs.forget(self.pairs.keys[its], round_)
+
+    def learn(self, feedback: Feedback) -> FloatArray:
+        """Weigh the experts by what they had forecast, then teach them.
+
+        Returns:
+            float64[S], the forecasts as they would have been without common causes.
+        """
+        view, pairs, success = feedback.view, feedback.pairs, feedback.X
+        self._context.settle_centre(view)
+        context = self._context.read(view, pairs)
+        promised = self._context.forecasts(context)
+        forecasts = self._corrected(view, pairs, self._context.mixture @ promised)
+        chances = self._weights @ forecasts
+        edge, silent = view.pair_edge[pairs], feedback.endings == Ending.EDGE
+        quality = self._causes.learn(edge, chances, success, silent, len(view.edge_budget))
+        if len(pairs):
+            # How much of a failure was the pair's own, not the common cause's.
+            own = np.where(success, 1.0, quality * (1 - chances) / (1 - quality * chances))
+            never = self._learn_kinds(
+                view, pairs, self._context.mixture @ promised, success, quality
+            )
+            of_link = own * (1.0 - never) * ~np.isin(feedback.endings, _NOT_THE_LINK)
+            self._context.learn(context, promised, success, of_link)
+            self._weights = mixed(self._weights, forecasts, success, own, self._share)
+            self._base = _BASE_KEEP * self._base + [own @ success, own @ ~success]
+            self._base = np.maximum(self._base, LOW)
+        self._context.observe(feedback)
+        return chances
+
+    def problems(self) -> Iterator[str]:
+        """Refuse weights that are no shares."""
+        if not is_shares(self._weights):
+            yield "has weights that are no shares"
+
+    def _corrected(self, view: RoundView, rows: Rows, promised: FloatArray) -> FloatArray:
+        """Return float64[7, R], the forecasts of all experts, given what the context promises."""
+        client, pair = _keys(view, rows)
+        context, base = _outlooks(promised, self._base)
+        forecasts = np.empty((len(EXPERTS), len(promised)))
+        forecasts[0] = promised
+        by_device = (context, context, base, base)
+        forecasts[1:-2] = self.devices.chance(client, by_device, view.round)
+        forecasts[-2:] = self.pairs.chance(pair, (context, base), view.round)
+        return np.clip(forecasts, LOW, 1 - LOW, out=forecasts)
+
+    def _learn_kinds(
+        self,
+        view: RoundView,
+        pairs: IntArray,
+        promised: FloatArray,
+        success: BoolArray,
+        quality: FloatArray,
+    ) -> FloatArray:
+        """Return float64[S], the chance that each device never delivers, by the slow memory."""
+        client, pair = _keys(view, pairs)
+        context, base = _outlooks(promised, self._base)
+        by_device = (context, context, base, base)
+        self.devices.learn(client, by_device, success, quality, view.round)
+        self.pairs.learn(pair, (context, base), success, quality, view.round)
+        return np.asarray(self.devices.never(client, view.round)[0], dtype=np.float64)
+
+
+def _outlooks(promised: FloatArray, base: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return what kinds make of the context's promise, and of the base rate alone."""
+    usual = outlook(base[:1] / base.sum())
+    return outlook(promised), np.broadcast_to(usual, (len(promised), KINDS))
+
+
+def _keys(view: RoundView, rows: Rows) -> tuple[IntArray, IntArray]:
+    client = view.pair_client[rows].astype(np.int64)
+    return client, client * _MAX_EDGES + view.pair_edge[rows]

@@ -1,0 +1,151 @@
+"""What each device, or each pair, made of its forecasts: filters over a few kinds.
+
+A kind shifts the odds that the circumstances promise: from "never delivers" over "as promised"
+to "always". With a small chance per round a device turns into another one, drawn from the
+population, so that old evidence fades by itself (change detection). How frequent the kinds are
+is learnt from all devices, and is what is expected of one never seen (a pooled prior).
+
+Several filters, which differ in how fast devices change and in the forecasts that they correct,
+share their keys. Their axis comes first in what follows, F of them.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from .base import BoolArray, FloatArray, IntArray
+from .state import ArrayState, floats, ints
+
+_SHIFTS = np.array([-2.5, -1.2, 0.0, 1.2, 2.5])
+"""Differences in log odds."""
+_NEVER, _ALWAYS = 0.004, 0.998
+KINDS = len(_SHIFTS) + 2
+_POPULATION = np.array([0.04, 0.06, 0.14, 0.52, 0.14, 0.06, 0.04])
+_STRENGTH = 10.0
+"""Devices that the first guess of the population counts for."""
+_KNOWN = 5.0
+"""Plays after which a device counts fully in the population."""
+
+
+def outlook(forecast: FloatArray) -> FloatArray:
+    """Return float64[R, KINDS], the chance of success of each kind under these forecasts."""
+    odds = forecast / (1.0 - forecast)
+    shifted = odds[:, None] * np.exp(_SHIFTS)
+    chances = np.empty((len(forecast), KINDS))
+    chances[:, 0], chances[:, -1] = _NEVER, _ALWAYS
+    chances[:, 1:-1] = shifted / (1.0 + shifted)
+    return chances
+
+
+class KindFilters(ArrayState):
+    """Beliefs about keys (devices, or pairs), of which only those that have played are kept."""
+
+    keys = ints("known", ascending=True)
+    belief = floats("known", "filters", KINDS, least=0)
+    seen = ints("known")  # the round of the last play
+    plays = floats("known", least=0)
+    population = floats("filters", KINDS, start=_POPULATION * _STRENGTH, least=0)
+
+    def __init__(self, changes: Sequence[float]) -> None:
+        self.fix(filters=len(changes))
+        self._stay = 1.0 - np.asarray(changes, dtype=np.float64)
+
+    def row(self, keys: IntArray) -> tuple[IntArray, BoolArray]:
+        """Return where these keys are kept, int64[R], and which of them are, bool[R]."""
+        if not len(self.keys):
+            return np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys), dtype=np.bool_)
+        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return at, self.keys[at] == keys
+
+    def usual(self) -> FloatArray:
+        """Return float64[F, KINDS], shares of the kinds among all devices."""
+        shares = self.population / self.population.sum(axis=1, keepdims=True)
+        return np.asarray(shares, dtype=np.float64)
+
+    def now(self, rows: IntArray, round_: int) -> FloatArray:
+        """Return float64[R, F, KINDS], what is believed of kept rows in a round."""
+        gap = np.maximum(round_ - self.seen[rows], 0)
+        stay: FloatArray = (self._stay ** gap[:, None])[:, :, None]
+        return stay * self.belief[rows] + (1.0 - stay) * self.usual()
+
+    def chance(self, keys: IntArray, kinds: Sequence[FloatArray], round_: int) -> FloatArray:
+        """Return float64[F, R], the chance of each key, given the `outlook` of each filter."""
+        rows, known = self.row(keys)
+        usual = self.usual()
+        chances = np.stack([kind @ share for kind, share in zip(kinds, usual, strict=True)])
+        if known.any():
+            believed = self.now(rows[known], round_)
+            for f, kind in enumerate(kinds):
+                chances[f, known] = (kind[known] * believed[:, f]).sum(axis=1)
+        return chances
+
+    def never(self, keys: IntArray, round_: int) -> FloatArray:
+        """Return float64[F, R], the chance that each key never delivers."""
+        rows, known = self.row(keys)
+        chances = np.repeat(self.usual()[:, :1], len(keys), axis=1)
+        chances[:, known] = self.now(rows[known], round_)[:, :, 0].T
+        return chances
+
+    def learn(
+        self,
+        keys: IntArray,
+        kinds: Sequence[FloatArray],
+        success: BoolArray,
+        quality: FloatArray,
+        round_: int,
+    ) -> None:
+        """Take in outcomes of distinct keys.
+
+        Args:
+            keys: int64[R].
+            kinds: float64[R, KINDS] for each filter, as of `outlook`.
+            success: bool[R].
+            quality: float64[R], what a common cause left of every chance of success.
+            round_: From 1.
+        """
+        self._know(keys, round_)
+        rows, _ = self.row(keys)
+        chances = np.stack(kinds, axis=1)
+        failed = 1.0 - quality[:, None, None] * chances
+        after = self.now(rows, round_) * np.where(success[:, None, None], chances, failed)
+        after /= after.sum(axis=2, keepdims=True)
+        self._leave(rows)
+        self.belief[rows], self.seen[rows] = after, round_
+        self.plays[rows] += np.maximum(quality, success)
+        self._enter(rows)
+
+    def forget(self, keys: IntArray, round_: int) -> None:
+        """Believe of these keys what is believed of a new device."""
+        rows, known = self.row(keys)
+        rows = rows[known]
+        self._leave(rows)
+        self.belief[rows], self.plays[rows], self.seen[rows] = self.usual(), 0.0, round_
+
+    def problems(self) -> Iterator[str]:
+        """Refuse beliefs that are no distributions."""
+        if len(self.belief) and (abs(self.belief.sum(axis=2) - 1.0) > 1e-6).any():
+            yield "has beliefs that do not sum to 1"
+        if not (self.population.sum(axis=1) > 0).all():
+            yield "has an empty population"
+
+    def _leave(self, rows: IntArray) -> None:
+        left = self.population - self._counted(rows)
+        self.population = np.maximum(left, 1e-9)
+
+    def _enter(self, rows: IntArray) -> None:
+        self.population = self.population + self._counted(rows)
+
+    def _counted(self, rows: IntArray) -> FloatArray:
+        """Return float64[F, KINDS], what these rows weigh in the population."""
+        share = np.minimum(self.plays[rows], _KNOWN) / _KNOWN
+        return np.asarray(np.tensordot(share, self.belief[rows], axes=1), dtype=np.float64)
+
+    def _know(self, keys: IntArray, round_: int) -> None:
+        new = np.sort(keys[~self.row(keys)[1]])
+        if not len(new):
+            return
+        at = np.searchsorted(self.keys, new)
+        self.keys = np.insert(self.keys, at, new)
+        self.belief = np.insert(self.belief, at, self.usual(), axis=0)
+        self.seen = np.insert(self.seen, at, round_)
+        self.plays = np.insert(self.plays, at, 0.0)

@@ -1,0 +1,63 @@
+"""What is left of the deadline for the upload, learnt from durations."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator.policies.slack import Slack
+from tests.fakes.rounds import column_view, ended
+
+CLOCK: dict[str, Any] = {"download_bps": [2e6, 2e6, 4e6], "compute": [2.0, 2.0, 4.0]}
+
+
+def test_what_is_left_of_the_deadline_is_download_and_own_work_less() -> None:
+    slack, view = Slack(), column_view(deadline_s=10.0, **CLOCK)
+    feedback = ended(view, [0, 2])
+    for _ in range(200):
+        slack.learn(replace(feedback, dt_s=np.array([1.0, 0.5]), lc_s=np.array([1.0, 0.5])))
+    left, demand = slack.required(view)
+    # 2 Mbit, and work 2 of everybody, by everybody's own rate and pace.
+    assert left == pytest.approx([8.0, 8.0, 9.0], rel=1e-6)
+    assert demand == pytest.approx(np.log(2e6 / left), rel=1e-6)
+
+
+def test_a_client_that_overstates_its_compute_has_less_time_left() -> None:
+    slack, view = Slack(), column_view(deadline_s=10.0, **CLOCK)
+    feedback = ended(view, [0, 1])
+    for _ in range(30):
+        slack.learn(replace(feedback, dt_s=np.ones(2), lc_s=np.array([1.0, 4.0])))
+    left = slack.required(view)[0]
+    assert left[0] == pytest.approx(8.0, abs=0.3)
+    assert left[1] == pytest.approx(5.0, abs=0.3)
+    # Of who never played nothing is known but the common work, 5, at its own pace.
+    assert left[2] == pytest.approx(10 - 0.5 - 5 / 4, abs=0.1)
+
+
+def test_waits_for_arrivals_do_not_grow_with_less_compute() -> None:
+    slack, view = Slack(), column_view(deadline_s=1.5, **CLOCK)
+    # Half a second of arrival steps, two hundredths of computation at 2 cores.
+    heard = replace(
+        ended(view, [0, 1]),
+        dt_s=np.full(2, 0.01),
+        lc_s=np.full(2, 0.52),
+        train_s=np.full(2, 0.02),
+    )
+    for _ in range(30):
+        slack.learn(heard)
+    busy = column_view(deadline_s=1.5, **{**CLOCK, "compute": [0.2, 0.2, 0.2]})
+    left = slack.required(busy)[0]
+    assert left == pytest.approx([0.79, 0.79, 0.795], abs=0.01)
+    again = Slack()
+    again.restore(slack.state())
+    assert again.required(busy)[0].tolist() == left.tolist()
+
+
+def test_a_pair_without_time_for_its_upload_is_hopeless() -> None:
+    slack = Slack()
+    assert slack.hopeless(np.array([0.19, 0.21, -3.0]), 10.0).tolist() == [True, False, True]
+    left = slack.required(column_view(clients=2))[0]
+    assert left.tolist() == [math.inf, math.inf]
+    assert slack.hopeless(left, math.inf).tolist() == [False, False]
