@@ -23,8 +23,10 @@ _BLOCK = 1 << 15
 _EARLY = 3
 """Rounds before its time in which a device is tried if its context is good."""
 _GOOD = 0.9
-_SURELY = 0.9
+_SURELY = 0.8
 """From this chance on that a device never delivers it rests until it is tried again."""
+_HARDLY = 0.02
+"""Forecasts below this buy nothing, and teach nothing: the edge would wait in vain."""
 _KEEP = 0.95
 
 
@@ -47,7 +49,7 @@ class AdaptivePolicy(ArrayState):
         patience: float = 0.02,
         idle_rounds: int = 10,
         share: float = 0.01,
-        probe_every: int = 25,
+        probe_every: int = 27,
         probe_share: float = 0.2,
         solver: str | Solver = "density",
     ) -> None:
@@ -85,7 +87,7 @@ class AdaptivePolicy(ArrayState):
             scores * self._waiting(idle)[view.pair_client],
             self._solver,
             rng,
-            wanted=free[view.pair_client],
+            wanted=free[view.pair_client] & (scores >= _HARDLY),
             budget=view.edge_budget - spent,
         )
         notes = {**self._forecasts.weights, "probes": float(len(first))}
