@@ -309,6 +309,7 @@ class PeersSpec(_Section, frozen=True, kw_only=True):
 
     best: Annotated[int, Meta(ge=1, le=1024), _text("volunteers", 5)] = 5
     mu: Annotated[float, Meta(ge=0, le=1000), _text("a weight", 0.01)] = 0.01
+    cold_start: Annotated[bool, _text("true or false", "true")] = True
     graph: Annotated[
         Literal["near", "radius", "declared"], _text("one of near, radius, declared", '"near"')
     ] = "near"

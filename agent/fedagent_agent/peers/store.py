@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,18 +29,22 @@ if TYPE_CHECKING:
 FILE = "peers.sqlite"
 KEPT_SLOTS = 1000
 KEPT_RUNS = 8
-_VERSION = 1
+_VERSION = 2
 
 _SCHEMA = """
 CREATE TABLE standings (
   run TEXT PRIMARY KEY, mean REAL, pulls INTEGER NOT NULL, slot INTEGER NOT NULL,
-  born INTEGER NOT NULL
+  born INTEGER NOT NULL, chosen INTEGER NOT NULL, chosen_in INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE slots (
   number INTEGER PRIMARY KEY, run TEXT NOT NULL, slot INTEGER NOT NULL, record TEXT NOT NULL,
   UNIQUE (run, slot)
 ) STRICT;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+"""
+_CHOSEN = """
+ALTER TABLE standings ADD COLUMN chosen INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE standings ADD COLUMN chosen_in INTEGER NOT NULL DEFAULT 0;
 """
 # Software of protocol 1 counted what it sent as letters.
 _RENAMED = '"letters":', '"envelopes":'
@@ -76,7 +81,9 @@ class PeerStore:
     def arms(self) -> dict[str, ArmStats]:
         """Return the agent's arm in the newest runs, oldest first; may raise `PeerStoreError`."""
         with _reported(self._path):
-            rows = self._db.execute("SELECT run, mean, pulls, slot FROM standings ORDER BY born")
+            rows = self._db.execute(
+                "SELECT run, mean, pulls, slot, chosen, chosen_in FROM standings ORDER BY born"
+            )
             return {run: ArmStats(*row) for run, *row in rows.fetchall()}
 
     def keep(self, effect: StoreSlot) -> None:
@@ -86,9 +93,9 @@ class PeerStore:
             self._db.execute("BEGIN IMMEDIATE")
             self._set("life", effect.incarnation)
             self._db.execute(
-                "INSERT OR REPLACE INTO standings SELECT ?,?,?,?,"
-                " coalesce(max(born), 0) + 1 FROM standings",
-                (record.run, arm.mean, arm.pulls, arm.slot),
+                "INSERT OR REPLACE INTO standings (run, mean, pulls, slot, chosen, chosen_in, born)"
+                " SELECT ?,?,?,?,?,?, coalesce(max(born), 0) + 1 FROM standings",
+                (record.run, *astuple(arm)),
             )
             self._db.execute(
                 "INSERT INTO slots (run, slot, record) VALUES (?,?,?)"
@@ -119,6 +126,8 @@ class PeerStore:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version == 0:
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        elif version == 1:
+            self._db.executescript(f"BEGIN; {_CHOSEN} PRAGMA user_version = {_VERSION}; COMMIT;")
         elif version != _VERSION:
             raise PeerStoreError(self._path, f"was written by newer software (format {version})")
 

@@ -53,11 +53,12 @@ def test_slot_after_slot_the_k_best_of_the_batch_volunteer(
     for t in range(2, 6):
         opinion = rng.random(total)
         if t == 2:
-            mean, pulls = opinion.copy(), np.ones(total)
+            mean = opinion.copy()
         mean = np.where(trained, (mean * pulls + opinion) / (pulls + 1), mean)
         pulls = pulls + trained
         belief = propagate(wiring, opinion, tolerance=1e-12, max_sweeps=2000).belief
-        index = mean + belief / total + 0.01 * np.sqrt(math.log(t) / pulls)
+        index = mean + belief / total + 0.01 * np.sqrt(math.log(t) / np.maximum(pulls, 1))
+        index[pulls == 0] += 2
         best = np.argsort(-index, kind="stable")[:5]
         assert network.play(t, opinion, 200.0) == {names(total)[n] for n in best}
         trained = np.isin(np.arange(total), best)
@@ -204,7 +205,7 @@ def test_a_slot_that_runs_does_not_begin_again() -> None:
     node.begin(3, 0.5, 0.0, trained=False)
     node.begin(3, 0.9, 0.1, trained=True)
     node.begin(2, 0.9, 0.1, trained=True)
-    assert node.arm == ArmStats(0.5, 1, 3)
+    assert node.arm == ArmStats(0.5, 0, 3)
     assert node.counters == {"begun": 2}
 
 
@@ -223,6 +224,38 @@ def test_only_opinions_of_slots_with_training_count() -> None:
         arm = arm.after(slot, opinion, trained=trained)
     assert arm.mean == pytest.approx(0.5)
     assert (arm.pulls, arm.slot) == (3, 6)
+
+
+def test_the_first_opinion_is_a_pull_only_without_a_cold_start() -> None:
+    first = ArmStats().after(2, 0.1, trained=False)
+    assert first == ArmStats(0.1, 0, 2)
+    assert first.after(3, 0.8, trained=True) == ArmStats(0.8, 1, 3)
+    printed = ArmStats().after(2, 0.1, trained=False, cold_start=False)
+    assert printed == ArmStats(0.1, 1, 2)
+    later = printed.after(3, 0.8, trained=True, cold_start=False)
+    assert (later.mean, later.pulls) == (pytest.approx(0.45), 2)
+
+
+def test_everybody_trains_once_first_and_who_never_delivers_is_tried_twice() -> None:
+    rng, total = np.random.default_rng(4), 12
+    ids = names(total)
+    network = PeerNetwork(nodes_of(distances(near_graph(rng, total, 4))), 4)
+    network.idle = {ids[7]}
+    opinions = [np.where(np.arange(total) == 7, 0.1, rng.random(total)) for _ in range(4)]
+    slots = [network.play(t, opinion) for t, opinion in enumerate(opinions, start=2)]
+    assert [len(slot) for slot in slots] == [5] * 4
+    assert set.union(*slots[:3]) == set(ids), "the last set of the first three is filled up"
+    assert sum(ids[7] in slot for slot in slots) == 2
+    arm = network.nodes[ids[7]].arm
+    assert (arm.pulls, arm.chosen, arm.comes_first) == (0, 2, False)
+
+
+def test_a_slot_that_is_decided_again_after_a_restart_is_one_try() -> None:
+    arm = ArmStats(0.4, 0, 2).decided(2, chosen=True).decided(2, chosen=True)
+    assert arm.comes_first
+    assert (arm.chosen, arm.chosen_in) == (1, 2)
+    assert not arm.decided(3, chosen=True).comes_first
+    assert arm.decided(3, chosen=False) == arm
 
 
 @given(best=st.integers(1, 1024), mu=st.floats(0, 1000), remaining=st.floats(-5, 1e5))

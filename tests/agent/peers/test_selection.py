@@ -78,7 +78,7 @@ def test_the_k_best_of_the_batch_volunteer_slot_after_slot(fleet: Make) -> None:
     here.name(around_of(here.ids, distances(graph), names(total)))
     wiring = wire(graph, local=True)
     rng = np.random.default_rng(seed)
-    mean, pulls, trained = np.zeros(total), np.ones(total), np.zeros(total, dtype=bool)
+    mean, pulls, trained = np.zeros(total), np.zeros(total), np.zeros(total, dtype=bool)
     for number in range(4):
         opinion = (rng.permutation(total) * 0.05 + 0.3).astype(np.float64)
         if number == 0:
@@ -86,7 +86,8 @@ def test_the_k_best_of_the_batch_volunteer_slot_after_slot(fleet: Make) -> None:
         mean = np.where(trained, (mean * pulls + opinion) / (pulls + 1), mean)
         pulls = pulls + trained
         belief = propagate(wiring, opinion, tolerance=1e-12, max_sweeps=2000).belief
-        index = mean + belief / total + 0.01 * np.sqrt(math.log(number + 2) / pulls)
+        index = mean + belief / total
+        index += 0.01 * np.sqrt(math.log(number + 2) / np.maximum(pulls, 1)) + 2 * (pulls == 0)
         chosen = np.argsort(-index, kind="stable")[:k]
         said = here.slot(
             number,
@@ -124,14 +125,14 @@ def test_with_loss_and_the_dead_everybody_decides_before_the_call_ends(
 
 
 def test_an_agent_that_starts_again_keeps_its_arm_and_is_heard_again(fleet: Make) -> None:
-    here = fleet(6, rules=PeersSpec(best=2))
+    here = fleet(6, rules=PeersSpec(best=2, cold_start=False))
     around = near(here)
     first = opinions_of(here, 1)
     here.slot(0, first)
     me = max(first, key=lambda one: first[one] or 0.0)
     here.slot(1, first, trained=frozenset({me}))
     here.restart(me)
-    assert PeerStore(here.folders[me]).arms() == {RUN: ArmStats(first[me], 2, 3)}
+    assert PeerStore(here.folders[me]).arms() == {RUN: ArmStats(first[me], 2, 3, 2, 3)}
     here.tell(me, Neighbours(peers=around[me]))
     assert here.slot(2, first, trained=frozenset({me})) == best(first, 2)
     kept = here.slots(me)
@@ -173,7 +174,7 @@ def test_an_agent_killed_within_a_slot_takes_part_in_it_again(fleet: Make) -> No
     here.begin(me, 0, opinions[me])
     here.run(5.0)
     assert me in here.volunteers(0)
-    assert PeerStore(here.folders[me]).arms()[RUN] == ArmStats(opinions[me], 1, 2)
+    assert PeerStore(here.folders[me]).arms()[RUN] == ArmStats(opinions[me], 0, 2, 1, 2)
 
 
 def test_it_volunteers_each_second_until_an_order_shows_that_it_was_heard(
@@ -232,7 +233,7 @@ def test_neighbours_that_change_within_a_slot_are_talked_with(fleet: Make) -> No
     here.run(4.0)
     assert here.volunteers(0) == {c}
     assert here.slots(b)[-1].neighbours == 2
-    assert here.slots(b)[-1].pulls == 1
+    assert here.slots(b)[-1].mean == 0.4
 
 
 def test_neighbours_that_change_without_end_begin_a_slot_anew_a_few_times(fleet: Make) -> None:
@@ -249,7 +250,7 @@ def test_neighbours_that_change_without_end_begin_a_slot_anew_a_few_times(fleet:
 
 
 def test_an_agent_of_two_edges_joins_both(fleet: Make) -> None:
-    here = fleet(5, rules=PeersSpec(best=1))
+    here = fleet(5, rules=PeersSpec(best=1, cold_start=False))
     a, b, both, c, d = here.ids
     for me in (a, b):
         here.homes[me] = (HALL,)

@@ -17,7 +17,7 @@ def kept(
     slot: int, *, run: str = RUN, incarnation: int = 1, opinion: float | None = 0.5
 ) -> StoreSlot:
     record = SlotRecord(run=run, round=slot - 2, slot=slot, opinion=opinion, trained=False)
-    return StoreSlot(incarnation, ArmStats(0.25, slot, slot), record)
+    return StoreSlot(incarnation, ArmStats(0.25, slot, slot, 3, slot), record)
 
 
 def test_every_start_and_every_wiring_has_a_larger_incarnation(tmp_path: Path) -> None:
@@ -27,8 +27,27 @@ def test_every_start_and_every_wiring_has_a_larger_incarnation(tmp_path: Path) -
     store.close()
     again = PeerStore(tmp_path)
     assert again.incarnation == 8
-    assert again.arms() == {RUN: ArmStats(0.25, 2, 2)}
+    assert again.arms() == {RUN: ArmStats(0.25, 2, 2, 3, 2)}
     again.close()
+
+
+def test_a_file_of_before_the_cold_start_goes_on(tmp_path: Path) -> None:
+    store = PeerStore(tmp_path)
+    store.keep(kept(2))
+    store.close()
+    db = sqlite3.connect(tmp_path / FILE)
+    for column in ("chosen", "chosen_in"):
+        db.execute(f"ALTER TABLE standings DROP COLUMN {column}")
+    db.execute("PRAGMA user_version = 1")
+    db.close()
+    for _ in range(2):
+        store = PeerStore(tmp_path)
+        assert store.arms() == {RUN: ArmStats(0.25, 2, 2)}
+        store.close()
+    store = PeerStore(tmp_path)
+    store.keep(kept(3))
+    assert store.arms() == {RUN: ArmStats(0.25, 3, 3, 3, 3)}
+    store.close()
 
 
 def test_starts_are_counted_on_from_the_clock_where_the_file_was_lost(tmp_path: Path) -> None:

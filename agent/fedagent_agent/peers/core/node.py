@@ -6,8 +6,9 @@ then each names its index
 
     Psi = mean opinion + b / N + mu sqrt(ln t / Pi)
 
-and gossip finds the K largest, which volunteer. Pi starts at 1 with the opinion of the initial
-model as mean; afterwards only opinions of slots in which the agent trained count.
+and gossip finds the K largest, which volunteer. Only opinions of slots in which the agent trained
+count. Who has never trained adds 2, more than any other's mean and belief, so that everybody
+trains once first; without a cold start Pi begins at 1, the mean at the first opinion.
 """
 
 import math
@@ -24,6 +25,8 @@ from .gossip import Gossip
 from .records import ArmStats, SlotRecord
 from .settings import Jitter, SlotSettings
 
+FIRST = 2.0
+"""What an agent that has never trained adds to its index (ALGORITHMS section 9)."""
 _SLACK = 1e-9
 
 
@@ -101,10 +104,11 @@ class BpUcbNode:
         if opinion is not None:
             opinion = max(0.0, min(opinion, 1.0)) if math.isfinite(opinion) else None
         self.slot, self.phase, self.chosen = slot, SlotPhase.BELIEFS, None
-        self.arm = self.arm.after(slot, opinion, trained=trained)
+        cold_start = self._settings.cold_start
+        self.arm = self.arm.after(slot, opinion, trained=trained, cold_start=cold_start)
         for peer, channel in self._channels.items():
             self._channels[peer] = channel.next_slot(self._settings, now, self._first_seq)
-        self.gossip.begin(slot, now, ceiling=2.0 + self._bonus(1) + _SLACK)
+        self.gossip.begin(slot, now, ceiling=2.0 + FIRST + self._bonus(1) + _SLACK)
         self.beliefs.begin(opinion, now)
         early, self._early = self._early, {}
         for peer, envelope in early.items():
@@ -163,6 +167,7 @@ class BpUcbNode:
         if self.phase is SlotPhase.GOSSIP and now >= self.gossip.done_at:
             self.phase = SlotPhase.DECIDED
             self.chosen = self.me in self.best
+            self.arm = self.arm.decided(self.slot, chosen=self.chosen)
         self._schedule(now)
         envelopes = []
         for peer, channel in self._channels.items():
@@ -188,9 +193,9 @@ class BpUcbNode:
         """Psi as it is now; None without an opinion. For this agent and sealed envelopes only."""
         if self.arm.mean is None:
             return None
-        return (
-            self.arm.mean + self.beliefs.belief / self.gossip.agents + self._bonus(self.arm.pulls)
-        )
+        pulls = max(self.arm.pulls, self.arm.chosen)
+        index = self.arm.mean + self.beliefs.belief / self.gossip.agents + self._bonus(pulls)
+        return index + FIRST * (self._settings.cold_start and self.arm.comes_first)
 
     @property
     def is_early(self) -> bool:

@@ -34,6 +34,7 @@ class SlotSettings:
 
     keep: int = 5  # K, how many train
     mu: float = 0.01  # weight of exploration in the index
+    cold_start: bool = True  # everybody trains once first
     tolerance: float = 3e-3
     max_sweeps: int = 50
     quiet_s: float = 0.1
@@ -71,6 +72,7 @@ def settings_for(task: PeersSpec, remaining_s: float) -> SlotSettings:
         usual,
         keep=task.best,
         mu=task.mu,
+        cold_start=task.cold_start,
         beliefs_s=min(usual.beliefs_s, 0.4 * time),
         gossip_s=min(usual.gossip_s, 0.35 * time),
         silence_s=silence_s,
