@@ -20,7 +20,8 @@ from pathlib import Path
 
 from fedagent_testbed.study import TestbedRecipe, load_recipe, play
 
-from . import goal_measures, goals_report
+from . import goal_measures, goal_trials, goals_report
+from .goal_trials import Trials
 from .rows import show
 
 Record = dict[str, object]
@@ -161,7 +162,7 @@ class Kinds:
         return goal_measures.opinions(seed)
 
 
-Job = Case | Deciding | Kinds
+Job = Case | Deciding | Kinds | Trials
 
 
 def times() -> Iterator[Deciding]:
@@ -181,7 +182,17 @@ PARTS: dict[str, Callable[[], Iterator[Job]]] = {
     "success": success,
     "size": sizes,
     "quarter": quarters,
+    "stationary-mu": goal_trials.stationary_mu,
+    "stationary": goal_trials.stationary,
+    "stationary-own": goal_trials.stationary_own,
+    "stationary-600": goal_trials.stationary_600,
+    "carried": goal_trials.carried,
 }
+SEEDS: dict[str, Sequence[int]] = {
+    "mu": TUNING_SEEDS,
+    "stationary-mu": goal_trials.TUNING_BLOCKS,
+}
+"""Of the parts that choose parameters; no other part uses them."""
 
 
 def play_missing(path: Path, cases: Sequence[Job], seeds: Sequence[int]) -> None:
@@ -190,6 +201,8 @@ def play_missing(path: Path, cases: Sequence[Job], seeds: Sequence[int]) -> None
     for seed in seeds:
         for case in cases:
             if (case.part, case.label, seed) in known:
+                continue
+            if isinstance(case, Trials) and seed >= case.most:
                 continue
             run = {"part": case.part, "label": case.label, "seed": seed, **case.measure(seed)}
             line = json.dumps(run, separators=(",", ":"))
@@ -220,7 +233,7 @@ def main() -> None:
             for case in PARTS[part]()
             if any(fnmatchcase(case.label, one) for one in args.only or ["*"])
         ]
-        seeds = TUNING_SEEDS if part == "mu" else range(args.seeds)
+        seeds = SEEDS.get(part, range(args.seeds))
         if not args.told:
             play_missing(args.runs, cases, seeds)
     show(goals_report.rows(args.runs))
