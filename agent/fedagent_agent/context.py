@@ -7,15 +7,19 @@ for them, and their absence is no error.
 
 import asyncio
 import shutil
+import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from .availability import Condition, LimitCheck, LimitsSettings, Power, check_limits
-from .core.device import Readings
+from .core.device import Radio, Readings
 from .machine import MachineProbe
+from .wifi import LIBRARY, PROC, decode_radios, from_proc, in_use, interfaces, read_text
 
 MEMORY_S = 30.0
 """Time constant of the smoothed load: prices and policies need a steady number."""
@@ -27,6 +31,8 @@ ASK_S = 60.0
 PATIENCE_S = 10.0
 _MAX_BYTES = 64 * 1024
 _CONNECTED = "100"
+WIFI = "fedagent_agent.wifi"
+"""Asks for the radio in a process of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,7 @@ class HostInfo:
 
     metered: bool | None = None
     power: Power | None = None
+    radio: Radio | None = None  # of the Wi-Fi that is in use
 
 
 class _Battery(msgspec.Struct):
@@ -50,16 +57,22 @@ class Programs:
 
     nmcli: str | None = None
     battery: str | None = None
+    wifi: bool = False  # there is some, whatever can be known of it
+    nl80211: bool = False  # its library is installed
+    proc: Path = PROC
 
     @classmethod
     def here(cls, path: str | None = None) -> "Programs":
         """Find them on the search path."""
         return cls(
-            shutil.which("nmcli", path=path), shutil.which("termux-battery-status", path=path)
+            shutil.which("nmcli", path=path),
+            shutil.which("termux-battery-status", path=path),
+            wifi=bool(interfaces()),
+            nl80211=find_spec(LIBRARY) is not None,
         )
 
     def __bool__(self) -> bool:
-        return self.nmcli is not None or self.battery is not None
+        return self.nmcli is not None or self.battery is not None or self.wifi
 
     async def ask(self) -> HostInfo:
         """Ask each once."""
@@ -70,7 +83,14 @@ class Programs:
             metered = metered_of(text)
         if self.battery is not None:
             power = power_of(await _output(self.battery))
-        return HostInfo(metered, power)
+        return HostInfo(metered, power, await self._radio() if self.wifi else None)
+
+    async def _radio(self) -> Radio | None:
+        radios: tuple[Radio, ...] = ()
+        if self.nl80211:
+            radios = decode_radios(await _output(sys.executable, "-P", "-m", WIFI))
+        radios = radios or from_proc(read_text(self.proc / "net" / "wireless"))
+        return in_use(radios, read_text(self.proc / "net" / "route"))
 
 
 def metered_of(text: str) -> bool | None:
@@ -173,6 +193,7 @@ class Context:
             reason=objections[0].text if objections else "",
             battery=condition.power.battery if condition.power is not None else None,
             temperature_c=condition.temperature_c,
+            radio=self._host.radio,
         )
 
     def check_limits(self, now: float) -> list[LimitCheck]:

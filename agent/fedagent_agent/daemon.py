@@ -124,8 +124,13 @@ class AgentDaemon:
 
     async def _ask_programs(self) -> None:
         programs = Programs.here()
+        known = ""
         while programs:
-            self._context.update_host(await programs.ask())
+            host = await programs.ask()
+            self._context.update_host(host)
+            if host.radio is not None and host.radio.interface != known:
+                known = host.radio.interface
+                _log.info("%s: Wi-Fi %s", self._shell.id, host.radio)
             await asyncio.sleep(ASK_S)
 
     # --------------------------------------------------------------- for people

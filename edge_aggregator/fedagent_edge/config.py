@@ -10,6 +10,7 @@ from fedagent_protocol.messages import CHUNK_BYTES, MAX_CHUNK_BYTES
 from fedagent_protocol.option import Option
 
 _MICRO = 1e-6
+_MAX_KM = 1e8
 
 
 class EdgeConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,12 +41,25 @@ class EdgeConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_fields=
         Option("Credits this edge asks for aggregating one round of a placed run."),
     ] = 0.0
 
+    position: Annotated[
+        tuple[float, float] | None,
+        Option(
+            "Where this edge is, in kilometres; devices that say theirs tell the distance.",
+            metavar="X_KM,Y_KM",
+            example="0.5,0.5",
+            panel=LINK,
+        ),
+    ] = None
+    """In a frame that all devices of a site share."""
+
     def checked(self) -> Self:
         """Return the settings, with rent and the coordinator's address looked over."""
         checked = super().checked()
         if 0 < self.rent < _MICRO:
             hint = "write 0, or 0.000001 or more"
             raise SettingError("rent", "is less than a micro-credit", hint)
+        if self.position is not None and not all(abs(v) <= _MAX_KM for v in self.position):
+            raise SettingError("position", "is not a place", f"two numbers within ±{_MAX_KM:g} km")
         self.typed_coordinator()
         return checked
 

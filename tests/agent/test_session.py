@@ -221,6 +221,16 @@ def test_the_name_for_people_goes_with_the_hello(tmp_path: Path) -> None:
     assert edge.said(Hello)[0].name == "kitchen"
 
 
+def test_the_distance_to_an_edge_is_a_feature_where_both_say_where_they_are(tmp_path: Path) -> None:
+    edge = HandEdge(tmp_path, position=(0.0, 0.3))
+    for name, place in ((EDGE, (0.4, 0.0)), (OTHER, None)):
+        edge.say(EdgeBeacon(edge=name), edge=name)
+        edge.say(Welcome(edge=name, place=place), edge=name)
+    near, unknown = (report.features for report in edge.said(ContextReport))
+    assert near["distance_km"] == pytest.approx(0.5)
+    assert "distance_km" not in unknown
+
+
 def test_a_declared_position_is_a_feature() -> None:
     link, price = LinkQuality(), PriceSettings()
     placed = DeviceState(price, position=(0.25, -2.0)).context_report(link, run="", seq=1).features

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_agent.core.device import DeviceState, LinkQuality, PriceSettings, Readings
+from fedagent_agent.core.device import DeviceState, LinkQuality, PriceSettings, Radio, Readings
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "policies" / "write-your-own.md").read_text(encoding="utf-8")
@@ -72,14 +72,18 @@ def test_it_is_as_short_as_it_says() -> None:
 def test_it_lists_every_feature_that_agents_report() -> None:
     device = DeviceState(
         PriceSettings(),
-        Readings(battery=0.5, temperature_c=40.0),
+        Readings(
+            battery=0.5,
+            temperature_c=40.0,
+            radio=Radio(interface="wlan0", signal_dbm=-50.0, link_bps=6e6, bandwidth_hz=2e7),
+        ),
         seconds_per_iteration=0.1,
         arrivals_per_s=1.0,
         arrivals_per_step=1.0,
         load_limit_s=1.0,
         position=(1.0, 2.0),
     )
-    link = LinkQuality(download_bps=1.0, upload_bps=1.0, rtt_s=0.1)
+    link = LinkQuality(download_bps=1.0, upload_bps=1.0, rtt_s=0.1, position=(0.0, 0.0))
     listed = PAGE.partition("Agents report ")[2].partition(", each where")[0]
     assert set(re.findall(r"`(\w+)`", listed)) == set(
         device.context_report(link, run="r", seq=1).features

@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from fedagent_edge.config import EdgeConfig
+from fedagent_node.settings import SettingError
 from fedagent_protocol import messages as m
 from fedagent_protocol.columns import unpack
 from fedagent_protocol.tensors import digest_of, encode_tensors
@@ -297,3 +300,15 @@ def test_a_task_that_is_prepared_is_no_answer_to_an_order(tmp_path: Path) -> Non
     field.to_edge(agent.id, m.TaskNeed(run=RUN, digest=TASK))
     field.run_for(30.0)
     assert [o.reason for o in field.reports[0].outcomes] == [m.UNANSWERED]
+
+
+def test_an_edge_says_where_it_is(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1)
+    (agent,) = field.agents.values()
+    field.core.state.config = structs.replace(field.core.state.config, position=(0.5, -1.0))
+    field.to_edge(agent.id, m.Hello(agent=agent.id))
+    field.run_for(0.1)
+    said = [message.place for message in agent.heard if isinstance(message, m.Welcome)]
+    assert said == [None, (0.5, -1.0)]
+    with pytest.raises(SettingError, match="position"):
+        EdgeConfig(data_dir=str(tmp_path), position=(0.0, 1e9)).checked()

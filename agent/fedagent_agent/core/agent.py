@@ -222,6 +222,7 @@ class AgentCore:
             session.announced = True
             fields = {"edge": edge, "name": welcome.name, "address": session.link}
             effects.append(Emit("edge_joined", fields))
+        session.measured.position = welcome.place
         effects += self._named(session, welcome, now)
         if session.reported is None:
             effects.append(Send(edge, self.sessions.report(session, now)))

@@ -1,5 +1,6 @@
 """The device as its agent reports it: price, readings, measured links."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -24,6 +25,7 @@ _QUIET = {
     "compute": 0.05,
     "battery": 0.05,
     "temperature_c": 5.0,
+    "signal_dbm": 3.0,
 }
 _MAX_BPS = 1e11
 PREPARING = "preparing the task"
@@ -50,6 +52,21 @@ class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return min(MAX_MICRO, base + factor * thousandths // 1000)
 
 
+class Radio(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One Wi-Fi interface; None where its driver does not say."""
+
+    interface: str
+    signal_dbm: float | None = None
+    link_bps: float | None = None
+    bandwidth_hz: float | None = None
+
+    def __str__(self) -> str:
+        said = [f"{self.signal_dbm:.0f} dBm"] if self.signal_dbm is not None else []
+        said += [f"{self.link_bps / 1e6:.0f} Mbit/s"] if self.link_bps is not None else []
+        said += [f"{self.bandwidth_hz / 1e6:.0f} MHz"] if self.bandwidth_hz is not None else []
+        return f"{self.interface}: {', '.join(said) or 'nothing'}"
+
+
 @dataclass(frozen=True, slots=True)
 class Readings:
     """What was measured of the device."""
@@ -59,6 +76,7 @@ class Readings:
     reason: str = ""
     battery: float | None = None
     temperature_c: float | None = None
+    radio: Radio | None = None
     price_micro: int | None = None
     """Price of a round instead of the price function's; for the testbed."""
     slow_s: float | None = None  # seconds of a training instead of the settings'; for the testbed
@@ -66,11 +84,12 @@ class Readings:
 
 @dataclass(slots=True)
 class LinkQuality:
-    """What was measured of the path to one edge; None where nothing was yet."""
+    """What was measured of the path to one edge, and where that is; None where nothing was yet."""
 
     download_bps: float | None = None
     upload_bps: float | None = None
     rtt_s: float | None = None
+    position: tuple[float, float] | None = None  # x and y in kilometres
 
     def note_download(self, nbytes: int, seconds: float) -> None:
         """Add a measured download."""
@@ -130,6 +149,7 @@ class DeviceState:
     def context_report(self, link: LinkQuality, *, run: str, seq: int) -> ContextReport:
         """Return the report for the edge at the end of `link`."""
         x_km, y_km = self.position if self.position is not None else (None, None)
+        radio = self.readings.radio
         features = {
             "compute": self.readings.compute,
             "cold": float(self.cold),
@@ -144,7 +164,14 @@ class DeviceState:
             "rtt_s": link.rtt_s,
             "x_km": x_km,
             "y_km": y_km,
+            "distance_km": _distance_km(self.position, link.position),
         }
+        if radio is not None:
+            features |= {
+                "signal_dbm": radio.signal_dbm,
+                "link_bps": radio.link_bps,
+                "bandwidth_hz": radio.bandwidth_hz,
+            }
         return ContextReport(
             run=run,
             seq=seq,
@@ -165,6 +192,14 @@ class DeviceState:
             moved(value, last.features[name], _QUIET.get(name, 0.0))
             for name, value in now.features.items()
         )
+
+
+def _distance_km(
+    one: tuple[float, float] | None, other: tuple[float, float] | None
+) -> float | None:
+    if one is None or other is None:
+        return None
+    return round(math.dist(one, other), 6)
 
 
 def moved(new: float, old: float, quiet: float = 0.0) -> bool:

@@ -24,6 +24,7 @@ from fedagent_protocol.extras import how_to_add
 
 if TYPE_CHECKING:
     from fedagent_agent.availability import LimitCheck
+    from fedagent_agent.context import HostInfo
 
     from .adverts import Seen
 
@@ -36,6 +37,7 @@ PACKAGES = {
     "onnxruntime": ("neural networks scored faster", "onnxruntime"),
     "opendp": ("opinions with noise", "privacy"),
     "numba": ("strsaga learnt faster", "fast"),
+    "pyroute2": ("rate and channel of the Wi-Fi", "wifi"),
 }
 """Optional package to what it gives, and its extra."""
 LOOK_S = 0.3
@@ -215,15 +217,30 @@ class Rules:
         self._limits = limits
 
     @cached_property
+    def _host(self) -> "HostInfo":
+        from fedagent_agent.context import Programs  # noqa: PLC0415
+
+        return asyncio.run(Programs.here().ask())
+
+    @cached_property
     def _verdicts(self) -> "dict[str, LimitCheck]":
         # 60 ms that only these checks need.
-        from fedagent_agent.context import Context, Programs  # noqa: PLC0415
+        from fedagent_agent.context import Context  # noqa: PLC0415
 
         context = Context(limits=self._limits)
-        context.update_host(asyncio.run(Programs.here().ask()))
+        context.update_host(self._host)
         context.check_limits(time.monotonic())
         time.sleep(LOOK_S)  # the load is a difference
         return {verdict.rule: verdict for verdict in context.check_limits(time.monotonic())}
+
+    def wifi(self) -> Finding:
+        """Say what is known of the Wi-Fi in use."""
+        from fedagent_agent.wifi import interfaces  # noqa: PLC0415
+
+        radio, names = self._host.radio, ", ".join(interfaces())
+        if radio is not None:
+            return fine(str(radio))
+        return fine(f"{names} is not in use, or says nothing" if names else "there is none")
 
     def check(self, rule: str) -> Finding:
         """Ask one rule."""
@@ -273,6 +290,7 @@ def all_checks(
         "disk": partial(disk, folder),
         "fsync": partial(fsync, folder),
         **{rule: partial(rules.check, rule) for rule in RULES},
+        "wifi": rules.wifi,
         "opinions": partial(opinions, privacy if privacy is not None else PrivacySettings()),
         **packages,
     }

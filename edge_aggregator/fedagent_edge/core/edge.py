@@ -191,8 +191,13 @@ class EdgeCore:
             return [Warn(agent, f"hello: {refused}")] if new else []
         me = self.state.me
         run, task = self.memory.run, self._task_named()
-        welcome = Send(agent, Welcome(run=run, edge=me.edge, name=me.name[:100], task=task))
-        return [welcome, *self.rounds.hello(agent, now), *self.evaluations.here(agent, now)]
+        place = self.state.config.position
+        welcome = Welcome(run=run, edge=me.edge, name=me.name[:100], task=task, place=place)
+        return [
+            Send(agent, welcome),
+            *self.rounds.hello(agent, now),
+            *self.evaluations.here(agent, now),
+        ]
 
     def _lost(self, agent: str, now: float) -> list[Effect]:
         lost = Emit("agent_lost", {"agent": agent})

@@ -81,12 +81,19 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
-    """Answer `Hello`: the session is open. `name` is the edge's, for people; `task` the run's."""
+    """Answer `Hello`: the session is open. `name` is the edge's, for people; `task` the run's.
+
+    `place` is where the edge says it is: x and y in kilometres.
+    """
 
     edge: Id
     context_ms: Millis = 15_000
     name: Name = ""
     task: OptionalDigest = ""
+    place: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        check_finite("place", *(self.place or ()))
 
 
 class ContextReport(Message, frozen=True, kw_only=True, tag="context"):

@@ -1,0 +1,155 @@
+"""What the Wi-Fi driver says of this device's link: signal, rate, width of the channel.
+
+``python -m fedagent_agent.wifi`` asks it by nl80211 and prints a line of JSON: the library takes
+25 MB, which an agent does not keep. Without it (the extra `wifi`) there is /proc/net/wireless,
+which knows the signal only.
+"""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol, cast, runtime_checkable
+
+import msgspec
+
+from .core.device import Radio
+
+SYSFS = Path("/sys")
+PROC = Path("/proc")
+LIBRARY = "pyroute2"
+_WIDTHS_HZ = (20e6, 20e6, 40e6, 80e6, 160e6, 160e6, 5e6, 10e6, 1e6, 2e6, 4e6, 8e6, 16e6, 320e6)
+"""By `enum nl80211_chan_width` of linux/nl80211.h; 80+80 MHz is 160."""
+_RATE_BPS = 100_000.0
+"""Rates are in units of 100 kbit/s."""
+_UP = 0x1
+_DBM_OFFSET = 256
+"""By how much an older driver's level is too high where it is a byte of its own."""
+
+
+@runtime_checkable
+class Attributes(Protocol):
+    """A netlink message, or a part of one, as the library decodes it."""
+
+    def get_attr(self, attr: str, /) -> object:
+        """Return an attribute; None if it is not there."""
+        ...
+
+
+def interfaces(sysfs: Path = SYSFS) -> tuple[str, ...]:
+    """Return the Wi-Fi interfaces of this device."""
+    found = (sysfs / "class" / "net").glob("*/phy80211")
+    return tuple(sorted(path.parent.name for path in found))
+
+
+def radio_of(interface: Attributes, stations: Iterable[Attributes]) -> Radio:
+    """Return an interface with the station that it is joined to, the best heard of several."""
+    best = Radio(
+        interface=str(interface.get_attr("NL80211_ATTR_IFNAME")),
+        bandwidth_hz=_width_hz(interface.get_attr("NL80211_ATTR_CHANNEL_WIDTH")),
+    )
+    for station in stations:
+        info = station.get_attr("NL80211_ATTR_STA_INFO")
+        if not isinstance(info, Attributes):
+            continue
+        signal = _number(info.get_attr("NL80211_STA_INFO_SIGNAL_AVG"))
+        signal = _number(info.get_attr("NL80211_STA_INFO_SIGNAL")) if signal is None else signal
+        if best.signal_dbm is None or (signal is not None and signal > best.signal_dbm):
+            rate = _rate_bps(info.get_attr("NL80211_STA_INFO_TX_BITRATE"))
+            best = msgspec.structs.replace(best, signal_dbm=signal, link_bps=rate)
+    return best
+
+
+def _rate_bps(rate: object) -> float | None:
+    if not isinstance(rate, Attributes):
+        return None
+    for name in ("NL80211_RATE_INFO_BITRATE32", "NL80211_RATE_INFO_BITRATE"):
+        if found := _number(rate.get_attr(name)):
+            return found * _RATE_BPS
+    return None
+
+
+def _width_hz(number: object) -> float | None:
+    known = isinstance(number, int) and 0 <= number < len(_WIDTHS_HZ)
+    return _WIDTHS_HZ[cast("int", number)] if known else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def from_proc(text: str) -> tuple[Radio, ...]:
+    """Return what /proc/net/wireless says; a level that is no dBm is left out."""
+    radios = []
+    for line in text.splitlines()[2:]:
+        name, colon, rest = line.partition(":")
+        words = rest.split()
+        if not colon or len(words) < 3:
+            continue
+        try:
+            level = float(words[2])
+        except ValueError:
+            continue
+        level -= _DBM_OFFSET if level > _DBM_OFFSET / 2 else 0
+        if level < 0:
+            radios.append(Radio(interface=name.strip(), signal_dbm=level))
+    return tuple(radios)
+
+
+def default_interface(routes: str) -> str:
+    """Return the interface of the default route, of /proc/net/route; empty if there is none."""
+    best: tuple[int, str] | None = None
+    for line in routes.splitlines()[1:]:
+        words = line.split()
+        try:
+            destination, flags, metric = int(words[1], 16), int(words[3], 16), int(words[6])
+        except (ValueError, IndexError):
+            continue
+        if destination == 0 and flags & _UP and (best is None or metric < best[0]):
+            best = metric, words[0]
+    return best[1] if best is not None else ""
+
+
+def in_use(radios: Iterable[Radio], routes: str) -> Radio | None:
+    """Return the radio that this device's traffic goes through; None where it is a cable.
+
+    Without a default route that is the only one with a signal, if it is the only one.
+    """
+    joined = {radio.interface: radio for radio in radios if radio.signal_dbm is not None}
+    if name := default_interface(routes):
+        return joined.get(name)
+    return next(iter(joined.values())) if len(joined) == 1 else None
+
+
+def decode_radios(text: str) -> tuple[Radio, ...]:
+    """Return what `main` printed; nothing of anything else."""
+    try:
+        return msgspec.json.decode(text.encode(), type=tuple[Radio, ...])
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return ()
+
+
+def read_text(path: Path) -> str:
+    """Return a small file of the system; empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+
+
+def main() -> int:
+    """Print every interface with its link, as JSON."""
+    from pyroute2.iwutil import IW  # noqa: PLC0415 - optional, and large
+
+    with IW() as wireless:
+        devices = list(wireless.get_interfaces_dump())
+        radios = [
+            radio_of(device, wireless.get_stations(device.get_attr("NL80211_ATTR_IFINDEX")))
+            for device in devices
+            if device.get_attr("NL80211_ATTR_IFNAME")
+        ]
+    sys.stdout.write(msgspec.json.encode(radios).decode() + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

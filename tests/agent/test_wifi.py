@@ -1,0 +1,166 @@
+"""The Wi-Fi as its driver tells it, from recorded words and bytes; none, broken, and old ones."""
+
+import asyncio
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from fedagent_agent.context import Context, Programs
+from fedagent_agent.core.device import DeviceState, LinkQuality, PriceSettings, Radio, Readings
+from fedagent_agent.wifi import (
+    decode_radios,
+    default_interface,
+    from_proc,
+    in_use,
+    interfaces,
+    radio_of,
+)
+
+HEAD = """Inter-| sta-|   Quality        |   Discarded packets               | Missed | WE
+ face | tus | link level noise |  nwid  crypt   frag  retry   misc | beacon | 22
+"""
+ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+wlan0\t00000000\t0101A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0
+eth0\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0
+wlan0\t0001A8C0\t00000000\t0001\t0\t0\t600\t00FFFFFF\t0\t0\t0
+"""
+
+
+class Said(dict[str, object]):
+    """Attributes of a message, as the library gives them."""
+
+    def get_attr(self, attr: str, /) -> object:
+        return self.get(attr)
+
+
+def station(info: Mapping[str, object]) -> Said:
+    rate = info.get("TX_BITRATE")
+    named = {f"NL80211_STA_INFO_{name}": value for name, value in info.items()}
+    if isinstance(rate, dict):
+        rates = Said({f"NL80211_RATE_INFO_{name}": value for name, value in rate.items()})
+        named["NL80211_STA_INFO_TX_BITRATE"] = rates
+    return Said({"NL80211_ATTR_STA_INFO": Said(named)})
+
+
+@pytest.mark.parametrize(
+    ("width", "info", "expected"),
+    [
+        (
+            3,
+            {"SIGNAL": -60, "SIGNAL_AVG": -57, "TX_BITRATE": {"BITRATE": 65535, "BITRATE32": 8667}},
+            (-57.0, 866.7e6, 80e6),
+        ),
+        (1, {"SIGNAL": -71, "TX_BITRATE": {"BITRATE": 722}}, (-71.0, 72.2e6, 20e6)),
+        (0, {"SIGNAL": -71, "TX_BITRATE": {}}, (-71.0, None, 20e6)),
+        (99, {}, (None, None, None)),
+        (None, {"SIGNAL": "loud", "TX_BITRATE": 7}, (None, None, None)),
+    ],
+)
+def test_a_station_is_signal_rate_and_width(
+    width: int | None, info: dict[str, object], expected: tuple[float | None, ...]
+) -> None:
+    device = Said({"NL80211_ATTR_IFNAME": "wlan0", "NL80211_ATTR_CHANNEL_WIDTH": width})
+    radio = radio_of(device, [station(info)])
+    assert (radio.signal_dbm, radio.link_bps, radio.bandwidth_hz) == expected
+
+
+def test_an_access_point_counts_its_best_station_and_one_alone_has_no_signal() -> None:
+    device = Said({"NL80211_ATTR_IFNAME": "wlan0"})
+    heard = [station({"SIGNAL": level}) for level in (-80, -50, -70)]
+    assert radio_of(device, [*heard, Said()]).signal_dbm == -50
+    assert radio_of(device, []) == Radio(interface="wlan0")
+
+
+def nla(kind: int, payload: bytes) -> bytes:
+    """Return an attribute as the kernel lays it out, padded to four bytes."""
+    head = struct.pack("=HH", 4 + len(payload), kind)
+    return head + payload + bytes(-len(payload) % 4)
+
+
+def test_the_bytes_of_the_kernel_are_read_through_the_library() -> None:
+    nl80211 = pytest.importorskip("pyroute2.netlink.nl80211")
+
+    def message(command: int, attributes: bytes) -> Said:
+        body = struct.pack("=BBH", command, 1, 0) + attributes
+        head = struct.pack("=IHHII", 16 + len(body), 28, 2, 1, 1)
+        found = nl80211.nl80211cmd(head + body)
+        found.decode()
+        return found  # type: ignore[no-any-return]  # the library has no types
+
+    # By linux/nl80211.h: IFINDEX 3, IFNAME 4, STA_INFO 21, CHANNEL_WIDTH 159.
+    rate = nla(1, struct.pack("=H", 1733)) + nla(5, struct.pack("=I", 1733)) + nla(3, b"")
+    info = nla(7, struct.pack("b", -56)) + nla(13, struct.pack("b", -58)) + nla(8, rate)
+    named = nla(3, struct.pack("=I", 3)) + nla(4, b"wlan0\0")
+    device = message(7, named + nla(159, struct.pack("=I", 2)))
+    heard = message(19, nla(3, struct.pack("=I", 3)) + nla(21, info))
+    expected = Radio(interface="wlan0", signal_dbm=-58, link_bps=173.3e6, bandwidth_hz=40e6)
+    assert radio_of(device, [heard]) == expected
+    assert str(expected) == "wlan0: -58 dBm, 173 Mbit/s, 40 MHz"
+
+
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [
+        (" wlan0: 0000   54.  -56.  -256        0      0      0      0      3        0", -56.0),
+        (" wlan0: 0000   54   200    161        0      0      0      0      3        0", -56.0),
+        (" wlan0: 0000   54    40      0        0      0      0      0      3        0", None),
+        (" wlan0: 0000   54   n/a      0", None),
+        (" wlan0: 0000", None),
+        ("nonsense", None),
+    ],
+    ids=["dBm", "a byte", "percent", "no number", "cut off", "no interface"],
+)
+def test_without_the_library_there_is_the_signal(line: str, level: float | None) -> None:
+    found = from_proc(HEAD + line + "\n")
+    assert found == (() if level is None else (Radio(interface="wlan0", signal_dbm=level),))
+    assert from_proc("") == ()
+
+
+def test_the_radio_counts_only_where_traffic_goes_through_it() -> None:
+    wlan, other = (Radio(interface=name, signal_dbm=-50) for name in ("wlan0", "wlan1"))
+    assert default_interface(ROUTES) == "eth0"
+    assert in_use([wlan], ROUTES) is None
+    by_air = ROUTES.replace("eth0", "wlan1")
+    assert in_use([wlan, other], by_air) == other
+    no_route = ROUTES.splitlines()[0]
+    assert in_use([wlan, Radio(interface="wlan1")], no_route) == wlan
+    assert in_use([wlan, other], no_route) is None
+    assert default_interface("Iface\nwlan0 zz\n") == ""
+
+
+def test_a_device_without_wifi_or_permission_reports_none(tmp_path: Path) -> None:
+    assert interfaces(tmp_path) == ()
+    (tmp_path / "class" / "net" / "wlan0" / "phy80211").mkdir(parents=True)
+    (tmp_path / "class" / "net" / "eth0").mkdir()
+    assert interfaces(tmp_path) == ("wlan0",)
+    assert decode_radios("Traceback (most recent call last)") == ()
+    # The process that asks fails, and there are no files: nothing is known, and nothing raised.
+    nothing = Programs(wifi=True, nl80211=True, proc=tmp_path)
+    assert asyncio.run(nothing.ask()).radio is None
+
+
+def test_what_the_driver_says_is_a_feature(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    line = " wlan0: 0000   54.  -56.  -256        0      0      0      0      3        0\n"
+    (tmp_path / "net" / "wireless").write_text(HEAD + line)
+    context = Context()
+    context.update_host(asyncio.run(Programs(wifi=True, proc=tmp_path).ask()))
+    radio = context.read(0.0).radio
+    assert radio == Radio(interface="wlan0", signal_dbm=-56.0)
+    device = DeviceState(PriceSettings(), readings=Readings(radio=radio), position=(0.0, 0.3))
+    link = LinkQuality(position=(0.4, 0.0))
+    features = device.context_report(link, run="", seq=1).features
+    assert features["signal_dbm"] == -56.0
+    assert features["distance_km"] == pytest.approx(0.5)
+    assert "link_bps" not in features
+    report = device.context_report(link, run="", seq=1)
+    quieter = DeviceState(PriceSettings(), position=(0.0, 0.3))
+    quieter.readings = Readings(radio=Radio(interface="wlan0", signal_dbm=-57.5))
+    assert not quieter.differs(link, report), "a driver's numbers move with every look"
+    whole = Radio(interface="wlan0", signal_dbm=-50, link_bps=6e6, bandwidth_hz=20e6)
+    quieter.readings = Readings(radio=whole)
+    found = quieter.context_report(LinkQuality(), run="", seq=1).features
+    assert (found["link_bps"], found["bandwidth_hz"]) == (6e6, 20e6)
+    assert "distance_km" not in found
