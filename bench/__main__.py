@@ -2,7 +2,7 @@
 
 Names: rounds, memory, first-round, fresh, survival, solvers, rbcs, gda, beliefs, learning,
 learners, decisions, democracy, adaptive, scale, papers, onnx, bas, limits, figures, seeds,
-house.
+house, field.
 All of them without a name; figures are medians, and what is compared is measured in one run.
 """
 
@@ -17,6 +17,7 @@ from . import (
     decisions,
     demo,
     democracy,
+    field,
     gda,
     house,
     learners,
@@ -63,6 +64,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "limits": limits.rows,
     "figures": lambda: iter([tested("figures", str(ROOT / "bench" / "checks"))]),
     "house": house.rows,
+    "field": field.rows,
     "seeds": lambda: iter([demo.seeds(10)]),
 }
 
