@@ -70,6 +70,17 @@ class RoundRule:
         return Settlement(in_time, used, tau_s <= wait_s, wait_s)
 
 
+def edge_weight(learnt: float, *, uniform: bool, holds: bool = True) -> float:
+    """Return how much an edge's model counts where edge models are merged.
+
+    `learnt` is the weight of the updates in it since the last merge. If `uniform`, all edges that
+    hold a model of the run count alike, also those that learnt nothing (ALGORITHMS section 1).
+    """
+    if uniform:
+        return 1.0 if holds or learnt > 0 else 0.0
+    return learnt
+
+
 @dataclass(slots=True)
 class RunningMean:
     """Sum of weight·delta over updates, tensor by tensor; in float64, memory O(model)."""

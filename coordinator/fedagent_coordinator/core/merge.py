@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fedagent_node.effects import Effect, FinishModel, ModelFinished, Send, Warn, WriteModel
 from fedagent_protocol.messages import Chunk, Need, Weighting
 from fedagent_protocol.transfer import Layout, Receiver
+from fedagent_task.aggregation import edge_weight
 
 from .edges import EdgeSession
 from .effects import CommitModel, Merge, Merged
@@ -161,9 +162,8 @@ class Merging(Phase):
     def _weight(self, edge: EdgeSession) -> float:
         """Return how much an edge's model counts (docs/coordinator.md)."""
         recipe = self.engine.settings.recipe
-        if recipe.rounds.weighting is Weighting.UNIFORM and not recipe.placement.rents:
-            return 1.0 if edge.model or edge.window_weight > 0 else 0.0
-        return edge.window_weight
+        uniform = recipe.rounds.weighting is Weighting.UNIFORM and not recipe.placement.rents
+        return edge_weight(edge.window_weight, uniform=uniform, holds=bool(edge.model))
 
     def _take(self, pull: Pull, index: int, data: bytes, now: float) -> list[Effect]:
         if not pull.receiver.accept(index, len(data), now):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fedagent_coordinator.policies import Feedback
 from fedagent_coordinator.policies.base import FloatArray
-from fedagent_task.aggregation import RunningMean
+from fedagent_task.aggregation import RunningMean, edge_weight
 from fedagent_task.models import create
 from fedagent_task.spec import ModelSpec
 from fedagent_testbed.recipe import TestbedRecipe, Training, Weighting
@@ -64,10 +64,22 @@ def aggregate(start: Floats, updates: Iterable[Updates], weighting: Weighting) -
     return models
 
 
-def merged(models: Floats) -> Floats:
-    """Return the mean over the M edge models, once per edge, float32[M, d]."""
-    mean = models.mean(axis=0, dtype=np.float64).astype(np.float32)
-    return np.tile(mean, (len(models), 1))
+def merged(
+    models: Floats, learnt: FloatArray | None = None, weighting: Weighting = "uniform"
+) -> Floats:
+    """Return the mean over the M edge models, once per edge, float32[M, d].
+
+    It is that of the coordinator: with ``samples`` an edge counts as much as the updates in its
+    model since the last merge, `learnt` float64[M]; where nobody has learnt nothing changes.
+    """
+    mean, uniform = RunningMean(), weighting == "uniform"
+    for edge, model in enumerate(models):
+        weight = edge_weight(0.0 if learnt is None else float(learnt[edge]), uniform=uniform)
+        if weight > 0:
+            mean.add({"": model}, weight)
+    if not mean.weight:
+        return models
+    return np.tile(mean.apply({"": np.zeros_like(models[0])})[""], (len(models), 1))
 
 
 class FederatedTrainer:
@@ -204,25 +216,36 @@ class FederatedLearner:
         )
         self._first = self._trainer.initial(recipe.edges)
         self._models = self._first
+        self._learnt = np.zeros(recipe.edges)
+        """Weight of the updates in each edge's model since the last merge."""
 
     def advance(self, feedback: Feedback) -> None:
         """Train the clients whose updates are used, and merge when it is time."""
         view, recipe = feedback.view, self._recipe
         training = recipe.training
         begins = (view.round - 1) % training.slot_rounds == 0
-        start = self._first if training.reset and begins else self._models
+        start = self._models
+        if training.reset and begins:
+            start, self._learnt = self._first, np.zeros(recipe.edges)
         pairs = feedback.pairs[feedback.used]
         # Newcomers hold another client's data: there are no more to deal.
         clients = view.pair_client[pairs] % recipe.clients
         edges = view.pair_edge[pairs]
         self._models = self._trainer.aggregate(start, clients, edges, view.round)
+        each = self._trainer.samples[clients].astype(np.float64)
+        share = each if training.weighting == "samples" else np.ones(len(clients))
+        self._learnt += np.bincount(edges, share, minlength=recipe.edges)
         if view.round % recipe.rounds.merge_every == 0 and recipe.edges > 1:
-            self._models = merged(self._models)
+            self._models = self._merged()
+            self._learnt = np.zeros(recipe.edges)
 
     @property
     def model(self) -> Floats:
-        """The mean of the edges' models, float32[d]."""
-        return np.asarray(self._models.mean(axis=0), dtype=np.float32)
+        """What a merge now would make of the edges' models, float32[d]."""
+        return np.asarray(self._merged()[0], dtype=np.float32)
+
+    def _merged(self) -> Floats:
+        return merged(self._models, self._learnt, self._recipe.training.weighting)
 
     def accuracy(self) -> float:
         """Return the accuracy of the mean model on the common test set."""
