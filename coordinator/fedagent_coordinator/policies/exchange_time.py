@@ -22,6 +22,9 @@ from .state import ArrayState, bools, floats, grown
 MIN_RIDGE = 1e-9
 """With less, a first observation leaves nothing of H^-1 but rounding."""
 
+PAPER_BITS = 20e6
+"""M of RBCS-F section 6.1, for rounds of an unknown model."""
+
 _D = 3
 _MAX_CONTEXT = 1e4
 """A context entry stops here: beyond hours, or a hundredth of a percent of a CPU,
@@ -67,7 +70,7 @@ class ExchangeTimes(ArrayState):
     """The regression as policies use it: contexts from a view, answers from feedback.
 
     `compute` names the feature with mu, `bandwidth` that with B; with bit/s, M/B is seconds and
-    theta a factor. `deadline_s` is what an exchange that did not come in time took at least; None
+    theta a factor. `model_bits` is M; None takes the round's model. `deadline_s` is what an exchange that did not come in time took at least; None
     takes the round's deadline, where it has one.
     """
 
@@ -80,14 +83,14 @@ class ExchangeTimes(ArrayState):
         *,
         lambda_: float,
         alpha: float,
-        model_bits: float,
+        model_bits: float | None,
         compute: str,
         bandwidth: str,
         deadline_s: float | None,
     ) -> None:
         check = partial(require, name)
         check("lambda_", lambda_, lambda_ >= MIN_RIDGE, f">= {MIN_RIDGE:g}")
-        check("model_bits", model_bits, 0 < model_bits < math.inf, "> 0")
+        check("model_bits", model_bits, model_bits is None or 0 < model_bits < math.inf, "> 0")
         check("deadline_s", deadline_s, deadline_s is None or 0 < deadline_s < math.inf, "> 0")
         check("alpha", alpha, 0 <= alpha < math.inf, ">= 0")
         if compute == bandwidth:
@@ -112,7 +115,7 @@ class ExchangeTimes(ArrayState):
         context = np.empty((len(view.pair_client), _D))
         context[:, 0] = _ratio(1.0, view.feature(self._compute))
         context[:, 1] = ~warm[view.pair_client]
-        context[:, 2] = _ratio(self._model_bits, view.feature(self._bandwidth))
+        context[:, 2] = _ratio(self._bits(view), view.feature(self._bandwidth))
         return context
 
     def learn(self, feedback: Feedback) -> None:
@@ -125,6 +128,12 @@ class ExchangeTimes(ArrayState):
         self._model.update(played, context, np.where(feedback.X, feedback.tau_s, late))
         self._warm = np.zeros(clients, dtype=np.bool_)
         self._warm[played] = True
+
+    def _bits(self, view: RoundView) -> float:
+        """Return M: what was given, or what the round says, or the paper's where it does not."""
+        if self._model_bits is not None:
+            return self._model_bits
+        return 8.0 * view.model_bytes if view.model_bytes > 0 else PAPER_BITS
 
     def _late_after(self, view: RoundView) -> float:
         if self._deadline_s is not None:
@@ -170,7 +179,7 @@ class FastestPolicy(ArrayState):
         alpha: float = 0.1,
         compute: str = "compute",
         bandwidth: str = "upload_bps",
-        model_bits: float = 20e6,
+        model_bits: float | None = None,
         deadline_s: float | None = None,
     ) -> None:
         require(self.name, "clients_per_round", clients_per_round, clients_per_round >= 1, ">= 1")

@@ -46,13 +46,15 @@ class FairnessQueues(ArrayState):
         return due > taken and due > capacity(view, most)
 
     def require_room(self, view: RoundView, clients_per_round: int) -> None:
-        """Refuse a share that rounds like a run's first cannot give to everybody there.
+        """Refuse a share that rounds like a run's first cannot give to all that can be chosen.
 
-        Later rounds are not refused: a new client or a higher price must not end a run. Nor is
+        Who is dearer than every edge's budget cannot, who is only away now can. Later rounds are not refused: a new client or a higher price must not end a run. Nor is
         one that can take no client: that is not the parameters' fault.
         """
         room = capacity(view, clients_per_round)
-        due = self._owed(int(_seen(view).sum()))
+        payable = view.pair_price <= view.edge_budget[view.pair_edge]
+        clients = len(np.unique(view.pair_client[payable]))
+        due = self._owed(clients)
         if len(self._queue) or not room or due <= room:
             return
         limit, hint = "take part", "raise clients_per_round"
@@ -61,7 +63,7 @@ class FairnessQueues(ArrayState):
         raise ParameterError(
             self._policy,
             "beta",
-            f"is {self._beta}: it owes {due} clients a round and only {room} {limit};"
+            f"is {self._beta}: it owes {due} of {clients} clients a round and only {room} {limit};"
             f" lower beta or {hint}",
         )
 
@@ -134,7 +136,7 @@ class RbcsFPolicy(ArrayState):
         freeze_after: int = 50,
         compute: str = "compute",
         bandwidth: str = "upload_bps",
-        model_bits: float = 20e6,
+        model_bits: float | None = None,
         deadline_s: float | None = None,
     ) -> None:
         require(self.name, "V", V, 0 <= V < math.inf, ">= 0")

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedagent_coordinator.policies import create
 from fedagent_coordinator.policies.base import RoundView
 from fedagent_coordinator.policies.exchange_time import (
     ExchangeTimes,
@@ -16,6 +18,7 @@ from fedagent_coordinator.policies.exchange_time import (
     affordable,
     min_per_client,
 )
+from fedagent_testbed.study import load_recipe, make_world
 from tests.fakes.rounds import choice, column_view, ended
 
 
@@ -166,3 +169,21 @@ def test_fastest_tries_everybody_and_then_keeps_the_fastest() -> None:
     again = FastestPolicy(clients_per_round=2)
     again.restore(policy.state())
     assert choice(again, view, 30) == [1, 4]
+
+
+@pytest.mark.parametrize("name", ["rbcs-f", "fastest"])
+def test_by_default_the_model_is_that_of_the_round(name: str) -> None:
+    view = column_view(compute=[1.0, 1.0], upload_bps=[1e6, 2e6])
+    for known, bits in ((0, 20e6), (125_000, 1e6)):
+        policy = create(name)
+        times = policy._times  # type: ignore[attr-defined] # both have them
+        context = times.contexts(replace(view, model_bytes=known))
+        assert context[:, 2] == pytest.approx([bits / 1e6, bits / 2e6])
+
+
+@pytest.mark.parametrize("recipe", ["rbcs-f-numeric", "cocs-decisions"])
+def test_worlds_say_how_large_the_model_is(recipe: str) -> None:
+    setting = load_recipe(recipe)
+    bits = 20e6 if recipe == "rbcs-f-numeric" else 0.18e6
+    assert "model_bits" not in setting.policies["rbcs-f"]
+    assert 8 * make_world(setting, 0).view(1).model_bytes == bits

@@ -52,7 +52,7 @@ def test_a_share_that_rounds_cannot_give_is_a_configuration_error() -> None:
     with pytest.raises(ParameterError) as caught:
         q.require_room(nine, 2)
     assert caught.value.parameter == "beta"
-    assert "3 clients a round and only 2" in str(caught.value)
+    assert "owes 3 of 9 clients a round and only 2" in str(caught.value)
     q.require_room(nine.take(np.arange(8)), 2)
     queues(beta=0.2).require_room(column_view(clients=40), 8)
 
@@ -61,9 +61,17 @@ def test_a_share_that_the_budgets_cannot_pay_is_one_too() -> None:
     q = queues(beta=0.5)
     with pytest.raises(ParameterError) as caught:
         q.require_room(column_view(clients=9, budget=3), 6)
-    assert "5 clients a round and only 3 can be paid" in str(caught.value)
+    assert "5 of 9 clients a round and only 3 can be paid" in str(caught.value)
     q.require_room(column_view(clients=9, budget=5), 6)
     q.require_room(column_view(clients=9, budget=0), 6)
+
+
+def test_who_can_never_be_paid_is_owed_nothing_at_the_start() -> None:
+    """N of beta N <= m counts the clients that can be chosen; who is only away now is one."""
+    price, away = [1] * 4 + [99] * 5, [False] * 4 + [True] * 5
+    queues(beta=0.4).require_room(column_view(price=price, budget=9), 2)
+    with pytest.raises(ParameterError, match="owes 2 of 4 clients a round and only 1 take part"):
+        queues(beta=0.4).require_room(column_view(price=price, budget=9, available=away), 1)
 
 
 def test_only_the_first_round_is_refused() -> None:
@@ -206,7 +214,7 @@ def test_who_fails_early_does_not_pass_for_fast() -> None:
 
 def test_a_budget_below_the_share_is_a_configuration_error_too() -> None:
     view = column_view(clients=40, budget=5)
-    with pytest.raises(ParameterError, match="6 clients a round and only 5 can be paid"):
+    with pytest.raises(ParameterError, match="6 of [0-9]+ clients a round and only 5 can be paid"):
         choice(RbcsFPolicy(beta=0.15), view)
 
 

@@ -88,6 +88,7 @@ class LinearExchange:
             client_price=np.full(n, MICRO, dtype=np.int64),
             client_available=available,
             edge_budget=np.array([self._recipe.budget_micro], dtype=np.int64),
+            model_bytes=round(setting.model_mbit * 1e6 / 8),
             truth=Truth(arrives=np.ones(n, np.bool_), chance=np.ones(n), tau_s=expected_s),
         )
 
