@@ -70,8 +70,9 @@ class ExchangeTimes(ArrayState):
     """The regression as policies use it: contexts from a view, answers from feedback.
 
     `compute` names the feature with mu, `bandwidth` that with B; with bit/s, M/B is seconds and
-    theta a factor. `model_bits` is M; None takes the round's model. `deadline_s` is what an exchange that did not come in time took at least; None
-    takes the round's deadline, where it has one.
+    theta a factor. `model_bits` is M; None takes the round's model. `deadline_s` is what an
+    exchange that did not come in time took at least; None takes the round's deadline, where it
+    has one.
     """
 
     parts = ("_model",)

@@ -48,8 +48,9 @@ class FairnessQueues(ArrayState):
     def require_room(self, view: RoundView, clients_per_round: int) -> None:
         """Refuse a share that rounds like a run's first cannot give to all that can be chosen.
 
-        Who is dearer than every edge's budget cannot, who is only away now can. Later rounds are not refused: a new client or a higher price must not end a run. Nor is
-        one that can take no client: that is not the parameters' fault.
+        Who is dearer than every edge's budget cannot, who is only away now can. Later rounds are
+        not refused: a new client or a higher price must not end a run. Nor is one that can take
+        no client: that is not the parameters' fault.
         """
         room = capacity(view, clients_per_round)
         payable = view.pair_price <= view.edge_budget[view.pair_edge]

@@ -214,7 +214,7 @@ def test_who_fails_early_does_not_pass_for_fast() -> None:
 
 def test_a_budget_below_the_share_is_a_configuration_error_too() -> None:
     view = column_view(clients=40, budget=5)
-    with pytest.raises(ParameterError, match="6 of [0-9]+ clients a round and only 5 can be paid"):
+    with pytest.raises(ParameterError, match="of 40 clients a round and only 5 can be paid"):
         choice(RbcsFPolicy(beta=0.15), view)
 
 

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from fedagent_agent.core.device import Readings
+from fedagent_coordinator import policies
 from fedagent_coordinator.database.rows import OutcomeRow
 from fedagent_coordinator.policies import RoundView
 from fedagent_coordinator.policies.base import OPINIONS, TRUTH, VOLUNTEERS
@@ -178,8 +179,12 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int) -> Recipe:
     needs = make_policy(recipe, policy).needs
     # Clients are called for after a merge, and slots end where they may: every round merges.
     evaluated = bool(needs & {OPINIONS, VOLUNTEERS})
+    given = policy_params(recipe, policy)
+    if "model_bits" in policies.parameters(policy):
+        # The model of the run is tiny; the world's transfers are those of its own.
+        given.setdefault("model_bits", recipe.work.download_mbit * 1e6)
     try:
-        params = msgspec.convert(policy_params(recipe, policy), Params)
+        params = msgspec.convert(given, Params)
     except msgspec.ValidationError as error:
         raise RecipeError(f"policies.{policy}", str(error), "see docs/recipe.md") from error
     # As many volunteer as the policy takes, if that is a parameter.
