@@ -1,6 +1,6 @@
 """Run every benchmark and print one JSON line per figure: ``python -m bench [NAME ...]``.
 
-Names: rounds, memory, first-round, fresh, survival, solvers, rbcs, gda, beliefs, learning,
+Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs, learning,
 learners, decisions, democracy, adaptive, scale, papers, onnx, bas, limits, figures, seeds,
 house, field.
 All of them without a name; figures are medians, and what is compared is measured in one run.
@@ -14,6 +14,7 @@ from . import (
     adaptive,
     bas,
     beliefs,
+    claims,
     decisions,
     demo,
     democracy,
@@ -49,6 +50,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "fresh": lambda: iter([demo.fresh()]),
     "survival": lambda: iter([survival()]),
     "solvers": solvers.rows,
+    "claims": claims.rows,
     "rbcs": rbcs.rows,
     "gda": gda.quick_init,
     "beliefs": beliefs.rows,

@@ -1,6 +1,7 @@
 """What the store knows, for the CLI, the report and the web page: read-only."""
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from .core.claims import ClaimGaps
+from .core.decision import CLAIMS
 from .core.effects import PLAIN
 from .core.settings import Progress
 from .database.audit import Balance, Ledger
@@ -19,9 +22,10 @@ from .database.models import ModelQueries, recipe_in
 from .database.rounds import settled
 from .database.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow, RunRow, fetch
 from .database.schema import readable
-from .errors import StoreDamagedError, UnknownRoundError, UnknownRunError
+from .errors import RecordError, StateError, StoreDamagedError, UnknownRoundError, UnknownRunError
 from .policies.base import Feedback, IntArray, RoundView, Selection
-from .records import unpack_controls, unpack_selection, unpack_view
+from .policies.state import taken
+from .records import unpack_arrays, unpack_controls, unpack_selection, unpack_view
 
 _RUN = (
     "SELECT run_id, recipe_digest, coalesce(s.recipe, r.recipe) AS recipe, seed, unlimited, "
@@ -174,6 +178,26 @@ class Reader:
     def learnt(self, run_id: str) -> Iterator[Feedback]:
         """Yield what the policy learnt of each settled round, in order."""
         return (feedback for feedback, _ in settled(self._db, run_id))
+
+    def claim_gaps(self, run_id: str) -> dict[int, float]:
+        """Return what each client's updates took over what it claimed; by index, where known.
+
+        A snapshot without them is of an older release; of what is damaged nothing is known.
+        """
+        gaps, since = ClaimGaps(), 0
+        row = self._db.execute(
+            "SELECT round, state FROM snapshots WHERE run_id = ? ORDER BY round DESC LIMIT 1",
+            (run_id,),
+        ).fetchone()
+        try:
+            if row is not None and (kept := taken(unpack_arrays(row["state"]), CLAIMS)):
+                gaps.restore(kept)
+                since = row["round"]
+            for feedback, _ in settled(self._db, run_id, since=since):
+                gaps.learn(feedback)
+        except (RecordError, StateError):
+            return {}
+        return {n: gap for n, gap in enumerate(gaps.of(0).tolist()) if math.isfinite(gap)}
 
     def outcomes(self, run_id: str, round_: int | None = None) -> list[OutcomeRow]:
         """Return how the clients ended one round, or every round, in the policy's order."""

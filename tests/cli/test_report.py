@@ -235,3 +235,12 @@ def test_plots_have_ids_of_their_own_and_the_pages_colour() -> None:
     ids = [part.split('"')[0] for svg in drawn for part in svg.split(' id="')[1:]]
     assert len(ids) == len(set(ids))
     assert all("currentColor" in svg for svg in drawn)
+
+
+def test_gaps_between_claims_and_observations_are_drawn_where_they_are_known() -> None:
+    plain = a_run_report()
+    assert "Claimed and observed" not in {title for title, _, _ in draw_all(plain)}
+    known = replace(plain.agents[0], claim_gap=2.4)
+    given = replace(plain, agents=(known, *plain.agents[1:]))
+    drawn = {title: svg for title, _, svg in draw_all(given)}
+    assert "observed over claimed time" in drawn["Claimed and observed"]

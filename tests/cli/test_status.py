@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.status_files import DeviceBook, RunStatus, write_run_status
 from fedagent_node.data_dir import DataDirLock
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
+from fedagent_testbed.study import load_recipe
+from fedagent_testbed.study.full import play_full
 from tests.fakes.written_runs import RECIPE, write_run
 from tests.typed import call, last_object
 
@@ -178,3 +181,19 @@ def test_the_error_of_a_regression_stands_where_accuracy_does(
     assert f"{head} " in call(tmp_path, "runs").stdout
     (model,) = last_object(call(tmp_path, "models", "list", "--json"))["models"]
     assert model["metrics"] == read["metrics"]
+
+
+def test_devices_say_what_their_claims_come_to(tmp_path: Path) -> None:
+    """What an edge observed over what a device claims: the same number as policies see."""
+    sets = ("clients=4", "edges=1", "rounds.count=4", "budget.per_edge=100", "rounds.deadline_s=60")
+    play_full(load_recipe("cocs-decisions", (*sets, "rounds.max_wait_s=90")), "all", 3, tmp_path)
+    folder = tmp_path / "coordinator"
+    command = ("devices", "--data-dir", str(folder))
+    told = last_object(call(tmp_path, *command, "--json"))["devices"]
+    with open_reader(folder) as read:
+        gaps = read.claim_gaps(read.run().run_id)
+    assert {row["client"]: row["claim_gap"] for row in told} == pytest.approx(gaps)
+    assert len(gaps) == 4
+    head, first, *_ = call(tmp_path, *command).stdout.splitlines()
+    assert "gap" in head.split()
+    assert f"{gaps[0]:.2f}" in first.split()

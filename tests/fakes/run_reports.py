@@ -19,6 +19,7 @@ def an_agent(
     paid: int = 5,
     outcomes: dict[str, int] | None = None,
     reasons: dict[str, int] | None = None,
+    gap: float | None = None,
 ) -> ReportAgent:
     return ReportAgent(
         client=0,
@@ -30,11 +31,14 @@ def an_agent(
         paid_micro=paid,
         outcomes=outcomes or {"arrived": ordered},
         reasons=reasons or {},
+        claim_gap=gap,
     )
 
 
 AGENTS = (
-    an_agent("a1", "kitchen", in_time=11, paid=9_000_000, outcomes={"arrived": 11, "late": 1}),
+    an_agent(
+        "a1", "kitchen", in_time=11, paid=9_000_000, outcomes={"arrived": 11, "late": 1}, gap=2.4
+    ),
     an_agent(
         "a2",
         "a-device-with-quite-a-long-name-of-its-own",
@@ -43,7 +47,7 @@ AGENTS = (
         outcomes={"missed": 10, "declined": 2},
         reasons={"missed unanswered": 10, "declined no_data: nothing has arrived": 2},
     ),
-    *(an_agent(f"b{n}", f"sensor-{n}") for n in range(10)),
+    *(an_agent(f"b{n}", f"sensor-{n}", gap=0.8 + 0.04 * n) for n in range(10)),
 )
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from fedagent_coordinator.placement.base import Placement, PlacementPolicy, PlacementView
 from fedagent_coordinator.policies.base import (
+    CLAIM_GAP,
     MAX_MICRO,
     Bound,
     Feedback,
@@ -25,6 +26,7 @@ from fedagent_coordinator.policies.base import (
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_coordinator.policies.state import Array, taken
 
+from .claims import ClaimGaps
 from .edges import EdgeSession
 from .effects import UNPLACED, Controls
 from .iterations import IterationControl, LearnerControl
@@ -38,6 +40,7 @@ NOBODY = -1
 """Instead of a price: there is nobody to pay."""
 _PLACEMENT = "placement/"
 _ITERATIONS = "iterations/"
+CLAIMS = "claims/"
 
 
 @dataclass(slots=True)
@@ -48,10 +51,16 @@ class DecisionPolicies:
     control: IterationControl = field(default_factory=LearnerControl)
     placement: PlacementPolicy | None = None
     steps: int = 1
+    gaps: ClaimGaps = field(default_factory=ClaimGaps)
+
+    def seen(self, view: RoundView) -> RoundView:
+        """Return the view with what its policy needs and no agent reports."""
+        return self.gaps.shown(view) if CLAIM_GAP in self.policy.needs else view
 
     def learn(self, feedback: Feedback, controls: Controls) -> None:
         """Learn from a settled round."""
         self.policy.learn(feedback)
+        self.gaps.learn(feedback)
         self.control.learn(feedback, horizon=controls.horizon, steps=self.steps)
         if self.placement is not None:
             self.placement.learn(charged(controls.placement, feedback), feedback.psi)
@@ -60,6 +69,7 @@ class DecisionPolicies:
         """Return a copy of everything learnt, in one namespace; the policy's names are bare."""
         state: dict[str, Array] = dict(self.policy.state())
         state |= {_ITERATIONS + key: array for key, array in self.control.state().items()}
+        state |= {CLAIMS + key: array for key, array in self.gaps.state().items()}
         if self.placement is not None:
             state |= {_PLACEMENT + key: array for key, array in self.placement.state().items()}
         return state
@@ -68,6 +78,7 @@ class DecisionPolicies:
         """Continue from `state` exactly."""
         rest = dict(state)
         control, placement = taken(rest, _ITERATIONS), taken(rest, _PLACEMENT)
+        self.gaps.restore(taken(rest, CLAIMS))
         self.policy.restore(rest)
         self.control.restore(control)
         if self.placement is not None:
@@ -115,6 +126,7 @@ class Decider:
             PolicyError: The policy failed, or broke a constraint.
         """
         began, placement, offers = self.clock(), UNPLACED, None
+        observed = replace(observed, view=self.policies.seen(observed.view))
         if self.policies.placement is not None:
             found = market(
                 observed.view, ready, live, free_micro=free_micro, settings=self.settings

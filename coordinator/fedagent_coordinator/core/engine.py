@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from fedagent_coordinator.policies.base import NOT_FEATURES
+from fedagent_coordinator.policies.base import CLAIM_GAP, NOT_FEATURES
 from fedagent_node.effects import (
     EVERYBODY,
     Effect,
@@ -76,7 +76,7 @@ class Engine:
     ) -> None:
         needs = policies.policy.needs
         self.evaluations = evaluation_plan(settings, progress.evaluations)
-        if unmet := needs & (NOT_FEATURES - self.evaluations.provides):
+        if unmet := needs & (NOT_FEATURES - {CLAIM_GAP} - self.evaluations.provides):
             raise NeedsUnmetError(settings.recipe.policy.name, unmet, ())
         self.settings, self.indices = settings, indices
         self.edges = EdgeTable(indices, {window.edge: window for window in progress.windows})

@@ -111,6 +111,7 @@ class DeviceRow:
     last_round: int | None = None
     last_status: str | None = None
     last_reason: str = ""
+    claim_gap: float | None = None  # observed over claimed time; None if unknown, or not asked for
 
     @property
     def name(self) -> str:

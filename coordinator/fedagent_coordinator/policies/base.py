@@ -35,8 +35,10 @@ MAX_COUNT = 2**31 - 1
 OPINIONS = "opinions"
 TRUTH = "truth"
 VOLUNTEERS = "volunteers"
-NOT_FEATURES = frozenset({OPINIONS, TRUTH, VOLUNTEERS})
-"""Needs that are not features; ``truth`` exists in testbed and replay only."""
+CLAIM_GAP = "claim_gap"
+"""Feature that the coordinator makes for policies that need it: observed time over claimed."""
+NOT_FEATURES = frozenset({OPINIONS, TRUTH, VOLUNTEERS, CLAIM_GAP})
+"""Needs that no agent reports; ``truth`` exists in testbed and replay only."""
 
 
 class Purpose(IntEnum):
@@ -167,6 +169,13 @@ class RoundView:
         if bad.any():
             raise NonFiniteFeatureError(name, int(np.argmax(bad)), int(bad.sum()))
         return column
+
+    def optional(self, name: str) -> FloatArray:
+        """Return the named feature of all pairs, float64[P]; NaN where it is unknown."""
+        if name not in self.feature_names:
+            return np.full(len(self.pair_client), np.nan)
+        column = self.pair_features[:, self.feature_names.index(name)].astype(np.float64)
+        return np.where(np.isfinite(column), column, np.nan)
 
     def known_truth(self) -> Truth:
         """Return what oracles need, or raise `MissingFeatureError` where it is unknown."""

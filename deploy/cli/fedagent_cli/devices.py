@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from fedagent_coordinator.database.rows import DeviceRow
@@ -49,9 +49,11 @@ def seen_devices(reader: "Reader", run: "RunRow") -> list[SeenDevice]:
     heard: dict[str, Device] = dict(known.devices) if known is not None else {}
     # Whoever was online when the coordinator was killed was so at least until then.
     until_ms = round(1000 * (folder / DEVICES_FILE).stat().st_mtime) if heard else 0
+    gaps = reader.claim_gaps(run.run_id)
     found = [
-        _seen(row, heard.pop(row.agent, None), running, until_ms)
+        _seen(replace(row, claim_gap=gaps.get(row.client)), device, running, until_ms)
         for row in reader.devices(run.run_id)
+        for device in (heard.pop(row.agent, None),)
     ]
     if known is not None and known.run == run.run_id:
         others = [(DeviceRow(client=NO_CLIENT, agent=one), heard[one]) for one in heard]
@@ -98,10 +100,10 @@ def devices(
     table(
         (
             *("name", "last seen", "edge", "address", "software"),
-            *("ordered", "in time", "used", "paid", "last"),
+            *("ordered", "in time", "used", "paid", "gap", "last"),
         ),
         (_cells(name, device, edges) for name, device in zip(_names(found), found, strict=True)),
-        unless={"edge": "-", "address": "-", "software": "-"},
+        unless={"edge": "-", "address": "-", "software": "-", "gap": "-"},
     )
     print_reasons(found)
 
@@ -133,7 +135,8 @@ def _cells(name: str, device: SeenDevice, edges: Mapping[str, str]) -> tuple[obj
     return (
         *(name, _ago(device), at or "-"),
         *(device.address or "-", device.software.removeprefix("fedagent ") or "-"),
-        *(device.ordered, device.in_time, device.used, credits_text(device.paid_micro), last),
+        *(device.ordered, device.in_time, device.used, credits_text(device.paid_micro)),
+        *("-" if device.claim_gap is None else f"{device.claim_gap:.2f}", last),
     )
 
 

@@ -35,6 +35,7 @@ ROUNDS = 12
 def _live(store: Store, run_id: str, *, snapshot_at: int) -> dict[str, bytes]:
     """Let cocs-paper live through rounds of the store; return its state as bytes."""
     policy = create("cocs-paper")
+    decides = DecisionPolicies(policy)
     for t in range(1, ROUNDS + 1):
         rng = np.random.default_rng(t)
         view = random_view(rng, t, clients=8, edges=2)
@@ -51,9 +52,9 @@ def _live(store: Store, run_id: str, *, snapshot_at: int) -> dict[str, bytes]:
             continue
         result = small_result(plan, set(range(0, 8, 2)))
         store.settle(run_id, result)
-        policy.learn(result.feedback)
+        decides.learn(result.feedback, plan.controls)
         if t == snapshot_at:
-            store.snapshot(run_id, t, "cocs-paper", policy.state())
+            store.snapshot(run_id, t, "cocs-paper", decides.state())
     return {"state": pack_arrays(policy.state())}
 
 

@@ -42,6 +42,8 @@ SHAPES = {"wide": (7.2, 2.9), "narrow": (3.6, 2.7)}
 """Width and height in inches of what a page shows on a screen, and on a phone."""
 MANY = 2000
 """Rounds shown at most; longer runs are thinned evenly."""
+CLAIMS_TOO_MUCH = 1.5
+"""Gap from which an agent's bar is drawn as a warning."""
 WIDE_RANGE = 50.0
 """Largest over smallest value beyond which an axis counts in powers of ten."""
 NAMES = {
@@ -140,6 +142,12 @@ def _round_plots(run: RunReport, rows: Rows) -> Iterator[Plot]:
     yield "Spend per edge", text, partial(_spend, run)
     text = "How often each agent was chosen, and what became of it."
     yield "Selections per agent", text, partial(_selections, run)
+    if any(agent.claim_gap is not None for agent in run.agents):
+        text = (
+            "What the updates of each agent took, as its edge observed, over what they should "
+            "have taken by the compute and the rates that it claims; 1 keeps to its claims."
+        )
+        yield "Claimed and observed", text, partial(_gaps, run)
     if any(row.timing_ms for row in rows):
         text = "Seconds per round by step; training includes both transfers."
         yield "Where a round's time goes", text, partial(_timing, rows)
@@ -282,6 +290,26 @@ def _selections(run: RunReport, axes: "Axes") -> None:
     axes.set_xlabel("rounds")
     whole(axes, "x")
     legend_above(axes, columns=3)
+
+
+def _gaps(run: RunReport, axes: "Axes") -> None:
+    """Draw the gaps from 1 on, so that half and twice as long are equally far."""
+    agents = [agent for agent in run.agents if agent.claim_gap is not None][:40]
+    gaps = np.array([agent.claim_gap for agent in agents], dtype=np.float64)
+    colours = [COLOURS[5] if gap > CLAIMS_TOO_MUCH else COLOURS[0] for gap in gaps.tolist()]
+    axes.barh(range(len(agents)), gaps - 1, left=1.0, color=colours, height=0.72)
+    axes.axvline(1.0, color="#9aa3ad", linewidth=1.0)
+    axes.set_xscale("log", base=2)
+    far = max(2.0, float(np.max(np.maximum(gaps, 1 / gaps))) * 1.1)
+    axes.set_xlim(1 / far, far)
+    ticks = [
+        t for t in (*(0.01, 0.1, 0.25, 0.5), *(1.0, 2.0, 4.0, 10.0, 100.0)) if 1 / far <= t <= far
+    ]
+    axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    axes.minorticks_off()
+    names_beside(axes, [agent.name for agent in agents])
+    axes.invert_yaxis()
+    axes.set_xlabel("observed over claimed time")
 
 
 def _borders(rows: Rows) -> list[float]:

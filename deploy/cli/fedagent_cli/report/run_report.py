@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,7 +229,8 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
         every = reader.rounds(key)
         verified = reader.ledger.verify()
         results, outcomes = reader.edge_results(key), reader.outcomes(key)
-        evaluations = tuple(reader.evaluations.answered(key))
+        evaluations, gaps = tuple(reader.evaluations.answered(key)), reader.claim_gaps(key)
+        devices = [replace(one, claim_gap=gaps.get(one.client)) for one in reader.devices(key)]
         rows = [row for row in every if row.state == "done"]
         done = [row.round for row in rows]
         wanted = summary.rounds_wanted
@@ -241,7 +242,7 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
                 "edges": {row.edge_id: row.label for row in results},
             },
             rounds=tuple(_rounds(rows, results, outcomes)),
-            agents=tuple(_agents(reader.devices(key), outcomes)),
+            agents=tuple(_agents(devices, outcomes)),
             ledger_balanced=verified.balanced,
             evaluations=evaluations,
             indices=read_indices(reader, key, done) if evaluations else {},

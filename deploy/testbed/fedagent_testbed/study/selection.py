@@ -6,9 +6,17 @@ from dataclasses import replace
 import numpy as np
 
 from fedagent_coordinator import policies
+from fedagent_coordinator.core.claims import ClaimGaps
 from fedagent_coordinator.errors import MissingFeatureError, PolicyError
 from fedagent_coordinator.policies import Purpose, RoundView, SelectionPolicy, round_rng
-from fedagent_coordinator.policies.base import OPINIONS, TRUTH, VOLUNTEERS, FloatArray, IntArray
+from fedagent_coordinator.policies.base import (
+    CLAIM_GAP,
+    OPINIONS,
+    TRUTH,
+    VOLUNTEERS,
+    FloatArray,
+    IntArray,
+)
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_protocol.errors import RegistryError
 from fedagent_task.errors import RecipeError
@@ -34,6 +42,7 @@ class SelectionStudy:
             raise RecipeError("policy", f"{name} {why}", hint)
         self._recipe, self._seed = recipe, seed
         self._policy, self._world = make_policy(recipe, name), make_world(recipe, seed)
+        self._gaps = ClaimGaps() if CLAIM_GAP in self._policy.needs else None
         training = recipe.training
         self._learner = FederatedLearner(recipe, seed) if training.dataset else None
         asked = self._learner is not None and training.opinions
@@ -43,6 +52,8 @@ class SelectionStudy:
         """Play round `t`, from 1, into the history."""
         view = _with(self._world.view(t), self._opinions)
         rows, shown = seen(view, self._policy.needs)
+        if self._gaps is not None:
+            shown = self._gaps.shown(shown)
         began = time.perf_counter()
         selection = self._policy.select(shown, round_rng(self._seed, t, Purpose.SELECT))
         decided = time.perf_counter() - began
@@ -61,7 +72,10 @@ class SelectionStudy:
         began = time.perf_counter()
         # Oracles keep no state: what only a testbed knows is never learnt from.
         learnt_from = replace(shown, truth=None)
-        self._policy.learn(replace(feedback, view=learnt_from, pairs=selection.pairs))
+        lesson = replace(feedback, view=learnt_from, pairs=selection.pairs)
+        self._policy.learn(lesson)
+        if self._gaps is not None:
+            self._gaps.learn(lesson)
         learnt = time.perf_counter() - began
         paid = view.pair_price[feedback.pairs][~feedback.void]
         ordered = view.pair_client[feedback.pairs]

@@ -1,0 +1,153 @@
+"""What clients claim against what is observed: the gap, in both ways to play a round."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator import policies
+from fedagent_coordinator.core.claims import ClaimGaps
+from fedagent_coordinator.core.decision import DecisionPolicies
+from fedagent_coordinator.policies.base import CLAIM_GAP, Feedback, RoundView, Selection
+from fedagent_coordinator.policies.baselines import CheapestPolicy, RandomPolicy
+from fedagent_coordinator.policies.state import StatelessPolicy
+from fedagent_coordinator.reader import open_reader
+from fedagent_testbed.study import load_recipe, make_world, play
+from fedagent_testbed.study.full import play_full
+from tests.fakes.rounds import column_view, ended
+
+BITS = 1e6
+RATE = 1e6
+
+
+def view_of(
+    compute: Sequence[float], upload: Sequence[float] | None = None, t: int = 1
+) -> RoundView:
+    """Clients that claim these; a transfer of the model takes a second at `RATE`."""
+    n = len(compute)
+    rates = {"download_bps": [RATE] * n, "upload_bps": list(upload or [RATE] * n)}
+    return replace(column_view(t, compute=list(compute), **rates), model_bytes=int(BITS / 8))  # type: ignore[arg-type] # columns
+
+
+def test_who_keeps_to_its_claims_has_a_gap_of_one_and_a_liar_its_factor() -> None:
+    """Work 6, and 2 s of transfers: three claim 2 and take 3 s of it, one claims 4 and does too."""
+    gaps, view = ClaimGaps(), view_of([2.0, 2.0, 2.0, 4.0])
+    gaps.learn(ended(view, range(4), tau_s=[5.0] * 4))
+    assert gaps.of(5)[:4] == pytest.approx([1.0, 1.0, 1.0, 5.0 / 3.5])
+    assert np.isnan(gaps.of(5)[4])
+
+
+def test_a_slow_link_is_a_gap_too() -> None:
+    gaps, view = ClaimGaps(), view_of([2.0] * 3)
+    gaps.learn(ended(view, range(3), tau_s=[5.0, 5.0, 10.0]))
+    assert gaps.of(3) == pytest.approx([1.0, 1.0, 2.0])
+
+
+def test_gaps_are_means_of_logarithms_in_which_the_newest_weighs_a_fifth() -> None:
+    gaps = ClaimGaps()
+    for tau in (5.0, 10.0):
+        gaps.learn(ended(view_of([2.0] * 3), range(3), tau_s=[5.0, 5.0, tau]))
+    assert gaps.of(3) == pytest.approx([1.0, 1.0, 2.0**0.2])
+
+
+def test_what_cannot_be_compared_is_unknown() -> None:
+    """No valid update, no claim of a rate, no model, or no compute: NaN, and nothing else moves."""
+    known = view_of([2.0] * 3)
+    lone = column_view(compute=[2.0], download_bps=[np.nan], upload_bps=[np.nan])
+    for view in (replace(known, model_bytes=0), replace(lone, model_bytes=100)):
+        gaps = ClaimGaps()
+        gaps.learn(ended(view, [0], tau_s=[5.0]))
+        assert np.isnan(gaps.of(3)).all()
+    gaps = ClaimGaps()
+    silent = ended(known, [0, 1], tau_s=[5.0, 9.0], x=[True, False])
+    gaps.learn(replace(silent, censored=np.array([False, True]), void=np.array([False, True])))
+    assert gaps.of(3)[0] == pytest.approx(1.0)
+    assert np.isnan(gaps.of(3)[1:]).all()
+
+
+def test_one_rate_stands_for_both_and_agents_do_not_say_their_gap() -> None:
+    view = replace(
+        column_view(compute=[2.0], download_bps=[RATE], claim_gap=[7.0]), model_bytes=int(BITS / 8)
+    )
+    gaps = ClaimGaps()
+    gaps.learn(ended(view, [0], tau_s=[5.0]))
+    shown = gaps.shown(view)
+    assert shown.feature_names == ("compute", "download_bps", CLAIM_GAP)
+    assert shown.optional(CLAIM_GAP) == pytest.approx([1.0])
+    assert shown.optional("rtt_s").tolist() == pytest.approx([np.nan], nan_ok=True)
+
+
+class Distrustful(StatelessPolicy):
+    """Takes pairs by their gap, unknown ones first, and remembers what it saw."""
+
+    needs = frozenset({CLAIM_GAP})
+
+    def __init__(self) -> None:
+        self.seen: list[dict[int, float]] = []
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        gaps = view.optional(CLAIM_GAP)
+        self.seen.append(dict(zip(view.pair_client.tolist(), gaps.tolist(), strict=True)))
+        return CheapestPolicy().select(view, rng)
+
+
+def test_policies_that_need_it_see_it_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Liars claim twice the compute they have; a study shows the gap to who asks for it."""
+    made: list[Distrustful] = []
+
+    def create(name: str, **params: object) -> policies.SelectionPolicy:
+        if name != "random":
+            return policies.registry.create(name, **params)
+        made.append(Distrustful())
+        return made[-1]
+
+    monkeypatch.setattr(policies, "create", create)
+    sets = ["rounds.count=150", "liars.share=0.3", "liars.factor=2", "radio.distance_km=[0.01,0.3]"]
+    recipe = load_recipe("cocs-decisions", [*sets, "budget.per_edge=20", "rounds.deadline_s=8"])
+    play(recipe, "random", 2)
+    last = made[-1].seen[-1]
+    liar = make_world(recipe, 2)._people.liar  # type: ignore[attr-defined] # a linked world
+    known = [n for n, gap in last.items() if np.isfinite(gap)]
+    lying = [last[n] for n in known if liar[n]]
+    honest = [last[n] for n in known if not liar[n]]
+    assert min(len(lying), len(honest)) >= 5
+    assert np.median(lying) > 1.25 * np.median(honest)
+    assert DecisionPolicies(RandomPolicy()).seen(view_of([2.0])).feature_names == (
+        *("compute", "download_bps", "upload_bps"),
+    )
+
+
+def test_a_whole_federation_comes_to_the_gaps_of_a_study(tmp_path: Path) -> None:
+    """A whole federation's model is tiny, so its transfers count as work: near, not equal."""
+    sets = ["clients=8", "edges=1", "rounds.count=25", "budget.per_edge=100", "liars.share=0.4"]
+    sets += ["liars.factor=4", "rounds.deadline_s=60", "rounds.max_wait_s=120"]
+    recipe = load_recipe("cocs-decisions", sets)
+    play_full(recipe, "all", 3, tmp_path)
+    with open_reader(tmp_path / "coordinator") as read:
+        run = read.run().run_id
+        live = read.claim_gaps(run)
+        replayed = ClaimGaps()
+        for feedback in read.learnt(run):
+            replayed.learn(feedback)
+    assert live == pytest.approx(dict(enumerate(replayed.of(0).tolist())))
+    study, world = ClaimGaps(), make_world(recipe, 3)
+    for t in range(1, 26):
+        view = world.view(t)
+        study.learn(feedback_of(world.play(view, np.arange(8)), view))
+    assert len(live) == 8
+    assert sorted(live.values()) == pytest.approx(sorted(study.of(8).tolist()), rel=0.25)
+
+
+def feedback_of(feedback: Feedback, view: RoundView) -> Feedback:
+    return replace(feedback, view=replace(view, truth=None))
+
+
+def test_what_is_kept_comes_back_and_old_states_are_refused() -> None:
+    one, other = DecisionPolicies(RandomPolicy()), DecisionPolicies(RandomPolicy())
+    one.gaps.learn(ended(view_of([2.0] * 3), range(3), tau_s=[5.0, 5.0, 10.0]))
+    other.restore(one.state())
+    assert np.array_equal(other.gaps.of(3), one.gaps.of(3))
+    with pytest.raises(Exception, match="claims"):
+        other.restore({k: v for k, v in one.state().items() if not k.startswith("claims/")})
