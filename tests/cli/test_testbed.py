@@ -133,6 +133,19 @@ def test_streams_are_compared_and_drawn(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(one["policies"]) == ["primal-dual+budgeted-ucb"]
 
 
+def test_worlds_are_compared_and_drawn(tmp_path: Path) -> None:
+    plot = tmp_path / "worlds.svg"
+    arguments = ("--worlds", "one,middling", "--policies", "cocs,fastest", "--seeds", "2")
+    sets = ("--set", "rounds.count=8")
+    done = fedagent("compare", *arguments, *sets, "--plot", str(plot))
+    assert done.returncode == 0, done.stderr
+    assert "mean share" in done.stdout
+    assert "skipped fastest in one" in done.stdout
+    assert "middling" in plot.read_text()
+    record = json.loads(fedagent("compare", *arguments, *sets, "--json").stdout)
+    assert list(record["worlds"]) == ["one", "middling"]
+
+
 def test_run_full_balances_and_repeats() -> None:
     arguments = ("run", "cocs-decisions", "--full", "--seed", "3", "--json")
     sets = ("--set", "clients=5", "--set", "edges=2", "--set", "rounds.count=6")
@@ -153,6 +166,10 @@ def test_run_full_balances_and_repeats() -> None:
         (("run", "bas-a9a", "--policy", "all"), "no single pair", 2),
         (("run", "cocs-decisions", "--policy", ""), "names no policy", 2),
         (("compare", "cocs-decisions", "--policies", " , "), "names no policy", 2),
+        (("compare",), "no recipe to compare on", 2),
+        (("compare", "cocs-decisions", "--worlds", "all"), "two studies at once", 2),
+        (("compare", "--worlds", " , "), "names no world", 2),
+        (("compare", "--worlds", "moon"), "moon", 2),
         (("compare", "cocs-decisions", "--plot", "no/such/x.svg"), "which is no folder", 2),
         (("compare", "cocs-decisions", "--plot", "x.txt"), ".svg, .pdf, .png", 2),
         (("compare", "cocs-decisions", "--plot", "x" * 300 + ".svg"), "too long", 2),

@@ -99,11 +99,35 @@ def draw_panels(draws: Sequence[Draw], title: str, path: Path) -> None:
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right upper")
         figure.suptitle(title)
-        kind = path.suffix.lower()
-        try:
-            figure.savefig(path.expanduser(), format=kind[1:], metadata=_WITHOUT_DATE[kind])
-        except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+        _save(figure, path)
+
+
+def draw_table(draw: Draw, size: tuple[float, float], path: Path) -> None:
+    """Write one plot of this size in inches, without a background; for light and dark pages."""
+    check_plot(path)
+    from matplotlib import rc_context  # noqa: PLC0415 - optional package, half a second
+
+    grey = {f"{part}.color": "#767676" for part in ("text", "xtick", "ytick")}
+    style = {**_OF_FILES, "axes.grid": False, **grey}
+    with rc_context(style):  # type: ignore[arg-type]  # keys of matplotlib, checked at run time
+        figure = _figure(size)
+        axes = figure.add_subplot()
+        axes.set_facecolor("none")
+        draw(axes)
+        _save(figure, path, transparent=True)
+
+
+def _save(figure: "Figure", path: Path, *, transparent: bool = False) -> None:
+    kind = path.suffix.lower()
+    try:
+        figure.savefig(
+            path.expanduser(),
+            format=kind[1:],
+            metadata=_WITHOUT_DATE[kind],
+            transparent=transparent,
+        )
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def inline_svg(draw: Draw, index: str, size: tuple[float, float], name: str) -> str:

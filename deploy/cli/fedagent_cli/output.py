@@ -128,3 +128,11 @@ def fail(error: CliError, *, as_json: bool) -> NoReturn:
     if as_json:
         emit({"error": problem, "hint": error.hint, "exit_code": error.exit_code})
     raise SystemExit(error.exit_code)
+
+
+def aligned(rows: list[list[str]]) -> None:
+    """Print rows as columns; lines longer than the terminal are the terminal's affair."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        echo("  ".join(cells).rstrip())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fedagent_cli import command_line, options
 from fedagent_cli.errors import KilledError, MissingError, UsageError
-from fedagent_cli.output import echo, emit, table
+from fedagent_cli.output import aligned, echo, emit, table
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -23,6 +23,12 @@ testbed_app = command_line.CommandGroup(
 )
 RecipeName = Annotated[
     str,
+    command_line.Argument(
+        help="A recipe of the testbed (see `fedagent testbed recipes`) or a file."
+    ),
+]
+OptionalRecipe = Annotated[
+    str | None,
     command_line.Argument(
         help="A recipe of the testbed (see `fedagent testbed recipes`) or a file."
     ),
@@ -67,6 +73,7 @@ def mount(app: command_line.CommandGroup, *, panel: str) -> None:
                 "fedagent testbed compare cocs-decisions --policies all --seeds 5 --plot all.svg",
                 "fedagent testbed compare cocs-mnist --set radio.noise_dbm_hz=-160 --json",
                 "fedagent testbed compare bas-a9a --policies all --seeds 5 --plot bas.svg",
+                "fedagent testbed compare --worlds all --seeds 3 --plot worlds.svg",
             ),
         ),
         (recipes, ("fedagent testbed recipes",)),
@@ -117,8 +124,15 @@ def run(
 
 
 def compare(
-    recipe: RecipeName,
+    recipe: OptionalRecipe = None,
     *,
+    worlds: Annotated[
+        str | None,
+        command_line.Option(
+            metavar="NAMES",
+            help="Instead of a recipe: several with commas between, or `all` for all worlds.",
+        ),
+    ] = None,
     policies: Annotated[
         str | None,
         command_line.Option(
@@ -140,12 +154,32 @@ def compare(
     """Run policies on the same seeds: means with 95 % intervals, regret, fairness, costs.
 
     `all` takes every policy that this world can feed, and lists those it cannot. In studies
-    of streams a policy is ITERATIONS+PLACEMENT, e.g. primal-dual+budgeted-ucb.
+    of streams a policy is ITERATIONS+PLACEMENT, e.g. primal-dual+budgeted-ucb. With --worlds:
+    the share of the best policy's utility in each, ranks, and who is ordered for nothing.
     """
     names = [name.strip() for name in (policies or "").split(",") if name.strip()]
     if policies is not None and not names:
         raise UsageError("--policies names no policy", "leave it out for the recipe's")
     _check_plot(plot)
+    if (recipe is None) == (worlds is None):
+        problem = "there is no recipe to compare on" if recipe is None else "two studies at once"
+        raise UsageError(problem, "name a recipe, or --worlds (see `fedagent testbed recipes`)")
+    if recipe is None:
+        from .worlds import compare_worlds, show_matrix  # noqa: PLC0415 - heavy imports
+
+        with _fixable(), _ray_pool(ray) as pool, _progress(quiet=as_json) as done:
+            matrix = compare_worlds(
+                str(worlds),
+                names,
+                sets=sets or (),
+                seeds=seeds,
+                first_seed=first_seed,
+                jobs=jobs,
+                pool=pool,
+                done=done,
+            )
+        show_matrix(matrix, plot, as_json=as_json)
+        return
     made = _recipe(recipe, sets)
     result = _compared(
         made, names, seeds=seeds, first_seed=first_seed, jobs=jobs, ray=ray, quiet=as_json
@@ -295,16 +329,8 @@ def _show(result: "Comparison", plot: Path | None, *, as_json: bool) -> None:
             where = {"plot": str(plot.expanduser().resolve())} if plot and drawn else {}
             emit(result.record() | where)
         else:
-            _aligned(rows_of(result))
+            aligned(rows_of(result))
             for line in notes_of(result):
                 echo(line)
     if plot is not None and not as_json:
         echo(f"{plot}: written")
-
-
-def _aligned(rows: list[list[str]]) -> None:
-    """Print rows as columns; lines longer than the terminal are the terminal's affair."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        echo("  ".join(cells).rstrip())

@@ -6,7 +6,8 @@ from fedagent_testbed.worlds import World, make_world
 
 from .comparison import Comparison, Figure, figure
 from .history import History
-from .play import compare, play
+from .matrix import Matrix
+from .play import compare, compare_worlds, play
 from .selection import make_policy
 from .streams import MARGIN
 
@@ -15,9 +16,11 @@ __all__ = [
     "Comparison",
     "Figure",
     "History",
+    "Matrix",
     "TestbedRecipe",
     "World",
     "compare",
+    "compare_worlds",
     "figure",
     "load_recipe",
     "make_policy",

@@ -17,6 +17,8 @@ from .history import History
 
 Job = Callable[[TestbedRecipe, str, int], History]
 """Runs a policy on a seed of a recipe."""
+Task = tuple[TestbedRecipe, str, int]
+"""A recipe, a policy and a seed."""
 Done = Callable[[str, int, int], None]
 """Takes policy, seed and the number of runs in all, when a run is over."""
 
@@ -57,27 +59,39 @@ def run_jobs(
     Raises:
         WorkerLostError: A process was killed.
     """
-    tasks = [(name, seed) for seed in seeds for name in names]
-    results: dict[tuple[str, int], History] = {}
+    tasks = [(recipe, name, seed) for seed in seeds for name in names]
+    runs = run_tasks(job, tasks, jobs=jobs, pool=pool, done=done)
+    found = {(task[1], task[2]): run for task, run in zip(tasks, runs, strict=True)}
+    return {name: tuple(found[name, seed] for seed in seeds) for name in names}
+
+
+def run_tasks(
+    job: Job, tasks: Sequence[Task], *, jobs: int, pool: Pool | None, done: Done
+) -> list[History]:
+    """Run tasks of several recipes, and return their histories in the same order.
+
+    Raises:
+        WorkerLostError: A process was killed.
+    """
+    results: dict[int, History] = {}
     if pool is None and jobs <= 1:
-        for name, seed in tasks:
-            results[name, seed] = job(recipe, name, seed)
-            done(name, seed, len(tasks))
+        for index, task in enumerate(tasks):
+            results[index] = job(*task)
+            done(task[1], task[2], len(tasks))
     else:
         with workers(jobs) if pool is None else nullcontext(pool) as several:
-            futures = {
-                several.submit(job, recipe, name, seed): (name, seed) for name, seed in tasks
-            }
+            futures = {several.submit(job, *task): index for index, task in enumerate(tasks)}
             try:
                 for future in as_completed(futures):
-                    results[futures[future]] = future.result()
-                    done(*futures[future], len(tasks))
+                    index = futures[future]
+                    results[index] = future.result()
+                    done(tasks[index][1], tasks[index][2], len(tasks))
             finally:
                 # After a failure the others are of no use. A pool of our own ends with its block:
                 # it cannot bear futures that others cancelled while its processes are ended.
                 for future in futures if pool is not None else ():
                     future.cancel()
-    return {name: tuple(results[name, seed] for seed in seeds) for name in names}
+    return [results[index] for index in range(len(tasks))]
 
 
 @contextmanager

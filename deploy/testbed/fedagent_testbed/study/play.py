@@ -1,20 +1,22 @@
 """Studies in virtual time: one policy through one world, or several on the same seeds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
+from fedagent_task.errors import DatasetError
 from fedagent_testbed.recipe import TestbedRecipe
-from fedagent_testbed.recipe_file import load_recipe
+from fedagent_testbed.recipe_file import load_recipe, world_names
 
 from . import selection, streams
 from .comparison import Comparison
 from .history import History
-from .jobs import Done, Pool, run_jobs
+from .jobs import Done, Pool, run_jobs, run_tasks
+from .matrix import POLICIES, REFERENCE, Matrix, Outcome, Played
 
-ORACLES = ("oracle", "oracle-p")
+ORACLES = ("oracle", REFERENCE)
 
 
 class Study(Protocol):
@@ -101,6 +103,59 @@ def compare(
         reference={name: runs[name] for name in oracles},
         skipped=skipped,
     )
+
+
+def compare_worlds(
+    worlds: str | Iterable[str] = "all",
+    names: Sequence[str] = (),
+    *,
+    sets: Iterable[str] = (),
+    seeds: int = 5,
+    first_seed: int = 0,
+    jobs: int = 1,
+    pool: Pool | None = None,
+    done: Done = lambda _name, _seed, _total: None,
+) -> Matrix:
+    """Run policies in several worlds, each as `compare` does, with overrides for all of them.
+
+    A policy that a world cannot feed is skipped there. ``all`` stands for every world that comes
+    with the testbed; those whose recordings are not there are skipped.
+
+    Raises:
+        PolicyError, RecipeError, DatasetError: As `play`.
+        ValueError: There are no seeds, or negative ones.
+        WorkerLostError: A process was killed.
+    """
+    everything = worlds in ("all", ["all"])
+    wanted = list(world_names()) if everything or isinstance(worlds, str) else list(worlds)
+    wanted = [worlds] if isinstance(worlds, str) and not everything else wanted
+    numbers, changes = _seed_numbers(seeds, first_seed), list(sets)
+    asked = [name for name in names or POLICIES if name != REFERENCE]
+    skipped = dict[str, str]()
+    plans: dict[str, tuple[TestbedRecipe, list[str], dict[str, str]]] = {}
+    for world in wanted:
+        recipe = load_recipe(world, changes)
+        try:
+            plans[world] = recipe, *selection.fed(recipe, asked)
+        except DatasetError as error:
+            if not everything:
+                raise
+            skipped[world] = str(error)
+    tasks = [
+        (recipe, name, seed)
+        for recipe, fed, _ in plans.values()
+        for name in [*fed, REFERENCE]
+        for seed in numbers
+    ]
+    runs = iter(run_tasks(play, tasks, jobs=jobs, pool=pool, done=done))
+    played = dict[str, Played]()
+    for world, (recipe, fed, unfed) in plans.items():
+        outcomes = {
+            name: Outcome.of(tuple(next(runs) for _ in numbers), recipe.utility)
+            for name in [*fed, REFERENCE]
+        }
+        played[world] = Played(recipe.about, recipe.rounds.count, outcomes, unfed)
+    return Matrix(played, skipped)
 
 
 def _seed_numbers(seeds: int, first_seed: int) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Studies of selection: who trains at which edge, by policies of the coordinator."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -169,14 +170,19 @@ def unusable(recipe: TestbedRecipe, name: str) -> str:
     return ""
 
 
+def fed(recipe: TestbedRecipe, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Return those policies that a recipe's world can feed, and why the others are left out."""
+    reasons = {name: unusable(recipe, name) for name in names}
+    skipped = {name: why for name, why in reasons.items() if why}
+    return [name for name in reasons if name not in skipped], skipped
+
+
 def chosen(
     recipe: TestbedRecipe, names: list[str], *, everything: bool
 ) -> tuple[list[str], dict[str, str]]:
     """Return the policies that run, and why others are skipped if all were asked for."""
     if everything:
-        reasons = {name: unusable(recipe, name) for name in policies.names()}
-        skipped = {name: why for name, why in reasons.items() if why}
-        return [name for name in reasons if name not in skipped], skipped
+        return fed(recipe, policies.names())
     for name in names:
         if why := unmet(recipe, name):
             raise RecipeError("policy", f"{name} {why}", "take another policy")

@@ -1,0 +1,106 @@
+"""Policies x worlds: shares, ranks and means out of numbers, and what is not played is said."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from fedagent_task.errors import DatasetError, RecipeError
+from fedagent_testbed.study import compare, compare_worlds, load_recipe, play, world_names
+from fedagent_testbed.study.matrix import Matrix, Outcome, Played
+
+NONE: dict[str, tuple[float | None, ...]] = {}
+RECORDED = {name for name in world_names() if load_recipe(name).world == "traces"}
+
+
+def made(**worlds: Mapping[str, tuple[float, ...]]) -> Matrix:
+    return Matrix(
+        {
+            world: Played("", 10, {name: Outcome(utility, NONE) for name, utility in found.items()})
+            for world, found in worlds.items()
+        }
+    )
+
+
+CALM = {"adaptive": (90.0, 110.0), "cocs": (80.0, 80.0), "random": (40.0, 60.0)}
+ROUGH = {"adaptive": (30.0, 30.0), "cocs": (60.0, 60.0), "oracle-p": (100.0, 100.0)}
+
+
+def test_a_share_is_of_the_best_that_is_no_oracle() -> None:
+    matrix = made(calm=CALM, rough=ROUGH)
+    assert matrix.worlds["rough"].best == "cocs"
+    share = matrix.share("calm", "cocs")
+    assert share is not None
+    assert share.per_seed == (80 / 90, 80 / 110)
+    assert matrix.share("rough", "random") is None
+    assert matrix.mean_share("adaptive") == pytest.approx(0.75)
+    assert matrix.least_share("adaptive") == (0.5, "rough")
+    assert matrix.policies == ("cocs", "adaptive", "random")
+    assert matrix.mean_rank("adaptive") == 1.5
+    assert matrix.worlds["rough"].share("cocs", "oracle-p").mean == pytest.approx(0.6)
+
+
+def test_equals_share_their_rank_and_a_world_without_utility_is_everybodys() -> None:
+    nothing = made(dark={"adaptive": (0.0,), "cocs": (0.0,), "random": (0.0,)})
+    assert [nothing.worlds["dark"].rank(name) for name in nothing.policies] == [2.0] * 3
+    assert [nothing.mean_share(name) for name in nothing.policies] == [1.0] * 3
+
+
+def test_the_tables_have_every_policy_and_mark_the_best() -> None:
+    rows = made(calm=CALM, rough=ROUGH).rows()
+    assert rows[0] == ["world", "cocs", "adaptive", "random"]
+    assert [row[0] for row in rows[1:]] == [
+        *("calm", "rough", "mean share", "least share", "mean rank")
+    ]
+    assert [cell.endswith("*") for cell in rows[1]] == [False, False, True, False]
+    assert rows[2][3] == "-"
+
+
+def test_a_world_of_the_matrix_is_the_comparison_of_its_recipe() -> None:
+    sets = ["rounds.count=60"]
+    matrix = compare_worlds(["never", "one"], ["cheapest", "fastest"], sets=sets, seeds=2)
+    alone = compare(load_recipe("never", sets), ["cheapest"], seeds=2)
+    assert matrix.worlds["never"].outcomes["cheapest"].utility == alone.utility("cheapest").per_seed
+    assert "bandwidth_hz" in matrix.worlds["one"].skipped["fastest"]
+    (head, *covered) = matrix.coverage_rows()
+    assert head == ["coverage", "cheapest"]
+    assert {row[0] for row in covered} >= {"never: never_rate", "never: left_out"}
+    record = matrix.record()
+    assert record["policies"]["cheapest"]["worlds"] == 2  # type: ignore[index]  # JSON data
+    assert record["worlds"]["never"]["policies"]["cheapest"]["rank"] == 1.0  # type: ignore[index]
+    assert "60 rounds, 2 seeds" in matrix.notes()[0]
+
+
+def test_two_processes_find_what_one_finds() -> None:
+    sets = ["rounds.count=10"]
+    one, two = (
+        compare_worlds(["one", "middling"], ["random"], sets=sets, seeds=2, jobs=jobs)
+        for jobs in (1, 2)
+    )
+    assert one.record() == two.record()
+
+
+def test_recordings_that_are_not_there_skip_their_worlds_if_all_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("FEDAGENT_DATA", raising=False)
+    done: list[str] = []
+    matrix = compare_worlds(
+        "all",
+        ["cheapest"],
+        sets=["rounds.count=2"],
+        seeds=1,
+        done=lambda _name, _seed, total: done.append(str(total)),
+    )
+    assert set(matrix.skipped) == RECORDED
+    assert set(matrix.worlds) == set(world_names()) - RECORDED
+    assert done == [str(len(done))] * len(done)
+    with pytest.raises(DatasetError):
+        compare_worlds(min(RECORDED), ["cheapest"], seeds=1)
+    with pytest.raises(RecipeError):
+        compare_worlds("nowhere", ["cheapest"], seeds=1)
+
+
+@pytest.mark.parametrize("world", sorted(set(world_names()) - RECORDED))
+def test_every_world_is_played_by_the_default_policy(world: str) -> None:
+    history = play(load_recipe(world, ["rounds.count=5"]), "adaptive", 1)
+    assert len(history) == 5
