@@ -2,7 +2,7 @@
 
     python -m bench.worlds --seeds 3 --rounds 300        # all worlds
     python -m bench.worlds --world dying --policy adaptive --again    # after a change of it
-    python -m bench.worlds --told --plots docs/images    # play nothing, show what the file holds
+    python -m bench.worlds --told --seeds 3 --rounds 300 --plots docs/images    # play nothing
 
 Every run is written to a file as soon as it is over, one line of JSON each, and a run that the
 file holds is not made again: stop and go on as you like. Runs of other rounds are kept apart.
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--world", action="append", choices=world_names())
     parser.add_argument("--policy", action="append")
     parser.add_argument("--runs", type=Path, default=RUNS)
-    parser.add_argument("--again", action="store_true", help="play these, known or not")
+    parser.add_argument("--again", action="store_true", help="play them, known or not")
     parser.add_argument("--told", action="store_true", help="show what is known")
     parser.add_argument("--plots", type=Path, help="a folder for worlds.svg")
     chosen = parser.parse_args()
@@ -119,9 +119,10 @@ def main() -> None:
             show([row])
         return
     matrix = matrix_of(known, chosen.rounds, chosen.seeds)
-    print(markdown(matrix.rows()))
-    print()
-    print(markdown(matrix.coverage_rows()))
+    shown = set(chosen.policy or matrix.policies)
+    for rows in (matrix.rows(), matrix.coverage_rows()):
+        keep = [k for k, name in enumerate(rows[0]) if k == 0 or name in shown]
+        print(markdown([[row[k] for k in keep] for row in rows]) + "\n")
     for line in matrix.notes():
         print(line)
     if chosen.plots:

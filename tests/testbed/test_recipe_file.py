@@ -128,22 +128,26 @@ def test_an_error_names_the_key_and_the_hint(
 @pytest.mark.parametrize(
     ("recipe", "change", "worlds"),
     [
-        (EXCHANGE, "rounds.deadline_s=3", "radio and traces and chances and open"),
-        (EXCHANGE, "rounds.min_updates=2", "radio and traces and chances"),
-        (EXCHANGE, "churn.share=0.1", "radio and traces and chances"),
+        (EXCHANGE, "rounds.deadline_s=3", "radio and traces and chances and recorded and open"),
+        (EXCHANGE, "rounds.min_updates=2", "radio and traces and chances and recorded"),
+        (EXCHANGE, "churn.share=0.1", "radio and traces and chances and recorded"),
         (EXCHANGE, "change.after=0.1", "radio"),
         (EXCHANGE, "success=0.5", "open"),
         (EXCHANGE, "traces.round_s=3", "traces"),
-        ("gda-mnist", "rounds.max_wait_s=3", "radio and traces and chances"),
+        ("gda-mnist", "rounds.max_wait_s=3", "radio and traces and chances and recorded"),
         ("gda-mnist", "exchange.cold_s=3", "exchange"),
         (COCS, "success=0.5", "open"),
         (COCS, "chances.by=own", "chances"),
-        (EXCHANGE, "late.share=0.1", "radio and traces and chances"),
+        (EXCHANGE, "late.share=0.1", "radio and traces and chances and recorded"),
         (EXCHANGE, "bad_edge.slower=2", "radio and traces"),
         ("gda-mnist", "speeds.share=0.1", "radio and traces"),
         (COCS, "streaming.budget=3", "bas"),
-        (STREAMS, "budget.per_edge=3", "radio and traces and chances and exchange and open"),
-        (STREAMS, "rounds.deadline_s=3", "radio and traces and chances and open"),
+        (
+            STREAMS,
+            "budget.per_edge=3",
+            "radio and traces and chances and recorded and exchange and open",
+        ),
+        (STREAMS, "rounds.deadline_s=3", "radio and traces and chances and recorded and open"),
     ],
 )
 def test_a_key_that_the_world_does_not_use_is_refused(

@@ -200,9 +200,9 @@ class TestbedRecipe(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     about: str = ""
-    world: Literal["radio", "exchange", "traces", "open", "chances", "bas"] = "radio"
-    """``open``: all reach the one edge at once; ``chances``: success without links; ``bas``:
-    streams, and edges that are rented."""
+    world: Literal["radio", "exchange", "traces", "open", "chances", "recorded", "bas"] = "radio"
+    """``open``: all reach the one edge at once; ``chances``: success without links;
+    ``recorded``: rounds of demos; ``bas``: streams, and edges that are rented."""
     clients: Count = 50
     edges: Annotated[int, Meta(ge=1, le=65_536)] = 3
     utility: Literal["linear", "sqrt-total"] = "linear"

@@ -23,7 +23,8 @@ _WORLDS_FILE = Path(__file__).parent / "worlds.toml"
 _BASE = "cocs-decisions"
 """What a world of the file is made of, if it names no other."""
 _LINKED = ("radio", "traces")
-_PAIRS = (*_LINKED, "chances")
+_PAIRS = (*_LINKED, "chances", "recorded")
+_DRAWN = (*_LINKED, "chances")
 _STUDIES = (*_PAIRS, "exchange", "open")
 _WORLDS: dict[str, tuple[str, ...]] = {
     "success": ("open",),
@@ -35,16 +36,15 @@ _WORLDS: dict[str, tuple[str, ...]] = {
     "budget": _STUDIES,
     "links": _PAIRS,
     "radio": ("radio",),
-    "work": _PAIRS,
+    "work": _DRAWN,
     "exchange": ("exchange",),
     "traces": ("traces",),
     "churn": _PAIRS,
     "liars": _LINKED,
-    **dict.fromkeys(
-        ("late", "dying", "repriced", "flips", "correlated", "cold", "missing"), _PAIRS
-    ),
+    **dict.fromkeys(("late", "dying", "flips", "correlated", "cold", "missing"), _PAIRS),
     "bad_edge.fails": _PAIRS,
     "bad_edge.slower": _LINKED,
+    "repriced": _DRAWN,
     "speeds": _LINKED,
     "chances": ("chances",),
     "change": ("radio",),

@@ -48,6 +48,7 @@ def test_back_is_the_first_order_after_healing(at: int | None, rounds: int) -> N
     ill = [([0.0, 0.5], [1])] * 30
     well = [([0.5, 0.5], [0] if t == at else [1]) for t in range(10)]
     assert covered([*ill, *well]).back_rounds == rounds
+    assert covered([*ill, *well], price=10**12).back_rounds == 0
     assert covered(ill).back_rounds is None
 
 

@@ -20,6 +20,7 @@ EXCHANGE = ("world=exchange", "edges=1", "clients=12", "budget.per_edge=5")
 TRACES = ("world=traces", "clients=9", "edges=2", "traces.links=links", "rounds.deadline_s=1.3")
 LIVE = ("radio.static=true", "radio.features=live")
 CHANCES = ("world=chances", "clients=12", "edges=3", "rounds.count=20")
+RECORDED = ("world=recorded", "clients=16", "edges=2", "rounds.count=20", "rounds.deadline_s=1")
 TROUBLES = (
     *("dying.share=0.3", "dying.after=0.1", "dying.heal=3", "flips.every=3", "flips.loss=0.4"),
     *("correlated.chance=0.2", "correlated.by=group", "correlated.groups=3", "late.share=0.2"),
@@ -42,6 +43,8 @@ WORLDS = {
     "own": CHANCES,
     "own-troubled": (*CHANCES, *TROUBLES, "chances.sure=0.2"),
     "compute": (*CHANCES, "chances.by=compute", "cold.rounds=4", "cold.extra_s=0.7"),
+    "recorded": RECORDED,
+    "recorded-troubled": (*RECORDED, *(one for one in TROUBLES if "repriced" not in one)),
     "open": OPEN,
     "traces": TRACES,
     "traces-troubled": (*TRACES, *TROUBLES, "bad_edge.slower=1.5"),
@@ -167,6 +170,26 @@ def link(view: RoundView, setting: Study) -> tuple[FloatArray, FloatArray, Float
     snr = 10 ** ((23 - loss - radio.noise_dbm_hz - 10 * np.log10(band)) / 10)
     began = 0.18e6 / view.feature("download_bps") + 2.41 / view.feature("compute")
     return began, band, snr
+
+
+def test_of_static_devices_no_fading_is_known() -> None:
+    setting = recipe((*RADIO, *LIVE[:1], "radio.noise_dbm_hz=-160"))
+    world = make_world(setting, 7)
+    view = world.view(1)
+    band, distance = view.feature("bandwidth_hz"), view.feature("distance_km")
+    rates = np.array([world.view(t).feature("download_bps") for t in range(1, 200)])
+    assert world.view(200).feature("distance_km").tolist() == distance.tolist()
+    snr = 10 ** ((23 - 128.1 - 37.6 * np.log10(distance) + 160 - 10 * np.log10(band)) / 10)
+    fading = np.random.default_rng(1).exponential(size=(2, 20_000, len(band)))
+    down, up = band * np.log2(1 + snr * fading)
+    # Running means: even, with the error's bias of a few percent.
+    assert rates.mean(axis=0) == pytest.approx(down.mean(axis=0), rel=0.35)
+    assert (rates.std(axis=0) < down.std(axis=0)).all()
+    tau = 0.18e6 / down + 2.41 / view.feature("compute") + 0.18e6 / up
+    share, truth = (tau <= 3.0).mean(axis=0), view.known_truth()
+    assert 0.1 < share.mean() < 0.9
+    spread = np.sqrt(share * (1 - share) / 20_000)
+    assert (np.abs(share - truth.chance) <= 4.5 * spread + 2e-4).all()
 
 
 @pytest.mark.parametrize("noise", [-166, -160])

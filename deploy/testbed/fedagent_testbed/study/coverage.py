@@ -15,7 +15,7 @@ from .history import longer
 _SETTLED = 20
 """Rounds without a chance that a policy has to find out."""
 _SURE = 1.0 - 1e-9
-_COUNTS = ("idle", "longest", "ill", "known_ill", "wasted", "healed", "back")
+_COUNTS = ("idle", "longest", "ill", "known_ill", "wasted", "waiting", "waited")
 
 
 def _zeros() -> IntArray:
@@ -38,8 +38,8 @@ class Coverage:
     ill: IntArray = field(default_factory=_zeros)  # rounds on end without a chance
     known_ill: IntArray = field(default_factory=_zeros)  # of those, the ones after the first 20
     wasted: IntArray = field(default_factory=_zeros)  # orders in these
-    healed: IntArray = field(default_factory=_zeros)  # round in which it got a chance again, or 0
-    back: IntArray = field(default_factory=_zeros)  # round of its first order since, or 0
+    waiting: IntArray = field(default_factory=_zeros)  # 1 + rounds since it has a chance again
+    waited: IntArray = field(default_factory=_zeros)  # most of them at its next order; 0: none yet
 
     def count(self, view: RoundView, ordered: IndexArray) -> None:
         """Count a round with its truth: int32[S], the clients that were ordered."""
@@ -51,17 +51,25 @@ class Coverage:
         able = _any(view, total, truth.chance > 0)
         taken = np.zeros(total, dtype=np.bool_)
         taken[ordered] = True
-        self.payable |= _any(view, total, paid)
+        payable = _any(view, total, paid)
+        self.payable |= payable
         self.always &= _any(view, total, paid & (truth.chance >= _SURE))
         self.idle = np.where(taken, 0, self.idle + 1)
         self.longest = np.maximum(self.longest, self.idle)
-        again = able & (self.ill > _SETTLED)
-        self.healed[again], self.back[again] = self.rounds, 0
-        self.back[(self.healed > 0) & (self.back == 0) & taken & able] = self.rounds
+        self._wait(able, payable, taken)
         self.ill = np.where(able | ~_any(view, total, there), 0, self.ill + 1)
         known = self.ill > _SETTLED
         self.known_ill += known
         self.wasted += known & taken
+
+    def _wait(self, able: BoolArray, payable: BoolArray, taken: BoolArray) -> None:
+        """Count the rounds in which one could be ordered again, until it is."""
+        self.waiting[able & (self.ill > _SETTLED)] = 1
+        waits = self.waiting > 0
+        back = waits & taken & able
+        self.waited[back] = np.maximum(self.waited, self.waiting)[back]
+        self.waiting[back] = 0
+        self.waiting += waits & able & payable & ~taken
 
     @property
     def never_rate(self) -> float | None:
@@ -73,12 +81,12 @@ class Coverage:
 
     @property
     def back_rounds(self) -> float | None:
-        """Most rounds from healing to the next order; to the end for who was not ordered again."""
-        healed = self.healed > 0
-        if not healed.any():
-            return None
-        until = np.where(self.back > 0, self.back, self.rounds + 1)
-        return float((until - self.healed)[healed].max())
+        """Most rounds in which one that has a chance again could be paid and is not ordered.
+
+        Up to the end for who was not ordered again.
+        """
+        most = np.maximum(self.waited, self.waiting)
+        return float(most.max()) - 1 if most.any() else None
 
     @property
     def left_out(self) -> float | None:

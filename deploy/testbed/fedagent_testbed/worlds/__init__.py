@@ -9,6 +9,7 @@ from .failures import can_fail
 from .linked import LinkedWorld, TraceWorld
 from .one_edge import LinearExchange, OpenWorld
 from .radio import RadioWorld, StaticRadioWorld
+from .recorded import RecordedWorld
 
 __all__ = ["LinkedWorld", "Times", "World", "arrived", "can_fail", "make_world", "outcome"]
 
@@ -31,5 +32,7 @@ def make_world(recipe: TestbedRecipe, seed: int) -> World:
             return TraceWorld(recipe, seed)
         case "chances":
             return ChanceWorld(recipe, seed)
+        case "recorded":
+            return RecordedWorld(recipe, seed)
         case "bas":
             raise RecipeError("world", "is bas", "it has streams, and no view of pairs")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedagent_coordinator.policies import Feedback, Purpose, RoundView, Truth, round_rng
-from fedagent_coordinator.policies.base import Ending, FloatArray, IntArray
+from fedagent_coordinator.policies.base import BoolArray, Ending, FloatArray, IntArray
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.traces.files import recorded
@@ -84,14 +84,20 @@ class LinkedWorld(ABC):
             pair_edge=people.pair_edge,
             pair_features=self._reported(features),
             feature_names=tuple(name for name in features if self._is_reported(name)),
-            client_price=people.prices(compute),
-            client_available=people.available(),
+            client_price=self._prices(compute),
+            client_available=self._available(),
             edge_budget=self._budget,
             deadline_s=self._recipe.rounds.deadline_s,
             model_bytes=round(self._recipe.work.download_mbit * 1e6 / 8),
             truth=truth,
             client_starts=people.starts(),
         )
+
+    def _prices(self, compute: FloatArray) -> IntArray:
+        return self._people.prices(compute)
+
+    def _available(self) -> BoolArray:
+        return self._people.available()
 
     def _is_reported(self, name: str) -> bool:
         return name not in self._recipe.missing.columns
@@ -130,6 +136,7 @@ class TraceWorld(LinkedWorld):
         rng = spawned_rng(seed, 1 << 21)
         self._down, self._up = rng.integers(0, len(self._traces), (2, pairs))
         self._start = rng.uniform(0.0, 1e5, pairs)
+        self._ahead: list[tuple[int, FloatArray]] = [(-1, self._start)] * 2
         self._rtt = _rtt_of(recipe.traces.rtt, pairs, rng)
 
     def view(self, round_: int) -> RoundView:
@@ -139,29 +146,46 @@ class TraceWorld(LinkedWorld):
         rng = round_rng(self._seed, round_, Purpose.ENVIRONMENT)
         compute = rng.uniform(*work.compute, len(people.alive))
         now = self._start + round_ * recipe.traces.round_s
-        before = now - recipe.traces.round_s
         down, up = work.download_mbit * 1e6, work.upload_mbit * 1e6
         rtt = self._rtt
         lc = self._computation(compute)
         slower = self._slower()
-        dt = self._seconds(self._down, down, now) * slower + rtt
+        down_before, up_before = self._alone(0, round_ - 1), self._alone(1, round_ - 1)
+        dt = self._alone(0, round_) * slower + rtt
         ut = self._seconds(self._up, up, now + dt + lc) * slower + rtt
         times = Times(dt, lc, ut)
         features = {
             "compute": compute[people.pair_place],
-            "download_bps": down / (self._seconds(self._down, down, before) * slower),
+            "download_bps": down / (down_before * slower),
             "rtt_s": rtt,
-            "upload_bps": up / (self._seconds(self._up, up, before) * slower),
+            "upload_bps": up / (up_before * slower),
         }
         arrives = times.tau_s <= recipe.rounds.deadline_s
         truth = Truth(arrives=arrives, chance=arrives.astype(np.float64), tau_s=times.tau_s)
         return self._shown(round_, features, compute, times, truth)
 
+    def _alone(self, way: int, round_: int) -> FloatArray:
+        """Return the seconds of a transfer that begins with a round, 0 down and 1 up, float64[P].
+
+        Several rounds are computed at once: a trace is searched for all of them in one go.
+        """
+        size = max(1, min(64, (1 << 20) // max(1, len(self._start))))
+        first = round_ // size * size
+        if self._ahead[way][0] != first:
+            trace = (self._down, self._up)[way]
+            work = self._recipe.work
+            bits = (work.download_mbit, work.upload_mbit)[way] * 1e6
+            rounds = np.arange(first, first + size)[:, None] * self._recipe.traces.round_s
+            self._ahead[way] = first, self._seconds(trace, bits, self._start + rounds)
+        seconds: FloatArray = self._ahead[way][1][round_ - first]
+        return seconds
+
     def _seconds(self, trace: IntArray, bits: float, start: FloatArray) -> FloatArray:
-        out = np.empty(len(trace))
+        """Return seconds of transfers that begin at float64[..., P], of that shape."""
+        out = np.empty(start.shape)
         for k in np.unique(trace).tolist():
             mine = trace == k
-            out[mine] = self._traces[k].seconds_for(bits, start[mine])
+            out[..., mine] = self._traces[k].seconds_for(bits, start[..., mine])
         return np.maximum(out, 1e-6)
 
 
