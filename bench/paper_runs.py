@@ -216,12 +216,12 @@ def cifar_row() -> Iterator[Case]:
 
 PARTS: dict[str, tuple[Callable[[], Iterator[Job]], int]] = {
     "fashion": (fashion, 3),
-    "uneven": (uneven, 8),
+    "uneven": (uneven, 5),
     "fashion-cnn": (fashion_cnn, 3),
     "regret": (regret, 5),
     "merge": (merges, 3),
     "min-updates": (min_updates, 3),
-    "cifar-row": (cifar_row, 2),
+    "cifar-row": (cifar_row, 1),
 }
 """Jobs of a part, and how many seeds the documents show."""
 

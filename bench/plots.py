@@ -1,4 +1,4 @@
-"""Draw where the papers' constants fail: the SVG files of `docs/policies/img`.
+"""Draw where the papers' constants fail: `docs/policies/img`; and kept runs: `docs/images`.
 
 Needs matplotlib (extra `report`). The same seeds give the same bytes; the whole takes
 about four minutes on two cores. The numbers go to `figures.json` beside the pictures.
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FOLDER = Path(__file__).parents[1] / "docs" / "policies" / "img"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+"""Where pictures of kept runs go: `docs/experiments.md` shows them."""
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fedagent-policies",
@@ -315,12 +317,13 @@ PLOTS: dict[str, Callable[[Path], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.plots", description=__doc__)
     parser.add_argument("--only", choices=list(PLOTS))
-    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--folder", type=Path)
     args = parser.parse_args()
-    args.folder.mkdir(parents=True, exist_ok=True)
     for name in [args.only] if args.only else PLOTS:
-        PLOTS[name](args.folder)
-        print(args.folder / f"{name}.svg")
+        folder = args.folder or (IMAGES if name in KEPT else FOLDER)
+        folder.mkdir(parents=True, exist_ok=True)
+        PLOTS[name](folder)
+        print(folder / f"{name}.svg")
 
 
 if __name__ == "__main__":
