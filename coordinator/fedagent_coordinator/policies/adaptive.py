@@ -17,12 +17,17 @@ from fedagent_protocol.registry import require
 from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
 from .forecasts import Forecasts
 from .selection import explained, fill, spent_per_edge
-from .state import ArrayState, floats, grown, ints
+from .state import ArrayState, floats, grown, ints, number
 
 _BLOCK = 1 << 15
 _EARLY = 3
 """Rounds before its time in which a device is tried if its context is good."""
 _GOOD = 0.9
+_EVEN = 0.5
+_TRIED = 3.0
+_DELIVERS = 0.8
+_HELD_BACK = 0.9
+_AS_GOOD = 0.8
 _SURELY = 0.8
 """From this chance on that a device never delivers it rests until it is tried again."""
 _HARDLY = 0.02
@@ -41,6 +46,7 @@ class AdaptivePolicy(ArrayState):
     _allowance = floats("edges", least=0)
     _bought = floats("edges", least=0)  # expected updates, fading
     _paid = floats("edges", least=0)  # and what they cost, credits
+    _typical = number(0.5, least=0)  # what the contexts of ordered pairs promise, fading
 
     def __init__(
         self,
@@ -75,7 +81,7 @@ class AdaptivePolicy(ArrayState):
         """Try who is due, then solve P2 with the forecasts; ties by waiting, then by chance."""
         scores, promised = self._scores(view)
         idle = self._idle(view)
-        due = self._due(view, idle, promised)
+        due = self._due(view, idle, scores, promised)
         order = np.lexsort((-promised[due], -idle[view.pair_client[due]]))
         allowed = grown(self._allowance, len(view.edge_budget))[: len(view.edge_budget)]
         first = fill(_within(view, allowed), _payable(view, due[order], allowed))
@@ -100,7 +106,9 @@ class AdaptivePolicy(ArrayState):
         self.grow(clients=len(view.client_price), edges=edges)
         self._forget_restarted(view)
         idle = self._idle(view)[clients]
-        chances = self._forecasts.learn(feedback)
+        chances, promised = self._forecasts.learn(feedback)
+        if len(pairs):
+            self._typical = _KEEP * self._typical + (1 - _KEEP) * float(promised.mean())
         self._keep_accounts(view, pairs, idle >= self._probe_every - _EARLY, chances)
         self._played[clients] = view.round
 
@@ -155,19 +163,35 @@ class AdaptivePolicy(ArrayState):
             self._played = np.maximum(self._played, 0)
         self._starts = np.maximum(view.client_starts, self._starts)
 
-    def _due(self, view: RoundView, idle: IntArray, promised: FloatArray) -> IntArray:
+    def _due(
+        self, view: RoundView, idle: IntArray, scores: FloatArray, promised: FloatArray
+    ) -> IntArray:
         """Return int64[D], pairs of clients that have waited long enough to be tried."""
         soon = (idle >= self._probe_every - _EARLY) & view.client_available
         if not soon.any():
             return np.empty(0, dtype=np.int64)
         pairs = np.flatnonzero(soon[view.pair_client])
-        waited = idle[view.pair_client[pairs]] >= self._probe_every
+        pairs = pairs[self._open(view, pairs, scores[pairs], promised[pairs])]
+        # A poor context waits longer: it says itself why the client is not ordered.
+        patient = np.minimum(1.0, promised[pairs] / (_AS_GOOD * self._typical)) ** 2
+        waited = idle[view.pair_client[pairs]] * patient >= self._probe_every
         pairs = pairs[waited | (promised[pairs] >= _GOOD)]
         edges = len(view.edge_budget)
         bought, paid = grown(self._bought, edges)[:edges], grown(self._paid, edges)[:edges]
         rate = bought / np.maximum(paid, 1e-9)
         dear = view.pair_price[pairs] / 1e6 * rate[view.pair_edge[pairs]] > 1.0 + 1e-9
         return pairs[~dear]
+
+    def _open(
+        self, view: RoundView, pairs: IntArray, scores: FloatArray, promised: FloatArray
+    ) -> BoolArray:
+        """Return bool[D], pairs that are new, deliver, or are held back by their deeds alone.
+
+        A client that is known, and does as its middling context promises, needs no try.
+        """
+        new = self._forecasts.plays(view.pair_client[pairs]) < _TRIED
+        limit = np.where(promised >= _EVEN, _HELD_BACK, _EVEN) * promised
+        return new | (scores >= _DELIVERS) | (scores < limit)
 
     def _resting(self, view: RoundView, idle: IntArray) -> BoolArray:
         """Return bool[N], clients that surely never deliver, and are not due."""

@@ -62,39 +62,46 @@ class Forecasts(ArrayState):
         by = self.devices.never(clients, round_)
         return np.asarray(slow * by[0] + (1.0 - slow) * by[1], dtype=np.float64)
 
+    def plays(self, clients: IntArray) -> FloatArray:
+        """Return float64[R], how often each client was tried; less where a common cause failed."""
+        rows, known = self.devices.row(clients)
+        plays = np.zeros(len(clients))
+        plays[known] = self.devices.plays[rows[known]]
+        return plays
+
     def forget(self, clients: IntArray, round_: int) -> None:
         """Take these clients as new ones."""
         self.devices.forget(clients, round_)
         its = np.isin(self.pairs.keys // _MAX_EDGES, clients)
         self.pairs.forget(self.pairs.keys[its], round_)
 
-    def learn(self, feedback: Feedback) -> FloatArray:
+    def learn(self, feedback: Feedback) -> tuple[FloatArray, FloatArray]:
         """Weigh the experts by what they had forecast, then teach them.
 
         Returns:
-            float64[S], the forecasts as they would have been without common causes.
+            float64[S] twice: the forecasts as they would have been without common causes, and
+            what the context alone had promised.
         """
         view, pairs, success = feedback.view, feedback.pairs, feedback.X
         self._context.settle_centre(view)
         context = self._context.read(view, pairs)
         promised = self._context.forecasts(context)
-        forecasts = self._corrected(view, pairs, self._context.mixture @ promised)
+        average = np.asarray(self._context.mixture @ promised, dtype=np.float64)
+        forecasts = self._corrected(view, pairs, average)
         chances = self._weights @ forecasts
         edge, silent = view.pair_edge[pairs], feedback.endings == Ending.EDGE
         quality = self._causes.learn(edge, chances, success, silent, len(view.edge_budget))
         if len(pairs):
             # How much of a failure was the pair's own, not the common cause's.
             own = np.where(success, 1.0, quality * (1 - chances) / (1 - quality * chances))
-            never = self._learn_kinds(
-                view, pairs, self._context.mixture @ promised, success, quality
-            )
+            never = self._learn_kinds(view, pairs, average, success, quality)
             of_link = own * (1.0 - never) * ~np.isin(feedback.endings, _NOT_THE_LINK)
             self._context.learn(context, promised, success, of_link)
             self._weights = mixed(self._weights, forecasts, success, own, self._share)
             self._base = _BASE_KEEP * self._base + [own @ success, own @ ~success]
             self._base = np.maximum(self._base, LOW)
         self._context.observe(feedback)
-        return chances
+        return chances, average
 
     def problems(self) -> Iterator[str]:
         """Refuse weights that are no shares."""
