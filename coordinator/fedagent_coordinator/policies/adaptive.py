@@ -24,6 +24,8 @@ _EARLY = 3
 """Rounds before its time in which a device is tried if its context is good."""
 _GOOD = 0.9
 _EVEN = 0.5
+_AMONG = 64
+"""Clients for each edge among which those are found that are tried."""
 _TRIED = 3.0
 _DELIVERS = 0.8
 _HELD_BACK = 0.9
@@ -81,7 +83,7 @@ class AdaptivePolicy(ArrayState):
         """Try who is due, then solve P2 with the forecasts; ties by waiting, then by chance."""
         scores, promised = self._scores(view)
         idle = self._idle(view)
-        due = self._due(view, idle, scores, promised)
+        due = self._due(view, idle, scores, promised, rng)
         order = np.lexsort((-promised[due], -idle[view.pair_client[due]]))
         allowed = grown(self._allowance, len(view.edge_budget))[: len(view.edge_budget)]
         first = fill(_within(view, allowed), _payable(view, due[order], allowed))
@@ -164,12 +166,21 @@ class AdaptivePolicy(ArrayState):
         self._starts = np.maximum(view.client_starts, self._starts)
 
     def _due(
-        self, view: RoundView, idle: IntArray, scores: FloatArray, promised: FloatArray
+        self,
+        view: RoundView,
+        idle: IntArray,
+        scores: FloatArray,
+        promised: FloatArray,
+        rng: np.random.Generator,
     ) -> IntArray:
         """Return int64[D], pairs of clients that have waited long enough to be tried."""
         soon = (idle >= self._probe_every - _EARLY) & view.client_available
-        if not soon.any():
-            return np.empty(0, dtype=np.int64)
+        clients, most = np.flatnonzero(soon), _AMONG * (1 + len(view.edge_budget))
+        if not len(clients):
+            return clients
+        if len(clients) > most:  # of a million devices that are due few can be tried
+            soon[:] = False
+            soon[rng.choice(clients, most, replace=False)] = True
         pairs = np.flatnonzero(soon[view.pair_client])
         pairs = pairs[self._open(view, pairs, scores[pairs], promised[pairs])]
         # A poor context waits longer: it says itself why the client is not ordered.
@@ -180,7 +191,7 @@ class AdaptivePolicy(ArrayState):
         bought, paid = grown(self._bought, edges)[:edges], grown(self._paid, edges)[:edges]
         rate = bought / np.maximum(paid, 1e-9)
         dear = view.pair_price[pairs] / 1e6 * rate[view.pair_edge[pairs]] > 1.0 + 1e-9
-        return pairs[~dear]
+        return np.asarray(pairs[~dear], dtype=np.int64)
 
     def _open(
         self, view: RoundView, pairs: IntArray, scores: FloatArray, promised: FloatArray
@@ -189,7 +200,7 @@ class AdaptivePolicy(ArrayState):
 
         A client that is known, and does as its middling context promises, needs no try.
         """
-        new = self._forecasts.plays(view.pair_client[pairs]) < _TRIED
+        new = self._forecasts.plays(view.pair_client[pairs].astype(np.int64)) < _TRIED
         limit = np.where(promised >= _EVEN, _HELD_BACK, _EVEN) * promised
         return new | (scores >= _DELIVERS) | (scores < limit)
 
@@ -208,7 +219,7 @@ class AdaptivePolicy(ArrayState):
 def _payable(view: RoundView, pairs: IntArray, allowed: FloatArray) -> IntArray:
     """Leave out pairs that no allowance pays, so that few are walked."""
     payable = view.pair_price[pairs] / 1e6 <= allowed[view.pair_edge[pairs]]
-    return pairs[payable][: 64 * (1 + len(allowed))]
+    return pairs[payable]
 
 
 def _within(view: RoundView, allowed: FloatArray) -> RoundView:
