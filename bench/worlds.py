@@ -121,7 +121,11 @@ def main() -> None:
     matrix = matrix_of(known, chosen.rounds, chosen.seeds)
     shown = set(chosen.policy or matrix.policies)
     for rows in (matrix.rows(), matrix.coverage_rows()):
-        keep = [k for k, name in enumerate(rows[0]) if k == 0 or name in shown]
+        keep = [
+            k
+            for k, name in enumerate(rows[0])
+            if k == 0 or name in shown or name.startswith("best")
+        ]
         print(markdown([[row[k] for k in keep] for row in rows]) + "\n")
     for line in matrix.notes():
         print(line)

@@ -47,12 +47,13 @@ def test_equals_share_their_rank_and_a_world_without_utility_is_everybodys() -> 
 
 def test_the_tables_have_every_policy_and_mark_the_best() -> None:
     rows = made(calm=CALM, rough=ROUGH).rows()
-    assert rows[0] == ["world", "cocs", "adaptive", "random"]
+    assert rows[0] == ["world", "cocs", "adaptive", "random", "best of oracle-p"]
     assert [row[0] for row in rows[1:]] == [
         *("calm", "rough", "mean share", "least share", "mean rank")
     ]
-    assert [cell.endswith("*") for cell in rows[1]] == [False, False, True, False]
+    assert [cell.endswith("*") for cell in rows[1]] == [False, False, True, False, False]
     assert rows[2][3] == "-"
+    assert [row[-1] for row in rows[1:]] == ["-", "0.600 ± 0.000", "", "", ""]
 
 
 def test_a_world_of_the_matrix_is_the_comparison_of_its_recipe() -> None:

@@ -120,17 +120,21 @@ class Matrix:
         }
 
     def rows(self) -> list[list[str]]:
-        """Return heads, a row of shares per world, and the means; * is the best."""
-        rows = [["world", *self.policies]]
+        """Return heads, a row of shares per world, and the means; * is the best.
+
+        The last column is what the best has of the utility of the reference.
+        """
+        rows = [["world", *self.policies, f"best of {REFERENCE}"]]
         for world, one in self.worlds.items():
             shares = ((name, self.share(world, name)) for name in self.policies)
             cells = (_text(share) + ("*" if name == one.best else "") for name, share in shares)
-            rows.append([world, *cells])
+            known = one.share(one.best, REFERENCE) if REFERENCE in one.outcomes else None
+            rows.append([world, *cells, _text(known)])
         rows.append(["mean share", *(f"{self.mean_share(name):.3f}" for name in self.policies)])
         least = (self.least_share(name)[0] for name in self.policies)
         rows.append(["least share", *(f"{share:.3f}" for share in least)])
         rows.append(["mean rank", *(f"{self.mean_rank(name):.1f}" for name in self.policies)])
-        return rows
+        return [[*row, *[""] * (len(rows[0]) - len(row))] for row in rows]
 
     def coverage_rows(self) -> list[list[str]]:
         """Return heads, and a row per world and figure of coverage known there: the worst seed."""
