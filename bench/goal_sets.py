@@ -58,8 +58,17 @@ class SlotWorld:
             self.known[clients] = self._slot(self._fresh, 1, np.array(clients))
         return self.known[clients]
 
-    def play(self, name: str, slots: int, own: tuple[str, ...] = ()) -> Played:
-        """Play a policy, with keys of its own over the recipe's, for so many slots."""
+    def play(
+        self, name: str, slots: int, own: tuple[str, ...] = (), *, shuffled: bool = False
+    ) -> Played:
+        """Play a policy, with keys of its own over the recipe's, for so many slots.
+
+        Shuffled: it sees clients under other numbers, so that ties to the smaller number tell
+        nothing of data; sets are named by the data all the same.
+        """
+        order = np.arange(self.recipe.clients)
+        if shuffled:
+            order = np.random.default_rng(self.seed).permutation(order)
         params = policy_params(load_recipe("gda-mnist", (*self.sets, *own)), name)
         if "slot_rounds" in params:
             params["slot_rounds"] = 1  # a slot is one round here
@@ -68,16 +77,16 @@ class SlotWorld:
         learner = self._fresh if reset else FederatedLearner(self.recipe, self.seed)
         opinions, means, sets, beliefs = self._first, list[float](), list[Members](), []
         for t in range(1, slots + 1):
-            view = replace(self._view, round=t, opinions=opinions)
+            view = replace(self._view, round=t, opinions=opinions[order])
             chosen = policy.select(view, round_rng(self.seed, t, Purpose.SELECT)).pairs
-            clients = np.unique(view.pair_client[chosen])
+            clients = np.sort(order[np.unique(view.pair_client[chosen])])
             members = tuple(clients.tolist())
             opinions = (
                 self.opinions(members)
                 if reset
                 else self._slot(learner, t, clients.astype(np.int64))
             )
-            policy.learn(replace(self._world.play(view, chosen), opinions=opinions))
+            policy.learn(replace(self._world.play(view, chosen), opinions=opinions[order]))
             means.append(float(opinions.mean()))
             sets.append(members)
             if name == "bp-ucb" and t <= BELIEVED:

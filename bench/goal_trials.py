@@ -14,6 +14,7 @@ import numpy as np
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_testbed.study.play import one_blas_thread
 
+from .goal_curves import NUMBERS, SETS, Curves
 from .goal_sets import Played, world
 
 CLIMB = "climb"
@@ -43,6 +44,7 @@ class Trials:
         shared: What makes the world; equal ones of a seed share their rewards.
         own: The policy's parameters.
         most: Blocks, at most: what trains a set in every slot is dear.
+        shuffled: As of `SlotWorld.play`.
     """
 
     part: str
@@ -53,6 +55,7 @@ class Trials:
     slots: int = AT
     trials: int = 10
     most: int = 10
+    shuffled: bool = False
 
     def measure(self, block: int) -> dict[str, object]:
         """Return what the report needs: means over the block's trials, and figures by trial."""
@@ -66,9 +69,9 @@ class Trials:
         last = slice(max(0, until - LAST), until)
         marks = [at for at in MARKS if at <= self.slots]
         firsts = [[np.flatnonzero(run.opinion >= level) for run in runs] for level in LEVELS]
-        members = [np.bincount(np.concatenate(run.sets)) for run in runs]
-        clients = max(len(one) for one in members)
-        slots = np.mean([np.pad(one, (0, clients - len(one))) for one in members], axis=0)
+        clients = world(self.shared, block * self.trials).recipe.clients
+        members = [np.bincount(np.concatenate(run.sets), minlength=clients) for run in runs]
+        slots = np.mean(members, axis=0)
         found: dict[str, object] = {
             "last": _short(opinion[:, last].mean(axis=1)),
             "iid": _short(iid[:, last].mean(axis=1), 2),
@@ -81,7 +84,9 @@ class Trials:
         }
         beliefs = [run.belief for run in runs if run.belief is not None]
         if beliefs:
-            found["belief"] = [_short(row, 3) for row in np.mean(beliefs, axis=0)]
+            belief = np.mean(beliefs, axis=0)
+            others = belief[:, IID:].mean(axis=1, keepdims=True)
+            found["belief"] = [_short(row, 3) for row in np.hstack([belief[:, :IID], others])]
         return found
 
     def _run(self, seed: int) -> Played:
@@ -90,7 +95,7 @@ class Trials:
             best = here.climb(tuple(range(IID)))
             reward = float(here.opinions(best).mean())
             return Played(np.full(self.slots, reward), [best] * self.slots, None)
-        return here.play(self.policy, self.slots, self.own)
+        return here.play(self.policy, self.slots, self.own, shuffled=self.shuffled)
 
 
 def _policies() -> Iterator[tuple[str, str, tuple[str, ...]]]:
@@ -108,6 +113,13 @@ def _policies() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     yield "quick-init-ucb-paper", "quick-init-ucb-paper", ()
 
 
+def _shuffled(part: str, shared: tuple[str, ...], trials: int, most: int) -> "Trials":
+    """Return quick-init-ucb with shuffled numbers: its ties go to small ones, the first five."""
+    own = ("policies.quick-init-ucb.mu=0.01",)
+    label = "quick-init-ucb, mu 0.01, shuffled"
+    return Trials(part, label, "quick-init-ucb", shared, own, AT, trials, most, shuffled=True)
+
+
 def stationary() -> Iterator[Trials]:
     """A hundred trials of 50 samples a client; what trains a set in every slot has fewer."""
     shared = (*RESET, *PAPER, *FEW)
@@ -115,16 +127,18 @@ def stationary() -> Iterator[Trials]:
         few = 2 if policy == "quick-init-ucb-paper" else 10
         slots = RANDOM if policy == "random" else AT
         yield Trials("stationary", label, policy, shared, own, slots, most=few)
+    yield _shuffled("stationary", shared, 10, 10)
     yield Trials("stationary", "best found from {1..5}", CLIMB, shared, (), 1, most=1)
 
 
 def stationary_600() -> Iterator[Trials]:
-    """Ten trials of 600 samples a client."""
+    """Six trials of 600 samples a client."""
     shared = (*RESET, *PAPER)
     for label, policy, own in _policies():
         if policy != "quick-init-ucb-paper":
             slots = RANDOM // 2 if policy == "random" else AT
-            yield Trials("stationary-600", label, policy, shared, own, slots, 2, most=5)
+            yield Trials("stationary-600", label, policy, shared, own, slots, 2, most=3)
+    yield _shuffled("stationary-600", shared, 2, 3)
 
 
 def stationary_own() -> Iterator[Trials]:
@@ -140,6 +154,16 @@ def carried() -> Iterator[Trials]:
     """Six trials in which the model carries over from slot to slot."""
     for label, policy, own in _policies():
         yield Trials("carried", label, policy, (*PAPER, *FEW), own, trials=2, most=3)
+    yield _shuffled("carried", (*PAPER, *FEW), 2, 3)
+
+
+def curves() -> Iterator[Curves]:
+    """Fig. 5: random sets of K, and four sets."""
+    shared = (*PAPER, *FEW)
+    for size in NUMBERS:
+        yield Curves("curves", f"K = {size}", shared, (), size)
+    for label, members in SETS.items():
+        yield Curves("curves", label, shared, members, IID)
 
 
 def stationary_mu() -> Iterator[Trials]:

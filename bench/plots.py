@@ -4,7 +4,7 @@ Needs matplotlib (extra `report`). The same seeds give the same bytes; the whole
 about four minutes on two cores. The numbers go to `figures.json` beside the pictures.
 
 python -m bench.plots                   # all
-python -m bench.plots --only rbcs-f     # or bp-ucb, cocs, quick-init, placement, rbcs-f-queues
+python -m bench.plots --only rbcs-f     # or bp-ucb, cocs, quick-init, placement, rbcs-f-queues, gda
 python -m bench.plots --only cocs-regret    # or another of KEPT: of runs that bench.papers keeps
 """
 
@@ -20,13 +20,14 @@ import numpy as np
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_testbed.study import History
 
-from . import failures
+from . import failures, goal_figures
 from .failures import Rents, Saturation, Slots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+GOAL_RUNS = Path(__file__).parents[1] / "docs" / "images" / "gda-runs.jsonl"
 FOLDER = Path(__file__).parents[1] / "docs" / "policies" / "img"
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 """Where pictures of kept runs go: `docs/experiments.md` shows them."""
@@ -303,6 +304,18 @@ def _kept(name: str, folder: Path) -> None:
 
 
 KEPT = ("rbcs-f-fashion", "rbcs-f-fashion-cnn", "rbcs-f-uneven", "cocs-regret", "cocs-sweeps")
+
+
+def _goals(folder: Path) -> None:
+    for name, draw in (
+        ("gda-growth", goal_figures.growth),
+        ("gda-pulls", goal_figures.pulls),
+        ("gda-beliefs", goal_figures.believed),
+        ("gda-accuracy", goal_figures.accuracies),
+    ):
+        write(name, partial(draw, GOAL_RUNS), folder)
+
+
 PLOTS: dict[str, Callable[[Path], None]] = {
     "bp-ucb": _bp_ucb,
     "cocs": _cocs,
@@ -311,6 +324,7 @@ PLOTS: dict[str, Callable[[Path], None]] = {
     "rbcs-f": _rbcs,
     "rbcs-f-queues": _rbcs_queues,
     **{name: partial(_kept, name) for name in KEPT},
+    "gda": _goals,
 }
 
 
@@ -323,7 +337,7 @@ def main() -> None:
         folder = args.folder or (IMAGES if name in KEPT else FOLDER)
         folder.mkdir(parents=True, exist_ok=True)
         PLOTS[name](folder)
-        print(folder / f"{name}.svg")
+        print(folder / f"{name}*.svg")
 
 
 if __name__ == "__main__":
