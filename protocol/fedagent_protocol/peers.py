@@ -20,11 +20,14 @@ MAX_CARD_BYTES = 1024
 MAX_BEST = 1024
 MAX_SKETCH = 64
 MAX_DEGREE = 4096
+MAX_TURN = 2**16 - 1
 
 Degree = Annotated[int, Meta(ge=1, le=MAX_DEGREE)]
 Distance = Annotated[float, Meta(ge=0.0, le=1e9)]
 Hash = Annotated[int, Meta(ge=0, lt=2**32)]
 Sketch = Annotated[tuple[Hash, ...], Meta(max_length=MAX_SKETCH)]
+Turn = Annotated[int, Meta(ge=1, le=MAX_TURN)]
+Turns = Annotated[tuple[tuple[Hash, Turn], ...], Meta(max_length=MAX_SKETCH)]
 Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Best = Annotated[tuple[tuple[float, Id], ...], Meta(max_length=MAX_BEST)]
@@ -50,6 +53,8 @@ class GossipMessage(Struct, frozen=True, kw_only=True, array_like=True):
     best: Best = ()  # (index, agent) among the K best
     known: Sketch = ()  # hashes of agents that take part, among the smallest
     spoken: Sketch = ()  # hashes of agents that have named their index, or have none, likewise
+    turns: Turns = ()  # (hash, turn) of those that have not: odd while its beliefs stand still
+    parent: bool = False  # the receiver is the sender's next on the way to the smallest hash
 
     def __post_init__(self) -> None:
         if not all(math.isfinite(index) for index, _ in self.best):

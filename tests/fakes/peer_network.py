@@ -85,6 +85,16 @@ class PeerNetwork:
                 trained = bool(node.chosen) and name not in self.idle
                 node.begin(slot, None if math.isnan(r) else r, self.now, trained=trained)
 
+    def begin_in_turn(self, slot: int, opinions: FloatArray, starts: FloatArray) -> None:
+        """Begin a slot at each node after `starts` seconds, float64[N], in any order."""
+        trained = {name: bool(node.chosen) for name, node in self.nodes.items()}
+        began, names_ = self.now, list(self.nodes)
+        for n in np.argsort(starts, kind="stable").tolist():
+            self.run(max(0.0, began + float(starts[n]) - self.now))
+            node = self.nodes[names_[n]]
+            node.begin(slot, float(opinions[n]), self.now, trained=trained[node.me])
+            self._tick({node.me})
+
     def decide(self, limit_s: float = 20.0) -> set[str]:
         assert self.run(limit_s, lambda: all(n.phase is SlotPhase.DECIDED for n in self.living))
         return {node.me for node in self.living if node.chosen}

@@ -13,7 +13,11 @@ from fedagent_protocol.errors import MalformedError, OversizeError, ProtocolErro
 RUN = "0123456789abcdef" * 2
 BELIEF = p.BeliefMessage(degree=4, ratio=-0.25, typical=0.5, distance=0.75)
 GOSSIP = p.GossipMessage(
-    best=((0.75, "a" * 32), (0.5, "b" * 32)), known=(1, 2**32 - 1), spoken=(1,)
+    best=((0.75, "a" * 32), (0.5, "b" * 32)),
+    known=(1, 2**32 - 1),
+    spoken=(1,),
+    turns=((2, 1), (3, p.MAX_TURN)),
+    parent=True,
 )
 ENVELOPE = p.Envelope(run=RUN, slot=7, seq=3, ack=2, belief=BELIEF, gossip=GOSSIP)
 CARD = p.PeerCard(identity=b"i" * 32, agreement=b"a" * 32, epoch=4, signature=b"s" * 64)
@@ -37,6 +41,13 @@ def test_unknown_fields_of_a_newer_peer_are_skipped() -> None:
     assert p.decode_envelope(msgspec.msgpack.encode(raw)) == ENVELOPE
 
 
+def test_what_an_older_peer_does_not_send_is_empty() -> None:
+    raw = msgspec.msgpack.decode(p.encode_envelope(ENVELOPE))
+    del raw[5][3:]
+    older = p.decode_envelope(msgspec.msgpack.encode(raw)).gossip
+    assert older == msgspec.structs.replace(GOSSIP, turns=(), parent=False)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -53,6 +64,9 @@ def test_unknown_fields_of_a_newer_peer_are_skipped() -> None:
         [1, 1, 0, None, [[], [1] * (p.MAX_SKETCH + 1)]],
         [1, 1, 0, None, [[], [-1]]],
         [1, 1, 0, None, [[], [2**32]]],
+        [1, 1, 0, None, [[], [], [], [[1, 0]]]],
+        [1, 1, 0, None, [[], [], [], [[1, p.MAX_TURN + 1]]]],
+        [1, 1, 0, None, [[], [], [], [[1, 1]] * (p.MAX_SKETCH + 1)]],
         ["no slot"],
     ],
 )

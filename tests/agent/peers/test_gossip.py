@@ -71,13 +71,13 @@ def test_without_loss_diameter_plus_two_exchanges_are_enough(
     around, index = distances(near_graph(rng, total)), indices(rng, total)
     nodes = {name: Gossip(name, near, SlotSettings(keep=keep)) for name, near in around.items()}
     for name, node in nodes.items():
-        node.begin(1, 0.0)
+        node.begin(1)
         node.speak(index[name], 0.0)
     for exchange in range(1, diameter(around) + 3):
         sent = [(a, b, nodes[a].message(b, exchange)) for a in nodes for b in around[a]]
         for sender, receiver, message in sent:
             if message is not None:
-                nodes[receiver].receive(sender, message, exchange)
+                nodes[receiver].receive(sender, message)
                 nodes[sender].confirm(receiver, exchange)
     expected = best_of(index, set(index), keep)
     assert all(node.best == expected for node in nodes.values())
@@ -106,7 +106,7 @@ def test_everybody_done_means_everybody_agrees(seed: int, total: int, loss: floa
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_nobody_is_done_before_a_late_one_has_spoken(seed: int) -> None:
+def test_nobody_names_an_index_before_the_beliefs_of_a_late_one_stand_still(seed: int) -> None:
     rng = np.random.default_rng(seed)
     total = 15
     around, index = distances(near_graph(rng, total)), indices(rng, total)
@@ -115,8 +115,7 @@ def test_nobody_is_done_before_a_late_one_has_spoken(seed: int) -> None:
     begin(network)
     late.beliefs.settings = replace(PATIENT, quiet_s=1.5)
     network.run(1.4)
-    assert late.phase is SlotPhase.BELIEFS
-    assert all(node.phase is SlotPhase.GOSSIP for node in network.living if node is not late)
+    assert all(node.phase is SlotPhase.BELIEFS and not node.best for node in network.living)
     network.decide(3.0)
     assert all(node.gossip.best == best_of(index, set(index)) for node in network.living)
 
@@ -194,7 +193,7 @@ def test_nothing_is_agreed_before_every_neighbour_has_acknowledged_it() -> None:
     gossip.speak(0.5, 0.0)
     gossip.message("b", 7)
     both = (hash_of(1, "a"), hash_of(1, "b"))
-    gossip.receive("b", GossipMessage(best=((0.7, "b"),), known=both, spoken=both), 1.1)
+    gossip.receive("b", GossipMessage(best=((0.7, "b"),), known=both, spoken=both))
     gossip.hear("b")
     gossip.confirm("b", 6)
     early = gossip.agreed
@@ -205,13 +204,13 @@ def test_nothing_is_agreed_before_every_neighbour_has_acknowledged_it() -> None:
 
 def started(me: str, *, ceiling: float = math.inf) -> Gossip:
     gossip = Gossip(me, ["b"], SlotSettings(keep=2))
-    gossip.begin(1, 0.0, ceiling=ceiling)
+    gossip.begin(1, ceiling=ceiling)
     return gossip
 
 
 def test_an_index_that_nobody_can_have_is_not_believed() -> None:
     gossip = started("a", ceiling=2.5)
-    gossip.receive("b", GossipMessage(best=((1e9, "b"), (2.0, "c"))), 0.1)
+    gossip.receive("b", GossipMessage(best=((1e9, "b"), (2.0, "c"))))
     assert gossip.best == [(2.0, "c")]
     assert gossip.ignored["too_good"] == 1
 
@@ -223,7 +222,7 @@ def test_nobody_else_says_that_an_agent_stands_for_election(own: float | None) -
     lie = GossipMessage(best=((1.9, "a"), (0.5, "b")))
     echo = GossipMessage(best=((0.5, "b"), *(((own, "a"),) if own else ())))
     for message in (lie, echo):
-        gossip.receive("b", message, 0.1)
+        gossip.receive("b", message)
     assert gossip.best == [(0.5, "b")] + [(index, "a") for index in (own,) if index is not None]
     assert gossip.ignored["of_me"] == 1
 
@@ -231,7 +230,7 @@ def test_nobody_else_says_that_an_agent_stands_for_election(own: float | None) -
 def test_of_two_indices_of_one_agent_the_larger_counts() -> None:
     gossip = started("a")
     for index in (0.3, 0.7, 0.5):
-        gossip.receive("b", GossipMessage(best=((index, "c"),)), 0.1)
+        gossip.receive("b", GossipMessage(best=((index, "c"),)))
     assert gossip.best == [(0.7, "c")]
 
 
@@ -244,7 +243,7 @@ def test_who_takes_part_has_other_hashes_in_each_slot() -> None:
 def test_many_agents_are_counted_from_a_sample(total: int) -> None:
     gossip = started("a")
     hashes = sorted(hash_of(total, name) for name in names(total))[:64]
-    gossip.receive("b", GossipMessage(known=tuple(hashes)), 0.1)
+    gossip.receive("b", GossipMessage(known=tuple(hashes)))
     error = 3 / math.sqrt(62) * total if total > 62 else 2
     assert abs(gossip.agents - total) <= error
 
@@ -252,5 +251,47 @@ def test_many_agents_are_counted_from_a_sample(total: int) -> None:
 def test_a_neighbour_without_end_costs_no_memory() -> None:
     gossip = started("a")
     for n in range(2000):
-        gossip.receive("b", GossipMessage(best=((n / 1000, f"x{n}"),), spoken=(n,)), 0.1)
+        gossip.receive("b", GossipMessage(best=((n / 1000, f"x{n}"),), spoken=(n,)))
     assert len(gossip._around["b"].has) <= 2 + 64
+
+
+def test_a_restart_is_believed_over_what_others_know_of_it() -> None:
+    gossip = started("a")
+    gossip.receive("b", GossipMessage(turns=((hash_of(1, "a"), 3), (hash_of(1, "b"), 1))))
+    gossip.rest(still=False)
+    assert not gossip.all_rest
+    news = gossip.news("b")
+    assert news is not None
+    assert news.turns == ((hash_of(1, "a"), 4),)
+    gossip.rest(still=True)
+    assert gossip.all_rest
+
+
+def test_what_goes_with_a_repeat_is_not_acknowledged_by_its_number() -> None:
+    gossip = started("a")
+    gossip.rest(still=True)
+    gossip.message("b", 8)
+    gossip.rest(still=False)
+    repeat = gossip.message("b", 8)
+    assert repeat is not None
+    assert (hash_of(1, "a"), 2) in repeat.turns
+    gossip.confirm("b", 8)
+    after = gossip.news("b")
+    assert after is not None
+    assert after.turns == ((hash_of(1, "a"), 2),)
+
+
+def test_nobody_waits_for_the_beliefs_of_a_silent_neighbour() -> None:
+    gossip = started("a")
+    gossip.rest(still=True)
+    before = gossip.all_rest
+    gossip.silence("b", silent=True)
+    assert (before, gossip.all_rest) == (False, True)
+    assert gossip.agents == 2, "it counts, as everybody else may hear it"
+
+
+def test_an_older_neighbour_stands_still_from_when_it_has_spoken() -> None:
+    gossip = started("a")
+    gossip.rest(still=True)
+    gossip.receive("b", GossipMessage(spoken=(hash_of(1, "b"),)))
+    assert gossip.all_rest

@@ -86,6 +86,38 @@ def test_twenty_agents_need_less_than_a_second_and_20_kb_each(seed: int) -> None
         assert max(sent.values()) <= 20_000
 
 
+@pytest.mark.parametrize("loss", [0.0, 0.05, 0.2])
+@pytest.mark.parametrize("seed", range(3))
+def test_in_any_order_of_starts_everybody_names_an_index_of_the_right_n(
+    seed: int, loss: float
+) -> None:
+    """A share of `python -m bench democracy`, which has 1000 sets at each loss."""
+    rng = np.random.default_rng(seed)
+    graph = near_graph(rng, 20, 4)
+    network = PeerNetwork(nodes_of(distances(graph)), seed, Faults(loss=loss))
+    wiring, ids = wire(graph, local=True), names(20)
+    named: dict[str, int] = {}
+
+    def watch() -> bool:
+        for node in network.living:
+            if node.phase in (SlotPhase.GOSSIP, SlotPhase.DECIDED):
+                named.setdefault(node.me, node.gossip.agents)
+        return all(node.phase is SlotPhase.DECIDED for node in network.living)
+
+    for t in (2, 3):
+        named.clear()
+        opinion = np.clip(rng.normal(0.7, 0.1, 20), 0, 1)
+        network.begin_in_turn(t, opinion, rng.uniform(0, 1, 20))
+        assert network.run(20.0, watch)
+        assert list(named.values()) == [20] * 20
+        belief = propagate(wiring, opinion, tolerance=1e-12, max_sweeps=2000).belief
+        stands = [(node.index or 0) - node.beliefs.belief / 20 for node in network.living]
+        index = np.array(stands) + belief / 20
+        best = {ids[n] for n in np.argsort(-index, kind="stable")[:5]}
+        assert {node.me for node in network.living if node.chosen} == best
+        network.run(5.0)
+
+
 def test_where_the_network_is_slow_neighbours_send_less_often() -> None:
     envelopes = []
     for min_s, max_s in ((0.002, 0.01), (0.2, 0.4)):

@@ -86,26 +86,33 @@ class Beliefs:
             return False
         return not around.sweeps or abs(around.message - around.sent) > self.settings.tolerance
 
-    def message(self, peer: str, seq: int) -> BeliefMessage | None:
-        """Return the message that goes into state number `seq`; None: the neighbour has it."""
+    def message(self, peer: str, seq: int, *, refine: bool = False) -> BeliefMessage | None:
+        """Return the message that goes into state number `seq`; None: the neighbour has it.
+
+        `refine` sends along what has changed less than the tolerance.
+        """
         around = self._around[peer]
         if self.unsent(peer):
             around.sent, around.seq, around.confirmed = around.message, seq, False
             around.sweeps += 1
-        if around.confirmed:
+        if around.confirmed and not (refine and around.message != around.sent):
             return None
         return BeliefMessage(
             degree=max(1, len(self._around)),
-            ratio=around.sent,
+            ratio=around.message,
             typical=self._typical,
             distance=around.distance,
         )
 
     @property
-    def done_at(self) -> float:
-        """When beliefs may be used if nothing comes before."""
-        limit = self._begun + self.settings.beliefs_s
-        return min(limit, self._changed_at + self.settings.quiet_s) if self.converged else limit
+    def still_at(self) -> float:
+        """When these beliefs stand still if nothing comes before; inf: they do not."""
+        return self._changed_at + self.settings.quiet_s if self.converged else math.inf
+
+    @property
+    def limit(self) -> float:
+        """When beliefs are used as they are."""
+        return self._begun + self.settings.beliefs_s
 
     @property
     def converged(self) -> bool:

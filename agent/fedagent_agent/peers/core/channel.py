@@ -65,13 +65,18 @@ class PeerChannel:
         """Note the numbers of an envelope."""
         self._heard_at = now
         self.dropped = False
+        first = seq > 0 and not self.taken
         fresh = seq > self.taken
         self.restarted = fresh and 0 < self.taken // PER_INCARNATION < seq // PER_INCARNATION
         if not self.restarted and self.acked < ack <= self.seq:
             self.acked = ack
             if ack == self.seq:
-                rtt = min(now - self._first_sent_at, self.settings.max_repeat_s)
-                self.rtt_s = 0.5 * (self.rtt_s + rtt) if self.rtt_s else rtt
+                # What it had to begin the slot for before it could answer took no way.
+                sent_at = self._sent_at if first else self._first_sent_at
+                rtt = min(now - sent_at, self.settings.max_repeat_s)
+                # Of a repeat nobody knows which copy is answered: it may be a loss that took long.
+                gain = 0.125 if self._sent_at > self._first_sent_at else 0.5
+                self.rtt_s += (gain if self.rtt_s else 1.0) * (rtt - self.rtt_s)
         if self.acked >= self.seq:
             self._repeat_at, self._patience_s = _NEVER, self._first_repeat_s
         if seq == 0:
@@ -80,6 +85,10 @@ class PeerChannel:
         wait_s = self.stretched(self.settings.ack_s) if fresh else 0.0
         self._ack_at = min(self._ack_at, now + wait_s)
         self.taken = max(self.taken, seq)
+        if first and self.acked < self.seq:
+            # It may not have been there before, and would wait for what was sent to nobody.
+            self._patience_s = self._first_repeat_s
+            self._repeat_at = min(self._repeat_at, now + self._patience_s)
         return Delivery.FRESH if fresh else Delivery.OLD
 
     def stretched(self, wait_s: float) -> float:
@@ -114,7 +123,9 @@ class PeerChannel:
         self._sent_at = now
         # Jitter, so that neighbours do not repeat themselves in chorus.
         self._repeat_at = now + self._patience_s * rng.uniform(0.8, 1.2)
-        self._patience_s = min(1.5 * self._patience_s, self.settings.max_repeat_s)
+        # Who has answered in this slot is there: what was lost must not wait ever longer.
+        longest = 1.5 * self._first_repeat_s if self._is_prompt else math.inf
+        self._patience_s = min(1.5 * self._patience_s, longest, self.settings.max_repeat_s)
         return self.seq, self.taken
 
     @property
@@ -142,6 +153,12 @@ class PeerChannel:
         return gap if self.acked >= self.seq else max(gap, 0.4 * self._patience_s)
 
     @property
+    def _is_prompt(self) -> bool:
+        """It has answered in this slot, and how long that takes is known."""
+        return self.taken > 0 and self.rtt_s > 0
+
+    @property
     def _first_repeat_s(self) -> float:
         settings = self.settings
-        return max(settings.repeat_s, min(2 * self.rtt_s, settings.max_repeat_s))
+        least = settings.prompt_s if self._is_prompt else settings.repeat_s
+        return max(least, min(2 * self.rtt_s, settings.max_repeat_s))

@@ -1,21 +1,24 @@
 """Agree on the K best among neighbours of neighbours, with nobody in the middle (GDA section V).
 
-Three sets of facts spread in a slot; each only grows towards one result, so that losses, repeats
-and detours do no harm: the K best ranks, the smallest hashes of those who take part, and of those
-who have spoken. docs/democratized.md (Gossip) has why equal sets of hashes mean that all agree.
+Two sets of facts spread in a slot; each only grows towards one result, so that losses, repeats
+and detours do no harm: the K best ranks, and how far each agent is (those with the 64 smallest
+hashes). Every envelope carries all that its reader may lack, so that what an agent knows is a
+consistent cut of the slot: docs/democratized.md (Gossip) has what follows from that.
 """
 
 import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
-from fedagent_protocol.peers import MAX_SKETCH, GossipMessage
+from fedagent_protocol.peers import MAX_SKETCH, MAX_TURN, GossipMessage
 
 from .settings import SlotSettings
 
 _HASHES = 2.0**32
+SPOKEN = MAX_TURN + 1
 
 
 class Rank(NamedTuple):
@@ -26,10 +29,14 @@ class Rank(NamedTuple):
 
 
 class Participant(NamedTuple):
-    """The hash of an agent that takes part, or that has spoken."""
+    """How far an agent is; a larger turn is newer.
+
+    Turn 0: it takes part. Odd: its beliefs stand still. Even: they have moved again. `SPOKEN`: it
+    has named its index, or has none.
+    """
 
     hash: int
-    spoken: bool
+    turn: int
 
 
 Facts = frozenset[Rank | Participant]
@@ -46,10 +53,16 @@ class _Neighbour:
     states: int = 0  # how many new states it was sent
     heard: bool = False
     silent: bool = False
+    child: bool = False  # this agent is its parent
 
 
 class Gossip:
-    """One agent's part of the agreement, slot by slot; `ignored` counts ranks not believed."""
+    """One agent's part of the agreement, slot by slot.
+
+    Attributes:
+        ignored: Counts ranks not believed.
+        rests: This agent's beliefs stand still.
+    """
 
     def __init__(self, me: str, neighbours: Iterable[str], settings: SlotSettings) -> None:
         self.settings = settings
@@ -57,38 +70,54 @@ class Gossip:
         self._me = me
         self._around = {peer: _Neighbour() for peer in sorted(neighbours)}
         self._facts: Facts = NOTHING
-        self._all_spoken = False
-        self._slot = 0
+        self._turns: dict[int, int] = {}
+        self.rests = False
+        self._parent = ""
+        self._own = self._slot = 0
         self._ceiling = math.inf
         self._spoken_at: float | None = None
-        self._changed_at = 0.0
 
-    def begin(self, slot: int, now: float, *, ceiling: float = math.inf) -> None:
+    def begin(self, slot: int, *, ceiling: float = math.inf) -> None:
         """Start a slot; no honest index is above `ceiling`."""
         self._slot, self._ceiling = slot, ceiling
-        self._facts, self._spoken_at, self._changed_at = NOTHING, None, now
+        self._facts, self._spoken_at = NOTHING, None
+        self._turns, self._own, self.rests = {}, hash_of(slot, self._me), False
         here = {self._me}
         for peer, around in self._around.items():
             if not around.silent:
                 here.add(peer)
             self._around[peer] = _Neighbour(silent=around.silent)
-        self._learn(Facts(Participant(hash_of(slot, agent), spoken=False) for agent in here), now)
+        self._learn(Facts(Participant(hash_of(slot, agent), 0) for agent in here))
+        self._parent = min(here, key=partial(hash_of, slot))
+
+    def rest(self, *, still: bool) -> None:
+        """Say whether this agent's beliefs stand still; nothing after `speak`."""
+        self.rests = still
+        turn = self._turns.get(self._own, 0)
+        # After a restart in the slot others may know a larger turn of this agent: go beyond.
+        if self._spoken_at is None and still is not bool(turn % 2) and turn < MAX_TURN:
+            self._learn(Facts({Participant(self._own, turn + 1)}))
 
     def speak(self, index: float | None, now: float) -> None:
         """Name this agent's index; None: it has none and does not stand for election."""
         self._spoken_at = now
-        facts = Facts({Participant(hash_of(self._slot, self._me), spoken=True)})
-        self._learn(facts if index is None else facts | {Rank(index, self._me)}, now)
+        facts = Facts({Participant(self._own, SPOKEN)})
+        self._learn(facts if index is None else facts | {Rank(index, self._me)})
 
-    def receive(self, peer: str, message: GossipMessage, now: float) -> None:
+    def receive(self, peer: str, message: GossipMessage) -> None:
         """Join a neighbour's news of this slot."""
         facts = Facts(
             {rank for index, agent in message.best if self._is_possible(rank := Rank(index, agent))}
-            | {Participant(number, spoken=False) for number in message.known}
-            | {Participant(number, spoken=True) for number in message.spoken}
+            | {Participant(number, 0) for number in message.known}
+            | {Participant(number, SPOKEN) for number in message.spoken}
+            | {Participant(number, turn) for number, turn in message.turns}
         )
-        self._learn(facts, now)
+        root = min(self._turns)
+        self._learn(facts)
+        if min(self._turns) < root:
+            self._parent = peer
         around = self._around[peer]
+        around.child = message.parent
         around.has = (around.has | facts) & self._facts  # whatever it sends, no more than we keep
 
     def hear(self, peer: str) -> None:
@@ -106,30 +135,65 @@ class Gossip:
         around = self._around[peer]
         around.has = around.flight = NOTHING
 
-    def silence(self, peer: str, now: float, *, silent: bool) -> None:
+    def silence(self, peer: str, *, silent: bool) -> None:
         """Leave a neighbour out, or take it back."""
         around = self._around[peer]
         if around.silent is not silent:
             around.silent = silent
-            self._changed_at = now
+            number = hash_of(self._slot, peer)
+            turn = self._turns.get(number, 1)
+            if silent and not turn % 2 and turn < MAX_TURN:
+                # Nobody waits for its beliefs; where it lives it says otherwise.
+                self._learn(Facts({Participant(number, turn + 1)}))
 
     def unsent(self, peer: str) -> bool:
-        """Return whether there are facts that a neighbour was not sent and has not."""
+        """Return whether a neighbour is to be sent facts that it has not."""
+        # Nobody can act on the others' facts before it has this agent's: they go together. That
+        # beliefs move again only has to go along.
+        if not (self.rests or self._spoken_at is not None):
+            return False
         around = self._around[peer]
-        return not self._facts <= around.has | around.flight
+        return any(
+            isinstance(fact, Rank) or fact.turn % 2 or fact.turn == SPOKEN
+            for fact in self._facts - around.has - around.flight
+        )
+
+    def hold_s(self, peer: str) -> float:
+        """Return how long news for a neighbour wait for more.
+
+        What all have to say goes along a tree, to the agent with the smallest hash and back once
+        it is complete; between others it is for what the tree has lost.
+        """
+        settings, turns = self.settings, self._turns
+        complete = self._all_spoken or (
+            turns.get(hash_of(self._slot, peer)) != SPOKEN
+            and all(turn % 2 or turn == SPOKEN for turn in turns.values())
+        )
+        if peer == self._parent or (self._around[peer].child and complete):
+            return settings.hold_s
+        return settings.spare_s if self._me < peer else 2 * settings.spare_s
 
     def message(self, peer: str, seq: int) -> GossipMessage | None:
         """Return the news that go into state number `seq`; None: the neighbour has everything."""
         around = self._around[peer]
-        news = self._facts - around.has
         around.states += self.unsent(peer)
-        around.flight, around.seq = news, seq
+        if seq > around.seq:
+            # A repeat may carry more than what the acknowledgement of its number is about.
+            around.flight, around.seq = self._facts - around.has, seq
+        return self.news(peer)
+
+    def news(self, peer: str) -> GossipMessage | None:
+        """Return what a neighbour may lack, also for an envelope that is not acknowledged."""
+        news = self._facts - self._around[peer].has
         if not news:
             return None
+        turns = sorted(fact for fact in news if isinstance(fact, Participant))
         return GossipMessage(
             best=tuple(_ranks(news)),
-            known=tuple(sorted(_hashes(news, spoken=False))),
-            spoken=tuple(sorted(_hashes(news, spoken=True))),
+            known=tuple(number for number, turn in turns if turn == 0),
+            spoken=tuple(number for number, turn in turns if turn == SPOKEN),
+            turns=tuple((number, turn) for number, turn in turns if 0 < turn < SPOKEN),
+            parent=peer == self._parent,
         )
 
     @property
@@ -137,8 +201,7 @@ class Gossip:
         """When the K best count as agreed if nothing comes before; inf before `speak`."""
         if self._spoken_at is None:
             return math.inf
-        limit = self._spoken_at + self.settings.gossip_s
-        return min(limit, self._changed_at + self.settings.agreed_s) if self.agreed else limit
+        return self._spoken_at + (0.0 if self._all_spoken else self.settings.gossip_s)
 
     @property
     def agreed(self) -> bool:
@@ -147,6 +210,15 @@ class Gossip:
             around.silent or (around.heard and self._facts <= around.has)
             for around in self._around.values()
         )
+
+    @property
+    def _all_spoken(self) -> bool:
+        return all(turn == SPOKEN for turn in self._turns.values())
+
+    @property
+    def all_rest(self) -> bool:
+        """The beliefs of everyone stand still, and so does the number of agents."""
+        return self.rests and all(turn % 2 or turn == SPOKEN for turn in self._turns.values())
 
     @property
     def best(self) -> list[Rank]:
@@ -161,10 +233,9 @@ class Gossip:
     @property
     def agents(self) -> int:
         """About how many agents take part, this one included."""
-        known = _hashes(self._facts, spoken=False)
-        if len(known) < MAX_SKETCH:
-            return max(1, len(known))
-        return round((MAX_SKETCH - 1) / (max(known) / _HASHES))
+        if len(self._turns) < MAX_SKETCH:
+            return max(1, len(self._turns))
+        return round((MAX_SKETCH - 1) / (max(self._turns) / _HASHES))
 
     def _is_possible(self, rank: Rank) -> bool:
         """Return whether a rank is believed: only an agent itself says that it stands."""
@@ -176,7 +247,7 @@ class Gossip:
             return True
         return False
 
-    def _learn(self, facts: Facts, now: float) -> None:
+    def _learn(self, facts: Facts) -> None:
         if facts <= self._facts:
             return
         union = self._facts | facts
@@ -184,19 +255,13 @@ class Gossip:
         for rank in _ranks(union):
             if len(best) < self.settings.keep:
                 best.setdefault(rank.agent, rank)
-        known, has_spoken = (
-            sorted(_hashes(union, spoken=spoken))[:MAX_SKETCH] for spoken in (False, True)
-        )
-        joined = Facts(
-            [
-                *best.values(),
-                *(Participant(number, spoken=False) for number in known),
-                *(Participant(number, spoken=True) for number in has_spoken),
-            ]
-        )
-        if joined != self._facts:
-            self._changed_at = now
-        self._facts, self._all_spoken = joined, known == has_spoken
+        turns: dict[int, int] = {}
+        for fact in union:
+            if isinstance(fact, Participant):
+                turns[fact.hash] = max(turns.get(fact.hash, 0), fact.turn)
+        self._turns = {number: turns[number] for number in sorted(turns)[:MAX_SKETCH]}
+        joined = Facts([*best.values(), *map(Participant._make, self._turns.items())])
+        self._facts = joined
 
 
 def hash_of(slot: int, agent: str) -> int:
@@ -208,7 +273,3 @@ def hash_of(slot: int, agent: str) -> int:
 def _ranks(facts: Facts) -> list[Rank]:
     ranks = (fact for fact in facts if isinstance(fact, Rank))
     return sorted(ranks, key=lambda rank: (-rank.psi, rank.agent))
-
-
-def _hashes(facts: Facts, *, spoken: bool) -> set[int]:
-    return {fact.hash for fact in facts if isinstance(fact, Participant) and fact.spoken is spoken}

@@ -108,7 +108,7 @@ class BpUcbNode:
         self.arm = self.arm.after(slot, opinion, trained=trained, cold_start=cold_start)
         for peer, channel in self._channels.items():
             self._channels[peer] = channel.next_slot(self._settings, now, self._first_seq)
-        self.gossip.begin(slot, now, ceiling=2.0 + FIRST + self._bonus(1) + _SLACK)
+        self.gossip.begin(slot, ceiling=2.0 + FIRST + self._bonus(1) + _SLACK)
         self.beliefs.begin(opinion, now)
         early, self._early = self._early, {}
         for peer, envelope in early.items():
@@ -138,8 +138,9 @@ class BpUcbNode:
         delivery = channel.receive(envelope.seq, envelope.ack, now)
         if delivery is Delivery.OLD:
             self.counters["old"] += 1
+        self.beliefs.silence(peer, now, silent=False)
+        self.gossip.silence(peer, silent=False)
         for part in (self.beliefs, self.gossip):
-            part.silence(peer, now, silent=False)
             if channel.restarted:
                 part.forget(peer)
             else:
@@ -150,7 +151,9 @@ class BpUcbNode:
                 self.beliefs.receive(peer, envelope.belief, now)
         if envelope.gossip is not None:
             # Facts are joined, so that it does not matter which envelope they came in.
-            self.gossip.receive(peer, envelope.gossip, now)
+            self.gossip.receive(peer, envelope.gossip)
+        # Before the acknowledgement can leave: its reader has to know that this agent goes on.
+        self._rest(now)
 
     def tick(self, now: float, rng: Jitter) -> list[tuple[str, Envelope]]:
         """Go on; return the envelopes that are due, (neighbour, envelope)."""
@@ -160,8 +163,10 @@ class BpUcbNode:
             if channel.falls_silent(now):
                 self.counters["dropped"] += 1
                 self.beliefs.silence(peer, now, silent=True)
-                self.gossip.silence(peer, now, silent=True)
-        if self.phase is SlotPhase.BELIEFS and now >= self.beliefs.done_at:
+                self.gossip.silence(peer, silent=True)
+        if self.phase is SlotPhase.BELIEFS:
+            self._rest(now)
+        if self.phase is SlotPhase.BELIEFS and (self.gossip.all_rest or now >= self.beliefs.limit):
             self.phase = SlotPhase.GOSSIP
             self.gossip.speak(self.index if self.available else None, now)
         if self.phase is SlotPhase.GOSSIP and now >= self.gossip.done_at:
@@ -183,7 +188,10 @@ class BpUcbNode:
             return math.inf
         ripe = math.inf
         if self.phase is SlotPhase.BELIEFS:
-            ripe = self.beliefs.done_at
+            still_at = self.beliefs.still_at
+            if self.gossip.rests:
+                still_at = -math.inf if self.gossip.all_rest else math.inf
+            ripe = min(self.beliefs.limit, still_at)
         elif self.phase is SlotPhase.GOSSIP:
             ripe = self.gossip.done_at
         return min([ripe, *(channel.due for channel in self._channels.values())])
@@ -235,25 +243,30 @@ class BpUcbNode:
             seconds=max(0.0, seconds),
         )
 
+    def _rest(self, now: float) -> None:
+        beliefs = self.beliefs
+        ripe = self.gossip.rests or now >= beliefs.still_at
+        self.gossip.rest(still=ripe and beliefs.converged)
+
     def _schedule(self, now: float) -> None:
         for peer, channel in self._channels.items():
             if self.beliefs.unsent(peer):
                 channel.wants_state(now)
             elif self.gossip.unsent(peer):
-                hold = channel.stretched(self._settings.hold_s)
-                channel.wants_state(now + (0.5 * hold if self.me < peer else hold))
+                channel.wants_state(now + channel.stretched(self.gossip.hold_s(peer)))
             else:
                 channel.wants_state(None)
 
     def _envelope(self, peer: str, seq: int, ack: int) -> Envelope:
         if not seq:
-            return Envelope(run=self.run, slot=self.slot, ack=ack)
+            news = self.gossip.news(peer)
+            return Envelope(run=self.run, slot=self.slot, ack=ack, gossip=news)
         return Envelope(
             run=self.run,
             slot=self.slot,
             seq=seq,
             ack=ack,
-            belief=self.beliefs.message(peer, seq),
+            belief=self.beliefs.message(peer, seq, refine=self.is_early),
             gossip=self.gossip.message(peer, seq),
         )
 

@@ -28,8 +28,9 @@ class SlotSettings:
         tolerance: Largest change of a log ratio that is not sent. Beliefs are then at most 2.5 x
             tolerance x degree away from the fixed point: each unsent change grows to at most
             tolerance / (1 - 0.9) per message, and the logistic function has slope 1/4.
-        hold_s: How long news of gossip waits for more. One of two neighbours waits half as long, so
-            that the other need not repeat what both have heard.
+        hold_s, spare_s: How long news of gossip wait for more, along the tree and beside it. Of two
+            neighbours that are not next in the tree one waits twice as long, so that it need not
+            repeat what both have heard.
     """
 
     keep: int = 5  # K, how many train
@@ -37,14 +38,15 @@ class SlotSettings:
     cold_start: bool = True  # everybody trains once first
     tolerance: float = 3e-3
     max_sweeps: int = 50
-    quiet_s: float = 0.1
+    quiet_s: float = 0.03
     beliefs_s: float = 3.0
     gossip_s: float = 3.0
-    agreed_s: float = 0.05
     gap_s: float = 0.04
-    hold_s: float = 0.08
-    ack_s: float = 0.07
+    hold_s: float = 0.015
+    spare_s: float = 0.3
+    ack_s: float = 0.05
     repeat_s: float = 0.4
+    prompt_s: float = 0.15
     max_repeat_s: float = 1.0
     silence_s: float = 2.0
     life_s: float = 30.0
@@ -77,4 +79,5 @@ def settings_for(task: PeersSpec, remaining_s: float) -> SlotSettings:
         gossip_s=min(usual.gossip_s, 0.35 * time),
         silence_s=silence_s,
         repeat_s=min(usual.repeat_s, 0.4 * silence_s),
+        prompt_s=min(usual.prompt_s, 0.2 * silence_s),
     )
