@@ -218,7 +218,7 @@ PARTS: dict[str, tuple[Callable[[], Iterator[Job]], int]] = {
     "fashion": (fashion, 3),
     "uneven": (uneven, 5),
     "fashion-cnn": (fashion_cnn, 3),
-    "regret": (regret, 5),
+    "regret": (regret, 3),
     "merge": (merges, 3),
     "min-updates": (min_updates, 3),
     "cifar-row": (cifar_row, 1),

@@ -1,12 +1,13 @@
 """What is shown of the kept runs of RBCS-F and COCS, in small; and that pictures are of them."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench import kept, paper_rows, paper_runs
+from bench import kept, paper_figures, paper_rows, paper_runs, papers, plots
 from fedagent_testbed.study import load_recipe
 
 CHECKPOINTS = np.array(paper_runs.CHECKPOINTS)
@@ -77,3 +78,21 @@ def test_accuracy_by_time_is_the_last_that_was_tested_by_then() -> None:
         "90 s": 0.7,
     }
     assert paper_rows.by_round(run, (5, 6)) == {"5 rounds": 0.5, "6 rounds": None}
+
+
+@pytest.mark.parametrize("name", plots.KEPT)
+def test_pictures_in_the_documents_are_of_the_kept_runs(name: str, tmp_path: Path) -> None:
+    plots.write(name, paper_figures.FIGURES[name], tmp_path)
+    told = json.loads((plots.IMAGES / "figures.json").read_text())
+    assert json.loads((tmp_path / "figures.json").read_text())[name] == told[name]
+    assert (plots.IMAGES / f"{name}.svg").exists()
+
+
+@pytest.mark.parametrize("name", list(paper_runs.PARTS))
+def test_every_part_is_kept_with_the_seeds_that_documents_show(name: str) -> None:
+    jobs, seeds = paper_runs.PARTS[name]
+    found = kept.part(papers.RUNS, name)
+    assert {job.label: seeds for job in jobs()} == {
+        label: len(runs) for label, runs in found.items()
+    }
+    assert list(paper_rows.rows(name, papers.RUNS))
