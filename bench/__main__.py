@@ -1,8 +1,8 @@
 """Run every benchmark and print one JSON line per figure: ``python -m bench [NAME ...]``.
 
 Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs, learning,
-learners, decisions, democracy, adaptive, scale, papers, onnx, bas, limits, figures, seeds,
-house, field.
+learners, decisions, democracy, adaptive, calibration, scale, papers, onnx, bas, limits, figures,
+seeds, house, field.
 All of them without a name; figures are medians, and what is compared is measured in one run.
 """
 
@@ -14,6 +14,7 @@ from . import (
     adaptive,
     bas,
     beliefs,
+    calibration,
     claims,
     decisions,
     demo,
@@ -59,6 +60,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "decisions": decisions.rows,
     "democracy": democracy.rows,
     "adaptive": adaptive.rows,
+    "calibration": calibration.rows,
     "scale": scale.rows,
     "papers": papers.rows,
     "onnx": onnx.rows,

@@ -13,7 +13,7 @@ from .state import ArrayState, floats
 
 _LEVELS = np.array([1.0, 0.3, 0.02])
 _GUESS = np.array([0.97, 0.015, 0.015])
-_STRENGTH = 20.0
+_STRENGTH = 6.0
 """Rounds that the first guess counts for."""
 _KEEP = 0.98
 _RECENT = 0.9
