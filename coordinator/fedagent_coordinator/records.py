@@ -100,16 +100,19 @@ def pack_controls(controls: Controls) -> bytes:
     placement, view = controls.placement, controls.view
     if placement.edge is not None:
         numbers |= {"edge": float(placement.edge), "rent_micro": float(placement.rent_micro)}
+    each = _columns(controls, "each")
     if view is None:
-        return _pack({}, numbers=numbers)
+        return _pack(each, numbers=numbers)
     numbers["budget_micro"] = float(view.budget_micro)
-    return _pack(_columns(view, *_MARKET, "edge_transfer_s"), numbers=numbers, round=view.round)
+    market = _columns(view, *_MARKET, "edge_transfer_s")
+    return _pack({**market, **each}, numbers=numbers, round=view.round)
 
 
 def unpack_controls(data: bytes) -> Controls:
     """Return the controls of `pack_controls`; see `unpack_arrays`."""
     arrays, record = _unpack(data, "controls")
     numbers, view = record.numbers, None
+    each: Any = arrays.pop("each", None)
     if arrays:
         given: dict[str, Any] = {"edge_transfer_s": None, **arrays, "round": record.round}
         budget = int(numbers.get("budget_micro", 0))
@@ -127,6 +130,7 @@ def unpack_controls(data: bytes) -> Controls:
             if name.startswith(_NOTE)
         },
         view=view,
+        each=each,
         placement=_build(Placement, "controls", **where),
     )
 

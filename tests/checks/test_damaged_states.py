@@ -46,7 +46,9 @@ def live(thing: Any, rounds: range, kind: str = "policy") -> None:
             thing.learn(thing.choose(offers, rng), float(rng.random()))
         else:
             chosen = policies.create("random").select(view, rng)
+            clients = view.pair_client[chosen.pairs].astype(np.int64)
             thing.choose(rng)
+            iterations.chosen(thing, clients, rng)
             thing.learn(random_feedback(rng, view, chosen), horizon=20.0)
 
 
@@ -187,6 +189,10 @@ def longer(array: Array) -> Array:
         ("placement/budgeted-ucb", {"psi_sum": lambda a: a - 99}, "below 0"),
         ("placement/budgeted-ucb", {"paid": np.zeros(3, dtype=np.int64)}, "not (2)"),
         ("placement/budgeted-ucb-paper", {"q": np.zeros(4)}, "expected"),
+        ("control/by-progress", {"h": lambda a: a * 0}, "out of range"),
+        ("control/by-progress", {"means": lambda a: a - 99}, "out of range"),
+        ("control/by-progress", {"means": np.array([0.0, 1.0, 1.0, 3.0, 1.0])}, "without seconds"),
+        ("control/by-progress", {"held": np.array([-1.0])}, "below 0"),
         ("control/primal-dual", {"numbers": np.array([99.0, 0.0, 0.0])}, "out of range"),
         ("control/primal-dual", {"numbers": np.array([5.0, -0.1, 0.0])}, "below 0"),
         ("control/primal-dual", {"load": lambda a: a - 9}, "below 0"),

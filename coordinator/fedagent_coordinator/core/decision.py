@@ -29,7 +29,7 @@ from fedagent_coordinator.policies.state import Array, taken
 from .claims import ClaimGaps
 from .edges import EdgeSession
 from .effects import UNPLACED, Controls
-from .iterations import IterationControl, LearnerControl
+from .iterations import IterationControl, LearnerControl, chosen
 from .observation import Observed
 from .readiness import BUDGET, PRICES, RENTS
 from .settings import Settings
@@ -148,8 +148,12 @@ class Decider:
         check_selection(view, selection.pairs)
         selection = affordable(view, selection, left)
         control = self.policies.control
+        clients = view.pair_client[selection.pairs].astype(np.int64)
+        rng = self._rng(view.round, Purpose.ITERATE)
+        each = chosen(control, clients, rng)
         controls = Controls(
-            iterations=control.choose(self._rng(view.round, Purpose.ITERATE)),
+            iterations=round(float(each.mean())) if len(each) else control.choose(rng),
+            each=each if len(np.unique(each)) > 1 else None,
             horizon=horizon(offers, count=self.settings.recipe.rounds.count, done=done),
             notes=control.notes(),
             view=offers,

@@ -24,13 +24,21 @@ class Controls:
 
     Attributes:
         notes: What iteration control went by, named.
+        each: int64[S], iterations of each device in the selection's order; None: all the same.
     """
 
-    iterations: int = 0  # local iterations ordered; 0 leaves them to the learner
+    iterations: int = 0  # local iterations ordered, their mean; 0 leaves them to the learner
     horizon: float = 1.0  # how many rounds the run may have, as far as the budget goes
     notes: Mapping[str, float] = field(default_factory=dict)
     view: PlacementView | None = None  # what the placement saw; None in a run that is not placed
     placement: Placement = UNPLACED
+    each: npt.NDArray[np.int64] | None = None
+
+    def of_each(self, orders: int) -> npt.NDArray[np.int64]:
+        """Return the iterations of each of so many orders, int64[S]."""
+        if self.each is not None:
+            return self.each
+        return np.full(orders, self.iterations, dtype=np.int64)
 
     @property
     def plain(self) -> bool:

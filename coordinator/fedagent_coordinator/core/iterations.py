@@ -2,7 +2,8 @@
 
 A control is asked before each round and learns from each that was settled. `fixed` and
 `learner` (also named `strsaga-default`) learn nothing; `primal-dual` weighs seconds of
-training against the load limit of each device and against the quality of the model.
+training against the load limit of each device and against the quality of the model;
+`by-progress` gives every device a number of its own, by what its training changes.
 docs/iterations.md explains its units and parameters.
 """
 
@@ -11,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import Feedback, State
+from fedagent_coordinator.policies.base import Feedback, IntArray, State
 from fedagent_coordinator.policies.state import ArrayState
 from fedagent_protocol.registry import Registry, number, whole
 
@@ -40,6 +41,21 @@ class IterationControl(Protocol):
 
     def restore(self, state: State) -> None:
         """Continue from `state` exactly."""
+
+
+@runtime_checkable
+class PerDeviceControl(IterationControl, Protocol):
+    """A control that has a number for every device."""
+
+    def choose_each(self, clients: IntArray, rng: np.random.Generator) -> IntArray:
+        """Return the number of each of these clients for the next round, int64[S]."""
+
+
+def chosen(control: IterationControl, clients: IntArray, rng: np.random.Generator) -> IntArray:
+    """Return how many iterations each of these clients is ordered, int64[S]."""
+    if isinstance(control, PerDeviceControl):
+        return control.choose_each(clients, rng)
+    return np.full(len(clients), control.choose(rng), dtype=np.int64)
 
 
 class LearnerControl(ArrayState):
@@ -83,6 +99,7 @@ registry: Registry[IterationControl] = Registry(
     kind="iteration control",
     package="fedagent_coordinator.core",
     builtin={
+        "by-progress": "by_progress:ByProgressControl",
         "fixed": "iterations:FixedControl",
         "learner": "iterations:LearnerControl",
         "primal-dual": "primal_dual:PrimalDualControl",

@@ -193,15 +193,17 @@ class Ordered(Phase):
         max_wait_ms = max(1, settings.max_wait_ms - elapsed_ms)
         view = ordered.observed.view
         clients = view.pair_client[ordered.selection.pairs[part.rows]]
+        each = ordered.controls.of_each(len(ordered.selection.pairs))[part.rows].tolist()
         assignments = tuple(
             Assignment(
                 agent=agent,
-                iterations=ordered.controls.iterations,
+                iterations=iterations,
                 price=price,
                 context_seq=context,
             )
-            for agent, price, context in zip(
+            for agent, iterations, price, context in zip(
                 part.agents,
+                each,
                 view.client_price[clients].tolist(),
                 ordered.observed.client_seq[clients].tolist(),
                 strict=True,

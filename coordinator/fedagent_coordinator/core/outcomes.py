@@ -57,7 +57,7 @@ def settle_round(ordered: "OrderedRound", now: float) -> tuple[Settle, Counter[s
     )
     details = _details(rows, feedback)
     ending = endings_of(details.status, details.reason, feedback.X, feedback.void)
-    feedback = replace(feedback, ending=ending)
+    feedback = replace(feedback, ending=ending, loss=details.loss)
     settled = Settle(
         round=ordered.round,
         feedback=with_rent(feedback, ordered.controls.placement, parts),

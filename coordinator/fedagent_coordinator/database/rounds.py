@@ -356,6 +356,7 @@ def _feedback(sql: sqlite3.Connection, row: sqlite3.Row) -> Feedback:
         pairs=pairs,
         X=in_time,
         ending=endings_of(*said, in_time, arrays["void"]),
+        loss=np.array(columns["loss"], dtype=np.float64),
         psi=row["psi"],
         rent_micro=row["rent_paid"],
         opinions=opinions,

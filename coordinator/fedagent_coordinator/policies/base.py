@@ -236,6 +236,7 @@ class Feedback:
         psi: Cost observed at the edge that aggregated (ALGORITHMS section 7), or None.
         iterations: int64[S], local iterations of a step, 0 if unknown; or None.
         train_s: float64[S], computation of the learning alone, NaN if unknown; or None.
+        loss: float64[S], mean over the device's training, NaN if unknown; or None.
         ending: int8[S], the `Ending` of every order; None stands for what the flags say.
 
     Raises:
@@ -260,13 +261,14 @@ class Feedback:
     steps: IntArray | None = None  # int64[S], arrival steps of the training, 0 if unknown; or None
     iterations: IntArray | None = None
     train_s: FloatArray | None = None
+    loss: FloatArray | None = None
     rent_micro: int = 0  # what the edge that aggregated was paid
     ending: npt.NDArray[np.int8] | None = None
 
     def __post_init__(self) -> None:
         s = (len(self.pairs),)
         check_columns(self, np.int64, s, "steps", "iterations", optional=True)
-        check_columns(self, np.float64, s, "train_s", optional=True)
+        check_columns(self, np.float64, s, "train_s", "loss", optional=True)
         check_columns(self, np.int8, s, "ending", optional=True)
         check_columns(self, np.bool_, s, "X", "used", "censored", "void")
         check_columns(self, np.int64, s, "pairs", "arrivals", "num_samples")

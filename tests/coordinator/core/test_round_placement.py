@@ -20,7 +20,7 @@ from fedagent_coordinator.core.iterations import FixedControl
 from fedagent_coordinator.core.primal_dual import PrimalDualControl
 from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.placement.base import Placement, PlacementView
-from fedagent_coordinator.policies.base import RoundView
+from fedagent_coordinator.policies.base import IntArray, RoundView
 from fedagent_coordinator.policies.baselines import RandomPolicy
 from fedagent_coordinator.records import pack_controls, unpack_controls
 from fedagent_protocol import messages as m
@@ -70,6 +70,29 @@ def test_the_iterations_and_the_load_limit_reach_every_order() -> None:
     assert orders
     assert {a.iterations for order in orders for a in order.assignments} == {7}
     assert {order.load_limit_ms for order in orders} == {1300}
+
+
+def test_each_device_is_ordered_its_own_iterations() -> None:
+    class ByNumber(FixedControl):
+        def choose_each(self, clients: IntArray, _rng: np.random.Generator) -> IntArray:
+            return 3 + 2 * clients
+
+    field = placed(count=2, load_limit_ms=1300)
+    field.control = ByNumber()
+    field.__post_init__()
+    field.run()
+    orders = [said for _, said in field.sent if isinstance(said, m.RoundOrder)]
+    assert orders
+    for order in orders:
+        plan = field.reserved[order.round]
+        clients = plan.view.pair_client[plan.selection.pairs]
+        wanted = (3 + 2 * clients).tolist()
+        assert sorted(a.iterations for a in order.assignments) == sorted(wanted)
+        assert len(set(wanted)) > 1
+        assert plan.controls.iterations == round(np.mean(wanted))
+        back = unpack_controls(pack_controls(plan.controls))
+        assert back.each is not None
+        assert back.each.tolist() == wanted
 
 
 def test_it_stops_with_a_last_model_when_no_rent_fits() -> None:
@@ -242,7 +265,8 @@ def test_controls_come_back_bit_for_bit() -> None:
         view=offers,
         placement=Placement(edge=1, rent_micro=3),
     )
-    for controls in (given, replace(given, placement=Placement()), Controls(iterations=3)):
+    each = replace(given, each=np.array([2, 9], dtype=np.int64))
+    for controls in (given, replace(given, placement=Placement()), Controls(iterations=3), each):
         back = unpack_controls(pack_controls(controls))
         assert (back.iterations, back.horizon) == (controls.iterations, controls.horizon)
         assert back.placement == controls.placement

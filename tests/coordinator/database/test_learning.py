@@ -144,8 +144,9 @@ def test_a_feedback_is_rebuilt_bit_for_bit(tmp_path: Path, *, bare: bool) -> Non
             status = tuple(rng.choice(list(OutcomeStatus), len(feedback.pairs)).tolist())
             reason = tuple(rng.choice(["", SILENT, UNANSWERED, LEFT], len(feedback.pairs)).tolist())
             ending = endings_of(status, reason, feedback.X, feedback.void)
-            feedback = replace(feedback, ending=ending)
-            details = replace(result.details, status=status, reason=reason)
+            loss = rng.choice([0.25, 1.5, np.nan], len(feedback.pairs))
+            feedback = replace(feedback, ending=ending, loss=loss)
+            details = replace(result.details, status=status, reason=reason, loss=loss)
             store.settle(run_id, structs.replace(result, feedback=feedback, details=details))
             given.append(feedback)
         found = [one for one, _ in settled(store._db.connection, run_id)]

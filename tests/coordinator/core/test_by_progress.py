@@ -1,0 +1,203 @@
+"""`by-progress`: what raises a device's iterations, what does not, and what is kept."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_coordinator.core import iterations
+from fedagent_coordinator.core.by_progress import ByProgressControl
+from fedagent_coordinator.errors import StateError
+from fedagent_coordinator.policies.base import Feedback, Purpose, round_rng
+from fedagent_protocol.errors import ParameterError
+from tests.fakes.rounds import column_view, ended
+
+DEVICES = 4
+ALL = np.arange(DEVICES)
+
+
+def feedback(
+    loss: float | list[float] = 0.5,
+    *,
+    seconds: list[float] | None = None,
+    arrivals: list[int] | None = None,
+    answered: list[bool] | None = None,
+    limits: list[float] | None = None,
+) -> Feedback:
+    """A round of all devices; by default alike."""
+    answer = answered or [True] * DEVICES
+    view = column_view(clients=DEVICES, load_limit_s=limits or [np.nan] * DEVICES)
+    came = np.array(arrivals or [20] * DEVICES, dtype=np.int64)
+    h = np.array(seconds or [0.1] * DEVICES)
+    return replace(
+        ended(view, range(DEVICES), x=answer),
+        arrivals=np.where(answer, came, 0),
+        num_samples=came,
+        seconds_per_iteration=np.where(answer, h, np.nan),
+        loss=np.where(answer, np.broadcast_to(loss, DEVICES), np.nan).astype(np.float64),
+    )
+
+
+def flat(rounds: int = 80) -> ByProgressControl:
+    """One that has seen rounds in which nothing changed."""
+    control = ByProgressControl()
+    for _ in range(rounds):
+        control.learn(feedback(), horizon=100)
+    return control
+
+
+def test_it_begins_high_and_comes_down_when_the_loss_is_flat() -> None:
+    control = ByProgressControl(start=10, hold=5, base=1.5)
+    for t in range(20):
+        assert control.rho(ALL) == pytest.approx(1.5 + 8.5 * np.exp(-t / 5))
+        control.learn(feedback(), horizon=100)
+
+
+def test_a_loss_that_rises_raises_the_iterations_and_one_that_falls_does_not() -> None:
+    rising, falling = flat(), flat()
+    for _ in range(3):
+        rising.learn(feedback(0.8), horizon=100)
+        falling.learn(feedback(0.3), horizon=100)
+    assert rising.rho(ALL).min() > 10
+    assert falling.rho(ALL) == pytest.approx(1.1, rel=0.1)
+
+
+def test_once_the_new_loss_is_the_usual_one_the_iterations_come_down() -> None:
+    control = flat()
+    for _ in range(200):
+        control.learn(feedback(0.8), horizon=100)
+    assert control.rho(ALL) == pytest.approx(1.1, rel=0.05)
+
+
+def test_noise_alone_raises_little() -> None:
+    rng = np.random.default_rng(0)
+    control, seen = ByProgressControl(), []
+    for _ in range(200):
+        control.learn(feedback((0.5 + 0.05 * rng.standard_normal(DEVICES)).tolist()), horizon=100)
+        seen.append(control.rho(ALL).mean())
+    assert np.mean(seen[20:]) < 2.2
+
+
+def test_who_got_more_data_iterates_more_and_who_is_slower_less() -> None:
+    control = ByProgressControl(base=4.0, start=4)
+    for _ in range(30):
+        control.learn(
+            feedback(seconds=[0.1, 0.1, 0.1, 0.8], arrivals=[20, 20, 200, 20]), horizon=100
+        )
+    rho = control.rho(ALL)
+    assert rho[0] == pytest.approx(rho[1])
+    assert rho[2] / rho[0] == pytest.approx(10 ** (0.75 / 1.75))
+    assert rho[0] / rho[3] == pytest.approx(8 ** (1 / 1.75))
+
+
+def test_one_that_throttles_iterates_less_from_the_next_round_on() -> None:
+    control = ByProgressControl(base=6.0, start=6)
+    for _ in range(30):
+        control.learn(feedback(), horizon=100)
+    before = control.rho(ALL)
+    control.learn(feedback(seconds=[0.1, 0.1, 0.1, 0.8]), horizon=100)
+    after = control.rho(ALL)
+    assert after[3] < 0.5 * before[3]
+    assert after[:3] == pytest.approx(before[:3], rel=0.2)
+
+
+def test_no_device_is_planned_beyond_its_load_limit() -> None:
+    control = ByProgressControl(base=15.0, load_limit_s=1.0)
+    for _ in range(20):
+        control.learn(feedback(seconds=[0.05, 0.5, 2.0, 0.05], limits=[9, 9, 9, 0.2]), horizon=9)
+    rho = control.rho(ALL)
+    assert rho[1] == pytest.approx(2.0)
+    assert rho[2] == 1.0, "least comes before the limit, at which the device stops anyway"
+    assert rho[3] == pytest.approx(4.0)
+
+
+def test_one_device_that_claims_any_loss_moves_no_more_than_its_share() -> None:
+    liar, honest = flat(), flat()
+    liar.learn(feedback([1e300, 0.5, 0.5, 0.5]), horizon=100)
+    honest.learn(feedback([1.0, 0.5, 0.5, 0.5]), horizon=100)
+    assert liar.rho(ALL).tolist() == honest.rho(ALL).tolist()
+
+
+def test_devices_that_say_no_loss_are_given_by_arrivals_and_speed_alone() -> None:
+    control = ByProgressControl(start=1)
+    silent = replace(feedback(), loss=None)
+    for given_ in (silent, feedback(np.nan), silent, silent):
+        control.learn(given_, horizon=100)
+    assert control.rho(ALL) == pytest.approx(1.1)
+
+
+def test_nobody_answers_and_nothing_moves() -> None:
+    control = flat(5)
+    before = control.state()
+    control.learn(feedback(answered=[False] * DEVICES), horizon=100)
+    assert all(before[key].tobytes() == value.tobytes() for key, value in control.state().items())
+
+
+def test_a_device_that_nobody_knows_is_a_mean_one() -> None:
+    control = flat()
+    before = control.state()
+    rho = control.rho(np.array([0, 99]))
+    assert rho[1] == pytest.approx(control.rho(ALL).mean())
+    assert {key: value.shape for key, value in control.state().items()} == {
+        key: value.shape for key, value in before.items()
+    }, "asking changes nothing"
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    rounds=st.lists(
+        st.tuples(st.floats(0, 1e12), st.floats(1e-9, 1e6), st.integers(0, 10**6), st.booleans()),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_numbers_stay_in_range_and_restored_in_any_round_it_continues_bit_equal(
+    rounds: list[tuple[float, float, int, bool]],
+) -> None:
+    one = ByProgressControl(least=2, most=17)
+    for t, (loss, seconds, arrivals, second) in enumerate(rounds, start=1):
+        other = ByProgressControl(least=2, most=17)
+        other.restore(one.state())
+        for control in (one, other):
+            control.learn(
+                feedback(
+                    [loss, 0.5, 0.5, 0.5],
+                    seconds=[seconds, 0.1, 0.1, 0.1],
+                    arrivals=[arrivals, 5, 5, 5],
+                    answered=[True, second, True, True],
+                ),
+                horizon=50,
+            )
+        drawn = [
+            iterations.chosen(control, ALL, round_rng(0, t, Purpose.ITERATE)).tolist()
+            for control in (one, other)
+        ]
+        assert drawn[0] == drawn[1]
+        assert all(2 <= rho <= 17 for rho in drawn[0])
+        assert 2 <= one.choose(round_rng(0, t, Purpose.ITERATE)) <= 17
+
+
+def test_chosen_gives_each_device_its_number_and_all_the_same_of_other_controls() -> None:
+    rng = round_rng(0, 1, Purpose.ITERATE)
+    assert (
+        iterations.chosen(iterations.create("fixed", {"iterations": 7}), ALL, rng).tolist()
+        == [7] * DEVICES
+    )
+    control = iterations.create("by-progress", {"base": 2.5, "start": 2})
+    control.learn(feedback(), horizon=9)
+    drawn = [
+        iterations.chosen(control, ALL, round_rng(0, t, Purpose.ITERATE)) for t in range(1, 1001)
+    ]
+    assert np.unique(drawn).tolist() == [2, 3]
+    assert np.mean(drawn) == pytest.approx(2.5, abs=0.03)
+
+
+def test_what_is_out_of_range_is_refused() -> None:
+    for wrong in ({"fast": 31.0}, {"base": 0.0}, {"alpha": 1.5}, {"most": 0}, {"noise": -1.0}):
+        with pytest.raises(ParameterError):
+            iterations.create("by-progress", wrong)
+    control = flat(3)
+    with pytest.raises(StateError):
+        control.restore({**control.state(), "means": np.array([0.0, 1.0, 1.0, 3.0, 1.0])})
