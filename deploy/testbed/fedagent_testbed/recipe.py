@@ -171,6 +171,18 @@ class Streaming(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     swing_rounds: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
     skew: Annotated[float, Meta(ge=0, le=5)] = 0.5
     """Standard deviation of the logarithm of the devices' rates."""
+    burst: Annotated[float, Meta(ge=1, le=1000)] = 1.0
+    """All devices' arrivals are so many times as many during a burst."""
+    burst_every: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """Mean rounds from one burst's start to the next; 0 for none. So of drift and throttle."""
+    burst_rounds: Count = 8
+    drift: Share = 0.5
+    """Share of the features (films, of ratings) that change places when the concept changes."""
+    drift_every: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    throttle: Annotated[float, Meta(ge=1, le=1000)] = 1.0
+    """A device is so many times as slow while it throttles; each at its own time."""
+    throttle_every: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    throttle_rounds: Count = 30
     round_s: Positive = 20.0  # seconds between two rounds, in which links move on by their traces
     iteration_s: Positive = 2.2e-4  # seconds that the median device takes for one sample
     slowdown: Positive = 1.0

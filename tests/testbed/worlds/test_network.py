@@ -31,6 +31,18 @@ def test_everything_is_within_the_recipes_ranges_and_moves() -> None:
     assert rents.max() > 3, "means span the range"
 
 
+def test_a_device_that_throttles_is_so_many_times_as_slow_and_nothing_else_changes() -> None:
+    hot = ("streaming.throttle=8", "streaming.throttle_every=5", "streaming.throttle_rounds=2")
+    plain, drawn = draw_network(small(), 3), draw_network(small(*hot), 3)
+    times = drawn.slowness / plain.slowness
+    slow = np.isclose(times, 8.0)
+    assert (slow | np.isclose(times, 1.0)).all()
+    assert slow.any(axis=0).all()
+    assert len({tuple(device) for device in slow.T.tolist()}) > 1, "each at its own time"
+    np.testing.assert_array_equal(plain.rate_bps, drawn.rate_bps)
+    np.testing.assert_array_equal(plain.rent_micro, drawn.rent_micro)
+
+
 def test_the_same_by_seed_and_another_by_another() -> None:
     one, two, other = (draw_network(small(), seed) for seed in (5, 5, 6))
     for field in StreamNetwork.__dataclass_fields__:

@@ -8,6 +8,7 @@ from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.recipe import Streaming
 from fedagent_testbed.worlds.base import spawned_rng
+from fedagent_testbed.worlds.episodes import episodes
 
 from .datasets import StudyData
 
@@ -28,7 +29,9 @@ def make_arrivals(
 ) -> "PoissonArrivals | RecordedArrivals":
     """Return the streams of a study; a `RecipeError` where recorded ones do not fit."""
     if data.shards is None:
-        return PoissonArrivals(settings, samples=len(data.y), devices=devices, seed=seed)
+        return PoissonArrivals(
+            settings, samples=len(data.y), devices=devices, rounds=rounds, seed=seed
+        )
     if devices != len(data.shards):
         raise RecipeError("clients", f"is {devices}", f"{data.name} has {len(data.shards)} streams")
     length = min(len(shard) for shard in data.shards)
@@ -42,11 +45,14 @@ def make_arrivals(
 class PoissonArrivals:
     """All samples are dealt to the devices; each replays its own in an order drawn anew.
 
-    The mean of a step is `arrivals` x `acceleration`, times a swing over rounds that all
-    devices share, times a log-normal rate of the device; the rates' mean over devices is 1.
+    The mean of a step is `arrivals` x `acceleration`, times a swing over rounds and `burst`
+    during bursts, both of which all devices share, times a log-normal rate of the device; the
+    rates' mean over devices is 1.
     """
 
-    def __init__(self, settings: Streaming, *, samples: int, devices: int, seed: int) -> None:
+    def __init__(
+        self, settings: Streaming, *, samples: int, devices: int, rounds: int, seed: int
+    ) -> None:
         self._rng = spawned_rng(seed, _STREAM)
         self._settings = settings
         order = self._rng.permutation(samples)
@@ -54,12 +60,20 @@ class PoissonArrivals:
         self._next = [0] * devices
         rate = np.exp(settings.skew * self._rng.standard_normal(devices))
         self._rate: FloatArray = np.maximum(rate / rate.mean(), _MIN_RATE)
+        bursts = episodes(
+            spawned_rng(seed, _STREAM + 1),
+            rounds=rounds,
+            every=settings.burst_every,
+            length=settings.burst_rounds,
+        )
+        self._burst = np.where(bursts, settings.burst, 1.0)
 
     def take(self, round_: int) -> RoundArrivals:
         """Return what comes in a round; rounds are asked for in order, from 1."""
         settings = self._settings
         phase = 2 * np.pi * round_ / settings.swing_rounds
         mean = settings.arrivals * settings.acceleration * (1 + settings.swing * np.sin(phase))
+        mean *= self._burst[round_ - 1]
         shape = (len(self._rate), settings.steps)
         counts = self._rng.poisson(mean * self._rate[:, None], shape).astype(np.int64)
         return RoundArrivals(

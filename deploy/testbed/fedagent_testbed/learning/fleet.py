@@ -19,6 +19,7 @@ from fedagent_testbed.worlds.base import spawned_rng
 
 from .arrivals import RoundArrivals, make_arrivals
 from .datasets import StudyData, load_data
+from .drift import Drift
 
 _STREAM = 1 << 24
 _ANY = 1 << 40
@@ -40,6 +41,7 @@ class FleetRound:
     naive: FloatArray
     tested: FloatArray  # how many samples these sums are of
     limited: FloatArray  # 1 where the load limit stopped the device
+    loss: FloatArray  # mean over the training, each sample before its step; NaN of nothing
     arrivals: IntArray
     steps: int
 
@@ -68,6 +70,7 @@ class Fleet:
         self._arrivals = make_arrivals(
             self.data, settings, devices=recipe.clients, rounds=recipe.rounds.count, seed=seed
         )
+        self._drift = Drift(self.data, settings, rounds=recipe.rounds.count, seed=seed)
         self._models: list[Weights] = [self._model.init(seed)] * recipe.clients
 
     @property
@@ -75,31 +78,33 @@ class Fleet:
         """Bytes of the model, float32."""
         return sum(tensor.nbytes for tensor in self._models[0].values())
 
-    def train(self, round_: int, rho: int, most: FloatArray | None = None) -> FleetRound:
+    def train(self, round_: int, rho: int | IntArray, most: FloatArray | None = None) -> FleetRound:
         """Let every device learn from the round's arrivals, and average the models.
 
         Args:
             round_: From 1, in order.
-            rho: Iterations per arrival step; 0 leaves it to the learner.
+            rho: Iterations per arrival step, or int64[N]; 0 leaves it to the learner.
             most: float64[N], samples that a device's load limit pays for; None for no limit.
         """
         coming = self._arrivals.take(round_)
+        self._drift.begin(round_)
+        each = np.broadcast_to(rho, len(self._learners)).tolist()
         sums: list[tuple[float, ...]] = []
         weight = np.zeros(len(self._learners), dtype=np.int64)
         deltas: list[Tensors] = []
         for device, learner in enumerate(self._learners):
             learner.begin(self._models[device])
             allowed = math.inf if most is None else float(most[device])
-            sums.append(self._steps(device, coming, rho, allowed))
+            sums.append(self._steps(device, coming, each[device], allowed))
             weight[device] = learner.num_samples
             deltas.append(learner.update())
         self._average(deltas, weight)
         columns = np.array(sums, dtype=np.float64).T
-        return FleetRound(*columns, coming.counts.sum(axis=1), self._settings.steps)  # type: ignore[call-arg] # six columns
+        return FleetRound(*columns, coming.counts.sum(axis=1), self._settings.steps)  # type: ignore[call-arg] # seven columns
 
     def loss(self) -> float:
         """Return the loss on test samples; infinite if it diverged, a mean over lone models."""
-        x, y = self.data.tests(self._settings.test_samples)
+        x, y = self._drift.tests(self._settings.test_samples)
         models = self._models if self._alone else self._models[:1]
         loss = float(np.mean([self._model.loss(one, x, y) for one in models]))
         return loss if math.isfinite(loss) else math.inf
@@ -109,9 +114,9 @@ class Fleet:
     ) -> tuple[float, ...]:
         learner, data = self._learners[device], self.data
         stops = np.cumsum(coming.counts[device]).tolist()
-        x, y = data.rows(coming.samples[device])
+        x, y = self._drift.rows(coming.samples[device])
         iterations = looked_at = tested = start = 0
-        squares = naive = 0.0
+        squares = naive = lost = 0.0
         limited = False
         for stop in stops:
             new_x, new_y = x[start:stop], y[start:stop]
@@ -128,7 +133,9 @@ class Fleet:
             result = learner.step(min(wanted, paid))
             iterations += result.iterations
             looked_at += result.samples
-        return iterations, looked_at, squares, naive, tested, limited
+            lost += result.loss * result.samples
+        loss = lost / looked_at if looked_at else math.nan
+        return iterations, looked_at, squares, naive, tested, limited, loss
 
     def _surprise(self, device: int, x: Floats, y: FloatArray) -> float:
         now = _added(self._models[device], self._learners[device].update())

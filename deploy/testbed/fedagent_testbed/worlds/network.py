@@ -22,6 +22,7 @@ from fedagent_testbed.traces.readers import (
 )
 
 from .base import spawned_rng
+from .episodes import episodes
 
 _STREAM = 1 << 22
 """First spawn key of this module's random numbers; rounds have keys of two numbers."""
@@ -63,7 +64,7 @@ def draw_network(recipe: TestbedRecipe, seed: int) -> StreamNetwork:
         rate_bps=_rates(recipe, spawned_rng(seed, _STREAM + 1)),
         rtt_s=_rtts(recipe, spawned_rng(seed, _STREAM + 2)),
         rent_micro=_rents(recipe, spawned_rng(seed, _STREAM + 3)),
-        slowness=_slowness(recipe, spawned_rng(seed, _STREAM + 4)),
+        slowness=_slowness(recipe, spawned_rng(seed, _STREAM + 4)) * _throttled(recipe, seed),
         aggregation_s=per_model_s * recipe.streaming.slowdown,
     )
 
@@ -143,3 +144,18 @@ def _slowness(recipe: TestbedRecipe, rng: np.random.Generator) -> FloatArray:
     mine = np.median(score) / rng.choice(score, devices)
     unrest = np.exp(settings.unrest * rng.standard_normal((rounds, devices)))
     return np.asarray(settings.slowdown * mine * unrest, dtype=np.float64)
+
+
+def _throttled(recipe: TestbedRecipe, seed: int) -> FloatArray:
+    """Return float64[T, N], how many times as slow each device is for the heat; made up."""
+    settings, rounds = recipe.streaming, recipe.rounds.count
+    hot = [
+        episodes(
+            spawned_rng(seed, _STREAM + 5, device),
+            rounds=rounds,
+            every=settings.throttle_every,
+            length=settings.throttle_rounds,
+        )
+        for device in range(recipe.clients)
+    ]
+    return np.where(np.stack(hot, axis=1), settings.throttle, 1.0)
