@@ -18,6 +18,7 @@ TESTBED.skips(
     "minutes each; tests/testbed/study/test_streams.py plays the same world, smaller",
     "fedagent testbed compare bas-a9a --policies all --seeds 5 --plot bas.svg",
     "fedagent testbed compare bas-ml100k --policies primal-dual+budgeted-ucb,fixed-5+fixed-best",
+    "fedagent testbed compare bas-drift",
     "fedagent testbed compare weather",
 )
 INIT = Page("docs/policies/quick-init-ucb.md")

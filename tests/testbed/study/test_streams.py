@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from fedagent_protocol.errors import ParameterError
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import MICRO
-from fedagent_testbed.study import History, play
-from fedagent_testbed.study.streams import ALL, OURS, best_edge, controls_of
+from fedagent_testbed.learning.shared_fleet import _trained
+from fedagent_testbed.study import History, compare, play
+from fedagent_testbed.study.streams import OURS, PAPERS, SETS, best_edge, controls_of
 from fedagent_testbed.worlds.network import draw_network
 from tests.fakes.stream_files import LEARNER, small
 
@@ -23,7 +24,7 @@ def timeless(run: History) -> list[object]:
     return [str(row) for row in rows]
 
 
-@pytest.mark.parametrize("name", [OURS, "strsaga-default+min-trans", "fixed-2+alone"])
+@pytest.mark.parametrize("name", [OURS, PAPERS, "strsaga-default+min-trans", "fixed-2+alone"])
 def test_the_same_by_seed(name: str) -> None:
     one, two = (play(small(), name, 4) for _ in range(2))
     assert timeless(one) == timeless(two)
@@ -72,6 +73,19 @@ def test_learning_does_not_depend_on_the_edge() -> None:
     assert one["edge"].tolist() != two["edge"].tolist()
     np.testing.assert_array_equal(one["loss"], two["loss"])
     np.testing.assert_array_equal(one["compute_s"], two["compute_s"])
+
+
+@pytest.mark.parametrize("sets", [(), ("streaming.drift_every=3",)])
+def test_a_fleet_that_was_trained_for_another_placement_is_as_one_of_its_own(
+    sets: tuple[str, ...],
+) -> None:
+    recipe = small("streaming.budget=6", *sets)
+    names = ("fixed-2+min-cost", "fixed-2+random", "fixed-2+min-trans")
+    after = [play(recipe, name, 1) for name in names]
+    assert len({len(run) for run in after}) > 1, "they end at different times"
+    for name, run in zip(names, after, strict=True):
+        _trained.cache_clear()
+        assert timeless(play(recipe, name, 1)) == timeless(run)
 
 
 def test_the_model_is_really_learnt() -> None:
@@ -142,17 +156,54 @@ def test_weather_is_evaluated_before_it_is_learnt() -> None:
     assert still.error() == pytest.approx(still.error("naive"), rel=0.1)
 
 
+def test_all_tells_what_iterations_save_from_what_renting_saves() -> None:
+    pairs = [controls_of(name) for name in SETS["all"]]
+    placements = {place for _, place in pairs}
+    assert placements == {"min-trans", "min-cost", "random", "fixed-best", "budgeted-ucb"}
+    fixed = {number for number, _ in pairs if number.startswith("fixed-")}
+    assert {(number, place) for number in fixed for place in placements} <= {*pairs}
+    assert {place for _, place in map(controls_of, SETS["fixed-n"])} == {"budgeted-ucb"}
+    result = compare(small("rounds.count=2"), ["fixed-n", "fixed-1+random", OURS])
+    assert list(result.histories) == [*SETS["fixed-n"], "fixed-1+random"]
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ("streaming.drift_every=3",),
+        ("streaming.burst_every=3", "streaming.burst=9"),
+        ("streaming.throttle_every=3", "streaming.throttle=9"),
+    ],
+    ids=["drift", "burst", "throttle"],
+)
+def test_a_stream_changes_by_the_seed_alone(sets: tuple[str, ...]) -> None:
+    recipe = small("streaming.budget=1000", *sets)
+    plain = play(small("streaming.budget=1000"), "fixed-2+min-cost", 1)
+    one, two = (play(recipe, "fixed-2+min-cost", 1) for _ in range(2))
+    assert timeless(one) == timeless(two) != timeless(plain)
+    np.testing.assert_array_equal(one["edge"], plain["edge"])
+    more = play(recipe, "fixed-5+random", 1)
+    np.testing.assert_array_equal(one["arrivals"], more["arrivals"])
+
+
+def test_ours_gives_each_device_a_number_of_its_own() -> None:
+    recipe = small("streaming.budget=1000", "rounds.count=30", "streaming.arrivals=4")
+    rho = play(recipe, OURS, 0)["rho"]
+    assert (rho * 4 == np.rint(rho * 4)).all()
+    assert (rho != np.rint(rho)).any()
+    assert rho[15:].mean() < rho[:5].mean()
+
+
 @pytest.mark.skipif(LEARNER != "strsaga", reason="the learner strsaga is not there")
 def test_ours_follows_the_arrivals() -> None:
     sets = ("streaming.budget=1000", "rounds.count=60", "policies.primal-dual.scale=2.0")
     few, many = (
-        play(small(*sets, f"streaming.arrivals={n}"), OURS, 0)["rho"][30:].mean() for n in (2, 8)
+        play(small(*sets, f"streaming.arrivals={n}"), PAPERS, 0)["rho"][30:].mean() for n in (2, 8)
     )
     assert many > few
 
 
 def test_names_are_pairs() -> None:
-    assert len(ALL) == 13
     assert controls_of("fixed-20+fixed-best") == ("fixed-20", "fixed-best")
     for wrong in ("primal-dual", "adaptive+random", "fixed+random", "fixed-1+coordinator", "+"):
         with pytest.raises(RecipeError, match=r"ITERATIONS|has"):

@@ -154,7 +154,7 @@ def compare(
     """Run policies on the same seeds: means with 95 % intervals, regret, fairness, costs.
 
     `all` takes every policy that this world can feed, and lists those it cannot. In studies
-    of streams a policy is ITERATIONS+PLACEMENT, e.g. primal-dual+budgeted-ucb. With --worlds:
+    of streams a policy is ITERATIONS+PLACEMENT, e.g. by-progress+budgeted-ucb. With --worlds:
     the share of the best policy's utility in each, ranks, and who is ordered for nothing.
     """
     names = [name.strip() for name in (policies or "").split(",") if name.strip()]

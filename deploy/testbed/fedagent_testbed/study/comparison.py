@@ -174,10 +174,10 @@ class Comparison:
         runs = max(self.histories.values(), key=lambda several: sum(map(len, several)))
         return figure([run.error("naive") for run in runs])
 
-    def reaches_best(self, name: str) -> bool:
-        """Return whether the mean final loss is within `MARGIN` of the least mean of all."""
+    def reaches_best(self, name: str, loss: str = "final_loss") -> bool:
+        """Return whether the mean final (or mean) loss is within `MARGIN` of the least of all."""
         means = {
-            other: float(np.mean([run.final_loss for run in runs]))
+            other: float(np.mean([getattr(run, loss) for run in runs]))
             for other, runs in self.histories.items()
         }
         return means[name] <= min(means.values()) + MARGIN
@@ -211,6 +211,7 @@ class Comparison:
             "latency_s": figure([float(run.latency_s.sum()) for run in runs]),
             **{key: figure([float(run[key].sum()) for run in runs]) for key in sums},
             "final_loss": figure([run.final_loss for run in runs]),
+            "mean_loss": figure([run.mean_loss for run in runs]),
             "seconds_to_best": figure([run.seconds_to(best + MARGIN) for run, best in to_best]),
             "rounds": figure([float(len(run)) for run in runs]),
             "spent": figure([float(run["rent"].sum()) for run in runs]),

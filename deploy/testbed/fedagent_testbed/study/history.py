@@ -90,6 +90,12 @@ class History:
         return known[-1] if known else self.first_loss
 
     @property
+    def mean_loss(self) -> float:
+        """The mean of the losses that were tested: of the models while they were in use."""
+        known = [row["loss"] for row in self.rows if not np.isnan(row["loss"])]
+        return float(np.mean(known)) if known else self.first_loss
+
+    @property
     def violation_s(self) -> FloatArray:
         """float64[T], cumulative seconds over the load limit of each round's slowest device."""
         return np.cumsum(self["over_s"], dtype=np.float64)

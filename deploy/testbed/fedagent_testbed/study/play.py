@@ -75,8 +75,8 @@ def compare(
 
     `names` are as of `play`; without any, those that the recipe names. Unless `expand` is off,
     ``all`` stands for every policy there is, and those that cannot run are skipped with the
-    reason; of pairs, for ours and the twelve baselines of the paper. `pool` runs the jobs instead
-    of processes, e.g. on a cluster.
+    reason; of pairs, for ours, the paper's and every fixed number at every placement. `pool` runs
+    the jobs instead of processes, e.g. on a cluster.
 
     Raises:
         PolicyError, RecipeError, DatasetError: As `play`.

@@ -1,9 +1,9 @@
 """Studies of streams under a long-term budget (BAS), by a pair ``ITERATIONS+PLACEMENT``.
 
-``primal-dual+budgeted-ucb`` is ours. Iterations are those of the coordinator
-(`primal-dual`, `strsaga-default`, `learner`), or ``fixed-N``; placements too (`random`,
-`min-cost`, ...), or ``fixed-N`` for edge N, ``fixed-best`` for the edge that is best in
-hindsight, and ``alone``: no aggregation, every device keeps its model.
+``by-progress+budgeted-ucb`` is ours, ``primal-dual+budgeted-ucb`` the paper's. Iterations are those
+of the coordinator (`by-progress`, `primal-dual`, `strsaga-default`, `learner`), or ``fixed-N``;
+placements too (`random`, `min-cost`, ...), or ``fixed-N`` for edge N, ``fixed-best`` for the edge
+that is best in hindsight, and ``alone``: no aggregation, every device keeps its model.
 """
 
 import re
@@ -20,6 +20,7 @@ from fedagent_coordinator.policies.base import FloatArray
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import MICRO
 from fedagent_testbed.learning.fleet import Fleet, FleetRound
+from fedagent_testbed.learning.shared_fleet import FixedFleet, fixed_fleet
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.worlds.base import arrived
 from fedagent_testbed.worlds.network import StreamNetwork, draw_network
@@ -30,14 +31,18 @@ MARGIN = 0.005
 """A final loss within this of the best counts as reaching it."""
 ALONE = "alone"
 BEST = "fixed-best"
-OURS = "primal-dual+budgeted-ucb"
+RENTED = "budgeted-ucb"
+OURS = f"by-progress+{RENTED}"
+PAPERS = f"primal-dual+{RENTED}"
 BASELINES = tuple(
     f"fixed-{rho}+{place}"
-    for rho in (1, 5, 20)
-    for place in ("min-trans", "min-cost", "random", BEST)
+    for rho in (1, 2, 3, 4, 5, 20)
+    for place in ("min-trans", "min-cost", "random", BEST, RENTED)
 )
-ALL = (OURS, *BASELINES)
-"""What ``all`` stands for: ours, and the baselines of the paper's Fig. 10."""
+FIXED = tuple(f"fixed-{rho}+{RENTED}" for rho in (1, 2, 3, 4, 5, 7, 10))
+"""One placement for all, so that nothing but iterations makes a difference."""
+SETS = {"all": (OURS, PAPERS, *BASELINES), "fixed-n": (OURS, PAPERS, *FIXED)}
+"""What these words stand for: ``all`` tells what iterations save from what renting saves."""
 
 _FIXED = re.compile(r"fixed-([0-9]{1,6})")
 
@@ -67,7 +72,7 @@ class StreamStudy:
         self._left = round(recipe.streaming.budget * MICRO)
         self._iterations = make_iterations(recipe, control)
         self._network = draw_network(recipe, seed)
-        self._fleet = Fleet(recipe, seed, alone=place == ALONE)
+        self._fleet = _fleet(recipe, seed, control, alone=place == ALONE)
         size = self._fleet.model_bytes * recipe.streaming.model_scale
         self._transfer_s = self._network.transfer_s(size)
         self._cost_s = self._network.cost_s(size)
@@ -84,7 +89,10 @@ class StreamStudy:
             history.first_loss = self._fleet.loss()
         began = time.perf_counter()
         placed = self._placed(t)
-        rho = self._iterations.choose(round_rng(self._seed, t, Purpose.ITERATE))
+        devices = np.arange(self._recipe.clients)
+        each = iterations.chosen(
+            self._iterations, devices, round_rng(self._seed, t, Purpose.ITERATE)
+        )
         decided = time.perf_counter() - began
         if placed.exhausted:
             history.exhausted = True
@@ -94,7 +102,7 @@ class StreamStudy:
         self._left -= placed.rent_micro
         sample_s = settings.iteration_s * self._network.slowness[t - 1]
         most = settings.load_limit_s / sample_s if settings.enforce else None
-        trained = self._fleet.train(t, rho, most)
+        trained = self._fleet.train(t, each, most)
         test = t % settings.evaluate_every == 0 or t == self._recipe.rounds.count
         loss = self._fleet.loss() if test else np.nan
         seconds = trained.looked_at * settings.iteration_s * self._network.slowness[t - 1]
@@ -104,7 +112,7 @@ class StreamStudy:
         peak_s = float(seconds.max())
         history.rows.append(
             {
-                "rho": rho,
+                "rho": float(each.mean()),
                 "done": float(trained.iterations.mean()) / trained.steps,
                 "arrivals": int(trained.arrivals.sum()),
                 "compute_s": float(seconds.sum()),
@@ -160,6 +168,13 @@ class StreamStudy:
         return min(rounds, t + self._left / float(fitting.mean()))
 
 
+def _fleet(recipe: TestbedRecipe, seed: int, control: str, *, alone: bool) -> Fleet | FixedFleet:
+    match = _FIXED.fullmatch(control)
+    if match is None or alone:
+        return Fleet(recipe, seed, alone=alone)
+    return fixed_fleet(recipe, seed, int(match[1]))
+
+
 def is_alone(name: str) -> bool:
     """Return whether this pair aggregates nothing."""
     return name.endswith(f"+{ALONE}")
@@ -177,8 +192,8 @@ def best_edge(network: StreamNetwork, model_bytes: float, budget_micro: int) -> 
 
 
 def chosen(recipe: TestbedRecipe, names: list[str]) -> list[str]:
-    """Return the pairs that run; ``all`` stands for ours and the paper's baselines."""
-    wanted = list(ALL) if names == ["all"] else names
+    """Return the pairs that run; a word of `SETS` stands for its pairs."""
+    wanted = list(dict.fromkeys(pair for name in names for pair in SETS.get(name, (name,))))
     for name in wanted:
         control, place = controls_of(name)
         make_iterations(recipe, control)
@@ -234,4 +249,5 @@ def _feedback(round_: int, trained: FleetRound, seconds: FloatArray) -> Feedback
         steps=np.full(devices, trained.steps, dtype=np.int64),
         iterations=np.rint(trained.iterations / trained.steps).astype(np.int64),
         train_s=seconds,
+        loss=trained.loss,
     )

@@ -25,6 +25,7 @@ _STREAMS = {
     "transfer_s": ("transfer", 1),
     "aggregate_s": ("aggregate", 1),
     "final_loss": ("loss", 4),
+    "mean_loss": ("mean loss", 4),
     "seconds_to_best": ("s to best", 1),
     "rounds": ("rounds", 0),
     "spent": ("spent", 1),
@@ -57,7 +58,7 @@ def _cells(result: "Comparison", name: str) -> dict[str, str]:
         if key == "error" and not recipe.streaming.prequential:
             continue
         cells[head] = figures[key].text(digits)
-        if key == "final_loss" and result.reaches_best(name):
+        if key in {"final_loss", "mean_loss"} and result.reaches_best(name, key):
             cells[head] += "*"
         for target in recipe.training.targets if key == "accuracy" else ():
             rounds, seconds = result.to_target(name, target)
