@@ -1,6 +1,6 @@
 """What iteration control saves against every fixed number, at the same placement.
 
-The measure was chosen before anything was measured: cumulative latency at equal loss. Equal is a
+The measure was chosen before any control was measured: cumulative latency at equal loss. Equal is a
 mean over seeds within 0.005 of the least of all pairs, as in the paper's table; the loss is that
 after the last round, or, where streams change, the mean over all rounds, because the model is in
 use all the time. The fixed number is the best in hindsight: of those with equal loss, the one of
