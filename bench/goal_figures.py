@@ -116,13 +116,14 @@ def growth(path: Path) -> tuple["Figure", Row]:
         at = np.arange(1, len(carried) + 1)
         panel = right if label in SETS else middle
         if label not in SETS:
-            left.plot(np.arange(1, len(loss) + 1), loss, label=label)
+            left.plot(np.arange(1, len(loss) + 1)[::3], loss[::3], label=label)
         line = panel.plot(at, carried, label=label)
         panel.axhline(reset, linestyle=":", color=line[0].get_color())
     left.set(title="loss, one set in one slot", xlabel="round")
     for panel, title in ((middle, "random sets of K"), (right, "sets")):
         panel.set(title=title, xlabel="slot", ylabel="mean opinion")
     for panel in (middle, right):
+        panel.set_xticks([1, 5, 10, 15, 20])
         panel.legend(fontsize=7)
     right.annotate("dotted: every slot from the same model", (0.02, 0.02), xycoords="axes fraction")
     return figure_, {
