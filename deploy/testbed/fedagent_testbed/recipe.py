@@ -49,8 +49,8 @@ class Radio(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     distance_km: tuple[Kilometres, Kilometres] = (0.01, 2.0)
     static: bool = False
     """Band and distance are fixed for a device, and agents report rates of past transfers."""
-    features: Literal["all", "live"] = "all"
-    """``live``: those only that agents report."""
+    features: Literal["all", "live", "wifi"] = "all"
+    """``live``: those only that every agent reports; ``wifi``: and what a Wi-Fi driver tells."""
     measured_db: Annotated[float, Meta(ge=0, le=30)] = 1.0
     """With `static`: standard deviation of a measured rate, in decibels."""
 

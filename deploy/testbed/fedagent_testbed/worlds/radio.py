@@ -21,6 +21,11 @@ _MEASURED = (1 << 20) + 8
 _SMOOTHING = 0.3
 """Of an agent's measured rates, as in `fedagent_agent.core.device`."""
 _LIVE = ("compute", "download_bps", "upload_bps")
+_SHOWN = {
+    "all": (*_LIVE, "bandwidth_hz", "distance_km"),
+    "live": _LIVE,
+    "wifi": (*_LIVE, "bandwidth_hz", "signal_dbm"),
+}
 
 
 def _nodes() -> tuple[FloatArray, FloatArray]:
@@ -73,9 +78,11 @@ class RadioWorld(LinkedWorld):
             "compute": compute[people.pair_place],
             "distance_km": distance,
             **self._rates(round_, link, down, up),
+            # The mean over beacons, in whole decibels, as drivers say it.
+            "signal_dbm": np.round(10.0 * np.log10(link.snr * band) + self._noise(round_)),
         }
-        if recipe.radio.features == "live":
-            features = {name: features[name] for name in features if name in _LIVE}
+        shown = _SHOWN[recipe.radio.features]
+        features = {name: values for name, values in features.items() if name in shown}
         chance, usual = self._forecast(link, times)
         arrives = times.tau_s <= recipe.rounds.deadline_s
         truth = Truth(arrives=arrives, chance=chance, tau_s=usual)
@@ -98,16 +105,20 @@ class RadioWorld(LinkedWorld):
     def _snr(
         self, round_: int, band: FloatArray, distance: FloatArray, rng: np.random.Generator
     ) -> FloatArray:
-        radio, change = self._recipe.radio, self._recipe.change
-        noise = radio.noise_dbm_hz
-        changed = round_ > change.after * self._recipe.rounds.count
-        if change.noise_dbm_hz is not None and changed:
-            noise = change.noise_dbm_hz
+        radio = self._recipe.radio
         loss = radio.path_loss_db + radio.path_loss_slope_db * np.log10(distance)
         if radio.shadowing_db:
             loss += rng.normal(0.0, radio.shadowing_db, len(distance))
-        decibel = radio.power_dbm - loss - noise - 10.0 * np.log10(band)
+        decibel = radio.power_dbm - loss - self._noise(round_) - 10.0 * np.log10(band)
         return np.asarray(10.0 ** (decibel / 10.0), dtype=np.float64)
+
+    def _noise(self, round_: int) -> float:
+        """Return the noise density of a round, dBm/Hz."""
+        change = self._recipe.change
+        changed = round_ > change.after * self._recipe.rounds.count
+        if change.noise_dbm_hz is not None and changed:
+            return change.noise_dbm_hz
+        return self._recipe.radio.noise_dbm_hz
 
     def _forecast(self, link: Link, times: Times) -> tuple[FloatArray, FloatArray]:
         """Return the chance and the usual tau by what is known before the order, float64[P] each.
