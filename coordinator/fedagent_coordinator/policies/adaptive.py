@@ -24,6 +24,8 @@ _EARLY = 3
 """Rounds before its time in which a device is tried if its context is good."""
 _GOOD = 0.9
 _EVEN = 0.5
+_RESTARTS = 20
+"""Rounds in which another start of a client changes nothing, so that claiming one gains nothing."""
 _AMONG = 64
 """Clients for each edge among which those are found that are tried."""
 _TRIED = 3.0
@@ -44,7 +46,8 @@ class AdaptivePolicy(ArrayState):
     parts = ("_forecasts",)
     prefixed = (("device_", "_devices"), ("pair_", "_pairs"))
     _played = ints("clients")
-    _starts = ints("clients")
+    _starts = ints("clients")  # as last seen, and one more; 0 before
+    _renewed = ints("clients")  # the round in which a client was last taken as a new one
     _allowance = floats("edges", least=0)
     _bought = floats("edges", least=0)  # expected updates, fading
     _paid = floats("edges", least=0)  # and what they cost, credits
@@ -153,7 +156,10 @@ class AdaptivePolicy(ArrayState):
         if view.client_starts is None:
             return np.zeros(len(view.client_price), dtype=np.bool_)
         known = grown(self._starts, len(view.client_price))
-        return (view.client_starts > known) & (known > 0)
+        renewed = grown(self._renewed, len(view.client_price))
+        rare = (renewed == 0) | (view.round - renewed >= _RESTARTS)
+        anew = (view.client_starts >= known) & (known > 0) & rare
+        return np.asarray(anew, dtype=np.bool_)
 
     def _forget_restarted(self, view: RoundView) -> None:
         if view.client_starts is None:
@@ -161,9 +167,9 @@ class AdaptivePolicy(ArrayState):
         anew = np.flatnonzero(self._restarted(view))
         if len(anew):
             self._forecasts.forget(anew, view.round)
-            self._played[anew] = np.minimum(self._played[anew], view.round - self._probe_every)
-            self._played = np.maximum(self._played, 0)
-        self._starts = np.maximum(view.client_starts, self._starts)
+            self._renewed[anew] = view.round
+            self._played[anew] = np.maximum(0, view.round - self._probe_every)
+        self._starts[: len(view.client_price)] = view.client_starts + 1
 
     def _due(
         self,
@@ -200,7 +206,8 @@ class AdaptivePolicy(ArrayState):
 
         A client that is known, and does as its middling context promises, needs no try.
         """
-        new = self._forecasts.plays(view.pair_client[pairs].astype(np.int64)) < _TRIED
+        clients = view.pair_client[pairs].astype(np.int64)
+        new = (self._forecasts.plays(clients) < _TRIED) | self._restarted(view)[clients]
         limit = np.where(promised >= _EVEN, _HELD_BACK, _EVEN) * promised
         return new | (scores >= _DELIVERS) | (scores < limit)
 

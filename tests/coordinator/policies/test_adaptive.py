@@ -89,10 +89,10 @@ def test_the_floor_of_exploration_and_the_way_back() -> None:
     Another five heal and say that they restarted.
     """
     go, ordered = field(AdaptivePolicy(), 240)
-    starts = np.ones(50, dtype=np.int64)
+    starts = np.zeros(50, dtype=np.int64)
     go(lambda p, t: p >= 10, 1, 150, starts)
     again = starts.copy()
-    again[:5] = 2
+    again[:5] = 1
     go(lambda p, t: True, 151, 240, again)
     assert ordered[20:150, :10].mean() < 0.05
     back = [int(np.argmax(ordered[150:, device])) for device in range(10)]
@@ -101,6 +101,18 @@ def test_the_floor_of_exploration_and_the_way_back() -> None:
     for device in range(10, 50):
         rounds = np.flatnonzero(ordered[:, device])
         assert np.diff(np.concatenate(([0], rounds + 1, [241]))).max() <= 30
+
+
+def test_who_says_each_time_that_it_restarted_gains_nothing() -> None:
+    policy = AdaptivePolicy()
+    ordered = []
+    for t in range(1, 121):
+        starts = np.array([t, *[0] * 49], dtype=np.int64)
+        view = replace(column_view(t, clients=50, budget=10), client_starts=starts)
+        pairs = policy.select(view, round_rng(3, t, Purpose.SELECT)).pairs.tolist()
+        ordered.append(0 in pairs)
+        policy.learn(ended(view, pairs, x=[pair > 0 for pair in pairs]))
+    assert sum(ordered[20:]) <= 12
 
 
 def test_the_short_memory_leads_after_a_change() -> None:
