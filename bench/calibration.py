@@ -92,22 +92,21 @@ def rows(seeds: int = 3, rounds: int = 500) -> Iterator[Row]:
 
 
 def draw(every: Sequence[tuple[str, Orders]], folder: Path) -> None:
-    """Write the reliability diagrams, the size of a dot by its orders."""
+    """Write the reliability diagrams; dots are small below 0.05 of all orders, large from 0.3."""
     figure, axes = blank(6, rows=2)
     for panel, (name, found) in zip(axes, every, strict=True):
         bins = found.bins()
         panel.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
-        panel.scatter(
-            [p for p, _, _ in bins],
-            [x for _, x, _ in bins],
-            s=[8 + 120 * n / len(found.forecast) for _, _, n in bins],
-            color=BLUE,
-        )
+        for size, least, most in ((3, 0.0, 0.05), (6, 0.05, 0.3), (10, 0.3, 1.01)):
+            some = [(p, x) for p, x, n in bins if least <= n / len(found.forecast) < most]
+            panel.plot([p for p, _ in some], [x for _, x in some], "o", color=BLUE, ms=size)
         panel.set_title(f"{name}: error {found.error():.3f}")
         panel.set_xlabel("forecast")
         panel.set_ylabel("arrived")
         panel.set_xlim(0, 1)
         panel.set_ylim(0, 1)
+        panel.set_xticks([0, 0.5, 1])
+        panel.set_yticks([0, 0.5, 1])
     numbers: dict[str, object] = {name: round(found.error(), 4) for name, found in every}
     write("adaptive-calibration", lambda: (figure, numbers), folder)
 
