@@ -114,8 +114,8 @@ def _check_whole(demo: Running, lines: list[dict[str, object]]) -> None:
     first = result["seconds_to_first_round"]
     assert isinstance(first, float)
     html = Path(str(result["report"])).read_text()
-    assert html.count("<figure") == 6  # accuracy and loss among them
-    assert html.count("<svg") == 2 * 6  # each for a desk, and for a phone
+    assert html.count("<figure") == 7  # accuracy and loss among them
+    assert html.count("<svg") == 2 * 7  # each for a desk, and for a phone
     assert "agent-1" in html
     assert any(line.get("event") == "round" for line in lines)
     assert not all_gone(demo)
@@ -147,7 +147,7 @@ def test_a_placed_demo_ends_when_the_rents_are_gone(tmp_path: Path, demos: list[
     assert end["reason"] == "budget"
     assert "final model" in (demo.directory / "coordinator.log").read_text()
     html = Path(str(result["report"])).read_text()
-    assert html.count("<figure") == 9
+    assert html.count("<figure") == 10
     assert "the budget pays no more rent" in html
 
 

@@ -119,6 +119,7 @@ class BpUcbPolicy(ArrayState):
         self._trained[view.pair_client[feedback.pairs[feedback.used]]] = True
         ordered = self._slot.advance(feedback)
         if not len(ordered):
+            self._mean, self._count = self._with_first(feedback.opinions)
             return
         trained, self._trained = self._trained, np.zeros_like(self._trained)
         self._chosen[ordered] += 1

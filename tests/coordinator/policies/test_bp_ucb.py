@@ -249,6 +249,14 @@ def test_by_default_who_never_trained_comes_first_and_then_the_index_decides(
             policy.restore(state)
 
 
+def test_a_first_opinion_counts_also_of_a_round_in_which_nobody_was_there() -> None:
+    policy = BpUcbPolicy(graph="declared", clients_per_round=1, mu=0.0)
+    nobody = town(1, 3, there=[False] * 3, opinions=[0.0, 0.0, NAN])
+    policy.learn(ended(nobody, [], opinions=[0.0, 0.0, 0.5]))
+    view = town(2, 3, there=[False, True, True], opinions=[0.0, 0.0, 0.0])
+    assert chosen(policy, view) == [2]
+
+
 @pytest.mark.parametrize("clients", [3, 5, 12, 20])
 def test_sets_of_k_cover_everybody_once_before_the_index_decides(clients: int) -> None:
     rng, policy, where = np.random.default_rng(clients), BpUcbPolicy(), spots(clients)
