@@ -197,7 +197,8 @@ class AdaptivePolicy(ArrayState):
         bought, paid = grown(self._bought, edges)[:edges], grown(self._paid, edges)[:edges]
         rate = bought / np.maximum(paid, 1e-9)
         dear = view.pair_price[pairs] / 1e6 * rate[view.pair_edge[pairs]] > 1.0 + 1e-9
-        return np.asarray(pairs[~dear], dtype=np.int64)
+        asked = self._restarted(view)[view.pair_client[pairs]]
+        return np.asarray(pairs[~dear | asked], dtype=np.int64)
 
     def _open(
         self, view: RoundView, pairs: IntArray, scores: FloatArray, promised: FloatArray

@@ -103,6 +103,18 @@ def test_the_floor_of_exploration_and_the_way_back() -> None:
         assert np.diff(np.concatenate(([0], rounds + 1, [241]))).max() <= 30
 
 
+def test_a_dear_device_that_restarted_is_tried_at_once_too() -> None:
+    """It was left to its price: the floor alone takes none that is dearer than the average."""
+    policy, price = AdaptivePolicy(), [2, *[1] * 19]
+    for t in range(1, 61):
+        starts = np.full(20, 0 if t < 60 else 1, dtype=np.int64)
+        starts[1:] = 0
+        view = replace(column_view(t, clients=20, budget=8, price=price), client_starts=starts)
+        pairs = policy.select(view, round_rng(3, t, Purpose.SELECT)).pairs.tolist()
+        policy.learn(ended(view, pairs, x=[pair > 0 for pair in pairs]))
+    assert 0 in pairs
+
+
 def test_who_says_each_time_that_it_restarted_gains_nothing() -> None:
     policy = AdaptivePolicy()
     ordered = []
