@@ -35,7 +35,7 @@ _AS_GOOD = 0.8
 _SURELY = 0.8
 """From this chance on that a device never delivers it rests until it is tried again."""
 _HARDLY = 0.02
-"""Forecasts below this buy nothing, and teach nothing: the edge would wait in vain."""
+"""Forecasts below this share of the best buy nothing: the edge would wait in vain."""
 _KEEP = 0.95
 
 
@@ -89,7 +89,8 @@ class AdaptivePolicy(ArrayState):
         due = self._due(view, idle, scores, promised, rng)
         order = np.lexsort((-promised[due], -idle[view.pair_client[due]]))
         allowed = grown(self._allowance, len(view.edge_budget))[: len(view.edge_budget)]
-        first = fill(_within(view, allowed), _payable(view, due[order], allowed))
+        turn = self._in_turn(view, due[order], idle, allowed)
+        first = fill(_within(view, allowed), turn)
         free = view.client_available & ~self._resting(view, idle)
         free[view.pair_client[first]] = False
         spent = np.asarray(spent_per_edge(view, first), dtype=np.int64)
@@ -98,7 +99,7 @@ class AdaptivePolicy(ArrayState):
             scores * self._waiting(idle)[view.pair_client],
             self._solver,
             rng,
-            wanted=free[view.pair_client] & (scores >= _HARDLY),
+            wanted=free[view.pair_client] & (scores >= _HARDLY * scores.max(initial=0.0)),
             budget=view.edge_budget - spent,
         )
         notes = {**self._forecasts.weights, "probes": float(len(first))}
@@ -125,7 +126,9 @@ class AdaptivePolicy(ArrayState):
         known, total, usual = len(view.edge_budget), len(self._allowance), ~probed
         budget = view.edge_budget / 1e6
         left = self._allowance - np.bincount(edge[probed], price[probed], total)
-        left[:known] = np.minimum(left[:known] + self._probe_share * budget, budget)
+        # A round without a budget takes no savings away.
+        saved = np.minimum(left[:known] + self._probe_share * budget, budget)
+        left[:known] = np.maximum(left[:known], saved)
         self._allowance = np.maximum(left, 0.0)
         bought = np.bincount(edge[usual], chances[usual], total)
         self._bought = _KEEP * self._bought + bought
@@ -212,6 +215,21 @@ class AdaptivePolicy(ArrayState):
         limit = np.where(promised >= _EVEN, _HELD_BACK, _EVEN) * promised
         return new | (scores >= _DELIVERS) | (scores < limit)
 
+    def _in_turn(
+        self, view: RoundView, pairs: IntArray, idle: IntArray, allowed: FloatArray
+    ) -> IntArray:
+        """Leave out pairs that no allowance pays, and those that come after a saved-for one.
+
+        Otherwise cheap clients would spend for good what a dear one waits for.
+        """
+        price, edge = view.pair_price[pairs], view.pair_edge[pairs]
+        short = price > np.rint(allowed[edge] * 1e6)
+        patient = idle[view.pair_client[pairs]] < 2 * self._probe_every
+        saving = np.flatnonzero(short & ~patient & (price <= view.edge_budget[edge]))
+        since = np.full(len(view.edge_budget), len(pairs), dtype=np.int64)
+        np.minimum.at(since, edge[saving], saving)
+        return pairs[~short & (np.arange(len(pairs)) < since[edge])]
+
     def _resting(self, view: RoundView, idle: IntArray) -> BoolArray:
         """Return bool[N], clients that surely never deliver, and are not due."""
         waiting = (idle < self._probe_every - _EARLY) & (grown(self._played, len(idle)) > 0)
@@ -224,13 +242,7 @@ class AdaptivePolicy(ArrayState):
         return 1.0 + self._patience * np.minimum(idle, self._idle_rounds) / self._idle_rounds
 
 
-def _payable(view: RoundView, pairs: IntArray, allowed: FloatArray) -> IntArray:
-    """Leave out pairs that no allowance pays, so that few are walked."""
-    payable = view.pair_price[pairs] / 1e6 <= allowed[view.pair_edge[pairs]]
-    return pairs[payable]
-
-
 def _within(view: RoundView, allowed: FloatArray) -> RoundView:
     """Return the view with budgets of what may be spent on trying devices."""
-    budget = np.minimum(view.edge_budget, (allowed * 1e6).astype(np.int64))
+    budget = np.minimum(view.edge_budget, np.rint(allowed * 1e6).astype(np.int64))
     return replace(view, edge_budget=budget)

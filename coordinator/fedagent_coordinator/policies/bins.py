@@ -7,6 +7,7 @@ are quantiles of what was reported lately; neighbouring bins are alike a priori.
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +15,8 @@ from .base import BoolArray, FloatArray, IntArray, RoundView
 from .regression import Belief, Prior, chance, definite, updated
 from .state import ArrayState, floats, ints
 
-_FEATURES = 8
+_FEATURES = 18
+"""Columns at most: the demand, and as many features as agents report."""
 _BINS = 8
 _WIDTH = _BINS + 1  # the last is for values that are missing
 _SIZE = 1 + _FEATURES * _WIDTH
@@ -84,9 +86,14 @@ class BinnedContext(ArrayState):
         x = np.zeros((len(columns), _SIZE))
         x[:, 0] = 1.0
         np.put_along_axis(x, columns, 1.0, axis=1)
-        belief = Belief(self.bin_theta, self.bin_precision)
-        belief = updated(self._prior, belief, x, success, weight)
-        self.bin_theta, self.bin_precision = belief.theta, belief.precision
+        # Coefficients of columns that nobody reports stay at their prior.
+        used = slice(1 + columns.shape[1] * _WIDTH)
+        prior = replace(
+            self._prior, mean=self._prior.mean[used], precision=self._prior.matrix[used, used]
+        )
+        belief = Belief(self.bin_theta[used], self.bin_precision[used, used])
+        belief = updated(prior, belief, x[:, used], success, weight)
+        self.bin_theta[used], self.bin_precision[used, used] = belief.theta, belief.precision
 
     def observe(self, view: RoundView, some: slice, demand: FloatArray) -> None:
         """Learn what is reported, from some pairs of a view and their demands."""

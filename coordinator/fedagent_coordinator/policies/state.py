@@ -164,6 +164,7 @@ class ArrayState:
         rest = dict(state)
         others = [(getattr(self, part), taken(rest, prefix)) for prefix, part in self.prefixed]
         self._check(rest)
+        were = [(part, part.state()) for part, _ in others]
         owners = list(self.owners())
         before = [{name: getattr(owner, name) for name in owner._fields} for owner in owners]
         for owner in owners:
@@ -175,6 +176,8 @@ class ArrayState:
             for part, its in others:
                 part.restore(its)
         except StateError:
+            for part, its in were:
+                part.restore(its)
             for owner, values in zip(owners, before, strict=True):
                 vars(owner).update(values)
             raise

@@ -207,3 +207,41 @@ def test_it_stays_near_the_oracle_of_chances(
     ours, best, theirs = (int(play(recipe, name, seed)["wins"][since:].sum()) for name in names)
     assert ours >= bar * best
     assert ours > theirs
+
+
+def test_where_hardly_anybody_delivers_it_goes_on_ordering() -> None:
+    """One delivery in fifty: below a fixed 0.02 nobody was ordered, in half of the rounds."""
+    go, ordered = field(AdaptivePolicy(), 200, devices=10, budget=10)
+    go(lambda p, t: (7 * p + t) % 50 == 0, 1, 200)
+    assert ordered[50:].mean() > 0.9
+
+
+def test_savings_are_for_who_has_waited_longest() -> None:
+    """Cheap clients that are due spend no savings that a dear one waits for any longer."""
+    policy = AdaptivePolicy()
+    price = [900_000, *[100_000] * 9]
+    policy.learn(ended(column_view(clients=10), []))
+    played = np.array([1, *[24] * 9], dtype=np.int64)
+    saved = {"played": played, "allowance": np.array([0.4])}
+    policy.restore({**policy.state(), **saved})
+    for idle, tried in ((50, 4), (60, 0)):
+        view = column_view(1 + idle, clients=10, budget=1_000_000, price=price)
+        notes = policy.select(view, np.random.default_rng(0)).notes
+        assert notes["probes"] == tried, idle
+
+
+def test_all_of_the_savings_buy_what_costs_as_much() -> None:
+    """1.001 credits are 1000999 micro-credits, if floats are cut off."""
+    policy = AdaptivePolicy()
+    view = column_view(60, clients=1, price=[1_001_000], budget=1_001_000)
+    for t in range(1, 7):
+        policy.learn(ended(replace(view, round=t), []))
+    assert policy.select(view, np.random.default_rng(0)).notes["probes"] == 1
+
+
+def test_a_round_without_a_budget_takes_no_savings_away() -> None:
+    policy = AdaptivePolicy()
+    for t in range(1, 13):
+        view = column_view(t, clients=4, budget=4_000_000 * (t % 2))
+        policy.learn(ended(view, []))
+    assert policy.state()["allowance"].tolist() == pytest.approx([4.0])

@@ -65,9 +65,23 @@ def test_a_missing_value_has_a_bin_of_its_own() -> None:
 
 def test_more_features_than_it_has_room_for_are_left_out() -> None:
     rng = np.random.default_rng(0)
-    many: dict[str, Any] = {f"feature_{k}": rng.random(6).tolist() for k in range(20)}
+    many: dict[str, Any] = {f"feature_{k}": rng.random(6).tolist() for k in range(25)}
     bins, view = BinnedContext(0.99), column_view(**many)
     for _ in range(3):
         bins.observe(view, EVERY, np.zeros(6))
-    assert bins.indices(view, EVERY, np.zeros(6)).shape == (6, 8)
+    assert bins.indices(view, EVERY, np.zeros(6)).shape == (6, 18)
     assert np.isfinite(bins.chance(bins.indices(view, EVERY, np.zeros(6)))).all()
+
+
+def test_there_is_room_for_all_that_agents_report() -> None:
+    """With seven of these, by name, `download_bps` and `signal_dbm` were never seen."""
+    names = (
+        *("arrivals_per_s", "arrivals_per_step", "bandwidth_hz", "battery", "cold", "compute"),
+        *("distance_km", "download_bps", "link_bps", "load_limit_s", "rtt_s"),
+        *("seconds_per_iteration", "signal_dbm", "temperature_c", "upload_bps", "x_km", "y_km"),
+    )
+    reported: dict[str, Any] = {name: [1.0, 2.0] for name in names}
+    view = column_view(**reported)
+    bins = BinnedContext(0.99)
+    bins.observe(view, EVERY, np.zeros(2))
+    assert bins.indices(view, EVERY, np.zeros(2)).shape == (2, 1 + len(names))

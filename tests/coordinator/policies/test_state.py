@@ -159,3 +159,21 @@ def test_grown_is_the_array_itself_where_it_is_long_enough() -> None:
     assert grown(array, 3) is array
     assert grown(array, 5).tolist() == [0, 1, 2, 0, 0]
     assert grown(np.zeros((0, 2)), 1, np.array([1.0, 2.0])).tolist() == [[1.0, 2.0]]
+
+
+class Two(ArrayState):
+    prefixed = (("first_", "first"), ("second_", "second"))
+
+    def __init__(self) -> None:
+        self.first, self.second = Toy(), Toy()
+
+
+def test_a_part_that_is_refused_undoes_those_before_it() -> None:
+    two, better = Two(), lived().state()
+    before = two.state()
+    state = {"first_" + key: value for key, value in better.items()}
+    state |= {"second_" + key: value for key, value in better.items()}
+    with pytest.raises(StateError):
+        two.restore({**state, "second_best": np.array([101.0])})
+    after = two.state()
+    assert all(np.array_equal(after[key], before[key], equal_nan=True) for key in before)
