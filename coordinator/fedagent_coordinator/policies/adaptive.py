@@ -31,6 +31,7 @@ _AMONG = 64
 _TRIED = 3.0
 _DELIVERS = 0.8
 _HELD_BACK = 0.9
+_BETTER = 1.2
 _AS_GOOD = 0.8
 _SURELY = 0.8
 """From this chance on that a device never delivers it rests until it is tried again."""
@@ -49,7 +50,7 @@ class AdaptivePolicy(ArrayState):
     _starts = ints("clients")  # as last seen, and one more; 0 before
     _renewed = ints("clients")  # the round in which a client was last taken as a new one
     _allowance = floats("edges", least=0)
-    _bought = floats("edges", least=0)  # expected updates, fading
+    _bought = floats("edges", least=0)  # updates in time, fading
     _paid = floats("edges", least=0)  # and what they cost, credits
     _typical = number(0.5, least=0)  # what the contexts of ordered pairs promise, fading
 
@@ -84,9 +85,9 @@ class AdaptivePolicy(ArrayState):
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Try who is due, then solve P2 with the forecasts; ties by waiting, then by chance."""
-        scores, promised = self._scores(view)
+        scores, own, promised = self._scores(view)
         idle = self._idle(view)
-        due = self._due(view, idle, scores, promised, rng)
+        due = self._due(view, idle, own, promised, rng)
         order = np.lexsort((-promised[due], -idle[view.pair_client[due]]))
         allowed = grown(self._allowance, len(view.edge_budget))[: len(view.edge_budget)]
         turn = self._in_turn(view, due[order], idle, allowed)
@@ -112,14 +113,14 @@ class AdaptivePolicy(ArrayState):
         self.grow(clients=len(view.client_price), edges=edges)
         self._forget_restarted(view)
         idle = self._idle(view)[clients]
-        chances, promised = self._forecasts.learn(feedback)
+        promised = self._forecasts.learn(feedback)
         if len(pairs):
             self._typical = _KEEP * self._typical + (1 - _KEEP) * float(promised.mean())
-        self._keep_accounts(view, pairs, idle >= self._probe_every - _EARLY, chances)
+        self._keep_accounts(view, pairs, idle >= self._probe_every - _EARLY, feedback.X)
         self._played[clients] = view.round
 
     def _keep_accounts(
-        self, view: RoundView, pairs: IntArray, probed: BoolArray, chances: FloatArray
+        self, view: RoundView, pairs: IntArray, probed: BoolArray, success: BoolArray
     ) -> None:
         """Count what trying devices has cost each edge, and what it pays for an update."""
         price, edge = view.pair_price[pairs] / 1e6, view.pair_edge[pairs]
@@ -130,22 +131,21 @@ class AdaptivePolicy(ArrayState):
         saved = np.minimum(left[:known] + self._probe_share * budget, budget)
         left[:known] = np.maximum(left[:known], saved)
         self._allowance = np.maximum(left, 0.0)
-        bought = np.bincount(edge[usual], chances[usual], total)
+        bought = np.bincount(edge[usual], success[usual], total)
         self._bought = _KEEP * self._bought + bought
         self._paid = _KEEP * self._paid + np.bincount(edge[usual], price[usual], total)
 
-    def _scores(self, view: RoundView) -> tuple[FloatArray, FloatArray]:
+    def _scores(self, view: RoundView) -> FloatArray:
         """Block by block, so that the temporaries of a million pairs stay in the cache."""
-        scores = np.empty(len(view.pair_client))
-        promised = np.empty(len(scores))
-        for begin in range(0, len(scores), _BLOCK):
+        chances = np.empty((3, len(view.pair_client)))
+        for begin in range(0, chances.shape[1], _BLOCK):
             rows = slice(begin, begin + _BLOCK)
-            scores[rows], promised[rows] = self._forecasts.chance(view, rows)
+            chances[:, rows] = self._forecasts.chance(view, rows)
         restarted = self._restarted(view)
         if restarted.any():
             anew = restarted[view.pair_client]
-            scores[anew] = np.maximum(scores[anew], promised[anew])
-        return scores, promised
+            chances[:2, anew] = np.maximum(chances[:2, anew], chances[2, anew])
+        return chances
 
     def _idle(self, view: RoundView) -> IntArray:
         """Return int64[N], rounds since each client was last ordered; as if due if restarted."""
@@ -178,7 +178,7 @@ class AdaptivePolicy(ArrayState):
         self,
         view: RoundView,
         idle: IntArray,
-        scores: FloatArray,
+        own: FloatArray,
         promised: FloatArray,
         rng: np.random.Generator,
     ) -> IntArray:
@@ -191,7 +191,7 @@ class AdaptivePolicy(ArrayState):
             soon[:] = False
             soon[rng.choice(clients, most, replace=False)] = True
         pairs = np.flatnonzero(soon[view.pair_client])
-        pairs = pairs[self._open(view, pairs, scores[pairs], promised[pairs])]
+        pairs = pairs[self._open(view, pairs, own[pairs], promised[pairs])]
         # A poor context waits longer: it says itself why the client is not ordered.
         patient = np.minimum(1.0, promised[pairs] / (_AS_GOOD * self._typical)) ** 2
         waited = idle[view.pair_client[pairs]] * patient >= self._probe_every
@@ -204,16 +204,16 @@ class AdaptivePolicy(ArrayState):
         return np.asarray(pairs[~dear | asked], dtype=np.int64)
 
     def _open(
-        self, view: RoundView, pairs: IntArray, scores: FloatArray, promised: FloatArray
+        self, view: RoundView, pairs: IntArray, own: FloatArray, promised: FloatArray
     ) -> BoolArray:
-        """Return bool[D], pairs that are new, deliver, or are held back by their deeds alone.
+        """Return bool[D], pairs that are new, deliver, or do other than their context promises.
 
         A client that is known, and does as its middling context promises, needs no try.
         """
         clients = view.pair_client[pairs].astype(np.int64)
         new = (self._forecasts.plays(clients) < _TRIED) | self._restarted(view)[clients]
         limit = np.where(promised >= _EVEN, _HELD_BACK, _EVEN) * promised
-        return new | (scores >= _DELIVERS) | (scores < limit)
+        return new | (own >= _DELIVERS) | (own < limit) | (own > _BETTER * promised)
 
     def _in_turn(
         self, view: RoundView, pairs: IntArray, idle: IntArray, allowed: FloatArray

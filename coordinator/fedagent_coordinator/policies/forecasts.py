@@ -48,12 +48,12 @@ class Forecasts(ArrayState):
         values = (*self._context.mixture.tolist(), *self._weights.tolist())
         return {f"w_{n}": v for n, v in zip((*CONTEXT, *EXPERTS), values, strict=True)}
 
-    def chance(self, view: RoundView, rows: Rows) -> tuple[FloatArray, FloatArray]:
-        """Return the forecasts of some pairs, and what the context alone promises: float64[R]."""
+    def chance(self, view: RoundView, rows: Rows) -> FloatArray:
+        """Return float64[3, R]: forecasts, those without common causes, what contexts promise."""
         promised = self._context.mixture @ self._context.forecasts(self._context.read(view, rows))
         chances: FloatArray = self._weights @ self._corrected(view, rows, promised)
         shared = self._causes.factor(view.pair_edge[rows], len(view.edge_budget))
-        return np.asarray(chances * shared, dtype=np.float64), promised
+        return np.stack((chances * shared, chances, promised))
 
     def never(self, clients: IntArray, round_: int) -> FloatArray:
         """Return float64[R], the chance that each client never delivers."""
@@ -75,12 +75,11 @@ class Forecasts(ArrayState):
         its = np.isin(self.pairs.keys // _MAX_EDGES, clients)
         self.pairs.forget(self.pairs.keys[its], round_)
 
-    def learn(self, feedback: Feedback) -> tuple[FloatArray, FloatArray]:
+    def learn(self, feedback: Feedback) -> FloatArray:
         """Weigh the experts by what they had forecast, then teach them.
 
         Returns:
-            float64[S] twice: the forecasts as they would have been without common causes, and
-            what the context alone had promised.
+            float64[S], what the context alone had promised.
         """
         view, pairs, success = feedback.view, feedback.pairs, feedback.X
         self._context.settle_centre(view)
@@ -101,7 +100,7 @@ class Forecasts(ArrayState):
             self._base = _BASE_KEEP * self._base + [own @ success, own @ ~success]
             self._base = np.maximum(self._base, LOW)
         self._context.observe(feedback)
-        return chances, average
+        return average
 
     def problems(self) -> Iterator[str]:
         """Refuse weights that are no shares."""

@@ -115,6 +115,22 @@ def test_a_dear_device_that_restarted_is_tried_at_once_too() -> None:
     assert 0 in pairs
 
 
+def test_dear_devices_that_deliver_are_found_among_cheap_ones_that_hardly_do() -> None:
+    """They were bought half as often: three successes made them known, and never tried again."""
+    rng, policy = np.random.default_rng(0), AdaptivePolicy()
+    price = [2] * 10 + [1] * 40
+    chance = np.array([0.97] * 10 + [0.35] * 40)
+    dear = []
+    for t in range(1, 301):
+        view = column_view(t, clients=50, budget=20, price=price)
+        pairs = policy.select(view, round_rng(3, t, Purpose.SELECT)).pairs
+        dear.append(int((pairs < 10).sum()))
+        policy.learn(
+            ended(view, pairs.tolist(), x=(rng.random(len(pairs)) < chance[pairs]).tolist())
+        )
+    assert np.mean(dear[150:]) > 7.5
+
+
 def test_who_says_each_time_that_it_restarted_gains_nothing() -> None:
     policy = AdaptivePolicy()
     ordered = []

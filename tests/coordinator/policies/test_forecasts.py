@@ -33,7 +33,7 @@ def test_deeds_lead_where_the_context_says_nothing() -> None:
     assert weights["w_context"] < 0.02
     assert sum(weights[f"w_{name}"] for name in EXPERTS) == pytest.approx(1.0)
     view = column_view(41, deadline_s=3.0, compute=[3.0] * 6)
-    chances, _ = forecasts.chance(view, EVERY)
+    chances = forecasts.chance(view, EVERY)[0]
     assert chances[:3].max() < 0.1
     assert chances[3:].min() > 0.8
     assert forecasts.never(np.arange(6), 41)[:3].min() > 0.8
@@ -42,8 +42,8 @@ def test_deeds_lead_where_the_context_says_nothing() -> None:
 @pytest.mark.parametrize("ending", [Ending.DECLINED, Ending.REJECTED, Ending.GONE])
 def test_what_is_not_the_links_fault_teaches_the_context_nothing(ending: Ending) -> None:
     view = column_view(9, deadline_s=3.0, compute=[3.0] * 6)
-    _, late = taught(8, Ending.LATE).chance(view, EVERY)
-    told, other = taught(8, ending).chance(view, EVERY)
+    _, _, late = taught(8, Ending.LATE).chance(view, EVERY)
+    told, _, other = taught(8, ending).chance(view, EVERY)
     assert other.min() > late.max()
     assert told[:3].max() < told[3:].min(), "of the device it tells all the same"
 
@@ -52,7 +52,7 @@ def test_a_restarted_device_is_taken_as_a_new_one_at_all_edges() -> None:
     forecasts = taught(40)
     forecasts.forget(np.array([0], dtype=np.int64), 41)
     view = column_view(41, clients=7, deadline_s=3.0, compute=[3.0] * 7)
-    chances, _ = forecasts.chance(view, EVERY)
+    chances = forecasts.chance(view, EVERY)[0]
     assert chances[0] == pytest.approx(chances[6]), "as one that was never seen"
     assert chances[1] < 0.5 * chances[0]
     assert forecasts.plays(np.array([0, 1, 6], dtype=np.int64)) == pytest.approx([0, 40, 0], abs=3)
