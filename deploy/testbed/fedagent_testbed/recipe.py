@@ -286,3 +286,7 @@ def _check_ranges(recipe: TestbedRecipe) -> None:
             if not 0 < low <= high:
                 hint = "write [low, high] with 0 < low <= high"
                 raise RecipeError(f"{section}.{key}", f"is [{low}, {high}]", hint)
+    low, high = recipe.chances.own
+    if low > high:
+        hint = "write [low, high] with low <= high"
+        raise RecipeError("chances.own", f"is [{low}, {high}]", hint)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from fedagent_protocol.errors import UnknownNameError
 from fedagent_task.errors import DatasetError, RecipeError
 from fedagent_testbed.study import compare, compare_worlds, load_recipe, play, world_names
 from fedagent_testbed.study.matrix import Matrix, Outcome, Played
@@ -99,6 +100,39 @@ def test_recordings_that_are_not_there_skip_their_worlds_if_all_are_asked_for(
         compare_worlds(min(RECORDED), ["cheapest"], seeds=1)
     with pytest.raises(RecipeError):
         compare_worlds("nowhere", ["cheapest"], seeds=1)
+
+
+def test_recordings_that_are_not_there_skip_their_worlds_beside_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("FEDAGENT_DATA", raising=False)
+    recorded = min(RECORDED)
+    for worlds in ([recorded, "one"], ["one", recorded]):
+        matrix = compare_worlds(worlds, ["cheapest"], sets=["rounds.count=2"], seeds=1)
+        assert "FEDAGENT_DATA" in matrix.skipped[recorded]
+        assert set(matrix.worlds) == {"one"}
+
+
+def test_policies_that_no_world_knows_or_can_feed_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match="cocss"):
+        compare_worlds(["one"], ["random", "cocss"], seeds=1)
+    for wrong in (["oracle"], ["random", "fedcs"], ["oracle-p"], ["bp-ucb"]):
+        with pytest.raises(RecipeError):
+            compare_worlds(["one"], wrong, seeds=1)
+
+
+def test_a_world_that_can_feed_none_of_the_policies_is_skipped() -> None:
+    matrix = compare_worlds(["one", "dying"], ["fastest"], sets=["rounds.count=2"], seeds=1)
+    assert set(matrix.worlds) == {"dying"}
+    assert "bandwidth_hz" in matrix.skipped["one"]
+    assert matrix.rows()[1][0] == "dying"
+
+
+def test_all_policies_are_those_that_know_no_truth() -> None:
+    matrix = compare_worlds("middling", ["all"], sets=["rounds.count=2"], seeds=1)
+    known = set(matrix.policies) | set(matrix.worlds["middling"].skipped)
+    assert {"adaptive", "all", "random", "bp-ucb"} <= known
+    assert not {"oracle", "oracle-p", "fedcs"} & known
 
 
 @pytest.mark.parametrize("world", sorted(set(world_names()) - RECORDED))

@@ -1,5 +1,6 @@
 """`fedagent testbed compare --worlds`: the matrix policies x worlds, its tables and its picture."""
 
+import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -51,20 +52,28 @@ def compare_worlds(
 
 
 def show_matrix(matrix: Matrix, plot: Path | None, *, as_json: bool) -> None:
-    """Print the tables or the record, and write the picture."""
-    if as_json:
-        emit(matrix.record())
-    else:
-        aligned(matrix.rows())
-        if len(rows := matrix.coverage_rows()) > 1:
-            echo("")
-            aligned(rows)
-        for line in matrix.notes():
-            echo(line)
-    if plot is not None:
-        write_matrix(matrix, plot)
-        if not as_json:
-            echo(f"{plot}: written")
+    """Print the tables or the record, and write the picture; the tables also without it."""
+    try:
+        if plot is not None:
+            write_matrix(matrix, plot)
+    finally:
+        if as_json:
+            drawn = plot is not None and sys.exception() is None
+            where = {"plot": str(plot.expanduser().resolve())} if plot and drawn else {}
+            emit(matrix.record() | where)
+        else:
+            _print(matrix)
+    if plot is not None and not as_json:
+        echo(f"{plot}: written")
+
+
+def _print(matrix: Matrix) -> None:
+    aligned(matrix.rows())
+    if len(rows := matrix.coverage_rows()) > 1:
+        echo("")
+        aligned(rows)
+    for line in matrix.notes():
+        echo(line)
 
 
 def write_matrix(matrix: Matrix, path: Path) -> None:

@@ -155,8 +155,9 @@ class Matrix:
             seeds = {
                 len(out.utility) for one in self.worlds.values() for out in one.outcomes.values()
             }
+            worlds = "1 world" if len(self.worlds) == 1 else f"{len(self.worlds)} worlds"
             lines.append(
-                f"{len(self.worlds)} worlds, {' and '.join(map(str, counts))} rounds, "
+                f"{worlds}, {' and '.join(map(str, counts))} rounds, "
                 f"{seeds_text(max(seeds))}: share of the best policy's utility, mean ± 95 %, "
                 "* the best; coverage: the worst seed"
             )

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
-from fedagent_task.errors import DatasetError
+from fedagent_task.errors import DatasetError, RecipeError
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.recipe_file import load_recipe, world_names
 
@@ -118,29 +118,37 @@ def compare_worlds(
 ) -> Matrix:
     """Run policies in several worlds, each as `compare` does, with overrides for all of them.
 
-    A policy that a world cannot feed is skipped there. ``all`` stands for every world that comes
-    with the testbed; those whose recordings are not there are skipped.
+    A policy that a world cannot feed is skipped there, and a world without its recordings or
+    without a policy. ``all`` stands for every world that comes with the testbed, and for every
+    policy that knows no truth.
 
     Raises:
-        PolicyError, RecipeError, DatasetError: As `play`.
+        PolicyError, RecipeError, DatasetError: As `play`; or no world is left.
+        RegistryError: There is no policy of a name.
         ValueError: There are no seeds, or negative ones.
         WorkerLostError: A process was killed.
     """
-    everything = worlds in ("all", ["all"])
-    wanted = list(world_names()) if everything or isinstance(worlds, str) else list(worlds)
-    wanted = [worlds] if isinstance(worlds, str) and not everything else wanted
+    wanted = list(dict.fromkeys([worlds] if isinstance(worlds, str) else worlds))
+    wanted = list(world_names()) if "all" in wanted else wanted
     numbers, changes = _seed_numbers(seeds, first_seed), list(sets)
-    asked = [name for name in names or POLICIES if name != REFERENCE]
+    asked = selection.without_truth(names or POLICIES, but=REFERENCE)
     skipped = dict[str, str]()
     plans: dict[str, tuple[TestbedRecipe, list[str], dict[str, str]]] = {}
     for world in wanted:
         recipe = load_recipe(world, changes)
         try:
-            plans[world] = recipe, *selection.fed(recipe, asked)
+            able, unable = selection.fed(recipe, asked)
         except DatasetError as error:
-            if not everything:
+            if not plans and world == wanted[-1]:
                 raise
             skipped[world] = str(error)
+            continue
+        if able:
+            plans[world] = recipe, able, unable
+        else:
+            skipped[world] = "; ".join(f"{name} {why}" for name, why in unable.items())
+    if not plans:
+        raise RecipeError("policies", "none can play", "; ".join(skipped.values()))
     tasks = [
         (recipe, name, seed)
         for recipe, fed, _ in plans.values()

@@ -1,7 +1,7 @@
 """Studies of selection: who trains at which edge, by policies of the coordinator."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from fedagent_coordinator.policies.base import (
     IntArray,
 )
 from fedagent_coordinator.policies.selection import check_selection
-from fedagent_protocol.errors import RegistryError
+from fedagent_protocol.errors import RegistryError, UnknownNameError
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import MICRO
 from fedagent_testbed.learning.trainer import FederatedLearner
@@ -175,6 +175,33 @@ def fed(recipe: TestbedRecipe, names: Iterable[str]) -> tuple[list[str], dict[st
     reasons = {name: unusable(recipe, name) for name in names}
     skipped = {name: why for name, why in reasons.items() if why}
     return [name for name in reasons if name not in skipped], skipped
+
+
+def without_truth(names: Sequence[str], *, but: str) -> list[str]:
+    """Return the policies of a ranking, in which none knows the truth; `but` needs no naming.
+
+    Raises:
+        RegistryError: There is no policy of a name.
+        RecipeError: One that is named knows the truth, or none is left.
+    """
+    if list(names) == ["all"]:
+        return [name for name in policies.names() if not _knows_truth(name)]
+    found = [name for name in dict.fromkeys(names) if name != but]
+    for name in found:
+        if _knows_truth(name):
+            raise RecipeError("policy", f"{name} knows the truth", f"leave it out; {but} is shown")
+    if not found:
+        raise RecipeError("policy", f"{but} is shown beside others", "name another policy")
+    return found
+
+
+def _knows_truth(name: str) -> bool:
+    try:
+        return TRUTH in policies.create(name).needs
+    except UnknownNameError:
+        raise
+    except (PolicyError, RegistryError):
+        return False  # broken, or wants parameters: `unusable` says so
 
 
 def chosen(
