@@ -95,6 +95,7 @@ COCS, EXCHANGE, STREAMS = "cocs-decisions", "rbcs-f-numeric", "bas-a9a"
         (COCS, "radio.noise_dbm_hz=nan", "radio.noise_dbm_hz", "finite"),
         (COCS, "radio.bandwidth_mhz=[1, inf]", "radio.bandwidth_mhz", "finite"),
         (COCS, "work.price=[2, 1]", "work.price", "low <= high"),
+        ("noise", "chances.own=[0.9, 0.1]", "chances.own", "low <= high"),
         (COCS, "work.compute=[0, 1]", "work.compute", SEE),
         (COCS, "links.visible=4", "links.visible", "`edges`"),
         (COCS, "training.dataset=digits", "training.epochs", "one of the two"),
