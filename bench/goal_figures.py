@@ -14,7 +14,8 @@ from fedagent_testbed.study import figure
 
 from .goal_curves import SETS
 from .goal_trials import IID, LEVELS, MARKS
-from .goals_report import PAPER_GAPS, Row, Run, Runs, part
+from .goals_report import PAPER_GAPS, Row
+from .kept import Run, Runs, part
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fedagent_testbed.study import TestbedRecipe, load_recipe, play
 
-from . import goal_figures, goal_measures, goal_trials, goals_report
+from . import goal_figures, goal_measures, goal_trials, goals_report, kept
 from .goal_curves import Curves
 from .goal_trials import Trials
 from .rows import show
@@ -210,7 +210,7 @@ SEEDS: dict[str, Sequence[int]] = {
 
 def play_missing(path: Path, cases: Sequence[Job], seeds: Sequence[int]) -> None:
     """Play what the file does not hold, a seed of everything at a time."""
-    known = {(run["part"], run["label"], run["seed"]) for run in goals_report.read(path)}
+    known = {(run["part"], run["label"], run["seed"]) for run in kept.read(path)}
     for seed in seeds:
         for case in cases:
             if (case.part, case.label, seed) in known:

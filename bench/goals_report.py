@@ -1,23 +1,20 @@
 """What the recorded runs of `bench.goals` say: rows beside the paper's, and pictures."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_testbed.study import figure
 
+from .kept import Run, Runs, part
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Row = dict[str, object]
-Run = dict[str, Any]
-"""`part`, `label`, `seed` and what was measured; from JSON, so that values are anything."""
-Runs = dict[str, list[Run]]
-"""Runs by label."""
 
 LEVELS = (0.75, 0.78, 0.82, 0.85)
 LAST = 4
@@ -44,21 +41,6 @@ COLOURS = {
 }
 TICKS = (20, 50, 100, 200, 500, 1000)
 DASHES = {"1.0": "-", "0.75": "--", "0.5": ":"}
-
-
-def read(path: Path) -> list[Run]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def part(path: Path, name: str) -> Runs:
-    """Return a part's runs by label, in the order of the seeds."""
-    found: Runs = {}
-    for run in sorted(read(path), key=lambda one: int(one["seed"])):
-        if run["part"] == name:
-            found.setdefault(run["label"], []).append(run)
-    return found
 
 
 def rows(path: Path) -> Iterator[Row]:

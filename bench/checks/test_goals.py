@@ -8,6 +8,7 @@ import pytest
 
 from bench import goal_figures, goal_sets, goal_trials, goals, goals_report
 from bench.goal_curves import Curves
+from bench.kept import read
 from fedagent_testbed import study
 
 TINY = (
@@ -65,7 +66,7 @@ def test_a_run_that_the_file_holds_is_not_made_again(tmp_path: Path) -> None:
     goals.play_missing(path, [case], [0])
     assert path.read_text() == once
     goals.play_missing(path, [case], [0, 1])
-    first, second = goals_report.read(path)
+    first, second = read(path)
     assert (first["seed"], second["seed"]) == (0, 1)
     assert len(first["opinion"]) == 2
     assert sum(first["slots"]) == 2 * 2
@@ -123,7 +124,7 @@ def test_trials_are_kept_by_block_and_shown_against_the_fixed_set(tmp_path: Path
     ]
     cases.append(Curves("curves", "K = 2", TINY, (), 2, trials=1))
     goals.play_missing(path, cases, range(2))
-    assert len(goals_report.read(path)) == 3, "one block is the most"
+    assert len(read(path)) == 3, "one block is the most"
     rows = {row["of"]: row for row in goal_figures.rows(path)}
     gap = rows["bp-ucb"]["gap_percent"]
     assert isinstance(gap, dict)
@@ -150,7 +151,7 @@ def test_every_case_has_a_name_of_its_own_and_a_recipe_that_loads() -> None:
 
 def test_the_recorded_runs_are_of_cases_that_there_are_and_are_drawn(tmp_path: Path) -> None:
     known = {(case.part, case.label) for case in every_case()}
-    assert {(run["part"], run["label"]) for run in goals_report.read(goals.RUNS)} <= known
+    assert {(run["part"], run["label"]) for run in read(goals.RUNS)} <= known
     drawn = []
     for folder in (tmp_path / "one", tmp_path / "two"):
         goals_report.draw(goals.RUNS, folder)

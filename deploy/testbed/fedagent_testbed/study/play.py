@@ -18,6 +18,9 @@ from .matrix import POLICIES, REFERENCE, Matrix, Outcome, Played
 
 ORACLES = ("oracle", REFERENCE)
 
+Plan = tuple[TestbedRecipe, list[str], dict[str, str]]
+"""A world, the policies that play in it, and why others do not."""
+
 
 class Study(Protocol):
     """World, learning and policy of one run."""
@@ -132,23 +135,7 @@ def compare_worlds(
     wanted = list(world_names()) if "all" in wanted else wanted
     numbers, changes = _seed_numbers(seeds, first_seed), list(sets)
     asked = selection.without_truth(names or POLICIES, but=REFERENCE)
-    skipped = dict[str, str]()
-    plans: dict[str, tuple[TestbedRecipe, list[str], dict[str, str]]] = {}
-    for world in wanted:
-        recipe = load_recipe(world, changes)
-        try:
-            able, unable = selection.fed(recipe, asked)
-        except DatasetError as error:
-            if not plans and world == wanted[-1]:
-                raise
-            skipped[world] = str(error)
-            continue
-        if able:
-            plans[world] = recipe, able, unable
-        else:
-            skipped[world] = "; ".join(f"{name} {why}" for name, why in unable.items())
-    if not plans:
-        raise RecipeError("policies", "none can play", "; ".join(skipped.values()))
+    plans, skipped = _plans(wanted, changes, asked)
     tasks = [
         (recipe, name, seed)
         for recipe, fed, _ in plans.values()
@@ -164,6 +151,33 @@ def compare_worlds(
         }
         played[world] = Played(recipe.about, recipe.rounds.count, outcomes, unfed)
     return Matrix(played, skipped)
+
+
+def _plans(
+    worlds: Sequence[str], changes: Sequence[str], asked: Sequence[str]
+) -> tuple[dict[str, Plan], dict[str, str]]:
+    """Return who plays in each world, and why some worlds are skipped.
+
+    Raises:
+        RecipeError, DatasetError: No world is left.
+    """
+    skipped, plans = dict[str, str](), dict[str, Plan]()
+    for world in worlds:
+        recipe = load_recipe(world, changes)
+        try:
+            able, unable = selection.fed(recipe, asked)
+        except DatasetError as error:
+            if not plans and world == worlds[-1]:
+                raise
+            skipped[world] = str(error)
+            continue
+        if able:
+            plans[world] = recipe, able, unable
+        else:
+            skipped[world] = "; ".join(f"{name} {why}" for name, why in unable.items())
+    if not plans:
+        raise RecipeError("policies", "none can play", "; ".join(skipped.values()))
+    return plans, skipped
 
 
 def _seed_numbers(seeds: int, first_seed: int) -> tuple[int, ...]:
