@@ -13,7 +13,7 @@ import numpy as np
 from .base import BoolArray, Ending, Feedback, FloatArray, IntArray, RoundView
 from .common_cause import CommonCauses
 from .context_experts import CONTEXT, LOW, ContextExperts, is_shares, mixed
-from .kinds import KINDS, KindFilters, outlook
+from .kinds import KindFilters, outlook
 from .slack import Rows
 from .state import ArrayState, floats
 
@@ -137,8 +137,7 @@ class Forecasts(ArrayState):
 
 def _outlooks(promised: FloatArray, base: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return what kinds make of the context's promise, and of the base rate alone."""
-    usual = outlook(base[:1] / base.sum())
-    return outlook(promised), np.broadcast_to(usual, (len(promised), KINDS))
+    return outlook(promised), outlook(base[:1] / base.sum())
 
 
 def _keys(view: RoundView, rows: Rows) -> tuple[IntArray, IntArray]:

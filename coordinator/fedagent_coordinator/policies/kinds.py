@@ -69,14 +69,20 @@ class KindFilters(ArrayState):
         return stay * self.belief[rows] + (1.0 - stay) * self.usual()
 
     def chance(self, keys: IntArray, kinds: Sequence[FloatArray], round_: int) -> FloatArray:
-        """Return float64[F, R], the chance of each key, given the `outlook` of each filter."""
+        """Return float64[F, R], the chance of each key.
+
+        `kinds` is the `outlook` of each filter, float64[R, KINDS], or [1, KINDS] if it is the
+        same for all keys.
+        """
         rows, known = self.row(keys)
-        usual = self.usual()
-        chances = np.stack([kind @ share for kind, share in zip(kinds, usual, strict=True)])
+        chances = np.empty((len(kinds), len(keys)))
+        for f, share in enumerate(self.usual()):
+            chances[f] = kinds[f] @ share
         if known.any():
             believed = self.now(rows[known], round_)
             for f, kind in enumerate(kinds):
-                chances[f, known] = (kind[known] * believed[:, f]).sum(axis=1)
+                its = kind[known] if len(kind) > 1 else kind
+                chances[f, known] = (its * believed[:, f]).sum(axis=1)
         return chances
 
     def never(self, keys: IntArray, round_: int) -> FloatArray:
@@ -98,14 +104,14 @@ class KindFilters(ArrayState):
 
         Args:
             keys: int64[R].
-            kinds: float64[R, KINDS] for each filter, as of `outlook`.
+            kinds: As in `chance`.
             success: bool[R].
             quality: float64[R], what a common cause left of every chance of success.
             round_: From 1.
         """
         self._know(keys, round_)
         rows, _ = self.row(keys)
-        chances = np.stack(kinds, axis=1)
+        chances = np.stack([np.broadcast_to(k, (len(keys), KINDS)) for k in kinds], axis=1)
         failed = 1.0 - quality[:, None, None] * chances
         after = self.now(rows, round_) * np.where(success[:, None, None], chances, failed)
         after /= after.sum(axis=2, keepdims=True)

@@ -37,7 +37,7 @@ class Slack(ArrayState):
         The demand is the required rate; with the feature ``bandwidth_hz`` it is the noise
         that this rate has to overcome, ``(2^(rate/b) - 1) b``, by Shannon.
         """
-        left = np.full(len(view.pair_client), view.deadline_s)[rows]
+        left = np.full(len(view.pair_client[rows]), view.deadline_s)
         if not math.isfinite(view.deadline_s):
             return left, np.zeros(len(left))
         left = left - self.slack_wait - self._download(view, rows) - self._compute(view, rows)

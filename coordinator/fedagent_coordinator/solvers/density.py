@@ -15,6 +15,8 @@ from .local_search import LocalSearch
 
 _PAIRS_VISITED = 2_000_000
 """Bound of pairs times visits."""
+_WORTH_SORTING = 10
+"""Visits below which the search gains less than the order of all pairs costs."""
 _FIRST = 4096
 """Pairs that are sorted at first; most instances are full before the second lot."""
 
@@ -33,7 +35,7 @@ class DensitySolver:
         density = problem.value[rows] / np.maximum(problem.cost[rows], 1)
         visits = min(self._max_visits, _PAIRS_VISITED // max(1, len(rows)))
         search = LocalSearch(problem)
-        if visits:
+        if visits >= min(_WORTH_SORTING, max(1, self._max_visits)):
             rows = rows[np.argsort(-density, kind="stable")]
             search.fill(rows)
             search.improve(rows, visits)
