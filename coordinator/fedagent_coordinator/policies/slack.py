@@ -15,8 +15,9 @@ from .state import ArrayState, floats, number
 Rows = IntArray | slice
 EVERY = slice(None)
 _SHRINK = 1.0
-"""Weight of the common work against a client's own, in observations."""
-_FADE = 0.995
+"""Weight of the usual work against a client's own, in observations."""
+_FADE, _FADED = 0.995, 1e-3
+"""Of a client's observations in every round, and what is left of one when it counts no more."""
 _MIN_RATE, _MIN_PACE = 1.0, 1e-6
 """Reports below are taken as this: a device that reports nonsense must not turn signs."""
 _FLOOR = 0.02
@@ -28,6 +29,7 @@ class Slack(ArrayState):
 
     slack_bits = number(least=0)
     slack_wait = number(least=0)
+    slack_usual = number(least=0)  # the median client's work
     slack_work = floats("clients", least=0)
     slack_count = floats("clients", least=0)
 
@@ -76,6 +78,9 @@ class Slack(ArrayState):
         clients = view.pair_client[rows]
         np.add.at(self.slack_work, clients, np.where(np.isfinite(work), work, 0.0))
         np.add.at(self.slack_count, clients, np.isfinite(work).astype(np.float64))
+        told = self.slack_count > _FADED
+        if told.any():  # not the mean, which one client that claims a huge compute decides
+            self.slack_usual = float(np.median(self.slack_work[told] / self.slack_count[told]))
 
     def _computing(self, feedback: Feedback, known: BoolArray) -> FloatArray:
         """Return seconds of computation, and learn how long a round waits beside it.
@@ -105,15 +110,13 @@ class Slack(ArrayState):
         return self._bits_or(view) / np.maximum(rate, _MIN_RATE)
 
     def _compute(self, view: RoundView, rows: Rows) -> FloatArray | float:
-        total = float(self.slack_count.sum())
-        if total <= 0:
+        if self.slack_usual <= 0:
             return 0.0
-        common = float(self.slack_work.sum()) / total
         clients = view.pair_client[rows]
         known = clients < len(self.slack_work)
         at = np.where(known, clients, 0)
         count = np.where(known, self.slack_count[at], 0.0)
-        mine = (np.where(known, self.slack_work[at], 0.0) + _SHRINK * common) / (count + _SHRINK)
+        mine = (np.where(known, self.slack_work[at], 0.0) + _SHRINK * self.slack_usual) / (count + _SHRINK)
         speed = optional(view, "compute", rows)
         return mine if speed is None else mine / np.maximum(speed, _MIN_PACE)
 

@@ -36,6 +36,14 @@ def test_a_client_that_overstates_its_compute_has_less_time_left() -> None:
     assert left[2] == pytest.approx(10 - 0.5 - 5 / 4, abs=0.1)
 
 
+def test_one_client_that_claims_a_huge_compute_blinds_nobody() -> None:
+    many: dict[str, Any] = {"download_bps": [2e6] * 5, "compute": [1e12, 2.0, 2.0, 2.0, 2.0]}
+    slack, view = Slack(), column_view(deadline_s=10.0, **many)
+    for _ in range(30):
+        slack.learn(replace(ended(view, [0, 1, 2]), dt_s=np.ones(3), lc_s=np.ones(3)))
+    assert slack.required(view)[0] == pytest.approx(8.0, abs=0.1)
+
+
 def test_waits_for_arrivals_do_not_grow_with_less_compute() -> None:
     slack, view = Slack(), column_view(deadline_s=1.5, **CLOCK)
     # Half a second of arrival steps, two hundredths of computation at 2 cores.
