@@ -18,6 +18,8 @@ _SHRINK = 1.0
 """Weight of the usual work against a client's own, in observations."""
 _FADE, _FADED = 0.995, 1e-3
 """Of a client's observations in every round, and what is left of one when it counts no more."""
+_AMONG = 4096
+"""Pairs whose median stands for values that are missing, about."""
 _MIN_RATE, _MIN_PACE = 1.0, 1e-6
 """Reports below are taken as this: a device that reports nonsense must not turn signs."""
 _FLOOR = 0.02
@@ -116,7 +118,9 @@ class Slack(ArrayState):
         known = clients < len(self.slack_work)
         at = np.where(known, clients, 0)
         count = np.where(known, self.slack_count[at], 0.0)
-        mine = (np.where(known, self.slack_work[at], 0.0) + _SHRINK * self.slack_usual) / (count + _SHRINK)
+        mine = (np.where(known, self.slack_work[at], 0.0) + _SHRINK * self.slack_usual) / (
+            count + _SHRINK
+        )
         speed = optional(view, "compute", rows)
         return mine if speed is None else mine / np.maximum(speed, _MIN_PACE)
 
@@ -124,7 +128,7 @@ class Slack(ArrayState):
 def optional(view: RoundView, name: str, rows: Rows = EVERY) -> FloatArray | None:
     """Return a feature of some pairs, float64[R], or None if it is not reported.
 
-    A value that is missing becomes the median of the others, which moves nothing.
+    A value that is missing becomes the median of the view's others, which moves nothing.
     """
     if name not in view.feature_names:
         return None
@@ -133,7 +137,10 @@ def optional(view: RoundView, name: str, rows: Rows = EVERY) -> FloatArray | Non
     bad = ~np.isfinite(column)
     if not bad.any():
         return column
-    if bad.all():
+    # Of the same pairs whichever rows are asked for, so that a round is learnt as it was chosen.
+    others = view.pair_features[:: 1 + len(view.pair_features) // _AMONG, index]
+    others = others[np.isfinite(others)]
+    if not len(others):
         return None
-    column[bad] = np.median(column[~bad])
+    column[bad] = np.median(others)
     return column

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedagent_coordinator.policies.slack import Slack
+from fedagent_coordinator.policies.slack import Slack, optional
 from tests.fakes.rounds import column_view, ended
 
 CLOCK: dict[str, Any] = {"download_bps": [2e6, 2e6, 4e6], "compute": [2.0, 2.0, 4.0]}
@@ -69,3 +69,13 @@ def test_a_pair_without_time_for_its_upload_is_hopeless() -> None:
     left = slack.required(column_view(clients=2))[0]
     assert left.tolist() == [math.inf, math.inf]
     assert slack.hopeless(left, math.inf).tolist() == [False, False]
+
+
+def test_what_is_missing_is_filled_alike_whichever_rows_are_read() -> None:
+    view = column_view(deadline_s=10.0, upload_bps=[np.nan, 1e6, 2e6, 3e6, 9e6])
+    every = optional(view, "upload_bps")
+    some = optional(view, "upload_bps", np.array([0, 4]))
+    alone = optional(view, "upload_bps", np.array([0]))
+    assert every is not None and some is not None and alone is not None
+    assert every[0] == some[0] == alone[0] == 2.5e6
+    assert optional(column_view(upload_bps=[np.nan, np.inf]), "upload_bps") is None
