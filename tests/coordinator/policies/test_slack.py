@@ -76,6 +76,8 @@ def test_what_is_missing_is_filled_alike_whichever_rows_are_read() -> None:
     every = optional(view, "upload_bps")
     some = optional(view, "upload_bps", np.array([0, 4]))
     alone = optional(view, "upload_bps", np.array([0]))
-    assert every is not None and some is not None and alone is not None
+    assert every is not None
+    assert some is not None
+    assert alone is not None
     assert every[0] == some[0] == alone[0] == 2.5e6
     assert optional(column_view(upload_bps=[np.nan, np.inf]), "upload_bps") is None
