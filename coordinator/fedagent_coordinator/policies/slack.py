@@ -22,6 +22,8 @@ _AMONG = 4096
 """Pairs whose median stands for values that are missing, about."""
 _MIN_RATE, _MIN_PACE = 1.0, 1e-6
 """Reports below are taken as this: a device that reports nonsense must not turn signs."""
+_MOST_WORK = 10.0
+"""Times the median client's work that one client's counts in the usual work."""
 _FLOOR = 0.02
 """Share of the deadline below which nothing is left for the upload."""
 
@@ -31,7 +33,7 @@ class Slack(ArrayState):
 
     slack_bits = number(least=0)
     slack_wait = number(least=0)
-    slack_usual = number(least=0)  # the median client's work
+    slack_usual = number(least=0)  # a round's work, of all clients
     slack_work = floats("clients", least=0)
     slack_count = floats("clients", least=0)
 
@@ -81,8 +83,12 @@ class Slack(ArrayState):
         np.add.at(self.slack_work, clients, np.where(np.isfinite(work), work, 0.0))
         np.add.at(self.slack_count, clients, np.isfinite(work).astype(np.float64))
         told = self.slack_count > _FADED
-        if told.any():  # not the mean, which one client that claims a huge compute decides
-            self.slack_usual = float(np.median(self.slack_work[told] / self.slack_count[told]))
+        if told.any():
+            count = self.slack_count[told]
+            work = self.slack_work[told] / count
+            # One client that claims a huge compute must not decide the mean.
+            work = np.minimum(work, _MOST_WORK * np.median(work))
+            self.slack_usual = float(work @ count / count.sum())
 
     def _computing(self, feedback: Feedback, known: BoolArray) -> FloatArray:
         """Return seconds of computation, and learn how long a round waits beside it.
