@@ -13,7 +13,7 @@ from fedagent_coordinator.policies.base import FloatArray
 from fedagent_testbed.study import figure
 
 from .goal_curves import SETS
-from .goal_trials import IID, LEVELS, MARKS
+from .goal_trials import IID, LEVELS, MARKS, TUNING_BLOCKS
 from .goals_report import PAPER_GAPS, Row
 from .kept import Run, Runs, part
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PARTS = ("stationary-mu", "stationary", "stationary-own", "stationary-600", "carried")
+PARTS = (*TUNING_BLOCKS, "stationary", "stationary-own", "stationary-600", "carried")
 REGRET = (20, 50, 100, 200)
 PULLS = (228.95 / 500, 90.34 / 500)
 """Shares of the slots in the paper's Fig. 6: a client with all labels, another."""

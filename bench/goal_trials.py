@@ -30,8 +30,14 @@ PAPER = ("training.rate=0.0065", "training.evaluated_on=test")
 RESET = ("training.reset=true",)
 FEW = ("training.samples_per_client=50", "training.batch=40")
 OWN = "training.evaluated_on=own"
-TUNING_BLOCKS = (50,)
-MUS = (0.01, 0.03, 0.1, 0.3, 1.0)
+MUS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+TUNING_BLOCKS = {
+    "stationary-mu": (50,),
+    "stationary-own-mu": (50,),
+    "stationary-600-mu": (250, 251),
+    "carried-mu": (250, 251, 252),
+}
+"""Blocks of the parts that choose a mu: trials 500 to 509, which no other part uses."""
 TUNED = 0.1
 """Of `MUS`, the best of bp-ucb in `stationary_mu`; of quick-init-ucb it is 0.01."""
 
@@ -167,13 +173,34 @@ def curves() -> Iterator[Curves]:
 
 
 def stationary_mu() -> Iterator[Trials]:
-    """Exploration, on trials that no other part uses."""
+    """Exploration where rewards are stationary, of both policies."""
     shared = (*RESET, *PAPER, *FEW)
-    yield Trials("stationary-mu", "fixed", "fixed", shared, most=1000)
-    for policy in ("quick-init-ucb", "bp-ucb"):
+    yield from _tuned("stationary-mu", shared, ("quick-init-ucb", "bp-ucb"), 10)
+
+
+def stationary_own_mu() -> Iterator[Trials]:
+    """Exploration of bp-ucb where clients score the model on samples of their own."""
+    yield from _tuned("stationary-own-mu", (*RESET, *PAPER, *FEW, OWN), ("bp-ucb",), 10)
+
+
+def stationary_600_mu() -> Iterator[Trials]:
+    """Exploration of bp-ucb with 600 samples a client."""
+    yield from _tuned("stationary-600-mu", (*RESET, *PAPER), ("bp-ucb",), 2)
+
+
+def carried_mu() -> Iterator[Trials]:
+    """Exploration of bp-ucb where the model carries over."""
+    yield from _tuned("carried-mu", (*PAPER, *FEW), ("bp-ucb",), 2)
+
+
+def _tuned(
+    part: str, shared: tuple[str, ...], policies: tuple[str, ...], trials: int
+) -> Iterator[Trials]:
+    yield Trials(part, "fixed", "fixed", shared, trials=trials, most=1000)
+    for policy in policies:
         for mu in MUS:
             own = (f"policies.{policy}.mu={mu}",)
-            yield Trials("stationary-mu", f"{policy}, {mu:g}", policy, shared, own, most=1000)
+            yield Trials(part, f"{policy}, {mu:g}", policy, shared, own, AT, trials, most=1000)
 
 
 def _short(values: FloatArray, digits: int = 4) -> list[float]:

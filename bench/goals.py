@@ -38,8 +38,6 @@ SMALL = ("training.samples_per_client=50", "training.batch=40")
 """So few that MNIST is enough for a thousand clients; 40 are trained on, one batch."""
 SHOWN = ("table", "success")
 """Parts whose runs are drawn slot by slot."""
-PRINTED = ("policies.bp-ucb.cold_start=false",)
-"""These parts were measured with bp-ucb as printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +127,14 @@ def success() -> Iterator[Case]:
     """Fig. 10: an update arrives with probability theta; 50 samples a client."""
     for policy in ("bp-ucb", "quick-init-ucb", "random", "fixed"):
         for chance in CHANCES:
-            sets = (f"success={chance}", *SMALL, *PRINTED)
+            sets = (f"success={chance}", *SMALL)
             yield Case("success", f"{policy}, {chance}", policy, sets)
 
 
 def tuning() -> Iterator[Case]:
     """Exploration of bp-ucb: 50 samples a client, on seeds that no other part uses."""
     for mu in MUS:
-        yield Case("mu", f"bp-ucb, {mu}", "bp-ucb", (f"policies.bp-ucb.mu={mu}", *SMALL, *PRINTED))
+        yield Case("mu", f"bp-ucb, {mu}", "bp-ucb", (f"policies.bp-ucb.mu={mu}", *SMALL))
 
 
 def sizes() -> Iterator[Case]:
@@ -147,7 +145,7 @@ def sizes() -> Iterator[Case]:
                 "size",
                 f"{policy}, {clients}",
                 policy,
-                (f"clients={clients}", f"training.iid_clients={clients // 4}", *SMALL, *PRINTED),
+                (f"clients={clients}", f"training.iid_clients={clients // 4}", *SMALL),
             )
 
 
@@ -159,7 +157,7 @@ def quarters() -> Iterator[Case]:
             sets = [f"clients={clients}", f"training.iid_clients={size}", f"budget.per_edge={size}"]
             if policy != "random":
                 sets.append(f"policies.{policy}.clients_per_round={size}")
-            yield Case("quarter", f"{policy}, {clients}", policy, (*sets, *SMALL, *PRINTED), FEW)
+            yield Case("quarter", f"{policy}, {clients}", policy, (*sets, *SMALL), FEW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,16 +193,16 @@ PARTS: dict[str, Callable[[], Iterator[Job]]] = {
     "size": sizes,
     "quarter": quarters,
     "stationary-mu": goal_trials.stationary_mu,
+    "stationary-own-mu": goal_trials.stationary_own_mu,
+    "stationary-600-mu": goal_trials.stationary_600_mu,
+    "carried-mu": goal_trials.carried_mu,
     "stationary": goal_trials.stationary,
     "stationary-own": goal_trials.stationary_own,
     "stationary-600": goal_trials.stationary_600,
     "carried": goal_trials.carried,
     "curves": goal_trials.curves,
 }
-SEEDS: dict[str, Sequence[int]] = {
-    "mu": TUNING_SEEDS,
-    "stationary-mu": goal_trials.TUNING_BLOCKS,
-}
+SEEDS: dict[str, Sequence[int]] = {"mu": TUNING_SEEDS, **goal_trials.TUNING_BLOCKS}
 """Of the parts that choose parameters; no other part uses them."""
 
 
