@@ -140,7 +140,7 @@ def test_a_wrong_value_is_refused_by_name_or_works(kind: str, name: str, paramet
         ("placements", "fixed", "edge", [-1, True]),
         ("solvers", "density", "max_visits", [-1]),
         ("solvers", "exact", "time_limit_s", [0.0, np.nan, np.inf]),
-        ("solvers", "exact", "mip_gap", [-0.1, np.nan]),
+        ("solvers", "exact", "mip_gap", [-0.1, 1.0, 2, np.nan]),
         ("solvers", "flgreedy", "epsilon", [0.0, 1.5, np.nan]),
         ("iterations", "fixed", "iterations", [0]),
         ("iterations", "fixed", "rho", [3]),

@@ -2,7 +2,7 @@
 
 GDA, Algorithm 2 (ALGORITHMS section 5). The index of client n is its mean opinion over
 the slots in which it trained + b_n / N + mu sqrt(ln t / Pi_n); the K largest that fit
-train, ties to the lower client. What clients think of the initial model is slot 1, so the
+train, ties by the round's generator. What clients think of the initial model is slot 1, so the
 first set is chosen at t = 2, with the beliefs that these opinions give (`beliefs`).
 
 Cold start (ALGORITHMS section 9): who has never trained comes first, by its index, so that sets of
@@ -97,14 +97,14 @@ class BpUcbPolicy(ArrayState):
         notes |= zip(_NOTES, self._diagnostics.tolist(), strict=True)
         if len(self._slot.running):
             return explained(view, take(view, self._slot.running, self._size), notes=notes)
-        clients = np.flatnonzero(candidates(view)).astype(np.int64)
+        # In random order, so that ties favour nobody: numbers are the order of enrolment.
+        clients = rng.permutation(np.flatnonzero(candidates(view)).astype(np.int64))
         cold = self._cold(len(view.client_price))
         notes["cold"] = float(cold[clients].any())
         index = self._index(view, seen)
         if index is None:
-            drawn = rng.permutation(clients)
-            drawn = drawn[np.argsort(~cold[drawn], kind="stable")]
-            return explained(view, take(view, drawn, self._size), notes=notes)
+            clients = clients[np.argsort(~cold[clients], kind="stable")]
+            return explained(view, take(view, clients, self._size), notes=notes)
         index += FIRST * cold
         clients = clients[np.argsort(-index[clients], kind="stable")]
         pairs = take(view, clients, self._size)

@@ -55,7 +55,7 @@ class ExactSolver:
 
     def __init__(self, *, time_limit_s: float = 10.0, mip_gap: float = 0.0) -> None:
         require(_NAME, "time_limit_s", time_limit_s, 0 < time_limit_s < math.inf, "> 0")
-        require(_NAME, "mip_gap", mip_gap, 0 <= mip_gap < math.inf, ">= 0")
+        require(_NAME, "mip_gap", mip_gap, 0 <= mip_gap < 1, "in [0, 1)")
         try:
             from scipy import optimize, sparse  # noqa: PLC0415  # optional, and slow to import
         except ImportError as error:

@@ -130,7 +130,7 @@ def compare(
         str | None,
         command_line.Option(
             metavar="NAMES",
-            help="Instead of a recipe: several with commas between, or `all` for all worlds.",
+            help="Instead of a recipe: worlds with commas between, e.g. dying,flips, or `all`.",
         ),
     ] = None,
     policies: Annotated[
@@ -138,7 +138,7 @@ def compare(
         command_line.Option(
             metavar="NAMES",
             help="Names with commas between, or `all`.",
-            show_default="the recipe's",
+            show_default="the recipe's; in worlds, who needs no opinions",
         ),
     ] = None,
     seeds: Annotated[
@@ -147,15 +147,29 @@ def compare(
     first_seed: Annotated[int, command_line.Option(min=0, help="The first seed.")] = 0,
     jobs: Jobs = None,
     ray: Ray = None,
-    sets: Sets = None,
-    plot: Plot = None,
+    sets: Annotated[
+        list[str] | None,
+        command_line.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a key, of --worlds in each: radio.noise_dbm_hz=-160.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        command_line.Option(
+            help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections; "
+            "of --worlds, the shares as a table of colours."
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Run policies on the same seeds: means with 95 % intervals, regret, fairness, costs.
 
-    `all` takes every policy that this world can feed, and lists those it cannot. In studies
-    of streams a policy is ITERATIONS+PLACEMENT, e.g. by-progress+budgeted-ucb. With --worlds:
-    the share of the best policy's utility in each, ranks, and who is ordered for nothing.
+    On one recipe, or in several worlds: --worlds shows what share of the best policy's utility
+    each policy has in each world, its rank, and which devices are ordered in vain or left out.
+    --policies `all` takes every policy that can play there, and lists those that cannot. In
+    studies of streams a policy is ITERATIONS+PLACEMENT, e.g. by-progress+budgeted-ucb.
     """
     names = [name.strip() for name in (policies or "").split(",") if name.strip()]
     if policies is not None and not names:
