@@ -34,8 +34,8 @@ MUS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 TUNING_BLOCKS = {
     "stationary-mu": (50,),
     "stationary-own-mu": (50,),
-    "stationary-600-mu": (250, 251),
-    "carried-mu": (250, 251, 252),
+    "stationary-600-mu": (250,),
+    "carried-mu": (250, 251),
 }
 """Blocks of the parts that choose a mu: trials 500 to 509, which no other part uses."""
 TUNED = 0.1

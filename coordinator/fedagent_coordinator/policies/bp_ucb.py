@@ -58,7 +58,7 @@ class BpUcbPolicy(ArrayState):
         self,
         *,
         clients_per_round: int = 5,
-        mu: float = 0.01,
+        mu: float = 0.1,
         slot_rounds: int = 1,
         cold_start: bool = True,
         graph: str = "k-nearest",

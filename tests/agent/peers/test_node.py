@@ -269,6 +269,56 @@ def test_the_first_opinion_is_a_pull_only_without_a_cold_start() -> None:
     assert later.pulls == 2
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    slots=st.lists(
+        st.tuples(
+            st.one_of(st.none(), st.floats(0, 1)), st.booleans(), st.booleans(), st.booleans()
+        ),
+        max_size=12,
+    ),
+    cold_start=st.booleans(),
+)
+def test_an_arm_is_what_section_9_says_of_one_client(
+    slots: list[tuple[float | None, bool, bool, bool]], cold_start: bool
+) -> None:
+    """Opinions, whether it trained, whether it was chosen, and whether a slot came twice."""
+    arm = ArmStats()
+    first: float | None = None
+    rewards: list[float] = []
+    tries = 0
+    for slot, (opinion, trained, chosen, again) in enumerate(slots, start=2):
+        for _ in range(1 + again):
+            arm = arm.after(slot, opinion, trained=trained, cold_start=cold_start)
+            arm = arm.decided(slot, chosen=chosen)
+        if opinion is not None:
+            if trained or (first is None and not cold_start):
+                rewards.append(opinion)
+            first = opinion if first is None else first
+        tries += chosen
+        assert arm.mean == (pytest.approx(np.mean(rewards)) if rewards else first)
+        assert (arm.pulls, arm.chosen) == (len(rewards), tries)
+        assert arm.comes_first == (not rewards and tries < 2)
+
+
+@settings(max_examples=12, deadline=None)
+@given(total=st.integers(2, 11), keep=st.integers(1, 5), seed=st.integers(0, 99))
+def test_sets_of_k_cover_all_agents_once_before_the_index_decides(
+    total: int, keep: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    graph = distances(near_graph(rng, total, 4))
+    network = PeerNetwork(nodes_of(graph, SlotSettings(keep=keep)), seed)
+    cold = -(-total // keep)
+    slots = [network.play(t, rng.random(total)) for t in range(2, 2 + cold)]
+    assert [len(slot) for slot in slots] == [min(keep, total)] * cold
+    assert set.union(*slots) == set(names(total))
+    assert len(set.union(*slots[:-1], set())) == keep * (cold - 1), "nobody twice before the last"
+    # Whoever trained in the last one knows it from the next call.
+    network.play(2 + cold, rng.random(total))
+    assert not any(node.arm.comes_first for node in network.nodes.values())
+
+
 def test_everybody_trains_once_first_and_who_never_delivers_is_tried_twice() -> None:
     rng, total = np.random.default_rng(4), 12
     ids = names(total)
