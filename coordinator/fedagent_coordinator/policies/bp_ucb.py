@@ -134,9 +134,12 @@ class BpUcbPolicy(ArrayState):
         self._diagnostics = np.array([result.sweeps, result.residual, result.contraction])
 
     def problems(self) -> Iterator[str]:
-        """Refuse pulls without a mean."""
-        if np.isnan(self._mean[self._count > 0]).any():
+        """Refuse pulls without a mean, and as printed means without a pull."""
+        known = np.isfinite(self._mean)
+        if not known[self._count > 0].all():
             yield "has a mean that is not finite, of a client that was pulled"
+        if not self._cold_start and not self._count[known].all():
+            yield "is of a policy with a cold start: as printed an opinion is a pull"
 
     def restored(self) -> None:
         """Forget the neighbours that the state before had."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import MissingFeatureError
+from fedagent_coordinator.errors import MissingFeatureError, StateError
 from fedagent_coordinator.policies import Purpose, round_rng
 from fedagent_coordinator.policies.beliefs import propagate, propagate_literal, wire
 from fedagent_coordinator.policies.bp_ucb import BpUcbPolicy
@@ -321,3 +321,14 @@ def test_of_clients_that_are_equal_no_number_is_ahead(opinion: float, cold_start
     # 100 each, with a deviation of 8.7.
     assert counts.sum() == 2000
     assert np.abs(counts - 100).max() < 45
+
+
+def test_a_state_of_the_cold_start_is_none_of_the_printed_policy() -> None:
+    """Whoever was not yet pulled would never be credited."""
+    cold = BpUcbPolicy(clients_per_round=1, graph="declared")
+    cold.learn(ended(town(1, 3), [0], opinions=[0.9, 0.5, 0.4]))
+    with pytest.raises(StateError, match="is of a policy with a cold start"):
+        BpUcbPolicy(clients_per_round=1, graph="declared", cold_start=False).restore(cold.state())
+    printed = BpUcbPolicy(clients_per_round=1, graph="declared", cold_start=False)
+    printed.learn(ended(town(1, 3), [0], opinions=[0.9, 0.5, 0.4]))
+    BpUcbPolicy(clients_per_round=1, graph="declared").restore(printed.state())
