@@ -15,6 +15,7 @@ from fedagent_coordinator.solvers import create as create_solver
 from fedagent_protocol.registry import require
 
 from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
+from .common_cause import COMMON
 from .forecasts import Forecasts
 from .selection import explained, fill, spent_per_edge
 from .state import ArrayState, floats, grown, ints, number
@@ -87,7 +88,7 @@ class AdaptivePolicy(ArrayState):
         """Try who is due, then solve P2 with the forecasts; ties by waiting, then by chance."""
         scores, own, promised = self._scores(view)
         idle = self._idle(view)
-        due = self._due(view, idle, own, promised, rng)
+        due = self._due(view, idle, scores, own, promised, rng)
         order = np.lexsort((-promised[due], -idle[view.pair_client[due]]))
         allowed = grown(self._allowance, len(view.edge_budget))[: len(view.edge_budget)]
         turn = self._in_turn(view, due[order], idle, allowed)
@@ -178,6 +179,7 @@ class AdaptivePolicy(ArrayState):
         self,
         view: RoundView,
         idle: IntArray,
+        scores: FloatArray,
         own: FloatArray,
         promised: FloatArray,
         rng: np.random.Generator,
@@ -199,7 +201,9 @@ class AdaptivePolicy(ArrayState):
         edges = len(view.edge_budget)
         bought, paid = grown(self._bought, edges)[:edges], grown(self._paid, edges)[:edges]
         rate = bought / np.maximum(paid, 1e-9)
-        dear = view.pair_price[pairs] / 1e6 * rate[view.pair_edge[pairs]] > 1.0 + 1e-9
+        # Updates are dearer where more fail together than a new run expects: not dear for one.
+        shared = np.minimum(1.0, scores[pairs] / own[pairs] / COMMON)
+        dear = view.pair_price[pairs] / 1e6 * rate[view.pair_edge[pairs]] > shared + 1e-9
         asked = self._restarted(view)[view.pair_client[pairs]]
         return np.asarray(pairs[~dear | asked], dtype=np.int64)
 

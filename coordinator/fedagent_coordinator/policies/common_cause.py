@@ -13,6 +13,8 @@ from .state import ArrayState, floats
 
 _LEVELS = np.array([1.0, 0.3, 0.02])
 _GUESS = np.array([0.97, 0.015, 0.015])
+COMMON = float(_GUESS @ _LEVELS) ** 2
+"""What common causes leave of a chance before anything is known."""
 _STRENGTH = 6.0
 """Rounds that the first guess counts for."""
 _KEEP = 0.98

@@ -131,6 +131,17 @@ def test_dear_devices_that_deliver_are_found_among_cheap_ones_that_hardly_do() -
     assert np.mean(dear[150:]) > 3.0
 
 
+def test_rounds_lost_by_all_make_no_dear_device_worth_a_try() -> None:
+    """Three rounds of ten make an update dearer for everybody: the floor took 5 % for nothing."""
+    policy, tried = AdaptivePolicy(), []
+    for t in range(1, 121):
+        view = column_view(t, clients=20, budget=80, price=[13, *[10] * 19])
+        pairs = policy.select(view, round_rng(3, t, Purpose.SELECT)).pairs.tolist()
+        tried.append(0 in pairs)
+        policy.learn(ended(view, pairs, x=[t % 10 not in {0, 3, 6}] * len(pairs)))
+    assert sum(tried[20:]) == 0
+
+
 def test_who_says_each_time_that_it_restarted_gains_nothing() -> None:
     policy = AdaptivePolicy()
     ordered = []
