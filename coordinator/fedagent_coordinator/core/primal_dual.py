@@ -19,6 +19,8 @@ LOAD_LIMIT = "load_limit_s"
 """Feature: how much training computation a round may cost a device."""
 MIN_LIMIT_S = 1e-3
 """No device is held to less: the wire has whole milliseconds."""
+MIN_H_S, MAX_H_S = 1e-9, 2.6e6
+"""What a device says of an iteration over a round's steps is not believed beyond a month."""
 
 
 class PrimalDualControl(ArrayState):
@@ -184,8 +186,10 @@ def observed_training(
     """Return what a settled round of `steps` arrival steps (|M_t|) showed; limit 0 is none."""
     f, view = feedback, feedback.view
     rows = len(f.pairs)
-    h_s = f.seconds_per_iteration * steps
-    h_s = np.where(~f.void & np.isfinite(h_s) & (h_s > 0), h_s, np.nan)
+    each_s = f.seconds_per_iteration
+    known = ~f.void & np.isfinite(each_s) & (each_s > 0)
+    h_s = np.clip(np.minimum(each_s, MAX_H_S) * steps, MIN_H_S, MAX_H_S)
+    h_s = np.where(known, h_s, np.nan)
     limit_s = np.full(rows, default_limit_s if default_limit_s > 0 else math.inf)
     if LOAD_LIMIT in view.feature_names:
         own = view.pair_features[f.pairs, view.feature_names.index(LOAD_LIMIT)]

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator.core import iterations
 from fedagent_coordinator.core.effects import Controls
-from fedagent_coordinator.core.primal_dual import PrimalDualControl, minimiser, rounded
+from fedagent_coordinator.core.primal_dual import (
+    PrimalDualControl,
+    minimiser,
+    observed_training,
+    rounded,
+)
 from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies.base import Feedback, Purpose, round_rng
 from fedagent_coordinator.run_settings import decision_policies
@@ -203,6 +208,18 @@ def test_a_device_is_held_to_its_own_smaller_limit() -> None:
         plain.learn(feedback([0.1], arrivals=30), horizon=60)
         own.learn(feedback([0.1], arrivals=30, limits=[0.4]), horizon=60)
     assert own.rho < plain.rho
+
+
+@pytest.mark.parametrize("said", [1.7e308, 1e308, 5e-324])
+def test_whatever_seconds_a_device_claims_its_state_can_be_kept(said: float) -> None:
+    control = PrimalDualControl(load_limit_s=1.0)
+    for _ in range(3):
+        control.learn(feedback([said, said, 0.1]), horizon=100)
+        other = PrimalDualControl(load_limit_s=1.0)
+        other.restore(control.state())
+        assert 1 <= other.rho <= 30
+    claim = observed_training(feedback([said]), steps=50, default_limit_s=0.0).h_s
+    assert 0 < claim[0] < 1e9
 
 
 def test_restored_in_any_round_it_continues_bit_equal() -> None:
