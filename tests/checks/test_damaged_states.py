@@ -190,6 +190,7 @@ def longer(array: Array) -> Array:
         ("placement/budgeted-ucb", {"paid": np.zeros(3, dtype=np.int64)}, "not (2)"),
         ("placement/budgeted-ucb-paper", {"q": np.zeros(4)}, "expected"),
         ("control/by-progress", {"h": lambda a: a * 0}, "out of range"),
+        ("control/by-progress", {"arrivals": lambda a: a * np.nan}, "without arrivals"),
         ("control/by-progress", {"means": lambda a: a - 99}, "out of range"),
         ("control/by-progress", {"means": np.array([0.0, 1.0, 1.0, 3.0, 1.0])}, "without seconds"),
         ("control/by-progress", {"held": np.array([-1.0])}, "below 0"),

@@ -21,6 +21,10 @@ _SETTLED = 3
 """Rounds until the unrest of the loss is known."""
 _BURST = 2.0
 """With more than so many times the usual samples, more are new: such a loss is another one."""
+_ALONE = 10.0
+"""No device counts for more times the next one below it."""
+_LARGEST = 1e100
+"""Nor for more than this, whose squares and sums are finite."""
 
 
 class ByProgressControl(ArrayState):
@@ -123,7 +127,10 @@ class ByProgressControl(ArrayState):
         self._arrivals[client] = seen.arrivals[answered]
         self._means[3] += 1
         share = 1 / min(self._rounds, 2 * self._slow)
-        now = np.array([self._h[client].mean(), max(self._arrivals[client].mean(), 1.0)])
+        others = np.isfinite(self._h)
+        others[client] = False
+        h, came = (bounded(one[client], one[others]) for one in (self._h, self._arrivals))
+        now = np.array([h.mean(), max(came.mean(), 1.0)])
         self._means[:2] += share * (now - self._means[:2])
         if feedback.loss is not None and now[1] <= _BURST * self._means[1]:
             self._follow(client, feedback.loss[answered], feedback.num_samples[answered])
@@ -133,10 +140,14 @@ class ByProgressControl(ArrayState):
 
     def _follow(self, client: IntArray, loss: FloatArray, samples: IntArray) -> None:
         """Move the means of the loss by a round's."""
-        known = np.isfinite(loss) & (samples > 0)
-        client, loss, weight = client[known], loss[known], samples[known].astype(np.float64)
+        known = np.isfinite(loss) & (loss >= 0) & (samples > 0)
+        client = client[known]
         if not len(client):
             return
+        others = np.isfinite(self._usual)
+        others[client] = False
+        loss = bounded(loss[known], self._usual[others])
+        weight = bounded(samples[known].astype(np.float64), self._samples[others])
         usual = self._usual[client]
         usual = np.where(np.isfinite(usual), usual, loss)
         # One device that claims any loss moves the mean by no more than its share.
@@ -193,7 +204,19 @@ class ByProgressControl(ArrayState):
         """Refuse seconds that are not above 0, and counts below."""
         if (self._h <= 0).any() or (self._arrivals < 0).any():
             yield "has seconds or arrivals out of range"
+        if (np.isfinite(self._h) != np.isfinite(self._arrivals)).any():
+            yield "has seconds without arrivals"
         if (self._means < 0).any() or (self._moved[1:] < 0).any():
             yield "has means out of range"
         if self._means[3] and not (self._means[:2] > 0).all():
             yield "has rounds without seconds"
+
+
+def bounded(values: FloatArray, others: FloatArray) -> FloatArray:
+    """Return what devices say, from 0, the largest at most ten times the next of all.
+
+    It goes into means for all, which no device decides alone.
+    """
+    size = np.concatenate([values, others])
+    near = float(np.partition(size, -2)[-2]) if len(size) > 1 else _LARGEST
+    return np.minimum(values, min(_ALONE * (near or 1.0), _LARGEST))

@@ -1,6 +1,7 @@
 """`by-progress`: what raises a device's iterations, what does not, and what is kept."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ def feedback(
     arrivals: list[int] | None = None,
     answered: list[bool] | None = None,
     limits: list[float] | None = None,
+    samples: list[int] | None = None,
 ) -> Feedback:
     """A round of all devices; by default alike."""
     answer = answered or [True] * DEVICES
@@ -34,7 +36,7 @@ def feedback(
     return replace(
         ended(view, range(DEVICES), x=answer),
         arrivals=np.where(answer, came, 0),
-        num_samples=came,
+        num_samples=came if samples is None else np.array(samples),
         seconds_per_iteration=np.where(answer, h, np.nan),
         loss=np.where(answer, np.broadcast_to(loss, DEVICES), np.nan).astype(np.float64),
     )
@@ -145,19 +147,22 @@ def test_a_device_that_nobody_knows_is_a_mean_one() -> None:
     }, "asking changes nothing"
 
 
-@settings(deadline=None, max_examples=40)
+said = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@settings(deadline=None, max_examples=80)
 @given(
     rounds=st.lists(
-        st.tuples(st.floats(0, 1e12), st.floats(1e-9, 1e6), st.integers(0, 10**6), st.booleans()),
+        st.tuples(said, said, st.integers(0, 2**53), st.integers(0, 2**53), st.booleans()),
         min_size=1,
         max_size=30,
-    )
+    ),
 )
-def test_numbers_stay_in_range_and_restored_in_any_round_it_continues_bit_equal(
-    rounds: list[tuple[float, float, int, bool]],
+def test_whatever_a_device_says_numbers_stay_in_range_and_a_restored_one_continues_bit_equal(
+    rounds: list[tuple[float, float, int, int, bool]],
 ) -> None:
     one = ByProgressControl(least=2, most=17)
-    for t, (loss, seconds, arrivals, second) in enumerate(rounds, start=1):
+    for t, (loss, seconds, arrivals, held, second) in enumerate(rounds, start=1):
         other = ByProgressControl(least=2, most=17)
         other.restore(one.state())
         for control in (one, other):
@@ -167,6 +172,7 @@ def test_numbers_stay_in_range_and_restored_in_any_round_it_continues_bit_equal(
                     seconds=[seconds, 0.1, 0.1, 0.1],
                     arrivals=[arrivals, 5, 5, 5],
                     answered=[True, second, True, True],
+                    samples=[held, 5, 5, 5],
                 ),
                 horizon=50,
             )
@@ -177,6 +183,36 @@ def test_numbers_stay_in_range_and_restored_in_any_round_it_continues_bit_equal(
         assert drawn[0] == drawn[1]
         assert all(2 <= rho <= 17 for rho in drawn[0])
         assert 2 <= one.choose(round_rng(0, t, Purpose.ITERATE)) <= 17
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"loss": 1e300},
+        {"loss": -1e300},
+        {"seconds": 1e9},
+        {"seconds": 1e-9},
+        {"arrivals": 2**53, "samples": 20},
+        {"arrivals": 0, "samples": 20},
+        {"samples": 2**53},
+    ],
+)
+def test_no_device_decides_for_the_others(claim: dict[str, Any], alone: bool) -> None:
+    """From the first round on, also where it answers alone in every other round."""
+    liar, honest = ByProgressControl(base=4.0), ByProgressControl(base=4.0)
+    usual = {"seconds": 0.1, "arrivals": 20, "samples": 20}
+    for loss in [*[0.5] * 60, *[0.8] * 3]:
+        said = {**usual, "loss": loss}
+        told = {key: [claim.get(key, value), *[value] * 3] for key, value in said.items()}
+        liar.learn(feedback(**told), horizon=100)
+        honest.learn(feedback(loss), horizon=100)
+        if alone:
+            liar.learn(feedback(**told, answered=[True, False, False, False]), horizon=100)
+            honest.learn(feedback(loss, answered=[True, False, False, False]), horizon=100)
+        share = liar.rho(ALL[1:]) / honest.rho(ALL[1:])
+        assert 0.3 < share.min() <= share.max() < 3
+    assert liar.rho(ALL[1:]).min() > 8, "the rise is seen"
 
 
 def test_chosen_gives_each_device_its_number_and_all_the_same_of_other_controls() -> None:
