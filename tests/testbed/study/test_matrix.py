@@ -44,6 +44,7 @@ def test_equals_share_their_rank_and_a_world_without_utility_is_everybodys() -> 
     nothing = made(dark={"adaptive": (0.0,), "cocs": (0.0,), "random": (0.0,)})
     assert [nothing.worlds["dark"].rank(name) for name in nothing.policies] == [2.0] * 3
     assert [nothing.mean_share(name) for name in nothing.policies] == [1.0] * 3
+    assert nothing.rows()[1] == ["dark", *["1.000*"] * 3, "-"]
 
 
 def test_the_tables_have_every_policy_and_mark_the_best() -> None:

@@ -101,7 +101,8 @@ def _draw(matrix: Matrix, axes: "Axes") -> None:
     axes.imshow(shares, cmap=colours, vmin=_WORST, vmax=1.0, aspect="auto")
     for row, column in np.ndindex(*shares.shape):
         value, last = shares[row, column], row == len(worlds)
-        best = names[0] if last else matrix.worlds[worlds[row]].best
+        name = names[column]
+        best = name == names[0] if last else matrix.worlds[worlds[row]].is_best(name)
         known = np.isfinite(value)
         axes.text(
             column,
@@ -110,7 +111,7 @@ def _draw(matrix: Matrix, axes: "Axes") -> None:
             ha="center",
             va="center",
             fontsize=8,
-            fontweight="bold" if names[column] == best else "normal",
+            fontweight="bold" if best else "normal",
             color="#111111" if known else "#767676",
         )
     axes.axhline(len(worlds) - 0.5, color="#767676", lw=1.0)

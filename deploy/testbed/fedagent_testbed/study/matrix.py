@@ -55,6 +55,10 @@ class Played:
         """The policy with the largest mean utility, but for the reference."""
         return max(self.policies, key=lambda name: self.outcomes[name].mean)
 
+    def is_best(self, name: str) -> bool:
+        """Return whether no policy has a larger mean utility; equals are all of them best."""
+        return name in self.policies and self.outcomes[name].mean == self.outcomes[self.best].mean
+
     @property
     def policies(self) -> tuple[str, ...]:
         """The policies, without the reference."""
@@ -127,7 +131,7 @@ class Matrix:
         rows = [["world", *self.policies, f"best of {REFERENCE}"]]
         for world, one in self.worlds.items():
             shares = ((name, self.share(world, name)) for name in self.policies)
-            cells = (_text(share) + ("*" if name == one.best else "") for name, share in shares)
+            cells = (_text(share) + ("*" if one.is_best(name) else "") for name, share in shares)
             known = one.share(one.best, REFERENCE) if REFERENCE in one.outcomes else None
             rows.append([world, *cells, _text(known)])
         rows.append(["mean share", *(f"{self.mean_share(name):.3f}" for name in self.policies)])
