@@ -30,9 +30,8 @@ POLICIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("quick-init-ucb", ("mu=0.01",)),
     ("bp-ucb", ("mu=0.01", "cold_start=false")),
 )
-EXPLORING: tuple[tuple[str, tuple[str, ...]], ...] = (
-    *(("bp-ucb", (f"mu={mu}", "cold_start=false")) for mu in (0.1, 0.3, 1.0)),
-    *(("bp-ucb", (f"mu={mu}",)) for mu in (0.1, 3.0)),
+EXPLORING: tuple[tuple[str, tuple[str, ...]], ...] = tuple(
+    ("bp-ucb", (f"mu={mu}", "cold_start=false")) for mu in (0.1, 0.3, 1.0)
 )
 
 

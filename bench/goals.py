@@ -38,6 +38,8 @@ SMALL = ("training.samples_per_client=50", "training.batch=40")
 """So few that MNIST is enough for a thousand clients; 40 are trained on, one batch."""
 SHOWN = ("table", "success")
 """Parts whose runs are drawn slot by slot."""
+BOTH = {"bp-ucb": (), "bp-ucb, as printed": ("policies.bp-ucb.cold_start=false",)}
+"""bp-ucb with its cold start and without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,10 @@ def table() -> Iterator[Case]:
 
 def success() -> Iterator[Case]:
     """Fig. 10: an update arrives with probability theta; 50 samples a client."""
-    for policy in ("bp-ucb", "quick-init-ucb", "random", "fixed"):
+    for label, own in {**BOTH, "quick-init-ucb": (), "random": (), "fixed": ()}.items():
         for chance in CHANCES:
-            sets = (f"success={chance}", *SMALL)
-            yield Case("success", f"{policy}, {chance}", policy, sets)
+            sets = (f"success={chance}", *SMALL, *own)
+            yield Case("success", f"{label}, {chance}", label.partition(",")[0], sets)
 
 
 def tuning() -> Iterator[Case]:
@@ -139,25 +141,21 @@ def tuning() -> Iterator[Case]:
 
 def sizes() -> Iterator[Case]:
     """Fig. 11 and 12, K = 5, and on to a thousand clients; a quarter has all labels."""
-    for policy in ("bp-ucb", "quick-init-ucb", "random"):
+    for label, own in {**BOTH, "quick-init-ucb": (), "random": ()}.items():
         for clients in SIZES:
-            yield Case(
-                "size",
-                f"{policy}, {clients}",
-                policy,
-                (f"clients={clients}", f"training.iid_clients={clients // 4}", *SMALL),
-            )
+            sets = (f"clients={clients}", f"training.iid_clients={clients // 4}", *SMALL, *own)
+            yield Case("size", f"{label}, {clients}", label.partition(",")[0], sets)
 
 
 def quarters() -> Iterator[Case]:
     """A quarter of the clients trains, whatever their number; few slots."""
-    for policy in ("bp-ucb", "quick-init-ucb", "random"):
+    for label, own in {**BOTH, "quick-init-ucb": (), "random": ()}.items():
         for clients in SIZES:
-            size = clients // 4
+            size, policy = clients // 4, label.partition(",")[0]
             sets = [f"clients={clients}", f"training.iid_clients={size}", f"budget.per_edge={size}"]
             if policy != "random":
                 sets.append(f"policies.{policy}.clients_per_round={size}")
-            yield Case("quarter", f"{policy}, {clients}", policy, (*sets, *SMALL), FEW)
+            yield Case("quarter", f"{label}, {clients}", policy, (*sets, *SMALL, *own), FEW)
 
 
 @dataclass(frozen=True, slots=True)

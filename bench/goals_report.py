@@ -35,6 +35,7 @@ COLOURS = {
     "quick-init-ucb": "#d62728",
     "random": "#ff7f0e",
     "round-robin": "#2ca02c",
+    "bp-ucb, as printed": "#17becf",
     "bp-ucb, mu 0.1": "#1f77b4",
     "bp-ucb, as printed, mu 3": "#17becf",
     "bp-ucb, as printed, mu 0.01": "#9467bd",
