@@ -121,7 +121,7 @@ def test_ctrl_c_is_how_what_comes_by_and_by_is_ended(
             with (tmp_path / "a.csv").open("a") as file:
                 file.write(row)
             return
-        raise InterruptedEnd("interrupted")
+        raise InterruptedEnd
 
     monkeypatch.setattr("fedagent_cli.predict.time.sleep", nap)
     with pytest.raises(InterruptedEnd) if count else nullcontext():

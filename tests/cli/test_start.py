@@ -154,12 +154,19 @@ def test_a_damaged_file(tmp_path: Path, start: tuple[str, ...], code: int, spoil
     assert last["hint"]
 
 
-def test_ctrl_c_is_an_end_of_any_command(tmp_path: Path) -> None:
+def test_ctrl_c_is_an_end_of_any_command_whatever_is_imported_then() -> None:
     code = """
 import os, signal, sys
 import fedagent_cli.main
 from fedagent_cli.__main__ import main
-fedagent_cli.main.run = lambda: os.kill(os.getpid(), signal.SIGINT)
+
+def run():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except Exception:
+        pass  # as libraries do around what is optional
+
+fedagent_cli.main.run = run
 sys.argv = ["fedagent", "status", "--json"]
 main()
 """

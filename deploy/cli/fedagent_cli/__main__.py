@@ -21,12 +21,12 @@ def main() -> None:
         from .main import run  # noqa: PLC0415 - see above
 
         run()
-    except CliError as error:
+    except (CliError, InterruptedEnd) as error:
         fail(error, as_json=as_json)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise InterruptedEnd("interrupted")
+    raise InterruptedEnd
 
 
 if __name__ == "__main__":

@@ -86,7 +86,9 @@ class ServiceError(CliError):
     exit_code = 47
 
 
-class InterruptedEnd(CliError):  # noqa: N818 - an end that was asked for
-    """Raised when Ctrl-C ends a command."""
+class InterruptedEnd(BaseException):
+    """Raised when Ctrl-C ends a command; no `Exception`, which libraries catch at an import."""
 
+    problem = "interrupted"
+    hint = ""
     exit_code = INTERRUPTED

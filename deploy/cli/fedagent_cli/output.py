@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from fedagent_protocol.errors import hide_password
 
-from .errors import CliError, UsageError
+from .errors import CliError, InterruptedEnd, UsageError
 
 MICRO = 1_000_000
 
@@ -119,7 +119,7 @@ def _cell(value: object) -> str:
     return number_text(value) if isinstance(value, float) else str(value)
 
 
-def fail(error: CliError, *, as_json: bool) -> NoReturn:
+def fail(error: CliError | InterruptedEnd, *, as_json: bool) -> NoReturn:
     """End the program with one line on standard error and the error's exit code."""
     sys.stdout.flush()
     # What is wrong may quote what was typed; the hint is our own words.
