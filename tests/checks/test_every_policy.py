@@ -157,7 +157,9 @@ def test_a_budget_of_zero_buys_only_free_clients(name: str) -> None:
     policy = policies.create(name)
     policy.learn(nothing_played(random_view(np.random.default_rng(0), 1)))
     view = random_view(np.random.default_rng(1), 2, budget=0)
-    view.client_price[0] = 0
+    price = view.client_price.copy()
+    price[0] = 0
+    view = replace(view, client_price=price)
     pairs = policy.select(view, round_rng(SEED, 2, 0)).pairs
     assert spent_per_edge(view, pairs) == [0, 0, 0]
 
@@ -168,7 +170,9 @@ def test_a_feature_that_is_not_finite_is_named(name: str, bad: float) -> None:
     policy = policies.create(name)
     for feature in sorted(policy.needs - NOT_FEATURES):
         view = random_view(np.random.default_rng(1), 1)
-        view.pair_features[2, FEATURES.index(feature)] = bad
+        features = view.pair_features.copy()
+        features[2, FEATURES.index(feature)] = bad
+        view = replace(view, pair_features=features)
         with pytest.raises(NonFiniteFeatureError) as caught:
             policy.select(view, round_rng(SEED, 1, 0))
         assert (caught.value.feature, caught.value.pair) == (feature, 2)

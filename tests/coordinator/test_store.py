@@ -3,6 +3,7 @@
 import itertools
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -162,8 +163,7 @@ def test_outcomes_must_be_those_of_the_reservations(store: Store, run: str) -> N
 def test_unavailable_or_unknown_clients_cannot_be_reserved(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         run = begun(store, clients=2)
-        view = small_view(1, [1, 2])
-        view.client_available[1] = False
+        view = replace(small_view(1, [1, 2]), client_available=np.array([True, False]))
         with pytest.raises(InvalidSelectionError) as caught:
             store.reserve(run.run_id, small_plan(view), policy="random")
         assert caught.value.constraint == "available"

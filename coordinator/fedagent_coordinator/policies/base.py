@@ -1,13 +1,14 @@
 """What every selection policy sees, decides and learns from (DESIGN, Policies).
 
-Everything is a column. `P` client-edge pairs are visible this round, `N` clients
-and `M` edges have ever been seen in the run: their indices are run-wide, never
-reused, and only grow. Money is int64 micro-credits.
+Everything is a column, and read-only: who keeps to a budget is checked by the view that its
+policy has seen. `P` client-edge pairs are visible this round, `N` clients and `M` edges have ever
+been seen in the run: their indices are run-wide, never reused, and only grow. Money is int64
+micro-credits.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Protocol, runtime_checkable
 
@@ -85,6 +86,9 @@ class Truth:
     chance: FloatArray  # float64[P], probability of X given all that is known before the order
     tau_s: FloatArray  # float64[P], expected exchange time given the same
 
+    def __post_init__(self) -> None:
+        _protect(self)
+
     def take(self, pairs: npt.NDArray[np.generic]) -> "Truth":
         """Return the truth of these pairs only (a mask or indices)."""
         return Truth(
@@ -122,6 +126,7 @@ class RoundView:
     client_starts: IntArray | None = None
 
     def __post_init__(self) -> None:
+        _protect(self)
         p, n = len(self.pair_client), len(self.client_price)
         check_columns(self, np.int32, (p,), "pair_client", "pair_edge")
         check_columns(self, np.float32, (p, len(self.feature_names)), "pair_features")
@@ -266,6 +271,7 @@ class Feedback:
     ending: npt.NDArray[np.int8] | None = None
 
     def __post_init__(self) -> None:
+        _protect(self)
         s = (len(self.pairs),)
         check_columns(self, np.int64, s, "steps", "iterations", optional=True)
         check_columns(self, np.float64, s, "train_s", "loss", optional=True)
@@ -341,6 +347,16 @@ def check_columns(
             raise InvalidViewError(name, f"is not an array of {np.dtype(dtype).name}")
         if value.shape != shape:
             raise InvalidViewError(name, f"has shape {value.shape}, expected {shape}")
+
+
+def _protect(record: "Truth | RoundView | Feedback") -> None:
+    """Make every column of a record read-only, not the array that it was made of."""
+    for item in fields(record):
+        column = getattr(record, item.name)
+        if isinstance(column, np.ndarray) and column.flags.writeable:
+            column = column.view()
+            column.flags.writeable = False
+            object.__setattr__(record, item.name, column)
 
 
 def _within(name: str, column: npt.NDArray[np.integer], top: int) -> None:

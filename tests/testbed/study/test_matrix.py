@@ -122,6 +122,13 @@ def test_policies_that_no_world_knows_or_can_feed_are_refused() -> None:
             compare_worlds(["one"], wrong, seeds=1)
 
 
+def test_a_policy_that_knows_the_truth_by_its_parameters_is_not_ranked() -> None:
+    oracle = ["rounds.count=2", "policies.fair.policy=oracle"]
+    with pytest.raises(RecipeError, match="fair knows the truth"):
+        compare_worlds(["one"], ["random", "fair"], sets=oracle, seeds=1)
+    assert "fair" not in compare_worlds(["one"], ["all"], sets=oracle, seeds=1).policies
+
+
 def test_a_world_that_can_feed_none_of_the_policies_is_skipped() -> None:
     matrix = compare_worlds(["one", "dying"], ["fastest"], sets=["rounds.count=2"], seeds=1)
     assert set(matrix.worlds) == {"dying"}

@@ -1,12 +1,14 @@
 """One policy through one world: repeatable, checked, and learning from feedback only."""
 
+from dataclasses import fields, is_dataclass
+
 import numpy as np
 import pytest
 
 from fedagent_coordinator import policies
 from fedagent_coordinator.errors import InvalidSelectionError
 from fedagent_coordinator.policies import Feedback, RoundView, Selection
-from fedagent_coordinator.policies.selection import explained
+from fedagent_coordinator.policies.selection import explained, fill
 from fedagent_coordinator.policies.state import StatelessPolicy
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.learning.trainer import FederatedLearner
@@ -119,6 +121,61 @@ def test_the_truth_is_for_those_who_say_that_they_need_it(
     assert [feedback.view.truth for feedback in cheat.feedbacks] == [None] * 6
     assert not selection.unusable(small("budget.per_edge=100"), "cheat")
     assert (cheat.views[-1].truth is not None) == bool(needs)
+
+
+class Meddler(Spy):
+    """Order everybody; write into all columns that are shown, and count the refusals."""
+
+    refused = 0
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        self._write(view)
+        self._write(view.truth)
+        return explained(view, fill(view, np.arange(len(view.pair_client))))
+
+    def learn(self, feedback: Feedback) -> None:
+        self._write(feedback)
+        self._write(feedback.view)
+
+    def _write(self, record: object) -> None:
+        for item in fields(record) if is_dataclass(record) else ():
+            column = getattr(record, item.name)
+            if isinstance(column, np.ndarray) and len(column):
+                with pytest.raises(ValueError, match="read-only"):
+                    column[:] = 1
+                self.refused += 1
+
+
+def test_nobody_changes_the_money_or_the_outcome_of_a_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    meddler = Meddler()
+    meddler.needs = frozenset({"truth"})
+    monkeypatch.setattr(selection, "make_policy", lambda _recipe, _name: meddler)
+    history = played(small(), "meddler", 1)
+    assert (history["spent"] <= 2 * 3.5 + 1e-9).all()
+    assert history["wins"].sum() < history["selected"].sum()
+    assert meddler.refused > 6 * 20
+
+
+class Fickle(Cheat):
+    """Say that it needs nothing when first asked."""
+
+    asked = 0
+
+    @property  # type: ignore[override]
+    def needs(self) -> frozenset[str]:
+        self.asked += 1
+        return frozenset({"truth"}) if self.asked > 1 else frozenset()
+
+    @needs.setter
+    def needs(self, _: frozenset[str]) -> None:
+        """Change nothing."""
+
+
+def test_what_a_policy_needs_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "make_policy", lambda _recipe, _name: Fickle())
+    assert played(small("budget.per_edge=100"), "fickle", 1)["wins"].sum() == 0
 
 
 def test_a_pair_without_a_needed_feature_is_none(spy: Spy) -> None:

@@ -134,8 +134,7 @@ def compare_worlds(
     wanted = list(dict.fromkeys([worlds] if isinstance(worlds, str) else worlds))
     wanted = list(world_names()) if "all" in wanted else wanted
     numbers, changes = _seed_numbers(seeds, first_seed), list(sets)
-    asked = selection.without_truth(names or POLICIES, but=REFERENCE)
-    plans, skipped = _plans(wanted, changes, asked)
+    plans, skipped = _plans(wanted, changes, names or POLICIES)
     tasks = [
         (recipe, name, seed)
         for recipe, fed, _ in plans.values()
@@ -154,12 +153,13 @@ def compare_worlds(
 
 
 def _plans(
-    worlds: Sequence[str], changes: Sequence[str], asked: Sequence[str]
+    worlds: Sequence[str], changes: Sequence[str], names: Sequence[str]
 ) -> tuple[dict[str, Plan], dict[str, str]]:
     """Return who plays in each world, and why some worlds are skipped.
 
     Raises:
-        RecipeError, DatasetError: No world is left.
+        RegistryError: There is no policy of a name.
+        RecipeError: One knows the truth, or no world is left; then also DatasetError.
     """
     skipped, plans = dict[str, str](), dict[str, Plan]()
     for world in worlds:
@@ -167,6 +167,7 @@ def _plans(
         if recipe.world == "bas":
             reason = f"{world} has streams, and pairs of controls instead of policies"
             raise RecipeError("worlds", reason, f"compare it by itself: testbed compare {world}")
+        asked = selection.without_truth(recipe, names, but=REFERENCE)
         try:
             able, unable = selection.fed(recipe, asked)
         except DatasetError as error:

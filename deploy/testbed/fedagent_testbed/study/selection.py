@@ -43,7 +43,8 @@ class SelectionStudy:
             raise RecipeError("policy", f"{name} {why}", hint)
         self._recipe, self._seed = recipe, seed
         self._policy, self._world = make_policy(recipe, name), make_world(recipe, seed)
-        self._gaps = ClaimGaps() if CLAIM_GAP in self._policy.needs else None
+        self._needs = self._policy.needs
+        self._gaps = ClaimGaps() if CLAIM_GAP in self._needs else None
         training = recipe.training
         self._learner = FederatedLearner(recipe, seed) if training.dataset else None
         asked = self._learner is not None and training.opinions
@@ -52,7 +53,7 @@ class SelectionStudy:
     def play_round(self, t: int, history: History) -> bool:
         """Play round `t`, from 1, into the history."""
         view = _with(self._world.view(t), self._opinions)
-        rows, shown = seen(view, self._policy.needs)
+        rows, shown = seen(view, self._needs)
         if self._gaps is not None:
             shown = self._gaps.shown(shown)
         began = time.perf_counter()
@@ -177,27 +178,27 @@ def fed(recipe: TestbedRecipe, names: Iterable[str]) -> tuple[list[str], dict[st
     return [name for name in reasons if name not in skipped], skipped
 
 
-def without_truth(names: Sequence[str], *, but: str) -> list[str]:
+def without_truth(recipe: TestbedRecipe, names: Sequence[str], *, but: str) -> list[str]:
     """Return the policies of a ranking, in which none knows the truth; `but` needs no naming.
 
     Raises:
         RegistryError: There is no policy of a name.
-        RecipeError: One that is named knows the truth, or none is left.
+        RecipeError: One that is named knows the truth with its parameters, or none is left.
     """
     if list(names) == ["all"]:
-        return [name for name in policies.names() if not _knows_truth(name)]
+        return [name for name in policies.names() if not _knows_truth(recipe, name)]
     found = [name for name in dict.fromkeys(names) if name != but]
     for name in found:
-        if _knows_truth(name):
+        if _knows_truth(recipe, name):
             raise RecipeError("policy", f"{name} knows the truth", f"leave it out; {but} is shown")
     if not found:
         raise RecipeError("policy", f"{but} is shown beside others", "name another policy")
     return found
 
 
-def _knows_truth(name: str) -> bool:
+def _knows_truth(recipe: TestbedRecipe, name: str) -> bool:
     try:
-        return TRUTH in policies.create(name).needs
+        return TRUTH in make_policy(recipe, name).needs
     except UnknownNameError:
         raise
     except (PolicyError, RegistryError):
