@@ -86,11 +86,11 @@ class Programs:
         return HostInfo(metered, power, await self._radio() if self.wifi else None)
 
     async def _radio(self) -> Radio | None:
-        radios: tuple[Radio, ...] = ()
+        routes, found = read_text(self.proc / "net" / "route"), None
         if self.nl80211:
-            radios = decode_radios(await _output(sys.executable, "-P", "-m", WIFI))
-        radios = radios or from_proc(read_text(self.proc / "net" / "wireless"))
-        return in_use(radios, read_text(self.proc / "net" / "route"))
+            text = await _output(sys.executable, "-P", "-m", WIFI)
+            found = in_use(decode_radios(text), routes)
+        return found or in_use(from_proc(read_text(self.proc / "net" / "wireless")), routes)
 
 
 def metered_of(text: str) -> bool | None:

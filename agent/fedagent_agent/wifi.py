@@ -19,8 +19,11 @@ PROC = Path("/proc")
 LIBRARY = "pyroute2"
 _WIDTHS_HZ = (20e6, 20e6, 40e6, 80e6, 160e6, 160e6, 5e6, 10e6, 1e6, 2e6, 4e6, 8e6, 16e6, 320e6)
 """By `enum nl80211_chan_width` of linux/nl80211.h; 80+80 MHz is 160."""
+_NAME = "NL80211_ATTR_IFNAME"
 _RATE_BPS = 100_000.0
 """Rates are in units of 100 kbit/s."""
+_LARGEST = 1e10
+"""No level and no rate, in its unit, is a larger number; what a report holds is finite."""
 _UP = 0x1
 _DBM_OFFSET = 256
 """By how much an older driver's level is too high where it is a byte of its own."""
@@ -41,10 +44,35 @@ def interfaces(sysfs: Path = SYSFS) -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in found))
 
 
+class Wireless(Protocol):
+    """The library's connection to the driver."""
+
+    def get_interfaces_dump(self) -> Iterable[Attributes]:
+        """Return the interfaces."""
+        ...
+
+    def get_stations(self, ifindex: object, /) -> Iterable[Attributes]:
+        """Return the stations of one."""
+        ...
+
+
+def radios_of(wireless: Wireless, refused: type[Exception]) -> list[Radio]:
+    """Return every interface; one whose driver refuses to name its stations has none."""
+
+    def stations(device: Attributes) -> list[Attributes]:
+        try:
+            return list(wireless.get_stations(device.get_attr("NL80211_ATTR_IFINDEX")))
+        except refused:
+            return []
+
+    named = (one for one in list(wireless.get_interfaces_dump()) if one.get_attr(_NAME))
+    return [radio_of(device, stations(device)) for device in named]
+
+
 def radio_of(interface: Attributes, stations: Iterable[Attributes]) -> Radio:
     """Return an interface with the station that it is joined to, the best heard of several."""
     best = Radio(
-        interface=str(interface.get_attr("NL80211_ATTR_IFNAME")),
+        interface=str(interface.get_attr(_NAME)),
         bandwidth_hz=_width_hz(interface.get_attr("NL80211_ATTR_CHANNEL_WIDTH")),
     )
     for station in stations:
@@ -74,7 +102,8 @@ def _width_hz(number: object) -> float | None:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    known = isinstance(value, int | float) and abs(value) < _LARGEST  # NaN is not
+    return float(cast("float", value)) if known else None
 
 
 def from_proc(text: str) -> tuple[Radio, ...]:
@@ -86,8 +115,10 @@ def from_proc(text: str) -> tuple[Radio, ...]:
         if not colon or len(words) < 3:
             continue
         try:
-            level = float(words[2])
+            level = _number(float(words[2]))
         except ValueError:
+            continue
+        if level is None:
             continue
         level -= _DBM_OFFSET if level > _DBM_OFFSET / 2 else 0
         if level < 0:
@@ -139,14 +170,10 @@ def read_text(path: Path) -> str:
 def main() -> int:
     """Print every interface with its link, as JSON."""
     from pyroute2.iwutil import IW  # noqa: PLC0415 - optional, and large
+    from pyroute2.netlink.exceptions import NetlinkError  # noqa: PLC0415
 
     with IW() as wireless:
-        devices = list(wireless.get_interfaces_dump())
-        radios = [
-            radio_of(device, wireless.get_stations(device.get_attr("NL80211_ATTR_IFINDEX")))
-            for device in devices
-            if device.get_attr("NL80211_ATTR_IFNAME")
-        ]
+        radios = radios_of(wireless, NetlinkError)
     sys.stdout.write(msgspec.json.encode(radios).decode() + "\n")
     return 0
 

@@ -1,8 +1,9 @@
 """The Wi-Fi as its driver tells it, from recorded words and bytes; none, broken, and old ones."""
 
 import asyncio
+import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,14 @@ import pytest
 from fedagent_agent.context import Context, Programs
 from fedagent_agent.core.device import DeviceState, LinkQuality, PriceSettings, Radio, Readings
 from fedagent_agent.wifi import (
+    Attributes,
     decode_radios,
     default_interface,
     from_proc,
     in_use,
     interfaces,
     radio_of,
+    radios_of,
 )
 
 HEAD = """Inter-| sta-|   Quality        |   Discarded packets               | Missed | WE
@@ -56,6 +59,8 @@ def station(info: Mapping[str, object]) -> Said:
         (0, {"SIGNAL": -71, "TX_BITRATE": {}}, (-71.0, None, 20e6)),
         (99, {}, (None, None, None)),
         (None, {"SIGNAL": "loud", "TX_BITRATE": 7}, (None, None, None)),
+        (2, {"SIGNAL": math.nan, "TX_BITRATE": {"BITRATE32": math.inf}}, (None, None, 40e6)),
+        (-1, {"SIGNAL": -(10**400), "TX_BITRATE": {"BITRATE": 10**400}}, (None, None, None)),
     ],
 )
 def test_a_station_is_signal_rate_and_width(
@@ -71,6 +76,41 @@ def test_an_access_point_counts_its_best_station_and_one_alone_has_no_signal() -
     heard = [station({"SIGNAL": level}) for level in (-80, -50, -70)]
     assert radio_of(device, [*heard, Said()]).signal_dbm == -50
     assert radio_of(device, []) == Radio(interface="wlan0")
+
+
+class RefusedError(Exception):
+    """Raised by a driver that cannot do it."""
+
+
+class Adapters:
+    """Two adapters; the driver of the first names no stations."""
+
+    def get_interfaces_dump(self) -> Iterator[Attributes]:
+        for index, name in enumerate(("wlan0", "wlan1", None)):
+            yield Said({"NL80211_ATTR_IFNAME": name, "NL80211_ATTR_IFINDEX": index})
+
+    def get_stations(self, ifindex: object, /) -> Iterator[Attributes]:
+        if ifindex == 0:
+            raise RefusedError
+        yield station({"SIGNAL": -50})
+
+
+def test_a_driver_that_refuses_hides_no_other_radio() -> None:
+    found = radios_of(Adapters(), RefusedError)
+    assert found == [Radio(interface="wlan0"), Radio(interface="wlan1", signal_dbm=-50)]
+
+
+def test_the_files_tell_the_signal_that_a_driver_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def said(*_command: str) -> str:
+        return '[{"interface":"wlan0"}]'
+
+    monkeypatch.setattr("fedagent_agent.context._output", said)
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "wireless").write_text(HEAD + " wlan0: 0000   54.  -56.  -256\n")
+    host = asyncio.run(Programs(wifi=True, nl80211=True, proc=tmp_path).ask())
+    assert host.radio == Radio(interface="wlan0", signal_dbm=-56.0)
 
 
 def nla(kind: int, payload: bytes) -> bytes:
@@ -107,10 +147,16 @@ def test_the_bytes_of_the_kernel_are_read_through_the_library() -> None:
         (" wlan0: 0000   54   200    161        0      0      0      0      3        0", -56.0),
         (" wlan0: 0000   54    40      0        0      0      0      0      3        0", None),
         (" wlan0: 0000   54   n/a      0", None),
+        (" wlan0: 0000   54   nan      0", None),
+        (" wlan0: 0000   54  -inf      0", None),
+        (" wlan0: 0000   54 -1e308     0", None),
         (" wlan0: 0000", None),
         ("nonsense", None),
     ],
-    ids=["dBm", "a byte", "percent", "no number", "cut off", "no interface"],
+    ids=[
+        *("dBm", "a byte", "percent", "no number", "nan", "infinite", "huge"),
+        *("cut off", "no interface"),
+    ],
 )
 def test_without_the_library_there_is_the_signal(line: str, level: float | None) -> None:
     found = from_proc(HEAD + line + "\n")
