@@ -86,7 +86,13 @@ def explain(error: msgspec.ValidationError, table: Mapping[str, object]) -> Reci
 
 def show(value: object) -> str:
     """Return a value for an error line, on one line and not too long."""
-    return _short(repr(value) if isinstance(value, str | list) else str(value))
+    return _short(_written(value))
+
+
+def _written(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
+    return repr(value) if isinstance(value, str) else str(value)
 
 
 def _reason(text: str, key: str, table: Mapping[str, object]) -> str:

@@ -97,6 +97,7 @@ COCS, EXCHANGE, STREAMS = "cocs-decisions", "rbcs-f-numeric", "bas-a9a"
         (COCS, "work.price=[2, 1]", "work.price", "low <= high"),
         ("noise", "chances.own=[0.9, 0.1]", "chances.own", "low <= high"),
         (COCS, "work.compute=[0, 1]", "work.compute", SEE),
+        (COCS, "speeds.factor=[0, 0.5]", "speeds.factor", "(got [0, 0.5])"),
         (COCS, "links.visible=4", "links.visible", "`edges`"),
         (COCS, "training.dataset=digits", "training.epochs", "one of the two"),
         (COCS, "world=open", "edges", "one edge"),
@@ -124,6 +125,14 @@ def test_an_error_names_the_key_and_the_hint(
     assert caught.value.key == key
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_price_that_no_ledger_holds_is_refused() -> None:
+    dear = ["work.price=[1, 1e4]", "work.compute=[1, 1e4]", "late.price_factor=1000"]
+    assert load_recipe(COCS, dear).late.share == 0
+    with pytest.raises(RecipeError, match="below 1000000000") as caught:
+        load_recipe(COCS, [*dear, "late.share=0.1"])
+    assert caught.value.key == "work.price"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from fedagent_protocol.messages.fields import MAX_MICRO
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import MICRO
 
@@ -256,6 +257,11 @@ def check_recipe(recipe: TestbedRecipe) -> None:
     if recipe.links.visible > recipe.edges:
         raise RecipeError("links.visible", f"is {recipe.links.visible}", "is at most `edges`")
     _check_ranges(recipe)
+    factor = max(1.0, recipe.late.price_factor) if recipe.late.share else 1.0
+    dearest = recipe.work.price[1] * recipe.work.compute[1] * factor
+    if dearest * MICRO > MAX_MICRO:
+        hint = f"keep it times work.compute and late.price_factor below {MAX_MICRO // MICRO}"
+        raise RecipeError("work.price", f"comes to {dearest:g} credits a round", hint)
     classes = len(recipe.exchange.work_s)
     if recipe.world == "exchange":
         if len(recipe.exchange.snr) != classes:
