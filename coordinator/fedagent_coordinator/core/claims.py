@@ -8,8 +8,9 @@ what they should have taken by its own claims, 1 if it keeps to them:
 with w the bytes of the model, each claim that of the view in which the client was chosen, and q
 the work of a round: the median over the clients of a round of what their claims leave for
 computation, (tau - transfers) compute, over rounds as below. A client is compared with the others
-by its compute, and with the clock by its links. Only valid updates count, late ones too. Gaps
-and work are means of logarithms in which a new value weighs a fifth.
+by its compute, and with the clock by its links. Only valid updates count, late ones too, and a
+claim that is not above 0 is none. Gaps and work are means of logarithms in which a new value
+weighs a fifth.
 """
 
 from dataclasses import replace
@@ -52,7 +53,7 @@ class ClaimGaps(ArrayState):
         self.grow(clients=len(view.client_price))
         if not view.model_bytes or not len(tau):
             return
-        transfers, compute = _transfers(view), view.optional("compute")
+        transfers, compute = _transfers(view), _claimed(view, "compute")
         with np.errstate(invalid="ignore", divide="ignore"):
             work = (tau - transfers) * compute
             work = work[np.isfinite(work) & (work > 0)]
@@ -74,8 +75,13 @@ def _transfers(view: RoundView) -> FloatArray:
 
     Where only one rate is claimed, it stands for both.
     """
-    down, up = view.optional("download_bps"), view.optional("upload_bps")
+    down, up = _claimed(view, "download_bps"), _claimed(view, "upload_bps")
     down, up = np.where(np.isnan(down), up, down), np.where(np.isnan(up), down, up)
-    with np.errstate(divide="ignore"):
-        seconds = 8.0 * view.model_bytes * (1.0 / down + 1.0 / up)
-    return np.asarray(seconds + np.nan_to_num(view.optional("rtt_s")), dtype=np.float64)
+    seconds = 8.0 * view.model_bytes * (1.0 / down + 1.0 / up)
+    return np.asarray(seconds + np.nan_to_num(_claimed(view, "rtt_s")), dtype=np.float64)
+
+
+def _claimed(view: RoundView, name: str) -> FloatArray:
+    """Return a claim of all pairs, float64[P]; NaN where there is none that can be true."""
+    column = view.optional(name)
+    return np.where(column > 0, column, np.nan)

@@ -67,6 +67,19 @@ def test_what_cannot_be_compared_is_unknown() -> None:
     assert np.isnan(gaps.of(3)[1:]).all()
 
 
+@pytest.mark.parametrize("wrong", [-4.0, 0.0, -(2.0**-100)])
+def test_a_claim_that_cannot_be_true_is_none(wrong: float) -> None:
+    """It had made a gap of a thousandth, the best of all."""
+    for view in (view_of([2.0, 2.0, wrong]), view_of([2.0] * 3, [RATE, RATE, wrong])):
+        gaps = ClaimGaps()
+        gaps.learn(ended(view, range(3), tau_s=[5.0] * 3))
+        assert gaps.of(3)[:2] == pytest.approx([1.0, 1.0])
+        # Of the rates the other one stands for both.
+        assert gaps.of(3)[2] == pytest.approx(
+            np.nan if view.feature("compute")[2] == wrong else 1, nan_ok=True
+        )
+
+
 def test_one_rate_stands_for_both_and_agents_do_not_say_their_gap() -> None:
     view = replace(
         column_view(compute=[2.0], download_bps=[RATE], claim_gap=[7.0]), model_bytes=int(BITS / 8)
