@@ -14,6 +14,8 @@ from fedagent_task.spec import Recipe
 from . import placement, policies
 from .core import iterations
 from .core.decision import DecisionPolicies
+from .core.evaluating import unmet_needs
+from .core.readiness import NeedsUnmetError
 from .core.settings import merge_period
 from .policies.base import OPINIONS, SelectionPolicy
 
@@ -21,10 +23,17 @@ _log = logging.getLogger(__name__)
 
 
 def decision_policies(recipe: Recipe) -> DecisionPolicies:
-    """Return the policies of a recipe, before they have learnt anything."""
+    """Return the policies of a recipe, before they have learnt anything.
+
+    Raises:
+        PolicyError: One is unknown, has a wrong parameter, or needs what no such run has.
+        RecipeError: Its slots do not fit.
+    """
     where, control = recipe.placement, recipe.iterations
     placed = placement.create(where.name, **where.params)
     policy = policies.create(recipe.policy.name, **recipe.policy.params)
+    if unmet := unmet_needs(policy.needs, opinion_mode(recipe, policy)):
+        raise NeedsUnmetError(recipe.policy.name, unmet, ())
     _check_slots(recipe, policy)
     return DecisionPolicies(
         policy,

@@ -59,6 +59,8 @@ def said(done: subprocess.CompletedProcess[str], code: int) -> dict[str, object]
         ((*DEMO, "--set", "evaluation.dataset=/no/such"), 36, "/no/such"),
         ((*DEMO, "--policy", "bogus"), 34, "bogus"),
         ((*DEMO, "--set", "policy.params.colour=1"), 34, "colour"),
+        ((*DEMO, "--policy", "oracle"), 34, "only the testbed knows"),
+        ((*DEMO, "--policy", "quick-init-ucb", "--set", "opinions.mode=off"), 34, "opinions.mode"),
     ],
 )
 @pytest.mark.parametrize("dry", [True, False], ids=["print-config", "start"])
@@ -69,8 +71,7 @@ def test_a_recipe_that_cannot_be_run(
     last = said(run(*arguments, "--json", *more, home=tmp_path), code)
     assert text in str(last["error"])
     assert last["hint"]
-    if dry:
-        assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.rglob("coordinator.db" if not dry else "*"))
 
 
 def test_what_the_check_lets_through_is_printed(tmp_path: Path) -> None:

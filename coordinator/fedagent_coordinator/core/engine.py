@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from fedagent_coordinator.policies.base import CLAIM_GAP, NOT_FEATURES
+from fedagent_coordinator.policies.base import NOT_FEATURES
 from fedagent_node.effects import (
     EVERYBODY,
     Effect,
@@ -31,7 +31,7 @@ from . import effects as fx
 from .backoff import ClientBackoff, EmptyRoundBackoff
 from .decision import Decider, Decision, DecisionPolicies
 from .edges import EdgeSession, EdgeTable, GlobalModels, Indices
-from .evaluating import Evaluating, Measuring, evaluation_plan
+from .evaluating import Evaluating, Measuring, evaluation_plan, unmet_needs
 from .evaluation import StatisticsCollection
 from .merge import Merging
 from .observation import ClientStarts
@@ -76,7 +76,7 @@ class Engine:
     ) -> None:
         needs = policies.policy.needs
         self.evaluations = evaluation_plan(settings, progress.evaluations)
-        if unmet := needs & (NOT_FEATURES - {CLAIM_GAP} - self.evaluations.provides):
+        if unmet := unmet_needs(needs, settings.opinions):
             raise NeedsUnmetError(settings.recipe.policy.name, unmet, ())
         self.settings, self.indices = settings, indices
         self.edges = EdgeTable(indices, {window.edge: window for window in progress.windows})

@@ -5,7 +5,7 @@ the first round they may add up the statistics of their samples. An edge is aske
 until it has answered (docs/opinions.md).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import structs
 
-from fedagent_coordinator.policies.base import OPINIONS, VOLUNTEERS, Feedback, RoundView
+from fedagent_coordinator.policies.base import (
+    CLAIM_GAP,
+    NOT_FEATURES,
+    OPINIONS,
+    VOLUNTEERS,
+    Feedback,
+    RoundView,
+)
 from fedagent_coordinator.policies.state import grown
 from fedagent_node.effects import Effect, Emit
 from fedagent_protocol.errors import MalformedError
@@ -353,12 +360,18 @@ class VolunteerPlan(EvaluationPlan):
         return trained
 
 
+_PLANS: Mapping[OpinionMode | None, type[EvaluationPlan]] = {
+    OpinionMode.REPORT: OpinionPlan,
+    OpinionMode.PEERS: VolunteerPlan,
+}
+
+
 def evaluation_plan(settings: Settings, past: PastEvaluations) -> EvaluationPlan:
     """Return the plan of a run that asks its clients for what the settings say."""
-    match settings.opinions:
-        case OpinionMode.REPORT:
-            return OpinionPlan(settings, past)
-        case OpinionMode.PEERS:
-            return VolunteerPlan(settings, past)
-        case _:
-            return EvaluationPlan(settings, past)
+    return _PLANS.get(settings.opinions, EvaluationPlan)(settings, past)
+
+
+def unmet_needs(needs: frozenset[str], asked: OpinionMode | None) -> frozenset[str]:
+    """Return those needs that no agent reports and no run has that asks its clients for this."""
+    provided = _PLANS.get(asked, EvaluationPlan).provides
+    return needs & (NOT_FEATURES - {CLAIM_GAP} - provided)
