@@ -301,9 +301,11 @@ def test_neighbours_decide_who_trains_in_a_slot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sets", "policy", "words"),
     [
-        (("churn.share=0.1",), "random", "churn.share"),
-        (("world=open", "edges=1"), "random", "links"),
-        ((), "oracle", "no live coordinator"),
+        (("churn.share=0.1",), "random", r"^churn\.share: replaces agents"),
+        (("world=open", "edges=1"), "random", "^world: is open"),
+        (("flips.every=3",), "random", r"^flips\.every: is not played .* leave out --full"),
+        (("bad_edge.fails=0.1",), "random", r"^bad_edge\.fails: is not played"),
+        ((), "oracle", "^policy: oracle needs what no live coordinator"),
     ],
 )
 def test_what_cannot_be_live_is_said(

@@ -122,18 +122,23 @@ def index(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
-def unmet_full(recipe: TestbedRecipe, name: str) -> str:
-    """Return why a policy cannot run on a recipe with the whole federation, or ""."""
+def check_full(recipe: TestbedRecipe, name: str) -> None:
+    """Raise a `RecipeError` if a policy or its recipe cannot be played by a whole federation."""
+    hint = "leave out --full, or change the recipe"
     if recipe.world not in {"radio", "traces"}:
-        return f"needs links, which the {recipe.world} world does not have"
+        reason = f"is {recipe.world}, which has no links for a whole federation"
+        raise RecipeError("world", reason, hint)
     if recipe.churn.share:
-        return "cannot replace agents in mid run (churn.share)"
-    if can_fail(recipe):
-        return "has links that carry every message (dying, flips, bad_edge.fails, correlated)"
+        raise RecipeError(
+            "churn.share", "replaces agents in mid run, which no federation can", hint
+        )
+    if failing := can_fail(recipe):
+        reason = "is not played by a whole federation, whose links carry every message"
+        raise RecipeError(failing, reason, hint)
     policy = make_policy(recipe, name)
-    if TRUTH in policy.needs:
-        return "needs what no live coordinator knows"
-    return lacking(recipe, policy)
+    live = "needs what no live coordinator knows" if TRUTH in policy.needs else ""
+    if why := live or lacking(recipe, policy):
+        raise RecipeError("policy", f"{name} {why}", "take another policy, or change the recipe")
 
 
 def play_full(recipe: TestbedRecipe, policy: str, seed: int, directory: Path) -> FullRun:
@@ -145,8 +150,7 @@ def play_full(recipe: TestbedRecipe, policy: str, seed: int, directory: Path) ->
         PolicyError: The policy fails, or a parameter is wrong.
         RecipeError: The policy cannot run on this recipe, or not in a federation.
     """
-    if why := unmet_full(recipe, policy):
-        raise RecipeError("policy", f"{policy} {why}", "take another policy, or change the recipe")
+    check_full(recipe, policy)
     world = make_world(recipe, seed)
     assert isinstance(world, LinkedWorld)
     air = StudyAir(world)

@@ -74,7 +74,12 @@ class Failures:
         return (rng.random(correlated.groups) < correlated.chance)[group][people.pair_place]
 
 
-def can_fail(recipe: TestbedRecipe) -> bool:
-    """Whether orders of a recipe's world can fail whatever their links are like."""
-    kinds = (recipe.dying.share, recipe.flips.every, recipe.correlated.chance)
-    return any(kinds) or recipe.bad_edge.fails > 0
+def can_fail(recipe: TestbedRecipe) -> str:
+    """Return the key by which orders can fail whatever their links are like, or ""."""
+    keys = {
+        "dying.share": recipe.dying.share,
+        "flips.every": recipe.flips.every,
+        "bad_edge.fails": recipe.bad_edge.fails,
+        "correlated.chance": recipe.correlated.chance,
+    }
+    return next((key for key, value in keys.items() if value), "")
