@@ -60,7 +60,7 @@ def said(done: subprocess.CompletedProcess[str], code: int) -> dict[str, object]
         ((*DEMO, "--policy", "bogus"), 34, "bogus"),
         ((*DEMO, "--set", "policy.params.colour=1"), 34, "colour"),
         ((*DEMO, "--policy", "oracle"), 34, "only the testbed knows"),
-        ((*DEMO, "--policy", "quick-init-ucb", "--set", "opinions.mode=off"), 34, "opinions.mode"),
+        ((*DEMO, "--policy", "quick-init-ucb", "--set", "opinions.mode=off"), 34, "needs opinions"),
     ],
 )
 @pytest.mark.parametrize("dry", [True, False], ids=["print-config", "start"])

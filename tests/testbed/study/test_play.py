@@ -163,7 +163,7 @@ class Fickle(Cheat):
 
     asked = 0
 
-    @property  # type: ignore[override]
+    @property
     def needs(self) -> frozenset[str]:
         self.asked += 1
         return frozenset({"truth"}) if self.asked > 1 else frozenset()
