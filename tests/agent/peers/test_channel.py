@@ -67,10 +67,22 @@ def test_a_quick_neighbour_gets_states_a_gap_apart() -> None:
 
 def test_a_repeat_is_measured_from_the_first_time_it_was_sent() -> None:
     channel = channel_of()
+    channel.receive(0, 0, 0.0)
     seq = send(channel, 0.0)
     assert channel.stamp(0.5, RNG) == (seq, 0)
     channel.receive(0, seq, 0.7)
-    assert channel.rtt_s == pytest.approx(0.7)
+    assert channel.rtt_s == pytest.approx(0.7 / 4), "a quarter: the first copy may have been lost"
+
+
+@pytest.mark.parametrize("seq", [0, PER_INCARNATION + 1])
+def test_what_a_neighbour_had_to_begin_the_slot_for_is_measured_from_the_last_copy(
+    seq: int,
+) -> None:
+    channel = channel_of()
+    sent = send(channel, 0.0)
+    assert channel.stamp(0.5, RNG) == (sent, 0)
+    channel.receive(seq, sent, 0.6)
+    assert channel.rtt_s == pytest.approx(0.1)
 
 
 def test_an_acknowledgement_waits_for_a_state_and_a_repeat_is_answered_at_once() -> None:
@@ -88,6 +100,16 @@ def test_a_jump_of_numbers_is_a_restart_within_a_slot() -> None:
     assert not channel.restarted
     channel.receive(2 * PER_INCARNATION + 1, 0, 2.0)
     assert channel.restarted
+
+
+def test_after_a_long_quiet_a_neighbour_has_time_to_answer() -> None:
+    channel = channel_of(SlotSettings())
+    channel.receive(PER_INCARNATION + 1, send(channel, 0.0), 0.1)
+    channel.wants_state(9.0)
+    assert not channel.falls_silent(9.0), "it owes nothing for what was not sent"
+    send(channel, 9.0)
+    assert not channel.falls_silent(10.9)
+    assert channel.falls_silent(11.0)
 
 
 def test_a_neighbour_that_owes_an_answer_is_dropped_once_until_it_answers() -> None:

@@ -45,7 +45,9 @@ class PeerChannel:
     _sent_at: float = -_NEVER
     _repeat_at: float = _NEVER
     _ack_at: float = _NEVER
+    heard: bool = False  # anything of it came in this slot
     _heard_at: float = field(init=False)
+    _owes_since: float = -_NEVER
     _patience_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +65,7 @@ class PeerChannel:
 
     def receive(self, seq: int, ack: int, now: float) -> Delivery:
         """Note the numbers of an envelope."""
+        woke, self.heard = not self.heard, True
         self._heard_at = now
         self.dropped = False
         first = seq > 0 and not self.taken
@@ -72,11 +75,15 @@ class PeerChannel:
             self.acked = ack
             if ack == self.seq:
                 # What it had to begin the slot for before it could answer took no way.
-                sent_at = self._sent_at if first else self._first_sent_at
+                sent_at = self._sent_at if woke else self._first_sent_at
                 rtt = min(now - sent_at, self.settings.max_repeat_s)
                 # Of a repeat nobody knows which copy is answered: it may be a loss that took long.
-                gain = 0.125 if self._sent_at > self._first_sent_at else 0.5
-                self.rtt_s += (gain if self.rtt_s else 1.0) * (rtt - self.rtt_s)
+                repeated = self._sent_at > self._first_sent_at
+                if self.rtt_s:
+                    gain = 0.125 if repeated else 0.5
+                else:
+                    gain = 0.25 if repeated and not woke else 1.0
+                self.rtt_s += gain * (rtt - self.rtt_s)
         if self.acked >= self.seq:
             self._repeat_at, self._patience_s = _NEVER, self._first_repeat_s
         if seq == 0:
@@ -116,6 +123,8 @@ class PeerChannel:
         if not fresh and not repeat:
             return 0, self.taken
         if fresh:
+            if self.acked >= self.seq:
+                self._owes_since = now
             self.seq += 1
             self.send_at = _NEVER
             self._first_sent_at = now
@@ -143,8 +152,10 @@ class PeerChannel:
 
     @property
     def _silent_at(self) -> float:
-        answered = self.acked >= self.seq and self.send_at == _NEVER and self.taken > 0
-        return _NEVER if answered or self.dropped else self._heard_at + self.settings.silence_s
+        answered = self.acked >= self.seq and self.taken > 0
+        if answered or self.dropped:
+            return _NEVER
+        return max(self._heard_at, self._owes_since) + self.settings.silence_s
 
     @property
     def _gap_s(self) -> float:
