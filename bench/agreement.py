@@ -60,6 +60,7 @@ def played(seed: int, loss: float) -> Iterator[Row]:
             "volunteers": len(chosen),
             "wrong_n": sum(agents != AGENTS for agents, _, _ in named.values()),
             "off": max(abs(named[me][1] - index[n]) for n, me in enumerate(IDS)),
+            "stage": max(node.gossip.stage for node in network.living),
             "by_limit": sum(late for _, _, late in named.values()),
             "seconds": seconds,
             "bytes": max(sent.values()),
@@ -68,14 +69,17 @@ def played(seed: int, loss: float) -> Iterator[Row]:
 
 
 def _decided(network: PeerNetwork) -> dict[str, tuple[int, float, bool]]:
-    """Run until all have; return N, index and whether time was up, at the naming of the index."""
+    """Run until all have; return N, index and whether time was up, when it was last named."""
     named: dict[str, tuple[int, float, bool]] = {}
+    stages: dict[str, int] = {}
 
     def over() -> bool:
         for node in network.living:
-            if node.me not in named and node.phase in (SlotPhase.GOSSIP, SlotPhase.DECIDED):
+            stage, speaks = node.gossip.stage, node.phase in (SlotPhase.GOSSIP, SlotPhase.DECIDED)
+            if speaks and stages.get(node.me) != stage:
                 late = network.now >= node.beliefs.limit
                 named[node.me] = node.gossip.agents, node.index or 0.0, late
+                stages[node.me] = stage
         return all(node.phase is SlotPhase.DECIDED for node in network.living)
 
     assert network.run(30.0, over)
@@ -107,6 +111,7 @@ def summary(runs: list[Row], loss: float) -> Row:
         "wrong_n": int(sum(column("wrong_n"))),
         "other_than_k": sum(run["volunteers"] != BEST for run in here),
         "index_off_most": max(column("off"), default=0.0),
+        "sets_staged": sum(run["stage"] != 0 for run in here),
         "sets_by_limit": sum(bool(run["by_limit"]) for run in here),
         "seconds": round(median(column("seconds")), 3),
         "seconds_95": round(float(np.quantile(column("seconds"), 0.95)), 3),

@@ -21,6 +21,7 @@ MAX_BEST = 1024
 MAX_SKETCH = 64
 MAX_DEGREE = 4096
 MAX_TURN = 2**16 - 1
+MAX_STAGE = 255
 
 Degree = Annotated[int, Meta(ge=1, le=MAX_DEGREE)]
 Distance = Annotated[float, Meta(ge=0.0, le=1e9)]
@@ -28,6 +29,7 @@ Hash = Annotated[int, Meta(ge=0, lt=2**32)]
 Sketch = Annotated[tuple[Hash, ...], Meta(max_length=MAX_SKETCH)]
 Turn = Annotated[int, Meta(ge=1, le=MAX_TURN)]
 Turns = Annotated[tuple[tuple[Hash, Turn], ...], Meta(max_length=MAX_SKETCH)]
+Stage = Annotated[int, Meta(ge=0, le=MAX_STAGE)]
 Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Best = Annotated[tuple[tuple[float, Id], ...], Meta(max_length=MAX_BEST)]
@@ -55,9 +57,12 @@ class GossipMessage(Struct, frozen=True, kw_only=True, array_like=True):
     spoken: Sketch = ()  # hashes of agents that have named their index, or have none, likewise
     turns: Turns = ()  # (hash, turn) of those that have not: odd while its beliefs stand still
     parent: bool = False  # the receiver is the sender's next on the way to the smallest hash
+    next: float | None = None  # the largest index that is not among the K best, of nobody named
+    plain: bool = False  # somebody names its index once only
 
     def __post_init__(self) -> None:
-        if not all(math.isfinite(index) for index, _ in self.best):
+        indices = [index for index, _ in self.best]
+        if not all(map(math.isfinite, indices if self.next is None else [*indices, self.next])):
             raise ValueError("an index is not finite")
 
 
@@ -73,6 +78,7 @@ class Envelope(Struct, frozen=True, kw_only=True, array_like=True):
     ack: Seq = 0  # the largest `seq` that the sender has had from this receiver in this slot
     belief: BeliefMessage | None = None
     gossip: GossipMessage | None = None
+    stage: Stage | None = None  # how often beliefs went on as the K best were in doubt; None: never
 
 
 class PeerCard(Struct, frozen=True, kw_only=True, tag_field="t", tag="card"):

@@ -18,8 +18,10 @@ GOSSIP = p.GossipMessage(
     spoken=(1,),
     turns=((2, 1), (3, p.MAX_TURN)),
     parent=True,
+    next=0.25,
+    plain=True,
 )
-ENVELOPE = p.Envelope(run=RUN, slot=7, seq=3, ack=2, belief=BELIEF, gossip=GOSSIP)
+ENVELOPE = p.Envelope(run=RUN, slot=7, seq=3, ack=2, belief=BELIEF, gossip=GOSSIP, stage=1)
 CARD = p.PeerCard(identity=b"i" * 32, agreement=b"a" * 32, epoch=4, signature=b"s" * 64)
 PACKET = p.PeerPacket(data=b"\x00\x01" * 128)
 RELAYED: list[p.Relayed] = [CARD, PACKET]
@@ -43,9 +45,10 @@ def test_unknown_fields_of_a_newer_peer_are_skipped() -> None:
 
 def test_what_an_older_peer_does_not_send_is_empty() -> None:
     raw = msgspec.msgpack.decode(p.encode_envelope(ENVELOPE))
-    del raw[5][3:]
-    older = p.decode_envelope(msgspec.msgpack.encode(raw)).gossip
-    assert older == msgspec.structs.replace(GOSSIP, turns=(), parent=False)
+    del raw[5][3:], raw[6:]
+    older = p.decode_envelope(msgspec.msgpack.encode(raw))
+    gossip = msgspec.structs.replace(GOSSIP, turns=(), parent=False, next=None, plain=False)
+    assert older == msgspec.structs.replace(ENVELOPE, gossip=gossip, stage=None)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +70,9 @@ def test_what_an_older_peer_does_not_send_is_empty() -> None:
         [1, 1, 0, None, [[], [], [], [[1, 0]]]],
         [1, 1, 0, None, [[], [], [], [[1, p.MAX_TURN + 1]]]],
         [1, 1, 0, None, [[], [], [], [[1, 1]] * (p.MAX_SKETCH + 1)]],
+        [1, 1, 0, None, [[], [], [], [], False, float("nan")]],
+        [1, 1, 0, None, None, -1],
+        [1, 1, 0, None, None, p.MAX_STAGE + 1],
         ["no slot"],
     ],
 )

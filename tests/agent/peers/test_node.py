@@ -66,6 +66,7 @@ def test_slot_after_slot_the_k_best_of_the_batch_volunteer(
 
 @pytest.mark.parametrize("seed", range(2))
 def test_twenty_agents_need_less_than_a_second_and_20_kb_each(seed: int) -> None:
+    """And half a second and 10 kB more where the K best are in doubt."""
     rng = np.random.default_rng(seed)
     network = PeerNetwork(nodes_of(distances(near_graph(rng, 20, 4))), seed)
     sent: Counter[str] = Counter()
@@ -80,10 +81,11 @@ def test_twenty_agents_need_less_than_a_second_and_20_kb_each(seed: int) -> None
         sent.clear()
         begun = network.now
         volunteers = network.play(t, np.clip(rng.normal(0.7, 0.1, 20), 0, 1))
-        assert network.now - begun <= 1.0
+        staged = network.living[0].gossip.stage
+        assert network.now - begun <= 1.0 + 0.5 * staged
         network.run(5.0)
         assert len(volunteers) == 5
-        assert max(sent.values()) <= 20_000
+        assert max(sent.values()) <= 20_000 + 10_000 * staged
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.05, 0.2])
@@ -91,7 +93,7 @@ def test_twenty_agents_need_less_than_a_second_and_20_kb_each(seed: int) -> None
 def test_in_any_order_of_starts_everybody_names_an_index_of_the_right_n(
     seed: int, loss: float
 ) -> None:
-    """A share of `python -m bench democracy`, which has 1000 sets at each loss."""
+    """A share of `python -m bench.agreement`, which has 1000 sets at each loss."""
     rng = np.random.default_rng(seed)
     graph = near_graph(rng, 20, 4)
     network = PeerNetwork(nodes_of(distances(graph)), seed, Faults(loss=loss))

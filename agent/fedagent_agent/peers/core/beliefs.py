@@ -27,18 +27,25 @@ class _Neighbour:
     silent: bool = False
     received: float = 0.0  # its message to this client, a log ratio
     message: float = 0.0  # this client's message to it as it should be now
-    sent: float = 0.0  # the newest message that was sent to it, in state number `seq`
+    low: float = 0.0  # the messages that it may hold: the one in state number `seq`, and
+    high: float = 0.0  # what went along with later states
     seq: int = 0
     sweeps: int = 0  # new messages that were sent to it
+    owed: bool = True  # it gets one whatever it is: none was sent in this stage
     heard: bool = False
     confirmed: bool = False
 
 
 class Beliefs:
-    """One client's beliefs, slot by slot; `distances` of neighbours are in any unit."""
+    """One client's beliefs, slot by slot; `distances` of neighbours are in any unit.
+
+    Attributes:
+        tolerance: Largest change of a log ratio that is not sent, in this stage of the slot.
+    """
 
     def __init__(self, distances: Mapping[str, float], settings: SlotSettings) -> None:
         self.settings = settings
+        self.tolerance = settings.tolerance
         self._around = {peer: _Neighbour(far) for peer, far in sorted(distances.items())}
         self._typical = _median(list(distances.values()))
         self._own = self._begun = self._changed_at = 0.0
@@ -46,12 +53,19 @@ class Beliefs:
     def begin(self, opinion: float | None, now: float) -> None:
         """Start a slot with this client's opinion in [0, 1]; None says nothing."""
         self._begun = self._changed_at = now
+        self.tolerance = self.settings.tolerance
         self._own = _log_ratio(opinion)
         for around in self._around.values():
-            around.received = around.message = around.sent = 0.0
-            around.seq = around.sweeps = 0
+            around.received = around.message = around.low = around.high = 0.0
+            around.seq, around.sweeps, around.owed = 0, 0, True
             around.heard = around.confirmed = False
         self._recompute(now)
+
+    def refine(self, tolerance: float, now: float) -> None:
+        """Go on at a smaller tolerance; every neighbour gets a message, as at the start."""
+        self.tolerance, self._changed_at = tolerance, now
+        for around in self._around.values():
+            around.seq, around.owed, around.confirmed = 0, True, False
 
     def receive(self, peer: str, message: BeliefMessage, now: float) -> None:
         """Take a neighbour's newest message."""
@@ -60,7 +74,7 @@ class Beliefs:
         around.heard, around.silent = True, False
         limit = 2 * math.atanh(around.coupling)  # what an honest neighbour can send
         around.received = max(-limit, min(message.ratio, limit))
-        if not abs(self.log_belief - before) <= self.settings.tolerance:
+        if not abs(self.log_belief - before) <= self.tolerance:
             self._changed_at = now
         self._recompute(now)
 
@@ -84,7 +98,7 @@ class Beliefs:
         around = self._around[peer]
         if around.sweeps >= self.settings.max_sweeps:
             return False
-        return not around.sweeps or abs(around.message - around.sent) > self.settings.tolerance
+        return around.owed or _residual(around) > self.tolerance
 
     def message(self, peer: str, seq: int, *, refine: bool = False) -> BeliefMessage | None:
         """Return the message that goes into state number `seq`; None: the neighbour has it.
@@ -93,10 +107,12 @@ class Beliefs:
         """
         around = self._around[peer]
         if self.unsent(peer):
-            around.sent, around.seq, around.confirmed = around.message, seq, False
+            around.low = around.high = around.message
+            around.seq, around.owed, around.confirmed = seq, False, False
             around.sweeps += 1
-        if around.confirmed and not (refine and around.message != around.sent):
+        if around.confirmed and not (refine and _residual(around)):
             return None
+        around.low, around.high = sorted((around.low, around.message, around.high))[::2]
         return BeliefMessage(
             degree=max(1, len(self._around)),
             ratio=around.message,
@@ -117,14 +133,14 @@ class Beliefs:
     @property
     def converged(self) -> bool:
         """No message would change, and every neighbour that answers has the newest one."""
-        return self.residual <= self.settings.tolerance and all(
+        return self.residual <= self.tolerance and all(
             around.silent or (around.confirmed and around.heard) for around in self._around.values()
         )
 
     @property
     def residual(self) -> float:
-        """The largest difference between a message as it should be and as it was sent."""
-        return max((abs(a.message - a.sent) for a in self._around.values()), default=0.0)
+        """The largest difference between a message as it should be and one that was sent."""
+        return max(map(_residual, self._around.values()), default=0.0)
 
     @property
     def sweeps(self) -> int:
@@ -147,7 +163,7 @@ class Beliefs:
             # A sum of the others, not the whole minus one: own may be infinite.
             inside = self._own + sum(ratio for other, ratio in live.items() if other != peer)
             around.message = 2 * math.atanh(around.coupling * math.tanh(0.5 * inside))
-            if abs(around.message - around.sent) > self.settings.tolerance:
+            if _residual(around) > self.tolerance:
                 self._changed_at = now
 
     def _coupling(self, distance: float, message: BeliefMessage) -> float:
@@ -157,6 +173,10 @@ class Beliefs:
         else:
             near = 0.0 if far > 0 else 1.0
         return COUPLING / max(1, max(len(self._around), message.degree) - 1) * near
+
+
+def _residual(around: _Neighbour) -> float:
+    return max(around.message - around.low, around.high - around.message)
 
 
 def _log_ratio(opinion: float | None) -> float:

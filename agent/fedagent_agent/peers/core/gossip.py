@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from fedagent_protocol.peers import MAX_SKETCH, MAX_TURN, GossipMessage
@@ -39,7 +39,13 @@ class Participant(NamedTuple):
     turn: int
 
 
-Facts = frozenset[Rank | Participant]
+class RunnerUp(NamedTuple):
+    """The largest index known that is not among the K best."""
+
+    psi: float
+
+
+Facts = frozenset[Rank | RunnerUp | Participant]
 NOTHING: Facts = frozenset()
 
 
@@ -62,6 +68,8 @@ class Gossip:
     Attributes:
         ignored: Counts ranks not believed.
         rests: This agent's beliefs stand still.
+        stage: How often all name their index anew, because the K best were in doubt.
+        plain: Somebody, an agent of an older version, names it once only: then all do.
     """
 
     def __init__(self, me: str, neighbours: Iterable[str], settings: SlotSettings) -> None:
@@ -71,7 +79,7 @@ class Gossip:
         self._around = {peer: _Neighbour() for peer in sorted(neighbours)}
         self._facts: Facts = NOTHING
         self._turns: dict[int, int] = {}
-        self.rests = False
+        self.rests, self.stage, self.plain = False, 0, False
         self._parent = ""
         self._own = self._slot = 0
         self._ceiling = math.inf
@@ -82,6 +90,7 @@ class Gossip:
         self._slot, self._ceiling = slot, ceiling
         self._facts, self._spoken_at = NOTHING, None
         self._turns, self._own, self.rests = {}, hash_of(slot, self._me), False
+        self.stage, self.plain = 0, False
         here = {self._me}
         for peer, around in self._around.items():
             if not around.silent:
@@ -89,6 +98,18 @@ class Gossip:
             self._around[peer] = _Neighbour(silent=around.silent)
         self._learn(Facts(Participant(hash_of(slot, agent), 0) for agent in here))
         self._parent = min(here, key=partial(hash_of, slot))
+
+    def go_on(self, stage: int) -> None:
+        """Begin a stage in which everybody that is known names its index anew."""
+        self.stage, self.rests, self._spoken_at = stage, False, None
+        self._facts, turns, self._turns = NOTHING, self._turns, {}
+        self._learn(Facts(Participant(number, 0) for number in turns))
+        for peer, around in self._around.items():
+            around.has = Facts(Participant(fact.hash, 0) for fact in _participants(around.has))
+            around.flight = NOTHING
+            number = hash_of(self._slot, peer)
+            if around.silent and number in self._turns:
+                self._learn(Facts({Participant(number, 1)}))
 
     def rest(self, *, still: bool) -> None:
         """Say whether this agent's beliefs stand still; nothing after `speak`."""
@@ -104,13 +125,18 @@ class Gossip:
         facts = Facts({Participant(self._own, SPOKEN)})
         self._learn(facts if index is None else facts | {Rank(index, self._me)})
 
-    def receive(self, peer: str, message: GossipMessage) -> None:
-        """Join a neighbour's news of this slot."""
+    def receive(self, peer: str, message: GossipMessage, stage: int = 0) -> None:
+        """Join a neighbour's news of this slot; of an earlier stage only who takes part."""
+        if stage < self.stage:
+            numbers = {*message.known, *message.spoken, *(number for number, _ in message.turns)}
+            self._learn(Facts(Participant(number, 0) for number in numbers))
+            return
         facts = Facts(
             {rank for index, agent in message.best if self._is_possible(rank := Rank(index, agent))}
             | {Participant(number, 0) for number in message.known}
             | {Participant(number, SPOKEN) for number in message.spoken}
             | {Participant(number, turn) for number, turn in message.turns}
+            | {RunnerUp(psi) for psi in (message.next,) if psi is not None and psi <= self._ceiling}
         )
         root = min(self._turns)
         self._learn(facts)
@@ -118,6 +144,7 @@ class Gossip:
             self._parent = peer
         around = self._around[peer]
         around.child = message.parent
+        self.plain |= message.plain
         around.has = (around.has | facts) & self._facts  # whatever it sends, no more than we keep
 
     def hear(self, peer: str) -> None:
@@ -153,10 +180,11 @@ class Gossip:
         if not (self.rests or self._spoken_at is not None):
             return False
         around = self._around[peer]
-        return any(
-            isinstance(fact, Rank) or fact.turn % 2 or fact.turn == SPOKEN
-            for fact in self._facts - around.has - around.flight
-        )
+        lacks = self._facts - around.has - around.flight
+        if not lacks:
+            return False
+        ranked = any(isinstance(fact, Rank) for fact in lacks)
+        return ranked or any(turn % 2 or turn == SPOKEN for _, turn in _participants(lacks))
 
     def hold_s(self, peer: str) -> float:
         """Return how long news for a neighbour wait for more.
@@ -187,13 +215,15 @@ class Gossip:
         news = self._facts - self._around[peer].has
         if not news:
             return None
-        turns = sorted(fact for fact in news if isinstance(fact, Participant))
+        turns = sorted(_participants(news))
         return GossipMessage(
             best=tuple(_ranks(news)),
             known=tuple(number for number, turn in turns if turn == 0),
             spoken=tuple(number for number, turn in turns if turn == SPOKEN),
             turns=tuple((number, turn) for number, turn in turns if 0 < turn < SPOKEN),
             parent=peer == self._parent,
+            next=max((fact.psi for fact in news if isinstance(fact, RunnerUp)), default=None),
+            plain=self.plain,
         )
 
     @property
@@ -207,7 +237,7 @@ class Gossip:
     def agreed(self) -> bool:
         """Everyone that is known has spoken, and every neighbour that answers knows it."""
         return self._all_spoken and all(
-            around.silent or (around.heard and self._facts <= around.has)
+            around.silent or (around.heard and self._facts - {self._runner_up} <= around.has)
             for around in self._around.values()
         )
 
@@ -225,6 +255,17 @@ class Gossip:
         """The K best of this slot as far as is known, best first."""
         return _ranks(self._facts)
 
+    def in_doubt(self, tolerance: float) -> bool:
+        """Return whether other beliefs within a tolerance could make other agents the K best.
+
+        Only where everybody has spoken: all that know as much answer the same. Equal indices are
+        no doubt, as more exact beliefs of the same are equal too.
+        """
+        if self.plain or not self._all_spoken or self._runner_up is None:
+            return False
+        gap = _ranks(self._facts)[-1].psi - self._runner_up.psi
+        return 0 < gap <= self.settings.close * tolerance / self.agents
+
     @property
     def exchanges(self) -> int:
         """Most new states sent to one neighbour in this slot."""
@@ -236,6 +277,10 @@ class Gossip:
         if len(self._turns) < MAX_SKETCH:
             return max(1, len(self._turns))
         return round((MAX_SKETCH - 1) / (max(self._turns) / _HASHES))
+
+    @property
+    def _runner_up(self) -> RunnerUp | None:
+        return next((fact for fact in self._facts if isinstance(fact, RunnerUp)), None)
 
     def _is_possible(self, rank: Rank) -> bool:
         """Return whether a rank is believed: only an agent itself says that it stands."""
@@ -252,18 +297,23 @@ class Gossip:
             return
         union = self._facts | facts
         best: dict[str, Rank] = {}
+        left = [fact.psi for fact in union if isinstance(fact, RunnerUp)]
         for rank in _ranks(union):
             if len(best) < self.settings.keep:
                 best.setdefault(rank.agent, rank)
+            elif rank.agent not in best:
+                left.append(rank.psi)
         turns: dict[int, int] = {}
-        for fact in union:
-            if isinstance(fact, Participant):
-                turns[fact.hash] = max(turns.get(fact.hash, 0), fact.turn)
+        for number, turn in _participants(union):
+            turns[number] = max(turns.get(number, 0), turn)
         self._turns = {number: turns[number] for number in sorted(turns)[:MAX_SKETCH]}
-        joined = Facts([*best.values(), *map(Participant._make, self._turns.items())])
-        self._facts = joined
+        runner_up = [RunnerUp(max(left))] if left else []
+        self._facts = Facts(
+            [*best.values(), *runner_up, *map(Participant._make, self._turns.items())]
+        )
 
 
+@lru_cache(maxsize=256)
 def hash_of(slot: int, agent: str) -> int:
     """Return an agent's hash of a slot, 32 bits; another slot samples other agents."""
     digest = hashlib.blake2b(f"{slot}/{agent}".encode(), digest_size=4).digest()
@@ -273,3 +323,7 @@ def hash_of(slot: int, agent: str) -> int:
 def _ranks(facts: Facts) -> list[Rank]:
     ranks = (fact for fact in facts if isinstance(fact, Rank))
     return sorted(ranks, key=lambda rank: (-rank.psi, rank.agent))
+
+
+def _participants(facts: Facts) -> list[Participant]:
+    return [fact for fact in facts if isinstance(fact, Participant)]

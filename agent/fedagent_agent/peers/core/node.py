@@ -135,6 +135,11 @@ class BpUcbNode:
             self._schedule(now)
 
     def _take(self, peer: str, channel: PeerChannel, envelope: Envelope, now: float) -> None:
+        stage = min(envelope.stage or 0, self._settings.stages)
+        if envelope.stage is None:
+            self.gossip.plain = True
+        elif stage > self.gossip.stage:
+            self._go_on(stage, now)
         delivery = channel.receive(envelope.seq, envelope.ack, now)
         if delivery is Delivery.OLD:
             self.counters["old"] += 1
@@ -151,7 +156,7 @@ class BpUcbNode:
                 self.beliefs.receive(peer, envelope.belief, now)
         if envelope.gossip is not None:
             # Facts are joined, so that it does not matter which envelope they came in.
-            self.gossip.receive(peer, envelope.gossip)
+            self.gossip.receive(peer, envelope.gossip, stage)
         # Before the acknowledgement can leave: its reader has to know that this agent goes on.
         self._rest(now)
 
@@ -168,11 +173,13 @@ class BpUcbNode:
             self._rest(now)
         if self.phase is SlotPhase.BELIEFS and (self.gossip.all_rest or now >= self.beliefs.limit):
             self.phase = SlotPhase.GOSSIP
-            self.gossip.speak(self.index if self.available else None, now)
+            self.gossip.speak(self.index if self.available else None, min(now, self.beliefs.limit))
         if self.phase is SlotPhase.GOSSIP and now >= self.gossip.done_at:
-            self.phase = SlotPhase.DECIDED
-            self.chosen = self.me in self.best
-            self.arm = self.arm.decided(self.slot, chosen=self.chosen)
+            stage = self.gossip.stage + 1
+            if stage <= self._settings.stages and self.gossip.in_doubt(self.beliefs.tolerance):
+                self._go_on(stage, now)
+            else:
+                self._decide()
         self._schedule(now)
         envelopes = []
         for peer, channel in self._channels.items():
@@ -208,7 +215,7 @@ class BpUcbNode:
     @property
     def is_early(self) -> bool:
         """Beliefs are still exchanged: nothing depends on them yet."""
-        return self.phase is SlotPhase.BELIEFS
+        return self.phase is SlotPhase.BELIEFS and not self.gossip.stage
 
     @property
     def best(self) -> list[str]:
@@ -243,6 +250,18 @@ class BpUcbNode:
             seconds=max(0.0, seconds),
         )
 
+    def _go_on(self, stage: int, now: float) -> None:
+        """Begin a stage: beliefs go on at a smaller tolerance, then all name their index anew."""
+        self.phase = SlotPhase.BELIEFS
+        self.gossip.go_on(stage)
+        self.beliefs.refine(self._settings.tolerance * self._settings.finer**stage, now)
+
+    def _decide(self) -> None:
+        self.phase = SlotPhase.DECIDED
+        if self.chosen is None:  # who has volunteered stays with it
+            self.chosen = self.me in self.best
+            self.arm = self.arm.decided(self.slot, chosen=self.chosen)
+
     def _rest(self, now: float) -> None:
         beliefs = self.beliefs
         ripe = self.gossip.rests or now >= beliefs.still_at
@@ -260,14 +279,17 @@ class BpUcbNode:
     def _envelope(self, peer: str, seq: int, ack: int) -> Envelope:
         if not seq:
             news = self.gossip.news(peer)
-            return Envelope(run=self.run, slot=self.slot, ack=ack, gossip=news)
+            return Envelope(
+                run=self.run, slot=self.slot, ack=ack, gossip=news, stage=self.gossip.stage
+            )
         return Envelope(
             run=self.run,
             slot=self.slot,
             seq=seq,
             ack=ack,
-            belief=self.beliefs.message(peer, seq, refine=self.is_early),
+            belief=self.beliefs.message(peer, seq, refine=self.phase is SlotPhase.BELIEFS),
             gossip=self.gossip.message(peer, seq),
+            stage=self.gossip.stage,
         )
 
     def _bonus(self, pulls: int) -> float:
