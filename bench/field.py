@@ -77,8 +77,10 @@ def played(variant: Variant, seed: int, *, work: Path, loops: int) -> Row:
         said = run_demo(folder, *more, "--seed", str(seed))
     load = round(max(before, machine_load()), 1)
     keys = ("rounds_done", "accuracy", "seconds", "ordered", "in_time", "ledger_balanced")
+    if any(key not in said for key in keys):
+        raise RuntimeError(f"the demo ended early: {said}")
     with open_reader(folder / "coordinator") as read:
-        row: Row = {"load": load, **{key: said.get(key) for key in keys}, **_course(read)}
+        row: Row = {"load": load, **{key: said[key] for key in keys}, **_course(read)}
     shutil.rmtree(folder)
     return row
 
