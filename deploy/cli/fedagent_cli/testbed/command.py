@@ -54,6 +54,37 @@ Ray = Annotated[
         metavar="ADDRESS", help="Run on this Ray cluster; `local` starts one here."
     ),
 ]
+Worlds = Annotated[
+    str | None,
+    command_line.Option(
+        metavar="NAMES",
+        help="Instead of a recipe: worlds with commas between, e.g. dying,flips, or `all`.",
+    ),
+]
+Policies = Annotated[
+    str | None,
+    command_line.Option(
+        metavar="NAMES",
+        help="Names with commas between, or `all`.",
+        show_default="the recipe's; in worlds, who needs no opinions",
+    ),
+]
+Seeds = Annotated[int, command_line.Option(min=1, max=10_000, help="Paired runs per policy.")]
+SetsInEach = Annotated[
+    list[str] | None,
+    command_line.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a key, of --worlds in each: radio.noise_dbm_hz=-160.",
+    ),
+]
+PlotOfWorlds = Annotated[
+    Path | None,
+    command_line.Option(
+        help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections; "
+        "of --worlds, the shares as a table of colours."
+    ),
+]
 
 
 def mount(app: command_line.CommandGroup, *, panel: str) -> None:
@@ -126,42 +157,14 @@ def run(
 def compare(
     recipe: OptionalRecipe = None,
     *,
-    worlds: Annotated[
-        str | None,
-        command_line.Option(
-            metavar="NAMES",
-            help="Instead of a recipe: worlds with commas between, e.g. dying,flips, or `all`.",
-        ),
-    ] = None,
-    policies: Annotated[
-        str | None,
-        command_line.Option(
-            metavar="NAMES",
-            help="Names with commas between, or `all`.",
-            show_default="the recipe's; in worlds, who needs no opinions",
-        ),
-    ] = None,
-    seeds: Annotated[
-        int, command_line.Option(min=1, max=10_000, help="Paired runs per policy.")
-    ] = 5,
+    worlds: Worlds = None,
+    policies: Policies = None,
+    seeds: Seeds = 5,
     first_seed: Annotated[int, command_line.Option(min=0, help="The first seed.")] = 0,
     jobs: Jobs = None,
     ray: Ray = None,
-    sets: Annotated[
-        list[str] | None,
-        command_line.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change a key, of --worlds in each: radio.noise_dbm_hz=-160.",
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        command_line.Option(
-            help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections; "
-            "of --worlds, the shares as a table of colours."
-        ),
-    ] = None,
+    sets: SetsInEach = None,
+    plot: PlotOfWorlds = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Run policies on the same seeds: means with 95 % intervals, regret, fairness, costs.
