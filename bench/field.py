@@ -128,8 +128,8 @@ def table(family: str, work: Path) -> str:
         rows = [json.loads(path.read_text()) for path in paths]
         if rows:
             lines.append((-statistics.mean(row["accuracy"] for row in rows), _line(name, rows)))
-    head = "| | orders | in time | rounds | accuracy | credits | accuracy per 100 credits |"
-    head += f" rounds to {TARGET:.0%} | seconds |\n|" + " --- |" * 9
+    head = "| | orders | in time | accuracy | credits | accuracy per 100 credits |"
+    head += f" rounds to {TARGET:.0%} | seconds |\n|" + " --- |" * 8
     return "\n".join([head, *(line for _, line in sorted(lines))])
 
 
@@ -144,7 +144,6 @@ def _line(name: str, rows: list[Row]) -> str:
         f"`{name}`",
         _mean(column("ordered"), 0),
         _mean(column("in_time"), 0),
-        _mean(column("rounds_done"), 0),
         _mean(column("accuracy"), 3),
         _mean(column("credits"), 0),
         _mean(gain, 3),

@@ -201,7 +201,7 @@ class AdaptivePolicy(ArrayState):
         edges = len(view.edge_budget)
         bought, paid = grown(self._bought, edges)[:edges], grown(self._paid, edges)[:edges]
         rate = bought / np.maximum(paid, 1e-9)
-        # Updates are dearer where more fail together than a new run expects: not dear for one.
+        # An update costs more where shared failures are frequent: the limit must not rise with it.
         shared = np.minimum(1.0, scores[pairs] / own[pairs] / COMMON)
         dear = view.pair_price[pairs] / 1e6 * rate[view.pair_edge[pairs]] > shared + 1e-9
         asked = self._restarted(view)[view.pair_client[pairs]]

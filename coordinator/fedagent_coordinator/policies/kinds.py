@@ -76,8 +76,8 @@ class KindFilters(ArrayState):
         """
         rows, known = self.row(keys)
         chances = np.empty((len(kinds), len(keys)))
-        for f, share in enumerate(self.usual()):
-            chances[f] = kinds[f] @ share
+        for f, (kind, share) in enumerate(zip(kinds, self.usual(), strict=True)):
+            chances[f] = kind @ share
         if known.any():
             believed = self.now(rows[known], round_)
             for f, kind in enumerate(kinds):

@@ -87,7 +87,9 @@ class Slack(ArrayState):
             count = self.slack_count[told]
             work = self.slack_work[told] / count
             # One client that claims a huge compute must not decide the mean.
-            work = np.minimum(work, _MOST_WORK * np.median(work))
+            worked = np.sort(work[work > 0])
+            if len(worked):  # of two the smaller: neither may lift the bound for itself
+                work = np.minimum(work, _MOST_WORK * worked[(len(worked) - 1) // 2])
             self.slack_usual = float(work @ count / count.sum())
 
     def _computing(self, feedback: Feedback, known: BoolArray) -> FloatArray:
@@ -118,7 +120,7 @@ class Slack(ArrayState):
         return self._bits_or(view) / np.maximum(rate, _MIN_RATE)
 
     def _compute(self, view: RoundView, rows: Rows) -> FloatArray | float:
-        if self.slack_usual <= 0:
+        if not self.slack_count.any():
             return 0.0
         clients = view.pair_client[rows]
         known = clients < len(self.slack_work)
@@ -146,6 +148,9 @@ def optional(view: RoundView, name: str, rows: Rows = EVERY) -> FloatArray | Non
     # Of the same pairs whichever rows are asked for, so that a round is learnt as it was chosen.
     others = view.pair_features[:: 1 + len(view.pair_features) // _AMONG, index]
     others = others[np.isfinite(others)]
+    if not len(others):
+        others = view.pair_features[:, index]
+        others = others[np.isfinite(others)]
     if not len(others):
         return None
     column[bad] = np.median(others)

@@ -47,6 +47,34 @@ def test_one_client_that_claims_a_huge_compute_blinds_nobody() -> None:
     assert left[20:] == pytest.approx(10 - 1 - (19 + 10) / 20, abs=0.01)
 
 
+def test_of_two_clients_the_honest_one_keeps_its_time() -> None:
+    clock: dict[str, Any] = {"download_bps": [2e6, 2e6], "compute": [1e12, 2.0]}
+    slack, view = Slack(), column_view(deadline_s=10.0, **clock)
+    slack.learn(replace(ended(view, [0, 1]), dt_s=np.ones(2), lc_s=np.ones(2)))
+    assert slack.required(view)[0][1] > 4.0
+
+
+def test_a_client_that_took_long_is_known_where_most_take_no_time() -> None:
+    clock: dict[str, Any] = {"download_bps": [2e6] * 3, "compute": [1.0] * 3}
+    slack, view = Slack(), column_view(deadline_s=5.0, **clock)
+    for _ in range(20):
+        slack.learn(
+            replace(ended(view, [0, 1, 2]), dt_s=np.zeros(3), lc_s=np.array([0.0, 0.0, 4.9]))
+        )
+    left = slack.required(view)[0]
+    assert left[0] > 4.5
+    assert left[2] < 0.5
+
+
+def test_a_feature_that_the_sample_misses_is_read_all_the_same() -> None:
+    rates = np.full(8191, np.nan)
+    rates[1::2] = 2e6
+    view = column_view(clients=8191, upload_bps=rates.tolist())
+    every = optional(view, "upload_bps")
+    assert every is not None
+    assert (every == 2e6).all()
+
+
 def test_waits_for_arrivals_do_not_grow_with_less_compute() -> None:
     slack, view = Slack(), column_view(deadline_s=1.5, **CLOCK)
     # Half a second of arrival steps, two hundredths of computation at 2 cores.
