@@ -20,7 +20,7 @@ from .recipe_checks import check_recipe, check_task
 from .spec import MAX_SECONDS, MICRO, DataSpec, FeatureSpec, Recipe, TaskSpec
 
 MAX_RECIPE_BYTES = 256 * 1024
-MAX_TASK_BYTES = 64 * 1024
+MAX_TASK_BYTES = 128 * 1024
 _CREDITS = (("budget", "per_edge"), ("budget", "total"))
 _encoder = msgspec.msgpack.Encoder(order="sorted")
 _task_decoder = msgspec.msgpack.Decoder(TaskSpec)
@@ -89,6 +89,7 @@ def task_of(recipe: Recipe) -> TaskSpec:
         model=recipe.model,
         data=recipe.data,
         learner=recipe.learner,
+        aggregation=recipe.aggregation,
         limits=recipe.limits,
         on_device=recipe.evaluation.on_device,
         opinions=recipe.opinions,

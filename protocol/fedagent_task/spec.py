@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from fedagent_protocol.messages import Weighting
+from fedagent_protocol.messages import OptionalDigest, Weighting
 
 from .shapes import LAYOUTS, CnnLayout, Image, Shape, cnn_shapes, dense_shapes
 
@@ -23,6 +23,9 @@ MAX_SECONDS = 7 * 86_400.0
 
 MAX_GRAPH_BYTES = 32 * 1024
 """Largest ONNX graph of a task: it has no weights in it."""
+
+MAX_PROGRAM_BYTES = 96 * 1024
+"""Largest compressed program of a model that travels as a graph."""
 
 MODELS = {
     "softmax": "generalised_linear:Softmax",
@@ -91,6 +94,16 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
         Meta(max_length=3),
         _text("rows, columns and channels of a cnn's samples", "[28, 28, 1]"),
     ] = ()
+    task: Annotated[
+        str, Meta(max_length=4096), _text("the task file of a graph", '"my_model.fedtask"')
+    ] = ""
+    program: Annotated[bytes, Meta(max_length=MAX_PROGRAM_BYTES)] = b""
+    """What a graph computes (`fedagent_task.program`); a recipe gets it from `task`."""
+    first: OptionalDigest = ""
+    """Tensors that a graph begins from, by the digest of their safetensors."""
+    once: OptionalDigest = ""
+    """Tensors that devices get once and never send: a frozen base, a local head's first weights."""
+    once_bytes: Annotated[int, Meta(ge=0, le=MAX_PARAMETERS * 4)] = 0
 
     @property
     def outputs(self) -> int:
@@ -252,6 +265,13 @@ class PolicySpec(_Section, frozen=True, kw_only=True):
     params: Params = {}
 
 
+class AggregationSpec(_Section, frozen=True, kw_only=True):
+    """How updates become a model; the strategy itself checks its parameters."""
+
+    name: Annotated[Word, _text("a strategy's name", '"fedavg"')] = "fedavg"
+    params: Params = {}
+
+
 class PlacementSpec(_Section, frozen=True, kw_only=True):
     """Where edge models are merged."""
 
@@ -330,6 +350,7 @@ class Recipe(_Section, frozen=True, kw_only=True):
     learner: LearnerSpec = LearnerSpec()
     policy: PolicySpec = PolicySpec()
     placement: PlacementSpec = PlacementSpec()
+    aggregation: AggregationSpec = AggregationSpec()
     limits: LimitsSpec = LimitsSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     iterations: IterationsSpec = IterationsSpec()
@@ -352,3 +373,4 @@ class TaskSpec(_Section, frozen=True, kw_only=True):
     onnx: Annotated[bytes, Meta(max_length=MAX_GRAPH_BYTES)] = b""
     opinions: OpinionsSpec = OpinionsSpec()
     peers: PeersSpec = PeersSpec()
+    aggregation: AggregationSpec = AggregationSpec()

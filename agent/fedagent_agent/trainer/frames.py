@@ -13,7 +13,7 @@ from msgspec.msgpack import Decoder, Encoder
 from fedagent_node.effects import Input, Run
 from fedagent_protocol.messages import TrainStats
 
-MAX_FRAME_BYTES = 256 * 1024
+MAX_FRAME_BYTES = 512 * 1024
 """Longest frame; a task has at most a quarter of it, moments less than all."""
 PREFIX_BYTES = 4
 

@@ -42,7 +42,7 @@ Range = tuple[ChunkIndex, Annotated[int, Meta(ge=1, le=MAX_CHUNKS)]]
 Ranges = Annotated[tuple[Range, ...], Meta(max_length=1024)]
 Column = Annotated[bytes, Meta(max_length=900_000)]
 Ids = Annotated[tuple[Id, ...], Meta(max_length=20_000)]
-Body = Annotated[bytes, Meta(max_length=65_536)]
+Body = Annotated[bytes, Meta(max_length=131_072)]
 Moments = Annotated[bytes, Meta(max_length=MAX_MOMENTS_BYTES)]
 PeerBody = Annotated[bytes, Meta(max_length=MAX_PEER_BYTES)]
 

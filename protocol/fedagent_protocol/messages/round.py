@@ -70,10 +70,15 @@ class TrainStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     score: Score = 0.0  # of the base model on samples that are new to it: docs/agent.md
     score_n: Count = 0
     prepare_ms: Millis = 0  # from having the model to the training: the start of a trainer
+    base_loss: float = 0.0  # mean loss of the base model on what was learnt from; 0: not asked for
+    loss_rms: float = 0.0  # root mean square of the samples' losses in the training; 0: not known
+    local_steps: float = 0.0  # |a| of FedNova: steps of the optimiser, as its momentum counts them
 
     def __post_init__(self) -> None:
         numbers = (self.loss, self.seconds_per_iteration, self.score)
         check_finite("loss, seconds_per_iteration and score", *numbers)
+        told = (self.base_loss, self.loss_rms, self.local_steps)
+        check_finite("base_loss, loss_rms and local_steps", *told)
 
 
 NO_STATS = TrainStats()
@@ -193,6 +198,7 @@ class RoundReport(Message, frozen=True, kw_only=True, tag="report"):
     used: Count = 0
     weight: float = 0.0
     first: Data = b""  # its chunk 0, when the order asked for the model
+    local_steps: float = 0.0  # FedNova's effective steps of this edge; 0 with other strategies
     timing_ms: Annotated[dict[str, float], Meta(max_length=32)] = field(default_factory=dict)
 
 
