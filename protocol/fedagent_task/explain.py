@@ -120,8 +120,7 @@ def _walk(struct: type[msgspec.Struct], prefix: str) -> Iterator[RecipeKey]:
         name = prefix + item.encode_name
         if isinstance(item.type, type) and issubclass(item.type, msgspec.Struct):
             yield from _walk(item.type, name + ".")
-        else:
-            meta = next(_metas(item.type))
+        elif (meta := next(_metas(item.type), None)) is not None:  # else no key of a person
             example = str((meta.examples or [""])[0])
             yield RecipeKey(name, meta.description or "", example, item.required)
 
