@@ -54,6 +54,21 @@ class TaskBody(Message, frozen=True, kw_only=True, tag="task"):
     recipe: Name = ""
 
 
+class TrainCourse(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What strategies and policies ask of a training beyond its mean loss; 0 where not known."""
+
+    base_loss: float = 0.0  # mean loss of the base model on what was learnt from
+    loss_rms: float = 0.0  # root mean square of the samples' losses
+    local_steps: float = 0.0  # |a| of FedNova: steps of the optimiser, as its momentum counts them
+
+    def __post_init__(self) -> None:
+        numbers = (self.base_loss, self.loss_rms, self.local_steps)
+        check_finite("base_loss, loss_rms and local_steps", *numbers)
+
+
+NO_COURSE = TrainCourse()
+
+
 class TrainStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Figures of one training, as the device measured them."""
 
@@ -70,15 +85,11 @@ class TrainStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     score: Score = 0.0  # of the base model on samples that are new to it: docs/agent.md
     score_n: Count = 0
     prepare_ms: Millis = 0  # from having the model to the training: the start of a trainer
-    base_loss: float = 0.0  # mean loss of the base model on what was learnt from; 0: not asked for
-    loss_rms: float = 0.0  # root mean square of the samples' losses in the training; 0: not known
-    local_steps: float = 0.0  # |a| of FedNova: steps of the optimiser, as its momentum counts them
+    course: TrainCourse = NO_COURSE
 
     def __post_init__(self) -> None:
         numbers = (self.loss, self.seconds_per_iteration, self.score)
         check_finite("loss, seconds_per_iteration and score", *numbers)
-        told = (self.base_loss, self.loss_rms, self.local_steps)
-        check_finite("base_loss, loss_rms and local_steps", *told)
 
 
 NO_STATS = TrainStats()
