@@ -24,7 +24,15 @@ import msgspec
 from . import route
 
 ROOT = Path(__file__).parents[1]
-PRODUCT = ("protocol", "agent", "edge_aggregator", "coordinator", "deploy/testbed", "deploy/cli")
+PRODUCT = (
+    "protocol",
+    "agent",
+    "edge_aggregator",
+    "coordinator",
+    "deploy/testbed",
+    "deploy/cli",
+    "deploy/python",
+)
 ROUNDS = 14
 FIRST = 8
 """The first round that is looked at: by then everything that happens once has happened."""

@@ -11,6 +11,7 @@ MIRRORED = {
     "agent/fedagent_agent": "agent",
     "coordinator/fedagent_coordinator": "coordinator",
     "deploy/cli/fedagent_cli": "cli",
+    "deploy/python/fedagent": "python",
     "deploy/testbed/fedagent_testbed": "testbed",
     "edge_aggregator/fedagent_edge": "edge_aggregator",
     "protocol/fedagent_node": "node",

@@ -14,10 +14,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 ADR = ROOT / "docs" / "adr"
-PACKAGES = ("agent", "coordinator", "deploy/cli", "deploy/testbed", "edge_aggregator", "protocol")
+PACKAGES = ("agent", "coordinator", "deploy/cli", "deploy/python", "deploy/testbed", "edge_aggregator", "protocol")
 """The folders that hold packages."""
 BEGIN, END = "<!-- layers -->", "<!-- end of layers -->"
 HOLDS = {
+    "fedagent": "the same from Python: tasks, local runs, columns, models",
     "fedagent_cli": "commands, demo, report, services",
     "fedagent_testbed": "virtual fields, studies, traces",
     "fedagent_agent": "a device: stream, trainer, outbox, neighbours",

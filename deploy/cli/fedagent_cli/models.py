@@ -106,7 +106,7 @@ def models_export(
 
     with open_run(data_dir, run) as (reader, chosen):
         found = reader.models.rows(chosen.run_id)
-    model, data = _content(reader.folder, found, round_)
+    model, data = kept_model(reader.folder, found, round_)
     if onnx is not None:
         out, style = onnx, ModelFormat.ONNX
     if style is None:
@@ -122,8 +122,10 @@ def models_export(
         echo(f"{target}: model after round {model.round}, {len(data)} bytes of tensors")
 
 
-def _content(folder: Path, found: "list[ModelRow]", round_: int | None) -> "tuple[ModelRow, bytes]":
-    """Return the wanted model and its bytes, which hash to its name.
+def kept_model(
+    folder: Path, found: "list[ModelRow]", round_: int | None
+) -> "tuple[ModelRow, bytes]":
+    """Return the model after a round, the newest if None, and its bytes, which hash to its name.
 
     Raises:
         MissingError: It is not kept, or its file has changed.

@@ -82,7 +82,7 @@ def demo(
     """
     launch.need_coordinator("the demo")
     # Before the heavy imports: a signal has its clean end and its result from here on.
-    with _remembered() as caught:
+    with remembered() as caught:
         from .prepare import prepare  # noqa: PLC0415 - heavy imports belong to the command
 
         settings, plan = prepare(
@@ -100,7 +100,7 @@ def demo(
 
 
 @contextmanager
-def _remembered() -> Iterator[Callable[[], int]]:
+def remembered() -> Iterator[Callable[[], int]]:
     """Take the signals of `ENDING`, so that no clean-up is interrupted.
 
     Yields what returns the first that came, 0 before it.

@@ -35,6 +35,8 @@ class AgentPlan:
 
     Attributes:
         start, rate: Samples at once, and more per second; 0 leaves it to the stream.
+        source: A stream as it stands, in place of digits of these labels.
+        note: What is said of it, in place of its labels.
     """
 
     name: str
@@ -46,10 +48,14 @@ class AgentPlan:
     rate: float = 0.0
     position_km: tuple[float, float] | None = None
     held_out: str = ""  # a second stream that it only evaluates by; empty: it has none
+    source: str = ""
+    note: str = ""
 
     @property
     def stream(self) -> str:
         """Its stream, as `fedagent start --stream` takes it."""
+        if self.source:
+            return self.source
         start = f",start={self.start}" if self.start else ""
         rate = f",rate={self.rate:g}" if self.rate else ""
         return f"digits:labels={'+'.join(map(str, self.labels))}{start}{rate}"

@@ -57,10 +57,17 @@ class Demo:
         plan: The fleet.
         view: Shows it.
         caught: Returns the signal that is to end it, 0 before there is one.
+        begun_at: When it was asked for, by our monotonic clock; none: when this process began.
     """
 
     def __init__(
-        self, *, settings: DemoSettings, plan: Plan, view: View, caught: Callable[[], int]
+        self,
+        *,
+        settings: DemoSettings,
+        plan: Plan,
+        view: View,
+        caught: Callable[[], int],
+        begun_at: float | None = None,
     ) -> None:
         self.settings = settings
         self.plan = plan
@@ -70,7 +77,7 @@ class Demo:
         self.state = _first_state(plan, settings.rounds)
         self._events: queue.Queue[tuple[str, Event]] = queue.Queue(QUEUE)
         self._field = LocalField(settings.directory, self.site, on_event=self._put)
-        self._typed_at = time.monotonic() - _age_s()
+        self._typed_at = time.monotonic() - _age_s() if begun_at is None else begun_at
         self._moved_at = time.monotonic()
         self._seen_exits: set[str] = set()
 
@@ -215,7 +222,7 @@ def _first_state(plan: Plan, rounds: int) -> DemoState:
     agents = {}
     for agent in plan.agents:
         note = agent.kind if len(agent.labels) == LABELS and agent.kind else ""
-        note = note or "digits " + " ".join(map(str, agent.labels))
+        note = agent.note or note or "digits " + " ".join(map(str, agent.labels))
         note += f", asks {credits_text(round(agent.price * 1e6))}"
         note += ", slow" if agent.name == plan.slow else ""
         note += DOOMED if agent.name == plan.victim else ""

@@ -1,0 +1,67 @@
+"""Federated learning on real edge hardware, from Python: see `docs/python.md`.
+
+A name is imported when it is asked for: ``import fedagent`` costs nothing, and a device that
+has neither torch nor a coordinator may have this package.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from . import testbed
+    from .errors import CliError, DemoError, FedagentError, UsageError
+    from .local import Run, run_local
+    from .model import Model, load_model
+    from .run_data import Columns, RunData, read
+    from .task import Task
+
+    __version__: str
+
+_AT = {
+    "CliError": ".errors",
+    "Columns": ".run_data",
+    "DemoError": ".errors",
+    "FedagentError": ".errors",
+    "Model": ".model",
+    "Run": ".local",
+    "RunData": ".run_data",
+    "Task": ".task",
+    "UsageError": ".errors",
+    "load_model": ".model",
+    "read": ".run_data",
+    "run_local": ".local",
+}
+__all__ = [
+    "CliError",
+    "Columns",
+    "DemoError",
+    "FedagentError",
+    "Model",
+    "Run",
+    "RunData",
+    "Task",
+    "UsageError",
+    "__version__",
+    "load_model",
+    "read",
+    "run_local",
+    "testbed",
+]
+
+
+def __getattr__(name: str) -> object:
+    found: object
+    if name in _AT:
+        found = getattr(import_module(_AT[name], __name__), name)
+    elif name == "testbed":
+        found = import_module(".testbed", __name__)
+    elif name == "__version__":
+        found = import_module("fedagent_protocol").VERSION
+    else:
+        raise AttributeError(f"module 'fedagent' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,107 @@
+"""Arrays dealt over devices: each gets a file of its own, and a stream that reads it."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_cli.errors import UsageError
+from fedagent_testbed.learning.partition import dirichlet as by_dirichlet
+from fedagent_testbed.learning.partition import iid
+
+Array = npt.NDArray[Any]
+Pair = tuple[Array, Array]
+MAX_SAMPLES = 10**6
+"""What a stream may have at once."""
+BUFFER = 4096
+"""Most samples that a stream keeps between two takes, unless it is said."""
+
+
+def pair(x: object, y: object, labels: Sequence[str] = ()) -> Pair:
+    """Return rows [n, features] and labels [n] of arrays, tensors or lists.
+
+    Args:
+        x: Samples [n, ...], flattened to rows; several inputs as a tuple, one behind the other.
+        y: Classes as numbers or by their names, or numbers; None where there is no target.
+        labels: The names of the classes.
+
+    Raises:
+        UsageError: They are no numbers, or not of one length.
+    """
+    parts = [np.asarray(one) for one in (x if isinstance(x, tuple) else (x,))]
+    if any(one.ndim < 1 or one.dtype.kind not in "fiub" for one in parts):
+        raise UsageError("the samples are no array of numbers", "give x as numbers [n, ...]")
+    rows = [one.reshape(len(one), math.prod(one.shape[1:])) for one in parts]
+    if len({len(one) for one in rows}) != 1:
+        raise UsageError("the inputs have different numbers of samples", "give one row for each")
+    whole = np.ascontiguousarray(rows[0] if len(rows) == 1 else np.hstack(rows))
+    target = np.zeros(len(whole), np.int64) if y is None else np.asarray(y)
+    if target.dtype.kind in "US":
+        target = _numbered(target, labels)
+    target = target.reshape(-1) if target.shape[1:] == (1,) else target
+    if target.shape != (len(whole),) or target.dtype.kind not in "fiub" or not len(whole):
+        what = f"x has {len(whole)} samples, y is {target.dtype}{list(target.shape)}"
+        raise UsageError(f"the labels do not fit: {what}", "give one number for each sample")
+    return whole, target
+
+
+def split(whole: Pair, agents: int, *, dirichlet: float | None, seed: int) -> list[Pair]:
+    """Return a part for each agent: at random, or by labels drawn from Dir(`dirichlet`).
+
+    Raises:
+        UsageError: There are fewer samples than agents, or no classes to deal by.
+    """
+    x, y = whole
+    if len(x) < agents:
+        raise UsageError(f"{len(x)} samples for {agents} agents", "give more, or fewer agents")
+    if dirichlet is None:
+        parts = iid(np.zeros(len(x), np.int64), agents, seed=seed)
+    else:
+        if dirichlet <= 0 or y.dtype.kind not in "iub":
+            reason = "dirichlet deals by classes" if dirichlet > 0 else f"dirichlet is {dirichlet}"
+            raise UsageError(reason, "give whole numbers as y, and a number over 0, such as 0.3")
+        parts = by_dirichlet(y.astype(np.int64), agents, gamma=dirichlet, seed=seed)
+    return [(x[rows], y[rows]) for rows in parts]
+
+
+def held_out(whole: Pair, share: float, *, seed: int) -> tuple[Pair, Pair]:
+    """Return what is left to learn from, and a random share for the evaluation."""
+    x, y = whole
+    size = round(share * len(x))
+    if not 0 < size < len(x):
+        raise UsageError(f"test is {share} of {len(x)} samples", "hold out a share such as 0.2")
+    order = np.random.default_rng(seed).permutation(len(x))
+    return (x[order[size:]], y[order[size:]]), (x[order[:size]], y[order[:size]])
+
+
+def write(folder: Path, name: str, samples: Pair) -> Path:
+    """Write samples as a file that readers take, and return its path.
+
+    Raises:
+        UsageError: No stream can name it.
+    """
+    if "," in str(folder):
+        raise UsageError(f"{folder} has a comma, which a stream takes for its end", "rename it")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.npz"
+    x, y = samples
+    np.savez(path, x=x, y=y)
+    return path
+
+
+def stream_of(path: Path, samples: int) -> str:
+    """Return the stream of a file: all of it at once, and then one sample a second again."""
+    start = min(samples, MAX_SAMPLES)
+    return f"replay:{path},start={start},rate=1,buffer={max(start, BUFFER)}"
+
+
+def _numbered(names: Array, labels: Sequence[str]) -> Array:
+    unknown = sorted({str(name) for name in np.unique(names)} - set(labels))
+    if unknown:
+        known = ", ".join(labels) or "none"
+        raise UsageError(f"y has {unknown[0]!r}, no label of the task", f"labels are: {known}")
+    place = {label: i for i, label in enumerate(labels)}
+    return np.array([place[str(name)] for name in names], np.int64)

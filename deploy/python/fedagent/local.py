@@ -1,0 +1,320 @@
+"""`run_local`: a whole federation on this machine, with a task and data of one's own."""
+
+import json
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedagent_cli.demo.command import remembered
+from fedagent_cli.demo.plan import AgentPlan, Plan
+from fedagent_cli.demo.run import Demo, DemoSettings, Finish, tidy
+from fedagent_cli.demo.view import View, choose_view
+from fedagent_cli.errors import DemoError, UsageError
+from fedagent_cli.output import echo
+from fedagent_coordinator import policies
+from fedagent_task.recipe import parse_recipe
+from fedagent_task.spec import Recipe
+
+from . import deal
+from .model import Model, load_model
+from .run_data import RunData, read
+from .task import Task
+
+Named = str | tuple[str, Mapping[str, object]]
+"""A name, or a name and parameters."""
+PRICE = 1.0
+"""What a device asks for one round, in credits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A federation that ran on this machine, and where its books are.
+
+    Attributes:
+        folder: Logs and data.
+        rounds: How many rounds were done.
+        metrics: The newest value of whatever was measured of the model.
+        seconds_to_first_round: From the call on; None where none was done.
+    """
+
+    folder: Path
+    id: str
+    rounds: int
+    metrics: Mapping[str, float]
+    seconds: float
+    seconds_to_first_round: float | None
+
+    @property
+    def data_dir(self) -> Path:
+        """Data directory of the coordinator, as commands take it."""
+        return self.folder / "coordinator"
+
+    def read(self) -> RunData:
+        """Return rounds, devices, orders and ledger as columns."""
+        return read(self)
+
+    def load_model(self, round: int | None = None) -> Model:  # noqa: A002 - what it is
+        """Return the global model after a round; none for the newest."""
+        return load_model(self, round)
+
+    def report(self) -> Path:
+        """Write the run as one page of HTML, and return its path."""
+        from fedagent_cli.report.page import write_report  # noqa: PLC0415 - heavy imports
+        from fedagent_cli.report.run_report import read_run_report  # noqa: PLC0415
+
+        return write_report(read_run_report(self.data_dir), self.folder)
+
+
+def run_local(
+    task: Task | str | os.PathLike[str],
+    *,
+    agents: int = 8,
+    edges: int = 1,
+    rounds: int | None = None,
+    data: object = None,
+    test: object = None,
+    dirichlet: float | None = None,
+    policy: Named | None = None,
+    strategy: Named | None = None,
+    budget: float | None = None,
+    seed: int | None = None,
+    sets: Mapping[str, object] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> Run:
+    """Run coordinator, edges and devices as processes of this machine until the last round.
+
+    It may be called from a script or a notebook. Ctrl-C ends all processes, then raises.
+
+    Args:
+        task: A task, or what `Task.load` takes.
+        agents: Devices, 1 to 64; each asks one credit for a round.
+        edges: Edge aggregators, 1 to 16.
+        rounds: How many; none for as many as the task says.
+        data: ``(x, y)`` to deal over the devices, as `deal.pair` takes them; a list of
+            ``(x, y)``, or of streams as `fedagent start --stream` takes them, one for each; a
+            stream with ``{i}`` and ``{n}`` for a device's number and how many there are; none:
+            the bundled digits.
+        test: What the model is evaluated by: ``(x, y)``; a share of `data` to hold out; a dataset
+            as a recipe names it; none for what the task says.
+        dirichlet: Deal classes by Dir(`dirichlet`): 0.3 is very uneven; none deals at random.
+        policy: Who trains: a name, or a name and its parameters; none for the task's.
+        strategy: How updates become a model, in the same way.
+        budget: Credits that an edge may spend in a round; none pays everybody.
+        seed: Of everything random; none for the task's.
+        sets: More keys of the recipe, e.g. ``{"learner.rate": 0.05}``.
+        folder: For data, logs and books, empty or not there; none for a new one in
+            ``fedagent-runs``.
+        progress: Show a picture on a terminal, elsewhere a line a round.
+
+    Raises:
+        UsageError: Something does not fit; it says what does.
+        FedagentError: The task with these settings is no recipe.
+        DemoError: A process failed, or nothing happened for too long; it names the log.
+        KeyboardInterrupt: Ctrl-C; what was done until then can be read.
+    """
+    begun_at = time.monotonic()
+    _within("agents", agents, 64)
+    _within("edges", edges, 16)
+    one = task if isinstance(task, Task) else Task.load(task)
+    chosen = _settings(
+        rounds=rounds, policy=policy, strategy=strategy, budget=budget or agents * PRICE
+    )
+    recipe = one.recipe
+    place = _folder(folder)
+    streams, dataset = _streams(
+        recipe,
+        data,
+        test,
+        agents=agents,
+        dirichlet=dirichlet,
+        seed=recipe.seed if seed is None else seed,
+        folder=place / "data",
+    )
+    if dataset is not None:
+        chosen["evaluation.dataset"] = dataset
+    every = [f"{key}={_toml(value)}" for key, value in {**chosen, **(sets or {})}.items()]
+    path = one.save(place / f"task{one.suffix}")
+    checked = parse_recipe(one.content.decode(), every)
+    policies.create(checked.policy.name, **checked.policy.params)
+    if not checked.rounds.count:
+        raise UsageError("the task has rounds without an end", "say rounds=20")
+    settings = DemoSettings(
+        recipe=path,
+        sets=tuple(every),
+        rounds=checked.rounds.count,
+        policy=None,
+        seed=checked.seed if seed is None else seed,
+        broker="auto",
+        directory=place,
+        max_wait_s=checked.rounds.max_wait_s,
+    )
+    plan = _plan(streams, edges)
+    view = choose_view(as_json=False) if progress else View()
+    with _signals() as caught:
+        demo = Demo(settings=settings, plan=plan, view=view, caught=caught, begun_at=begun_at)
+        finish = demo.run()
+    tidy(place, plan)
+    return _result(finish, place, checked.rounds.count, progress=progress)
+
+
+def _settings(
+    *, rounds: int | None, policy: Named | None, strategy: Named | None, budget: float
+) -> dict[str, object]:
+    # Nobody watches the schedule of a run on one machine.
+    made: dict[str, object] = {"rounds.every_s": 0, "budget.per_edge": budget}
+    if rounds is not None:
+        made["rounds.count"] = rounds
+    for section, wanted in (("policy", policy), ("aggregation", strategy)):
+        if wanted is not None:
+            name, params = (wanted, {}) if isinstance(wanted, str) else wanted
+            made |= {f"{section}.name": name, f"{section}.params": params}
+    if policy is not None and made["policy.name"] not in policies.names():
+        known = ", ".join(policies.names())
+        raise UsageError(f"no policy is named {made['policy.name']!r}", f"there are: {known}")
+    return made
+
+
+def _streams(
+    recipe: Recipe,
+    data: object,
+    test: object,
+    *,
+    agents: int,
+    dirichlet: float | None,
+    seed: int,
+    folder: Path,
+) -> tuple[list[str], str | None]:
+    """Return a stream for each device, and what the model is evaluated by if it was said."""
+    labels = recipe.data.labels
+    share = float(test) if isinstance(test, float | int) else None
+    if isinstance(data, tuple):
+        whole = deal.pair(*_two(data), labels)
+        if share is not None:
+            whole, rest = deal.held_out(whole, share, seed=seed)
+            test = rest
+        parts = deal.split(whole, agents, dirichlet=dirichlet, seed=seed)
+        streams = [_filed(folder, i, part) for i, part in enumerate(parts, 1)]
+    else:
+        if share is not None or dirichlet is not None:
+            what = "test as a share" if share is not None else "dirichlet"
+            raise UsageError(f"{what} needs arrays to deal", "give data=(x, y)")
+        streams = _given(data, agents, folder, labels)
+    if isinstance(test, tuple):
+        return streams, str(deal.write(folder, "test", deal.pair(*_two(test), labels)))
+    if test is not None and not isinstance(test, str):
+        raise UsageError("test is no pair of arrays", "give test=(x, y), a share or a dataset")
+    return streams, test
+
+
+def _given(data: object, agents: int, folder: Path, labels: Sequence[str]) -> list[str]:
+    if data is None:
+        data = "digits:part={i}/{n},start=1000"
+    if isinstance(data, str):
+        return [
+            data.replace("{i}", str(i)).replace("{n}", str(agents)) for i in range(1, agents + 1)
+        ]
+    if not isinstance(data, Sequence) or len(data) != agents:
+        found = f"{len(data)} parts" if isinstance(data, Sequence) else type(data).__name__
+        raise UsageError(
+            f"data is {found} for {agents} agents", "give (x, y), a stream, or a list of one each"
+        )
+    return [
+        part if isinstance(part, str) else _filed(folder, i, deal.pair(*_two(part), labels))
+        for i, part in enumerate(data, 1)
+    ]
+
+
+def _two(part: Any) -> tuple[object, object]:
+    if not isinstance(part, tuple | list) or len(part) != 2:
+        raise UsageError("a device's data is neither a stream nor a pair", "give (x, y) for each")
+    return part[0], part[1]
+
+
+def _filed(folder: Path, number: int, part: deal.Pair) -> str:
+    return deal.stream_of(deal.write(folder, f"agent-{number}", part), len(part[0]))
+
+
+def _plan(streams: Sequence[str], edges: int) -> Plan:
+    return Plan(
+        agents=tuple(
+            AgentPlan(name=f"agent-{i}", labels=(), price=PRICE, source=stream, note=_short(stream))
+            for i, stream in enumerate(streams, 1)
+        ),
+        edges=tuple(f"edge-{i}" for i in range(1, edges + 1)),
+        budget=0.0,
+        rents=(0.0,) * edges,
+    )
+
+
+def _short(stream: str) -> str:
+    kind, _, rest = stream.partition(":")
+    return f"{kind} {Path(rest.partition(',')[0]).name}"
+
+
+def _folder(wanted: str | os.PathLike[str] | None) -> Path:
+    if wanted is None:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        wanted = Path("fedagent-runs") / f"{stamp}-{secrets.token_hex(2)}"
+    path = Path(wanted).expanduser().resolve()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise UsageError(f"{path} is not empty", "name another folder")
+    except OSError as error:
+        raise UsageError(f"cannot use {path}: {error.strerror}", "name another folder") from error
+    return path
+
+
+@contextmanager
+def _signals() -> Iterator[Callable[[], int]]:
+    """Take Ctrl-C and the like while the processes run, where this thread may."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: 0
+        return
+    with remembered() as caught:
+        yield caught
+
+
+def _result(finish: Finish, folder: Path, wanted: int, *, progress: bool) -> Run:
+    if finish.signal:
+        if progress:
+            echo(f"ended early; its books, if there are any: fedagent.read({str(folder)!r})")
+        if finish.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + finish.signal)
+    found = read(folder)
+    done = found.summary["rounds_done"]
+    if done != wanted and not found.summary["conclusion"]:
+        raise DemoError(f"{done} of {wanted} rounds done", f"see {folder / 'coordinator.log'}")
+    first, metrics = finish.seconds_to_first_round, found.summary["metrics"]
+    assert isinstance(metrics, Mapping)
+    return Run(
+        folder=folder,
+        id=found.run,
+        rounds=int(str(done)),
+        metrics=dict(metrics),
+        seconds=round(finish.seconds, 3),
+        seconds_to_first_round=None if first is None else round(first, 3),
+    )
+
+
+def _within(what: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise UsageError(f"{what} is {value}", f"give 1 to {most}")
+
+
+def _toml(value: object) -> str:
+    """Return a value as TOML writes it in one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(str(value) if isinstance(value, Path) else value)

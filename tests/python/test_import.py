@@ -1,0 +1,48 @@
+"""What `import fedagent` costs and offers."""
+
+import subprocess
+import sys
+
+import pytest
+
+import fedagent
+
+LOOK = """
+import sys, time
+began = time.perf_counter()
+import fedagent
+print(time.perf_counter() - began, *sorted(name.partition(".")[0] for name in sys.modules))
+"""
+HEAVY = {"torch", "numpy", "rich", "fedagent_coordinator", "fedagent_agent", "fedagent_cli"}
+
+
+def looked(program: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+def test_it_imports_next_to_nothing() -> None:
+    seconds, *modules = min((looked(LOOK) for _ in range(3)), key=lambda found: float(found[0]))
+    assert not HEAVY & set(modules)
+    assert float(seconds) < 0.05
+
+
+def test_every_name_is_there_and_typed() -> None:
+    assert dir(fedagent) == sorted(fedagent.__all__)
+    for name in fedagent.__all__:
+        assert getattr(fedagent, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'teach'"):
+        _ = fedagent.teach
+
+
+def test_no_name_brings_torch() -> None:
+    every = "import fedagent, sys; [getattr(fedagent, n) for n in fedagent.__all__]; "
+    assert looked(every + "print('torch' in sys.modules)") == ["False"]
+
+
+def test_studies_run_from_python() -> None:
+    recipe = fedagent.testbed.load_recipe("cocs-decisions", ["rounds.count=20"])
+    compared = fedagent.testbed.compare(recipe, ["random", "cheapest"], seeds=1)
+    assert set(compared.ranked()) == {"random", "cheapest"}

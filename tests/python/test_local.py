@@ -1,0 +1,117 @@
+"""A federation from Python: real processes, data of the caller's own, and what came of it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import fedagent
+from fedagent import Run, run_local
+
+from .runs import RECIPE, samples
+
+
+def test_all_rounds_are_done_with_everybody(run: Run) -> None:
+    assert run.rounds == 4
+    assert run.seconds_to_first_round is not None
+    assert 0 < run.seconds_to_first_round < run.seconds
+    data = run.read()
+    assert data.rounds["ordered"] == data.rounds["in_time"] == [3] * 4
+    assert data.rounds["policy"] == ["random"] * 4
+    assert sorted(map(str, data.devices["label"])) == ["agent-1", "agent-2", "agent-3"]
+    assert data.orders["num_samples"] == [150] * 12
+
+
+def test_it_has_learnt_and_says_so_by_name(run: Run) -> None:
+    assert run.metrics["accuracy"] > 0.9
+    x, y = samples(200)
+    model = run.load_model()
+    assert np.mean(model.predict(x) == y) > 0.9
+    assert (model.round, model.labels) == (4, ("minus", "plus"))
+    assert model.scores(x).sum(axis=1) == pytest.approx(1.0)
+    earlier = run.load_model(1)
+    assert earlier.metrics["accuracy"] <= model.metrics["accuracy"]
+    assert not np.array_equal(earlier.tensors["weight"], model.tensors["weight"])
+
+
+def test_devices_leave_nothing_but_their_logs(run: Run) -> None:
+    kept = {path.name for path in run.folder.iterdir()}
+    assert {"agent-1.log", "coordinator", "data", "task.toml"} <= kept
+    assert "agent-1" not in kept
+
+
+def test_what_is_not_there_is_said(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(fedagent.CliError, match="no model of round 99 is kept"):
+        run.load_model(99)
+    with pytest.raises(fedagent.CliError, match="no run in"):
+        fedagent.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"agents": 0}, "agents is 0; give 1 to 64"),
+        ({"edges": 17}, "edges is 17"),
+        ({"data": [samples(9)]}, "data is 1 parts for 3 agents"),
+        ({"data": ["digits", 3, "digits"]}, "neither a stream nor a pair"),
+        ({"data": 7}, "data is int for 3 agents"),
+        ({"test": 0.2}, "test as a share needs arrays"),
+        ({"dirichlet": 0.3}, "dirichlet needs arrays"),
+        ({"test": object()}, "test is no pair"),
+        ({"data": samples(9), "test": (samples(9),)}, "neither a stream nor a pair"),
+        ({"policy": "nobody"}, "no policy is named 'nobody'"),
+        ({"sets": {"rounds.count": 0}}, "rounds without an end"),
+    ],
+)
+def test_what_does_not_fit_starts_nothing(
+    tmp_path: Path, given: dict[str, object], said: str
+) -> None:
+    asked: dict[str, object] = {"agents": 3, "folder": tmp_path / "run", "progress": False, **given}
+    with pytest.raises(fedagent.UsageError) as caught:
+        run_local(fedagent.Task.from_recipe(RECIPE), **asked)  # type: ignore[arg-type]  # as said
+    assert said in str(caught.value)
+    assert not list(tmp_path.rglob("*.log"))
+
+
+def test_parameters_that_a_policy_has_not_start_nothing(tmp_path: Path) -> None:
+    with pytest.raises(fedagent.FedagentError, match="'best' is unknown"):
+        run_local("digits", policy=("random", {"best": 3}), folder=tmp_path)
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    with pytest.raises(fedagent.UsageError, match="not empty"):
+        run_local("digits", folder=tmp_path)
+
+
+SCRIPT = """
+import asyncio, sys, fedagent
+async def main():
+    fedagent.run_local("digits", agents=2, rounds=100_000, folder="run")
+asyncio.run(main())
+"""
+
+
+def test_ctrl_c_ends_every_process_and_keeps_the_books(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as out:
+        script = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT], cwd=tmp_path, stdout=out, stderr=out
+        )
+    shown = ""
+    give_up = time.monotonic() + 60
+    while "round 2/" not in shown and time.monotonic() < give_up:
+        time.sleep(0.05)
+        shown = (tmp_path / "out").read_text()
+    children = psutil.Process(script.pid).children(recursive=True)
+    assert len(children) >= 4
+    os.kill(script.pid, signal.SIGINT)
+    assert script.wait(30) == -signal.SIGINT
+    assert not [one for one in children if one.is_running()]
+    assert "ended early; its books" in (tmp_path / "out").read_text()
+    assert fedagent.read(tmp_path / "run").rounds.rows >= 2

@@ -1,0 +1,38 @@
+"""Tasks of built-in kinds: from text, a file or a name, and back to a file."""
+
+from pathlib import Path
+
+import pytest
+
+import fedagent
+from fedagent import Task
+from fedagent_cli import places
+
+RECIPE = """
+name = "mine"
+model = { kind = "softmax", features = 4, classes = 3 }
+rounds = { count = 2, deadline_s = 1.0 }
+budget = { per_edge = 4.0 }
+"""
+
+
+def test_a_task_is_kept_as_it_is_written(tmp_path: Path) -> None:
+    task = Task.from_recipe(RECIPE)
+    assert task.recipe.model.classes == 3
+    path = task.save(tmp_path / "mine.toml")
+    assert path.read_text() == RECIPE
+    assert Task.load(path).recipe == task.recipe == Task.load(str(path)).recipe
+
+
+@pytest.mark.parametrize("name", places.recipe_names())
+def test_a_bundled_recipe_is_a_task(name: str) -> None:
+    assert Task.load(name).recipe.name
+
+
+def test_what_is_no_recipe_is_said(tmp_path: Path) -> None:
+    with pytest.raises(fedagent.FedagentError, match=r"model\.classes"):
+        Task.from_recipe(RECIPE.replace("classes = 3", "classes = -3"))
+    with pytest.raises(fedagent.UsageError, match="no recipe 'minne'"):
+        Task.load("minne")
+    with pytest.raises(fedagent.UsageError, match="cannot write"):
+        Task.from_recipe(RECIPE).save(tmp_path / "no" / "mine.toml")
