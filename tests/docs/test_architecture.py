@@ -14,7 +14,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 ADR = ROOT / "docs" / "adr"
-PACKAGES = ("agent", "coordinator", "deploy/cli", "deploy/python", "deploy/testbed", "edge_aggregator", "protocol")
+PACKAGES = (
+    "agent",
+    "coordinator",
+    "deploy/cli",
+    "deploy/python",
+    "deploy/testbed",
+    "edge_aggregator",
+    "protocol",
+)
 """The folders that hold packages."""
 BEGIN, END = "<!-- layers -->", "<!-- end of layers -->"
 HOLDS = {
