@@ -34,8 +34,11 @@ class _Part:
 class ModelsCache:
     """The newest models, by digest; files that are not used any more are removed."""
 
-    def __init__(self, folder: Path, *, checkpoint: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, *, checkpoint: Callable[[str], None], memory_bytes: int = MEMORY_BYTES
+    ) -> None:
         self._folder = folder
+        self._memory_bytes = memory_bytes
         self._checkpoint = checkpoint
         self._memory: dict[str, bytes] = {}
         self._files: dict[str, None] = {}
@@ -54,7 +57,7 @@ class ModelsCache:
         part = self._parts.get(digest)
         if part is None or part.layout != layout:
             self._parts.clear()
-            memory = bytearray(size) if size <= MEMORY_BYTES else None
+            memory = bytearray(size) if size <= self._memory_bytes else None
             part = self._parts[digest] = _Part(layout, memory)
             if memory is None:
                 self._resume(digest, part)

@@ -150,6 +150,8 @@ class AgentStore:
         self._checkpoint = checkpoint
         self.outbox = Outbox(directory / "outbox", max_bytes=outbox_bytes, checkpoint=checkpoint)
         self._models = ModelsCache(directory / "models", checkpoint=checkpoint)
+        self._once = ModelsCache(directory / "once", checkpoint=checkpoint, memory_bytes=0)
+        self._once_digest = ""
         self.opinions = OpinionBook(directory / "opinions.json", checkpoint=checkpoint)
         self._outputs: dict[int, Path | bytes] = {}
         """Of trainings, by job: the file that is written, or an update made without training."""
@@ -160,12 +162,14 @@ class AgentStore:
         try:
             match effect:
                 case OpenModel(digest=digest):
-                    have = self._models.open(digest, effect.size, effect.chunk_bytes)
+                    if effect.once:
+                        self._once_digest = digest
+                    have = self._cache(digest).open(digest, effect.size, effect.chunk_bytes)
                     return ModelOpened(digest, have)
                 case WriteModel():
-                    self._models.write(effect.digest, effect.offset, effect.data)
+                    self._cache(effect.digest).write(effect.digest, effect.offset, effect.data)
                 case FinishModel(digest=digest):
-                    size = self._models.finish(digest)
+                    size = self._cache(digest).finish(digest)
                     return ModelFinished(digest, size, "" if size else NOT_ITS_DIGEST)
                 case MakeIdleUpdate():
                     return self._make_idle_update(effect)
@@ -189,14 +193,18 @@ class AgentStore:
             return DiskFailed(effect, error.reason)
         except OSError as error:
             if isinstance(effect, OpenModel | WriteModel | FinishModel):
-                self._models.discard(effect.digest)
+                self._cache(effect.digest).discard(effect.digest)
             return DiskFailed(effect, _in_words(error))
         return None
+
+    def _cache(self, digest: str) -> ModelsCache:
+        return self._once if digest == self._once_digest else self._models
 
     def job(self, effect: Run) -> None:
         """Hand a request to the trainer, with paths instead of names."""
         if isinstance(effect, Open):
-            self._submit(replace(effect, offset=self.outbox.offset(self._stream)))
+            once = str(self._once.path(effect.once)) if effect.once else ""
+            self._submit(replace(effect, offset=self.outbox.offset(self._stream), once=once))
         elif isinstance(effect, Cancel):
             self._submit(effect)
         elif isinstance(effect, Train | Evaluate):

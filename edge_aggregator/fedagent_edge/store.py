@@ -109,6 +109,7 @@ class EdgeStore:
         self._path = directory / "state.msgpack"
         self._models = BlobStore(directory / "models", max_bytes=MAX_MODEL_BYTES)
         self._held: list[str] = []
+        self._once = ""
         self._manifest: tuple[str, Manifest] | None = None
         self._spool = Spool(directory / "spool")
         self._journal = Journal(directory / "spool" / "round.journal")
@@ -125,6 +126,7 @@ class EdgeStore:
     def load(self, now: float) -> tuple[Memory, ReopenedRound | None]:
         """Return what a restart must know, and the round that was open."""
         memory = self._load_state()
+        self._once = memory.once
         try:
             self._manifest_of(memory.model)
         except (DigestError, BlobMissingError):
@@ -175,6 +177,10 @@ class EdgeStore:
         self._spool.drop(key)
         return False
 
+    def has_once(self) -> bool:
+        """Return whether what the task's devices get once is whole; reads all of it."""
+        return bool(self._once) and self._models.is_whole(self._once)
+
     def close(self) -> None:
         """Close the journal. Idempotent."""
         self._journal.close()
@@ -223,6 +229,7 @@ class EdgeStore:
                     write_private(self._path, msgspec.msgpack.encode(effect.memory))
                 except OSError as error:
                     raise disk_refused(self._path, error) from error
+                self._once = effect.memory.once
                 if effect.memory.model:
                     self._hold(effect.memory.model)
             case ForgetRound():
@@ -363,7 +370,8 @@ class EdgeStore:
             self._models.finish_part(finish.digest)
             data = self._models.get(finish.digest)
             for item in locate(data):
-                if not np.isfinite(tensor_at(data, item)).all():
+                # Of a base that never changes, a mask may be of infinities.
+                if finish.digest != self._once and not np.isfinite(tensor_at(data, item)).all():
                     refused = f"tensor {item.spec.name[:64]!r} is not finite"
                     break
             else:
@@ -380,7 +388,7 @@ class EdgeStore:
 
     def _hold(self, digest: str) -> None:
         self._held = [*(d for d in self._held if d != digest), digest][-KEPT_MODELS:]
-        self._models.collect(self._held)
+        self._models.collect([*self._held, self._once])
 
     def _manifest_of(self, digest: str) -> Manifest:
         if self._manifest is None or self._manifest[0] != digest:
@@ -415,7 +423,8 @@ def open_edge(
         checkpoint=checkpoint,
     )
     memory, reopened = store.load(now)
-    return EdgeCore(EdgeState(config, me, memory, counters), reopened), store
+    state = EdgeState(config, me, memory, counters, once_held=store.has_once())
+    return EdgeCore(state, reopened), store
 
 
 def _add(mean: RunningMean, data: Buffer, weight: float) -> None:

@@ -112,7 +112,13 @@ def served(
 ) -> Iterator[EdgeToAgent]:
     """Yield what an edge answers while it hands out task and models, these by their digest."""
     if isinstance(message, TaskNeed):
-        yield TaskBody(run=run, digest=message.digest, body=task_bytes(task), recipe="digits")
+        yield TaskBody(
+            run=run,
+            digest=message.digest,
+            body=task_bytes(task),
+            recipe="digits",
+            chunk_bytes=chunk_bytes,
+        )
     elif isinstance(message, Need) and (model := models.get(message.digest)) is not None:
         layout = Layout(len(model), chunk_bytes)
         for index in (i for start, stop in message.ranges for i in range(start, stop)):

@@ -49,6 +49,7 @@ from fedagent_protocol.messages import (
 )
 
 from .device import DeviceState
+from .download import Download
 from .effects import (
     DiskFailed,
     DropOutput,
@@ -69,7 +70,7 @@ from .effects import (
     UpdateStored,
 )
 from .evaluator import Evaluator
-from .fetch import Fetch, Tasks
+from .fetch import Tasks
 from .opinions import NO_LIMITS, OpinionRecord
 from .preparation import Preparation
 from .session import Session, Sessions
@@ -193,7 +194,7 @@ class AgentCore:
             case TrainOrder():
                 return self._on_order(session, message, now)
             case TaskBody():
-                return self._on_task(message, now)
+                return self._on_task(edge, message, now)
             case Chunk():
                 return self._on_chunk(edge, message, now)
             case Need():
@@ -230,6 +231,8 @@ class AgentCore:
         for fetch in (self.queue.fetch, self.evaluator.fetch):
             if fetch is not None and fetch.key.edge == edge:
                 effects += fetch.reconnected(now)
+        if (once := self._tasks.once) is not None and once.key.edge == edge:
+            effects += once.resume()
         return effects + self._probe(session, now)
 
     def _named(self, session: Session, message: Welcome | EdgeBeacon, now: float) -> list[Effect]:
@@ -248,8 +251,8 @@ class AgentCore:
             effects.append(Send(session.edge, self.sessions.report(session, now)))
         return effects
 
-    def _on_task(self, message: TaskBody, now: float) -> list[Effect]:
-        effects = self._tasks.receive(message, now)
+    def _on_task(self, edge: str, message: TaskBody, now: float) -> list[Effect]:
+        effects = self._tasks.receive(edge, message, now)
         if (rules := self._tasks.peers(message.digest)) is not None:
             self.peers.task(message.digest, rules)
         return effects
@@ -342,7 +345,10 @@ class AgentCore:
         for session in list(self.sessions.values()):
             if now >= session.silent_at:
                 effects += self.sessions.lose(session)
+                effects += self._tasks.lost(session.edge)
                 effects += self.evaluator.lost(session.edge, now)
+        if (once := self._tasks.once) is not None:
+            effects += once.look(now)
         effects += self.queue.tick(now)
         effects += self.preparation.go_on(now)
         effects += self._to_peers(self.peers.tick(now))
@@ -359,16 +365,18 @@ class AgentCore:
         times = [*self.queue.dues(), *self.evaluator.dues(), *self.uploads.dues()]
         times += self.sessions.dues(probing=self.queue.active_order is None)
         times += [due for due in (self.peers.due, self.preparation.until) if due < math.inf]
+        if (once := self._tasks.once) is not None and once.due is not None:
+            times.append(once.due)
         return min(times, default=None)
 
     def _go_on(self, now: float) -> list[Effect]:
-        prepared = self.preparation.go_on(now)
+        prepared = self._tasks.go_on(now) + self.preparation.go_on(now)
         return prepared + self.queue.go_on(now) + self.evaluator.go_on(now)
 
-    def _loading(self, digest: str) -> Fetch | None:
-        for fetch in (self.evaluator.fetch, self.queue.fetch):
-            if fetch is not None and fetch.loading and fetch.wanted.model == digest:
-                return fetch
+    def _loading(self, digest: str) -> Download | None:
+        for one in (self.evaluator.fetch, self.queue.fetch, self._tasks.once):
+            if one is not None and one.loading and one.digest == digest:
+                return one
         return None
 
     def _to_peers(self, effects: list[Effect]) -> list[Effect]:

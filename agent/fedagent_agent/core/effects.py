@@ -103,11 +103,15 @@ class DiskFailed(Input, frozen=True):
 
 
 class OpenModel(Write, frozen=True):
-    """Begin or resume to receive a model; results in `ModelOpened`."""
+    """Begin or resume to receive a model; results in `ModelOpened`.
+
+    What a task's devices get `once` is kept apart from the newest models.
+    """
 
     digest: str
     size: int
     chunk_bytes: int
+    once: bool = False
 
 
 class ModelOpened(Input, frozen=True):

@@ -4,6 +4,7 @@ The trainer is open for one task at a time, which orders and evaluations share.
 """
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,29 +13,23 @@ from enum import Enum
 from msgspec.structs import replace
 
 from fedagent_agent.trainer.frames import Failed, Open, Opened, Refused
-from fedagent_node.effects import Effect, ModelFinished, Send, WriteModel
-from fedagent_protocol.errors import ChunkError
+from fedagent_node.effects import Effect, Send
 from fedagent_protocol.messages import (
-    MAX_CHUNKS,
-    Chunk,
+    CHUNK_BYTES,
     DeclineReason,
-    Need,
     OpinionCall,
     TaskBody,
     TaskNeed,
     TrainOrder,
 )
-from fedagent_protocol.transfer import Layout, Receiver
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.recipe import parse_task
 from fedagent_task.spec import PeersSpec, TaskSpec
 
-from .device import DeviceState, LinkQuality
-from .effects import FinishModel, Key, OpenModel, SubscribeModel, UnsubscribeModel
+from .device import DeviceState
+from .download import Download, fits
+from .effects import Key
 
-MAX_MODEL_BYTES = 512 << 20
-WINDOW = 4
-MAX_FRESH_STARTS = 3
 TASK_AGAIN_S = 1.0
 OPEN_AGAIN_S = 10.0
 """A stream that did not fit is tried again after this long, when a task needs it."""
@@ -46,6 +41,7 @@ NO_TRAINING = "none"
 
 class _TaskState(Enum):
     WANTED = "wanted"  # its body was asked for
+    FETCHING = "fetching"  # what its devices get once is on its way
     OPENING = "opening"  # the stream is being opened for it
     OPEN = "open"
     REFUSED = "refused"
@@ -66,6 +62,9 @@ class Task:
     """What a refusal is about: the stream, memory, or the trainer itself."""
     asked_at: float = -1e9
     refused_at: float = 0.0
+    once: Download | None = None
+    chunk_bytes: int = CHUNK_BYTES
+    key: Key | None = None
 
     @property
     def idle(self) -> bool:
@@ -88,7 +87,9 @@ class Tasks:
     def want(self, digest: str, key: Key, now: float) -> list[Effect]:
         """Get a task, in the place of any other; ask for `refused` afterwards."""
         task = self._task
+        effects: list[Effect] = []
         if task is None or task.digest != digest:
+            effects = task.once.pause() if task is not None and task.once is not None else []
             task = self._task = Task(digest)
             self._device.cold = True
         if task.state is _TaskState.REFUSED:
@@ -96,7 +97,7 @@ class Tasks:
             fixable = task.reason is not DeclineReason.ERROR
             settled = fixable and now < task.refused_at + OPEN_AGAIN_S
             return [] if settled else self._open(task, now)
-        return self.ask(digest, key, now)
+        return effects + self.ask(digest, key, now)
 
     @property
     def digest(self) -> str:
@@ -105,7 +106,10 @@ class Tasks:
 
     def is_settled(self, digest: str) -> bool:
         """Whether a task is open, or refused, or not wanted any more."""
-        return not (self._in(_TaskState.WANTED, digest) or self._in(_TaskState.OPENING, digest))
+        task = self._task
+        if task is None or task.digest != digest:
+            return True
+        return task.state in (_TaskState.OPEN, _TaskState.REFUSED)
 
     def ask(self, digest: str, key: Key, now: float) -> list[Effect]:
         """Ask the edge of an order or an evaluation for the body, if it is still wanted."""
@@ -140,7 +144,7 @@ class Tasks:
         task = self._task
         return task is not None and task.state is _TaskState.OPENING and task.job == job
 
-    def receive(self, message: TaskBody, now: float) -> list[Effect]:
+    def receive(self, edge: str, message: TaskBody, now: float) -> list[Effect]:
         """Take the task that was asked for; one that is not what it is called is asked again."""
         task = self._in(_TaskState.WANTED, message.digest)
         if task is None:
@@ -151,6 +155,7 @@ class Tasks:
             task.asked_at = now
             return []
         task.body, task.recipe = message.body, message.recipe
+        task.key, task.chunk_bytes = Key(edge, message.run, 0), message.chunk_bytes
         return self._open(task, now)
 
     def replied(self, reply: Opened | Refused | Failed, now: float) -> None:
@@ -173,9 +178,61 @@ class Tasks:
         except TaskFormatError as error:
             self._refuse(task, str(error), DeclineReason.SCHEMA, now)
             return []
-        task.state = _TaskState.OPEN if task.idle else _TaskState.OPENING
-        task.job = next(self._jobs)
-        return [] if task.idle else [replace(self._stream, job=task.job, task=task.body)]
+        if task.idle:
+            task.state = _TaskState.OPEN
+            return []
+        model = task.spec.model
+        if not model.once:
+            return self._open_stream(task)
+        if not fits(model.once_bytes, task.chunk_bytes):
+            detail = f"model.once: {model.once_bytes} bytes in chunks of {task.chunk_bytes}"
+            self._refuse(task, detail, DeclineReason.SCHEMA, now)
+            return []
+        assert task.key is not None
+        task.state = _TaskState.FETCHING
+        task.once = Download(
+            task.key, model.once, model.once_bytes, task.chunk_bytes, self._counters, once=True
+        )
+        return task.once.begin()
+
+    def _open_stream(self, task: Task) -> list[Effect]:
+        task.state, task.job = _TaskState.OPENING, next(self._jobs)
+        once = task.once.digest if task.once is not None else ""
+        return [replace(self._stream, job=task.job, task=task.body, once=once)]
+
+    # ------------------------------------------------ what devices get once
+
+    @property
+    def once(self) -> Download | None:
+        """What is fetched once for the task, while it is."""
+        task = self._task
+        fetching = task is not None and task.state is _TaskState.FETCHING
+        return task.once if task is not None and fetching else None
+
+    def go_on(self, now: float) -> list[Effect]:
+        """Open the stream once all is here that the task needs."""
+        once = self.once
+        if once is None:
+            return []
+        task = self._task
+        assert task is not None
+        if once.problem:
+            self._refuse(task, f"model.once: {once.problem}", DeclineReason.LOAD, now)
+            return once.pause()
+        return [] if once.whole_at is None else self._open_stream(task)
+
+    def moved_at(self, digest: str) -> float:
+        """Return when something of what a task needs came last."""
+        once = self.once
+        return once.moved_at if once is not None and self.digest == digest else -math.inf
+
+    def lost(self, edge: str) -> list[Effect]:
+        """Ask for the task again, of whichever edge names it: this one is gone."""
+        once, task = self.once, self._task
+        if once is None or task is None or once.key.edge != edge:
+            return []
+        task.state, task.asked_at = _TaskState.WANTED, -math.inf
+        return once.pause()
 
     def _refuse(self, task: Task, detail: str, reason: DeclineReason, now: float) -> None:
         task.state, task.refused_at = _TaskState.REFUSED, now
@@ -187,155 +244,53 @@ class Tasks:
         return task if found else None
 
 
-@dataclass(slots=True)
-class Fetch:
+class Fetch(Download):
     """One task and one model from one edge, for the order or evaluation that names them."""
 
-    key: Key  # edge they come from, run and round
-    wanted: TrainOrder | OpinionCall
-    tasks: Tasks
-    counters: Counter[str]
-    model_at: float | None = None  # when it was whole
-    problem: str = ""
-    loading: bool = False
-    _fresh_starts: int = 0
-    _receiver: Receiver | None = None
-    _listening: bool = False
-    _first_at: float = 0.0
-    _first_bytes: int = 0
-    _got: int = 0
-    _last_at: float = 0.0
+    def __init__(
+        self, key: Key, wanted: TrainOrder | OpinionCall, tasks: Tasks, counters: Counter[str]
+    ) -> None:
+        super().__init__(key, wanted.model, wanted.size, wanted.chunk_bytes, counters)
+        self.wanted = wanted
+        self.tasks = tasks
 
-    # ------------------------------------------------------------------ model
-
-    def begin(self) -> list[Effect]:
-        """Look for what of the model is on disk already."""
-        self.loading = True
-        return [OpenModel(self.wanted.model, self.wanted.size, self.wanted.chunk_bytes)]
-
-    def opened(self, have: frozenset[int] | None, now: float) -> list[Effect]:
-        """Go and get the chunks that are not here; None: the whole model is."""
-        if have is None:
-            self.loading, self.model_at = False, now
-            return self.acknowledge()
-        layout = Layout(self.wanted.size, self.wanted.chunk_bytes)
-        self._receiver = Receiver(layout, window=WINDOW, have=set(have))
-        if self._receiver.complete:
-            return [FinishModel(self.wanted.model)]
-        return [SubscribeModel(self.key.edge, self.wanted.model)]
-
-    def subscribed(self, edge: str, now: float, *, ok: bool) -> list[Effect]:
-        """Ask for chunks, which can come now."""
-        if edge != self.key.edge:
-            return []
-        if not ok:
-            self.problem = "the broker refused the subscription to the model"
-            return []
-        self._listening = True
-        return self._ask(now)
-
-    def receive(self, chunk: Chunk, now: float) -> list[Effect]:
-        """Take a chunk; raise `ChunkError` if it does not fit the layout, or was not asked for."""
-        receiver = self._receiver
-        if receiver is None:
-            raise ChunkError(f"chunk {chunk.index} was not asked for")
-        if not receiver.accept(chunk.index, len(chunk.data), now):
-            self.counters["chunk_twice"] += 1
-            return []
-        if self._got == 0:
-            self._first_at, self._first_bytes = now, len(chunk.data)
-        self._got += len(chunk.data)
-        self._last_at = now
-        offset = chunk.index * self.wanted.chunk_bytes
-        effects: list[Effect] = [WriteModel(self.wanted.model, offset, chunk.data)]
-        if receiver.complete:
-            return [*effects, *self._unsubscribe(), FinishModel(self.wanted.model)]
-        return effects + self._ask(now)
-
-    def finished(self, result: ModelFinished, link: LinkQuality | None, now: float) -> list[Effect]:
-        """Note that the model is whole; begin again if it does not hash to its name."""
-        if not result.refused:
-            self.loading, self.model_at = False, now
-            nbytes, seconds = self._got - self._first_bytes, self._last_at - self._first_at
-            # The first chunk waits for other agents; only what follows shows the link.
-            if link is not None and nbytes > 0 and seconds > 0:
-                link.note_download(nbytes, seconds)
-            return [] if self._got else self.acknowledge()
-        self.counters["digest_mismatch"] += 1
-        if self._fresh_starts >= MAX_FRESH_STARTS:
-            self.problem = result.refused
-            return []
-        self._fresh_starts += 1
-        self._receiver, self._got = None, 0
-        return self.begin()
+    @property
+    def model_at(self) -> float | None:
+        """When the model was whole."""
+        return self.whole_at
 
     def acknowledge(self) -> list[Effect]:
         """Show the edge that its order is here, once the model is: there is nothing to ask for."""
-        if self.model_at is None or not isinstance(self.wanted, TrainOrder):
+        if self.whole_at is None or not isinstance(self.wanted, TrainOrder):
             return []
-        run, number = self.key.rank
-        need = Need(run=run, round=number, digest=self.wanted.model, ranges=())
-        return [Send(self.key.edge, need)]
-
-    def pause(self) -> list[Effect]:
-        """Let go of the network; `begin` goes on with what is on disk."""
-        effects = self._unsubscribe() if self.loading else []
-        self.loading, self._receiver, self._got = False, None, 0
-        return effects
+        return [Send(self.key.edge, self._need(()))]
 
     def move(self, edge: str, wanted: OpinionCall, now: float) -> list[Effect]:
         """Go on with another edge."""
         effects = self.pause()
         self.key, self.wanted = Key(edge, self.key.run, self.key.round), wanted
+        self.digest, self.size, self.chunk_bytes = wanted.model, wanted.size, wanted.chunk_bytes
         return effects + self.tasks.ask(self.wanted.task, self.key, now)
-
-    def _ask(self, now: float) -> list[Effect]:
-        if not self._listening or self._receiver is None or self._receiver.complete:
-            return []
-        ranges = self._receiver.ask(now)
-        if not ranges:
-            return []
-        run, number = self.key.rank
-        need = Need(run=run, round=number, digest=self.wanted.model, ranges=ranges)
-        return [Send(self.key.edge, need)]
-
-    def _unsubscribe(self) -> list[Effect]:
-        if not self._listening and self._receiver is None:
-            return []
-        self._listening = False
-        return [UnsubscribeModel(self.key.edge, self.wanted.model)]
 
     # ------------------------------------------------------------------- time
 
     def reconnected(self, now: float) -> list[Effect]:
         """Ask again for what may be lost, perhaps on a new link."""
-        effects = self.tasks.ask(self.wanted.task, self.key, now)
-        if self.loading and self._receiver is not None and not self._receiver.complete:
-            self._listening = False
-            self._receiver.forget_credit()
-            effects.append(SubscribeModel(self.key.edge, self.wanted.model))
-        return effects
+        return self.tasks.ask(self.wanted.task, self.key, now) + self.resume()
 
     def tick(self, now: float) -> list[Effect]:
         """Ask again for what did not come."""
         effects, asked = [], self.tasks.due(self.wanted.task)
         if asked is not None and now >= asked:
             effects += self.tasks.ask(self.wanted.task, self.key, now)
-        if (due := self._due) is not None and now >= due:
-            effects += self._ask(now)
-        return effects
+        return effects + self.look(now)
 
     def dues(self) -> list[float]:
         """Return when `tick` is wanted."""
-        dues = (self.tasks.due(self.wanted.task), self._due)
+        dues = (self.tasks.due(self.wanted.task), self.due)
         return [due for due in dues if due is not None]
-
-    @property
-    def _due(self) -> float | None:
-        return self._receiver.due if self._receiver is not None and self._listening else None
 
 
 def is_oversized(wanted: TrainOrder | OpinionCall) -> bool:
     """Whether a model is not of a size that is fetched."""
-    chunks = wanted.chunk_bytes * MAX_CHUNKS
-    return not 0 < wanted.size <= min(MAX_MODEL_BYTES, chunks)
+    return not fits(wanted.size, wanted.chunk_bytes)

@@ -58,8 +58,11 @@ class Preparation:
         """Report that the device is available, once it is."""
         if not self.device.preparing:
             return []
-        if now < self.until and not self.tasks.is_settled(self._digest):
-            return []
+        if not self.tasks.is_settled(self._digest):
+            # What is got once may take longer, and is no reason to be ordered as long as it moves.
+            self.until = max(self.until, self.tasks.moved_at(self._digest) + PREPARE_S)
+            if now < self.until:
+                return []
         self.device.preparing, self.until = False, math.inf
         fields: dict[str, object] = {"seconds": round(now - self._began, 3)}
         return [Emit("prepared", fields), *self.sessions.measured(now, forced=True)]

@@ -40,6 +40,8 @@ class Open(_Frame, Run, frozen=True, kw_only=True, tag="open"):
     slow_s: float = 0.0
     held_out: PathText = ""
     """Stream for evaluations only; empty: they rest on samples of `stream` not yet learnt from."""
+    once: PathText = ""
+    """File of the tensors that the task's devices get once; empty where it has none."""
 
 
 class Train(_Frame, Run, frozen=True, kw_only=True, tag="train"):

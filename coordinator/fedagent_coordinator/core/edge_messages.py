@@ -70,6 +70,7 @@ def _hello(engine: "Engine", edge: str, hello: EdgeHello, now: float) -> list[Ef
         return refuse(engine, edge, hello.protocol)
     session, changed = _hear(engine, edge, hello.epoch, now)
     session.name, session.rent = hello.name or edge, hello.rent
+    engine.once.greeted(edge)
     return _greet(engine, session, now, changed=changed)
 
 
@@ -158,6 +159,9 @@ def _need(engine: "Engine", edge: str, need: Need, now: float, *, link_idle: boo
     session = engine.edges.by_id.get(edge)
     if session is None or not _ours(engine, need.run):
         return []
+    if need.digest == engine.once.digest:
+        session.heard_at = now
+        return engine.once.serve(edge, need, link_idle=link_idle)
     if need.digest != engine.models.digest:
         engine.counters["need_unknown"] += 1
         return []

@@ -187,21 +187,10 @@ class GlobalModels:
             ChunkError: It asks for chunks that do not exist.
         """
         edge.offered_at = now
-        layout = self.layout
-        sender = self._senders.get(edge.id)
-        if sender is None:
-            sender = self._senders[edge.id] = Sender(layout)
-        if any(stop > layout.count or start >= stop for start, stop in need.ranges):
-            raise ChunkError(f"asked for chunks beyond {layout.count}")
-        sender.authorise(need.ranges, link_idle=link_idle)
-        chunks: list[int] = []
-        while len(chunks) < CHUNKS_AT_ONCE and (index := sender.next()) is not None:
-            chunks.append(index)
-        sends: list[Effect] = [
-            Send(edge.id, Chunk(run=self.run, digest=self.digest, index=i, data=b""), stored=True)
-            for i in chunks
-        ]
-        return sends, layout.count - 1 in chunks
+        sender = self._senders.setdefault(edge.id, Sender(self.layout))
+        chunks = authorised(sender, need, link_idle=link_idle)
+        sends = [Send(edge.id, _chunk(self.run, self.digest, i), stored=True) for i in chunks]
+        return [*sends], self.layout.count - 1 in chunks
 
     def adopt(self, digest: str, round_: int, now: float) -> list[Effect]:
         """Make this the global model after a round; offer it to those that lack it."""
@@ -242,3 +231,39 @@ class GlobalModels:
         learnt = [edge.id for edge in self.edges.by_id.values() if self._has_learnt(edge)]
         lost = (*learnt, *self.edges.windows)
         return [Forget(round_, lost)] if lost else []
+
+
+@dataclass(slots=True)
+class OnceFile:
+    """What the devices of a run get once, on its way to edges; an empty digest: there is none."""
+
+    run: str
+    digest: str
+    size: int
+    _senders: dict[str, Sender] = field(default_factory=dict)
+
+    def greeted(self, edge: str) -> None:
+        """Begin anew with an edge that came, or came back."""
+        self._senders.pop(edge, None)
+
+    def serve(self, edge: str, need: Need, *, link_idle: bool) -> list[Effect]:
+        """Send chunks that an edge asked for; `ChunkError`: some do not exist."""
+        sender = self._senders.setdefault(edge, Sender(Layout(self.size, CHUNK_BYTES)))
+        chunks = authorised(sender, need, link_idle=link_idle)
+        return [Send(edge, _chunk(self.run, self.digest, i), stored=True) for i in chunks]
+
+
+def authorised(sender: Sender, need: Need, *, link_idle: bool) -> list[int]:
+    """Return what to send now of what was asked for; `ChunkError`: some chunks do not exist."""
+    count = sender.layout.count
+    if any(stop > count or start >= stop for start, stop in need.ranges):
+        raise ChunkError(f"asked for chunks beyond {count}")
+    sender.authorise(need.ranges, link_idle=link_idle)
+    chunks: list[int] = []
+    while len(chunks) < CHUNKS_AT_ONCE and (index := sender.next()) is not None:
+        chunks.append(index)
+    return chunks
+
+
+def _chunk(run: str, digest: str, index: int) -> Chunk:
+    return Chunk(run=run, digest=digest, index=index, data=b"")

@@ -30,7 +30,7 @@ from . import edge_messages
 from . import effects as fx
 from .backoff import ClientBackoff, EmptyRoundBackoff
 from .decision import Decider, Decision, DecisionPolicies
-from .edges import EdgeSession, EdgeTable, GlobalModels, Indices
+from .edges import EdgeSession, EdgeTable, GlobalModels, Indices, OnceFile
 from .evaluating import Evaluating, Measuring, evaluation_plan, unmet_needs
 from .evaluation import StatisticsCollection
 from .merge import Merging
@@ -83,6 +83,8 @@ class Engine:
         self.models = GlobalModels(
             settings.run, self.edges, progress.model, progress.model_size, progress.model_round
         )
+        model = settings.recipe.model
+        self.once = OnceFile(settings.run, model.once, model.once_bytes)
         self._seq = progress.next_round << 20  # grows over restarts
         self.decider = Decider(settings, policies, clock)
         resumed = progress.rounds_done > 0

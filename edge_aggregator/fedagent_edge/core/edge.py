@@ -5,6 +5,8 @@ docs/protocol.md has the order of messages.
 
 from typing import cast
 
+from msgspec.structs import replace
+
 from fedagent_node.effects import (
     EVERYBODY,
     Effect,
@@ -63,6 +65,7 @@ from .effects import (
     ReopenedRound,
 )
 from .evaluation import Evaluations
+from .once import OnceFile
 from .rounds import Rounds
 from .state import EdgeState
 from .transfers import ModelExchange
@@ -87,6 +90,7 @@ class EdgeCore:
         self.models = ModelExchange(state)
         self.rounds = Rounds(state, self.upstream, self.models, opened)
         self.evaluations = Evaluations(state)
+        self.once = OnceFile(state, state.memory.once if state.once_held else "")
         self._ended = ""
         self._recipe = ""
         self._now = self._beacon_at = self._search_at = self._settled_at = 0.0
@@ -154,6 +158,8 @@ class EdgeCore:
         match message:
             case Opinion() | Volunteer() | PeerSend():
                 return self.evaluations.receive(event, now)
+            case Need() if self.once.serves(message.digest):
+                return self.once.need(event, message, now)
             case Need() if not self.rounds.serves(agent, message.digest) and (
                 self.evaluations.current.serves(agent, message.digest)
             ):
@@ -200,8 +206,9 @@ class EdgeCore:
         ]
 
     def _lost(self, agent: str, now: float) -> list[Effect]:
-        lost = Emit("agent_lost", {"agent": agent})
-        return [lost, *self.rounds.left(agent, now), *self.evaluations.left(agent, now)]
+        lost: list[Effect] = [Emit("agent_lost", {"agent": agent})]
+        lost += self.rounds.left(agent, now) + self.evaluations.left(agent, now)
+        return lost + self.once.left(agent, now)
 
     def _task_need(self, agent: str, need: TaskNeed) -> list[Effect]:
         memory = self.memory
@@ -212,6 +219,8 @@ class EdgeCore:
         if live is not None and need.round == live.rnd.round:
             live.task_need(agent)
         body = TaskBody(run=memory.run, digest=need.digest, body=memory.body, recipe=self._recipe)
+        if memory.once:
+            body = replace(body, chunk_bytes=self.state.config.chunk_bytes)
         return [Send(agent, body)]
 
     # -------------------------------------------------------- from coordinator
@@ -246,6 +255,8 @@ class EdgeCore:
                 return [self.upstream.status(now)]
             case GlobalModel():
                 return self.models.offered(message, now)
+            case Chunk() if self.once.expects(message.digest):
+                return self.once.chunk(message, now)
             case Chunk():
                 return self.models.chunk(message, now)
             case OpinionOpen():
@@ -277,6 +288,7 @@ class EdgeCore:
         self._recipe = welcome.recipe
         self.sessions.welcomed()
         self.evaluations.welcomed()
+        effects += self.once.welcomed(now)
         return [*effects, self.upstream.status(now), *self.upstream.report_again(now)]
 
     def _run_ended(self, ended: RunEnded, now: float) -> list[Effect]:
@@ -292,6 +304,8 @@ class EdgeCore:
         return [*effects, *saved, Emit("run_ended", {"reason": ended.reason})]
 
     def _model_finished(self, model: ModelFinished, now: float) -> list[Effect]:
+        if self.once.expects(model.digest):
+            return self.once.finished(model, now)
         refused = model.refused
         warning = Warn("", f"the coordinator's model is not usable: {refused}")
         if not self.models.expects(model.digest):
@@ -311,7 +325,7 @@ class EdgeCore:
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         self._now = now
-        effects = self.upstream.tick(now) + self.models.tick(now)
+        effects = self.upstream.tick(now) + self.models.tick(now) + self.once.tick(now)
         if now >= self._beacon_at:
             effects += self._beacon(now)
         if now >= self._search_at:
@@ -324,7 +338,7 @@ class EdgeCore:
         """Return when `tick` is wanted."""
         now = self._now
         activities = min(self.rounds.next_due(now), self.evaluations.next_due(now))
-        sessions = min(self.upstream.next_due(), self.models.next_due())
+        sessions = min(self.upstream.next_due(), self.models.next_due(), self.once.next_due(now))
         return min(activities, sessions, self._beacon_at, self._search_at)
 
     def _beacon(self, now: float) -> list[Effect]:

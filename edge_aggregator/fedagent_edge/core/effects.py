@@ -1,9 +1,19 @@
 """What the edge's core asks of its disk, what comes back, and what it must remember."""
 
+import msgspec
 from msgspec import Struct
 
 from fedagent_node.effects import Input, Run, Write
-from fedagent_protocol.messages import OutcomeStatus, RoundOrder, RoundReport, UpdateOffer
+from fedagent_protocol.errors import ProtocolError
+from fedagent_protocol.messages import (
+    CHUNK_BYTES,
+    OptionalDigest,
+    OutcomeStatus,
+    RoundOrder,
+    RoundReport,
+    UpdateOffer,
+)
+from fedagent_protocol.transfer import Layout
 
 from .admission import Verdict
 
@@ -17,8 +27,36 @@ Key = tuple[str, int, str]
 """(run, round, agent): what names one update at an edge."""
 
 
+class _Model(Struct, frozen=True):
+    once: OptionalDigest = ""
+    once_bytes: int = 0
+
+
+class _Task(Struct, frozen=True):
+    """What an edge reads of a task to serve it; it skips what it does not know."""
+
+    model: _Model = _Model()
+
+
+_tasks = msgspec.msgpack.Decoder(_Task)
+
+
+def once_in(body: bytes) -> tuple[str, int]:
+    """Return digest and bytes of what a task's devices get once; nothing if it cannot be."""
+    try:
+        model = _tasks.decode(body).model
+        if model.once:
+            Layout(model.once_bytes, CHUNK_BYTES)
+    except (msgspec.DecodeError, ProtocolError):
+        return "", 0
+    return (model.once, model.once_bytes) if model.once else ("", 0)
+
+
 class Memory(Struct, kw_only=True):
-    """What survives a restart; `report` is not receipted, as far as the disk knows."""
+    """What survives a restart; `report` is not receipted, as far as the disk knows.
+
+    `once` is what the task's devices get once, of `once_bytes`; empty if there is nothing.
+    """
 
     run: str = ""
     task: str = ""
@@ -27,9 +65,12 @@ class Memory(Struct, kw_only=True):
     model_bytes: int = 0
     last_round: int = 0
     report: RoundReport | None = None
+    once: str = ""
+    once_bytes: int = 0
 
     def adopt(self, run: str, task: str, body: bytes) -> None:
         """Begin with another run, or with this one's task as it is from now on."""
+        self.once, self.once_bytes = once_in(body)
         if run != self.run:
             self.model, self.model_bytes = "", 0
             self.last_round, self.report = 0, None

@@ -14,12 +14,16 @@ from .sessions import AgentSessions
 
 @dataclass(slots=True)
 class EdgeState:
-    """The edge itself: `me` as coordinators see it, `memory` as it is saved when it matters."""
+    """The edge itself: `me` as coordinators see it, `memory` as it is saved when it matters.
+
+    With `once_held` the disk has what the task's devices get once.
+    """
 
     config: EdgeConfig
     me: EdgeHello
     memory: Memory
     counters: Counter[str] = field(default_factory=Counter)
+    once_held: bool = False
     sessions: AgentSessions = field(init=False)
 
     def __post_init__(self) -> None:

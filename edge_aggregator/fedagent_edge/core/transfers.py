@@ -297,6 +297,11 @@ class ModelExchange:
         """Want no model any more."""
         self._receiver = None
 
+    def renew(self) -> None:
+        """Take back credit that may have been lost with a connection."""
+        if self._receiver is not None:
+            self._receiver.forget_credit()
+
     def tick(self, now: float) -> list[Effect]:
         """Ask again for what is due."""
         return self._ask(now) if now >= self.next_due() else []

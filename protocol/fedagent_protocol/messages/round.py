@@ -47,11 +47,15 @@ class TaskNeed(Message, frozen=True, kw_only=True, tag="task-need"):
 
 
 class TaskBody(Message, frozen=True, kw_only=True, tag="task"):
-    """The task of a run: canonical bytes of `fedagent_task.recipe.TaskSpec`; its recipe's name."""
+    """The task of a run: canonical bytes of `fedagent_task.recipe.TaskSpec`; its recipe's name.
+
+    `chunk_bytes` is how the edge cuts what the task's devices get once (`ModelSpec.once`).
+    """
 
     digest: Digest
     body: Body
     recipe: Name = ""
+    chunk_bytes: ChunkSize = CHUNK_BYTES
 
 
 class TrainCourse(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,200 @@
+"""What a task's devices get once: fetched before the stream is opened, kept beside the models."""
+
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeModel
+from fedagent_agent.core.preparation import PREPARE_S
+from fedagent_agent.trainer.frames import Open, Train
+from fedagent_node.effects import LinkDown, LinkUp
+from fedagent_protocol.messages import (
+    Chunk,
+    Decline,
+    DeclineReason,
+    EdgeBeacon,
+    Need,
+    TaskBody,
+    TaskNeed,
+    UpdateOffer,
+    Welcome,
+)
+from fedagent_task.recipe import task_bytes, task_digest
+from fedagent_task.spec import TaskSpec
+from tests.fakes.hand_edge import (
+    EDGE,
+    LINK,
+    OTHER,
+    REAL,
+    RUN,
+    HandEdge,
+    digest_of,
+    joined,
+    model_of,
+)
+
+PIECE = 64 * 1024
+ONCE = model_of(8 * PIECE + 1000, 3)
+COUNT = 9
+SMALL = model_of(3000)
+
+
+def task_with(once: bytes) -> TaskSpec:
+    named = structs.replace(REAL.model, once=digest_of(once), once_bytes=len(once))
+    return structs.replace(REAL, model=named)
+
+
+TASK = task_with(ONCE)
+BODY = task_bytes(TASK)
+DIGEST = task_digest(BODY)
+
+
+@pytest.fixture
+def edge(tmp_path: Path) -> HandEdge:
+    return joined(tmp_path, OTHER, chunk_bytes=PIECE, task=TASK)
+
+
+def named(edge: HandEdge, name: str = EDGE) -> None:
+    """Name the task; answer when the agent asks for its body."""
+    edge.say(EdgeBeacon(run=RUN, edge=name, task=DIGEST), edge=name)
+    body(edge, name)
+
+
+def body(edge: HandEdge, name: str = EDGE) -> None:
+    told = TaskBody(run=RUN, digest=DIGEST, body=BODY, chunk_bytes=PIECE)
+    edge.say(told, edge=name)
+    if edge.jobs(SubscribeModel):
+        edge.take(Subscribed(name, digest_of(ONCE)))
+
+
+def piece(index: int, data: bytes | None = None) -> Chunk:
+    data = ONCE[index * PIECE : (index + 1) * PIECE] if data is None else data
+    return Chunk(run=RUN, digest=digest_of(ONCE), index=index, data=data)
+
+
+def asked(edge: HandEdge) -> list[int]:
+    needs = [need for need in edge.said(Need) if need.digest == digest_of(ONCE)]
+    return [i for need in needs for start, stop in need.ranges for i in range(start, stop)]
+
+
+def given(edge: HandEdge, *indices: int, name: str = EDGE) -> None:
+    for index in indices or range(COUNT):
+        edge.say(piece(index), edge=name)
+
+
+def test_the_stream_is_opened_with_the_file_once_it_is_whole(edge: HandEdge) -> None:
+    named(edge)
+    assert asked(edge) == [0, 1, 2, 3]
+    given(edge, *range(COUNT - 1))
+    assert not edge.jobs(Open)
+    given(edge, COUNT - 1)
+    (job,) = edge.jobs(Open)
+    assert Path(job.once).read_bytes() == ONCE
+    assert edge.jobs(UnsubscribeModel) == [UnsubscribeModel(EDGE, digest_of(ONCE))]
+
+
+def test_a_task_without_one_is_opened_as_before(tmp_path: Path) -> None:
+    edge = joined(tmp_path, task=REAL)
+    edge.serve(edge.order(1, SMALL), SMALL)
+    assert [job.once for job in edge.jobs(Open)] == [""]
+
+
+def test_a_killed_agent_goes_on_where_it_was_and_asks_no_second_time(edge: HandEdge) -> None:
+    named(edge)
+    given(edge, 0, 2)
+    edge.restart(EDGE)
+    named(edge)
+    assert asked(edge) == [1, 3, 4, 5]
+    given(edge, *[i for i in range(COUNT) if i not in (0, 2)])
+    assert len(edge.jobs(Open)) == 1
+    edge.restart(EDGE)
+    named(edge)
+    assert not asked(edge)
+    assert Path(edge.jobs(Open)[0].once).read_bytes() == ONCE
+
+
+def test_newer_models_do_not_push_it_out(edge: HandEdge) -> None:
+    named(edge)
+    given(edge)
+    edge.opened(edge.jobs(Open)[0])
+    for number in range(1, 6):
+        model = model_of((1 << 20) + 5000, number)
+        edge.serve(edge.order(number, model), model)
+        edge.train(edge.jobs(Train)[-1], b"x" * 3000)
+        edge.receipt(edge.said(UpdateOffer)[-1])
+    assert len(list((edge.directory / "models").iterdir())) == 2
+    assert Path(edge.jobs(Open)[0].once).read_bytes() == ONCE
+
+
+def test_a_damaged_file_is_got_again_and_at_last_declined(edge: HandEdge) -> None:
+    named(edge)
+    for _ in range(4):
+        edge.take(Subscribed(EDGE, digest_of(ONCE)))
+        given(edge, *range(COUNT - 1))
+        edge.say(piece(COUNT - 1, bytes(len(ONCE) - (COUNT - 1) * PIECE)))
+    edge.order(1, SMALL)
+    (decline,) = edge.said(Decline)
+    assert (decline.reason, "model.once" in decline.detail) == (DeclineReason.LOAD, True)
+    assert edge.core.counters["digest_mismatch"] == 4
+
+
+def test_one_that_is_too_large_is_declined_by_its_key(tmp_path: Path) -> None:
+    huge = structs.replace(TASK.model, once_bytes=1 << 40)
+    task = structs.replace(TASK, model=huge)
+    edge = joined(tmp_path, task=task)
+    edge.serve(edge.order(1, SMALL), SMALL)
+    (decline,) = edge.said(Decline)
+    assert (decline.reason, decline.detail[:16]) == (DeclineReason.SCHEMA, "model.once_bytes")
+
+
+def test_an_order_waits_for_it(edge: HandEdge) -> None:
+    edge.models[digest_of(ONCE)] = ONCE
+    edge.serve(edge.order(1, SMALL), SMALL)
+    assert [job.model != "" for job in edge.jobs(Train)] == [True]
+    assert len(edge.jobs(Open)) == 1
+
+
+def test_another_edge_goes_on_when_the_first_is_gone(edge: HandEdge) -> None:
+    named(edge)
+    given(edge, 0, 1)
+    for _ in range(20):
+        edge.later(1.0)
+        edge.say(EdgeBeacon(run=RUN, edge=OTHER, task=DIGEST), edge=OTHER)
+    assert edge.said(TaskNeed)
+    edge.out.clear()
+    body(edge, OTHER)
+    assert 0 not in asked(edge)
+    assert 1 not in asked(edge)
+    given(edge, *range(2, COUNT), name=OTHER)
+    assert len(edge.jobs(Open)) == 1
+
+
+def test_a_new_link_is_subscribed_again(edge: HandEdge) -> None:
+    named(edge)
+    given(edge, 0)
+    edge.take(LinkDown(LINK))
+    edge.now += 1
+    edge.take(LinkUp(LINK))
+    out = edge.say(Welcome(run=RUN, edge=EDGE, task=DIGEST))
+    assert edge.jobs(SubscribeModel, out) == [SubscribeModel(EDGE, digest_of(ONCE))]
+    out = edge.take(Subscribed(EDGE, digest_of(ONCE)))
+    assert edge.said(Need, out)[0].ranges == ((1, 5),)
+
+
+def test_while_it_moves_the_agent_is_not_there_to_be_ordered(edge: HandEdge) -> None:
+    named(edge)
+    for index in range(COUNT - 1):
+        edge.now += PREPARE_S * 0.6
+        edge.say(EdgeBeacon(run=RUN, edge=EDGE, task=DIGEST))
+        given(edge, index)
+    assert edge.core.device.preparing
+    for _ in range(round(PREPARE_S) + 1):
+        edge.later(1.0)
+        edge.say(EdgeBeacon(run=RUN, edge=EDGE, task=DIGEST))
+    assert not edge.core.device.preparing
+
+
+def test_nothing_but_what_a_task_names_is_taken(edge: HandEdge) -> None:
+    given(edge, 0)
+    assert edge.core.counters["chunk_unasked"] == 1
