@@ -13,6 +13,7 @@ from .demo.command import demo
 from .devices import devices
 from .doctor import doctor
 from .errors import UsageError
+from .new import new
 from .opinions import opinions
 from .options import examples
 from .predict import predict
@@ -40,6 +41,7 @@ READ = "Read a run"
 USE = "Use a model"
 STUDY = "Study policies"
 MACHINE = "Maintain this machine"
+BEGIN = "Begin"
 
 
 def add(panel: str, command: Callable[..., None], *lines: str) -> None:
@@ -47,6 +49,10 @@ def add(panel: str, command: Callable[..., None], *lines: str) -> None:
     app.command(panel=panel, epilog=examples(*lines))(command)
 
 
+add(
+    *(BEGIN, new, "fedagent new boiler --template sensor"),
+    "fedagent new thrifty --template policy",
+)
 start.mount(app, panel=AGENT)
 add(
     *(AGENT, demo, "fedagent demo", "fedagent demo --policy cheapest --rounds 30"),

@@ -1,0 +1,137 @@
+"""Every template becomes a project, whose README is typed here line by line."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedagent_cli.errors import UsageError
+from fedagent_cli.main import app
+from fedagent_cli.new import FOLDER, Template, written
+from fedagent_task.recipe import parse_recipe
+from tests.documents.pages import split
+from tests.typed import fedagent
+
+NAME = "my-own"
+MODULE = "my_own"
+INSTALL = "pip install -e ."
+SHOWS = {
+    Template.POLICY: (f"{NAME} ", "agent-6: chosen", "accuracy 0.", "1 passed"),
+    Template.STREAM: ("weights:", "1 passed"),
+    Template.SENSOR: ("outside 10, pump 60: 22.5 degrees", "1 passed"),
+}
+"""What is seen, beside no error."""
+
+
+def commands(readme: str) -> list[list[str]]:
+    """The commands of each block."""
+    return [list(split(text)) for text in re.findall(r"```sh\n(.*?)```", readme, re.DOTALL)]
+
+
+def install(project: Path, site: Path) -> None:
+    """Do what pip does for an editable install: name the folder and its entry points."""
+    table = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    info = site / f"{table['name'].replace('-', '_')}-{table['version']}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {table['name']}\nVersion: {table['version']}\n"
+    )
+    lines = []
+    for group, names in table.get("entry-points", {}).items():
+        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in names.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("template", SHOWS)
+def test_its_readme_can_be_typed(template: Template, tmp_path: Path) -> None:
+    done = fedagent("new", NAME, "--template", template.value, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    project, site = tmp_path / NAME, tmp_path / "site"
+    first, *later = commands((project / "README.md").read_text())
+    path = [str(site)]
+    if INSTALL in first:
+        install(project, site)
+        path.append(str(project))
+        first.remove(INSTALL)
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    }
+    typed = subprocess.run(
+        ["bash", "-ec", "\n".join(first)],
+        cwd=project,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert typed.returncode == 0, typed.stdout + typed.stderr
+    for wanted in SHOWS[template]:
+        assert wanted in typed.stdout, typed.stdout
+    for line in [line for block in later for line in block if line.startswith("fedagent ")]:
+        command, words = app.group, shlex.split(line)[1:]
+        while (children := getattr(command, "commands", None)) is not None:
+            command = children[words.pop(0)]
+        command.make_context(command.name, words)
+
+
+@pytest.mark.parametrize("template", SHOWS)
+def test_nothing_of_the_template_is_left_open(template: Template) -> None:
+    files = written(NAME, template)
+    assert {"README.md", "pyproject.toml", "recipe.toml", f"tests/test_{MODULE}.py"} <= set(files)
+    for path, text in files.items():
+        assert "{{" not in text, path
+        assert "NAME" not in path
+        if path.endswith(".py"):
+            compile(text, path, "exec")
+    lines = files["README.md"].splitlines()
+    assert len([line for line in lines if not line.startswith("```")]) <= 12
+    assert parse_recipe(files["recipe.toml"]).name == NAME
+
+
+def test_every_template_is_offered() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == {one.value for one in SHOWS}
+
+
+def test_it_says_what_it_wrote(tmp_path: Path) -> None:
+    done = fedagent("new", NAME, "--template", "sensor", "--json", cwd=tmp_path)
+    said = json.loads(done.stdout)
+    assert said["folder"] == NAME
+    found = {
+        str(p.relative_to(tmp_path / NAME)) for p in (tmp_path / NAME).rglob("*") if p.is_file()
+    }
+    assert set(said["files"]) == found
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / NAME).mkdir()
+    (tmp_path / NAME / "mine").write_text("all my work")
+    done = fedagent("new", NAME, "--template", "sensor", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "is there already" in done.stderr
+    assert [path.name for path in (tmp_path / NAME).iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "not a name"),
+        ("../up", "not a name"),
+        ("My-Own", "not a name"),
+        ("a" * 41, "at most 40"),
+        ("json", "is a Python module already"),
+        ("lambda", "is a Python module already"),
+        ("fedagent-task", "is a Python module already"),
+    ],
+)
+def test_a_name_that_would_not_do_is_refused(name: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        written(name, Template.SENSOR)
