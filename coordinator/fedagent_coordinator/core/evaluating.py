@@ -15,6 +15,7 @@ from msgspec import structs
 
 from fedagent_coordinator.policies.base import (
     CLAIM_GAP,
+    LOSSES,
     NOT_FEATURES,
     OPINIONS,
     VOLUNTEERS,
@@ -374,4 +375,4 @@ def evaluation_plan(settings: Settings, past: PastEvaluations) -> EvaluationPlan
 def unmet_needs(needs: frozenset[str], asked: OpinionMode | None) -> frozenset[str]:
     """Return those needs that no agent reports and no run has that asks its clients for this."""
     provided = _PLANS.get(asked, EvaluationPlan).provides
-    return needs & (NOT_FEATURES - {CLAIM_GAP} - provided)
+    return needs & (NOT_FEATURES - {CLAIM_GAP, LOSSES} - provided)

@@ -136,6 +136,7 @@ def _feedback(
         num_samples=counts("num_samples"),
         steps=steps,
         iterations=counts("iterations"),
+        loss_rms=_loss_rms(rows, valid),
     )
 
 
@@ -161,6 +162,12 @@ def _ending(status: str, reason: str) -> Ending:
             return Ending.EDGE
         case _:
             return Ending.GONE if reason == UNANSWERED else Ending.MISSED
+
+
+def _loss_rms(rows: Sequence[Outcome], valid: BoolArray) -> FloatArray:
+    """Return float64[S]; 0 stands for one that is not reported, and no loss is below it."""
+    told = np.array([row.stats.course.loss_rms for row in rows], dtype=np.float64)
+    return np.where(valid & (told > 0), told, math.nan)
 
 
 def _details(rows: Sequence[Outcome], feedback: Feedback) -> Details:

@@ -49,8 +49,10 @@ DEVICE_SAMPLES = "device_samples"
 FLAGS = ("used", "void", "censored")
 COUNTS = ("num_samples", "arrivals", "steps", "iterations")
 SECONDS = ("tau_s", "dt_s", "lc_s", "ut_s", "train_s", "seconds_per_iteration")
+LOSSES = ("loss_rms",)
 _DETAILS = ("status", "reason", "weight", "norm", "loss")
-OUTCOME = ("client", "in_time", *FLAGS, *COUNTS, *SECONDS, *_DETAILS)
+OUTCOME = ("client", "in_time", *FLAGS, *COUNTS, *SECONDS, *LOSSES, *_DETAILS)
+_DTYPES = ((FLAGS, np.bool_), (COUNTS, np.int64), (SECONDS, np.float64), (LOSSES, np.float64))
 _OPTIONAL = {"steps": "steps", "iterations": "iterations", "train_s": "steps"}
 """Columns that a feedback may do without, and the one whose NULLs say so: seconds may be NaN."""
 
@@ -223,7 +225,7 @@ def close_round(db: Database, run_id: str, result: Settle) -> None:
         "client": f.view.pair_client[f.pairs].tolist(),
         "in_time": f.X.tolist(),
     }
-    for name in (*FLAGS, *COUNTS, *SECONDS):
+    for name in (*FLAGS, *COUNTS, *SECONDS, *LOSSES):
         column = getattr(f, name)
         columns[name] = [None] * len(f.pairs) if column is None else column.tolist()
     for name in _DETAILS:
@@ -337,7 +339,7 @@ def _feedback(sql: sqlite3.Connection, row: sqlite3.Row) -> Feedback:
         raise RecordError("outcomes", f"of round {row['round']} are not those of its plan")
     arrays: dict[str, Any] = {
         name: np.array(columns[name], dtype=dtype)
-        for group, dtype in ((FLAGS, np.bool_), (COUNTS, np.int64), (SECONDS, np.float64))
+        for group, dtype in _DTYPES
         for name in group
         if name not in _OPTIONAL or None not in columns[_OPTIONAL[name]]
     }

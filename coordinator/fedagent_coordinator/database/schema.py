@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from fedagent_coordinator.errors import NewerSchemaError, SchemaVersionError
 
-VERSION = 7
+VERSION = 8
 """In `PRAGMA user_version`; before 7 there was a table of migrations in its place."""
 
 UPGRADES: Mapping[int, Sequence[str]] = {}
@@ -123,7 +123,7 @@ CREATE TABLE outcomes (
     tau_s REAL NOT NULL, dt_s REAL, lc_s REAL, ut_s REAL,
     num_samples INTEGER NOT NULL, arrivals INTEGER NOT NULL,
     steps INTEGER, iterations INTEGER, train_s REAL, seconds_per_iteration REAL,
-    weight REAL, norm REAL, loss REAL,
+    loss_rms REAL, weight REAL, norm REAL, loss REAL,
     PRIMARY KEY (run_id, round, client),
     FOREIGN KEY (run_id, round, client) REFERENCES reservations
 ) STRICT, WITHOUT ROWID;

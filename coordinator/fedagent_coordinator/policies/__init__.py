@@ -34,6 +34,7 @@ registry: Registry[SelectionPolicy] = Registry(
         "fedcs": "baselines:FedCsPolicy",
         "fixed": "baselines:FixedPolicy",
         "linucb": "linucb:LinUcbPolicy",
+        "oort": "oort:OortPolicy",
         "oracle": "baselines:OraclePolicy",
         "oracle-p": "baselines:OracleChancePolicy",
         "quick-init-ucb": "quick_init:QuickInitUcbPolicy",

@@ -38,8 +38,10 @@ TRUTH = "truth"
 VOLUNTEERS = "volunteers"
 CLAIM_GAP = "claim_gap"
 """Feature that the coordinator makes for policies that need it: observed time over claimed."""
-NOT_FEATURES = frozenset({OPINIONS, TRUTH, VOLUNTEERS, CLAIM_GAP})
-"""Needs that no agent reports; ``truth`` exists in testbed and replay only."""
+LOSSES = "losses"
+"""What devices tell of their samples' losses; where they do not, a policy must do without."""
+NOT_FEATURES = frozenset({OPINIONS, TRUTH, VOLUNTEERS, CLAIM_GAP, LOSSES})
+"""Needs that are no features of a pair; ``truth`` exists in testbed and replay only."""
 
 
 class Purpose(IntEnum):
@@ -242,6 +244,7 @@ class Feedback:
         iterations: int64[S], local iterations of a step, 0 if unknown; or None.
         train_s: float64[S], computation of the learning alone, NaN if unknown; or None.
         loss: float64[S], mean over the device's training, NaN if unknown; or None.
+        loss_rms: float64[S], root mean square of its samples' losses, likewise.
         ending: int8[S], the `Ending` of every order; None stands for what the flags say.
 
     Raises:
@@ -267,6 +270,7 @@ class Feedback:
     iterations: IntArray | None = None
     train_s: FloatArray | None = None
     loss: FloatArray | None = None
+    loss_rms: FloatArray | None = None
     rent_micro: int = 0  # what the edge that aggregated was paid
     ending: npt.NDArray[np.int8] | None = None
 
@@ -274,7 +278,7 @@ class Feedback:
         _protect(self)
         s = (len(self.pairs),)
         check_columns(self, np.int64, s, "steps", "iterations", optional=True)
-        check_columns(self, np.float64, s, "train_s", "loss", optional=True)
+        check_columns(self, np.float64, s, "train_s", "loss", "loss_rms", optional=True)
         check_columns(self, np.int8, s, "ending", optional=True)
         check_columns(self, np.bool_, s, "X", "used", "censored", "void")
         check_columns(self, np.int64, s, "pairs", "arrivals", "num_samples")

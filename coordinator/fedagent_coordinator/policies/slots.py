@@ -94,12 +94,15 @@ def candidates(view: RoundView) -> BoolArray:
     return np.asarray(there & view.client_available)
 
 
-def take(view: RoundView, clients: IntArray, limit: int) -> IntArray:
+def take(
+    view: RoundView, clients: IntArray, limit: int, liking: FloatArray | None = None
+) -> IntArray:
     """Return a pair for each client that still fits, in order, `limit` at most.
 
-    A client seen by several edges goes to the one with the largest budget that still
-    pays for it (ties by edge index); its price is the same everywhere. `clients` are distinct,
-    best first; those out of sight are skipped.
+    A client seen by several edges goes to the one of the largest `liking`, float64[P], that still
+    pays for it, of equal ones and without it to that with the largest budget (ties by edge index);
+    its price is the same everywhere. `clients` are distinct, best first; those out of sight are
+    skipped.
     """
     near = np.zeros(len(view.client_price), dtype=np.bool_)
     rank = np.empty(len(near), dtype=np.int64)
@@ -109,7 +112,8 @@ def take(view: RoundView, clients: IntArray, limit: int) -> IntArray:
         near[first], rank[first] = True, np.arange(len(first))
         rows = np.flatnonzero(near[view.pair_client])
         client, edge = view.pair_client[rows], view.pair_edge[rows]
-        order = rows[np.lexsort((edge, -view.edge_budget[edge], rank[client]))]
+        worse = np.zeros(len(rows)) if liking is None else -liking[rows]
+        order = rows[np.lexsort((edge, -view.edge_budget[edge], worse, rank[client]))]
         pairs = fill(view, order.astype(np.int64))[:limit]
         if len(pairs) == limit or window >= len(clients):
             return pairs

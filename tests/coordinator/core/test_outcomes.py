@@ -18,6 +18,7 @@ from fedagent_protocol.messages import (
     Outcome,
     OutcomeStatus,
     RoundReport,
+    TrainCourse,
     TrainStats,
 )
 from tests.fakes.stored_runs import small_plan, small_view
@@ -111,6 +112,20 @@ def test_a_loss_that_is_not_told_is_unknown_and_not_zero() -> None:
     )
     assert settled.details.loss[0] == 0.25
     assert np.isnan(settled.details.loss[1])
+
+
+@pytest.mark.parametrize(
+    ("told", "valid", "known"),
+    [(0.75, True, 0.75), (0.0, True, None), (-1.0, True, None), (0.75, False, None)],
+)
+def test_the_losses_of_samples_reach_the_policy_where_they_are_told(
+    told: float, valid: bool, known: float | None
+) -> None:
+    stats = TrainStats(course=TrainCourse(loss_rms=told))
+    outcome = Outcome(agent="a", status=OutcomeStatus.ARRIVED, valid=valid, stats=stats)
+    column = _settle(outcome).feedback.loss_rms
+    assert column is not None
+    assert column[0] == known if known is not None else np.isnan(column[0])
 
 
 @pytest.mark.parametrize(("losses", "mean"), [((0.5, 0.9), 0.6), ((0.0, 0.0), None)])

@@ -1,5 +1,6 @@
 """When the edges' models are merged, and where a slot begins: seen from the mean model."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -119,6 +120,21 @@ def test_with_reset_a_slot_begins_at_the_first_model(reset: bool) -> None:
     assert np.array_equal(whole[2], second[0]) == reset
     assert np.array_equal(whole[3], second[1]) == reset
     assert not np.array_equal(whole[1], models(setting, range(2, 3))[0])
+
+
+def test_devices_tell_the_losses_of_the_model_that_they_begin_from() -> None:
+    setting = recipe()
+    learner = FederatedLearner(setting, 1)
+    found = replace(feedback(setting, 1), void=np.arange(6) == 5, X=np.arange(6) != 5, ending=None)
+    first = learner.told(found)
+    assert first.num_samples.tolist() == [30] * 5 + [0]
+    # The first model gives every class a tenth.
+    assert first.loss_rms == pytest.approx([math.log(10)] * 5 + [math.nan], nan_ok=True, rel=0.05)
+    for t in range(1, 20):
+        learner.advance(feedback(setting, t))
+    later = learner.told(found).loss_rms
+    assert later is not None
+    assert (later[:5] < 0.85 * math.log(10)).all()
 
 
 def test_clients_evaluate_on_their_own_samples_or_on_a_share_of_the_test_set() -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 import pytest
+from msgspec import structs
 
 from fedagent_task.models import create
 from fedagent_task.spec import ModelSpec
@@ -58,6 +59,28 @@ def test_the_gradient_is_the_product_s_own(name: str) -> None:
         np.testing.assert_allclose(found[client], flat, atol=1e-12)
         scores = model.scores(theta, x)[client].T
         assert (scores.argmax(axis=1) == own.forward(weights, x[client]).argmax(axis=1)).all()
+
+
+@pytest.mark.parametrize("name", ["softmax", "mlp", "deep", "svm"])
+def test_the_losses_of_samples_are_what_the_gradient_descends(name: str) -> None:
+    model = MODELS[name]
+    theta, x, y, _ = batch(model)
+    found = model.losses(theta[0].astype(np.float32), x[0].astype(np.float32), y[0])
+    if name == "svm":
+        expected = [
+            margin_loss(theta[:1], x[:1, k : k + 1], y[:1, k : k + 1], np.ones((1, 1)))[0]
+            - 0.05 * (theta[0, 4:] ** 2).sum()
+            for k in range(len(y[0]))
+        ]
+    else:
+        own = create(structs.replace(SPECS[name], l2=0.0))
+        weights, at = {}, 0
+        for tensor in own.manifest().specs:
+            size = int(np.prod(tensor.shape))
+            weights[tensor.name] = theta[0, at : at + size].reshape(tensor.shape)
+            at += size
+        expected = [own.loss(weights, x[0, k : k + 1], y[0, k : k + 1]) for k in range(len(y[0]))]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def margin_loss(theta: Doubles, x: Doubles, y: npt.NDArray[np.int64], weight: Doubles) -> Doubles:

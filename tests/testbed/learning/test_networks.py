@@ -78,6 +78,15 @@ def test_memory_and_company_change_no_bit(quarters: StudyData) -> None:
     assert np.array_equal(whole.deltas, np.concatenate([part.deltas for part in parts]))
 
 
+def test_the_losses_of_samples_are_the_network_s_own(quarters: StudyData) -> None:
+    trainer = trainer_of(quarters)
+    theta, x, y = trainer.initial(1)[0], quarters.dense_x[:9], quarters.y[:9].astype(np.int64)
+    assert isinstance(trainer.model, Network)
+    own, weights = trainer.model._model, trainer.model._tensors(theta)
+    expected = [own.loss(weights, x[k : k + 1], y[k : k + 1]) for k in range(9)]
+    np.testing.assert_allclose(trainer.model.losses(theta, x, y), expected, rtol=1e-5)
+
+
 def test_a_federation_learns_to_see(quarters: StudyData) -> None:
     trainer = trainer_of(quarters)
     models = trainer.initial(1)

@@ -57,6 +57,16 @@ class BatchedModel:
         """Return the class of each sample, int64[n], by parameters float32[size]."""
         return np.asarray(self.scores(theta[None], x[None])[0].argmax(axis=0), np.int64)
 
+    def losses(self, theta: Floats, x: Floats, y: Indices) -> Floats:
+        """Return the loss of each sample without l2, float32[n], by parameters float32[size]."""
+        scores = self.scores(theta[None], x[None])[0]
+        true = scores[y, np.arange(len(y))].copy()
+        if self._margin:
+            scores[y, np.arange(len(y))] -= 1.0
+            return np.asarray(scores.max(axis=0) + 1.0 - true, np.float32)
+        top = scores.max(axis=0)
+        return np.asarray(top + np.log(np.exp(scores - top).sum(axis=0)) - true, np.float32)
+
     def gradient(self, theta: Array, x: Array, y: Indices, weight: Array, out: Array) -> None:
         """Write the gradient of the weighted loss to out [S, size]."""
         layers, slopes = self._layers(theta), self._layers(out)

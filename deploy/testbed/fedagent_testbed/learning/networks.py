@@ -13,6 +13,9 @@ from fedagent_testbed.recipe import Training
 
 from .local_sgd import Floats, Indices
 
+_IMPOSSIBLE = 1e-300
+"""Least probability of which a logarithm is taken."""
+
 
 class Network:
     """A network of the task package as functions of parameters flat as its manifest.
@@ -45,6 +48,11 @@ class Network:
     def predicted(self, theta: Floats, x: Floats) -> Indices:
         """Return the class of each sample, int64[n], by parameters float32[size]."""
         return np.asarray(self._model.forward(self._tensors(theta), x).argmax(axis=1), np.int64)
+
+    def losses(self, theta: Floats, x: Floats, y: Indices) -> Floats:
+        """Return the cross-entropy of each sample, float32[n], by parameters float32[size]."""
+        chance = self._model.forward(self._tensors(theta), x)[np.arange(len(y)), y]
+        return np.asarray(-np.log(np.maximum(chance, _IMPOSSIBLE)), np.float32)
 
     def trained(self, theta: Floats, x: Floats, y: Indices, rng: np.random.Generator) -> Floats:
         """Return what a client makes of parameters float32[size]; without samples the same."""

@@ -5,7 +5,7 @@ Linear models and mlps train all clients of a round at once (`local_sgd`), a cnn
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -145,6 +145,19 @@ class FederatedTrainer:
         """Train these clients and return the edges' new models, float32[M, d]."""
         return aggregate(start, self.train(start, clients, edges, round_), self._weighting)
 
+    def loss_rms(self, start: Floats, clients: Ints, edges: Ints) -> FloatArray:
+        """Return the root mean square of what each client's samples lose before it trains.
+
+        float64[S], by float32[M, d]; NaN without samples.
+        """
+        told = np.full(len(clients), np.nan)
+        for row, (client, edge) in enumerate(zip(clients.tolist(), edges.tolist(), strict=True)):
+            part = self._train.of(client)
+            if part.stop > part.start:
+                lost = self.model.losses(start[edge], self._train.x[part], self._train.y[part])
+                told[row] = np.sqrt(np.mean(lost.astype(np.float64) ** 2))
+        return told
+
     def accuracy(self, theta: Floats) -> float:
         """Return the share of the common test set that float32[d] gets right."""
         return float(self._right(theta, *self._test).mean())
@@ -223,10 +236,9 @@ class FederatedLearner:
         """Train the clients whose updates are used, and merge when it is time."""
         view, recipe = feedback.view, self._recipe
         training = recipe.training
-        begins = (view.round - 1) % training.slot_rounds == 0
-        start = self._models
-        if training.reset and begins:
-            start, self._learnt = self._first, np.zeros(recipe.edges)
+        start = self._start(view.round)
+        if start is self._first:
+            self._learnt = np.zeros(recipe.edges)
         pairs = feedback.pairs[feedback.used]
         # Newcomers hold another client's data: there are no more to deal.
         clients = view.pair_client[pairs] % recipe.clients
@@ -238,6 +250,23 @@ class FederatedLearner:
         if view.round % recipe.rounds.merge_every == 0 and recipe.edges > 1:
             self._models = self._merged()
             self._learnt = np.zeros(recipe.edges)
+
+    def told(self, feedback: Feedback) -> Feedback:
+        """Return the feedback with what the round's devices tell of their samples, before it."""
+        view, valid = feedback.view, ~feedback.void
+        pairs = feedback.pairs[valid]
+        clients = view.pair_client[pairs] % self._recipe.clients
+        samples = np.zeros(len(valid), dtype=np.int64)
+        rms = np.full(len(valid), np.nan)
+        samples[valid] = self._trainer.samples[clients]
+        start = self._start(view.round)
+        rms[valid] = self._trainer.loss_rms(start, clients, view.pair_edge[pairs])
+        return replace(feedback, num_samples=samples, loss_rms=rms)
+
+    def _start(self, round_: int) -> Floats:
+        training = self._recipe.training
+        begins = (round_ - 1) % training.slot_rounds == 0
+        return self._first if training.reset and begins else self._models
 
     @property
     def model(self) -> Floats:

@@ -12,6 +12,7 @@ from fedagent_coordinator.errors import MissingFeatureError, PolicyError
 from fedagent_coordinator.policies import Purpose, RoundView, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import (
     CLAIM_GAP,
+    LOSSES,
     OPINIONS,
     TRUTH,
     VOLUNTEERS,
@@ -64,6 +65,8 @@ class SelectionStudy:
         accuracy = opinion = np.nan
         if self._learner is not None:
             training = self._recipe.training
+            if LOSSES in self._needs:
+                feedback = self._learner.told(feedback)
             self._learner.advance(feedback)
             if training.opinions and t % training.slot_rounds == 0:
                 self._opinions = self._learner.opinions()
