@@ -152,6 +152,7 @@ class AgentStore:
         self._models = ModelsCache(directory / "models", checkpoint=checkpoint)
         self._once = ModelsCache(directory / "once", checkpoint=checkpoint, memory_bytes=0)
         self._once_digest = ""
+        self._states = directory / "state"
         self.opinions = OpinionBook(directory / "opinions.json", checkpoint=checkpoint)
         self._outputs: dict[int, Path | bytes] = {}
         """Of trainings, by job: the file that is written, or an update made without training."""
@@ -216,7 +217,8 @@ class AgentStore:
                 return
             if isinstance(effect, Train):
                 output = self._outputs[effect.job] = self.outbox.path(effect.out)
-                self._submit(replace(effect, model=model, out=str(output)))
+                state = str(self._states / effect.state) if effect.state else ""
+                self._submit(replace(effect, model=model, out=str(output), state=state))
             else:
                 self._submit(replace(effect, model=model))
 

@@ -4,6 +4,7 @@ import math
 
 from .errors import RecipeError
 from .explain import hint_of, show
+from .learner_checks import check_learner
 from .measures import measures_of
 from .shapes import pooled
 from .spec import MAX_PARAMETERS, DataSpec, FeatureSpec, LearnerSpec, ModelSpec, Recipe, TaskSpec
@@ -81,6 +82,7 @@ def check_task(task: TaskSpec) -> None:
     if task.opinions.low >= task.opinions.high:
         raise RecipeError("opinions.low", "must be less than opinions.high", "leave both out")
     _check_network(model, learner)
+    check_learner(task)
     _check_model(model)
     if data.labels and model.regression:
         raise RecipeError(

@@ -5,7 +5,7 @@ changes: digests leave defaults out, so that a new key does not rename old recip
 """
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
@@ -209,6 +209,10 @@ class DataSpec(_Section, frozen=True, kw_only=True):
     standardize_s: Annotated[Seconds, _text("seconds", 30.0)] = 30.0
 
 
+Schedule = Literal["constant", "step", "exponential", "cosine", "linear"]
+Beta = Annotated[float, Meta(ge=0, lt=1)]
+
+
 class LearnerSpec(_Section, frozen=True, kw_only=True):
     """How a device learns from its stream."""
 
@@ -227,6 +231,47 @@ class LearnerSpec(_Section, frozen=True, kw_only=True):
     backend: Annotated[
         Literal["auto", "numpy", "torch"], _text("one of auto, numpy, torch", '"auto"')
     ] = "auto"
+    optimizer: Annotated[
+        Literal["sgd", "adam", "adamw"], _text("one of sgd, adam, adamw", '"sgd"')
+    ] = "sgd"
+    momentum: Annotated[float, Meta(ge=0, lt=1), _text("the momentum of sgd", 0.9)] = 0.0
+    nesterov: Annotated[bool, _text("true or false", "true")] = False
+    weight_decay: Annotated[float, Meta(ge=0, le=1000), _text("a decay", 0.0001)] = 0.0
+    betas: Annotated[tuple[Beta, Beta], _text("the two means of adam", "[0.9, 0.999]")] = (
+        0.9,
+        0.999,
+    )
+    clip_norm: Annotated[float, Meta(ge=0, le=1e12), _text("a norm, or 0", 1.0)] = 0.0
+    schedule: Annotated[Schedule, _text(f"one of {', '.join(get_args(Schedule))}", '"cosine"')] = (
+        "constant"
+    )
+    schedule_rounds: Annotated[int, Meta(ge=0, le=10_000_000), _text("rounds", 60)] = 0
+    warmup_rounds: Annotated[int, Meta(ge=0, le=10_000_000), _text("rounds, or 0", 3)] = 0
+    gamma: Annotated[float, Meta(gt=0, le=1), _text("a factor up to 1", 0.9)] = 0.9
+    device: Annotated[
+        Literal["auto", "cpu", "cuda", "mps"], _text("one of auto, cpu, cuda, mps", '"auto"')
+    ] = "auto"
+    precision: Annotated[
+        Literal["float32", "bfloat16", "float16"],
+        _text("one of float32, bfloat16, float16", '"bfloat16"'),
+    ] = "float32"
+    threads: Annotated[int, Meta(ge=0, le=1024), _text("threads, or 0", 1)] = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step is ``w - rate * gradient`` and nothing else."""
+        return self.optimizer == "sgd" and not (
+            self.momentum or self.weight_decay or self.clip_norm
+        )
+
+    @property
+    def wants_torch(self) -> bool:
+        """Whether a key asks for what only torch has."""
+        return (
+            self.backend == "torch"
+            or self.device in ("cuda", "mps")
+            or (self.precision != "float32")
+        )
 
 
 class RoundsSpec(_Section, frozen=True, kw_only=True):

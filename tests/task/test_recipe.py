@@ -266,7 +266,7 @@ def test_any_bytes_are_a_task_or_a_typed_error(body: bytes) -> None:
 def test_a_task_of_newer_software_is_refused_by_key() -> None:
     table = msgspec.msgpack.decode(task_bytes(parse_recipe(GOOD)))
     for key, change in (
-        ("learner.momentum", {"learner": {"momentum": 0.9}}),
+        ("learner.daring", {"learner": {"daring": 0.9}}),
         ("learner.name", {"learner": {"name": "magic"}}),
         ("version", {"version": 2}),
         ("model.classes", {"model": {**table["model"], "classes": 1}}),

@@ -125,6 +125,8 @@ class AgentCore:
             seed=config.seed_of(agent),
             slow_s=config.slow_s,
             held_out=config.held_out,
+            # More threads use up a limit of computation sooner, and gain nothing.
+            threads=1 if config.load_limit_s > 0 else 0,
         )
         self._tasks = Tasks(self.device, stream, jobs, self.counters)
         self.preparation = Preparation(self.device, self._tasks, self.sessions)

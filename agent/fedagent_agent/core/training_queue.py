@@ -262,6 +262,8 @@ class TrainingQueue:
             iterations=order.iterations,
             load_limit_s=self._device.load_limit(order.load_limit_ms / 1000),
             timeout_s=max(0.1, active.give_up_at - now),
+            round=key.round,
+            state=f"{key.run}-{order.task[:16]}",
         )
         return [*effects, train]
 

@@ -1,23 +1,24 @@
 """Streaming learners, found by the name that a recipe gives."""
 
-from importlib.util import find_spec
+from typing import Unpack
 
 import numpy as np
 
 from fedagent_protocol.errors import UnknownNameError
 from fedagent_protocol.registry import Registry
+from fedagent_task.client_terms import client_terms
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.models import Mlp, Model
-from fedagent_task.spec import LEARNERS, LearnerSpec, ModelSpec
+from fedagent_task.models import Model
+from fedagent_task.spec import LEARNERS, AggregationSpec, LearnerSpec, ModelSpec
 
 from .base import Learner, StepResult, Tensors
+from .gradient_descent import Shared
 
 __all__ = [
     "NO_TRAINING",
     "Learner",
     "StepResult",
     "Tensors",
-    "backed",
     "create",
     "instead_of",
     "learner_names",
@@ -35,6 +36,9 @@ registry: Registry[Learner] = Registry(
 )
 learner_names = registry.names
 
+FEDAVG = AggregationSpec()
+"""The strategy that asks nothing of a device."""
+
 _CONVEX_ONLY = {"strsaga": "minibatch"}
 """Learners whose step rests on a convex loss, and what trains a neural network instead."""
 
@@ -45,11 +49,18 @@ def instead_of(model: ModelSpec, spec: LearnerSpec) -> str | None:
 
 
 def create(
-    model: Model, spec: LearnerSpec, rng: np.random.Generator, *, compile_loops: bool = True
+    model: Model,
+    spec: LearnerSpec,
+    rng: np.random.Generator,
+    *,
+    compile_loops: bool = True,
+    aggregation: AggregationSpec = FEDAVG,
+    **shared: Unpack[Shared],
 ) -> Learner:
     """Return the learner that a task names, or its stand-in (`instead_of`).
 
-    `compile_loops`: whether strSAGA may use numba, and wait seconds if it has to compile.
+    `compile_loops`: whether strSAGA may use numba, and wait seconds if it has to compile;
+    `aggregation` asks terms of the gradient and figures of the training; `shared`: see `Shared`.
 
     Raises:
         TaskFormatError: This software knows no such learner, it cannot learn the model, or
@@ -62,24 +73,10 @@ def create(
         known = ", ".join(error.known)
         detail = f"{name!r} is not known here, only {known}"
         raise TaskFormatError("learner.name", detail) from error
+    if name == NO_TRAINING:
+        return learner(model, spec, rng)
     if name != "strsaga":
-        return learner(backed(model, spec), spec, rng)
+        return learner(model, spec, rng, client_terms(aggregation), **shared)
     if spec.rate * model.spec.l2 >= 1:
         raise TaskFormatError("learner.rate", "times model.l2 must be < 1 for strsaga")
     return learner(model, spec, rng, compile_loops=compile_loops)
-
-
-def backed(model: Model, spec: LearnerSpec) -> Model:
-    """Return the model with the gradients of `learner.backend`; `TaskFormatError` without torch."""
-    if not isinstance(model, Mlp) or spec.backend == "numpy" or spec.name == NO_TRAINING:
-        return model
-    if spec.backend == "auto" and model.spec.kind != "cnn":
-        return model  # numpy is as fast on few dense layers, and much smaller
-    if find_spec("torch") is None:
-        if spec.backend == "auto":
-            return model
-        detail = "the task wants torch; `fedagent doctor` on the device says how to add it"
-        raise TaskFormatError("learner.backend", detail)
-    from .torch_model import TorchModel  # noqa: PLC0415 - 200 MB, only where it is wanted
-
-    return TorchModel(model)

@@ -1,5 +1,6 @@
 """What the trainer asks of a learner."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_protocol.messages import TrainCourse
 from fedagent_task.models import Inputs, Labels
 
 Tensors = Mapping[str, npt.NDArray[np.float32]]
@@ -40,8 +42,8 @@ class Learner(Protocol):
     def dropped(self) -> int:
         """New samples that were never learnt from because memory is bounded."""
 
-    def begin(self, base: Tensors) -> None:
-        """Start from a new global model; float32 tensors by name."""
+    def begin(self, base: Tensors, number: int = 1) -> None:
+        """Start from a new global model, float32 tensors by name, in the round of this number."""
 
     def absorb(self, x: Inputs, y: Labels) -> None:
         """Take new samples: scaled float32 [n, features], or sparse, and labels [n]."""
@@ -51,3 +53,40 @@ class Learner(Protocol):
 
     def update(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return the float32 difference to the model that `begin` gave."""
+
+    @property
+    def course(self) -> TrainCourse:
+        """Figures of the training since `begin`, for strategies and policies."""
+
+    def keep(self) -> Tensors:
+        """Settle the last `update`; return what the device is to keep over rounds and restarts."""
+
+    def restore(self, kept: Tensors) -> None:
+        """Take what `keep` gave; without anything begin anew."""
+
+
+class Forgetful:
+    """A learner that keeps nothing over rounds and tells no more than its losses."""
+
+    def __init__(self) -> None:
+        self._squares, self._samples = 0.0, 0
+
+    @property
+    def course(self) -> TrainCourse:
+        """The root of the mean squared loss, of blocks where samples are not told apart."""
+        mean = self._squares / max(1, self._samples)
+        return TrainCourse(loss_rms=math.sqrt(mean) if math.isfinite(mean) else 0.0)
+
+    def keep(self) -> Tensors:
+        """Return nothing."""
+        return {}
+
+    def restore(self, kept: Tensors) -> None:
+        """Take nothing."""
+
+    def _note_loss(self, loss: float, samples: int) -> None:
+        self._squares += samples * loss * loss
+        self._samples += samples
+
+    def _forget_losses(self) -> None:
+        self._squares, self._samples = 0.0, 0

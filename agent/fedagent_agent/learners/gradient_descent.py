@@ -1,13 +1,22 @@
 """Learners that step down a mean gradient: `minibatch`, `bgd` and `sgd`; and `none`."""
 
+from collections.abc import Iterable
+from typing import TypedDict, Unpack
+
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_task.models import Factors, Inputs, Labels, Model
+from fedagent_protocol.messages import TrainCourse
+from fedagent_task.client_terms import CONTROL, NO_TERMS, ClientTerms
+from fedagent_task.models import Inputs, Labels, Model
 from fedagent_task.samples import Csr, joined
+from fedagent_task.schedule import rate_at
 from fedagent_task.spec import LearnerSpec
 
-from .base import StepResult, Tensors
+from .base import Forgetful, StepResult, Tensors
+from .control import ControlVariates
+from .course import Course
+from .steps import NOTHING, Steps, create_steps, moved
 
 Places = npt.NDArray[np.intp] | npt.NDArray[np.int64]
 _LARGEST = 1e-3
@@ -58,34 +67,96 @@ class Ring:
         self._y[: self._filled] = labels
 
 
-class _Descent:
-    def __init__(self, model: Model, spec: LearnerSpec, rng: np.random.Generator) -> None:
-        self._model, self._spec, self._rng = model, spec, rng
-        self._base: Tensors = {}
-        self._weights: dict[str, npt.NDArray[np.float32]] = {}
+class Shared(TypedDict, total=False):
+    """What `create_steps` takes beside the task.
 
-    def begin(self, base: Tensors) -> None:
-        self._base = base
-        self._weights = {name: np.array(tensor, np.float32) for name, tensor in base.items()}
+    once: Tensors of a graph that the device got once: what is frozen, first local values.
+    threads: Most that torch may use; 0 for all cores but one.
+    """
+
+    once: Tensors
+    threads: int
+
+
+class _Descent:
+    """What the learners of batches share: a model, its steps, and what a strategy asks of them."""
+
+    def __init__(
+        self,
+        model: Model,
+        spec: LearnerSpec,
+        rng: np.random.Generator,
+        terms: ClientTerms = NO_TERMS,
+        **shared: Unpack[Shared],
+    ) -> None:
+        self._spec, self._rng = spec, rng
+        self._steps: Steps = create_steps(model, spec, terms, **shared)
+        self._base: Tensors = {}
+        self._rate = spec.rate
+        self._course = Course(spec, terms)
+        self._control = ControlVariates() if terms.control else None
+
+    def begin(self, base: Tensors, number: int = 1) -> None:
+        """Start from a new global model, in the round of this number."""
+        self._rate = rate_at(self._spec, number)
+        self._course.begin(self._rate)
+        correction = self._control.begin(base) if self._control is not None else NOTHING
+        self._base = {name: t for name, t in base.items() if not name.startswith(CONTROL)}
+        self._steps.begin(self._base, rate=self._rate, correction=correction)
 
     def update(self) -> dict[str, npt.NDArray[np.float32]]:
-        return {name: np.subtract(now, self._base[name]) for name, now in self._weights.items()}
+        """Return the float32 difference to the model that `begin` gave."""
+        now = self._steps.weights()
+        update = moved(self._base, now)
+        if self._control is None:
+            return update
+        return update | self._control.change(self._base, now, self._course.steps, self._rate)
+
+    @property
+    def course(self) -> TrainCourse:
+        """Figures of the training since `begin`."""
+        return self._course.told()
+
+    def keep(self) -> Tensors:
+        """Settle the last `update`; return what the device is to keep over rounds and restarts."""
+        local = self._steps.local()
+        return {**local, **self._control.keep()} if self._control is not None else local
+
+    def restore(self, kept: Tensors) -> None:
+        """Take what `keep` gave; without it begin anew."""
+        if self._control is not None:
+            self._control.restore(kept)
+        self._steps.restore({n: t for n, t in kept.items() if not n.startswith(CONTROL)})
 
     def _descend(self, x: Inputs, y: Labels) -> float:
-        if isinstance(self._model, Factors):
-            return self._model.descend(self._weights, x, y, self._spec.rate)
-        loss, gradient = self._model.loss_and_gradient(self._weights, x, y)
-        step = np.float32(self._spec.rate)
-        for name, slope in gradient.items():
-            self._weights[name] -= step * slope
+        loss = self._steps.step(x, y)
+        self._course.add(loss, len(y))
         return loss
+
+    def _look(self, batches: Iterable[tuple[Inputs, Labels]]) -> None:
+        """Take the base model's mean loss of what is about to be learnt, where it is asked for."""
+        if not self._course.wants_base_loss:
+            return
+        total, seen = 0.0, 0
+        for x, y in batches:
+            total += self._steps.loss(x, y) * len(y)
+            seen += len(y)
+        if seen:
+            self._course.base_loss = total / seen
 
 
 class Minibatch(_Descent):
     """One iteration is one pass over the newest samples in batches, shuffled anew."""
 
-    def __init__(self, model: Model, spec: LearnerSpec, rng: np.random.Generator) -> None:
-        super().__init__(model, spec, rng)
+    def __init__(
+        self,
+        model: Model,
+        spec: LearnerSpec,
+        rng: np.random.Generator,
+        terms: ClientTerms = NO_TERMS,
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(model, spec, rng, terms, **shared)
         self._memory = Ring(spec.buffer, model.spec.features)
 
     @property
@@ -112,11 +183,12 @@ class Minibatch(_Descent):
         count = len(self._memory)
         if count == 0:
             return StepResult(0, 0, 0.0)
-        total = 0.0
+        size, total = self._spec.batch, 0.0
+        self._look(self._memory.rows(slice(i, min(i + size, count))) for i in range(0, count, size))
         for _ in range(iterations):
             order = self._rng.permutation(count)
-            for start in range(0, count, self._spec.batch):
-                batch = order[start : start + self._spec.batch]
+            for start in range(0, count, size):
+                batch = order[start : start + size]
                 total += self._descend(*self._memory.rows(batch)) * len(batch)
         seen = iterations * count
         return StepResult(iterations, seen, total / max(seen, 1))
@@ -132,6 +204,7 @@ class Bgd(Minibatch):
             return StepResult(0, 0, 0.0)
         x, y = self._memory.rows(slice(count))
         total = 0.0
+        self._look([(x, y)])
         for _ in range(iterations):
             total += self._descend(x, y)
         return StepResult(iterations, iterations * count, total / max(iterations, 1))
@@ -144,8 +217,15 @@ class Sgd(_Descent):
     samples; beyond that the oldest are dropped and counted. Nothing is random.
     """
 
-    def __init__(self, model: Model, spec: LearnerSpec, rng: np.random.Generator) -> None:
-        super().__init__(model, spec, rng)
+    def __init__(
+        self,
+        model: Model,
+        spec: LearnerSpec,
+        rng: np.random.Generator,
+        terms: ClientTerms = NO_TERMS,
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(model, spec, rng, terms, **shared)
         self._x: Inputs = np.empty((0, model.spec.features), np.float32)
         self._y = np.empty(0)
         self._next = self._used = 0
@@ -161,9 +241,9 @@ class Sgd(_Descent):
         """Samples used since `begin`."""
         return self._used
 
-    def begin(self, base: Tensors) -> None:
+    def begin(self, base: Tensors, number: int = 1) -> None:
         """Start from a new global model; waiting samples stay."""
-        super().begin(base)
+        super().begin(base, number)
         self._used = 0
 
     def absorb(self, x: Inputs, y: Labels) -> None:
@@ -177,9 +257,11 @@ class Sgd(_Descent):
     def step(self, iterations: int) -> StepResult:
         """Do this many steps, or as many as there are samples for."""
         done = seen = 0
-        total = 0.0
+        size, total = self._spec.batch, 0.0
+        firsts = range(self._next, len(self._y), size)
+        self._look((self._x[i : i + size], self._y[i : i + size]) for i in firsts)
         while done < iterations and self._waiting:
-            batch = slice(self._next, self._next + self._spec.batch)
+            batch = slice(self._next, self._next + size)
             x, y = self._x[batch], self._y[batch]
             total += self._descend(x, y) * len(y)
             self._next += len(y)
@@ -200,7 +282,7 @@ def _after(old: Inputs, new: Inputs) -> Inputs:
     return np.concatenate([first, new]).astype(np.float32, copy=False)
 
 
-class NoTraining:
+class NoTraining(Forgetful):
     """The learner ``none``, for benches of the wire; an iteration does nothing.
 
     Every update is one small random number in every place, so that each update and
@@ -208,6 +290,7 @@ class NoTraining:
     """
 
     def __init__(self, model: Model, spec: LearnerSpec, rng: np.random.Generator) -> None:
+        super().__init__()
         self._manifest = model.manifest()
         self._spec = spec
         self._rng = rng
@@ -228,7 +311,7 @@ class NoTraining:
         """None: nothing is kept."""
         return 0
 
-    def begin(self, base: Tensors) -> None:
+    def begin(self, base: Tensors, number: int = 1) -> None:
         """Ignore the model."""
 
     def absorb(self, x: Inputs, y: Labels) -> None:

@@ -15,7 +15,7 @@ from fedagent_task.models import Inputs, Labels, Model
 from fedagent_task.samples import Csr
 from fedagent_task.spec import LearnerSpec, ModelSpec
 
-from .base import StepResult, Tensors
+from .base import Forgetful, StepResult, Tensors
 from .strsaga_book import Book
 from .strsaga_dense import DenseTable, Doubles, Step
 from .strsaga_factors import FactorTable
@@ -30,7 +30,7 @@ Table = DenseTable | SparseTable | FactorTable
 """What strSAGA knows of samples and weights; one for each form of samples."""
 
 
-class StrSaga:
+class StrSaga(Forgetful):
     """One iteration is one step on one sample; weights are float64 within a round.
 
     The buffer and the set are bounded by `spec`; an iteration takes three random numbers, however
@@ -45,6 +45,7 @@ class StrSaga:
         *,
         compile_loops: bool = True,
     ) -> None:
+        super().__init__()
         self._model, self._spec, self._rng = model, spec, rng
         self._loops = compiled() if compile_loops else None
         self._book = Book(spec.cap, self._loops)
@@ -74,8 +75,10 @@ class StrSaga:
         """Memory of the stored samples with all that belongs to them."""
         return self._table.nbytes
 
-    def begin(self, base: Tensors) -> None:
+    def begin(self, base: Tensors, number: int = 1) -> None:
         """Start from a new global model with an empty set; waiting samples stay."""
+        del number
+        self._forget_losses()
         self._base = base
         self._lost += self._book.clear()
         self._table.begin(base)
@@ -101,6 +104,7 @@ class StrSaga:
             total += self._table.advance(moves)
             seen += moves.steps
             left -= count
+        self._note_loss(total / max(seen, 1), seen)
         return StepResult(iterations, seen, total / max(seen, 1))
 
     def update(self) -> dict[str, npt.NDArray[np.float32]]:

@@ -1,85 +1,55 @@
-"""Gradients of neural networks by torch in the place of numpy's: the only user of torch.
+"""Perceptrons and convolutional networks in torch: the functions that numpy's models are.
 
-Weights and samples stay in numpy arrays (torch sees the same memory), and the learners
-shuffle, step and subtract as always: both back ends do the same, up to rounding. Only the
-trainer process imports this module, where torch is wanted: it costs some 200 MB.
+Weights of the recipe's own kinds stay named and shaped as there: both give the same numbers, up
+to rounding. Imported only where torch is wanted: it costs some 200 MB.
 """
+
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedagent_protocol.tensors import Manifest
-from fedagent_task.models import Doubles, Floats, Inputs, Labels, Mlp, Weights
+from fedagent_task.models import Doubles, Floats, Inputs, Weights
 from fedagent_task.models.base import densed
-from fedagent_task.models.mlp import Gradient
 from fedagent_task.shapes import POOL
 from fedagent_task.spec import ModelSpec
 
+Leaves = Mapping[str, "torch.Tensor"]
 
-class TorchModel:
-    """A network whose gradient torch computes; see `Model` for shapes.
 
-    One thread and deterministic kernels: the same samples give the same sums on any
-    number of cores. Nothing random happens in torch, all draws are the learner's.
-    """
+class TorchNetwork:
+    """An mlp or a cnn as functions of its weights; nothing random happens in it."""
 
-    def __init__(self, model: Mlp) -> None:
-        torch.set_num_threads(1)
-        torch.use_deterministic_algorithms(mode=True)
-        self._model = model
-
-    @property
-    def spec(self) -> ModelSpec:
-        """The recipe's section that this model was made from."""
-        return self._model.spec
-
-    def manifest(self) -> Manifest:
-        """Return the exact tensors of this model."""
-        return self._model.manifest()
-
-    def init(self, seed: int) -> dict[str, npt.NDArray[np.float32]]:
-        """Return starting weights, those of numpy's model."""
-        return self._model.init(seed)
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
 
     def forward(self, weights: Weights, x: Inputs) -> Doubles:
         """Return the probability of each class, float64 [n, classes]."""
         with torch.no_grad():
-            logits = self._logits(_leaves(weights), _shared(densed(x)))
+            leaves = {name: shared(tensor) for name, tensor in weights.items()}
+            logits = self._logits(leaves, shared(densed(x)))
             return np.asarray(torch.softmax(logits.double(), dim=1).numpy(), np.float64)
 
-    def loss(self, weights: Weights, x: Inputs, y: Labels) -> float:
+    def loss(self, leaves: Leaves, x: "torch.Tensor", truth: "torch.Tensor") -> "torch.Tensor":
         """Return the mean cross-entropy in nats, with the L2 penalty."""
-        return self._model.loss(weights, x, y)
-
-    def loss_and_gradient(self, weights: Weights, x: Inputs, y: Labels) -> tuple[float, Gradient]:
-        """Return both from one forward pass."""
-        if len(y) == 0:
-            return self._model.loss_and_gradient(weights, x, y)
-        leaves = _leaves(weights)
-        for leaf in leaves.values():
-            leaf.requires_grad_()
-        truth = torch.from_numpy(y.astype(np.int64))
-        loss = torch.nn.functional.cross_entropy(self._logits(leaves, _shared(densed(x))), truth)
-        if self.spec.l2:
+        loss = torch.nn.functional.cross_entropy(self._logits(leaves, x), truth)
+        if self._spec.l2:
             squares = [t.square().sum() for name, t in leaves.items() if name.endswith(".weight")]
-            loss = loss + 0.5 * self.spec.l2 * sum(squares)
-        slopes = torch.autograd.grad(loss, list(leaves.values()))
-        return float(loss.detach()), {
-            name: slope.numpy() for name, slope in zip(leaves, slopes, strict=True)
-        }
+            loss = loss + 0.5 * self._spec.l2 * sum(squares)
+        return loss
 
-    def _logits(self, leaves: "dict[str, torch.Tensor]", x: "torch.Tensor") -> "torch.Tensor":
+    def _logits(self, leaves: Leaves, x: "torch.Tensor") -> "torch.Tensor":
         seen = x.to(next(iter(leaves.values())).dtype)
-        if self.spec.kind == "cnn":
-            rows, columns, channels = self.spec.picture
+        if self._spec.kind == "cnn":
+            rows, columns, channels = self._spec.picture
             seen = seen.reshape(len(x), channels, rows, columns)
-            for index in range(1, len(self.spec.plan.convolutions) + 1):
+            for index in range(1, len(self._spec.plan.convolutions) + 1):
                 weight, bias = leaves[f"conv{index}.weight"], leaves[f"conv{index}.bias"]
                 seen = torch.nn.functional.conv2d(seen, weight, bias)
                 seen = torch.relu(torch.nn.functional.max_pool2d(seen, POOL))
             seen = seen.flatten(1)
-        depth = 1 + len(self.spec.widths)
+        depth = 1 + len(self._spec.widths)
         for index in range(1, depth + 1):
             weight, bias = leaves[f"dense{index}.weight"], leaves[f"dense{index}.bias"]
             seen = torch.nn.functional.linear(seen, weight, bias)
@@ -88,10 +58,6 @@ class TorchModel:
         return seen
 
 
-def _leaves(weights: Weights) -> "dict[str, torch.Tensor]":
-    return {name: _shared(tensor) for name, tensor in weights.items()}
-
-
-def _shared(array: Floats) -> "torch.Tensor":
+def shared(array: Floats | npt.NDArray[np.int64]) -> "torch.Tensor":
     """Return the array as a tensor on the same memory; a copy of one that may not be written."""
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))

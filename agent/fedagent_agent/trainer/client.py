@@ -42,8 +42,9 @@ OPEN_S = 120.0
 _log = logging.getLogger(__name__)
 
 _COMMAND = ("-P", "-m", "fedagent_agent.trainer.process")
-# Small products gain nothing from more threads, and an idle pool costs memory.
-_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+# Numpy's small products gain nothing from more threads, and an idle pool costs memory; torch
+# sets its own number (`learners.torch_device`), below an owner's OMP_NUM_THREADS.
+_THREADS = ("OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 _MAX_LINE = 500
 _ANSWERS: dict[type[Job], tuple[type[Reply], ...]] = {
     Open: (Opened, Refused),

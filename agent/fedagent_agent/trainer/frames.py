@@ -42,6 +42,7 @@ class Open(_Frame, Run, frozen=True, kw_only=True, tag="open"):
     """Stream for evaluations only; empty: they rest on samples of `stream` not yet learnt from."""
     once: PathText = ""
     """File of the tensors that the task's devices get once; empty where it has none."""
+    threads: int = 0  # most threads of a training; 0 for all cores but one
 
 
 class Train(_Frame, Run, frozen=True, kw_only=True, tag="train"):
@@ -53,6 +54,9 @@ class Train(_Frame, Run, frozen=True, kw_only=True, tag="train"):
     load_limit_s: float = 0.0
     """pi, seconds of computation that this training may take; 0 for no limit."""
     timeout_s: float = 0.0  # the process is killed after this long; 0 for the client's default
+    round: int = 0  # what a schedule of the step size counts
+    state: PathText = ""
+    """What the device keeps of this task in this run, read before and written after."""
 
 
 class Evaluate(_Frame, Run, frozen=True, kw_only=True, tag="evaluate"):

@@ -10,11 +10,14 @@ from fedagent_agent.learners import create as create_learner
 from fedagent_agent.learners.warm import ready_or_start
 from fedagent_agent.streams import parse_stream
 from fedagent_agent.streams.base import Samples, Stream, StreamError, StreamSchema
+from fedagent_protocol.tensors import Manifest
 from fedagent_task.features import fitting, names_of, offset_key, scaled, scaling_of
 from fedagent_task.models import create as create_model
 from fedagent_task.recipe import parse_task
 from fedagent_task.spec import ModelSpec, TaskSpec
+from fedagent_task.travelling import travelling
 
+from .device_state import DeviceState
 from .frames import Open, Opened, Refused
 from .samples import HeldOutSamples, Part, Proportions, ValidationStream
 from .scoring import Scorer
@@ -52,7 +55,15 @@ class OpenTask:
         fast = task.learner.name == "strsaga" and ready_or_start()
         seeds = np.random.SeedSequence(request.seed, spawn_key=(1, request.offset))
         rng = np.random.default_rng(seeds)
-        self.learner = create_learner(self.model, task.learner, rng, compile_loops=fast)
+        self.learner = create_learner(
+            self.model,
+            task.learner,
+            rng,
+            compile_loops=fast,
+            aggregation=task.aggregation,
+            threads=request.threads,
+        )
+        self.state = DeviceState()
         self.scorer = Scorer(task, self.model)
         self.held = HeldOutSamples()
         # Users and items are numbers, not sizes; raw samples are not what is learnt from.
@@ -75,6 +86,11 @@ class OpenTask:
     def offset(self) -> int:
         """Where to go on in the stream so that no sample is lost with this process."""
         return self.held.offset(self.stream.offset)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The tensors of a model's file."""
+        return travelling(self.model.manifest(), self.task.aggregation)
 
     @property
     def idle(self) -> bool:
@@ -144,6 +160,7 @@ class OpenTask:
     def counters(self) -> dict[str, int]:
         """Samples that were not learnt from, by reason."""
         own = {"unfit": self._unfit, "not_learnt": self.learner.dropped}
+        own["state_lost"] = self.state.lost
         own["strsaga_replaced"] = int(instead_of(self.task.model, self.task.learner) is not None)
         return {name: n for name, n in {**self.stream.counters, **own}.items() if n}
 

@@ -12,8 +12,9 @@ from fedagent_agent.learners import Learner, Tensors
 from fedagent_agent.streams.base import StreamError
 from fedagent_node.data_dir import write_private
 from fedagent_protocol.errors import ProtocolError
-from fedagent_protocol.messages import TrainStats
+from fedagent_protocol.messages import NO_COURSE, TrainStats
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
+from fedagent_task.client_terms import CONTROL
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.moments import LARGEST, Moments
 
@@ -128,7 +129,7 @@ class Trainer:
         if job.moments:
             return self._add_up(job, task)
         scorer = task.scorer
-        base = _read_model(Path(job.model), task.model.manifest())
+        base = _read_model(Path(job.model), task.manifest)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             scorer.begin(base)
             for x, y in task.newest(self._wall()):
@@ -168,8 +169,10 @@ class Trainer:
         began = self._wall()
         learner, scorer = task.learner, task.scorer
         if not task.idle:
-            base = _read_model(Path(job.model), task.model.manifest())
-            learner.begin(base)
+            base = _read_model(Path(job.model), task.manifest)
+            if job.state:
+                task.state.bring(learner, Path(job.state))
+            learner.begin(base, job.round)
             scorer.begin(base)
         meter = LoadMeter(
             job.load_limit_s, wall=self._wall, processor=self._processor, slip_s=self._slip_s
@@ -184,6 +187,7 @@ class Trainer:
         self._slip_s = meter.slip_s
         body = encode_tensors(update)
         _write_update(Path(job.out), body)
+        _keep_state(task, job)
         task.held.release()
         arrived, task.arrived = task.arrived, 0
         # Where neighbours decide, scores stay on the device, and with them the loss.
@@ -198,6 +202,7 @@ class Trainer:
             loss=0.0 if private else tally.mean_loss,
             score=scorer.score,
             score_n=scorer.count,
+            course=NO_COURSE if private or task.idle else learner.course,
         )
         return Trained(
             job=job.job,
@@ -295,10 +300,11 @@ def _read_model(path: Path, manifest: Manifest) -> Tensors:
 
 
 def _check_norm(update: Tensors, limit: float) -> None:
-    """Fail what the edge would reject: the L2 norm over all tensors is above `limit`."""
-    square = sum(float(np.vdot(tensor, tensor)) for tensor in update.values())
+    """Fail what the edge would reject: the L2 norm over the model's tensors is above `limit`."""
+    squares = {name: float(np.vdot(tensor, tensor)) for name, tensor in update.items()}
+    square = sum(n for name, n in squares.items() if not name.startswith(CONTROL))
     norm = math.sqrt(square) if square >= 0 else math.nan
-    if not math.isfinite(norm):
+    if not math.isfinite(norm) or not math.isfinite(sum(squares.values())):
         raise FailedTrainingError("diverged", "the update is not finite; lower learner.rate")
     if 0 < limit < norm:
         detail = f"norm {norm:.4g} is over limits.norm = {limit:g}; lower learner.rate"
@@ -309,4 +315,14 @@ def _write_update(path: Path, body: bytes) -> None:
     try:
         write_private(path, body)
     except OSError as error:
+        raise FailedTrainingError("disk", error.strerror or "cannot be written") from error
+
+
+def _keep_state(task: OpenTask, job: Train) -> None:
+    """Keep what the device has of the round; an update that goes without it is taken back."""
+    try:
+        task.state.keep(task.learner, Path(job.state) if job.state else None)
+    except OSError as error:
+        task.state.forget()
+        Path(job.out).unlink(missing_ok=True)
         raise FailedTrainingError("disk", error.strerror or "cannot be written") from error

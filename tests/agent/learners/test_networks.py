@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_agent import learners
-from fedagent_agent.learners import NO_TRAINING, create, instead_of, learner_names
+from fedagent_agent.learners import NO_TRAINING, create, instead_of, learner_names, steps
 from fedagent_agent.trainer.frames import Open, Refused
 from fedagent_agent.trainer.training import Trainer
 from fedagent_task.errors import TaskFormatError
@@ -42,7 +41,9 @@ def _update(
 def test_torch_gives_the_gradient_that_numpy_gives(model: ModelSpec, seed: int) -> None:
     """In float64: no two roundings choose different sides of a rectifier or of a pool."""
     pytest.importorskip("torch", reason="torch is not installed")
-    from fedagent_agent.learners.torch_model import TorchModel
+    import torch
+
+    from fedagent_agent.learners.torch_model import TorchNetwork, shared
 
     plain, rng = create_model(model), np.random.default_rng(seed)
     assert isinstance(plain, Mlp)
@@ -50,7 +51,9 @@ def test_torch_gives_the_gradient_that_numpy_gives(model: ModelSpec, seed: int) 
     x, y = rng.normal(size=(20, model.features)), rng.integers(0, model.classes, 20)
     slopes = plain.loss_and_gradient(weights, x, y)[1]
     assert all(np.abs(slope).max() > 1e-4 for slope in slopes.values())
-    for tensor, slope in TorchModel(plain).loss_and_gradient(weights, x, y)[1].items():
+    leaves = {name: shared(tensor).requires_grad_() for name, tensor in weights.items()}
+    loss = TorchNetwork(model).loss(leaves, shared(x), torch.from_numpy(y))
+    for tensor, slope in zip(leaves, torch.autograd.grad(loss, leaves.values()), strict=True):
         np.testing.assert_allclose(slope, slopes[tensor], rtol=1e-9, atol=1e-12)
 
 
@@ -78,23 +81,22 @@ def test_the_same_seed_gives_the_same_bytes(backend: str) -> None:
 
 def test_torch_scores_and_evaluates_as_numpy_does() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    from fedagent_agent.learners.torch_model import TorchModel
+    import torch
+
+    from fedagent_agent.learners.torch_model import TorchNetwork, shared
 
     for spec in (MLP, CNN):
         plain = create_model(spec)
         assert isinstance(plain, Mlp)
-        model, weights = TorchModel(plain), plain.init(1)
+        model, weights = TorchNetwork(spec), plain.init(1)
         rng = np.random.default_rng(2)
         x = rng.normal(size=(9, spec.features)).astype(np.float32)
         x.setflags(write=False)
         y = rng.integers(0, 3, 9)
         np.testing.assert_allclose(model.forward(weights, x), plain.forward(weights, x), atol=1e-5)
-        loss, _ = model.loss_and_gradient(weights, x, y)
-        assert loss == pytest.approx(model.loss(weights, x, y), abs=1e-5)
-        assert model.manifest() == plain.manifest()
-        empty, slopes = model.loss_and_gradient(weights, x[:0], y[:0])
-        assert empty == pytest.approx(plain.loss(weights, x[:0], y[:0]))
-        assert slopes.keys() == weights.keys()
+        leaves = {name: shared(tensor) for name, tensor in weights.items()}
+        loss = float(model.loss(leaves, shared(x), torch.from_numpy(y)))
+        assert loss == pytest.approx(plain.loss(weights, x, y), abs=1e-5)
 
 
 def test_a_perceptron_is_learnt_without_torch_unless_it_is_asked_for(
@@ -102,7 +104,8 @@ def test_a_perceptron_is_learnt_without_torch_unless_it_is_asked_for(
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("torch")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "fedagent_agent.learners.torch_model", raising=False)
+    for module in ("torch_model", "torch_steps", "torch_device"):
+        monkeypatch.delitem(sys.modules, f"fedagent_agent.learners.{module}", raising=False)
     _update(MLP, "minibatch", "auto", seed=0)
     assert "torch" not in sys.modules
 
@@ -110,7 +113,7 @@ def test_a_perceptron_is_learnt_without_torch_unless_it_is_asked_for(
 def test_without_torch_a_cnn_is_learnt_in_numpy_and_a_task_that_wants_torch_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(learners, "find_spec", lambda _name: None)
+    monkeypatch.setattr(steps, "find_spec", lambda _name: None)
     expected = _update(CNN, "sgd", "numpy", seed=1)
     for name, delta in _update(CNN, "sgd", "auto", seed=1).items():
         np.testing.assert_array_equal(delta, expected[name])
@@ -121,7 +124,7 @@ def test_without_torch_a_cnn_is_learnt_in_numpy_and_a_task_that_wants_torch_is_r
 
 
 def test_the_agent_hears_which_key_wants_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learners, "find_spec", lambda _name: None)
+    monkeypatch.setattr(steps, "find_spec", lambda _name: None)
     recipe = parse_recipe(
         'name="n"\n[model]\nkind="mlp"\nhidden=[4]\nfeatures=64\nclasses=10\n'
         '[learner]\nbackend="torch"\n[data]\ndtype="uint8"\n'

@@ -108,7 +108,7 @@ def test_without_torch_a_study_says_what_is_missing(monkeypatch: pytest.MonkeyPa
     def without(name: str, package: str | None = None) -> ModuleSpec | None:
         return None if name == "torch" else found(name, package)
 
-    monkeypatch.setattr("fedagent_agent.learners.find_spec", without)
+    monkeypatch.setattr("fedagent_agent.learners.steps.find_spec", without)
     with pytest.raises(
         RecipeError, match=r"training\.model: is cnn, and torch is not here"
     ) as info:

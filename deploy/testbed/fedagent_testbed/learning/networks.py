@@ -3,8 +3,10 @@
 import math
 
 import numpy as np
+from msgspec import structs
 
-from fedagent_agent.learners import backed, create
+from fedagent_agent.learners import create
+from fedagent_agent.learners.steps import by_torch
 from fedagent_task.errors import RecipeError, TaskFormatError
 from fedagent_task.models import create as create_model
 from fedagent_task.shapes import pooled
@@ -30,13 +32,22 @@ class Network:
     def __init__(self, training: Training, *, features: int, classes: int) -> None:
         spec = _spec(training, features, classes)
         self._learner = LearnerSpec(
-            name="minibatch", rate=training.rate, batch=training.batch, backend="torch"
+            name="minibatch",
+            rate=training.rate,
+            batch=training.batch,
+            backend="torch",
+            device="cpu",
+            threads=1,
         )
+        self._model = create_model(spec)
         try:
-            self._model = backed(create_model(spec), self._learner)
+            by_torch(self._model, self._learner)
         except TaskFormatError as error:
             hint = "install the extra `torch` (docs/quickstart.md), or take training.model = mlp"
             raise RecipeError("training.model", "is cnn, and torch is not here", hint) from error
+        from fedagent_agent.learners.torch_model import TorchNetwork  # noqa: PLC0415 - 200 MB
+
+        self._network = TorchNetwork(spec)
         self._epochs = training.epochs or 0
         self._shapes = {one.name: one.shape for one in self._model.manifest().specs}
         self.size = spec.parameters
@@ -47,7 +58,7 @@ class Network:
 
     def predicted(self, theta: Floats, x: Floats) -> Indices:
         """Return the class of each sample, int64[n], by parameters float32[size]."""
-        return np.asarray(self._model.forward(self._tensors(theta), x).argmax(axis=1), np.int64)
+        return np.asarray(self._network.forward(self._tensors(theta), x).argmax(axis=1), np.int64)
 
     def losses(self, theta: Floats, x: Floats, y: Indices) -> Floats:
         """Return the cross-entropy of each sample, float32[n], by parameters float32[size]."""
@@ -64,13 +75,7 @@ class Network:
         return theta + self._flat(learner.update())
 
     def _sized(self, samples: int) -> LearnerSpec:
-        return LearnerSpec(
-            name="minibatch",
-            rate=self._learner.rate,
-            batch=self._learner.batch,
-            buffer=max(1, samples),
-            backend="torch",
-        )
+        return structs.replace(self._learner, buffer=max(1, samples))
 
     def _tensors(self, theta: Floats) -> dict[str, Floats]:
         ends = np.cumsum([math.prod(shape) for shape in self._shapes.values()])

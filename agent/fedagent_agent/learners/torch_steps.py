@@ -1,0 +1,182 @@
+"""Steps of a local optimiser in torch: mlp, cnn, and programs that travel as graphs."""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedagent_task.client_terms import NO_TERMS, ClientTerms
+from fedagent_task.models import Inputs, Labels, Model
+from fedagent_task.models.base import densed
+from fedagent_task.spec import LearnerSpec, ModelSpec
+
+from .base import Tensors
+from .torch_device import autocast_of, device_of, prepare
+from .torch_model import TorchNetwork, shared
+
+_EMPTY: Tensors = {}
+
+
+class Trainable(Protocol):
+    """A model in torch whose tensors it holds."""
+
+    @property
+    def parameters(self) -> "Mapping[str, torch.Tensor]":
+        """What the optimiser moves: leaves that want gradients."""
+
+    def load(self, tensors: Tensors) -> None:
+        """Take these tensors; others stay."""
+
+    def mean_loss(self, x: Inputs, y: Labels) -> "torch.Tensor":
+        """Return the mean loss of a batch as in training."""
+
+    def base_loss(self, x: Inputs, y: Labels) -> float:
+        """Return the mean loss of a batch; nothing of the model changes."""
+
+    def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return every tensor that travels."""
+
+    def local(self) -> Tensors:
+        """Return the tensors that stay on the device."""
+
+
+class TorchSteps:
+    """Steps by autograd on the device, in the precision and with the optimiser of a recipe."""
+
+    def __init__(
+        self,
+        model: Model,
+        spec: LearnerSpec,
+        terms: ClientTerms = NO_TERMS,
+        *,
+        once: Tensors = _EMPTY,  # noqa: ARG002 - of graphs
+        threads: int = 0,
+    ) -> None:
+        device = device_of(spec)
+        prepare(spec, device, threads)
+        self._spec, self._mu, self._device = spec, terms.mu, device
+        self._rate = spec.rate
+        self._model = _Network(model.spec, device)
+        self._autocast = autocast_of(spec, device)
+        self._scaler = torch.amp.GradScaler(device.type) if spec.precision == "float16" else None
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._anchors: dict[str, torch.Tensor] = {}
+        self._correction: dict[str, torch.Tensor] = {}
+        self._first_local = {name: np.array(t) for name, t in self._model.local().items()}
+
+    def begin(self, base: Tensors, *, rate: float, correction: Tensors = _EMPTY) -> None:
+        """Start a round."""
+        self._rate = rate
+        self._model.load(base)
+        self._optimizer = self._new_optimizer(self._model.parameters.values())
+        self._correction = {n: shared(t).to(self._device) for n, t in correction.items()}
+        if self._mu:
+            leaves = self._model.parameters.items()
+            self._anchors = {name: leaf.detach().clone() for name, leaf in leaves}
+
+    def step(self, x: Inputs, y: Labels) -> float:
+        """Move by one batch."""
+        with self._autocast:
+            loss = self._model.mean_loss(x, y)
+        value = float(loss.detach())
+        (self._scaler.scale(loss) if self._scaler else loss).backward()
+        if self._scaler and self._optimizer:
+            self._scaler.unscale_(self._optimizer)
+        self._add_terms()
+        self._move()
+        for leaf in self._model.parameters.values():
+            leaf.grad = None
+        return value
+
+    def loss(self, x: Inputs, y: Labels) -> float:
+        """Return the mean loss of a batch."""
+        with torch.no_grad(), self._autocast:
+            return self._model.base_loss(x, y)
+
+    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return every tensor that travels."""
+        return self._model.tensors()
+
+    def local(self) -> Tensors:
+        """Return the tensors that stay on the device."""
+        return self._model.local()
+
+    def restore(self, local: Tensors) -> None:
+        """Take the tensors that stay here."""
+        known = self._first_local.items()
+        self._model.load({name: local.get(name, first) for name, first in known})
+
+    # ------------------------------------------------------------------- a step
+
+    def _new_optimizer(self, leaves: "Iterable[torch.Tensor]") -> "torch.optim.Optimizer | None":
+        """Return torch's optimiser; None: `_move` does plain steps, rounded as numpy's are."""
+        spec, all_ = self._spec, list(leaves)
+        if spec.optimizer == "sgd" and not (spec.momentum or spec.weight_decay or self._scaler):
+            return None
+        if spec.optimizer == "sgd":
+            return torch.optim.SGD(
+                all_,
+                lr=self._rate,
+                momentum=spec.momentum,
+                nesterov=spec.nesterov,
+                weight_decay=spec.weight_decay,
+            )
+        kind = torch.optim.AdamW if spec.optimizer == "adamw" else torch.optim.Adam
+        return kind(all_, lr=self._rate, betas=spec.betas, weight_decay=spec.weight_decay)
+
+    def _add_terms(self) -> None:
+        """Add what the strategy asks to the gradients, then clip them."""
+        with torch.no_grad():
+            for name, leaf in self._model.parameters.items():
+                if leaf.grad is None:
+                    continue
+                if (anchor := self._anchors.get(name)) is not None:
+                    leaf.grad.add_(leaf.detach() - anchor, alpha=self._mu)
+                if (shift := self._correction.get(name)) is not None:
+                    leaf.grad.add_(shift)
+        if self._spec.clip_norm:
+            leaves = list(self._model.parameters.values())
+            torch.nn.utils.clip_grad_norm_(leaves, self._spec.clip_norm)
+
+    def _move(self) -> None:
+        if self._scaler and self._optimizer:
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+        elif self._optimizer:
+            self._optimizer.step()
+        else:
+            rate = float(np.float32(self._rate))
+            with torch.no_grad():
+                for leaf in self._model.parameters.values():
+                    if leaf.grad is not None:
+                        leaf.sub_(leaf.grad.mul_(rate))
+
+
+class _Network:
+    """An mlp or a cnn on a device."""
+
+    def __init__(self, spec: ModelSpec, device: "torch.device") -> None:
+        self._network, self._device = TorchNetwork(spec), device
+        self.parameters: dict[str, torch.Tensor] = {}
+
+    def load(self, tensors: Tensors) -> None:
+        for name, tensor in tensors.items():
+            leaf = torch.from_numpy(np.array(tensor, np.float32)).to(self._device)
+            self.parameters[name] = leaf.requires_grad_()
+
+    def mean_loss(self, x: Inputs, y: Labels) -> "torch.Tensor":
+        seen = shared(densed(x)).to(self._device)
+        truth = torch.from_numpy(y.astype(np.int64)).to(self._device)
+        return self._network.loss(self.parameters, seen, truth)
+
+    def base_loss(self, x: Inputs, y: Labels) -> float:
+        return float(self.mean_loss(x, y))
+
+    def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
+        leaves = self.parameters.items()
+        return {name: leaf.detach().cpu().numpy() for name, leaf in leaves}
+
+    def local(self) -> Tensors:
+        return {}

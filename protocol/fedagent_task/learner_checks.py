@@ -1,0 +1,106 @@
+"""Which keys of ``[learner]`` fit which learner, model and strategy."""
+
+from collections.abc import Iterator
+
+from .client_terms import client_terms
+from .errors import RecipeError
+from .spec import LearnerSpec, ModelSpec, TaskSpec
+
+DESCENT = ("minibatch", "bgd", "sgd")
+"""Learners whose steps an optimiser makes."""
+_PLAIN = LearnerSpec()
+_OPTIMIZER_KEYS = ("optimizer", "momentum", "nesterov", "weight_decay", "betas", "clip_norm")
+_SCHEDULE_KEYS = ("schedule", "schedule_rounds", "warmup_rounds", "gamma")
+_TORCH_KEYS = ("device", "precision", "threads")
+
+Wrong = tuple[str, str, str]
+
+
+def check_learner(task: TaskSpec) -> None:
+    """Raise `RecipeError` for the first key that does not fit."""
+    learner, model = task.learner, task.model
+    for wrong in (
+        *_optimizer(learner),
+        *_schedule(learner),
+        *_where(learner, model),
+        *_terms(task),
+    ):
+        key, reason, mend = wrong
+        raise RecipeError(key, reason, mend)
+
+
+def _given(learner: LearnerSpec, keys: tuple[str, ...]) -> Iterator[str]:
+    return (key for key in keys if getattr(learner, key) != getattr(_PLAIN, key))
+
+
+def _optimizer(learner: LearnerSpec) -> Iterator[Wrong]:
+    if learner.name not in DESCENT:
+        for key in _given(learner, (*_OPTIMIZER_KEYS, *_SCHEDULE_KEYS)):
+            why = f"is not for {learner.name}, whose steps are its own"
+            yield f"learner.{key}", why, f"leave it out, or take {', '.join(DESCENT)}"
+        return
+    kinds = {"momentum": ("sgd",), "nesterov": ("sgd",), "betas": ("adam", "adamw")}
+    for key in _given(learner, tuple(kinds)):
+        if learner.optimizer not in kinds[key]:
+            mend = f"write optimizer = {kinds[key][0]!r}, or leave it out"
+            yield f"learner.{key}", f"is not of {learner.optimizer}", mend
+    if learner.nesterov and not learner.momentum:
+        yield "learner.nesterov", "needs a momentum", "write momentum = 0.9"
+
+
+def _schedule(learner: LearnerSpec) -> Iterator[Wrong]:
+    spans = ("step", "cosine", "linear")
+    if learner.schedule in spans and learner.schedule_rounds == 0:
+        mend = "write the rounds of a step" if learner.schedule == "step" else "write rounds.count"
+        yield "learner.schedule_rounds", f"is missing, and {learner.schedule} needs it", mend
+    if learner.schedule_rounds and learner.schedule not in spans:
+        mend = f"take one of {', '.join(spans)}, or leave it out"
+        yield "learner.schedule_rounds", f"is nothing to {learner.schedule}", mend
+    if learner.gamma != _PLAIN.gamma and learner.schedule not in ("step", "exponential"):
+        mend = "take step or exponential, or leave it out"
+        yield "learner.gamma", f"is nothing to {learner.schedule}", mend
+
+
+def _where(learner: LearnerSpec, model: ModelSpec) -> Iterator[Wrong]:
+    if not model.is_network:
+        for key in _given(learner, _TORCH_KEYS):
+            why = f"is torch's, which does not train a {model.kind} model"
+            yield f"learner.{key}", why, "leave it out"
+    if learner.backend == "numpy":
+        for key in _given(learner, _TORCH_KEYS):
+            why = "is torch's, and learner.backend is numpy"
+            yield f"learner.{key}", why, "leave one of them out"
+    if learner.precision == "float16" and learner.device in ("cpu", "mps"):
+        mend = "write precision = 'bfloat16', or device = 'cuda'"
+        yield "learner.precision", f"float16 does not go with {learner.device}", mend
+    if model.kind == "mf":
+        keys = tuple(key for key in _OPTIMIZER_KEYS if key != "betas")
+        for key in _given(learner, keys):
+            yield f"learner.{key}", "is not for mf, whose steps touch two rows", "leave it out"
+
+
+def _terms(task: TaskSpec) -> Iterator[Wrong]:
+    """What a strategy asks of devices must be what the learner can do."""
+    learner, name = task.learner, task.aggregation.name
+    terms = client_terms(task.aggregation)
+    key, fedavg = "aggregation.name", "take fedavg, or"
+    asked = terms.mu or terms.control or terms.base_loss or terms.local_steps
+    if not asked:
+        return
+    if learner.name not in DESCENT:
+        mend = f"{fedavg} learner.name = 'minibatch'"
+        yield key, f"{name} needs steps on gradients, which {learner.name} has not", mend
+    elif task.model.kind == "mf" and (terms.mu or terms.control):
+        yield key, f"{name} is not for mf, whose steps touch two rows", "take fedavg"
+    plain_sgd = learner.optimizer == "sgd" and not learner.nesterov
+    if terms.control and not (plain_sgd and learner.momentum == 0):
+        yield key, "scaffold's control variates are of plain sgd", "leave out optimizer, momentum"
+    if terms.local_steps and not plain_sgd:
+        mend = f"{fedavg} optimizer = 'sgd' without nesterov"
+        yield key, "fednova knows the steps of sgd, of its momentum and of mu only", mend
+    if terms.local_steps and learner.momentum and terms.mu:
+        mend = "leave out learner.momentum, or aggregation.params.mu"
+        yield key, "fednova counts momentum or mu, not both", mend
+    if terms.mu and terms.mu * learner.rate >= 1:
+        mend = "lower learner.rate or mu"
+        yield key, f"mu times learner.rate must be < 1 (got {terms.mu * learner.rate:g})", mend

@@ -1,0 +1,117 @@
+"""What a device keeps over rounds and restarts, and what happens when it is lost."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_agent.trainer.device_state import KEPT
+from fedagent_agent.trainer.training import Trainer
+from fedagent_protocol.failpoints import VARIABLE
+from fedagent_protocol.tensors import encode_tensors
+from fedagent_task.models import create
+from fedagent_task.spec import Recipe
+from tests.fakes.trainer_bench import TrainerBench, demo
+
+STREAM = "digits:start=80,rate=0.001"
+
+
+def _task() -> Recipe:
+    return demo("aggregation.name=scaffold", "learner.name=bgd", "learner.passes=2")
+
+
+def _begin(bench: TrainerBench) -> TrainerBench:
+    """Open the task; its model's file has control variates of 0."""
+    bench.opened(_task(), STREAM)
+    base = create(_task().model).init(0)
+    controls = {f"control/{name}": np.zeros_like(tensor) for name, tensor in base.items()}
+    bench.base({**base, **controls})
+    return bench
+
+
+def _restarted(bench: TrainerBench) -> TrainerBench:
+    return _begin(bench.on(Trainer(lambda _job, _wait: False)))
+
+
+def test_a_restarted_trainer_goes_on_with_what_was_kept(
+    bench: TrainerBench, tmp_path: Path
+) -> None:
+    state = str(tmp_path / "state" / "run-task")
+    first = _begin(bench).trained(state=state, round=1)
+    second = bench.trained(state=state, round=2)
+    assert second.digest != first.digest, "c_i corrects the second round"
+    kept = Path(state).read_bytes()
+    assert (
+        _restarted(bench).trained(state=f"{state}-of-another-run", round=1).digest == first.digest
+    )
+    Path(state).write_bytes(kept)
+    third = _restarted(bench).trained(state=state, round=3)
+    assert third.digest not in (first.digest, second.digest)
+    assert "state_lost" not in third.counters
+
+
+@pytest.mark.parametrize("damage", [b"", b"none", b"\xff" * 40])
+def test_a_damaged_file_begins_anew_and_is_counted(
+    damage: bytes, bench: TrainerBench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = tmp_path / "state"
+    first = _begin(bench).trained(state=str(state), round=1)
+    state.write_bytes(damage or encode_tensors({"control/bias": np.full(10, np.nan, np.float32)}))
+    again = _restarted(bench).trained(state=str(state), round=2)
+    assert again.digest == first.digest
+    assert again.counters == {"state_lost": 1}
+    assert "begins anew" in caplog.text
+    assert bench.trained(state=str(state), round=3).digest != first.digest
+
+
+def test_two_runs_of_one_task_keep_apart(bench: TrainerBench, tmp_path: Path) -> None:
+    one, other = (str(tmp_path / "states" / name) for name in ("one", "other"))
+    first = _begin(bench).trained(state=one, round=1)
+    assert bench.trained(state=other, round=1).digest == first.digest
+    assert bench.trained(state=one, round=2).digest != first.digest
+
+
+def test_files_of_old_runs_go(bench: TrainerBench, tmp_path: Path) -> None:
+    _begin(bench)
+    for number in range(KEPT + 3):
+        bench.trained(state=str(tmp_path / "states" / str(number)))
+    names = {path.name for path in (tmp_path / "states").iterdir()}
+    assert names == {str(number) for number in range(3, KEPT + 3)}
+
+
+def test_an_update_without_its_state_is_taken_back(bench: TrainerBench, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    bench_, state = _begin(bench), str(tmp_path / "file" / "none")
+    assert bench_.failed("disk", state=state).detail
+    assert not bench.out.exists()
+
+
+_CHILD = """
+import sys
+from pathlib import Path
+from tests.agent.trainer.test_device_state import STREAM, _begin
+from tests.fakes.trainer_bench import TrainerBench
+
+bench = _begin(TrainerBench(Path(sys.argv[1])))
+for number in (1, 2):
+    print(bench.trained(state=sys.argv[1] + "/state", round=number).digest, flush=True)
+"""
+
+
+@pytest.mark.parametrize("point", ["before-write", "kept"])
+def test_killed_between_two_writes_it_goes_on(point: str, tmp_path: Path) -> None:
+    """In its second round: the file is that of round 1 or of round 2, whole."""
+    environ = {**os.environ, VARIABLE: f"agent.state.{point}:kill@2"}
+    command = [sys.executable, "-c", _CHILD, str(tmp_path)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    first = done.stdout.split()[0]
+    bench = _begin(TrainerBench(tmp_path))
+    after = bench.trained(state=str(tmp_path / "state"), round=3)
+    assert after.digest != first
+    assert "state_lost" not in after.counters
+    bench.trainer.close()
