@@ -9,7 +9,7 @@ from msgspec import Meta, field
 
 from fedagent_protocol.messages.fields import MAX_MICRO
 from fedagent_task.errors import RecipeError
-from fedagent_task.spec import MICRO
+from fedagent_task.spec import MICRO, Params
 
 from .sections import (
     BadEdge,
@@ -156,6 +156,13 @@ class Training(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     targets: tuple[Share, ...] = (0.7,)
 
 
+class Aggregation(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How updates become a model, as in a run's recipe."""
+
+    name: str = "fedavg"
+    params: Params = field(default_factory=dict)
+
+
 class Streaming(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Data that arrive while a model is learnt, and edges that are rented for rounds."""
 
@@ -243,6 +250,7 @@ class TestbedRecipe(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     missing: Missing = Missing()
     chances: Chances = Chances()
     training: Training = Training()
+    aggregation: Aggregation = Aggregation()
     streaming: Streaming = Streaming()
     policies: dict[str, dict[str, object]] = field(default_factory=dict)
 

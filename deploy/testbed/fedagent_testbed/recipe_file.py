@@ -49,6 +49,7 @@ _WORLDS: dict[str, tuple[str, ...]] = {
     "chances": ("chances",),
     "change": ("radio",),
     "training": _STUDIES,
+    "aggregation": _STUDIES,
     "streaming": ("bas",),
 }
 """Keys and sections that only these worlds use; the others are for all."""

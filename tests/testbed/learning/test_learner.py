@@ -11,7 +11,9 @@ from msgspec import structs
 from fedagent_coordinator.policies import Feedback
 from fedagent_protocol.messages import Weighting
 from fedagent_protocol.tensors import decode_tensors
-from fedagent_testbed.learning.trainer import FederatedLearner, merged
+from fedagent_testbed.learning.aggregating import FEDAVG, EdgeModels
+from fedagent_testbed.learning.trainer import FederatedLearner
+from fedagent_testbed.recipe import Weighting as Weighted
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study import load_recipe, make_world
 from tests.fakes.engine_field import MANIFEST, START_BYTES, Field, settings, toy_edges
@@ -21,6 +23,18 @@ DIGITS = (
     *("clients=6", "edges=2", "training.dataset=digits", "training.epochs=1"),
     *("training.samples_per_client=30", "training.rate=0.1", "rounds.deadline_s=1e9"),
 )
+
+
+def merged(
+    models: npt.NDArray[np.float32],
+    learnt: npt.NDArray[np.float64] | None = None,
+    weighting: Weighted = "uniform",
+) -> npt.NDArray[np.float32]:
+    """Return the models of edges, float32[M, d], after a merge."""
+    held = EdgeModels(models, FEDAVG, weighting, 1)
+    held.learnt = held.learnt if learnt is None else learnt
+    held.merge()
+    return held.models
 
 
 def recipe(*sets: str) -> Study:
@@ -105,12 +119,12 @@ def test_a_merge_is_that_of_the_live_coordinator(silent: set[int], weighting: st
     samples = learner._trainer.samples.astype(np.int64)
     assert len(set(samples.tolist())) > 1
     parts, live = live_merge(silent, samples, 2, weighting)
-    np.testing.assert_array_equal(merged(parts, learner._learnt, weighting)[1], live)  # type: ignore[arg-type] # one of two
-    before, learnt = learner._models, learner._learnt
+    np.testing.assert_array_equal(merged(parts, learner._edges.learnt, weighting)[1], live)  # type: ignore[arg-type] # one of two
+    before, learnt = learner._edges.models, learner._edges.learnt
     nobody = np.zeros(6, dtype=np.bool_)
     learner.advance(replace(feedback(setting, 9), used=nobody))  # it is time to merge
-    np.testing.assert_array_equal(learner._models, merged(before, learnt, weighting))  # type: ignore[arg-type] # one of two
-    np.testing.assert_array_equal(learner.model, learner._models[1])
+    np.testing.assert_array_equal(learner._edges.models, merged(before, learnt, weighting))  # type: ignore[arg-type] # one of two
+    np.testing.assert_array_equal(learner.model, learner._edges.models[1])
 
 
 @pytest.mark.parametrize("reset", [True, False])

@@ -8,11 +8,14 @@ import pytest
 
 from fedagent_task.models import create
 from fedagent_task.spec import ModelSpec
+from fedagent_testbed.learning.aggregating import Updates, aggregate
 from fedagent_testbed.learning.datasets import StudyData, load_classes
 from fedagent_testbed.learning.local_sgd import BatchedModel, split
 from fedagent_testbed.learning.partition import Partition, dirichlet, few_labels, iid
-from fedagent_testbed.learning.trainer import FederatedTrainer, Updates, aggregate, merged
+from fedagent_testbed.learning.trainer import FederatedTrainer
 from fedagent_testbed.recipe import Training
+
+from .test_learner import merged
 
 Floats = npt.NDArray[np.float32]
 RATE, BATCH, L2 = 0.1, 16, 0.01

@@ -4,22 +4,33 @@ Linear models and mlps train all clients of a round at once (`local_sgd`), a cnn
 (`networks`).
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from fedagent_coordinator.policies import Feedback
 from fedagent_coordinator.policies.base import FloatArray
-from fedagent_task.aggregation import RunningMean, edge_weight
+from fedagent_task.aggregation import Strategy
 from fedagent_task.models import create
 from fedagent_task.spec import ModelSpec
-from fedagent_testbed.recipe import TestbedRecipe, Training, Weighting
+from fedagent_testbed.recipe import TestbedRecipe, Training
 from fedagent_testbed.worlds.base import spawned_rng
 
+from .aggregating import FEDAVG, ClientTerms, EdgeModels, RoundSums, Updates, strategy_of
 from .datasets import StudyData, load_classes
-from .local_sgd import BatchedModel, Floats, Indices, descend, draw, split, work_bytes
+from .local_sgd import (
+    NO_TERMS,
+    BatchedModel,
+    Floats,
+    Indices,
+    Terms,
+    descend,
+    draw,
+    split,
+    work_bytes,
+)
 from .networks import Network
 from .partition import Partition, dirichlet, few_labels, iid, iid_for
 
@@ -33,53 +44,6 @@ _ROUND = 1
 _SHARES = 2
 """First word of the spawn key of the shares of the test set."""
 _BLOCK = 4096
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Updates:
-    """What some of a round's clients have learnt; a round is a stream of these."""
-
-    clients: Indices
-    edges: Indices  # int64[C], the edge whose model each client started from
-    samples: Indices  # int64[C], samples that each client trains on
-    deltas: Floats  # float32[C, d], trained minus starting parameters
-
-
-def aggregate(start: Floats, updates: Iterable[Updates], weighting: Weighting) -> Floats:
-    """Return the edge models after a round (ALGORITHMS section 1), float32[M, d].
-
-    `start` are those that the clients started from, which an edge without updates keeps; clients
-    count alike (``uniform``, COCS eq. 3/6) or by their samples (``samples``, GDA eq. 2).
-    """
-    means = [RunningMean() for _ in start]
-    for part in updates:
-        share = part.samples if weighting == "samples" else np.ones(len(part.samples))
-        # One by one: the order of summation must not depend on how the stream is cut.
-        for edge, weight, delta in zip(part.edges, share, part.deltas, strict=True):
-            means[edge].add({"": delta}, float(weight))
-    models = start.copy()
-    for edge, mean in enumerate(means):
-        if mean.weight:
-            models[edge] = mean.apply({"": start[edge]})[""]
-    return models
-
-
-def merged(
-    models: Floats, learnt: FloatArray | None = None, weighting: Weighting = "uniform"
-) -> Floats:
-    """Return the mean over the M edge models, once per edge, float32[M, d].
-
-    It is that of the coordinator: with ``samples`` an edge counts as much as the updates in its
-    model since the last merge, `learnt` float64[M]; where nobody has learnt nothing changes.
-    """
-    mean, uniform = RunningMean(), weighting == "uniform"
-    for edge, model in enumerate(models):
-        weight = edge_weight(0.0 if learnt is None else float(learnt[edge]), uniform=uniform)
-        if weight > 0:
-            mean.add({"": model}, weight)
-    if not mean.weight:
-        return models
-    return np.tile(mean.apply({"": np.zeros_like(models[0])})[""], (len(models), 1))
 
 
 class FederatedTrainer:
@@ -103,6 +67,7 @@ class FederatedTrainer:
         seed: int,
         held_out: float = 0.2,
         memory_bytes: int = 64 * 1024**2,
+        strategy: Strategy = FEDAVG,
     ) -> None:
         self.model = model
         tested = slice(training.test_samples or None)
@@ -119,6 +84,8 @@ class FederatedTrainer:
         if isinstance(model, BatchedModel):
             work = work_bytes(model, longest, training.batch)
         self._chunk = max(1, memory_bytes // work)
+        self.strategy = strategy
+        self._terms = ClientTerms.of(strategy, training, model.size)
 
     @property
     def clients(self) -> int:
@@ -134,16 +101,40 @@ class FederatedTrainer:
         """Return the same seeded starting model for every edge, float32[M, d]."""
         return np.tile(self.model.init(self._seed), (edges, 1))
 
-    def train(self, start: Floats, clients: Ints, edges: Ints, round_: int) -> Iterator[Updates]:
-        """Train clients int[S] at edges int[S] from float32[M, d]; yield their updates in parts."""
+    def train(
+        self,
+        start: Floats,
+        clients: Ints,
+        edges: Ints,
+        round_: int,
+        controls: Floats | None = None,
+    ) -> Iterator[Updates]:
+        """Train clients int[S] at edges int[S] from float32[M, d]; yield their updates in parts.
+
+        `controls` are the edges' control variates, float32[M, d].
+        """
         for first in range(0, len(clients), self._chunk):
             part = slice(first, first + self._chunk)
             who, where = clients[part].astype(np.int64), edges[part].astype(np.int64)
-            yield self._trained(start, who, where, round_)
+            yield self._trained(start, who, where, round_, controls)
+
+    def sums(
+        self,
+        start: Floats,
+        clients: Ints,
+        edges: Ints,
+        round_: int,
+        controls: Floats | None = None,
+    ) -> RoundSums:
+        """Train these clients and return the edges' sums; see `train`."""
+        sums = RoundSums(len(start), self.strategy, self._weighting, self._rate)
+        for part in self.train(start, clients, edges, round_, controls):
+            sums.add(part)
+        return sums
 
     def aggregate(self, start: Floats, clients: Ints, edges: Ints, round_: int) -> Floats:
         """Train these clients and return the edges' new models, float32[M, d]."""
-        return aggregate(start, self.train(start, clients, edges, round_), self._weighting)
+        return self.sums(start, clients, edges, round_).models(start)[0]
 
     def loss_rms(self, start: Floats, clients: Ints, edges: Ints) -> FloatArray:
         """Return the root mean square of what each client's samples lose before it trains.
@@ -174,22 +165,63 @@ class FederatedTrainer:
         ends = np.arange(self.clients + 1) * len(correct) // self.clients
         return _means(correct[order], ends)
 
-    def _trained(self, start: Floats, clients: Indices, edges: Indices, round_: int) -> Updates:
+    def _trained(
+        self,
+        start: Floats,
+        clients: Indices,
+        edges: Indices,
+        round_: int,
+        controls: Floats | None,
+    ) -> Updates:
         order = np.argsort(-self._steps[clients], kind="stable")
         sorted_ = clients[order]
         rngs = [spawned_rng(self._seed, _ROUND, round_, n) for n in sorted_.tolist()]
-        before = start[edges[order]]
+        before, beside = start[edges[order]], None if controls is None else controls[edges]
+        terms = self._terms.terms(sorted_, None if beside is None else beside[order])
         deltas = np.empty_like(before)
-        deltas[order] = self._learnt(before, sorted_, rngs) - before
-        return Updates(clients, edges, self._train.counts[clients], deltas)
+        deltas[order] = self._learnt(before, sorted_, rngs, terms) - before
+        steps = self._steps[clients]
+        return Updates(
+            clients,
+            edges,
+            self._train.counts[clients],
+            deltas,
+            steps,
+            self._base_loss(start, clients, edges),
+            self._terms.learnt(clients, deltas, steps, beside),
+        )
 
-    def _learnt(self, before: Floats, clients: Indices, rngs: list[np.random.Generator]) -> Floats:
+    def _base_loss(self, start: Floats, clients: Indices, edges: Indices) -> FloatArray | None:
+        """Return the loss of the model that each client starts from; None if nobody asks."""
+        if "base_loss" not in self.strategy.needs:
+            return None
+        shards, found = self._train, np.zeros(len(clients))
+        for row, (client, edge) in enumerate(zip(clients.tolist(), edges.tolist(), strict=True)):
+            part = shards.of(client)
+            if part.stop > part.start:
+                lost = self.model.losses(start[edge], shards.x[part], shards.y[part])
+                found[row] = lost.mean(dtype=np.float64)
+        return found
+
+    def _learnt(
+        self,
+        before: Floats,
+        clients: Indices,
+        rngs: list[np.random.Generator],
+        terms: Terms = NO_TERMS,
+    ) -> Floats:
         """Return what clients, the longest schedule first, make of float32[S, d]."""
         shards, model = self._train, self.model
         if isinstance(model, BatchedModel):
             schedule = draw(shards.counts[clients], self._steps[clients], rngs, self._batch)
             return descend(
-                model, shards, before, clients=clients, schedule=schedule, rate=self._rate
+                model,
+                shards,
+                before,
+                clients=clients,
+                schedule=schedule,
+                rate=self._rate,
+                terms=terms,
             )
         parts = [shards.of(n) for n in clients.tolist()]
         each = zip(before, parts, rngs, strict=True)
@@ -216,7 +248,7 @@ class FederatedLearner:
     """Federated training by a recipe: one model per edge, merged every T_ES rounds."""
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
-        training = recipe.training
+        training, strategy = recipe.training, strategy_of(recipe)
         data = load_classes(training.dataset)
         self._recipe = recipe
         self._trainer = FederatedTrainer(
@@ -226,30 +258,29 @@ class FederatedLearner:
             training,
             held_out=0.2 if training.opinions else 0.0,
             seed=seed,
+            strategy=strategy,
         )
         self._first = self._trainer.initial(recipe.edges)
-        self._models = self._first
-        self._learnt = np.zeros(recipe.edges)
-        """Weight of the updates in each edge's model since the last merge."""
+        self._edges = self._fresh()
+
+    def _fresh(self) -> EdgeModels:
+        weighting, strategy = self._recipe.training.weighting, self._trainer.strategy
+        return EdgeModels(self._first, strategy, weighting, self._recipe.clients)
 
     def advance(self, feedback: Feedback) -> None:
         """Train the clients whose updates are used, and merge when it is time."""
         view, recipe = feedback.view, self._recipe
-        training = recipe.training
-        start = self._start(view.round)
-        if start is self._first:
-            self._learnt = np.zeros(recipe.edges)
+        if self._begins(view.round):
+            self._edges = self._fresh()
+        held = self._edges
         pairs = feedback.pairs[feedback.used]
         # Newcomers hold another client's data: there are no more to deal.
         clients = view.pair_client[pairs] % recipe.clients
-        edges = view.pair_edge[pairs]
-        self._models = self._trainer.aggregate(start, clients, edges, view.round)
-        each = self._trainer.samples[clients].astype(np.float64)
-        share = each if training.weighting == "samples" else np.ones(len(clients))
-        self._learnt += np.bincount(edges, share, minlength=recipe.edges)
-        if view.round % recipe.rounds.merge_every == 0 and recipe.edges > 1:
-            self._models = self._merged()
-            self._learnt = np.zeros(recipe.edges)
+        edges, start = view.pair_edge[pairs], held.models
+        held.take(self._trainer.sums(start, clients, edges, view.round, held.controls), start)
+        merges = recipe.edges > 1 or self._trainer.strategy.acts
+        if view.round % recipe.rounds.merge_every == 0 and merges:
+            held.merge()
 
     def told(self, feedback: Feedback) -> Feedback:
         """Return the feedback with what the round's devices tell of their samples, before it."""
@@ -259,22 +290,18 @@ class FederatedLearner:
         samples = np.zeros(len(valid), dtype=np.int64)
         rms = np.full(len(valid), np.nan)
         samples[valid] = self._trainer.samples[clients]
-        start = self._start(view.round)
+        start = self._first if self._begins(view.round) else self._edges.models
         rms[valid] = self._trainer.loss_rms(start, clients, view.pair_edge[pairs])
         return replace(feedback, num_samples=samples, loss_rms=rms)
 
-    def _start(self, round_: int) -> Floats:
+    def _begins(self, round_: int) -> bool:
         training = self._recipe.training
-        begins = (round_ - 1) % training.slot_rounds == 0
-        return self._first if training.reset and begins else self._models
+        return training.reset and (round_ - 1) % training.slot_rounds == 0
 
     @property
     def model(self) -> Floats:
         """What a merge now would make of the edges' models, float32[d]."""
-        return np.asarray(self._merged()[0], dtype=np.float32)
-
-    def _merged(self) -> Floats:
-        return merged(self._models, self._learnt, self._recipe.training.weighting)
+        return np.asarray(self._edges.merged()[0][""], dtype=np.float32)
 
     def accuracy(self) -> float:
         """Return the accuracy of the mean model on the common test set."""

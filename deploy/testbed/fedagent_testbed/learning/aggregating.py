@@ -1,0 +1,236 @@
+"""The strategies of live runs on a study's flat parameters: at edges, at merges, at clients.
+
+A model of an edge is {"": float32[d]}, with SCAFFOLD's control variate beside it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedagent_coordinator.policies.base import FloatArray
+from fedagent_task import aggregation
+from fedagent_task.aggregation import (
+    CONTROL,
+    Arrays,
+    Contribution,
+    EdgeShare,
+    MergeFacts,
+    RunningMean,
+    Strategy,
+    Sums,
+)
+from fedagent_task.aggregation.averaging import FedAvg, FedBn, FedProx
+from fedagent_task.errors import RecipeError
+from fedagent_testbed.recipe import TestbedRecipe, Training, Weighting
+
+from .local_sgd import NO_TERMS, Floats, Indices, Terms
+
+FEDAVG = FedAvg()
+
+
+def strategy_of(recipe: TestbedRecipe) -> Strategy:
+    """Return the strategy of a study, or raise `RecipeError` where the study has none such."""
+    name, merge_every = recipe.aggregation.name, recipe.rounds.merge_every
+    made = aggregation.create(name, **recipe.aggregation.params)
+    if isinstance(made, FedBn):
+        wrong = "is fedbn, and no model of a study has norm layers"
+        raise RecipeError("aggregation.name", wrong, "take fedavg")
+    if made.every_round and merge_every > 1:
+        wrong = f"is {merge_every}, and {name} merges every round"
+        raise RecipeError("rounds.merge_every", wrong, "take 1")
+    client_term = made.controls or (isinstance(made, FedProx) and made.mu > 0)
+    if client_term and recipe.training.model == "cnn":
+        wrong = f"is {name}, and a study's cnn has no such client term"
+        raise RecipeError("aggregation.name", wrong, "take training.model = mlp")
+    return made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Updates:
+    """What some of a round's clients have learnt; a round is a stream of these."""
+
+    clients: Indices
+    edges: Indices  # int64[C], the edge whose model each client started from
+    samples: Indices  # int64[C], samples that each client trains on
+    deltas: Floats  # float32[C, d], trained minus starting parameters
+    steps: Indices | None = None  # int64[C], of the optimiser
+    base_loss: FloatArray | None = None  # float64[C], of the starting model; None if not asked for
+    controls: Floats | None = None  # float32[C, d], changes of the control variates
+
+
+@dataclass(slots=True, eq=False)
+class RoundSums:
+    """The sums of a round at M edges."""
+
+    edges: int
+    strategy: Strategy = FEDAVG
+    weighting: Weighting = "uniform"
+    rate: float = 1.0
+    means: list[RunningMean] = field(init=False)
+    sums: list[Sums] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.means = [RunningMean() for _ in range(self.edges)]
+        self.sums = [Sums() for _ in range(self.edges)]
+
+    def add(self, part: Updates) -> None:
+        """Add updates one by one: the order of summation must not depend on how they are cut."""
+        for row, edge in enumerate(part.edges.tolist()):
+            weighed = self.strategy.weigh(self._told(part, row))
+            if weighed.weight <= 0:
+                continue
+            delta = {"": part.deltas[row]}
+            if part.controls is not None:
+                delta[CONTROL] = part.controls[row]
+            self.means[edge].add(delta, weighed.weight, weighed.coefficient)
+            self.sums[edge].add(weighed)
+
+    def models(self, start: Floats, controls: Floats | None = None) -> tuple[Floats, Floats | None]:
+        """Return the edges' models, float32[M, d], and control variates; without updates as is."""
+        models, kept = start.copy(), None if controls is None else controls.copy()
+        for edge, (mean, sums) in enumerate(zip(self.means, self.sums, strict=True)):
+            if mean.weight:
+                base: Arrays = {"": start[edge]}
+                if controls is not None:
+                    base = {**base, CONTROL: controls[edge]}
+                made = mean.apply(base, self.strategy.scale(sums))
+                models[edge] = made[""]
+                if kept is not None:
+                    kept[edge] = made[CONTROL]
+        return models, kept
+
+    def _told(self, part: Updates, row: int) -> Contribution:
+        needs = self.strategy.needs
+        steps = 0.0 if part.steps is None else float(part.steps[row])
+        return Contribution(
+            num_samples=float(part.samples[row]),
+            norm=float(np.linalg.norm(part.deltas[row])) if "base_loss" in needs else 0.0,
+            base_loss=0.0 if part.base_loss is None else float(part.base_loss[row]),
+            local_steps=steps,
+            uniform=self.weighting == "uniform",
+            rate=self.rate,
+            most_steps=max(steps, 1.0),
+        )
+
+
+def aggregate(start: Floats, updates: Iterable[Updates], weighting: Weighting) -> Floats:
+    """Return FedAvg's edge models after a round (ALGORITHMS section 1), float32[M, d].
+
+    `start` are those that the clients started from, which an edge without updates keeps; clients
+    count alike (``uniform``, COCS eq. 3/6) or by their samples (``samples``, GDA eq. 2).
+    """
+    sums = RoundSums(len(start), weighting=weighting)
+    for part in updates:
+        sums.add(part)
+    return sums.models(start)[0]
+
+
+@dataclass(slots=True, eq=False)
+class EdgeModels:
+    """The models of M edges since the last merge, and what the coordinator keeps.
+
+    Attributes:
+        models: float32[M, d].
+        controls: float32[M, d], SCAFFOLD's c at each edge; None without.
+        learnt, steps: float64[M], weight and steps of the updates since the last merge.
+        last: float32[d], the last global model; `control` is beside it.
+    """
+
+    models: Floats
+    strategy: Strategy
+    weighting: Weighting
+    clients: int
+    controls: Floats | None = field(init=False)
+    learnt: FloatArray = field(init=False)
+    steps: FloatArray = field(init=False)
+    last: dict[str, Floats] = field(init=False)
+    state: Arrays = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.controls = np.zeros_like(self.models) if self.strategy.controls else None
+        self.learnt, self.steps = np.zeros(len(self.models)), np.zeros(len(self.models))
+        self.state = {}
+        self.last = self._of(0)
+
+    def take(self, round_: RoundSums, start: Floats) -> None:
+        """Take the edges' models after a round from float32[M, d]."""
+        self.models, self.controls = round_.models(start, self.controls)
+        self.learnt = self.learnt + [one.weight for one in round_.sums]
+        self.steps = self.steps + [one.local_steps for one in round_.sums]
+
+    def merged(self) -> tuple[dict[str, Floats], Arrays]:
+        """Return the global model that a merge makes now, and the state after it.
+
+        It is that of the coordinator: where nobody has learnt nothing changes.
+        """
+        shares = [
+            EdgeShare(weight=weight, local_steps=steps, uniform=self.weighting == "uniform")
+            for weight, steps in zip(self.learnt.tolist(), self.steps.tolist(), strict=True)
+        ]
+        combined, mean = self.strategy.combine(shares), RunningMean()
+        for edge, weight in enumerate(combined.weights):
+            if weight > 0:
+                mean.add(self._of(edge), weight)
+        if not mean.weight:
+            return self._of(0), self.state
+        merged = mean.apply({name: np.zeros_like(one) for name, one in self.last.items()})
+        model: Arrays = merged
+        state = self.state
+        if self.strategy.acts and self.learnt.any():
+            learnt, factor = float(self.learnt.sum()), combined.factor
+            facts = MergeFacts(weight=learnt, clients=self.clients, factor=factor)
+            model, state = self.strategy.server(self.last, merged, self.state, facts)
+        return {name: np.asarray(one, np.float32) for name, one in model.items()}, state
+
+    def merge(self) -> None:
+        """Give all edges the merged model."""
+        self.last, self.state = self.merged()
+        edges = len(self.models)
+        self.models = np.tile(self.last[""], (edges, 1))
+        if self.controls is not None:
+            self.controls = np.tile(self.last[CONTROL], (edges, 1))
+        self.learnt, self.steps = np.zeros(edges), np.zeros(edges)
+
+    def _of(self, edge: int) -> dict[str, Floats]:
+        own = {"": self.models[edge]}
+        return own if self.controls is None else {**own, CONTROL: self.controls[edge]}
+
+
+@dataclass(slots=True, eq=False)
+class ClientTerms:
+    """What clients keep for their gradients: FedProx's mu, SCAFFOLD's control variates."""
+
+    size: int
+    rate: float
+    mu: float = 0.0
+    controls: bool = False
+    _own: dict[int, Floats] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, strategy: Strategy, training: Training, size: int) -> "ClientTerms":
+        """Return those of a strategy."""
+        mu = strategy.mu if isinstance(strategy, FedProx) else 0.0
+        return cls(size, training.rate, mu, strategy.controls)
+
+    def terms(self, clients: Indices, controls: Floats | None) -> Terms:
+        """Return what is added to the gradients of clients at edges with float32[S, d]."""
+        if controls is None:
+            return Terms(self.mu) if self.mu else NO_TERMS
+        return Terms(self.mu, controls - self._of(clients))
+
+    def learnt(
+        self, clients: Indices, deltas: Floats, steps: Indices, controls: Floats | None
+    ) -> Floats | None:
+        """Return the changes of the clients' control variates (option II), and keep the new."""
+        if controls is None:
+            return None
+        by = np.float32(self.rate) * np.maximum(steps, 1).astype(np.float32)[:, None]
+        change = np.where(steps[:, None] > 0, -controls - deltas / by, np.float32(0.0))
+        fresh = self._of(clients) + change
+        self._own |= {client: fresh[row] for row, client in enumerate(clients.tolist())}
+        return change
+
+    def _of(self, clients: Indices) -> Floats:
+        none = np.zeros(self.size, np.float32)
+        return np.stack([self._own.get(client, none) for client in clients.tolist()])

@@ -1,0 +1,70 @@
+"""How a round's updates become one model: which are used, what each counts, what becomes of them.
+
+Strategies are found by name (docs/aggregation.md): at an edge they weigh updates in a running
+sum, at the coordinator they combine edge models, and may act on the merged mean.
+"""
+
+from fedagent_protocol.registry import Registry
+
+from .base import (
+    CONTROL,
+    Combination,
+    Contribution,
+    EdgeShare,
+    MergeFacts,
+    Strategy,
+    Sums,
+    Weighed,
+)
+from .rule import RoundRule, Settlement
+from .sums import ALL_TRAIN, Arrays, Rules, RunningMean, edge_weight
+
+registry: Registry[Strategy] = Registry(
+    kind="aggregation strategy",
+    package=__name__,
+    builtin={
+        "fedadagrad": "server:FedAdagrad",
+        "fedadam": "server:FedAdam",
+        "fedavg": "averaging:FedAvg",
+        "fedavgm": "server:FedAvgM",
+        "fedbn": "averaging:FedBn",
+        "fednova": "averaging:FedNova",
+        "fedprox": "averaging:FedProx",
+        "fedyogi": "server:FedYogi",
+        "qfedavg": "averaging:QFedAvg",
+        "scaffold": "averaging:Scaffold",
+    },
+    group="fedagent.aggregators",
+    members={
+        "weigh": Weighed,
+        "scale": float,
+        "most_weight": float,
+        "combine": Combination,
+        "server": tuple,
+    },
+)
+create = registry.create
+names = registry.names
+parameters = registry.parameters
+
+__all__ = [
+    "ALL_TRAIN",
+    "CONTROL",
+    "Arrays",
+    "Combination",
+    "Contribution",
+    "EdgeShare",
+    "MergeFacts",
+    "RoundRule",
+    "Rules",
+    "RunningMean",
+    "Settlement",
+    "Strategy",
+    "Sums",
+    "Weighed",
+    "create",
+    "edge_weight",
+    "names",
+    "parameters",
+    "registry",
+]

@@ -1,0 +1,104 @@
+"""The running sum of a round's updates, and the mean of edge models: memory O(model)."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Arrays = Mapping[str, npt.NDArray[np.generic]]
+_BLOCK = 1 << 12
+"""Elements at a time: a block stays in the cache, and its float64 copy on the heap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the tensors of a model file are combined, by name.
+
+    Attributes:
+        train: What an optimiser moves; None for all.
+        mean: Buffers, which take the plain mean whatever a strategy does with the others.
+        latest: Buffers that take the value of the newest update.
+    """
+
+    train: frozenset[str] | None = None
+    mean: frozenset[str] = frozenset()
+    latest: frozenset[str] = frozenset()
+
+    def trains(self, name: str) -> bool:
+        """Return whether a tensor is a parameter of the model."""
+        return self.train is None or name in self.train
+
+
+ALL_TRAIN = Rules()
+
+
+def edge_weight(learnt: float, *, uniform: bool, holds: bool = True) -> float:
+    """Return how much an edge's model counts where edge models are merged.
+
+    `learnt` is the weight of the updates in it since the last merge. If `uniform`, all edges that
+    hold a model of the run count alike, also those that learnt nothing (ALGORITHMS section 1).
+    """
+    if uniform:
+        return 1.0 if holds or learnt > 0 else 0.0
+    return learnt
+
+
+@dataclass(slots=True)
+class RunningMean:
+    """Sum of coefficient·delta over updates, tensor by tensor, over the sum of their weights.
+
+    In float64. With FedAvg the coefficient is the weight, and the quotient the weighted mean.
+    """
+
+    rules: Rules = ALL_TRAIN
+    weight: float = 0.0
+    count: int = 0
+    _sums: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+
+    def add(self, delta: Arrays, weight: float, coefficient: float | None = None) -> None:
+        """Add one update; arrays of any shape, the same names and shapes every time."""
+        if not self._sums:
+            self._sums = {name: np.zeros(array.size) for name, array in delta.items()}
+        times = weight if coefficient is None else coefficient
+        for name, array in delta.items():
+            total, source = self._sums[name], array.reshape(-1)
+            if name in self.rules.latest:
+                total[:] = source
+                continue
+            by = weight if name in self.rules.mean else times
+            # Block by block, so that no float64 copy of a whole tensor is made.
+            for block in _blocks(source.size):
+                part = source[block].astype(np.float64)
+                part *= by
+                total[block] += part
+        self.weight += weight
+        self.count += 1
+
+    def apply(self, base: Arrays, scale: float = 1.0) -> dict[str, npt.NDArray[np.generic]]:
+        """Return base + scale·mean in the base's dtypes; a buffer's mean is not scaled.
+
+        Raises:
+            ZeroDivisionError: Nothing was added.
+        """
+        if not self.weight:
+            raise ZeroDivisionError("nothing was added")
+        result: dict[str, npt.NDArray[np.generic]] = {}
+        for name, array in base.items():
+            total, source = self._sums[name], array.reshape(-1)
+            by = 1.0 if name in self.rules.mean else scale
+            over = 1.0 if name in self.rules.latest else self.weight
+            fresh = np.empty(source.size, source.dtype)
+            # Finite or not is the caller's check; overflow here is not worth a warning.
+            with np.errstate(over="ignore", invalid="ignore"):
+                for block in _blocks(source.size):
+                    moved = total[block] / over
+                    if by != 1.0 and over is self.weight:
+                        moved *= by
+                    fresh[block] = source[block].astype(np.float64) + moved
+            result[name] = fresh.reshape(array.shape)
+        return result
+
+
+def _blocks(size: int) -> Iterable[slice]:
+    return (slice(start, start + _BLOCK) for start in range(0, size, _BLOCK))
