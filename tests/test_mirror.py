@@ -49,6 +49,14 @@ ELSEWHERE = {
     "edge_aggregator/test_evaluation": ("edge/core/answers",),
     "edge_aggregator/test_restart": ("edge/spool", "edge/store"),
     "edge_aggregator/test_round": ("edge/core/edge", "edge/core/live", "edge/core/rounds"),
+    "task/program/test_codec": ("task/program/operators",),
+    "task/program/test_families": (
+        "task/program/draft",
+        "task/program/export",
+        "task/program/plan",
+        "task/program/roles",
+        "task/program/torch_program",
+    ),
     # What a person sees of it.
     "cli/test_doctor": ("cli/checks",),
     "cli/test_output": ("cli/main",),

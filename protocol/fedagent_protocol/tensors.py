@@ -87,7 +87,8 @@ def check_digest(data: Buffer, digest: str) -> None:
 
 def encode_tensors(tensors: Tensors) -> bytes:
     """Return the tensors as safetensors bytes, the same for the same content."""
-    return safetensors.numpy.save({k: np.ascontiguousarray(v) for k, v in tensors.items()})
+    # Not `ascontiguousarray`, which makes a row of a single number.
+    return safetensors.numpy.save({k: np.asarray(v, order="C") for k, v in tensors.items()})
 
 
 def locate(data: Buffer) -> tuple[Located, ...]:

@@ -34,3 +34,36 @@ class TaskFormatError(TaskError):
 
     key: str
     detail: str
+
+
+class ProgramError(TaskFormatError):
+    """Raised when a model that travels as a graph is not well formed, or asks for too much."""
+
+
+class TaskFileError(TaskError):
+    """Raised when a file is no task file, or one that cannot be used here."""
+
+    template = "{path}: {reason}"
+
+    path: str
+    reason: str
+    hint: str
+
+
+class TorchNeededError(TaskError):
+    """Raised when a model that travels as a graph is to be computed without torch."""
+
+    template = "{what} of a model of kind graph is computed by torch"
+
+    what: str
+    hint: str
+
+
+class BuildError(TaskError):
+    """Raised when a torch module cannot be made a task; `what`: the part of it."""
+
+    template = "{what}: {reason}"
+
+    what: str
+    reason: str
+    hint: str

@@ -35,6 +35,7 @@ MODELS = {
     "mf": "factors:Factors",
     "mlp": "mlp:Mlp",
     "cnn": "cnn:Cnn",
+    "graph": "graph:Graph",
 }
 """Kind of a model to its class below `fedagent_task.models`."""
 LEARNERS = {
@@ -108,13 +109,15 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
     @property
     def outputs(self) -> int:
         """Columns of the model's output."""
+        if self.kind == "graph":
+            return max(1, self.classes)
         wide = self.kind == "softmax" or (self.kind == "svm" and self.classes > 2)
         return self.classes if wide or self.is_network else 1
 
     @property
     def regression(self) -> bool:
         """Whether labels are numbers, not classes."""
-        return self.kind in ("linear", "mf")
+        return self.kind in ("linear", "mf") or (self.kind == "graph" and not self.classes)
 
     @property
     def num_classes(self) -> int:
@@ -133,7 +136,7 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
     @property
     def is_network(self) -> bool:
         """Whether this is a neural network: its loss is not convex."""
-        return self.kind in {"mlp", "cnn"}
+        return self.kind in {"mlp", "cnn", "graph"}
 
     @property
     def plan(self) -> CnnLayout:
@@ -156,6 +159,12 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
         """The tensors of a network by name."""
         if self.kind == "cnn":
             return cnn_shapes(self.plan, self.picture, self.classes)
+        if self.kind == "graph":
+            from .program import decode_program  # noqa: PLC0415 - programs are made of these specs
+            from .program.spec import TRAVELS  # noqa: PLC0415 - the same
+
+            tensors = decode_program(self.program).of_roles(*TRAVELS)
+            return {tensor.name: tensor.shape for tensor in tensors}
         return dense_shapes([self.features, *self.hidden, self.classes])
 
 

@@ -1,0 +1,77 @@
+"""A model that travels as a graph: its tensors. What it computes, torch computes (ADR 26)."""
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_protocol.extras import how_to_add
+from fedagent_protocol.tensors import Manifest, TensorSpec
+from fedagent_task.errors import ProgramError, TaskFormatError, TorchNeededError
+from fedagent_task.program.codec import columns, decode_program
+from fedagent_task.program.spec import TRAVELS, Program, Role
+from fedagent_task.spec import ModelSpec
+
+from .base import Doubles, Floats, Inputs, Labels, Weights
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A program's tensors, float32 all of them; see `Model`.
+
+    Raises:
+        ProgramError: The program is not well formed, or its rows are not of `features` columns.
+    """
+
+    spec: ModelSpec
+
+    def __post_init__(self) -> None:
+        if (width := columns(self.program)) != self.spec.features:
+            raise ProgramError("model.features", f"is {self.spec.features}, the program's {width}")
+
+    @property
+    def program(self) -> Program:
+        """What it computes."""
+        return decode_program(self.spec.program)
+
+    def manifest(self) -> Manifest:
+        """Return what a model file holds: tensors of the roles train, mean and latest."""
+        return self._manifest(*TRAVELS)
+
+    def once_manifest(self) -> Manifest:
+        """Return what a device gets once: frozen tensors, and the first values of local ones."""
+        return self._manifest("local", "frozen")
+
+    def rules(self) -> dict[str, Role]:
+        """Return the role of each tensor of a model file by name."""
+        return {tensor.name: tensor.role for tensor in self.program.of_roles(*TRAVELS)}
+
+    def _manifest(self, *roles: Role) -> Manifest:
+        specs = (TensorSpec(t.name, "float32", t.shape) for t in self.program.of_roles(*roles))
+        return Manifest(tuple(sorted(specs)))
+
+    def init(self, seed: int) -> dict[str, npt.NDArray[np.float32]]:  # noqa: ARG002 - the interface's
+        """Raise `TaskFormatError`: a graph begins from the tensors that its task names."""
+        raise TaskFormatError("model.first", "names what a graph begins from")
+
+    def forward(self, weights: Weights, x: Inputs) -> Doubles:  # noqa: ARG002 - the interface's
+        """Raise `TorchNeededError`."""
+        _needs_torch("the output")
+
+    def loss(self, weights: Weights, x: Inputs, y: Labels) -> float:  # noqa: ARG002 - the same
+        """Raise `TorchNeededError`."""
+        _needs_torch("the loss")
+
+    def loss_and_gradient(
+        self,
+        weights: Weights,  # noqa: ARG002 - the same
+        x: Inputs,  # noqa: ARG002 - the same
+        y: Labels,  # noqa: ARG002 - the same
+    ) -> tuple[float, dict[str, Floats]]:
+        """Raise `TorchNeededError`."""
+        _needs_torch("the gradient")
+
+
+def _needs_torch(what: str) -> NoReturn:
+    raise TorchNeededError(what, f"install torch there: {how_to_add('torch')}")

@@ -1,0 +1,194 @@
+"""One graph of torch.export drawn as ours: names of operators, numbers of values, plain data."""
+
+import operator as python
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import fx
+
+from fedagent_task.errors import BuildError
+
+from .operators import MAX_INTEGER, Operator, operators
+from .spec import Argument, Graph, Link, Node, Ref
+
+_PYTHON: Mapping[Callable[..., object], str] = {
+    python.add: "add",
+    python.sub: "sub",
+    python.mul: "mul",
+    python.floordiv: "floordiv",
+    python.mod: "mod",
+    python.neg: "neg",
+    python.truediv: "truediv",
+    python.pow: "pow",
+    torch.sym_max: "max",
+    torch.sym_min: "min",
+    torch.sym_float: "of",
+}
+_DROPPED = frozenset(
+    (
+        "_assert_scalar",
+        "_assert_tensor_metadata",
+        "_assert_async",
+        "sym_constrain_range",
+        "sym_constrain_range_for_size",
+    )
+)
+"""What export adds to check its own assumptions; nothing is computed by them."""
+_MENDS = {
+    "wrap_with_set_grad_enabled": "take torch.no_grad() out of forward: detach() what needs it",
+    "wrap_with_autocast": "take autocast out of forward: the recipe says learner.precision",
+    "cond": "compute both sides and choose by torch.where",
+    "while_loop": "loop over range() of a fixed number",
+    "scan": "loop over range() of a fixed number",
+}
+_THROUGH = frozenset(("squeeze.dim", "squeeze", "view", "reshape", "flatten.using_ints"))
+_LINKS: Mapping[str, Link] = {
+    "cross_entropy_loss": "softmax",
+    "nll_loss_nd": "exp",
+    "binary_cross_entropy_with_logits": "sigmoid",
+}
+
+
+class Draft:
+    """Nodes as they come; `values` are those of the placeholders by their name in torch's graph."""
+
+    def __init__(self, graph: "fx.Graph", values: Mapping[str, int], first: int) -> None:
+        self._values = dict(values)
+        self._first = first
+        self._nodes: list[Node] = []
+        self._needed = _needed(graph)
+        self._graph = graph
+
+    def drawn(self) -> Graph:
+        """Return the graph; `BuildError` names what has no form in ours."""
+        for node in self._graph.nodes:
+            if node.op == "call_function" and node in self._needed:
+                self._add(node)
+            elif node.op == "output":
+                output, loss = node.args[0]
+                return Graph(tuple(self._nodes), self._value(output), self._value(loss))
+            elif node.op == "get_attr":
+                continue
+        raise BuildError("forward", "gives nothing", "return a tensor")
+
+    def _add(self, node: "fx.Node") -> None:
+        name, args = self._call(node)
+        known = operators().get(name)
+        if known is None:
+            mend = _MENDS.get(name, "write this part of forward with other operators")
+            raise BuildError("forward", f"the operator {name} is not supported", mend)
+        schema = getattr(node.target, "_schema", None)
+        given = args if schema is None else _bound(schema, known, args, node.kwargs)
+        ready = tuple(
+            self._argument(one, kind) for one, kind in zip(given, known.kinds, strict=False)
+        )
+        self._nodes.append(Node(name, ready))
+        self._values[node.name] = self._first + len(self._nodes) - 1
+
+    def _call(self, node: "fx.Node") -> tuple[str, tuple[object, ...]]:
+        if isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - it has no public name
+            return _rewritten(_name(node.target), node.args)
+        if node.target is python.getitem:
+            return "list.get", node.args
+        if node.target in _PYTHON:
+            word = _PYTHON[node.target]
+            whole = isinstance(node.meta.get("val"), int | torch.SymInt)
+            return f"{'int' if whole else 'float'}.{word}", node.args
+        return str(getattr(node.target, "__name__", node.target)), node.args
+
+    def _argument(self, given: object, kind: str) -> Argument:
+        if isinstance(given, fx.Node):
+            return Ref(self._value(given))
+        if kind == "_":
+            return None
+        if isinstance(given, torch.dtype):
+            return str(given).removeprefix("torch.")
+        if isinstance(given, list | tuple):
+            inner = {"N": "T?"}.get(kind[0], kind[0])
+            return [self._argument(one, inner) for one in given]  # type: ignore[misc] # lists do not nest in aten
+        if isinstance(given, int) and not isinstance(given, bool) and given > MAX_INTEGER:
+            return None  # a slice to the end
+        if given is None or isinstance(given, bool | int | float | str):
+            return given
+        raise BuildError("forward", f"passes {given!r} to an operator", "use plain numbers")
+
+    def _value(self, node: object) -> int:
+        if not isinstance(node, fx.Node) or node.name not in self._values:
+            raise BuildError("forward", f"gives {node}, no tensor", "return a tensor")
+        return self._values[node.name]
+
+
+def link_of(graph: Graph, first: int) -> Link:
+    """Return what makes probabilities of the output, as far as the loss tells."""
+
+    def back(value: int) -> int:
+        while value >= first and (node := graph.nodes[value - first]).op in _THROUGH:
+            (given,) = (one for one in node.args[:1] if isinstance(one, Ref))
+            value = given.v
+        return value
+
+    for node in graph.nodes:
+        given = node.args[0] if node.args else None
+        if node.op in _LINKS and isinstance(given, Ref) and back(given.v) == back(graph.output):
+            return _LINKS[node.op]
+    return ""
+
+
+def _name(target: "torch._ops.OpOverload") -> str:
+    namespace, _, base = target._schema.name.partition("::")  # noqa: SLF001 - it has no public name
+    if namespace != "aten":
+        return f"{namespace}.{base}"
+    overload = target._overloadname  # noqa: SLF001 - the same
+    return base if overload == "default" else f"{base}.{overload}"
+
+
+def _rewritten(name: str, args: tuple[object, ...]) -> tuple[str, tuple[object, ...]]:
+    """Return the same with the few operators that name a device or a layout in their place."""
+    if name in ("to.device", "to.dtype_layout", "_to_copy"):
+        kinds = [one for one in args[1:] if isinstance(one, torch.dtype)]
+        return ("to.dtype", (args[0], kinds[0])) if kinds else ("alias", (args[0],))
+    return name, args
+
+
+def _bound(
+    schema: "torch._C.FunctionSchema",
+    known: Operator,
+    args: tuple[object, ...],
+    named: Mapping[str, object],
+) -> list[object]:
+    """Return the arguments in our order, what the schema says by default filled in."""
+    places = [one for one in schema.arguments if not one.kwarg_only]
+    cut = len(known.kinds) - len(known.named)
+    given: list[object] = []
+    plain: list[object] = []
+    for index, one in enumerate(places[:cut]):
+        default = one.default_value if one.has_default_value() else None
+        given.append(args[index] if index < len(args) else named.get(one.name, default))
+        plain.append(default)
+    for name in known.named:
+        given.append(named.get(name))
+        plain.append(None)
+    while given and len(given) > 1 and _same(given[-1], plain[-1]):
+        given.pop()
+        plain.pop()
+    return given
+
+
+def _same(one: object, other: object) -> bool:
+    return one is None if other is None else type(one) is type(other) and one == other
+
+
+def _needed(graph: "fx.Graph") -> "set[fx.Node]":
+    """Return all nodes but checks, and numbers or parts that only checks or nothing looks at."""
+    needed: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op != "call_function":
+            continue
+        overload = isinstance(node.target, torch._ops.OpOverload)  # noqa: SLF001 - it has no public name
+        name = _name(node.target) if overload else ""
+        if name.partition(".")[0] in _DROPPED:
+            continue
+        idle = not overload or name == "sym_size.int"
+        if not idle or any(user in needed or user.op == "output" for user in node.users):
+            needed.add(node)
+    return needed

@@ -1,0 +1,254 @@
+"""A program out of a torch module, by torch.export: the only module that calls it.
+
+Both graphs are of the operators that eager torch calls too (its training IR), so that a program
+computes what the module computes, masks of dropout and statistics of batches included.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram, export
+from torch.export.graph_signature import InputKind
+
+from fedagent_protocol.errors import safe_text
+from fedagent_task.errors import BuildError
+
+from .draft import Draft, link_of
+from .example import Example, example_of
+from .roles import Kept, kept_tensors, written
+from .spec import Graph, Program
+from .torch_program import TorchProgram
+
+Loss = Callable[..., "torch.Tensor"]
+Arrays = Mapping[str, npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSource:
+    """A model as its author brings it.
+
+    `example` is one batch: the inputs, then the target, or None for a loss that looks at the
+    inputs only (an autoencoder): ``loss(output, target)`` or ``loss(output, *inputs)``. `local`
+    are patterns of names that stay on the device; ``"norms"`` stands for all normalisation
+    layers. `learner` are defaults for ``[learner]``.
+    """
+
+    model: nn.Module
+    loss: Loss
+    example: "tuple[torch.Tensor | None, ...]"
+    labels: Sequence[str] = ()
+    local: Sequence[str] = ()
+    learner: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A program, what its tensors begin from, and the loss of the example as scoring sees it."""
+
+    program: Program
+    tensors: Arrays
+    classes: int
+    loss: float
+
+
+def build(source: TaskSource) -> Built:
+    """Return the program of a model with its loss.
+
+    Raises:
+        BuildError: Something of it has no form as a program; it says what, and the mend.
+    """
+    if not isinstance(source.model, nn.Module):
+        raise BuildError("model", "is no torch.nn.Module", "return (model, loss, example)")
+    example = example_of(source.example, source.model)
+    whole = _Whole(source.model, source.loss, with_target=example.target is not None)
+    modes = {part: part.training for part in whole.modules()}
+    try:
+        output = _tried(whole, example)
+        train, evaluate = (_exported(whole, example, training=on) for on in (True, False))
+    finally:
+        for part, training in modes.items():
+            part.training = training
+    kept = kept_tensors(whole, (train, evaluate), source.local)
+    program = _program(example, kept, train, evaluate)
+    classes = _classes(program, output, len(source.labels), example)
+    built = Built(program, kept.values, classes, 0.0)
+    return Built(program, kept.values, classes, _compared(built, whole, example))
+
+
+class _Whole(nn.Module):  # type: ignore[misc] # torch is not there to mypy
+    """Model and loss as one module that gives the output and the mean loss."""
+
+    def __init__(self, model: nn.Module, loss: Loss, *, with_target: bool) -> None:
+        super().__init__()
+        self.model, self.loss, self._with_target = model, loss, with_target
+
+    def forward(
+        self, inputs: "list[torch.Tensor]", target: "torch.Tensor | None"
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Return the first tensor that the model gives, and the loss."""
+        output = self.model(*inputs)
+        given = [target] if self._with_target else inputs
+        loss = self.loss(output, *given)
+        return (output[0] if isinstance(output, tuple | list) else output), loss
+
+
+def _tried(whole: _Whole, example: Example) -> "torch.Tensor":
+    """Run the example as Python does: what fails there is the author's, said in torch's words."""
+    whole.eval()
+    try:
+        with torch.no_grad():
+            output, loss = whole(list(example.inputs), example.target)
+    except Exception as error:
+        name = type(error).__name__
+        reason = f"does not pass through model and loss: {name}: {safe_text(error, limit=300)}"
+        raise BuildError("example", reason, "give one batch that both take") from error
+    if not isinstance(output, torch.Tensor) or not len(output.shape):
+        raise BuildError("forward", "gives no tensor", "return one tensor, or it as the first")
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise BuildError("loss", "is not one number for a batch", "take the mean: loss.mean()")
+    return output
+
+
+def _exported(whole: _Whole, example: Example, *, training: bool) -> ExportedProgram:
+    whole.train(training)
+    each = {0: Dim.AUTO}
+    shapes = ([each for _ in example.inputs], None if example.target is None else each)
+    try:
+        with _quiet():
+            made = export(whole, (list(example.inputs), example.target), dynamic_shapes=shapes)
+    except Exception as error:
+        raise _refusal(error) from error
+    for node in made.graph.nodes:
+        if node.op == "placeholder" and node.name in made.graph_signature.user_inputs:
+            value = node.meta["val"]
+            if isinstance(value, torch.Tensor) and isinstance(value.shape[0], int):
+                raise BuildError(
+                    "forward",
+                    f"takes batches of {value.shape[0]} only",
+                    "say x.shape[0] or -1 where that number stands",
+                )
+    return made
+
+
+def _refusal(error: Exception) -> BuildError:
+    text = f"{type(error).__name__}: {error}"
+    if any(word in text for word in ("data-dependent", "DataDependent", "Could not guard")):
+        hint = "choose by torch.where or masks instead of if, item() or a shape out of values"
+        return BuildError("forward", "looks at the values of a tensor", hint)
+    first = safe_text(str(error).strip().partition("\n")[0] or type(error).__name__, limit=240)
+    hint = "see docs/your-model.md for what a model may do"
+    return BuildError("forward", f"cannot be exported: {first}", hint)
+
+
+def _program(
+    example: Example, kept: Kept, train: ExportedProgram, evaluate: ExportedProgram
+) -> Program:
+    empty = Graph((), 0, 0)
+    draft = Program(
+        version=1,
+        inputs=example.columns,
+        target=example.label,
+        tensors=kept.tensors,
+        constants=kept.constants,
+        train=empty,
+        evaluate=empty,
+    )
+    graphs = []
+    for made in (train, evaluate):
+        values = _values(draft, kept, made)
+        _of_the_first_input(made)
+        graphs.append(Draft(made.graph, values, draft.first_node).drawn())
+    link = link_of(graphs[1], draft.first_node)
+    return Program(
+        version=1,
+        inputs=draft.inputs,
+        target=draft.target,
+        tensors=draft.tensors,
+        constants=draft.constants,
+        train=graphs[0],
+        evaluate=graphs[1],
+        link=link,
+    )
+
+
+def _values(program: Program, kept: Kept, made: ExportedProgram) -> dict[str, int]:
+    """Return the number of each placeholder's value."""
+    values: dict[str, int] = {}
+    given = program.first_input
+    for spec in made.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            values[spec.arg.name] = given
+            given += 1
+        elif (tensor := kept.tensor_of.get(str(spec.target))) is not None:
+            values[spec.arg.name] = tensor
+        elif (constant := kept.constant_of.get(str(spec.target))) is not None:
+            values[spec.arg.name] = program.first_constant + constant
+    return values
+
+
+def _of_the_first_input(made: ExportedProgram) -> None:
+    """Let the size of a batch be that of the first input, so that outputs need no target."""
+    names = made.graph_signature.user_inputs
+    by_name = {node.name: node for node in made.graph.nodes if node.op == "placeholder"}
+    first = by_name[names[0]]
+    for node in made.graph.nodes:
+        of_batch = node.target is torch.ops.aten.sym_size.int and node.args[1] == 0
+        if of_batch and getattr(node.args[0], "name", None) in names[1:]:
+            node.args = (first, 0)
+
+
+def _classes(program: Program, output: "torch.Tensor", labels: int, example: Example) -> int:
+    if labels:
+        return labels
+    if example.label is None:
+        return 0
+    if example.label.dtype == "int64":
+        wide = int(output.shape[1]) if output.dim() == 2 else 2
+        return max(2, wide)
+    binary = {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
+    return 2 if binary & {node.op for node in program.evaluate.nodes} else 0
+
+
+def _compared(built: Built, whole: _Whole, example: Example) -> float:
+    """Return the example's loss, once both graphs have given what the module gives."""
+    program = TorchProgram(built.program)
+    program.load(built.tensors)
+    batch = (list(example.inputs), example.target)
+    before = {name: value.clone() for name, value in whole.state_dict().items()}
+    modes = {part: part.training for part in whole.modules()}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            losses = []
+            for training in (True, False):
+                whole.train(training)
+                torch.manual_seed(1)
+                plain = float(whole(list(example.inputs), example.target)[1])
+                torch.manual_seed(1)
+                ours = float(program.loss(batch)) if training else program.evaluate(batch)[1]
+                losses.append((plain, ours))
+    finally:
+        whole.load_state_dict(before)
+        for part, training in modes.items():
+            part.training = training
+    for plain, ours in losses:
+        if not np.isclose(plain, ours, rtol=1e-4, atol=1e-5, equal_nan=True):
+            reason = f"gives a loss of {ours:.6g} as a graph, {plain:.6g} in Python"
+            raise BuildError("model", reason, "draw random numbers by torch in forward only")
+    return losses[1][1]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch's own warnings of export back: they are of its inner working."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+__all__ = ["Built", "TaskSource", "build", "written"]

@@ -1,0 +1,120 @@
+"""Each operator of the list as something to call, with what torch itself does not bound."""
+
+import math
+import operator as python
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import torch
+
+from fedagent_task.errors import ProgramError
+
+from .operators import MAX_INTEGER, operators
+from .spec import MAX_LIST
+
+MAX_STEPS = 4096
+"""Longest sequence of a recurrent layer."""
+MAX_LAYERS = 64
+
+Value = object
+"""A tensor, tensors in a list, or a number."""
+Function = Callable[..., Value]
+
+_NUMBERS: dict[str, Function] = {
+    "add": python.add,
+    "sub": python.sub,
+    "mul": python.mul,
+    "floordiv": python.floordiv,
+    "truediv": python.truediv,
+    "mod": python.mod,
+    "max": max,
+    "min": min,
+    "neg": python.neg,
+    "pow": math.pow,
+    "sqrt": math.sqrt,
+    "of": float,
+}
+
+
+@cache
+def function_of(name: str) -> Function:
+    """Return what computes an operator of the list, or raise `ProgramError`."""
+    found = operators()[name].torch
+    if found is None:
+        base, _, what = name.partition(".")
+        return _get if base == "list" else _bounded(_NUMBERS[what])
+    try:
+        function: Function = getattr(getattr(torch.ops.aten, found[0]), found[1])
+    except AttributeError as error:
+        raise ProgramError(name, f"torch {torch.__version__} has none; update it") from error
+    if name in _BEFORE:
+        return _guarded(function, _BEFORE[name])
+    return function
+
+
+@cache
+def takes_device(name: str) -> bool:
+    """Whether an operator makes a tensor out of none, so that it must be told where."""
+    entry = operators()[name]
+    if entry.torch is None or any(kind[0] in "TL" for kind in entry.kinds):
+        return False
+    function = getattr(getattr(torch.ops.aten, entry.torch[0]), entry.torch[1])
+    return any(argument.name == "device" for argument in function._schema.arguments)  # noqa: SLF001 - torch offers no other
+
+
+def _bounded(function: Function) -> Function:
+    def call(*numbers: Value) -> Value:
+        value = function(*numbers)
+        if not isinstance(value, int | float) or abs(value) > MAX_INTEGER:
+            raise OverflowError("a number is over its limit")
+        return value
+
+    return call
+
+
+def _get(items: Sequence[Value], index: int) -> Value:
+    return items[index]
+
+
+def _guarded(function: Function, check: Callable[..., None]) -> Function:
+    def call(*args: Value, **named: Value) -> Value:
+        check(*args)
+        return function(*args, **named)
+
+    return call
+
+
+def _few(count: int, most: int = MAX_LIST) -> None:
+    if count > most:
+        raise OverflowError(f"makes {count} parts, the limit is {most}")
+
+
+def _unbind(x: "torch.Tensor", dim: int = 0) -> None:
+    _few(x.shape[dim])
+
+
+def _split(x: "torch.Tensor", size: int, dim: int = 0) -> None:
+    _few(-(-x.shape[dim] // size))
+
+
+def _chunk(_x: "torch.Tensor", chunks: int, *_rest: int) -> None:
+    _few(chunks)
+
+
+def _recurrent(x: "torch.Tensor", *rest: Value) -> None:
+    layers = next((one for one in rest if type(one) is int), 0)
+    _few(layers, MAX_LAYERS)
+    _few(max(x.shape[:-1], default=0) if x.dim() < 3 else max(x.shape[:2]), MAX_STEPS)
+
+
+_BEFORE: dict[str, Callable[..., None]] = {
+    "unbind.int": _unbind,
+    "split.Tensor": _split,
+    "chunk": _chunk,
+    "tensor_split.sections": _chunk,
+    "lstm.input": _recurrent,
+    "gru.input": _recurrent,
+    "rnn_tanh.input": _recurrent,
+    "rnn_relu.input": _recurrent,
+}
+"""What is looked at before a call that makes lists or loops."""
