@@ -56,7 +56,8 @@ class Daemon:
 
     async def run(self) -> None:
         """Work until the run is over, or until told to stop."""
-        self._recipe = read_recipe(self._config)
+        read = read_recipe(self._config)
+        self._recipe, self._task = read.recipe, read.task
         await self._shell.run(self._serve)
         if self._rounds_in_vain is not None:
             # Exit code 0 alone would look like a success.
@@ -74,6 +75,7 @@ class Daemon:
                 checkpoint=checkpoint,
                 clock=time.monotonic,
                 log_phase=_log_phase,
+                task=self._task,
             )
         except RunFinishedError as finished:
             done, reason = finished.progress.rounds_done, finished.reason

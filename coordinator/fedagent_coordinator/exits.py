@@ -8,7 +8,7 @@ from fedagent_node.errors import (
 )
 from fedagent_node.settings import SettingError
 from fedagent_protocol.errors import RegistryError
-from fedagent_task.errors import DatasetError, RecipeError, TaskError
+from fedagent_task.errors import DatasetError, RecipeError, TaskError, TaskFileError
 
 from .errors import (
     CoordinatorError,
@@ -23,6 +23,7 @@ from .errors import (
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SettingError, 2),
     (RecipeError, 2),
+    (TaskFileError, 2),
     (RefusedOptionError, 2),
     (DataDirError, 2),
     *((kind, 2) for kind in REFUSED_SETTINGS),

@@ -25,11 +25,14 @@ from fedagent_protocol.tensors import (
 from fedagent_task import models
 from fedagent_task.aggregation import RunningMean
 from fedagent_task.features import expect_fit, expect_width, scaled
+from fedagent_task.graph_scoring import ScoredGraph, scored
 from fedagent_task.measures import NO_DATASET
 from fedagent_task.metrics import Evaluation, evaluate
 from fedagent_task.models.base import densed
+from fedagent_task.models.graph import Graph
 from fedagent_task.readers import Dataset, load
 from fedagent_task.spec import Recipe
+from fedagent_task.task_file import TaskFile
 
 from .core.effects import Merged
 
@@ -126,11 +129,13 @@ class HeldOutSet:
         """Return how good the model in these safetensors bytes is."""
         tensors = decode_tensors(data, self.model.manifest())
         weights = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+        if isinstance(self.model, ScoredGraph):
+            return self.model.evaluate(weights, self.x, self.y)
         return evaluate(self.model, weights, self.x, self.y)
 
 
-def held_out(recipe: Recipe) -> HeldOutSet | None:
-    """Load the recipe's held-out set; None if it has none."""
+def held_out(recipe: Recipe, task: TaskFile | None = None) -> HeldOutSet | None:
+    """Load the recipe's held-out set; None if it has none, or if nothing here can score by it."""
     name = recipe.evaluation.dataset
     if name == NO_DATASET:
         return None
@@ -138,7 +143,10 @@ def held_out(recipe: Recipe) -> HeldOutSet | None:
     expect_width(name, dataset.x, recipe.model)
     x = scaled(dataset.x, recipe.data)
     expect_fit(name, x, dataset.y, recipe.model)
-    return HeldOutSet(_quick(models.create(recipe.model)), x, dataset.y)
+    model: models.Model | None = models.create(recipe.model)
+    if isinstance(model, Graph) and task is not None:
+        model = scored(model, task.once, task.onnx)
+    return None if model is None else HeldOutSet(_quick(model), x, dataset.y)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.messages import OpinionMode
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe import MAX_TASK_BYTES, task_bytes, task_of
-from fedagent_task.spec import Recipe
+from fedagent_task.spec import Recipe, TaskSpec
+from fedagent_task.task_file import TaskFile
 
 from . import placement, policies
 from .core import iterations
@@ -75,9 +76,12 @@ def _check_slots(recipe: Recipe, policy: SelectionPolicy) -> None:
         )
 
 
-def task_body(recipe: Recipe) -> bytes:
+def task_body(recipe: Recipe, file: TaskFile | None = None) -> bytes:
     """Return the task for the devices; with the graph that they score a network by."""
     task = task_of(recipe)
+    if file is not None:
+        scored = task.on_device or task.opinions.mode != "off"
+        return _with_graph(task, file.onnx if scored else b"")
     if not (task.on_device and task.model.is_network):
         return task_bytes(task)
     if find_spec("onnx") is None:
@@ -85,6 +89,10 @@ def task_body(recipe: Recipe) -> bytes:
         return task_bytes(task)
     from .onnx_export import to_graph  # noqa: PLC0415 - 20 MB, and few recipes ask for it
 
-    body = task_bytes(structs.replace(task, onnx=to_graph(task.model)))
+    return _with_graph(task, to_graph(task.model))
+
+
+def _with_graph(task: TaskSpec, graph: bytes) -> bytes:
+    body = task_bytes(structs.replace(task, onnx=graph))
     # Names and scaling of many features leave no room for it: then numpy scores.
     return body if len(body) <= MAX_TASK_BYTES else task_bytes(task)

@@ -33,6 +33,7 @@ from fedagent_protocol.messages import CHUNK_BYTES, AnyMessage, Chunk, GlobalMod
 from fedagent_task import models
 from fedagent_task.recipe import frozen, task_digest
 from fedagent_task.spec import Recipe
+from fedagent_task.task_file import TaskFile
 
 from .config import CoordinatorConfig
 from .core import effects as fx
@@ -70,6 +71,7 @@ class RunStore:
         checkpoint: Called with a name between any two disk effects.
         clock: Seconds, for durations.
         clock_ms: Wall clock for people.
+        task: What a model of kind graph begins from.
     """
 
     def __init__(
@@ -81,10 +83,12 @@ class RunStore:
         checkpoint: Checkpoint,
         clock: Callable[[], float],
         clock_ms: Callable[[], int],
+        task: TaskFile | None = None,
     ) -> None:
+        self._task = task
         self.policies = decision_policies(recipe)
         self.opinions = opinion_mode(recipe, self.policies.policy)
-        self.held_out = held_out(recipe)
+        self.held_out = held_out(recipe, task)
         self._config, self._folder = config, Path(config.data_dir)
         self._checkpoint, self._clock, self._clock_ms = checkpoint, clock, clock_ms
         self._commits = 0
@@ -114,15 +118,16 @@ class RunStore:
             opinions=self.opinions,
             more_rounds=config.more_rounds,
             init=config.init,
+            task=self._task,
         )
         if run.recipe.data != recipe.data:
-            self.held_out = held_out(run.recipe)
+            self.held_out = held_out(run.recipe, self._task)
         return run
 
     def settings(self, coordinator: str) -> Settings:
         """Return the run as the engine of this coordinator needs it."""
         config, recipe, limit_s = self._config, self.run.recipe, self.policies.control.load_limit_s
-        body = task_body(recipe)
+        body = task_body(recipe, self._task)
         return Settings(
             run=self.run.run_id,
             coordinator=coordinator,
@@ -271,8 +276,8 @@ class RunStore:
         self.database.standardize(run_id, text, agents=agents, samples=samples)
         self._checkpoint("standardized")
         self.run = replace(self.run, recipe=recipe)
-        self.held_out = held_out(recipe)
-        body = task_body(recipe)
+        self.held_out = held_out(recipe, self._task)
+        body = task_body(recipe, self._task)
         fields = {"features": len(data.features), "agents": agents, "samples": samples}
         return fx.Standardized(task_digest(body), body, fields)
 
@@ -334,6 +339,7 @@ def open_coordinator(
     clock: Callable[[], float],
     clock_ms: Callable[[], int] = wall_clock_ms,
     log_phase: Callable[[str, str], None] = lambda _former, _next: None,
+    task: TaskFile | None = None,
 ) -> tuple[Engine, RunStore]:
     """Return the engine of a run, with policies that know what they had learnt, and its disk.
 
@@ -343,7 +349,13 @@ def open_coordinator(
         RunFinishedError: The run of this recipe has ended.
     """
     store = RunStore(
-        config, recipe, boot=boot, checkpoint=checkpoint, clock=clock, clock_ms=clock_ms
+        config,
+        recipe,
+        boot=boot,
+        checkpoint=checkpoint,
+        clock=clock,
+        clock_ms=clock_ms,
+        task=task,
     )
     try:
         engine = Engine(

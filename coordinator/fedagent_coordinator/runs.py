@@ -14,9 +14,10 @@ from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import OpinionMode
 from fedagent_protocol.tensors import decode_tensors, digest_of, encode_tensors
 from fedagent_task import models
-from fedagent_task.errors import RecipeError
-from fedagent_task.recipe import parse_recipe, recipe_digest
+from fedagent_task.recipe import recipe_digest
+from fedagent_task.recipe_file import RecipeFile, open_recipe
 from fedagent_task.spec import Recipe
+from fedagent_task.task_file import TaskFile
 
 from .config import CoordinatorConfig
 from .core.evaluating import EvaluationSchedule
@@ -62,27 +63,24 @@ class RunFinishedError(CoordinatorError):
         )
 
 
-def read_recipe(config: CoordinatorConfig) -> Recipe:
-    """Return the recipe with the overrides of the configuration."""
-    try:
-        text = Path(config.recipe).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError("recipe", f"{config.recipe} cannot be read", "name a file") from error
-    return parse_recipe(text, config.recipe_sets)
+def read_recipe(config: CoordinatorConfig) -> RecipeFile:
+    """Return the recipe with the overrides of the configuration, and the task that it names."""
+    return open_recipe(Path(config.recipe), config.recipe_sets)
 
 
 def check_recipe(config: CoordinatorConfig) -> None:
     """Make what a start makes of the recipe, and leave nothing behind.
 
     Raises:
-        RecipeError: It cannot be read, or a key is wrong.
+        RecipeError, TaskFileError: It cannot be read, or a key is wrong.
         PolicyError: A name is unknown, or a parameter of the policy.
         DatasetError: The held-out set cannot be read.
         RefusedOptionError: The model to begin from is none of this recipe.
     """
-    recipe = read_recipe(config)
+    read = read_recipe(config)
+    recipe = read.recipe
     decision_policies(recipe)
-    held_out(recipe)
+    held_out(recipe, read.task)
     if config.init:
         read_first_model(config.init, Path(config.data_dir) / "models", recipe)
 
@@ -106,8 +104,11 @@ def open_run(
     opinions: OpinionMode | None = None,
     more_rounds: int = 0,
     init: str = "",
+    task: TaskFile | None = None,
 ) -> OpenedRun:
     """Resume the run of this recipe, or begin one.
+
+    Of a model of kind graph, `task` has what the run begins from, and what devices get once.
 
     What was in flight is voided, once: its reservations go back to the budget. An evaluation
     that was in flight is booked before anything is learnt from the books; `opinions` is
@@ -150,7 +151,9 @@ def open_run(
     voided = store.void_open_rounds(run.run_id, VOID_REASON) if resumed else ()
     if voided:
         _log.warning("voided what was in flight: round %s", ", ".join(map(str, voided)))
-    progress = _with_model(store, blobs, recipe, run.run_id)
+    if task is not None and task.model.once:
+        blobs.put(task.once_bytes)
+    progress = _with_model(store, blobs, recipe, run.run_id, task)
     past = _with_past(store, recipe, run.run_id, progress, opinions)
     if recipe.data.standardize and (kept := store.read.standardized(run.run_id)) is not None:
         data = msgspec.json.decode(kept, type=Recipe).data
@@ -310,15 +313,22 @@ def _pending_round(
     return done[-1][0] if due else None
 
 
-def _with_model(store: Store, blobs: BlobStore, recipe: Recipe, run_id: str) -> Progress:
+def _with_model(
+    store: Store, blobs: BlobStore, recipe: Recipe, run_id: str, task: TaskFile | None
+) -> Progress:
     progress, origin = store.read.progress(run_id), store.read.run(run_id).origin
     if progress.model and blobs.is_whole(progress.model):
         return progress
     if origin and not progress.model and blobs.is_whole(origin):
         store.save_model(run_id, 0, origin, blobs.size(origin))
         return store.read.progress(run_id)
-    data = encode_tensors(models.create(recipe.model).init(recipe.seed))
     named = progress.model or origin
+    if task is not None:
+        data = task.first_bytes
+    elif recipe.model.kind == "graph":
+        raise ModelLostError(run_id, named or recipe.model.first, "missing")
+    else:
+        data = encode_tensors(models.create(recipe.model).init(recipe.seed))
     # An edge checks what it gets: a damaged model would be sent for ever, and no round begin.
     if named and (named != digest_of(data) or not progress.model):
         raise ModelLostError(run_id, named, "damaged" if blobs.has(named) else "missing")

@@ -82,6 +82,7 @@ def check_task(task: TaskSpec) -> None:
     if task.opinions.low >= task.opinions.high:
         raise RecipeError("opinions.low", "must be less than opinions.high", "leave both out")
     _check_network(model, learner)
+    _check_graph(model, learner)
     check_learner(task)
     _check_model(model)
     if data.labels and model.regression:
@@ -159,6 +160,7 @@ def _misscaled(one: FeatureSpec) -> str:
 def _check_model(model: ModelSpec) -> None:
     many = (2, 1_000_000)
     allowed = {"logistic": (0, 2), "linear": (0, 1), "mf": (0, 1), "svm": (0, 1_000_000)}
+    allowed["graph"] = (0, 1_000_000)
     least, most = allowed.get(model.kind, many)
     if not least <= model.classes <= most:
         raise RecipeError(
@@ -175,12 +177,40 @@ def _check_model(model: ModelSpec) -> None:
         raise RecipeError(
             "model.features", f"must be 2 for mf (got {model.features})", "samples are (user, item)"
         )
-    if model.parameters > MAX_PARAMETERS:
+    # A graph's are counted where its program is read.
+    if model.kind != "graph" and model.parameters > MAX_PARAMETERS:
         raise RecipeError(
             "model.features",
             f"make {model.parameters} parameters, the limit is {MAX_PARAMETERS}",
             "take fewer features or classes",
         )
+
+
+def _check_graph(model: ModelSpec, learner: LearnerSpec) -> None:
+    """Check the keys that only models of kind graph have, and what goes with none of them."""
+    if model.kind != "graph":
+        for key in ("task", "program", "first", "once", "once_bytes"):
+            if getattr(model, key):
+                raise RecipeError(f"model.{key}", "is for kind = graph only", "leave it out")
+        return
+    if model.task:
+        mend = "give the recipe as a file, and the task file beside it"
+        raise RecipeError("model.task", f"names {show(model.task)}, which was not read", mend)
+    if not model.program:
+        raise RecipeError("model.task", "is missing", hint_of("model.task"))
+    if not model.first:
+        raise RecipeError("model.first", "is missing", "build the task anew: fedagent task build")
+    if bool(model.once) != (model.once_bytes > 0):
+        raise RecipeError("model.once_bytes", "goes with model.once", "give both or neither")
+    if model.l2:
+        wrong = f"is {model.l2:g}, but a graph has its own loss"
+        raise RecipeError("model.l2", wrong, "put it into the loss of the task")
+    if learner.name == "strsaga":
+        raise RecipeError(
+            "learner.name", "is strsaga, which trains no graph", "take minibatch, sgd or bgd"
+        )
+    if learner.backend == "numpy":
+        raise RecipeError("learner.backend", "numpy trains no graph", "leave it out")
 
 
 def _check_network(model: ModelSpec, learner: LearnerSpec) -> None:

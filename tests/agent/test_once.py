@@ -22,6 +22,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_task.recipe import task_bytes, task_digest
 from fedagent_task.spec import TaskSpec
+from tests.fakes.graph_tasks import dense_task
 from tests.fakes.hand_edge import (
     EDGE,
     LINK,
@@ -41,8 +42,8 @@ SMALL = model_of(3000)
 
 
 def task_with(once: bytes) -> TaskSpec:
-    named = structs.replace(REAL.model, once=digest_of(once), once_bytes=len(once))
-    return structs.replace(REAL, model=named)
+    graph = dense_task(frozen=True).model
+    return TaskSpec(model=structs.replace(graph, once=digest_of(once), once_bytes=len(once)))
 
 
 TASK = task_with(ONCE)

@@ -18,6 +18,7 @@ from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_task import models
 from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import Recipe
+from fedagent_task.task_file import TaskFile
 from fedagent_testbed.kernel import Kernel
 from fedagent_testbed.node import virtual_driver
 from tests.fakes.toy_edge import ToyAgent, ToyEdge
@@ -78,6 +79,7 @@ class Site:
     new_run: bool = False
     more_rounds: int = 0
     init: str = ""
+    task: TaskFile | None = None
     kernel: Kernel = field(default_factory=Kernel)
     events: list[Emit] = field(default_factory=list)
     sent: list[Send] = field(default_factory=list)
@@ -125,6 +127,7 @@ class Site:
             checkpoint=self.checkpoint,
             clock=lambda: self.kernel.now,
             clock_ms=lambda: int(self.kernel.now * 1000),
+            task=self.task,
         )
         self.driver = virtual_driver(engine, store, self.kernel, self, me="c-1", emit=self._emit)
         return store

@@ -106,9 +106,15 @@ class ModelQueries:
         return None if row is None else self._described(run_id, [row])[0]
 
     def to_keep(self, *, last: int = 5) -> set[str]:
-        """Return the digests that garbage collection must leave: newest and best of each run."""
+        """Return the digests that garbage collection must leave.
+
+        Of each run the newest models, the best one, and what its devices get once.
+        """
         keep: set[str] = set()
-        for (run_id,) in self._db.execute("SELECT run_id FROM runs").fetchall():
+        for run_id, text in self._db.execute("SELECT run_id, recipe FROM runs").fetchall():
+            recipe = recipe_in(text)
+            if recipe is not None and recipe.model.once:
+                keep.add(recipe.model.once)
             keep.update(model.digest for model in self.rows(run_id, last=last))
             if (best := self.best(run_id)) is not None:
                 keep.add(best.digest)

@@ -1,0 +1,121 @@
+"""Recipes of models that travel as graphs: what a task file tells, and what goes with it."""
+
+from pathlib import Path
+
+import pytest
+
+from fedagent_task.errors import RecipeError, TaskFileError
+from fedagent_task.recipe import parse_recipe, parse_task, recipe_digest, task_bytes
+from fedagent_task.recipe_file import open_recipe
+from tests.fakes.graph_tasks import dense_task, written
+
+RECIPE = """
+name = "mine"
+[model]
+kind = "graph"
+task = "my.fedtask"
+[rounds]
+count = 3
+deadline_s = 2
+[budget]
+per_edge = 5
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    written(tmp_path, dense_task(learner={"rate": 0.25, "batch": 8}, labels=tuple("abcdefghij")))
+    path = tmp_path / "mine.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+def test_a_task_file_tells_what_the_model_is_and_its_path_is_forgotten(recipe: Path) -> None:
+    read = open_recipe(recipe)
+    task, model = read.task, read.recipe.model
+    assert task is not None
+    assert (model, model.task) == (task.model, "")
+    assert (model.features, model.classes, model.regression) == (64, 10, False)
+    learner = read.recipe.learner
+    assert (learner.name, learner.rate, learner.batch) == ("minibatch", 0.25, 8)
+    assert read.recipe.data.labels == tuple("abcdefghij")
+    (recipe.parent / "elsewhere").mkdir()
+    moved = recipe.parent / "elsewhere" / "my.fedtask"
+    moved.write_bytes((recipe.parent / "my.fedtask").read_bytes())
+    other = recipe.with_name("other.toml")
+    other.write_text(RECIPE.replace("my.fedtask", "elsewhere/my.fedtask"))
+    assert recipe_digest(open_recipe(other).recipe) == recipe_digest(read.recipe)
+
+
+def test_what_a_person_sets_comes_before_the_task(recipe: Path) -> None:
+    read = open_recipe(recipe, ["learner.rate=0.5", "model.task='./my.fedtask'"]).recipe
+    assert (read.learner.rate, read.learner.batch) == (0.5, 8)
+
+
+def test_a_task_file_stands_for_a_recipe(tmp_path: Path) -> None:
+    path = written(tmp_path, dense_task(), "My model 2.fedtask")
+    read = open_recipe(path, ["rounds.count=7"]).recipe
+    assert (read.name, read.policy.name, read.rounds.count) == ("my-model-2", "adaptive", 7)
+    assert read.rounds.deadline_s >= 10
+    assert open_recipe(written(tmp_path, dense_task(), "3.fedtask")).recipe.name == "task-3"
+
+
+def test_a_larger_model_has_a_later_deadline(tmp_path: Path) -> None:
+    small = open_recipe(written(tmp_path, dense_task(), "a.fedtask")).recipe
+    large = open_recipe(written(tmp_path, dense_task(100_000), "b.fedtask")).recipe
+    assert large.rounds.deadline_s > small.rounds.deadline_s + 10
+
+
+def test_a_recipe_of_another_kind_is_read_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "plain.toml"
+    path.write_text(RECIPE.replace('"graph"', '"softmax"').replace("task =", "features = 4 #"))
+    with pytest.raises(RecipeError, match=r"model\.classes"):
+        open_recipe(path)
+    assert open_recipe(path, ["model.classes=2"]).task is None
+
+
+def test_the_task_on_the_wire_is_what_was_read(recipe: Path) -> None:
+    read = open_recipe(recipe).recipe
+    assert parse_task(task_bytes(read)).model == read.model
+
+
+@pytest.mark.parametrize(
+    ("sets", "error", "says"),
+    [
+        (["model.features=64"], RecipeError, r"model\.features: is told by the task file"),
+        (["model.classes=10"], RecipeError, r"model\.classes: is told by the task file"),
+        (["model.task=no.fedtask"], TaskFileError, r"no\.fedtask: cannot be read.*task build"),
+        (["model.task=mine.toml"], TaskFileError, r"mine\.toml: is no task file"),
+        (["learner.name=strsaga"], RecipeError, r"learner\.name.*minibatch, sgd or bgd"),
+        (["learner.backend=numpy"], RecipeError, r"learner\.backend"),
+        (["model.l2=0.1"], RecipeError, r"model\.l2.*loss of the task"),
+        (["model.hidden=[3]"], RecipeError, r"model\.hidden"),
+        (["data.labels=['a']"], RecipeError, r"data\.labels.*10 different names"),
+    ],
+)
+def test_keys_that_do_not_go_together(
+    recipe: Path, sets: list[str], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        open_recipe(recipe, sets)
+
+
+def test_a_buffer_of_many_columns_is_bounded(tmp_path: Path) -> None:
+    path = written(tmp_path, dense_task(10_000))
+    with pytest.raises(RecipeError, match=r"learner\.buffer"):
+        open_recipe(path, ["learner.buffer=10000"])
+
+
+def test_a_task_cannot_be_named_where_there_is_no_file(recipe: Path) -> None:
+    with pytest.raises(RecipeError, match=r"model\.task: names 'my\.fedtask', which was not read"):
+        parse_recipe(recipe.read_text(), ["model.features=64"])
+    text = recipe.read_text().replace('task = "my.fedtask"', "features = 64")
+    with pytest.raises(RecipeError, match=r"model\.task: is missing.*my_model\.fedtask"):
+        parse_recipe(text)
+
+
+@pytest.mark.parametrize("key", ["task='a.fedtask'", f"first='{'a' * 64}'", "once_bytes=5"])
+def test_keys_of_a_graph_are_for_graphs_only(key: str) -> None:
+    text = RECIPE.replace('"graph"', '"softmax"').replace("task =", "classes = 2\nfeatures = 4 #")
+    with pytest.raises(RecipeError, match="is for kind = graph only"):
+        parse_recipe(text, [f"model.{key}"])
