@@ -104,7 +104,7 @@ def measure(name: str, data: StudyData) -> dict[str, object]:
     row: dict[str, object] = {
         "bench": "learning",
         "case": name,
-        "samples_per_client": round(float(trainer.samples.mean()), 1),
+        "samples_per_client": round(float(trainer.samples(1).mean()), 1),
         "ms_per_round": round(1000 * median, 2),
         "cpu_ms_per_round": round(1000 * statistics.median(busy[1:]), 2),
         "ms_opinions_and_accuracy": round(1000 * statistics.median(scoring), 2),

@@ -137,6 +137,12 @@ class Training(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """With ``iid-for``: how many of the first clients hold all labels."""
     gamma: Positive = 1.0
     samples_per_client: Annotated[int, Meta(ge=1)] | None = None
+    arrivals: Annotated[float, Meta(ge=0, lt=1e9)] = 0.0
+    """Mean samples that come to a client in a round until it has all; 0: all are there at once."""
+    skew: Annotated[float, Meta(ge=0, le=5)] = 0.0
+    """Standard deviation of the logarithm of the clients' rates of arrival."""
+    buffer: Count = 200
+    """With `arrivals`: a client trains on the newest so many."""
     model: Literal["softmax", "svm", "mlp", "cnn"] = "softmax"
     layout: Literal["fashion", "cifar"] = "fashion"  # which of the papers' networks a cnn is
     rate: Positive = 0.005

@@ -116,7 +116,7 @@ def test_a_merge_is_that_of_the_live_coordinator(silent: set[int], weighting: st
         found = feedback(setting, t)
         used = ~np.isin(found.view.pair_client[found.pairs], list(silent))
         learner.advance(replace(found, used=used))
-    samples = learner._trainer.samples.astype(np.int64)
+    samples = learner._trainer.samples(1).astype(np.int64)
     assert len(set(samples.tolist())) > 1
     parts, live = live_merge(silent, samples, 2, weighting)
     np.testing.assert_array_equal(merged(parts, learner._edges.learnt, weighting)[1], live)  # type: ignore[arg-type] # one of two
@@ -134,6 +134,19 @@ def test_with_reset_a_slot_begins_at_the_first_model(reset: bool) -> None:
     assert np.array_equal(whole[2], second[0]) == reset
     assert np.array_equal(whole[3], second[1]) == reset
     assert not np.array_equal(whole[1], models(setting, range(2, 3))[0])
+
+
+def test_samples_come_by_and_by_and_the_newest_are_kept() -> None:
+    steady = ("training.arrivals=8", "training.buffer=20")
+    trainer = FederatedLearner(recipe(*steady), 1)._trainer
+    assert [int(trainer.samples(t)[0]) for t in (1, 2, 3, 4, 9)] == [8, 16, 20, 20, 20]
+    held = [trainer._shards(t).of(2) for t in (3, 4, 9)]
+    assert [part.start - trainer._train.of(2).start for part in held] == [4, 10, 10]
+    assert held[-1].stop == trainer._train.of(2).stop, "the stream has ended"
+    uneven = FederatedLearner(recipe(*steady, "training.skew=1"), 1)._trainer
+    assert len(set(uneven.samples(1).tolist())) > 3
+    first = models(recipe(*steady), range(1, 4))
+    assert not np.array_equal(first[0], models(recipe(), range(1, 2))[0])
 
 
 def test_devices_tell_the_losses_of_the_model_that_they_begin_from() -> None:

@@ -119,7 +119,7 @@ def test_batched_training_is_the_plain_loop(digits: StudyData) -> None:
 
 def test_local_steps_cut_an_epoch(digits: StudyData) -> None:
     partition = iid(labels(digits), 4, seed=1)
-    steps = -(-int(trainer_of(digits, partition).samples[0]) // BATCH)
+    steps = -(-int(trainer_of(digits, partition).samples(1)[0]) // BATCH)
     start = trainer_of(digits, partition).initial(1)
     epoch = all_of(trainer_of(digits, partition, epochs=1), start, [0], 0)
     same = all_of(trainer_of(digits, partition, epochs=None, local_steps=steps), start, [0], 0)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from fedagent_task.readers import DATA_VARIABLE, Dataset, load, load_series
 from fedagent_task.samples import Csr
 from fedagent_testbed.traces.files import data_path
 
-CLASSES = ("digits", "mnist", "fashion-mnist")
+CLASSES = ("digits", "mnist", "fashion-mnist", "a9a")
 """Those with classes, which federated training takes."""
 RATINGS_TESTED = 10_000
 LAGS = 24
@@ -93,7 +93,10 @@ def load_classes(name: str) -> StudyData:
     """Read a dataset as `load_data`, one of those with classes."""
     if name not in CLASSES:
         raise DatasetError(name[:64], "no such dataset", f"take one of {', '.join(CLASSES)}")
-    return load_data(name)
+    data = load_data(name)
+    if name == "a9a":  # two classes as a softmax has them
+        return replace(data, model={"kind": "softmax", "features": 123, "classes": 2})
+    return data
 
 
 def _files(

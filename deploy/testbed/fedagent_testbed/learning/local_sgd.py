@@ -123,20 +123,27 @@ def _to_residual(z: Array, y: Indices, weight: Array, *, margin: bool) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shards:
-    """One part of every client's samples, client after client."""
+    """One part of every client's samples, client after client.
+
+    Attributes:
+        first, counts: int64[N], the rows of a client begin there and are so many.
+    """
 
     x: Floats
     y: Indices
-    offsets: Indices  # int64[N + 1]; client n holds rows ``offsets[n]:offsets[n + 1]``
-
-    @property
-    def counts(self) -> Indices:
-        """int64[N], samples of each client."""
-        return np.diff(self.offsets)
+    first: Indices
+    counts: Indices
 
     def of(self, client: int) -> slice:
         """Return the rows of one client."""
-        return slice(int(self.offsets[client]), int(self.offsets[client + 1]))
+        first = int(self.first[client])
+        return slice(first, first + int(self.counts[client]))
+
+    def newest(self, arrived: Indices, most: int) -> "Shards":
+        """Return what clients hold once int64[N] of their samples have come: `most` at most."""
+        arrived = np.minimum(arrived, self.counts)
+        gone = np.maximum(arrived - most, 0)
+        return Shards(self.x, self.y, self.first + gone, arrived - gone)
 
 
 def split(
@@ -161,10 +168,10 @@ def split(
 
 def _gathered(data: StudyData, parts: list[Indices]) -> Shards:
     """Copy the rows side by side: training then walks memory it can foresee."""
-    offsets = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum([len(part) for part in parts], out=offsets[1:])
+    counts = np.array([len(part) for part in parts], np.int64)
     rows = np.concatenate(parts)
-    return Shards(data.dense_x[rows], data.y[rows].astype(np.int64), offsets)
+    x, y = data.dense_x[rows], data.y[rows].astype(np.int64)
+    return Shards(x, y, np.cumsum(counts) - counts, counts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -247,7 +254,7 @@ def descend(
     """
     theta = start.copy()
     slope = np.empty_like(theta)
-    first = shards.offsets[clients]
+    first = shards.first[clients]
     last = np.maximum(shards.counts[clients] - 1, 0)
     # Padding may read any row: its weight is 0.
     rows = np.minimum(schedule.place, last[:, None, None]) + first[:, None, None]

@@ -25,6 +25,7 @@ from .local_sgd import (
     BatchedModel,
     Floats,
     Indices,
+    Shards,
     Terms,
     descend,
     draw,
@@ -43,6 +44,8 @@ _ROUND = 1
 """First word of the spawn key of a client's batches; 0 is its split (`local_sgd`)."""
 _SHARES = 2
 """First word of the spawn key of the shares of the test set."""
+_RATES = 3
+"""First word of the spawn key of the rates at which samples come."""
 _BLOCK = 4096
 
 
@@ -75,11 +78,10 @@ class FederatedTrainer:
         self._seed = seed
         self._train, self._held = split(data, partition, held_out=held_out, seed=seed)
         self._batch, self._rate, self._weighting = training.batch, training.rate, training.weighting
-        counts = self._train.counts
-        self._steps = -(-counts // training.batch) * (training.epochs or 0)
-        if training.local_steps is not None:
-            self._steps = np.where(counts > 0, training.local_steps, 0).astype(np.int64)
-        longest = int(self._steps.max(initial=0))
+        self._training = training
+        spread = spawned_rng(seed, _RATES).standard_normal(len(partition)) * training.skew
+        self._rates = training.arrivals * np.exp(spread - training.skew**2 / 2)
+        longest = int(self._steps(self._train.counts).max(initial=0))
         work = 12 * model.size
         if isinstance(model, BatchedModel):
             work = work_bytes(model, longest, training.batch)
@@ -90,12 +92,11 @@ class FederatedTrainer:
     @property
     def clients(self) -> int:
         """N."""
-        return len(self._steps)
+        return len(self._rates)
 
-    @property
-    def samples(self) -> Indices:
-        """int64[N], samples that each client trains on."""
-        return self._train.counts
+    def samples(self, round_: int) -> Indices:
+        """Return how many samples each client trains on, int64[N]."""
+        return self._shards(round_).counts
 
     def initial(self, edges: int) -> Floats:
         """Return the same seeded starting model for every edge, float32[M, d]."""
@@ -136,16 +137,16 @@ class FederatedTrainer:
         """Train these clients and return the edges' new models, float32[M, d]."""
         return self.sums(start, clients, edges, round_).models(start)[0]
 
-    def loss_rms(self, start: Floats, clients: Ints, edges: Ints) -> FloatArray:
+    def loss_rms(self, start: Floats, clients: Ints, edges: Ints, round_: int) -> FloatArray:
         """Return the root mean square of what each client's samples lose before it trains.
 
         float64[S], by float32[M, d]; NaN without samples.
         """
-        told = np.full(len(clients), np.nan)
+        shards, told = self._shards(round_), np.full(len(clients), np.nan)
         for row, (client, edge) in enumerate(zip(clients.tolist(), edges.tolist(), strict=True)):
-            part = self._train.of(client)
+            part = shards.of(client)
             if part.stop > part.start:
-                lost = self.model.losses(start[edge], self._train.x[part], self._train.y[part])
+                lost = self.model.losses(start[edge], shards.x[part], shards.y[part])
                 told[row] = np.sqrt(np.mean(lost.astype(np.float64) ** 2))
         return told
 
@@ -156,7 +157,7 @@ class FederatedTrainer:
     def opinions(self, theta: Floats) -> FloatArray:
         """Return each client's accuracy on its held-out part, float64[N]; NaN without one."""
         held = self._held
-        return _means(self._right(theta, held.x, held.y), held.offsets)
+        return _means(self._right(theta, held.x, held.y), np.append(held.first, len(held.y)))
 
     def opinions_on_test(self, theta: Floats) -> FloatArray:
         """Return each client's accuracy on its own seeded share of the test set, float64[N]."""
@@ -173,29 +174,46 @@ class FederatedTrainer:
         round_: int,
         controls: Floats | None,
     ) -> Updates:
-        order = np.argsort(-self._steps[clients], kind="stable")
+        shards = self._shards(round_)
+        steps = self._steps(shards.counts[clients])
+        order = np.argsort(-steps, kind="stable")
         sorted_ = clients[order]
         rngs = [spawned_rng(self._seed, _ROUND, round_, n) for n in sorted_.tolist()]
         before, beside = start[edges[order]], None if controls is None else controls[edges]
         terms = self._terms.terms(sorted_, None if beside is None else beside[order])
         deltas = np.empty_like(before)
-        deltas[order] = self._learnt(before, sorted_, rngs, terms) - before
-        steps = self._steps[clients]
+        deltas[order] = self._learnt(before, shards, sorted_, rngs, terms) - before
         return Updates(
             clients,
             edges,
-            self._train.counts[clients],
+            shards.counts[clients],
             deltas,
             steps,
-            self._base_loss(start, clients, edges),
+            self._base_loss(start, shards, clients, edges),
             self._terms.learnt(clients, deltas, steps, beside),
         )
 
-    def _base_loss(self, start: Floats, clients: Indices, edges: Indices) -> FloatArray | None:
+    def _shards(self, round_: int) -> Shards:
+        """Return what clients hold in a round: all, or the newest of what has come to them."""
+        if not self._training.arrivals:
+            return self._train
+        come = np.ceil(self._rates * round_).astype(np.int64)
+        return self._train.newest(come, self._training.buffer)
+
+    def _steps(self, counts: Indices) -> Indices:
+        """Return the steps of clients with so many samples, int64[S]."""
+        training = self._training
+        if training.local_steps is not None:
+            return np.where(counts > 0, training.local_steps, 0).astype(np.int64)
+        return np.asarray(-(-counts // training.batch) * (training.epochs or 0), np.int64)
+
+    def _base_loss(
+        self, start: Floats, shards: Shards, clients: Indices, edges: Indices
+    ) -> FloatArray | None:
         """Return the loss of the model that each client starts from; None if nobody asks."""
         if "base_loss" not in self.strategy.needs:
             return None
-        shards, found = self._train, np.zeros(len(clients))
+        found = np.zeros(len(clients))
         for row, (client, edge) in enumerate(zip(clients.tolist(), edges.tolist(), strict=True)):
             part = shards.of(client)
             if part.stop > part.start:
@@ -206,14 +224,16 @@ class FederatedTrainer:
     def _learnt(
         self,
         before: Floats,
+        shards: Shards,
         clients: Indices,
         rngs: list[np.random.Generator],
         terms: Terms = NO_TERMS,
     ) -> Floats:
         """Return what clients, the longest schedule first, make of float32[S, d]."""
-        shards, model = self._train, self.model
+        model = self.model
         if isinstance(model, BatchedModel):
-            schedule = draw(shards.counts[clients], self._steps[clients], rngs, self._batch)
+            counts = shards.counts[clients]
+            schedule = draw(counts, self._steps(counts), rngs, self._batch)
             return descend(
                 model,
                 shards,
@@ -289,9 +309,9 @@ class FederatedLearner:
         clients = view.pair_client[pairs] % self._recipe.clients
         samples = np.zeros(len(valid), dtype=np.int64)
         rms = np.full(len(valid), np.nan)
-        samples[valid] = self._trainer.samples[clients]
+        samples[valid] = self._trainer.samples(view.round)[clients]
         start = self._first if self._begins(view.round) else self._edges.models
-        rms[valid] = self._trainer.loss_rms(start, clients, view.pair_edge[pairs])
+        rms[valid] = self._trainer.loss_rms(start, clients, view.pair_edge[pairs], view.round)
         return replace(feedback, num_samples=samples, loss_rms=rms)
 
     def _begins(self, round_: int) -> bool:
