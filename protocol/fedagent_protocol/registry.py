@@ -51,6 +51,8 @@ _WORDS: Mapping[object, str] = {
     type(None): "unset",
 }
 NEEDS = "needs"
+FOREIGN = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?:[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""``package:name``: a distribution, and one of its entry points."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -63,6 +65,8 @@ class Registry(Generic[T]):
     builtin: Mapping[str, str]  # name to ``module:attribute`` below `package`
     group: str = ""  # entry point group of other people's; none if empty
     members: Members = field(default_factory=dict)
+    by_package: bool = False
+    """Whether a foreign name is ``package:name``: what is missing says what to install."""
 
     def names(self) -> tuple[str, ...]:
         """Return every known name."""
@@ -112,6 +116,9 @@ class Registry(Generic[T]):
         """Return other people's by name; names that no recipe could hold are none."""
         if not self.group:
             return {}
+        if self.by_package:
+            found = {f"{_package_of(entry)}:{entry.name}": entry for entry in installed(self.group)}
+            return {name: entry for name, entry in found.items() if FOREIGN.fullmatch(name)}
         return {entry.name: entry for entry in installed(self.group) if _NAME.fullmatch(entry.name)}
 
     def _guarded(
@@ -149,6 +156,12 @@ class Guarded:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.thing, name)
+
+
+def _package_of(entry: "EntryPoint") -> str:
+    """Return the distribution of an entry point, its name as package indexes spell it."""
+    dist = getattr(entry, "dist", None)
+    return re.sub(r"[-_.]+", "-", dist.name).lower() if dist is not None else ""
 
 
 def installed(group: str) -> "tuple[EntryPoint, ...]":

@@ -1,10 +1,13 @@
 """Which keys of ``[learner]`` fit which learner, model and strategy."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+
+from fedagent_protocol.registry import FOREIGN
 
 from .client_terms import client_terms
 from .errors import RecipeError
-from .spec import LearnerSpec, ModelSpec, TaskSpec
+from .explain import hint_of, show
+from .spec import LEARNERS, MODELS, LearnerSpec, ModelSpec, TaskSpec
 
 DESCENT = ("minibatch", "bgd", "sgd")
 """Learners whose steps an optimiser makes."""
@@ -14,6 +17,26 @@ _SCHEDULE_KEYS = ("schedule", "schedule_rounds", "warmup_rounds", "gamma")
 _TORCH_KEYS = ("device", "precision", "threads")
 
 Wrong = tuple[str, str, str]
+
+
+def check_names(model: ModelSpec, learner: LearnerSpec) -> None:
+    """Raise `RecipeError` for a model or a learner that is neither built in nor a package's."""
+    _check_name("model.kind", model.kind, MODELS)
+    check_learner_name(learner)
+    if model.params and not model.is_foreign:
+        raise RecipeError("model.params", "are for models of a package", "leave them out")
+    if learner.params and not learner.is_foreign:
+        raise RecipeError("learner.params", "are for code of a package", "leave them out")
+
+
+def check_learner_name(learner: LearnerSpec) -> None:
+    """Raise `RecipeError` for a learner that is neither built in nor a package's."""
+    _check_name("learner.name", learner.name, LEARNERS)
+
+
+def _check_name(key: str, name: str, known: Container[str]) -> None:
+    if name not in known and not FOREIGN.fullmatch(name):
+        raise RecipeError(key, f"is not one of the known words (got {show(name)})", hint_of(key))
 
 
 def check_learner(task: TaskSpec) -> None:
@@ -35,7 +58,8 @@ def _given(learner: LearnerSpec, keys: tuple[str, ...]) -> Iterator[str]:
 
 def _optimizer(learner: LearnerSpec) -> Iterator[Wrong]:
     if learner.name not in DESCENT:
-        for key in _given(learner, (*_OPTIMIZER_KEYS, *_SCHEDULE_KEYS)):
+        keys = _OPTIMIZER_KEYS if learner.is_foreign else (*_OPTIMIZER_KEYS, *_SCHEDULE_KEYS)
+        for key in _given(learner, keys):
             why = f"is not for {learner.name}, whose steps are its own"
             yield f"learner.{key}", why, f"leave it out, or take {', '.join(DESCENT)}"
         return

@@ -4,7 +4,7 @@ import math
 
 from .errors import RecipeError
 from .explain import hint_of, show
-from .learner_checks import check_learner
+from .learner_checks import check_learner, check_names
 from .measures import measures_of
 from .shapes import pooled
 from .spec import MAX_PARAMETERS, DataSpec, FeatureSpec, LearnerSpec, ModelSpec, Recipe, TaskSpec
@@ -81,6 +81,7 @@ def check_task(task: TaskSpec) -> None:
     _check_secrecy(task)
     if task.opinions.low >= task.opinions.high:
         raise RecipeError("opinions.low", "must be less than opinions.high", "leave both out")
+    check_names(model, learner)
     _check_network(model, learner)
     _check_graph(model, learner)
     check_learner(task)
@@ -161,7 +162,7 @@ def _check_model(model: ModelSpec) -> None:
     many = (2, 1_000_000)
     allowed = {"logistic": (0, 2), "linear": (0, 1), "mf": (0, 1), "svm": (0, 1_000_000)}
     allowed["graph"] = (0, 1_000_000)
-    least, most = allowed.get(model.kind, many)
+    least, most = (0, many[1]) if model.is_foreign else allowed.get(model.kind, many)
     if not least <= model.classes <= most:
         raise RecipeError(
             "model.classes",

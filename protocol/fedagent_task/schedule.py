@@ -13,7 +13,7 @@ def rate_at(spec: LearnerSpec, number: int) -> float:
     """
     done = max(0, number - 1)
     if done < spec.warmup_rounds:
-        return spec.rate * (done + 1) / spec.warmup_rounds
+        return spec.rate * ((done + 1) / spec.warmup_rounds)
     return spec.rate * _factor(spec, done - spec.warmup_rounds)
 
 

@@ -5,7 +5,7 @@ changes: digests leave defaults out, so that a new key does not rename old recip
 """
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
@@ -46,12 +46,6 @@ LEARNERS = {
     "none": "gradient_descent:NoTraining",
 }
 """Name of a learner to its class below `fedagent_agent.learners`, which a coordinator has not."""
-if TYPE_CHECKING:
-    ModelKind = str
-    LearnerName = str
-else:
-    ModelKind, LearnerName = Literal[tuple(MODELS)], Literal[tuple(LEARNERS)]
-
 ParamValue = bool | int | float | str | list[float | str]
 Params = Annotated[
     dict[str, ParamValue],
@@ -72,7 +66,11 @@ class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class ModelSpec(_Section, frozen=True, kw_only=True):
     """What is learnt."""
 
-    kind: Annotated[ModelKind, _text(f"one of {', '.join(MODELS)}", '"softmax"')]
+    kind: Annotated[
+        str,
+        Meta(max_length=128),
+        _text(f"one of {', '.join(MODELS)}, or package:name", '"softmax"'),
+    ]
     features: Annotated[int, Meta(ge=1, le=MAX_PARAMETERS), _text("features of a sample", 64)]
     classes: Annotated[int, Meta(ge=0, le=1_000_000), _text("classes of a softmax", 10)] = 0
     l2: Annotated[float, Meta(ge=0, le=1e6), _text("the L2 penalty", 0.0001)] = 0.0
@@ -95,6 +93,8 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
         Meta(max_length=3),
         _text("rows, columns and channels of a cnn's samples", "[28, 28, 1]"),
     ] = ()
+    params: Params = {}
+    """What a package's own model is told."""
     task: Annotated[
         str, Meta(max_length=4096), _text("the task file of a graph", '"my_model.fedtask"')
     ] = ""
@@ -107,9 +107,14 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
     once_bytes: Annotated[int, Meta(ge=0, le=MAX_PARAMETERS * 4)] = 0
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether it is of a package, ``package:name``."""
+        return ":" in self.kind
+
+    @property
     def outputs(self) -> int:
         """Columns of the model's output."""
-        if self.kind == "graph":
+        if self.kind == "graph" or self.is_foreign:
             return max(1, self.classes)
         wide = self.kind == "softmax" or (self.kind == "svm" and self.classes > 2)
         return self.classes if wide or self.is_network else 1
@@ -117,7 +122,9 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
     @property
     def regression(self) -> bool:
         """Whether labels are numbers, not classes."""
-        return self.kind in ("linear", "mf") or (self.kind == "graph" and not self.classes)
+        if self.kind == "graph" or self.is_foreign:
+            return self.classes == 0
+        return self.kind in ("linear", "mf")
 
     @property
     def num_classes(self) -> int:
@@ -225,9 +232,11 @@ Beta = Annotated[float, Meta(ge=0, lt=1)]
 class LearnerSpec(_Section, frozen=True, kw_only=True):
     """How a device learns from its stream."""
 
-    name: Annotated[LearnerName, _text(f"one of {', '.join(LEARNERS)}", '"minibatch"')] = (
-        "minibatch"
-    )
+    name: Annotated[
+        str,
+        Meta(max_length=128),
+        _text(f"one of {', '.join(LEARNERS)}, or package:name", '"minibatch"'),
+    ] = "minibatch"
     rate: Annotated[float, Meta(gt=0, le=1000), _text("the step size", 0.1)] = 0.1
     batch: Annotated[int, Meta(ge=1, le=100_000), _text("samples of one step", 50)] = 50
     passes: Annotated[int, Meta(ge=1, le=1000), _text("passes over the buffer", 20)] = 20
@@ -265,13 +274,13 @@ class LearnerSpec(_Section, frozen=True, kw_only=True):
         _text("one of float32, bfloat16, float16", '"bfloat16"'),
     ] = "float32"
     threads: Annotated[int, Meta(ge=0, le=1024), _text("threads, or 0", 1)] = 0
+    params: Params = {}
+    """What a package's own training code is told."""
 
     @property
-    def is_plain(self) -> bool:
-        """Whether a step is ``w - rate * gradient`` and nothing else."""
-        return self.optimizer == "sgd" and not (
-            self.momentum or self.weight_decay or self.clip_norm
-        )
+    def is_foreign(self) -> bool:
+        """Whether it is of a package that devices have installed, ``package:name``."""
+        return ":" in self.name
 
     @property
     def wants_torch(self) -> bool:

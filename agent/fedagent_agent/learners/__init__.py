@@ -1,18 +1,20 @@
 """Streaming learners, found by the name that a recipe gives."""
 
+import inspect
 from typing import Unpack
 
 import numpy as np
 
-from fedagent_protocol.errors import UnknownNameError
+from fedagent_protocol.errors import PluginError, UnknownNameError
 from fedagent_protocol.registry import Registry
 from fedagent_task.client_terms import client_terms
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.models import Model
+from fedagent_task.models import Model, missing
 from fedagent_task.spec import LEARNERS, AggregationSpec, LearnerSpec, ModelSpec
 
 from .base import Learner, StepResult, Tensors
 from .gradient_descent import Shared
+from .user import UserLearner, create_held
 
 __all__ = [
     "NO_TRAINING",
@@ -28,11 +30,13 @@ __all__ = [
 NO_TRAINING = "none"
 """The learner that takes any stream, because it does not look at it."""
 
-# Recipes name one of these only, so that every device of a fleet has it.
+# Every device of a fleet has what is built in; a package must be installed where it is used.
 registry: Registry[Learner] = Registry(
     kind="learner",
     package=__name__,
     builtin=LEARNERS,
+    group="fedagent.learners",
+    by_package=True,
 )
 learner_names = registry.names
 
@@ -70,10 +74,12 @@ def create(
     try:
         learner = registry.factory(name)
     except UnknownNameError as error:
-        known = ", ".join(error.known)
-        detail = f"{name!r} is not known here, only {known}"
-        raise TaskFormatError("learner.name", detail) from error
-    if name == NO_TRAINING:
+        raise TaskFormatError("learner.name", missing(name)) from error
+    except PluginError as error:
+        raise TaskFormatError("learner.name", f"{error}; {error.hint}") from error
+    if spec.is_foreign and not inspect.isclass(learner):
+        return UserLearner(learner, create_held(model, spec, **shared), model, spec, rng)
+    if spec.is_foreign or name == NO_TRAINING:
         return learner(model, spec, rng)
     if name != "strsaga":
         return learner(model, spec, rng, client_terms(aggregation), **shared)

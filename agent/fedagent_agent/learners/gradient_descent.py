@@ -90,7 +90,9 @@ class _Descent:
         **shared: Unpack[Shared],
     ) -> None:
         self._spec, self._rng = spec, rng
-        self._steps: Steps = create_steps(model, spec, terms, **shared)
+        # Drawn apart: what a learner without randomness of torch's draws stays the same.
+        seed = int(rng.spawn(1)[0].integers(2**62))
+        self._steps: Steps = create_steps(model, spec, terms, seed=seed, **shared)
         self._base: Tensors = {}
         self._rate = spec.rate
         self._course = Course(spec, terms)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from fedagent_task.client_terms import NO_TERMS, ClientTerms
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.models import Factors, Inputs, Labels, Mlp, Model
+from fedagent_task.models import Factors, Inputs, Labels, Model
 from fedagent_task.spec import LearnerSpec
 
 from .base import Tensors
@@ -105,10 +105,12 @@ def create_steps(
     *,
     once: Tensors = NOTHING,
     threads: int = 0,
+    seed: int = 0,
 ) -> "NumpySteps | TorchSteps":
     """Return the steps on a model by `learner.backend`.
 
-    `once` and `threads` are those of `gradient_descent.Shared`.
+    `seed` is of what drops out of a graph in training; `once` and `threads` are those of
+    `gradient_descent.Shared`.
 
     Raises:
         TaskFormatError: torch is missing, or what the recipe asks of it is.
@@ -117,13 +119,13 @@ def create_steps(
         return NumpySteps(model, spec, terms)
     from .torch_steps import TorchSteps  # noqa: PLC0415 - 200 MB, only where it is wanted
 
-    return TorchSteps(model, spec, terms, once=once, threads=threads)
+    return TorchSteps(model, spec, terms, once=once, threads=threads, seed=seed)
 
 
 def by_torch(model: Model, spec: LearnerSpec) -> bool:
     """Return whether torch does the steps; `TaskFormatError`: it must, and is not here."""
     graph = model.spec.kind == "graph"
-    if not (graph or isinstance(model, Mlp)) or (spec.backend == "numpy" and not graph):
+    if not model.spec.is_network or (spec.backend == "numpy" and not graph):
         return False
     must = graph or spec.wants_torch
     if not must and model.spec.kind != "cnn":

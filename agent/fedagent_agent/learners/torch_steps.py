@@ -10,6 +10,8 @@ import torch
 from fedagent_task.client_terms import NO_TERMS, ClientTerms
 from fedagent_task.models import Inputs, Labels, Model
 from fedagent_task.models.base import densed
+from fedagent_task.models.graph import Graph
+from fedagent_task.program.torch_program import Batch, TorchProgram
 from fedagent_task.spec import LearnerSpec, ModelSpec
 
 from .base import Tensors
@@ -51,14 +53,20 @@ class TorchSteps:
         spec: LearnerSpec,
         terms: ClientTerms = NO_TERMS,
         *,
-        once: Tensors = _EMPTY,  # noqa: ARG002 - of graphs
+        once: Tensors = _EMPTY,
         threads: int = 0,
+        seed: int = 0,
     ) -> None:
         device = device_of(spec)
         prepare(spec, device, threads)
         self._spec, self._mu, self._device = spec, terms.mu, device
         self._rate = spec.rate
-        self._model = _Network(model.spec, device)
+        self._model: Trainable = (
+            _Graph(TorchProgram(model.program, device=str(device)), once)
+            if isinstance(model, Graph)
+            else _Network(model.spec, device)
+        )
+        self._seed = seed
         self._autocast = autocast_of(spec, device)
         self._scaler = torch.amp.GradScaler(device.type) if spec.precision == "float16" else None
         self._optimizer: torch.optim.Optimizer | None = None
@@ -68,13 +76,14 @@ class TorchSteps:
 
     def begin(self, base: Tensors, *, rate: float, correction: Tensors = _EMPTY) -> None:
         """Start a round."""
-        self._rate = rate
+        self._rate, self._seed = rate, self._seed + 1
+        torch.manual_seed(self._seed)  # of what drops out in this round
         self._model.load(base)
         self._optimizer = self._new_optimizer(self._model.parameters.values())
         self._correction = {n: shared(t).to(self._device) for n, t in correction.items()}
         if self._mu:
             leaves = self._model.parameters.items()
-            self._anchors = {name: leaf.detach().clone() for name, leaf in leaves}
+            self._anchors = {n: leaf.detach().clone() for n, leaf in leaves if n in base}
 
     def step(self, x: Inputs, y: Labels) -> float:
         """Move by one batch."""
@@ -180,3 +189,62 @@ class _Network:
 
     def local(self) -> Tensors:
         return {}
+
+
+class _Graph:
+    """A program on a device."""
+
+    def __init__(self, program: TorchProgram, once: Tensors) -> None:
+        self.program = program
+        program.load(once)
+        self.parameters: Mapping[str, torch.Tensor] = program.parameters
+
+    def load(self, tensors: Tensors) -> None:
+        self.program.load(tensors)
+
+    def mean_loss(self, x: Inputs, y: Labels) -> "torch.Tensor":
+        return self.program.loss(self.program.inputs_of(densed(x), y))
+
+    def base_loss(self, x: Inputs, y: Labels) -> float:
+        return self.program.evaluate(self.program.inputs_of(densed(x), y))[1]
+
+    def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
+        return self.program.tensors()
+
+    def local(self) -> Tensors:
+        return self.program.local()
+
+
+class HeldInTorch:
+    """A graph for user code: a torch module; a batch is ``(inputs, target)``, on the device."""
+
+    def __init__(
+        self, model: Model, spec: LearnerSpec, *, once: Tensors = _EMPTY, threads: int = 0
+    ) -> None:
+        assert isinstance(model, Graph)
+        device = device_of(spec)
+        prepare(spec, device, threads)
+        self.device = str(device)
+        self._program = TorchProgram(model.program, device=self.device)
+        self._program.load(once)
+
+    @property
+    def view(self) -> "torch.nn.Module":
+        """The module: ``model(*inputs)`` is its output, ``model.loss(batch)`` its own loss."""
+        return self._program.module
+
+    def load(self, tensors: Tensors) -> None:
+        """Take these tensors."""
+        self._program.load(tensors)
+
+    def batch(self, x: Inputs, y: Labels) -> Batch:
+        """Return rows as the program's inputs."""
+        return self._program.inputs_of(densed(x), y)
+
+    def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return every tensor that travels."""
+        return self._program.tensors()
+
+    def local(self) -> Tensors:
+        """Return the tensors that stay on the device."""
+        return self._program.local()

@@ -83,6 +83,13 @@ class LoadMeter:
         """Seconds of computation so far."""
         return max(self._spent)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the limit is reached, also within a ``with``."""
+        wall, processor = self._now()
+        under_way = max(wall - self._began[0], processor - self._began[1])
+        return 0 < self._limit_s <= self.spent_s + under_way
+
     def block(self, wanted: int) -> int:
         """Return how many iterations to do next, at most `wanted`; 0: the limit forbids more.
 

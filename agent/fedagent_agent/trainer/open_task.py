@@ -2,16 +2,22 @@
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedagent_agent.learners import NO_TRAINING, instead_of
+from fedagent_agent.learners import NO_TRAINING, Tensors, instead_of
 from fedagent_agent.learners import create as create_learner
 from fedagent_agent.learners.warm import ready_or_start
 from fedagent_agent.streams import parse_stream
 from fedagent_agent.streams.base import Samples, Stream, StreamError, StreamSchema
-from fedagent_protocol.tensors import Manifest
+from fedagent_protocol.errors import ProtocolError
+from fedagent_protocol.tensors import decode_tensors
+from fedagent_task.client_terms import CONTROL
+from fedagent_task.errors import TaskFormatError
 from fedagent_task.features import fitting, names_of, offset_key, scaled, scaling_of
+from fedagent_task.models import Model
 from fedagent_task.models import create as create_model
 from fedagent_task.recipe import parse_task
 from fedagent_task.spec import ModelSpec, TaskSpec
@@ -21,6 +27,9 @@ from .device_state import DeviceState
 from .frames import Open, Opened, Refused
 from .samples import HeldOutSamples, Part, Proportions, ValidationStream
 from .scoring import Scorer
+
+if TYPE_CHECKING:
+    from fedagent_task.models.graph import Graph
 
 NOTHING_NEW = (
     "nothing new has arrived on the stream, and what was read before an earlier start or run is "
@@ -47,7 +56,16 @@ class OpenTask:
     def __init__(self, request: Open) -> None:
         task = self.task = parse_task(request.task)
         self.request = request
-        self.model = create_model(task.model)
+        model = self.model = create_model(task.model)
+        graph = _graph_of(model)
+        rules = graph.rules() if graph is not None else {}
+        trained = [name for name, role in rules.items() if role == "train"]
+        self.manifest = travelling(model.manifest(), task.aggregation, trained)
+        """The tensors of a model's file, and of an update."""
+        counters = {name for name, role in rules.items() if role == "latest"}
+        riding = {one.name for one in self.manifest.specs if one.name.startswith(CONTROL)}
+        self.uncounted: frozenset[str] = frozenset(counters | riding)
+        """What the limit of an update's norm is not about."""
         labels = task.data.labels
         spec = parse_stream(request.stream)
         self.stream = spec.create(seed=request.seed, offset=request.offset, labels=labels)
@@ -62,6 +80,7 @@ class OpenTask:
             compile_loops=fast,
             aggregation=task.aggregation,
             threads=request.threads,
+            once=_read_once(request.once, graph),
         )
         self.state = DeviceState()
         self.scorer = Scorer(task, self.model)
@@ -86,11 +105,6 @@ class OpenTask:
     def offset(self) -> int:
         """Where to go on in the stream so that no sample is lost with this process."""
         return self.held.offset(self.stream.offset)
-
-    @property
-    def manifest(self) -> Manifest:
-        """The tensors of a model's file."""
-        return travelling(self.model.manifest(), self.task.aggregation)
 
     @property
     def idle(self) -> bool:
@@ -173,6 +187,26 @@ class OpenTask:
         if refused:
             return f"all samples were refused ({', '.join(refused)})"
         return NOTHING_NEW if self.stream.offset else "nothing has arrived on the stream yet"
+
+
+def _graph_of(model: Model) -> "Graph | None":
+    if model.spec.kind != "graph":
+        return None
+    from fedagent_task.models.graph import Graph  # noqa: PLC0415 - of no use to other tasks
+
+    assert isinstance(model, Graph)
+    return model
+
+
+def _read_once(path: str, graph: "Graph | None") -> Tensors:
+    """Return the tensors that a device gets once; `TaskFormatError`: the file is not theirs."""
+    if not path or graph is None:
+        return {}
+    try:
+        tensors = decode_tensors(Path(path).read_bytes(), graph.once_manifest())
+    except (OSError, ProtocolError) as error:
+        raise TaskFormatError("model.once", str(error)[:500]) from error
+    return {name: tensor.astype(np.float32, copy=False) for name, tensor in tensors.items()}
 
 
 def _take(stream: Stream, now: float) -> Samples:

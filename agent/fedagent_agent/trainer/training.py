@@ -2,20 +2,20 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from fedagent_agent.learners import Learner, Tensors
+from fedagent_agent.learners.user import UserCodeError, UserLearner
 from fedagent_agent.streams.base import StreamError
 from fedagent_node.data_dir import write_private
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import NO_COURSE, TrainStats
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
-from fedagent_task.client_terms import CONTROL
-from fedagent_task.errors import TaskFormatError
+from fedagent_task.errors import ProgramError, TaskFormatError
 from fedagent_task.moments import LARGEST, Moments
 
 from .frames import Evaluate, Evaluated, Failed, Job, Open, Refused, Reply, Train, Trained
@@ -80,6 +80,12 @@ class Trainer:
             return self._train(job, self._open)
         except FailedTrainingError as failed:
             return self._failed(job, failed)
+        except (UserCodeError, ProgramError) as error:
+            if isinstance(error.__cause__, MemoryError | RuntimeError) and lacks_memory(
+                error.__cause__
+            ):
+                return Failed(job=job.job, reason="memory", detail=_NO_MEMORY)
+            return Failed(job=job.job, reason="error", detail=str(error)[:1000])
         except PrivacyMissingError as error:
             return Failed(job=job.job, reason="privacy", detail=str(error))
         except (MemoryError, RuntimeError) as error:
@@ -183,7 +189,7 @@ class Trainer:
             if self._cancelled(job.job, task.request.slow_s):
                 raise FailedTrainingError("cancelled")
             update = learner.update()
-            _check_norm(update, task.task.limits.norm)
+            _check_norm(update, task.task.limits.norm, task.uncounted)
         self._slip_s = meter.slip_s
         body = encode_tensors(update)
         _write_update(Path(job.out), body)
@@ -258,8 +264,11 @@ class Trainer:
     def _iterate(self, job: Train, learner: Learner, meter: LoadMeter, tally: _Tally) -> None:
         left = job.iterations or learner.default_iterations
         polled = self._wall()
+        whole = isinstance(learner, UserLearner)
+        if isinstance(learner, UserLearner):
+            learner.stop = lambda: meter.is_over or self._cancelled(job.job, 0.0)
         while left > 0:
-            block = meter.block(left)
+            block = left if whole and meter.block(left) else meter.block(left)
             if block == 0:
                 tally.limited = True
                 return
@@ -299,10 +308,10 @@ def _read_model(path: Path, manifest: Manifest) -> Tensors:
     return model
 
 
-def _check_norm(update: Tensors, limit: float) -> None:
+def _check_norm(update: Tensors, limit: float, uncounted: Collection[str]) -> None:
     """Fail what the edge would reject: the L2 norm over the model's tensors is above `limit`."""
     squares = {name: float(np.vdot(tensor, tensor)) for name, tensor in update.items()}
-    square = sum(n for name, n in squares.items() if not name.startswith(CONTROL))
+    square = sum(n for name, n in squares.items() if name not in uncounted)
     norm = math.sqrt(square) if square >= 0 else math.nan
     if not math.isfinite(norm) or not math.isfinite(sum(squares.values())):
         raise FailedTrainingError("diverged", "the update is not finite; lower learner.rate")

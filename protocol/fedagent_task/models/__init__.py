@@ -1,6 +1,6 @@
 """Models as plain functions on arrays, found by the kind that a recipe names."""
 
-from fedagent_protocol.errors import UnknownNameError
+from fedagent_protocol.errors import PluginError, UnknownNameError
 from fedagent_protocol.registry import Registry
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.spec import MODELS, ModelSpec
@@ -23,14 +23,17 @@ __all__ = [
     "Svm",
     "Weights",
     "create",
+    "missing",
     "registry",
 ]
 
-# Recipes name one of these only, so that every device of a fleet has it.
+# Every device of a fleet has what is built in; a package must be installed where it is used.
 registry: Registry[Model] = Registry(
     kind="model",
     package=__name__,
     builtin=MODELS,
+    group="fedagent.models",
+    by_package=True,
 )
 
 
@@ -39,4 +42,14 @@ def create(spec: ModelSpec) -> Model:
     try:
         return registry.factory(spec.kind)(spec)
     except UnknownNameError as error:
-        raise TaskFormatError("model.kind", f"{spec.kind[:32]!r} is not known here") from error
+        raise TaskFormatError("model.kind", missing(spec.kind)) from error
+    except PluginError as error:
+        raise TaskFormatError("model.kind", f"{error}; {error.hint}") from error
+
+
+def missing(name: str) -> str:
+    """Say of a recipe's word that it is not known here, and of ``package:name`` the mend."""
+    package, colon, _ = name.partition(":")
+    if not colon:
+        return f"{name[:32]!r} is not known here"
+    return f"{name[:130]!r} is not installed here; install the package {package} for it"

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from fedagent_agent.learners import Learner, Tensors, create
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import RecipeError, TaskFormatError
+from fedagent_task.learner_checks import check_learner_name
 from fedagent_task.models import Floats, Model
 from fedagent_task.models import create as create_model
 from fedagent_task.spec import LearnerSpec, ModelSpec
@@ -164,8 +165,10 @@ def make_model(data: StudyData, settings: Streaming) -> Model:
 def learner_spec(settings: Streaming) -> LearnerSpec:
     """Return the learner of a study: mini-batches of strSAGA's rate unless the recipe sets it."""
     try:
-        return msgspec.convert({"rate": 0.2, **settings.learner}, LearnerSpec)
-    except msgspec.ValidationError as error:
+        spec = msgspec.convert({"rate": 0.2, **settings.learner}, LearnerSpec)
+        check_learner_name(spec)
+        return spec
+    except (msgspec.ValidationError, RecipeError) as error:
         raise RecipeError("streaming.learner", str(error), "see docs/recipe.md, learner") from error
 
 
