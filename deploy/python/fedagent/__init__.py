@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import testbed
+    from .deal import load_data
     from .errors import CliError, DemoError, FedagentError, UsageError
     from .local import Run, run_local
     from .model import Model, load_model
@@ -27,6 +28,7 @@ _AT = {
     "RunData": ".run_data",
     "Task": ".task",
     "UsageError": ".errors",
+    "load_data": ".deal",
     "load_model": ".model",
     "read": ".run_data",
     "run_local": ".local",
@@ -42,6 +44,7 @@ __all__ = [
     "Task",
     "UsageError",
     "__version__",
+    "load_data",
     "load_model",
     "read",
     "run_local",

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_cli.errors import UsageError
+from fedagent_task.readers import load
 from fedagent_testbed.learning.partition import dirichlet as by_dirichlet
 from fedagent_testbed.learning.partition import iid
 
@@ -46,6 +47,19 @@ def pair(x: object, y: object, labels: Sequence[str] = ()) -> Pair:
         what = f"x has {len(whole)} samples, y is {target.dtype}{list(target.shape)}"
         raise UsageError(f"the labels do not fit: {what}", "give one number for each sample")
     return whole, target
+
+
+def load_data(name: str) -> Pair:
+    """Return samples [n, features] and labels [n] of a bundled dataset or a file.
+
+    ``digits-train``, ``digits-test``, or a file that `--stream replay:FILE` reads: npz, CSV, IDX,
+    LIBSVM, CIFAR-10; a relative path is sought in ``$FEDAGENT_DATA`` too.
+
+    Raises:
+        FedagentError: There is none, or it cannot be read.
+    """
+    found = load(name)
+    return found.x, found.y
 
 
 def split(whole: Pair, agents: int, *, dirichlet: float | None, seed: int) -> list[Pair]:
@@ -93,9 +107,9 @@ def write(folder: Path, name: str, samples: Pair) -> Path:
 
 
 def stream_of(path: Path, samples: int) -> str:
-    """Return the stream of a file: all of it at once, and then one sample a second again."""
+    """Return the stream of a file: all of it at once, and then as good as nothing."""
     start = min(samples, MAX_SAMPLES)
-    return f"replay:{path},start={start},rate=1,buffer={max(start, BUFFER)}"
+    return f"replay:{path},start={start},rate=0.000001,buffer={max(start, BUFFER)}"
 
 
 def _numbered(names: Array, labels: Sequence[str]) -> Array:

@@ -19,7 +19,6 @@ from fedagent_cli.demo.view import View, choose_view
 from fedagent_cli.errors import DemoError, UsageError
 from fedagent_cli.output import echo
 from fedagent_coordinator import policies
-from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import Recipe
 
 from . import deal
@@ -141,8 +140,8 @@ def run_local(
     if dataset is not None:
         chosen["evaluation.dataset"] = dataset
     every = [f"{key}={_toml(value)}" for key, value in {**chosen, **(sets or {})}.items()]
-    path = one.save(place / f"task{one.suffix}")
-    checked = parse_recipe(one.content.decode(), every)
+    path = one.path_in(place)
+    checked = one.checked(every)
     policies.create(checked.policy.name, **checked.policy.params)
     if not checked.rounds.count:
         raise UsageError("the task has rounds without an end", "say rounds=20")
@@ -294,6 +293,8 @@ def _result(finish: Finish, folder: Path, wanted: int, *, progress: bool) -> Run
     done = found.summary["rounds_done"]
     if done != wanted and not found.summary["conclusion"]:
         raise DemoError(f"{done} of {wanted} rounds done", f"see {folder / 'coordinator.log'}")
+    if not found.summary["updates_used"]:
+        raise _nothing_learnt(folder, found)
     first, metrics = finish.seconds_to_first_round, found.summary["metrics"]
     assert isinstance(metrics, Mapping)
     return Run(
@@ -304,6 +305,12 @@ def _result(finish: Finish, folder: Path, wanted: int, *, progress: bool) -> Run
         seconds=round(finish.seconds, 3),
         seconds_to_first_round=None if first is None else round(first, 3),
     )
+
+
+def _nothing_learnt(folder: Path, found: RunData) -> DemoError:
+    reasons = [one for one in found.orders.get("reason", []) if one]
+    why = f": {reasons[-1]}" if reasons else ""
+    return DemoError(f"no update of any device was used{why}", f"see the logs in {folder}")
 
 
 def _within(what: str, value: int, most: int) -> None:

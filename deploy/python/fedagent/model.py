@@ -2,17 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors.numpy import load
 
-from fedagent_cli.errors import MissingError
-from fedagent_cli.models import kept_model
+from fedagent_cli.errors import MissingError, UsageError
+from fedagent_cli.models import FOLDER, kept_model
 from fedagent_cli.runs import open_run, recipe_of
+from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.tensors import decode_tensors
+from fedagent_task.client_terms import CONTROL
 from fedagent_task.exported import Described, TensorsFile
+from fedagent_task.graph_scoring import scored
+from fedagent_task.models import Model as Computes
 from fedagent_task.models import create
+from fedagent_task.models.graph import Graph
+from fedagent_task.spec import Recipe
 
 from .run_data import Source, folder_of
 
@@ -26,8 +34,9 @@ class Model:
     Attributes:
         round: After which round.
         metrics: How good it is, as far as that was measured.
-        tensors: Its weights by name, float32.
+        tensors: Its weights by name, float32; with what devices got once, in a task of a module.
         labels: What its classes are called; empty where they are numbers.
+        regression: Whether it gives numbers, not classes.
     """
 
     round: int
@@ -38,20 +47,48 @@ class Model:
     _file: TensorsFile = field(repr=False)
 
     def scores(self, x: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Return the model's output [n, outputs] for samples [n, features] as sensors say them.
+        """Return the model's output [n, outputs] for samples [n, ...] as sensors say them.
 
-        Probabilities of a class each; margins of an svm; one column of a regression.
+        Probabilities of a class each; margins of an svm; values of a regression.
+
+        Raises:
+            MissingError: It needs torch, which is not installed.
         """
         samples = np.asarray(x)
+        if type(self._file.model) is Graph:
+            raise MissingError("the torch package is not installed", how_to_add("torch"))
         return np.asarray(self._file.forward(samples.reshape(len(samples), -1)))
 
     def predict(self, x: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Return a value [n] a sample: the class, by its name if it has one, or the number."""
+        """Return for each sample its class [n], by its name if it has one, or its number [n].
+
+        A regression of several numbers gives them all, [n, outputs].
+        """
         output = self.scores(x)
         if self.regression:
-            return np.asarray(output[:, 0])
+            return np.asarray(output[:, 0]) if output.shape[1] == 1 else output
         found = np.asarray(output.argmax(axis=1))
         return np.asarray(self.labels)[found] if self.labels else found
+
+    @property
+    def module(self) -> Any:
+        """The same as a torch module in eval mode, with the names that the user's tensors have.
+
+        Raises:
+            UsageError: The task was of a built-in kind.
+            MissingError: Torch is not installed.
+        """
+        model = self._file.model
+        if not isinstance(model, Graph):
+            kind = self._file.described.model.kind
+            raise UsageError(f"a {kind} is no torch module", "use predict, scores or tensors")
+        try:
+            from fedagent_task.program.torch_program import TorchProgram  # noqa: PLC0415 - torch
+        except ModuleNotFoundError as error:
+            raise MissingError("the torch package is not installed", how_to_add("torch")) from error
+        program = TorchProgram(model.program)
+        program.load(self.tensors)
+        return program.module.eval()
 
 
 def load_model(run: Source = None, round: int | None = None, *, run_id: str | None = None) -> Model:  # noqa: A002 - what it is
@@ -70,16 +107,38 @@ def load_model(run: Source = None, round: int | None = None, *, run_id: str | No
         found = reader.models.rows(chosen.run_id)
         recipe = recipe_of(chosen)
         row, data = kept_model(reader.folder, found, round)
+        folder = reader.folder
     if recipe is None:
         raise MissingError("this version cannot read the run's recipe", "use the one that ran it")
     model = create(recipe.model)
-    raw = decode_tensors(data, model.manifest())
-    tensors = {name: tensor.astype("float32") for name, tensor in raw.items()}
+    # A strategy's own tensors travel beside the model's.
+    tensors = _floats({n: t for n, t in load(data).items() if not n.startswith(CONTROL)})
+    computes: Computes = model
+    if isinstance(model, Graph):
+        once = _once(folder, recipe, model)
+        computes = scored(model, once) or model
+        tensors = {**once, **tensors}
     return Model(
         round=row.round,
         metrics=dict(row.metrics),
         tensors=tensors,
         labels=recipe.data.labels,
         regression=recipe.model.regression,
-        _file=TensorsFile(Described(recipe.model, recipe.data), model, tensors),
+        _file=TensorsFile(Described(recipe.model, recipe.data), computes, tensors),
     )
+
+
+def _once(folder: Path, recipe: Recipe, model: Graph) -> Tensors:
+    """Return what devices got once, local tensors as they began."""
+    if not recipe.model.once:
+        return {}
+    path = folder / FOLDER / recipe.model.once
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise MissingError(f"cannot read {path}: {error.strerror}", "restore it") from error
+    return _floats(decode_tensors(data, model.once_manifest()))
+
+
+def _floats(tensors: Mapping[str, npt.NDArray[Any]]) -> Tensors:
+    return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}

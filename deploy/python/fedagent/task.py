@@ -1,62 +1,157 @@
 """What is learnt, and how: a task that a coordinator can be given."""
 
+import copy
 import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fedagent_cli import places
-from fedagent_cli.errors import UsageError
+from fedagent_cli.errors import MissingError, UsageError
 from fedagent_cli.output import writing
-from fedagent_task.recipe import parse_recipe
+from fedagent_protocol.extras import how_to_add
+from fedagent_task.program import encode_program
+from fedagent_task.recipe_file import open_recipe
 from fedagent_task.spec import Recipe
+from fedagent_task.task_file import SUFFIX, encode_task, task_of_program
+
+if TYPE_CHECKING:
+    from fedagent_task.program.export import TaskSource
 
 RECIPE = ".toml"
 
 
 class Task:
-    """Something to learn, as a file that `fedagent coordinator start --recipe` takes.
+    """A torch module with its loss, or a recipe: what `fedagent coordinator start` takes.
 
-    Attributes:
-        suffix: What a file of it ends with.
-        content: What is in that file.
+    Args:
+        model: A ``torch.nn.Module``; devices run its graph, not its code.
+        loss: ``loss(output, target)``, or ``loss(output, *inputs)`` where there is no target;
+            the mean over a batch.
+        example: One batch: the inputs, then the target, or None where there is none. Tensors
+            whose first dimension is the batch.
+        labels: What the classes are called.
+        local: Patterns of names of tensors that stay on the device; ``"norms"`` stands for all
+            normalisation layers.
+        frozen: Patterns of names of parameters that are not learnt and travel once.
+        learner: Defaults for ``[learner]``, e.g. ``{"rate": 0.1, "batch": 32}``.
+
+    The graph is made when it is needed first: by `save`, `recipe` or `run_local`, which raise
+    `BuildError` with what cannot be a graph and the mend, and `MissingError` without torch.
     """
 
-    def __init__(self, *, suffix: str, content: bytes) -> None:
-        self.suffix = suffix
-        self.content = content
+    def __init__(
+        self,
+        model: Any,
+        loss: Callable[..., Any],
+        example: Sequence[Any],
+        *,
+        labels: Sequence[str] = (),
+        local: Sequence[str] = (),
+        frozen: Sequence[str] = (),
+        learner: Mapping[str, object] | None = None,
+    ) -> None:
+        self._given: tuple[Any, Callable[..., Any], Sequence[Any]] | None = (model, loss, example)
+        self._labels, self._local, self._frozen = tuple(labels), tuple(local), tuple(frozen)
+        self._learner = dict(learner or {})
+        self._suffix = SUFFIX
+        self._content = b""
+        self._path: Path | None = None
 
     @classmethod
     def from_recipe(cls, recipe: str | os.PathLike[str]) -> Self:
         """Return the task of a recipe: TOML text of several lines, a file, or a bundled name.
 
         Raises:
-            RecipeError: It does not say what it must.
+            FedagentError: It does not say what it must.
             UsageError: There is no such file or name.
         """
+        made = cls(None, max, ())
+        made._given = None
         if isinstance(recipe, str) and "\n" in recipe:
-            text = recipe
+            made._suffix, made._content = RECIPE, recipe.encode()
         else:
             path = places.find_recipe(os.fspath(recipe))
-            try:
-                text = path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise UsageError(f"cannot read {path}: {error}", "name a recipe") from error
-        parse_recipe(text)
-        return cls(suffix=RECIPE, content=text.encode())
+            made._suffix, made._path = path.suffix, path
+        made.checked()
+        return made
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Return the task that `save` wrote, or that of a recipe's file; errors as of both."""
+        """Return the task of a file that `save` or `fedagent task build` wrote, or of a recipe."""
         return cls.from_recipe(path)
+
+    @property
+    def source(self) -> "TaskSource":
+        """What the graph is made of; raises `UsageError` for a task of a file or of a recipe."""
+        if self._given is None:
+            raise UsageError("the task is no module any more", "build it from the module")
+        try:
+            from fedagent_task.program.export import TaskSource  # noqa: PLC0415 - torch
+        except ModuleNotFoundError as error:
+            raise MissingError("the torch package is not installed", how_to_add("torch")) from error
+        model, loss, example = self._given
+        return TaskSource(
+            model=_freeze(model, self._frozen) if self._frozen else model,
+            loss=loss,
+            example=tuple(example),
+            labels=self._labels,
+            local=self._local,
+            learner=self._learner,
+        )
 
     @property
     def recipe(self) -> Recipe:
         """The whole recipe, checked."""
-        return parse_recipe(self.content.decode())
+        return self.checked()
+
+    def checked(self, sets: Iterable[str] = ()) -> Recipe:
+        """Return the recipe with overrides such as ``rounds.count=5``; errors as `from_recipe`."""
+        with tempfile.TemporaryDirectory() as folder:
+            return open_recipe(self.path_in(Path(folder)), sets).recipe
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the task, and return the path; `UsageError` if it cannot be written."""
         target = Path(path).expanduser()
+        content = self._bytes()
         with writing(target):
-            target.write_bytes(self.content)
+            target.write_bytes(content)
         return target
+
+    def path_in(self, folder: Path) -> Path:
+        """Return the file of the task: its own, or one that is written into a folder."""
+        return self._path or self.save(folder / f"task{self._suffix}")
+
+    def _bytes(self) -> bytes:
+        if self._path is not None:
+            return self._path.read_bytes()
+        if self._given is not None and not self._content:
+            source = self.source
+            from fedagent_task.program.export import build  # noqa: PLC0415 - torch
+
+            built = build(source)
+            made = task_of_program(
+                encode_program(built.program),
+                built.tensors,
+                classes=built.classes,
+                learner=self._learner,
+                labels=self._labels,
+            )
+            self._content = encode_task(made)
+        return self._content
+
+
+def _freeze(model: Any, patterns: Sequence[str]) -> Any:
+    """Return a copy of a module in which parameters of these names are not learnt."""
+    made = copy.deepcopy(model)
+    named = dict(made.named_parameters())
+    for pattern in patterns:
+        found = [name for name in named if fnmatchcase(name, pattern)]
+        if not found:
+            known = ", ".join(list(named)[:8])
+            raise UsageError(f"frozen: no parameter is like {pattern!r}", f"there are: {known}")
+        for name in found:
+            named[name].requires_grad_(False)
+    return made
