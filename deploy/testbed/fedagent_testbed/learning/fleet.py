@@ -167,9 +167,9 @@ def learner_spec(settings: Streaming) -> LearnerSpec:
     try:
         spec = msgspec.convert({"rate": 0.2, **settings.learner}, LearnerSpec)
         check_learner_name(spec)
-        return spec
     except (msgspec.ValidationError, RecipeError) as error:
         raise RecipeError("streaming.learner", str(error), "see docs/recipe.md, learner") from error
+    return spec
 
 
 def _affordable(room: float, iterations: int, looked_at: int) -> int:
