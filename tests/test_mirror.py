@@ -49,7 +49,12 @@ ELSEWHERE = {
     "edge_aggregator/test_evaluation": ("edge/core/answers",),
     "edge_aggregator/test_restart": ("edge/spool", "edge/store"),
     "edge_aggregator/test_round": ("edge/core/edge", "edge/core/live", "edge/core/rounds"),
-    "task/program/test_codec": ("task/program/operators",),
+    "task/program/test_codec": (
+        "task/program/operators",
+        "task/program/spec",
+        "task/program/torch_operators",
+    ),
+    "task/program/test_onnx_graph": ("task/program/onnx_forms",),
     "task/program/test_families": (
         "task/program/draft",
         "task/program/export",

@@ -19,6 +19,7 @@ from .options import examples
 from .predict import predict
 from .report.command import report
 from .status import rounds, runs, status
+from .task import app as task_app
 from .testbed import command as testbed_command
 
 app = command_line.CommandGroup(
@@ -77,6 +78,7 @@ add(
     "fedagent predict model.onnx --stream csv:new.csv,label=none --json",
     "fedagent predict model.onnx --stream 'mqtt://pi/home?features=a,b&label=y' --count 10",
 )
+app.add_group(task_app, panel=USE)
 add(
     *(READ, report, "fedagent report"),
     "fedagent report /srv/fedagent/coordinator --out /var/www/run-7",

@@ -34,7 +34,13 @@ _DROPPED = frozenset(
     )
 )
 """What export adds to check its own assumptions; nothing is computed by them."""
+_VALUES = "choose by torch.where or masks: a shape may not hang on values"
 _MENDS = {
+    "nonzero": _VALUES,
+    "masked_select": _VALUES,
+    "unique": _VALUES,
+    "_local_scalar_dense": _VALUES,
+    "item": _VALUES,
     "wrap_with_set_grad_enabled": "take torch.no_grad() out of forward: detach() what needs it",
     "wrap_with_autocast": "take autocast out of forward: the recipe says learner.precision",
     "cond": "compute both sides and choose by torch.where",
@@ -188,7 +194,7 @@ def _needed(graph: "fx.Graph") -> "set[fx.Node]":
         name = _name(node.target) if overload else ""
         if name.partition(".")[0] in _DROPPED:
             continue
-        idle = not overload or name == "sym_size.int"
+        idle = not overload or name in ("sym_size.int", "broadcast_tensors")
         if not idle or any(user in needed or user.op == "output" for user in node.users):
             needed.add(node)
     return needed

@@ -17,7 +17,7 @@ from torch.export import Dim, ExportedProgram, export
 from torch.export.graph_signature import InputKind
 
 from fedagent_protocol.errors import safe_text
-from fedagent_task.errors import BuildError
+from fedagent_task.errors import BuildError, ProgramError
 
 from .draft import Draft, link_of
 from .example import Example, example_of
@@ -25,6 +25,7 @@ from .roles import Kept, kept_tensors, written
 from .spec import Graph, Program
 from .torch_program import TorchProgram
 
+_BATCH_MEND = "say x.shape[0] or -1 where that number stands"
 Loss = Callable[..., "torch.Tensor"]
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
@@ -128,11 +129,8 @@ def _exported(whole: _Whole, example: Example, *, training: bool) -> ExportedPro
         if node.op == "placeholder" and node.name in made.graph_signature.user_inputs:
             value = node.meta["val"]
             if isinstance(value, torch.Tensor) and isinstance(value.shape[0], int):
-                raise BuildError(
-                    "forward",
-                    f"takes batches of {value.shape[0]} only",
-                    "say x.shape[0] or -1 where that number stands",
-                )
+                reason = f"takes batches of {value.shape[0]} only"
+                raise BuildError("forward", reason, _BATCH_MEND)
     return made
 
 
@@ -163,6 +161,7 @@ def _program(
     for made in (train, evaluate):
         values = _values(draft, kept, made)
         _of_the_first_input(made)
+        _without_idle_broadcasts(made)
         graphs.append(Draft(made.graph, values, draft.first_node).drawn())
     link = link_of(graphs[1], draft.first_node)
     return Program(
@@ -203,6 +202,21 @@ def _of_the_first_input(made: ExportedProgram) -> None:
             node.args = (first, 0)
 
 
+def _without_idle_broadcasts(made: ExportedProgram) -> None:
+    """Take out what a loss broadcasts to its own shape: the output would hang on the target."""
+    broadcast = torch.ops.aten.broadcast_tensors.default
+    for node in made.graph.nodes:
+        source = node.args[0] if node.args else None
+        if source is not None and getattr(source, "target", None) is broadcast:
+            before = source.args[0][node.args[1]]
+            if _shape(before) == _shape(node):
+                node.replace_all_uses_with(before)
+
+
+def _shape(node: torch.fx.Node) -> list[str]:
+    return [str(size) for size in node.meta["val"].shape]
+
+
 def _classes(program: Program, output: "torch.Tensor", labels: int, example: Example) -> int:
     if labels:
         return labels
@@ -219,6 +233,13 @@ def _compared(built: Built, whole: _Whole, example: Example) -> float:
     """Return the example's loss, once both graphs have given what the module gives."""
     program = TorchProgram(built.program)
     program.load(built.tensors)
+    count = len(example.inputs[0])
+    try:
+        for training in (True, False):
+            program.check(2 * count + 1, training=training)
+    except ProgramError as error:
+        reason = f"takes batches of {count} only: {error.detail}"
+        raise BuildError("forward", reason, _BATCH_MEND) from error
     batch = (list(example.inputs), example.target)
     before = {name: value.clone() for name, value in whole.state_dict().items()}
     modes = {part: part.training for part in whole.modules()}

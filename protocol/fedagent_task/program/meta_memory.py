@@ -17,10 +17,10 @@ class Watch(TorchDispatchMode):  # type: ignore[misc] # torch is not there to my
     Tensors that autograd keeps for the way back are live. `at` names the node that runs.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, at: str) -> None:
         super().__init__()
         self.limit, self.live, self.peak = limit, 0, 0
-        self.at = ""
+        self.at = at
         self._calls = 0
         self._alive: dict[int, weakref.ref[object]] = {}
 

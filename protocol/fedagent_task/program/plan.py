@@ -75,8 +75,9 @@ class Plan:
         output: bool = True,
         loss: bool = True,
         watch: Watch | None = None,
+        shapes: dict[int, tuple[int, ...]] | None = None,
     ) -> "tuple[torch.Tensor, torch.Tensor]":
-        """Return output and loss; what is not wanted is not kept.
+        """Return output and loss; what is not wanted is not kept. `shapes` is filled in.
 
         Raises:
             ProgramError: It names the node whose arguments do not fit each other.
@@ -91,9 +92,16 @@ class Plan:
                 values[self._first + index] = step.run(values)
             except _FAILS as error:
                 raise ProgramError(step.name, safe_text(error, limit=160)) from error
+            if shapes is not None:
+                shapes |= _shapes(values)
             for end in ends:
                 values[end] = None
         return values[self._graph.output], values[self._graph.loss]
+
+
+def _shapes(values: Sequence[object]) -> dict[int, tuple[int, ...]]:
+    pairs = enumerate(values)
+    return {index: tuple(one.shape) for index, one in pairs if isinstance(one, torch.Tensor)}
 
 
 def _step(node: Node, name: str, device: str) -> _Step:

@@ -102,6 +102,28 @@ class TorchProgram:
         plan = self._train if training else self._evaluate
         return plan.run(self._values((inputs, None)), loss=False)[0]
 
+    def probabilities(self, output: "torch.Tensor") -> npt.NDArray[np.float64]:
+        """Return an output as `Model.forward` gives it: [n, classes], or values [n, width].
+
+        Where the loss does not tell how probabilities come of it, the output is given as it is.
+        """
+        given = output.detach().double()
+        link = self.program.link
+        if link == "sigmoid":
+            yes = torch.sigmoid(given).reshape(len(given), -1)
+            given = torch.cat([1 - yes, yes], dim=1) if yes.shape[1] == 1 else yes
+        elif link:
+            given = torch.softmax(given, 1) if link == "softmax" else torch.exp(given)
+        return np.asarray(given.reshape(len(given), -1).cpu().numpy(), np.float64)
+
+    def shapes(self, count: int) -> dict[int, tuple[int, ...]]:
+        """Return the shapes of the tensors that scoring `count` samples makes, by value."""
+        found: dict[int, tuple[int, ...]] = {}
+        plan = Plan(self.program, self.program.evaluate, "evaluate", "meta")
+        with torch.no_grad():
+            plan.run(self._meta_values(count), shapes=found)
+        return found
+
     def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return what a model file holds: copies of the tensors of roles train, mean, latest."""
         return self._of(*TRAVELS)
@@ -120,7 +142,7 @@ class TorchProgram:
             return 0
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(devices=[]))
-            watch = stack.enter_context(Watch(self._most()))
+            watch = stack.enter_context(Watch(self._most(), f"a batch of {count}"))
             peak = self._watched(watch, count, training=training)
         self._checked.add((count, training))
         return peak
@@ -133,16 +155,9 @@ class TorchProgram:
             "train" if training else "evaluate",
             "meta",
         )
-        inputs = [_meta((count, *one.shape), one.dtype) for one in program.inputs]
-        target = program.target
-        values = [
-            *_made(program, torch.device("meta")),
-            *inputs,
-            None if target is None else _meta((count, *target.shape), target.dtype),
-            *(_meta(one.shape, one.dtype) for one in program.constants),
-        ]
+        values = self._meta_values(count)
         for value in values:
-            if value is not None:
+            if isinstance(value, torch.Tensor):
                 watch.add(value)
         with torch.set_grad_enabled(training):
             _, loss = plan.run(values, watch=watch)
@@ -150,6 +165,15 @@ class TorchProgram:
                 watch.at = "train, on the way back"
                 _backward(_scalar(loss))
         return watch.peak
+
+    def _meta_values(self, count: int) -> list[object]:
+        program, target = self.program, self.program.target
+        return [
+            *_made(program, torch.device("meta")),
+            *(_meta((count, *one.shape), one.dtype) for one in program.inputs),
+            None if target is None else _meta((count, *target.shape), target.dtype),
+            *(_meta(one.shape, one.dtype) for one in program.constants),
+        ]
 
     def _values(self, batch: Batch) -> list[object]:
         return [*self._all, *batch[0], batch[1], *self._constants]

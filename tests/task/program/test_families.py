@@ -5,12 +5,14 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
 from fedagent_task.models import create
-from fedagent_task.program.codec import encode_program
+from fedagent_task.program.codec import elements, encode_program
 from fedagent_task.program.export import Built, TaskSource, build
+from fedagent_task.program.spec import Program
 from fedagent_task.program.torch_program import TorchProgram
 from fedagent_task.task_file import TaskFile, read_task_file, task_of_program, write_task_file
 from tests.fakes.torch_models import FAMILIES, family
@@ -22,6 +24,19 @@ STEPS = 3
 def made(name: str) -> tuple[TaskSource, Built]:
     source = family(name)
     return source, build(source)
+
+
+def rows(
+    program: Program, rng: np.random.Generator, count: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return samples as a stream has them, and labels."""
+    parts = []
+    for one in program.inputs:
+        shape = (count, elements(one.shape))
+        kind = one.dtype
+        parts.append(rng.integers(0, 5, shape) if kind == "int64" else rng.normal(size=shape))
+    x = np.concatenate(parts, axis=1).astype(np.float32)
+    return x, np.zeros(count, np.float32)
 
 
 def task_of(built: Built) -> TaskFile:

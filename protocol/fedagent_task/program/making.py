@@ -1,0 +1,65 @@
+"""A task file out of a module: what `fedagent task build` and the Python API do alike."""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from fedagent_protocol.extras import how_to_add
+from fedagent_task.errors import BuildError, ProgramError
+from fedagent_task.spec import MAX_GRAPH_BYTES
+from fedagent_task.task_file import TaskFile, task_of_program
+
+from .codec import encode_program
+from .export import Built, TaskSource, build
+from .torch_program import TorchProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A task, the loss of its example, and what there is to say about it."""
+
+    task: TaskFile
+    loss: float
+    notes: tuple[str, ...]
+
+
+def make_task(source: TaskSource) -> Made:
+    """Return the task of a model.
+
+    Raises:
+        BuildError: It cannot be one; it says why, and the mend.
+    """
+    return make_of(build(source), source)
+
+
+def make_of(built: Built, source: TaskSource) -> Made:
+    """Return the same of what is built already."""
+    graph, note = _onnx(built)
+    try:
+        task = task_of_program(
+            encode_program(built.program),
+            built.tensors,
+            classes=built.classes,
+            onnx=graph,
+            learner=source.learner,
+            labels=tuple(source.labels),
+        )
+    except ProgramError as error:
+        raise BuildError(error.key, error.detail, "take a smaller model") from error
+    return Made(task, built.loss, (note,) if note else ())
+
+
+def _onnx(built: Built) -> tuple[bytes, str]:
+    """Return the graph for scoring without torch, or nothing and why there is none."""
+    if find_spec("onnx") is None:
+        return b"", f"no ONNX graph, so scoring needs torch: onnx is missing; {how_to_add('onnx')}"
+    from .onnx_context import NoOnnxFormError  # noqa: PLC0415 - an optional package
+    from .onnx_graph import onnx_graph  # noqa: PLC0415 - the same
+
+    program = TorchProgram(built.program)
+    try:
+        graph = onnx_graph(built.program, program.shapes(2), program.shapes(3))
+    except NoOnnxFormError as error:
+        return b"", f"no ONNX graph, so scoring needs torch: {error}"
+    if len(graph) > MAX_GRAPH_BYTES:
+        return b"", f"no ONNX graph, so scoring needs torch: it would be {len(graph)} bytes"
+    return graph, ""

@@ -1,0 +1,77 @@
+"""`fedagent task`: a file with a function becomes a task file; what is wrong is one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedagent_cli.errors import UsageError
+from fedagent_cli.task import task_build, task_show
+from fedagent_task.task_file import read_task_file
+
+pytest.importorskip("torch")
+FILE = """
+import torch
+from neighbour import CLASSES
+
+def build():
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8))
+    return model, torch.nn.functional.cross_entropy, (torch.randn(4, 6), torch.zeros(4).long())
+
+def branches():
+    class Model(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) if x.mean() > 0 else x
+    return Model(3, 3), torch.nn.functional.mse_loss, (torch.ones(4, 3), None)
+
+def nothing():
+    return 3
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "neighbour.py").write_text("CLASSES = 8\n")
+    (tmp_path / "a_model.py").write_text(FILE)
+    return tmp_path / "a_model.py"
+
+
+def test_a_function_becomes_a_file_that_is_read(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task_build(f"{source}:build", as_json=True)
+    built = json.loads(capsys.readouterr().out)
+    assert (built["file"], built["features"], built["classes"]) == ("a_model.fedtask", 6, 8)
+    assert built["tensors"]["train"] == {"tensors": 4, "numbers": 72, "bytes": 288}
+    assert built["bytes"] == Path("a_model.fedtask").stat().st_size
+    task_show(Path("a_model.fedtask"), as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {key: built[key] for key in shown}
+    task_show(Path("a_model.fedtask"))
+    text = capsys.readouterr().out
+    assert "columns 0 to 5" in text
+    assert "one of 8 classes" in text
+    assert read_task_file(Path("a_model.fedtask")).model.features == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("branches", "torch.where"),
+        ("nothing", "return \\(model, loss, example\\)"),
+        ("absent", "has no attribute"),
+        ("", "FILE.py:FUNCTION"),
+    ],
+)
+def test_what_is_wrong_is_one_line(source: Path, name: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as caught:
+        task_build(f"{source}:{name}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_none_is_one_line(source: Path) -> None:
+    with pytest.raises(UsageError, match="is no task file"):
+        task_show(source)
+    with pytest.raises(UsageError, match="there is no file"):
+        task_build("absent.py:build")

@@ -1,0 +1,124 @@
+"""What cannot be a task is said in one line with the mend; what stays on a device stays."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from fedagent_task.errors import BuildError, ProgramError
+from fedagent_task.program.export import TaskSource, build
+from fedagent_task.program.torch_program import TorchProgram
+from tests.fakes.torch_models import family
+
+X, Y = torch.ones(4, 3), torch.zeros(4).long()
+loss = nn.functional.cross_entropy
+
+
+class Calls(nn.Module):
+    """A dense layer, then what a test wants."""
+
+    def __init__(self, then: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.dense = nn.Linear(3, 2)
+        self.then = then
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.then(self.dense(x))
+
+
+def _branches(x: torch.Tensor) -> torch.Tensor:
+    return x if x.sum() > 0 else -x
+
+
+def _without_gradient(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (TaskSource(Calls(_branches), loss, (X, Y)), "torch.where"),
+        (TaskSource(Calls(lambda x: x[x > 0]), loss, (X, Y)), "give one batch that both take"),
+        (TaskSource(Calls(lambda x: x[torch.nonzero(x)[:, 0]][:4]), loss, (X, Y)), "masks"),
+        (TaskSource(Calls(_without_gradient), loss, (X, Y)), "detach"),
+        (TaskSource(Calls(lambda x: torch.fft.fft(x).real), loss, (X, Y)), "with other operators"),
+        (TaskSource(Calls(lambda x: x.view(4, 2)), loss, (X, Y)), "batches of 4 only"),
+        (TaskSource(nn.Linear(3, 2).double(), loss, (X.double(), Y)), r"use .float\(\)"),
+        (TaskSource(nn.Linear(3, 2), loss, (X, Y.int())), r"use .long\(\)"),
+        (TaskSource(nn.Linear(4, 2), loss, (X, Y)), "mat1 and mat2"),
+        (TaskSource(nn.Linear(3, 2), loss, (X,)), "example="),
+        (TaskSource(nn.Linear(3, 2), loss, (X, Y[:3])), "same number of samples"),
+        (TaskSource(nn.Linear(3, 2), loss, (X, Y[:, None].expand(4, 7))), "as inputs"),
+        (TaskSource(nn.Linear(3, 2), lambda o, _: o, (X, Y)), "take the mean"),
+        (TaskSource(nn.Linear(3, 2), loss, (X, Y), local=("head.*",)), "fits no tensor"),
+        (TaskSource("model", loss, (X, Y)), "no torch.nn.Module"),
+    ],
+)
+def test_what_cannot_be_a_task_is_said_in_one_line(source: TaskSource, says: str) -> None:
+    with pytest.raises(BuildError, match=says) as caught:
+        build(source)
+    assert "\n" not in str(caught.value)
+
+
+def test_building_changes_nothing_of_the_model() -> None:
+    source = family("mlp")
+    before = {name: value.clone() for name, value in source.model.state_dict().items()}
+    source.model.train()
+    build(source)
+    assert source.model.training
+    assert all(
+        torch.equal(value, before[name]) for name, value in source.model.state_dict().items()
+    )
+
+
+def test_norms_stay_on_the_device_with_their_statistics() -> None:
+    source = family("mlp")
+    built = build(TaskSource(source.model, source.loss, source.example, local=("norms",)))
+    local = {one.name: one.learnt for one in built.program.of_roles("local")}
+    assert local == {
+        "body.1.weight": True,
+        "body.1.bias": True,
+        "body.1.running_mean": False,
+        "body.1.running_var": False,
+        "body.1.num_batches_tracked": False,
+    }
+    assert sorted(one.name for one in built.program.of_roles("train", "mean", "latest")) == [
+        *("body.0.bias", "body.0.weight", "body.4.bias", "body.4.weight"),
+    ]
+
+
+def test_a_batch_over_the_memory_is_refused_before_anything_is_made() -> None:
+    built = build(family("resnet18-batch"))
+    program = TorchProgram(built.program, limit=32_000_000)
+    assert 0 < program.check(4, training=True) < 32_000_000
+    with pytest.raises(ProgramError, match=r"train node \d+ \(.*\): would hold \d+ bytes"):
+        program.check(1000, training=True)
+    with pytest.raises(ProgramError, match="tensors: would hold"):
+        TorchProgram(built.program, limit=100_000)
+
+
+def test_the_memory_that_is_reckoned_counts_what_the_way_back_keeps() -> None:
+    built = build(family("mlp"))
+    program = TorchProgram(built.program)
+    wide = 64 * (12 + 16 * 3) * 4
+    assert program.check(64, training=True) > wide > program.check(64, training=False) / 2
+
+
+def test_the_module_of_a_program_is_trained_by_a_loop_of_ones_own() -> None:
+    source = family("mlp")
+    built = build(source)
+    program = TorchProgram(built.program)
+    program.load(built.tensors)
+    x, y = source.example
+    assert isinstance(x, torch.Tensor)
+    assert sorted(program.module.state_dict()) == sorted(source.model.state_dict())
+    torch.manual_seed(0)
+    output = program.module(x)
+    source.loss(output, y).backward()
+    torch.manual_seed(0)
+    expected = source.model(x)
+    torch.testing.assert_close(output, expected)
+    assert all(one.grad is not None for one in program.module.parameters())
+    torch.testing.assert_close(program.module.eval()(x), source.model.eval()(x))

@@ -1,0 +1,95 @@
+"""The ONNX graph of a task gives what torch gives, with tensors that have moved since."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedagent_task.program.export import TaskSource
+from fedagent_task.program.making import Made, make_of, make_task
+from fedagent_task.program.torch_program import TorchProgram
+from tests.fakes.torch_models import FAMILIES
+from tests.task.program.test_families import made as built_family
+from tests.task.program.test_families import rows
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+
+
+def compared(made: Made) -> float:
+    """Return the largest difference between onnxruntime and torch, for 5 samples and for 1."""
+    task = made.task
+    assert task.onnx, made.notes
+    program = TorchProgram(task.program)
+    rng = np.random.default_rng(0)
+    tensors = {
+        name: np.abs(value + rng.normal(scale=0.01, size=value.shape)).astype(np.float32)
+        if "var" in name
+        else (value + rng.normal(scale=0.01, size=value.shape)).astype(np.float32)
+        for name, value in {**task.first, **task.once}.items()
+    }
+    program.load(tensors)
+    session = onnxruntime.InferenceSession(task.onnx, providers=["CPUExecutionProvider"])
+    feeds = {one.name: tensors[one.name] for one in session.get_inputs() if one.name != "x"}
+    worst = 0.0
+    for count in (5, 1):
+        x, y = rows(program.program, rng, count)
+        output, _ = program.evaluate(program.inputs_of(x, y))
+        expected = program.probabilities(output)
+        (given,) = session.run(None, {**feeds, "x": x})
+        assert given.shape == expected.shape
+        worst = max(worst, float(np.abs(given - expected).max()))
+    return worst
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_onnxruntime_gives_what_torch_gives(name: str) -> None:
+    source, built = built_family(name)
+    assert compared(make_of(built, source)) < 1e-4
+
+
+class Mixed(nn.Module):
+    """What the families have not: splits, masks, pools, clips, numbers of the batch's size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(2, 8, 3, padding="same")
+        self.rest = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen = nn.functional.silu(self.conv(x))
+        one, two = nn.functional.avg_pool1d(seen, 2).chunk(2, dim=1)
+        both = torch.stack([one * 2, two.clamp(-1, 1) / 3]).permute(1, 0, 2, 3)
+        flat = both.reshape(x.shape[0], 8, -1)[:, :, 1:3].masked_fill(x[:, :1, :2] > 1, 0.5)
+        return self.rest(nn.functional.leaky_relu(flat).amax(2) - flat.unbind(2)[0].exp())
+
+
+def test_many_more_operators_have_a_form_and_a_sigmoid_makes_two_classes() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        example = (torch.randn(4, 2, 8), torch.rand(4, 1))
+        source = TaskSource(Mixed(), nn.BCEWithLogitsLoss(), example)
+        made = make_task(source)
+    assert compared(made) < 1e-4
+    assert made.task.model.classes == 2
+
+
+class Sorted(nn.Module):
+    """An operator without a form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dense(torch.sort(x)[0])
+
+
+def test_what_has_no_form_is_named_and_the_task_is_made() -> None:
+    source = TaskSource(
+        Sorted(), nn.functional.cross_entropy, (torch.randn(4, 3), torch.zeros(4).long())
+    )
+    made = make_task(source)
+    assert made.task.onnx == b""
+    (note,) = made.notes
+    assert "sort" in note
