@@ -14,7 +14,7 @@ from .errors import MissingError, UsageError
 from .output import aligned, echo, emit, number_text, writing
 
 if TYPE_CHECKING:
-    from fedagent_task.program.export import TaskSource
+    from fedagent_task.program.source import TaskSource
 
 SHAPE = "return (model, loss, example), with example = (x, y), one batch of tensors"
 _FILE = """A file of yours, my_model.py:
@@ -105,7 +105,7 @@ def called(source: str) -> "tuple[TaskSource, str]":
     Raises:
         UsageError: There is none, it fails, or it gives something else.
     """
-    from fedagent_task.program.export import TaskSource  # noqa: PLC0415 - heavy imports
+    from fedagent_task.program.source import TaskSource  # noqa: PLC0415 - heavy imports
 
     place, _, function = source.rpartition(":")
     if not place or not function.isidentifier():
@@ -113,6 +113,7 @@ def called(source: str) -> "tuple[TaskSource, str]":
     try:
         module = _file(Path(place)) if place.endswith(".py") else import_module(place)
         made = getattr(module, function)()
+        made = getattr(made, "source", made)  # of a fedagent.Task
     except Exception as error:
         wrong = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise UsageError(f"{source} fails: {wrong}", "run it in Python to see where") from error

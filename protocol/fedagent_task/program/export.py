@@ -5,9 +5,9 @@ computes what the module computes, masks of dropout and statistics of batches in
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,31 +21,13 @@ from fedagent_task.errors import BuildError, ProgramError
 
 from .draft import Draft, link_of
 from .example import Example, example_of
-from .roles import Kept, kept_tensors, written
+from .roles import Kept, kept_tensors
+from .source import Loss, TaskSource
 from .spec import Graph, Program
 from .torch_program import TorchProgram
 
 _BATCH_MEND = "say x.shape[0] or -1 where that number stands"
-Loss = Callable[..., "torch.Tensor"]
 Arrays = Mapping[str, npt.NDArray[np.float32]]
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSource:
-    """A model as its author brings it.
-
-    `example` is one batch: the inputs, then the target, or None for a loss that looks at the
-    inputs only (an autoencoder): ``loss(output, target)`` or ``loss(output, *inputs)``. `local`
-    are patterns of names that stay on the device; ``"norms"`` stands for all normalisation
-    layers. `learner` are defaults for ``[learner]``.
-    """
-
-    model: nn.Module
-    loss: Loss
-    example: "tuple[torch.Tensor | None, ...]"
-    labels: Sequence[str] = ()
-    local: Sequence[str] = ()
-    learner: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,4 +254,4 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-__all__ = ["Built", "TaskSource", "build", "written"]
+__all__ = ["Built", "TaskSource", "build"]

@@ -9,7 +9,8 @@ from fedagent_task.spec import MAX_GRAPH_BYTES
 from fedagent_task.task_file import TaskFile, task_of_program
 
 from .codec import encode_program
-from .export import Built, TaskSource, build
+from .export import Built, build
+from .source import TaskSource
 from .torch_program import TorchProgram
 
 

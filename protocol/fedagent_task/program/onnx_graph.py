@@ -1,8 +1,9 @@
 """The evaluate graph as ONNX with its tensors as inputs, operator by operator.
 
 Inputs are ``x``, float32 [n, features], and every tensor of the program that scoring needs, float32
-under its own name. The output is what `TorchProgram.probabilities` gives. Only who makes a task
-needs the package onnx; an operator without a form leaves a task without a graph.
+under its own name. The output is that of the program, [n, width]: `Program.link` says what makes
+probabilities of it. Only who makes a task needs the package onnx; an operator without a form
+leaves a task without a graph.
 """
 
 from collections.abc import Mapping, Sequence
@@ -86,23 +87,9 @@ def _sources(program: Program, context: Context, used: set[int]) -> "list[onnx.V
 
 
 def _finish(context: Context, program: Program) -> None:
-    """Make probabilities of the output, [n, classes], or values [n, width]."""
-    context.at = "the output"
-    name = str(context.names[program.evaluate.output])
-    if program.link == "sigmoid":
-        flat = context.add("Reshape", context.add("Sigmoid", name), context.const([0, -1]))
-        if context.shape_of(program.evaluate.output)[1:] in ((), (1,)):
-            flat = context.add("Reshape", context.add("Sigmoid", name), context.const([-1, 1]))
-            no = context.add("Sub", context.const(1.0, "float32"), flat)
-            flat = context.add("Concat", no, flat, axis=1)
-        name = flat
-    elif program.link:
-        settings = {"axis": 1} if program.link == "softmax" else {}
-        name = context.add("Softmax" if program.link == "softmax" else "Exp", name, **settings)
+    """Name the output, [n, width]."""
     wide = elements(tuple(context.shape_of(program.evaluate.output)[1:]))
-    if program.link == "sigmoid":
-        wide = max(2, wide)
-    shape = context.const([-1, wide])
+    name, shape = str(context.names[program.evaluate.output]), context.const([-1, wide])
     context.nodes.append(helper.make_node("Reshape", [name, shape], [_OUTPUT]))
 
 

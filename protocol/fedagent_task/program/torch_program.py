@@ -102,20 +102,6 @@ class TorchProgram:
         plan = self._train if training else self._evaluate
         return plan.run(self._values((inputs, None)), loss=False)[0]
 
-    def probabilities(self, output: "torch.Tensor") -> npt.NDArray[np.float64]:
-        """Return an output as `Model.forward` gives it: [n, classes], or values [n, width].
-
-        Where the loss does not tell how probabilities come of it, the output is given as it is.
-        """
-        given = output.detach().double()
-        link = self.program.link
-        if link == "sigmoid":
-            yes = torch.sigmoid(given).reshape(len(given), -1)
-            given = torch.cat([1 - yes, yes], dim=1) if yes.shape[1] == 1 else yes
-        elif link:
-            given = torch.softmax(given, 1) if link == "softmax" else torch.exp(given)
-        return np.asarray(given.reshape(len(given), -1).cpu().numpy(), np.float64)
-
     def shapes(self, count: int) -> dict[int, tuple[int, ...]]:
         """Return the shapes of the tensors that scoring `count` samples makes, by value."""
         found: dict[int, tuple[int, ...]] = {}
