@@ -8,6 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedagent_agent.learners.user import trainer
+
     from . import testbed
     from .deal import load_data
     from .errors import CliError, DemoError, FedagentError, UsageError
@@ -32,6 +34,7 @@ _AT = {
     "load_model": ".model",
     "read": ".run_data",
     "run_local": ".local",
+    "trainer": "fedagent_agent.learners.user",
 }
 __all__ = [
     "CliError",
@@ -49,6 +52,7 @@ __all__ = [
     "read",
     "run_local",
     "testbed",
+    "trainer",
 ]
 
 

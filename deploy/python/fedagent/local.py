@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedagent_cli.demo.command import remembered
 from fedagent_cli.demo.plan import AgentPlan, Plan
@@ -19,11 +18,10 @@ from fedagent_cli.demo.view import View, choose_view
 from fedagent_cli.errors import DemoError, UsageError
 from fedagent_cli.output import echo
 from fedagent_coordinator import policies
-from fedagent_task.spec import Recipe
 
-from . import deal
 from .model import Model, load_model
 from .run_data import RunData, read
+from .sources import deal_out
 from .task import Task
 
 Named = str | tuple[str, Mapping[str, object]]
@@ -128,17 +126,20 @@ def run_local(
     )
     recipe = one.recipe
     place = _folder(folder)
-    streams, dataset = _streams(
-        recipe,
+    dealt = deal_out(
         data,
         test,
+        labels=recipe.data.labels,
         agents=agents,
         dirichlet=dirichlet,
         seed=recipe.seed if seed is None else seed,
         folder=place / "data",
     )
-    if dataset is not None:
-        chosen["evaluation.dataset"] = dataset
+    if dealt.dataset is not None:
+        chosen["evaluation.dataset"] = dealt.dataset
+    if recipe.model.kind == "graph" and dealt.largest > recipe.learner.buffer:
+        # What is given is there to be learnt from; a recipe says how much of a stream is kept.
+        chosen["learner.buffer"] = dealt.largest
     every = [f"{key}={_toml(value)}" for key, value in {**chosen, **(sets or {})}.items()]
     path = one.path_in(place)
     checked = one.checked(every)
@@ -155,7 +156,7 @@ def run_local(
         directory=place,
         max_wait_s=checked.rounds.max_wait_s,
     )
-    plan = _plan(streams, edges)
+    plan = _plan(dealt.streams, edges)
     view = choose_view(as_json=False) if progress else View()
     with _signals() as caught:
         demo = Demo(settings=settings, plan=plan, view=view, caught=caught, begun_at=begun_at)
@@ -179,66 +180,6 @@ def _settings(
         known = ", ".join(policies.names())
         raise UsageError(f"no policy is named {made['policy.name']!r}", f"there are: {known}")
     return made
-
-
-def _streams(
-    recipe: Recipe,
-    data: object,
-    test: object,
-    *,
-    agents: int,
-    dirichlet: float | None,
-    seed: int,
-    folder: Path,
-) -> tuple[list[str], str | None]:
-    """Return a stream for each device, and what the model is evaluated by if it was said."""
-    labels = recipe.data.labels
-    share = float(test) if isinstance(test, float | int) else None
-    if isinstance(data, tuple):
-        whole = deal.pair(*_two(data), labels)
-        if share is not None:
-            whole, rest = deal.held_out(whole, share, seed=seed)
-            test = rest
-        parts = deal.split(whole, agents, dirichlet=dirichlet, seed=seed)
-        streams = [_filed(folder, i, part) for i, part in enumerate(parts, 1)]
-    else:
-        if share is not None or dirichlet is not None:
-            what = "test as a share" if share is not None else "dirichlet"
-            raise UsageError(f"{what} needs arrays to deal", "give data=(x, y)")
-        streams = _given(data, agents, folder, labels)
-    if isinstance(test, tuple):
-        return streams, str(deal.write(folder, "test", deal.pair(*_two(test), labels)))
-    if test is not None and not isinstance(test, str):
-        raise UsageError("test is no pair of arrays", "give test=(x, y), a share or a dataset")
-    return streams, test
-
-
-def _given(data: object, agents: int, folder: Path, labels: Sequence[str]) -> list[str]:
-    if data is None:
-        data = "digits:part={i}/{n},start=1000"
-    if isinstance(data, str):
-        return [
-            data.replace("{i}", str(i)).replace("{n}", str(agents)) for i in range(1, agents + 1)
-        ]
-    if not isinstance(data, Sequence) or len(data) != agents:
-        found = f"{len(data)} parts" if isinstance(data, Sequence) else type(data).__name__
-        raise UsageError(
-            f"data is {found} for {agents} agents", "give (x, y), a stream, or a list of one each"
-        )
-    return [
-        part if isinstance(part, str) else _filed(folder, i, deal.pair(*_two(part), labels))
-        for i, part in enumerate(data, 1)
-    ]
-
-
-def _two(part: Any) -> tuple[object, object]:
-    if not isinstance(part, tuple | list) or len(part) != 2:
-        raise UsageError("a device's data is neither a stream nor a pair", "give (x, y) for each")
-    return part[0], part[1]
-
-
-def _filed(folder: Path, number: int, part: deal.Pair) -> str:
-    return deal.stream_of(deal.write(folder, f"agent-{number}", part), len(part[0]))
 
 
 def _plan(streams: Sequence[str], edges: int) -> Plan:

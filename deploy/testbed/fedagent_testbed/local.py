@@ -229,13 +229,21 @@ class LocalField(AbstractContextManager["LocalField", None]):
         """Start an edge aggregator."""
         return self.start("edge", name, config)
 
-    def agent(self, name: str, stream: str, **config: object) -> RoleProcess:
+    def agent(
+        self,
+        name: str,
+        stream: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        **config: object,
+    ) -> RoleProcess:
         """Start an agent on a stream; it asks for nothing unless it is given a price.
 
         The default price follows the free cores, so that a run would depend on the machine.
         """
         free = {"base": 0.0, "per_compute": 0.0}
-        return self.start("agent", name, {"stream": stream, "price": free, **config})
+        given = {"stream": stream, "price": free, **config}
+        return self.start("agent", name, given, environment=environment)
 
     def close(self) -> None:
         """Stop everything: agents first, the coordinator last."""

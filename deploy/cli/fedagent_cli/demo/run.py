@@ -122,6 +122,8 @@ class Demo:
         for name, rent in zip(self.plan.edges, self.plan.rents, strict=True):
             self._field.edge(name, broker=own.broker, **({"rent": rent} if rent else {}))
         shared = {"broker": own.broker} if "://" in own.broker else {}
+        # As many devices as cores, or more, would each take all of them.
+        threads = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         for index, agent in enumerate(self.plan.agents):
             more: dict[str, object] = {"held_out": agent.held_out} if agent.held_out else {}
             if agent.position_km is not None:
@@ -129,6 +131,7 @@ class Demo:
             self._field.agent(
                 agent.name,
                 agent.stream,
+                environment=threads,
                 price={"base": agent.price, "per_compute": 0.0},
                 slow_s=agent.slow_s,
                 seed=own.seed * 1000 + index,
