@@ -215,12 +215,12 @@ class AgentStore:
                 failed = Failed(job=effect.job, reason="disk", detail=_in_words(error))
                 self._results.append(failed)
                 return
+            state = str(self._states / effect.state) if effect.state else ""
             if isinstance(effect, Train):
                 output = self._outputs[effect.job] = self.outbox.path(effect.out)
-                state = str(self._states / effect.state) if effect.state else ""
                 self._submit(replace(effect, model=model, out=str(output), state=state))
             else:
-                self._submit(replace(effect, model=model))
+                self._submit(replace(effect, model=model, state=state))
 
     def complete(self, message: AnyMessage) -> AnyMessage:
         """Return an offer with chunk 0, or a chunk with its data; `ChunkError`: it is gone."""

@@ -16,6 +16,11 @@ Rank = tuple[str, int]
 """(run, round) of an order."""
 
 
+def state_name(run: str, task: str) -> str:
+    """Return the name of the file with what a device keeps of a task (its digest) in a run."""
+    return f"{run}-{task[:16]}"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
     """Names one order, and the update that answers it."""

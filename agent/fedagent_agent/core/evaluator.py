@@ -15,7 +15,7 @@ from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.messages import Opinion, OpinionCall, OpinionMode
 
 from .device import DeviceState
-from .effects import Key, OpinionAnswer, StoreOpinion
+from .effects import Key, OpinionAnswer, StoreOpinion, state_name
 from .fetch import Fetch, Task, Tasks, is_oversized
 from .opinions import NO_LIMITS, OpinionRecord, PrivacySettings
 from .session import Session
@@ -320,7 +320,8 @@ class Evaluator:
             return self._answer_none("the task learns nothing", now)
         pending.job = next(self._jobs)
         model = "" if moments else pending.call.model
-        return [Evaluate(job=pending.job, model=model, moments=moments)]
+        state = "" if moments else state_name(pending.key.run, pending.call.task)
+        return [Evaluate(job=pending.job, model=model, moments=moments, state=state)]
 
     def make_room(self) -> list[Effect]:
         """Let the model of an order that was taken come in first, and drop another task's call."""

@@ -12,7 +12,7 @@ from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.messages import Decline, DeclineReason, TrainOrder, UpdateOffer
 
 from .device import DeviceState, is_stale
-from .effects import Key, MakeIdleUpdate, PendingUpdate, StoreUpdate
+from .effects import Key, MakeIdleUpdate, PendingUpdate, StoreUpdate, state_name
 from .fetch import REASONS, Fetch, Task, Tasks, is_oversized
 from .session import Session
 
@@ -263,7 +263,7 @@ class TrainingQueue:
             load_limit_s=self._device.load_limit(order.load_limit_ms / 1000),
             timeout_s=max(0.1, active.give_up_at - now),
             round=key.round,
-            state=f"{key.run}-{order.task[:16]}",
+            state=state_name(key.run, order.task),
         )
         return [*effects, train]
 

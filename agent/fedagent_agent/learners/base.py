@@ -58,6 +58,10 @@ class Learner(Protocol):
     def course(self) -> TrainCourse:
         """Figures of the training since `begin`, for strategies and policies."""
 
+    @property
+    def local(self) -> Tensors:
+        """Tensors of the model that stay on the device, as they are now."""
+
     def keep(self) -> Tensors:
         """Settle the last `update`; return what the device is to keep over rounds and restarts."""
 
@@ -76,6 +80,11 @@ class Forgetful:
         """The root of the mean squared loss, of blocks where samples are not told apart."""
         mean = self._squares / max(1, self._samples)
         return TrainCourse(loss_rms=math.sqrt(mean) if math.isfinite(mean) else 0.0)
+
+    @property
+    def local(self) -> Tensors:
+        """Nothing."""
+        return {}
 
     def keep(self) -> Tensors:
         """Return nothing."""

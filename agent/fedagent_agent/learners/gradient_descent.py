@@ -119,10 +119,15 @@ class _Descent:
         """Figures of the training since `begin`."""
         return self._course.told()
 
+    @property
+    def local(self) -> Tensors:
+        """Tensors that stay on the device."""
+        return self._steps.local()
+
     def keep(self) -> Tensors:
         """Settle the last `update`; return what the device is to keep over rounds and restarts."""
-        local = self._steps.local()
-        return {**local, **self._control.keep()} if self._control is not None else local
+        own = self._control.keep() if self._control is not None else NOTHING
+        return {**self.local, **own}
 
     def restore(self, kept: Tensors) -> None:
         """Take what `keep` gave; without it begin anew."""

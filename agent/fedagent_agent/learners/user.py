@@ -264,9 +264,14 @@ class UserLearner:
         """The loss that was reported, if it was."""
         return TrainCourse(loss_rms=abs(self._loss))
 
+    @property
+    def local(self) -> Tensors:
+        """Tensors that stay on the device."""
+        return self._held.local()
+
     def keep(self) -> Tensors:
         """Return the tensors that stay on the device."""
-        return self._held.local()
+        return self.local
 
     def restore(self, kept: Tensors) -> None:
         """Take what `keep` gave; without it begin anew."""

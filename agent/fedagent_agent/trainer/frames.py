@@ -64,6 +64,7 @@ class Evaluate(_Frame, Run, frozen=True, kw_only=True, tag="evaluate"):
 
     model: PathText = ""
     moments: bool = False  # instead of a score, add the samples up; there is no model then
+    state: PathText = ""  # as `Train.state`: tensors that stay on the device are scored with
 
 
 class Cancel(_Frame, Run, frozen=True, kw_only=True, tag="cancel"):

@@ -15,6 +15,7 @@ from fedagent_node.data_dir import write_private
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import NO_COURSE, TrainStats
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
+from fedagent_task.client_terms import CONTROL
 from fedagent_task.errors import ProgramError, TaskFormatError
 from fedagent_task.moments import LARGEST, Moments
 
@@ -119,6 +120,7 @@ class Trainer:
     def _failed(self, job: Job, failed: FailedTrainingError) -> Failed:
         task = self._open
         assert task is not None
+        task.state.forget()  # a training that came to nothing leaves no trace of itself
         return Failed(
             job=job.job,
             reason=failed.reason,
@@ -137,7 +139,7 @@ class Trainer:
         scorer = task.scorer
         base = _read_model(Path(job.model), task.manifest)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            scorer.begin(base)
+            scorer.begin(_whole(base, _brought(task, job)))
             for x, y in task.newest(self._wall()):
                 scorer.add(x, y)
         if not scorer.count:
@@ -176,10 +178,9 @@ class Trainer:
         learner, scorer = task.learner, task.scorer
         if not task.idle:
             base = _read_model(Path(job.model), task.manifest)
-            if job.state:
-                task.state.bring(learner, Path(job.state))
+            local = _brought(task, job)
             learner.begin(base, job.round)
-            scorer.begin(base)
+            scorer.begin(_whole(base, local))
         meter = LoadMeter(
             job.load_limit_s, wall=self._wall, processor=self._processor, slip_s=self._slip_s
         )
@@ -325,6 +326,19 @@ def _write_update(path: Path, body: bytes) -> None:
         write_private(path, body)
     except OSError as error:
         raise FailedTrainingError("disk", error.strerror or "cannot be written") from error
+
+
+def _brought(task: OpenTask, job: Train | Evaluate) -> Tensors:
+    """Let the learner have what the device kept of this run; return the model's part of it."""
+    if job.state:
+        task.state.bring(task.learner, Path(job.state))
+    return task.learner.local
+
+
+def _whole(base: Tensors, local: Tensors) -> Tensors:
+    """Return the model as this device has it: without control variates, with what stays here."""
+    model = {name: tensor for name, tensor in base.items() if not name.startswith(CONTROL)}
+    return {**model, **local}
 
 
 def _keep_state(task: OpenTask, job: Train) -> None:

@@ -115,3 +115,14 @@ def test_killed_between_two_writes_it_goes_on(point: str, tmp_path: Path) -> Non
     assert after.digest != first
     assert "state_lost" not in after.counters
     bench.trainer.close()
+
+
+def test_a_training_that_failed_leaves_no_trace(bench: TrainerBench, tmp_path: Path) -> None:
+    state = str(tmp_path / "state")
+    _begin(bench).trained(state=state, round=1)
+    expected = bench.trained(state=state, round=2).digest
+    Path(state).unlink()
+    _restarted(bench).trained(state=state, round=1)
+    bench.failed("model", state=state, model=f"{bench.model}.none")
+    bench.failed("disk", state=state, out=str(bench.out / "none"))
+    assert bench.trained(state=state, round=2).digest == expected
