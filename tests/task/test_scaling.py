@@ -136,8 +136,8 @@ def test_numbers_that_float32_cannot_tell_apart_are_scaled_to_about_1(span: int)
 
 
 def test_a_task_that_may_be_standardized_can_be_told_afterwards() -> None:
-    wide = _recipe("model.features=1450", "data.standardize=true")
-    found = [1 / 3] * 1450
+    wide = _recipe("model.features=2900", "data.standardize=true")
+    found = [1 / 3] * 2900
     task = structs.replace(task_of(wide), data=frozen(wide.data, found, found))
     body = task_bytes(task)
     assert 0.9 * MAX_TASK_BYTES < len(body) <= MAX_TASK_BYTES
