@@ -23,6 +23,8 @@ TESTBED.skips(
 )
 INIT = Page("docs/policies/quick-init-ucb.md")
 INIT.skips("a minute of two cores; tests/testbed plays this world, smaller", *INIT.commands)
+OORT = Page("docs/policies/oort.md")
+OORT.skips("minutes of two cores; tests/coordinator/policies/test_oort.py plays it", *OORT.commands)
 FAIR_SET = Page("docs/policies/rbcs-f.md")
 FAIR_SET.skips("a minute of two cores; bench/rbcs.py plays them", *FAIR_SET.commands)
 COMMANDS = Page("docs/cli.md")

@@ -92,6 +92,11 @@ INSTALL_DEVICE, DOCTOR_DEVICE = JETSON.takes(*DEVICE_LINES)
 TERMUX.takes(*DEVICE_LINES)
 JETSON.skips("needs another Python", "python3.12 -m venv ~/fed")
 JETSON.skips(
+    "needs a GPU",
+    '~/fed/bin/python -c "import torch; print(torch.cuda.is_available(), '
+    'torch.cuda.get_device_name())"',
+)
+JETSON.skips(
     "a package of hundreds of megabytes",
     "~/fed/bin/pip install torch-*.whl",
     '~/fed/bin/pip install "$(ls fedagent-*.whl)[torch]"',
