@@ -30,7 +30,7 @@ from fedagent_protocol.tensors import (
     tensor_at,
 )
 from fedagent_protocol.transfer import Layout
-from fedagent_task.aggregation import RunningMean
+from fedagent_task.aggregation import ALL_TRAIN, Rules, RunningMean
 
 from .config import EdgeConfig
 from .core.admission import check_content, locate_again
@@ -50,6 +50,7 @@ from .core.effects import (
     ModelLost,
     NoteEnd,
     OpenModel,
+    OpenRound,
     OpenSpool,
     ReopenedRound,
     SaveRound,
@@ -115,10 +116,11 @@ class EdgeStore:
         self._journal = Journal(directory / "spool" / "round.journal")
         self._begin_round("")
 
-    def _begin_round(self, base: str) -> None:
+    def _begin_round(self, base: str, rules: Rules = ALL_TRAIN) -> None:
         self._base = base
         self._base_bytes = self._models.size(base) if base else 0
-        self._mean, self._positions = RunningMean(), 0
+        self._rules, self._positions = rules, 0
+        self._mean = RunningMean(rules)
         self._offers: dict[Key, UpdateOffer] = {}
         self._whole: dict[Key, bytes] = {}
         self._unsynced: list[Admit] = []
@@ -147,7 +149,7 @@ class EdgeStore:
         ):
             self._clear_round()
             return memory, None
-        self._begin_round(opened.base)
+        self._begin_round(opened.base, _rules(opened))
         # What the disk refused to sync may be there, before what the agent sent again.
         last = {record.key: (record, set[int](), data) for record, data in entries}
         found: list[tuple[UpdateRecord, set[int], bytes | None]] = list(last.values())
@@ -171,7 +173,7 @@ class EdgeStore:
             return True
         data = self._spool.content(key, offer.size) if whole is None else whole
         if check_content(data, offer.digest, self._manifest_of(self._base)).valid:
-            _add(self._mean, data, record.weight)
+            _add(self._mean, data, record)
             return True
         self._counters["spool_damaged"] += 1
         self._spool.drop(key)
@@ -219,7 +221,7 @@ class EdgeStore:
                     self._counters["disk_failed"] += 1
             case SaveRound():
                 self._clear_round()
-                self._begin_round(effect.opened.base)
+                self._begin_round(effect.opened.base, _rules(effect.opened))
                 try:
                     self._journal.begin(replace(effect.opened, boot=self._boot))
                 except OSError as error:
@@ -288,7 +290,7 @@ class EdgeStore:
             return [_failed(one.record.key, error) for one in batch]
         for record, data in updates:
             if record.weight > 0:
-                _add(self._mean, data, record.weight)
+                _add(self._mean, data, record)
         self._checkpoint("edge.spooled")
         return [Admitted(record.key) for record, _ in updates]
 
@@ -330,7 +332,15 @@ class EdgeStore:
             data = self._spool.content(key, offer.size) if whole is None else whole
         except OSError as error:
             return _failed(key, error)
-        return Checked(key, check_content(data, offer.digest, manifest, check.norm_limit))
+        verdict = check_content(
+            data,
+            offer.digest,
+            manifest,
+            check.norm_limit,
+            control_limit=check.control_limit,
+            latest=self._rules.latest,
+        )
+        return Checked(key, verdict)
 
     def _admit(self, record: UpdateRecord, mean: RunningMean) -> Input:
         self._checkpoint("edge.complete")
@@ -339,7 +349,7 @@ class EdgeStore:
             self._spool.settle(record)
             self._checkpoint("edge.spooled")
             if record.weight > 0 and record.offer is not None:
-                _add(mean, self._spool.content(record.key, record.offer.size), record.weight)
+                _add(mean, self._spool.content(record.key, record.offer.size), record)
         except OSError as error:
             return _failed(record.key, error)
         return Admitted(record.key)
@@ -352,7 +362,7 @@ class EdgeStore:
             return ModelLost(commit.run, commit.round, commit.base, str(error))
         try:
             manifest = Manifest(tuple(item.spec for item in locate(data)))
-            tensors = mean.apply(decode_tensors(data, manifest))
+            tensors = mean.apply(decode_tensors(data, manifest), commit.scale)
             digest, fresh = "", b""
             if all(np.isfinite(array).all() for array in tensors.values()):
                 fresh = encode_tensors(tensors)
@@ -427,8 +437,13 @@ def open_edge(
     return EdgeCore(state, reopened), store
 
 
-def _add(mean: RunningMean, data: Buffer, weight: float) -> None:
-    mean.add({item.spec.name: tensor_at(data, item) for item in locate_again(data)}, weight)
+def _add(mean: RunningMean, data: Buffer, record: UpdateRecord) -> None:
+    delta = {item.spec.name: tensor_at(data, item) for item in locate_again(data)}
+    mean.add(delta, record.weight, record.coefficient)
+
+
+def _rules(opened: OpenRound) -> Rules:
+    return Rules(mean=frozenset(opened.buffers), latest=frozenset(opened.latest))
 
 
 def _failed(key: Key, error: OSError) -> DiskFailed:

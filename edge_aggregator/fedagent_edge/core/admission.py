@@ -1,6 +1,7 @@
 """What the content of a complete update must be."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedagent_protocol.tensors import (
     locate,
     tensor_at,
 )
+from fedagent_task.aggregation import CONTROL
 
 LARGEST_NORM = 1e30
 """Beyond this, updates that are finite one by one may add up to a model that is not."""
@@ -41,12 +43,19 @@ class Verdict:
 
 
 def check_content(
-    data: Buffer, digest: str, manifest: Manifest, norm_limit: float = 0.0
+    data: Buffer,
+    digest: str,
+    manifest: Manifest,
+    norm_limit: float = 0.0,
+    *,
+    control_limit: float = 0.0,
+    latest: Collection[str] = (),
 ) -> Verdict:
     """Verify the bytes of a complete update: digest, manifest, finite, norm.
 
     Block by block, so that no second copy of the update is made. `manifest` is that of the
-    base model, `norm_limit` the largest L2 norm over all tensors; 0 stands for `LARGEST_NORM`.
+    base model, `norm_limit` the largest L2 norm over its tensors but for the counters in
+    `latest`; control variates have `control_limit`. 0 stands for `LARGEST_NORM`.
     """
     try:
         check_digest(data, digest)
@@ -54,16 +63,22 @@ def check_content(
         expect_manifest(located, manifest)
     except (DigestError, ManifestError, OversizeError) as error:
         return Verdict(error.reason, str(error))
-    square = 0.0
+    square = control = 0.0
     for item in located:
         part = _square(tensor_at(data, item).reshape(-1))
         if not math.isfinite(part):
             return Verdict("non_finite", f"tensor {item.spec.name[:64]!r}")
-        square += part
+        if item.spec.name.startswith(CONTROL):
+            control += part
+        elif item.spec.name not in latest:
+            square += part
     norm = math.sqrt(square)
-    limit = norm_limit or LARGEST_NORM
-    if norm > limit:
-        return Verdict("norm", f"norm {norm:.3g} is over {limit:.3g}", min(norm, 1e300))
+    for what, found, limit in (
+        ("norm", norm, norm_limit or LARGEST_NORM),
+        ("control_norm", math.sqrt(control), control_limit or LARGEST_NORM),
+    ):
+        if found > limit:
+            return Verdict(what, f"norm {found:.3g} is over {limit:.3g}", min(norm, 1e300))
     return Verdict(norm=norm)
 
 

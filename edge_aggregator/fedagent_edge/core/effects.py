@@ -85,6 +85,9 @@ class OpenRound(Struct, frozen=True, kw_only=True):
     order: RoundOrder
     base: str
     began_at: float
+    buffers: tuple[str, ...] = ()
+    latest: tuple[str, ...] = ()
+    """Tensors that are averaged as they are, and that take the newest value."""
 
 
 class UpdateRecord(Struct, frozen=True, kw_only=True):
@@ -101,6 +104,9 @@ class UpdateRecord(Struct, frozen=True, kw_only=True):
     norm: float = 0.0
     position: int = 0
     """In the running sum."""
+    coefficient: float | None = None
+    """Of the update in the sum; None for its weight."""
+    local_steps: float = 0.0
 
     @property
     def key(self) -> Key:
@@ -172,6 +178,7 @@ class Check(Run, frozen=True):
     key: Key
     offer: UpdateOffer
     norm_limit: float
+    control_limit: float = 0.0
 
 
 class Checked(Input, frozen=True):
@@ -194,11 +201,12 @@ class Admitted(Input, frozen=True):
 
 
 class Commit(Run, frozen=True):
-    """Make the new edge model of the sum: `Committed`, or `ModelLost`."""
+    """Make the new edge model of the sum, times `scale`: `Committed`, or `ModelLost`."""
 
     run: str
     round: int
     base: str
+    scale: float = 1.0
 
 
 class Committed(Input, frozen=True):

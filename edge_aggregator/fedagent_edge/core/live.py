@@ -230,7 +230,8 @@ class LiveRound:
             return []
         self._uploads.end(part)
         part.complete(event.at)
-        return [Check(self._key(part.agent), part.offer, self.rnd.order.norm_limit)]
+        limit, control = self.rnd.order.norm_limit, self.rnd.weighing.control_limit
+        return [Check(self._key(part.agent), part.offer, limit, control)]
 
     # ----------------------------------------------------------- results of jobs
 
@@ -390,6 +391,8 @@ class LiveRound:
             tau_ms=self.rnd.tau_ms(part, now),
             weight=part.weight,
             norm=part.norm,
+            coefficient=part.weighed.coefficient,
+            local_steps=part.weighed.local_steps,
         )
 
     def _key(self, agent: str) -> Key:

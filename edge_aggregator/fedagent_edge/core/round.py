@@ -20,10 +20,11 @@ from fedagent_protocol.messages import (
     Weighting,
 )
 from fedagent_protocol.transfer import Receiver
-from fedagent_task.aggregation import RoundRule
+from fedagent_task.aggregation import RoundRule, Sums, Weighed
 
 from .admission import Verdict
 from .effects import UpdateRecord
+from .weighing import PLAIN, Weighing
 
 HANDOVER_S = 0.005
 """How long what was stamped before an instant may take to come here from the network."""
@@ -37,6 +38,9 @@ RECEIPTS = {
     OutcomeStatus.MISSED: ReceiptStatus.TOO_LATE,
     OutcomeStatus.REJECTED: ReceiptStatus.REJECTED,
 }
+
+
+UNWEIGHED = Weighed(0.0, 0.0)
 
 
 class Stage(Enum):
@@ -75,8 +79,13 @@ class Part:
     reason: str = ""
     in_time: bool = False
     valid: bool = False
-    weight: float = 0.0
     norm: float = 0.0
+    weighed: Weighed = UNWEIGHED
+
+    @property
+    def weight(self) -> float:
+        """What it counts in the sum; 0 if it is not in it."""
+        return self.weighed.weight
 
     @property
     def agent(self) -> str:
@@ -106,7 +115,8 @@ class Part:
         """Wait for this agent again, from the start of its transfer."""
         self.stage, self.status, self.reason = Stage.WORKING, OutcomeStatus.MISSED, ""
         self.offer, self.receiver, self.receipt = None, None, None
-        self.completed_at = self.weight = self.norm = 0.0
+        self.completed_at = self.norm = 0.0
+        self.weighed = UNWEIGHED
         self.in_time = self.valid = False
 
     def come_back(self) -> None:
@@ -131,12 +141,14 @@ class EdgeRound:
         base: Digest of the model that is trained from.
         began_at: When the agents were ordered; tau counts from here.
         rule: The round's limits, as instants.
+        weighing: By what strategy updates are weighed.
     """
 
     run: str
     order: RoundOrder
     base: str
     began_at: float
+    weighing: Weighing = PLAIN
     parts: dict[str, Part] = field(default_factory=dict)
     rule: RoundRule = field(init=False)
     closed: bool = False
@@ -160,6 +172,15 @@ class EdgeRound:
         return sum(part.weight > 0 for part in self.parts.values())
 
     @property
+    def sums(self) -> Sums:
+        """The scalars of the sum."""
+        sums = Sums()
+        for part in self.parts.values():
+            if part.weight > 0:
+                sums.add(part.weighed)
+        return sums
+
+    @property
     def failed(self) -> str:
         """Why there is no aggregate, or an empty string."""
         used, enough = self.used, self.rule.enough(len(self.parts))
@@ -178,8 +199,11 @@ class EdgeRound:
         )
         part.decide(OutcomeStatus.ARRIVED if part.completed_at <= self.rule.deadline_s else late)
         if self.rule.counts(part.completed_at, used=self.used, ordered=len(self.parts)):
-            samples = self.order.weighting is Weighting.SAMPLES
-            part.weight = float(part.offer.stats.num_samples) if samples else 1.0
+            uniform = self.order.weighting is not Weighting.SAMPLES
+            part.weighed = self.weighing.weigh(
+                part.offer.stats, part.assignment, norm=part.norm, uniform=uniform
+            )
+            part.reason = part.reason or part.weighed.reason
 
     def is_over(self, now: float) -> bool:
         """Whether the round closes now.
@@ -224,7 +248,9 @@ class EdgeRound:
         if known.offer is not None or known.status is OutcomeStatus.REJECTED:
             # As it was decided: tau is rounded, and its receipt may be with the agent.
             part.decide(known.status)
-            part.offer, part.norm, part.weight = known.offer, known.norm, known.weight
+            part.offer, part.norm = known.offer, known.norm
+            coefficient = known.weight if known.coefficient is None else known.coefficient
+            part.weighed = Weighed(coefficient, known.weight, known.local_steps)
 
     def _outcome(self, part: Part, now: float) -> Outcome:
         tau = self.tau_ms(part, now)

@@ -32,6 +32,7 @@ from .round import EdgeRound
 from .state import EdgeState
 from .transfers import ModelExchange
 from .upstream import Upstream
+from .weighing import weighing_of
 
 OUTCOMES_WITH_CHUNK = 1500
 """More outcomes leave no room in the report for a chunk of the model."""
@@ -58,7 +59,8 @@ class Rounds:
         if reopened is not None:
             opened = reopened.opened
             state.memory.last_round = opened.order.round
-            rnd = EdgeRound(opened.run, opened.order, opened.base, opened.began_at)
+            weighing = weighing_of(state.memory.body)
+            rnd = EdgeRound(opened.run, opened.order, opened.base, opened.began_at, weighing)
             self.live = LiveRound(rnd, state, self.pool, start_at=opened.began_at)
             self.live.resume(reopened.updates)
             state.counters["rounds_resumed"] += 1
@@ -87,16 +89,25 @@ class Rounds:
             return []
         effects = self.drop()
         memory.last_round, memory.report = order.round, None
-        rnd = EdgeRound(memory.run, order, memory.model, now)
+        weighing = weighing_of(memory.body)
+        rnd = EdgeRound(memory.run, order, memory.model, now, weighing)
         refusal = ""
         if order.task != memory.task:
             refusal = "the edge has another task"
         elif lacks_base or not memory.model:
             refusal = "the edge has no such model"
+        refusal = refusal or weighing.refusal
         if refusal:
             self.state.counters["order_refused"] += 1
             return effects + self._report(rnd, _not_ordered(rnd, refusal), refusal, now)
-        opened = OpenRound(run=memory.run, order=order, base=memory.model, began_at=now)
+        opened = OpenRound(
+            run=memory.run,
+            order=order,
+            base=memory.model,
+            began_at=now,
+            buffers=tuple(sorted(weighing.rules.mean)),
+            latest=tuple(sorted(weighing.rules.latest)),
+        )
         effects += [SaveRound(opened), Mark("edge.round_saved")]
         self._last = None
         self.live = LiveRound(rnd, self.state, self.pool, start_at=now + self.state.patience_s)
@@ -223,7 +234,7 @@ class Rounds:
         rnd, effects = live.rnd, live.close(now)
         if not rnd.failed:
             self._committing = True
-            return [*effects, Commit(rnd.run, rnd.round, rnd.base)]
+            return [*effects, Commit(rnd.run, rnd.round, rnd.base, rnd.weighing.scale(rnd.sums))]
         self.live, self._last = None, live
         return effects + self._report(rnd, live.outcomes, rnd.failed, now)
 
@@ -254,6 +265,7 @@ class Rounds:
             used=sum(one.used for one in outcomes),
             weight=sum(one.weight for one in outcomes),
             first=first if with_chunk else b"",
+            local_steps=0.0 if failed else rnd.sums.local_steps,
             timing_ms={
                 "collect": round((closed_at - rnd.began_at) * 1e3, 3),
                 "aggregate": round((now - closed_at) * 1e3, 3),

@@ -5,9 +5,9 @@ sum, at the coordinator they combine edge models, and may act on the merged mean
 """
 
 from fedagent_protocol.registry import Registry
+from fedagent_task.client_terms import CONTROL
 
 from .base import (
-    CONTROL,
     Combination,
     Contribution,
     EdgeShare,

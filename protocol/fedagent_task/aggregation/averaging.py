@@ -6,9 +6,9 @@ from typing import ClassVar
 import numpy as np
 
 from fedagent_protocol.registry import number
+from fedagent_task.client_terms import CONTROL
 
 from .base import (
-    CONTROL,
     Combination,
     Contribution,
     EdgeShare,
@@ -73,12 +73,17 @@ class FedBn(FedAvg):
 class FedNova(FedAvg):
     """Normalised averaging: each update by its own steps (Wang et al., NeurIPS 2020, eq. 10).
 
+    With `mu` devices add FedProx's term, and count their steps by it.
+
     ``x + tau * sum(p_i delta_i / tau_i)`` with ``tau = sum(p_i tau_i)``. The coordinator takes
     edges for clients, which comes to the flat rule where it merges every round.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"local_steps"})
     acts: ClassVar[bool] = True
+
+    def __init__(self, *, mu: float = 0.0) -> None:
+        self.mu = number("fednova", "mu", mu, least=0.0, most=1e6)
 
     def weigh(self, update: Contribution) -> Weighed:
         """Return samples over steps; without steps it is not used."""

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from .sums import ALL_TRAIN, Arrays, Rules, edge_weight
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
-CONTROL = "control/"
-"""What the names of SCAFFOLD's control variates begin with, in model files and updates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

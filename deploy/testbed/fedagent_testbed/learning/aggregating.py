@@ -20,7 +20,7 @@ from fedagent_task.aggregation import (
     Strategy,
     Sums,
 )
-from fedagent_task.aggregation.averaging import FedAvg, FedBn, FedProx
+from fedagent_task.aggregation.averaging import FedAvg, FedBn, FedNova, FedProx
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.recipe import TestbedRecipe, Training, Weighting
 
@@ -39,11 +39,14 @@ def strategy_of(recipe: TestbedRecipe) -> Strategy:
     if made.every_round and merge_every > 1:
         wrong = f"is {merge_every}, and {name} merges every round"
         raise RecipeError("rounds.merge_every", wrong, "take 1")
-    client_term = made.controls or (isinstance(made, FedProx) and made.mu > 0)
-    if client_term and recipe.training.model == "cnn":
+    if (made.controls or _mu(made)) and recipe.training.model == "cnn":
         wrong = f"is {name}, and a study's cnn has no such client term"
         raise RecipeError("aggregation.name", wrong, "take training.model = mlp")
     return made
+
+
+def _mu(strategy: Strategy) -> float:
+    return strategy.mu if isinstance(strategy, FedProx | FedNova) else 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +106,8 @@ class RoundSums:
     def _told(self, part: Updates, row: int) -> Contribution:
         needs = self.strategy.needs
         steps = 0.0 if part.steps is None else float(part.steps[row])
+        if (shrinks := _mu(self.strategy) * self.rate) > 0:
+            steps = (1.0 - (1.0 - shrinks) ** steps) / shrinks
         return Contribution(
             num_samples=float(part.samples[row]),
             norm=float(np.linalg.norm(part.deltas[row])) if "base_loss" in needs else 0.0,
@@ -210,8 +215,7 @@ class ClientTerms:
     @classmethod
     def of(cls, strategy: Strategy, training: Training, size: int) -> "ClientTerms":
         """Return those of a strategy."""
-        mu = strategy.mu if isinstance(strategy, FedProx) else 0.0
-        return cls(size, training.rate, mu, strategy.controls)
+        return cls(size, training.rate, _mu(strategy), strategy.controls)
 
     def terms(self, clients: Indices, controls: Floats | None) -> Terms:
         """Return what is added to the gradients of clients at edges with float32[S, d]."""

@@ -1,0 +1,85 @@
+"""How updates are weighed at an edge: by the strategy that the run's task names."""
+
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import msgspec
+
+from fedagent_protocol.errors import FedagentError
+from fedagent_protocol.messages import Assignment, TrainStats
+from fedagent_task import aggregation
+from fedagent_task.aggregation import ALL_TRAIN, Contribution, Rules, Strategy, Sums, Weighed
+from fedagent_task.aggregation.averaging import FedAvg
+from fedagent_task.aggregation.task import most_steps, rules_of
+from fedagent_task.spec import AggregationSpec, LearnerSpec, LimitsSpec, ModelSpec
+
+
+class _Task(msgspec.Struct):
+    model: ModelSpec | None = None
+    learner: LearnerSpec = LearnerSpec()
+    limits: LimitsSpec = LimitsSpec()
+    aggregation: AggregationSpec = AggregationSpec()
+
+
+_tasks = msgspec.msgpack.Decoder(_Task)
+
+
+@dataclass(frozen=True, slots=True)
+class Weighing:
+    """A task's strategy; with a `refusal` there is none here, and no round of the task."""
+
+    strategy: Strategy = field(default_factory=FedAvg)
+    rules: Rules = ALL_TRAIN
+    learner: LearnerSpec = field(default_factory=LearnerSpec)
+    control_limit: float = 0.0  # largest L2 norm of the control variates in an update; 0 for none
+    refusal: str = ""
+
+    def weigh(
+        self, stats: TrainStats, assignment: Assignment, *, norm: float, uniform: bool
+    ) -> Weighed:
+        """Return an update's place in the sum; one that cannot be weighed is not used."""
+        told = Contribution(
+            num_samples=float(stats.num_samples),
+            norm=norm,
+            base_loss=stats.course.base_loss,
+            local_steps=stats.course.local_steps,
+            uniform=uniform,
+            rate=self.learner.rate,
+            most_steps=most_steps(self.learner, assignment.iterations),
+        )
+        try:
+            found = self.strategy.weigh(told)
+        except FedagentError as error:
+            return Weighed(0.0, 0.0, reason=str(error)[:200])
+        numbers = (found.coefficient, found.weight, found.local_steps)
+        if not all(math.isfinite(number) for number in numbers) or found.weight < 0:
+            return Weighed(0.0, 0.0, reason="the strategy gave no number")
+        return found
+
+    def scale(self, sums: Sums) -> float:
+        """Return the factor on the sum's mean; of no use where the strategy fails."""
+        try:
+            return float(self.strategy.scale(sums))
+        except FedagentError:
+            return math.nan
+
+
+PLAIN = Weighing()
+
+
+@lru_cache(maxsize=2)
+def weighing_of(body: bytes) -> Weighing:
+    """Return how the task in these bytes has updates weighed; FedAvg where it does not say."""
+    try:
+        task = _tasks.decode(body)
+    except (msgspec.DecodeError, ValueError):
+        return PLAIN
+    named, learner, limit = task.aggregation, task.learner, task.limits.norm
+    try:
+        strategy = aggregation.create(named.name, **named.params)
+        rules = ALL_TRAIN if task.model is None else rules_of(task.model)
+    except FedagentError as error:
+        return Weighing(refusal=f"the edge has no such aggregation: {error}"[:200])
+    # c_i is a mean of gradients, of which a step within the norm's limit has at most limit / rate.
+    return Weighing(strategy, rules, learner, 2.0 * limit / learner.rate)
