@@ -106,6 +106,7 @@ class Reader:
             model=model.digest if model else "",
             model_round=model.round if model else 0,
             model_size=model.size_bytes if model else 0,
+            state=self.models.state(run_id),
         )
 
     # ----------------------------------------------------------------- rounds

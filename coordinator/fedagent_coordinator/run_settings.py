@@ -7,10 +7,16 @@ from msgspec import structs
 
 from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.messages import OpinionMode
+from fedagent_protocol.tensors import Manifest
+from fedagent_task import aggregation, models
+from fedagent_task.aggregation import Strategy
+from fedagent_task.aggregation.averaging import FedBn
+from fedagent_task.aggregation.task import rules_of
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe import MAX_TASK_BYTES, task_bytes, task_of
 from fedagent_task.spec import Recipe, TaskSpec
 from fedagent_task.task_file import TaskFile
+from fedagent_task.travelling import travelling
 
 from . import placement, policies
 from .core import iterations
@@ -42,6 +48,42 @@ def decision_policies(recipe: Recipe) -> DecisionPolicies:
         placed if where.rents else None,
         recipe.learner.steps,
     )
+
+
+def aggregation_of(recipe: Recipe) -> Strategy:
+    """Return the strategy of a recipe.
+
+    Raises:
+        UnknownNameError, ParameterError, PluginError: There is none such.
+        RecipeError: It does not go with the rest of the recipe.
+    """
+    name = recipe.aggregation.name
+    made = aggregation.create(name, **recipe.aggregation.params)
+    if recipe.placement.rents and (made.acts or made.needs):
+        where = recipe.placement.name
+        wrong = f"is {where!r}, and {name} acts at the coordinator"
+        raise RecipeError("placement.name", wrong, "take 'coordinator', or aggregation fedavg")
+    if made.every_round and recipe.rounds.merge_every > 1:
+        wrong = f"is {recipe.rounds.merge_every}, and {name} merges after every round"
+        raise RecipeError("rounds.merge_every", wrong, "take 1, or another aggregation")
+    if isinstance(made, FedBn) and not _has_local(recipe):
+        mend = "build the task with local=('norms',), or take fedavg"
+        raise RecipeError("aggregation.name", "is fedbn, and no layer of the model is local", mend)
+    return made
+
+
+def _has_local(recipe: Recipe) -> bool:
+    if not recipe.model.program:
+        return False
+    from fedagent_task.program.codec import decode_program  # noqa: PLC0415 - few runs have one
+
+    return bool(decode_program(recipe.model.program).of_roles("local"))
+
+
+def model_manifest(recipe: Recipe) -> Manifest:
+    """Return what the files of global models hold: SCAFFOLD's variates beside the model."""
+    plain = models.create(recipe.model).manifest()
+    return travelling(plain, recipe.aggregation, rules_of(recipe.model).train or ())
 
 
 def opinion_mode(recipe: Recipe, policy: SelectionPolicy) -> OpinionMode | None:

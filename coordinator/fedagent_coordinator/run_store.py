@@ -30,7 +30,7 @@ from fedagent_node.effects import (
 from fedagent_protocol.errors import DigestError, ProtocolError
 from fedagent_protocol.failpoints import Checkpoint
 from fedagent_protocol.messages import CHUNK_BYTES, AnyMessage, Chunk, GlobalModel
-from fedagent_task import models
+from fedagent_task.aggregation.task import rules_of
 from fedagent_task.recipe import frozen, task_digest
 from fedagent_task.spec import Recipe
 from fedagent_task.task_file import TaskFile
@@ -44,7 +44,13 @@ from .core.settings import Progress, Settings
 from .database.connection import wall_clock_ms
 from .errors import ModelLostError
 from .global_model import HeldOutSet, held_out, merge_files
-from .run_settings import decision_policies, opinion_mode, task_body
+from .run_settings import (
+    aggregation_of,
+    decision_policies,
+    model_manifest,
+    opinion_mode,
+    task_body,
+)
 from .runs import OpenedRun, open_run
 from .status_files import DeviceBook, RunStatus, read_run_status, write_run_status
 from .store import SNAPSHOT_EVERY, Store
@@ -88,6 +94,7 @@ class RunStore:
         self._task = task
         self.policies = decision_policies(recipe)
         self.opinions = opinion_mode(recipe, self.policies.policy)
+        self.strategy = aggregation_of(recipe)
         self.held_out = held_out(recipe, task)
         self._config, self._folder = config, Path(config.data_dir)
         self._checkpoint, self._clock, self._clock_ms = checkpoint, clock, clock_ms
@@ -102,7 +109,7 @@ class RunStore:
             self.blobs = BlobStore(self._folder / "models")
             self.run = self._open_run(config, recipe)
             self.database.restore(self.run.run_id, recipe.policy.name, self.policies)
-            self._manifest = models.create(self.run.recipe.model).manifest()
+            self._manifest = model_manifest(self.run.recipe)
             self._devices = DeviceBook(self._folder, self.run.run_id)
             self._status = RunStatus(run=self.run.run_id, boot=boot)
         except BaseException:
@@ -141,6 +148,8 @@ class RunStore:
             held_out=self.held_out is not None,
             load_limit_ms=max(1, round(1000 * limit_s)) if limit_s > 0 else 0,
             opinions=self.opinions,
+            strategy=self.strategy,
+            rules=rules_of(recipe.model),
         )
 
     def progress(self) -> Progress:
@@ -226,7 +235,7 @@ class RunStore:
             case fx.CommitModel():
                 self._checkpoint("merged")
                 size = self.blobs.size(effect.digest)
-                self.database.save_model(run_id, effect.round, effect.digest, size)
+                self.database.save_model(run_id, effect.round, effect.digest, size, effect.state)
                 self._checkpoint("committed")
                 self._commits += 1
                 if self._commits % COLLECT_EVERY == 0:
@@ -303,7 +312,7 @@ class RunStore:
                 work: Callable[[], Input] = partial(self._finish_model, effect)
             case fx.Merge(size=size):
                 size *= len(effect.models)
-                work = partial(merge_files, self.blobs, self._manifest, effect.round, effect.models)
+                work = partial(merge_files, self.blobs, self._manifest, effect, self.strategy)
             case fx.EvaluateHeldOut(size=size):
                 samples = 0 if self.held_out is None else len(self.held_out.y)
                 size = size * samples // 64

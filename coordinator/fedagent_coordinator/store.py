@@ -334,13 +334,18 @@ class Store(ExitStack):
                 [(round_, run_id, edge) for edge in edges],
             )
 
-    def save_model(self, run_id: str, round_: int, digest: str, size_bytes: int) -> None:
-        """Make a model, whose file is durable, part of the run. Idempotent."""
+    def save_model(
+        self, run_id: str, round_: int, digest: str, size_bytes: int, state: str = ""
+    ) -> None:
+        """Make a model, whose file is durable, part of the run. Idempotent.
+
+        `state` is the digest of what the server optimiser knows after it, durable too.
+        """
         with self._db.transaction("model") as sql:
             sql.execute(
-                "INSERT OR REPLACE INTO models (run_id, round, digest, size_bytes, at_ms) "
-                "VALUES (?, ?, ?, ?, ?)",
-                (run_id, round_, digest, size_bytes, self._db.clock_ms()),
+                "INSERT OR REPLACE INTO models (run_id, round, digest, size_bytes, at_ms, state) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (run_id, round_, digest, size_bytes, self._db.clock_ms(), state),
             )
 
     def save_metrics(

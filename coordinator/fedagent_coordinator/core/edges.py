@@ -63,6 +63,7 @@ class EdgeSession:
     offered_at: float | None = None
     agents: int = 0
     window_weight: float = 0.0  # weight in its model since the last merge
+    window_steps: float = 0.0  # mean steps of those updates, added over the rounds
     chunk_bytes: int = CHUNK_BYTES
     rent: int | None = None  # micro-credits for aggregating one round; None until it named them
     live: bool = True
@@ -120,6 +121,7 @@ class EdgeTable:
             if window is not None:
                 session.expected = window.model
                 session.window_weight = window.weight
+                session.window_steps = window.local_steps
             return session, True
         changed = not session.live or session.epoch != epoch
         if session.epoch != epoch:
@@ -143,7 +145,10 @@ class EdgeTable:
 
 @dataclass(slots=True)
 class GlobalModels:
-    """Keeps edges at the global model, which was merged after `round`; all have `size` bytes."""
+    """Keeps edges at the global model, which was merged after `round`; all have `size` bytes.
+
+    `state` names what the server optimiser knew after it.
+    """
 
     run: str
     edges: EdgeTable
@@ -151,6 +156,7 @@ class GlobalModels:
     size: int
     round: int
     chunk_bytes: int = CHUNK_BYTES
+    state: str = ""
     _senders: dict[str, Sender] = field(default_factory=dict)
 
     @property
@@ -175,7 +181,7 @@ class GlobalModels:
         if self._has_learnt(edge):
             effects.append(Forget(round_ - 1, (edge.id,)))
         edge.expected = self.digest
-        edge.window_weight = 0.0
+        edge.window_weight = edge.window_steps = 0.0
         return effects if edge.model == self.digest else [*effects, self._offer(edge, round_, now)]
 
     def serve(
@@ -204,7 +210,7 @@ class GlobalModels:
         self.edges.windows.clear()
         for edge in self.edges.by_id.values():
             edge.expected = digest
-            edge.window_weight = 0.0
+            edge.window_weight = edge.window_steps = 0.0
             edge.offered_at = None
             if edge.live and edge.model != digest:
                 effects.append(self._offer(edge, round_, now))

@@ -12,6 +12,7 @@ from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies.base import Feedback, RoundView, Selection
 from fedagent_node.effects import Input, Run, Write
 from fedagent_protocol.messages import EdgeStatus, OutcomeStatus
+from fedagent_task.aggregation import MergeFacts
 from fedagent_task.moments import Moments
 
 UNPLACED = Placement()
@@ -79,6 +80,7 @@ class EdgeResult:
     failed: str
     model: str
     weight: float
+    local_steps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,11 +182,21 @@ class Standardized(Input, frozen=True):
 
 
 class Merge(Run, frozen=True):
-    """Average edge models, given by digest and weight, to a durable global one."""
+    """Average edge models, given by digest and weight, to a durable global one.
+
+    Attributes:
+        buffers: Weights of the same models for buffers, where they differ.
+        base, state: The last global model and what the server optimiser knew after it, for a
+            strategy that acts on the mean.
+    """
 
     round: int
     models: tuple[tuple[str, float], ...]
     size: int
+    buffers: tuple[float, ...] = ()
+    base: str = ""
+    state: str = ""
+    facts: MergeFacts = MergeFacts()
 
 
 class Merged(Input, frozen=True):
@@ -193,13 +205,15 @@ class Merged(Input, frozen=True):
     round: int
     digest: str
     refused: Mapping[str, str]
+    state: str = ""
 
 
 class CommitModel(Write, frozen=True):
-    """Make this model the run's global model."""
+    """Make this model the run's global model, with what the server optimiser knows after it."""
 
     round: int
     digest: str
+    state: str = ""
 
 
 class Forget(Write, frozen=True):

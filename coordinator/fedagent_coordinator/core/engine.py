@@ -83,6 +83,7 @@ class Engine:
         self.models = GlobalModels(
             settings.run, self.edges, progress.model, progress.model_size, progress.model_round
         )
+        self.models.state = progress.state
         model = settings.recipe.model
         self.once = OnceFile(settings.run, model.once, model.once_bytes)
         self._seq = progress.next_round << 20  # grows over restarts

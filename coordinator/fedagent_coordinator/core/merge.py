@@ -1,14 +1,16 @@
 """The merging phase: edge models come here and are averaged to the global one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from fedagent_node.effects import Effect, FinishModel, ModelFinished, Send, Warn, WriteModel
 from fedagent_protocol.messages import Chunk, Need, Weighting
 from fedagent_protocol.transfer import Layout, Receiver
-from fedagent_task.aggregation import edge_weight
+from fedagent_task.aggregation import EdgeShare, MergeFacts
 
 from .edges import EdgeSession
 from .effects import CommitModel, Merge, Merged
@@ -60,7 +62,7 @@ class Merging(Phase):
         self._round, self._then, self._firsts = round_, then, firsts or {}
         self._timing_ms = {} if timing_ms is None else timing_ms
         self._began_at, self._give_up_at = now, now + engine.settings.recipe.rounds.merge_timeout_s
-        self._weights: dict[str, float] = {}
+        self._shares: list[tuple[str, EdgeShare]] = []
         self._pulls: dict[str, Pull] = {}
         self._asked = False
 
@@ -69,11 +71,10 @@ class Merging(Phase):
         models = self.engine.models
         effects: list[Effect] = []
         for edge in self.engine.edges.live():
-            weight = self._weight(edge)
-            if weight <= 0:
+            share = self._share(edge)
+            if not self.engine.settings.strategy.combine([share]).weights[0] > 0:
                 continue
-            # Equal models add up.
-            self._weights[edge.expected] = self._weights.get(edge.expected, 0.0) + weight
+            self._shares.append((edge.expected, share))
             if edge.expected not in {models.digest, *self._pulls}:
                 layout = Layout(models.size, edge.chunk_bytes)
                 pull = Pull(edge.id, edge.expected, Receiver(layout))
@@ -136,18 +137,22 @@ class Merging(Phase):
             Warn("", f"edge model {digest[:12]} is left out: {reason}")
             for digest, reason in found.refused.items()
         ]
-        return warnings + (self._over(found.digest, now) if found.round == self._round else [])
+        return warnings + (
+            self._over(found.digest, now, found) if found.round == self._round else []
+        )
 
-    def _over(self, digest: str, now: float) -> list[Effect]:
+    def _over(self, digest: str, now: float, found: Merged | None = None) -> list[Effect]:
         engine, models, round_ = self.engine, self.engine.models, self._round
         if not digest:
             engine.counters["merge_failed"] += 1
+        state = found.state if found is not None else models.state
         self._timing_ms["merge"] = milliseconds(now - self._began_at)
         if digest in {"", models.digest}:
             return models.adopt(models.digest, round_, now) + self._then(now)
         evaluate = engine.evaluate_model(round_, digest)
         adopted = models.adopt(digest, round_, now)
-        return [CommitModel(round_, digest), *adopted, *self._then(now), evaluate]
+        models.state = state
+        return [CommitModel(round_, digest, state), *adopted, *self._then(now), evaluate]
 
     def _advance(self, now: float) -> list[Effect]:
         waited_for = (PullState.PULLING, PullState.CHECKING)
@@ -155,15 +160,43 @@ class Merging(Phase):
             return []
         self._asked = True
         models = self.engine.models
-        if self._weights.keys() <= {models.digest}:
+        if {digest for digest, _ in self._shares} <= {models.digest}:
             return self._over(models.digest, now)
-        return [Merge(self._round, tuple(sorted(self._weights.items())), models.size)]
+        return [self._merge()]
 
-    def _weight(self, edge: EdgeSession) -> float:
-        """Return how much an edge's model counts (docs/coordinator.md)."""
+    def _merge(self) -> Merge:
+        models, settings = self.engine.models, self.engine.settings
+        digests = [digest for digest, _ in self._shares]
+        shares = [share for _, share in self._shares]
+        combined = settings.strategy.combine(shares)
+        parts = _by_digest(digests, combined.weights)
+        buffers = _by_digest(digests, combined.buffers)
+        merge = Merge(
+            self._round,
+            tuple(sorted(parts.items())),
+            models.size,
+            buffers=tuple(weight for _, weight in sorted(buffers.items())),
+            facts=MergeFacts(rules=settings.rules),
+        )
+        if not settings.strategy.acts:
+            return merge
+        facts = MergeFacts(
+            weight=sum(share.weight for share in shares),
+            clients=self.engine.indices.sizes()[0],
+            factor=combined.factor,
+            rules=settings.rules,
+        )
+        return structs.replace(merge, base=models.digest, state=models.state, facts=facts)
+
+    def _share(self, edge: EdgeSession) -> EdgeShare:
+        """Return what an edge's model has to count by (docs/coordinator.md)."""
         recipe = self.engine.settings.recipe
-        uniform = recipe.rounds.weighting is Weighting.UNIFORM and not recipe.placement.rents
-        return edge_weight(edge.window_weight, uniform=uniform, holds=bool(edge.model))
+        return EdgeShare(
+            weight=edge.window_weight,
+            local_steps=edge.window_steps,
+            uniform=recipe.rounds.weighting is Weighting.UNIFORM and not recipe.placement.rents,
+            holds=bool(edge.model),
+        )
 
     def _take(self, pull: Pull, index: int, data: bytes, now: float) -> list[Effect]:
         if not pull.receiver.accept(index, len(data), now):
@@ -186,4 +219,12 @@ class Merging(Phase):
 
     def _lose(self, pull: Pull) -> None:
         pull.state = PullState.LOST
-        self._weights.pop(pull.digest, None)
+        self._shares = [one for one in self._shares if one[0] != pull.digest]
+
+
+def _by_digest(digests: Sequence[str], weights: Sequence[float]) -> dict[str, float]:
+    """Return weights by digest: equal models add up."""
+    found: dict[str, float] = {}
+    for digest, weight in zip(digests, weights, strict=False):
+        found[digest] = found.get(digest, 0.0) + weight
+    return found

@@ -279,8 +279,9 @@ class Ordered(Phase):
             if result.model and not result.failed:
                 edge = self.engine.edges.by_id[result.edge]
                 edge.model = edge.expected = result.model
-                limit = self.engine.settings.recipe.limits.max_samples
-                edge.window_weight += learnt_weight(result.weight, result.ordered, limit)
+                most = self.engine.settings.most_weight
+                edge.window_weight += learnt_weight(result.weight, result.ordered, most)
+                edge.window_steps += result.local_steps
 
 
 def _parts_of(

@@ -36,6 +36,8 @@ UNTOLD = "the edge said nothing of it"
 NOBODY = "nobody was chosen"
 MAX_REASONS = 3
 """Different reasons for one kind of end that a round names."""
+MAX_STEPS = 1e7
+"""An edge's own word on its devices' steps is not believed beyond."""
 MAX_AGGREGATE_S = 2.6e6
 """An edge's own word on its aggregation is not believed beyond a month."""
 
@@ -267,7 +269,13 @@ def _edge_result(view: RoundView, feedback: Feedback, part: "EdgePart") -> EdgeR
         failed=report.failed,
         model=report.model,
         weight=max(weight, 0.0),
+        local_steps=_steps(report),
     )
+
+
+def _steps(report: RoundReport) -> float:
+    steps = report.local_steps
+    return min(max(steps, 0.0), MAX_STEPS) if math.isfinite(steps) and not report.failed else 0.0
 
 
 def round_event(settled: Settle, controls: Controls, total_micro: int, seconds: float) -> Emit:

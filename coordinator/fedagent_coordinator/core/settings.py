@@ -6,6 +6,8 @@ import numpy as np
 
 from fedagent_coordinator.policies.base import IntArray
 from fedagent_protocol.messages import OpinionMode
+from fedagent_task.aggregation import ALL_TRAIN, Rules, Strategy
+from fedagent_task.aggregation.averaging import FedAvg
 from fedagent_task.spec import Recipe
 
 
@@ -18,6 +20,7 @@ class Settings:
         wait_edges, wait_agents: How many must be there before the first round; a resumed run
             waits `resume_wait_s` for as many.
         opinions: What clients are asked for after a merge; None for nothing.
+        strategy, rules: How updates become a model.
         first_call_s: How long the first evaluation waits at least: devices open streams for it.
     """
 
@@ -34,6 +37,8 @@ class Settings:
     needs_wait_s: float = 10.0  # how long agents may take to measure a feature for the first time
     load_limit_ms: int = 0  # training computation of a round on a device; 0 for no limit
     opinions: OpinionMode | None = None
+    strategy: Strategy = field(default_factory=FedAvg)
+    rules: Rules = ALL_TRAIN
     first_call_s: float = 10.0
     held_out: bool = False  # models are evaluated on a held-out set too
     linger_s: float = 0.0  # how long the end of the run is repeated
@@ -47,6 +52,11 @@ class Settings:
     def max_wait_ms(self) -> int:
         """Edges are told whole milliseconds."""
         return round(1000 * self.recipe.rounds.max_wait_s)
+
+    @property
+    def most_weight(self) -> float:
+        """Largest weight of one update."""
+        return most_weight(self.strategy, self.recipe)
 
     def over(self, done: int) -> bool:
         """Return whether no round follows after so many settled ones."""
@@ -63,18 +73,33 @@ def merge_period(recipe: Recipe) -> int:
     return 1 if recipe.placement.rents else recipe.rounds.merge_every
 
 
-def learnt_weight(reported: float, ordered: int, max_samples: int) -> float:
-    """Return what one round adds to the weight of an edge's model; an edge may claim more."""
-    return min(reported, float(max_samples * max(ordered, 1)))
+def most_weight(strategy: Strategy, recipe: Recipe) -> float:
+    """Return the largest weight of one update."""
+    limits = recipe.limits
+    return strategy.most_weight(
+        max_samples=limits.max_samples, norm_limit=limits.norm, rate=recipe.learner.rate
+    )
+
+
+def learnt_weight(reported: float, ordered: int, most: float) -> float:
+    """Return what one round adds to the weight of an edge's model; an edge may claim more.
+
+    `most` is that of one update.
+    """
+    return min(reported, most * max(ordered, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one edge has learnt since the last merge; `weight` is that of its updates."""
+    """What one edge has learnt since the last merge.
+
+    `weight` is that of its updates, `local_steps` their mean steps, added over the rounds.
+    """
 
     edge: str
     model: str
     weight: float
+    local_steps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,6 +139,7 @@ class Progress:
     model: str
     model_size: int  # its bytes; the same for every model of the run
     model_round: int = 0  # the round after which it was merged; 0 for the one the run begins with
+    state: str = ""  # digest of what the server optimiser knew after it; empty for nothing
     windows: tuple[Window, ...] = ()  # edge models that were settled and not merged
     evaluations: PastEvaluations = NO_EVALUATIONS
     open_at: float = 0.0

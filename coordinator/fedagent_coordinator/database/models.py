@@ -105,10 +105,18 @@ class ModelQueries:
         row = self._db.execute(query, (run_id, metric, by.rank(1.0))).fetchone()
         return None if row is None else self._described(run_id, [row])[0]
 
+    def state(self, run_id: str) -> str:
+        """Return the digest of what the server optimiser knew after the newest model."""
+        row = self._db.execute(
+            "SELECT state FROM models WHERE run_id = ? ORDER BY round DESC LIMIT 1", (run_id,)
+        ).fetchone()
+        return "" if row is None else str(row["state"])
+
     def to_keep(self, *, last: int = 5) -> set[str]:
         """Return the digests that garbage collection must leave.
 
-        Of each run the newest models, the best one, and what its devices get once.
+        Of each run the newest models, the best one, the newest state of its server optimiser, and
+        what its devices get once.
         """
         keep: set[str] = set()
         for run_id, text in self._db.execute("SELECT run_id, recipe FROM runs").fetchall():
@@ -116,9 +124,10 @@ class ModelQueries:
             if recipe is not None and recipe.model.once:
                 keep.add(recipe.model.once)
             keep.update(model.digest for model in self.rows(run_id, last=last))
+            keep.add(self.state(run_id))
             if (best := self.best(run_id)) is not None:
                 keep.add(best.digest)
-        return keep
+        return keep - {""}
 
     def _described(self, run_id: str, rows: Sequence[sqlite3.Row]) -> list[ModelRow]:
         """Return models with their metrics; of a long run no more is read than they need."""

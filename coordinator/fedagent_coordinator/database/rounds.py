@@ -238,9 +238,12 @@ def close_round(db: Database, run_id: str, result: Settle) -> None:
         [(*key, *row) for row in zip(*columns.values(), strict=True)],
     )
     sql.executemany(
-        "INSERT INTO edge_results (run_id, round, edge, failed, model, weight) "
-        "VALUES (?, ?, ?, ?, ?, ?)",
-        [(*key, edge.index, edge.failed, edge.model, edge.weight) for edge in result.edges],
+        "INSERT INTO edge_results (run_id, round, edge, failed, model, weight, local_steps) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [
+            (*key, edge.index, edge.failed, edge.model, edge.weight, edge.local_steps)
+            for edge in result.edges
+        ],
     )
     sql.execute(
         "UPDATE rounds SET state = 'done', outcomes_sha256 = ?, psi = ?, timing = ?, reason = ?, "
@@ -266,7 +269,8 @@ def outcomes_seal(sql: sqlite3.Connection, run_id: str, round_: int, psi: float 
 
 _SEALED = (
     f"SELECT {', '.join(OUTCOME)} FROM outcomes WHERE run_id = ? AND round = ? ORDER BY client",  # noqa: S608 - constants
-    "SELECT edge, failed, model, weight FROM edge_results WHERE run_id = ? AND round = ?",
+    "SELECT edge, failed, model, weight, local_steps FROM edge_results "
+    "WHERE run_id = ? AND round = ?",
 )
 
 

@@ -95,6 +95,7 @@ class EdgeRow:
     failed: str
     model: str
     weight: float
+    local_steps: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,6 +130,7 @@ CREATE TABLE outcomes (
 CREATE TABLE edge_results (
     run_id TEXT NOT NULL, round INTEGER NOT NULL, edge INTEGER NOT NULL,
     failed TEXT NOT NULL, model TEXT NOT NULL, weight REAL NOT NULL,
+    local_steps REAL NOT NULL CHECK (local_steps >= 0),
     PRIMARY KEY (run_id, round, edge),
     FOREIGN KEY (run_id, round) REFERENCES rounds,
     FOREIGN KEY (run_id, edge) REFERENCES edges
@@ -176,6 +177,8 @@ CREATE TABLE models (
     digest TEXT NOT NULL,
     size_bytes INTEGER NOT NULL CHECK (size_bytes >= 0),
     at_ms INTEGER NOT NULL,
+    -- Digest of what the strategy's server optimiser knew after the merge; empty for nothing.
+    state TEXT NOT NULL CHECK (length(state) IN (0, 64)),
     PRIMARY KEY (run_id, round)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE metrics (

@@ -5,9 +5,22 @@ from fedagent_task.spec import LearnerSpec, ModelSpec
 from .sums import ALL_TRAIN, Rules
 
 
-def rules_of(model: ModelSpec) -> Rules:  # noqa: ARG001 - built-in kinds train every tensor
-    """Return how the tensors of a model are combined."""
-    return ALL_TRAIN
+def rules_of(model: ModelSpec) -> Rules:
+    """Return how the tensors of a model are combined; built-in kinds have parameters only.
+
+    Raises:
+        TaskFormatError: Its program cannot be read.
+    """
+    if not model.program:
+        return ALL_TRAIN
+    from fedagent_task.program.codec import decode_program  # noqa: PLC0415 - few runs have one
+
+    program = decode_program(model.program)
+    train, mean, latest = (
+        frozenset(tensor.name for tensor in program.of_roles(role))
+        for role in ("train", "mean", "latest")
+    )
+    return Rules(train, mean, latest)
 
 
 def most_steps(learner: LearnerSpec, iterations: int) -> float:
