@@ -43,7 +43,8 @@ from .core.phases import milliseconds
 from .core.settings import Progress, Settings
 from .database.connection import wall_clock_ms
 from .errors import ModelLostError
-from .global_model import HeldOutSet, held_out, merge_files
+from .global_model import HeldOutSet, held_out
+from .merged_models import merge_files
 from .run_settings import (
     aggregation_of,
     decision_policies,

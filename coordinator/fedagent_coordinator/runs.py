@@ -12,12 +12,13 @@ from msgspec import structs
 from fedagent_node.blobs import BlobStore
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import OpinionMode
-from fedagent_protocol.tensors import decode_tensors, digest_of, encode_tensors
+from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_task import models
 from fedagent_task.recipe import recipe_digest
 from fedagent_task.recipe_file import RecipeFile, open_recipe
 from fedagent_task.spec import Recipe
 from fedagent_task.task_file import TaskFile
+from fedagent_task.travelling import model_tensors, with_controls
 
 from .config import CoordinatorConfig
 from .core.evaluating import EvaluationSchedule
@@ -31,11 +32,12 @@ from .core.settings import (
     evaluation_period,
     learnt_weight,
     merge_period,
+    most_weight,
 )
 from .database.rows import RunRow
 from .errors import CoordinatorError, ModelLostError, RefusedOptionError, RunConflictError
 from .global_model import held_out
-from .run_settings import decision_policies
+from .run_settings import aggregation_of, decision_policies, model_manifest
 from .store import Store
 
 _log = logging.getLogger(__name__)
@@ -80,6 +82,7 @@ def check_recipe(config: CoordinatorConfig) -> None:
     read = read_recipe(config)
     recipe = read.recipe
     decision_policies(recipe)
+    aggregation_of(recipe)
     held_out(recipe, read.task)
     if config.init:
         read_first_model(config.init, Path(config.data_dir) / "models", recipe)
@@ -218,25 +221,26 @@ def read_first_model(named: str, folder: Path, recipe: Recipe) -> bytes:
         RefusedOptionError: There is none, or it is no model of this recipe.
     """
     option, manifest = f"--init {named}", models.create(recipe.model).manifest()
+    whole = model_manifest(recipe)
     path = _path(option, named, folder)
     try:
         size = path.stat().st_size
-        if size > manifest.max_file_bytes:
-            most = manifest.max_file_bytes
+        if size > whole.max_file_bytes:
+            most = whole.max_file_bytes
             problem = f"is {size} bytes, a model of this recipe at most {most}"
             raise RefusedOptionError(option, problem, _EXPORT)
         data = path.read_bytes()
     except OSError as error:
         raise RefusedOptionError(option, f"cannot be read ({error.strerror})", _EXPORT) from error
     try:
-        tensors = decode_tensors(data, manifest)
+        tensors = model_tensors(data, manifest)
     except ProtocolError as error:
         raise RefusedOptionError(option, f"is no model of this recipe: {error}", _EXPORT) from error
     for name, tensor in tensors.items():
         if not np.isfinite(tensor.astype(np.float64)).all():
             problem = f"tensor {name!r} has numbers that are none (nan, inf)"
             raise RefusedOptionError(option, problem, "take another model")
-    return encode_tensors(tensors)
+    return encode_tensors(with_controls(tensors, whole))
 
 
 def _path(option: str, named: str, folder: Path) -> Path:
@@ -256,7 +260,12 @@ def _path(option: str, named: str, folder: Path) -> Path:
 def _with_past(
     store: Store, recipe: Recipe, run_id: str, progress: Progress, mode: OpinionMode | None
 ) -> Progress:
-    windows = _windows(store, run_id, recipe.limits.max_samples)
+    strategy = aggregation_of(recipe)
+    windows = _windows(store, run_id, most_weight(strategy, recipe))
+    if windows and strategy.every_round:
+        # An edge's own control variates are no run's: it begins from the global model.
+        store.forget(run_id, store.read.last_round(run_id), [window.edge for window in windows])
+        windows = ()
     past = _past_evaluations(store, run_id, recipe, mode) if mode is not None else NO_EVALUATIONS
     if windows and past.pending_round is not None:
         # Edges hold what they learnt, not the model to be evaluated; the next merge asks again.
@@ -317,6 +326,9 @@ def _with_model(
     store: Store, blobs: BlobStore, recipe: Recipe, run_id: str, task: TaskFile | None
 ) -> Progress:
     progress, origin = store.read.progress(run_id), store.read.run(run_id).origin
+    if progress.state and not blobs.is_whole(progress.state):
+        _log.warning("what the server optimiser knew is lost: it begins anew")
+        progress = replace(progress, state="")
     if progress.model and blobs.is_whole(progress.model):
         return progress
     if origin and not progress.model and blobs.is_whole(origin):
@@ -324,11 +336,11 @@ def _with_model(
         return store.read.progress(run_id)
     named = progress.model or origin
     if task is not None:
-        data = task.first_bytes
+        data = _first(task.first_bytes, recipe)
     elif recipe.model.kind == "graph":
         raise ModelLostError(run_id, named or recipe.model.first, "missing")
     else:
-        data = encode_tensors(models.create(recipe.model).init(recipe.seed))
+        data = _first(encode_tensors(models.create(recipe.model).init(recipe.seed)), recipe)
     # An edge checks what it gets: a damaged model would be sent for ever, and no round begin.
     if named and (named != digest_of(data) or not progress.model):
         raise ModelLostError(run_id, named, "damaged" if blobs.has(named) else "missing")
@@ -338,16 +350,26 @@ def _with_model(
     return store.read.progress(run_id)
 
 
-def _windows(store: Store, run_id: str, max_samples: int) -> tuple[Window, ...]:
+def _first(data: bytes, recipe: Recipe) -> bytes:
+    """Return a model as the run keeps it."""
+    plain, whole = models.create(recipe.model).manifest(), model_manifest(recipe)
+    if plain == whole:
+        return data
+    return encode_tensors(with_controls(model_tensors(data, plain), whole))
+
+
+def _windows(store: Store, run_id: str, most: float) -> tuple[Window, ...]:
     """Return what edges have learnt, by the books, since the last merge."""
     last = store.read.models.last(run_id)
     since = last.round if last is not None else 0
     forgotten = store.read.forgotten(run_id)
     model: dict[str, str] = {}
     weight: dict[str, float] = {}
+    steps: dict[str, float] = {}
     for row in store.read.edge_results(run_id):
         if row.round > max(since, forgotten.get(row.edge_id, 0)) and row.model and not row.failed:
             model[row.edge_id] = row.model
-            more = learnt_weight(row.weight, row.ordered, max_samples)
+            more = learnt_weight(row.weight, row.ordered, most)
             weight[row.edge_id] = weight.get(row.edge_id, 0.0) + more
-    return tuple(Window(edge, model[edge], weight[edge]) for edge in model)
+            steps[row.edge_id] = steps.get(row.edge_id, 0.0) + row.local_steps
+    return tuple(Window(edge, model[edge], weight[edge], steps[edge]) for edge in model)

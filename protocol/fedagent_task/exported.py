@@ -10,8 +10,6 @@ from typing import Protocol
 
 import msgspec
 
-from fedagent_protocol.tensors import decode_tensors
-
 from .errors import RecipeError, TaskFormatError
 from .features import Raw, scaled
 from .models import Doubles, Model, Weights, create
@@ -19,6 +17,7 @@ from .recipe import short_form
 from .recipe_checks import check_task
 from .samples import Csr
 from .spec import DataSpec, ModelSpec, TaskSpec
+from .travelling import model_tensors
 
 PREFIX = "fedagent."
 
@@ -103,7 +102,7 @@ def open_model(data: bytes) -> Predictor:
         raise TaskFormatError("model", "the bytes are no model") from error
     told = read_description(header.metadata)
     model = create(told.model)
-    tensors = decode_tensors(data, model.manifest())
+    tensors = model_tensors(data, model.manifest())
     return TensorsFile(told, model, {n: t.astype("float32") for n, t in tensors.items()})
 
 

@@ -1,8 +1,18 @@
 """Which tensors a model's file holds under a strategy: those of the model, and what rides along."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-from fedagent_protocol.tensors import Manifest, TensorSpec
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_protocol.tensors import (
+    Buffer,
+    Manifest,
+    TensorSpec,
+    expect_manifest,
+    locate,
+    tensor_at,
+)
 
 from .client_terms import CONTROL, client_terms
 from .spec import AggregationSpec
@@ -21,3 +31,26 @@ def travelling(model: Manifest, spec: AggregationSpec, trained: Collection[str] 
         if not trained or one.name in trained
     )
     return Manifest(tuple(sorted((*model.specs, *controls))))
+
+
+def model_tensors(data: Buffer, model: Manifest) -> dict[str, npt.NDArray[np.generic]]:
+    """Return the model's tensors in a file, without control variates that are beside them.
+
+    Raises:
+        ManifestError, OversizeError: It holds anything else.
+    """
+    plain = tuple(item for item in locate(data) if not item.spec.name.startswith(CONTROL))
+    expect_manifest(plain, model)
+    return {item.spec.name: tensor_at(data, item) for item in plain}
+
+
+def with_controls(
+    tensors: Mapping[str, npt.NDArray[np.generic]], whole: Manifest
+) -> dict[str, npt.NDArray[np.generic]]:
+    """Return a model as its run keeps it: control variates begin at 0."""
+    zeros = {
+        spec.name: np.zeros(spec.shape, spec.dtype)
+        for spec in whole.specs
+        if spec.name.startswith(CONTROL)
+    }
+    return {**tensors, **zeros}

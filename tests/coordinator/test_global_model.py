@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.global_model import EdgeModel, HeldOutSet, held_out, merge_models
+from fedagent_coordinator.global_model import HeldOutSet, held_out
+from fedagent_coordinator.merged_models import EdgeModel, merge_models
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
 from fedagent_task import models
 from fedagent_task.errors import DatasetError

@@ -277,7 +277,7 @@ def test_the_newest_of_a_long_run_costs_what_it_costs_of_a_short_one(tmp_path: P
             rows = range(1, length + 1)
             with store._db.transaction("test") as sql:
                 sql.executemany(
-                    "INSERT INTO models VALUES (?, ?, ?, 9, 0)",
+                    "INSERT INTO models VALUES (?, ?, ?, 9, 0, '')",
                     [(run, number, f"{number:064x}") for number in rows],
                 )
                 sql.executemany(

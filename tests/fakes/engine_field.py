@@ -21,7 +21,7 @@ from fedagent_coordinator.core.settings import (
     Progress,
     Settings,
 )
-from fedagent_coordinator.global_model import EdgeModel, merge_models
+from fedagent_coordinator.merged_models import EdgeModel, merge_models
 from fedagent_coordinator.placement.base import PlacementPolicy
 from fedagent_coordinator.policies.base import Feedback, SelectionPolicy
 from fedagent_coordinator.policies.baselines import RandomPolicy

@@ -269,8 +269,8 @@ def outcomes_seal(sql: sqlite3.Connection, run_id: str, round_: int, psi: float 
 
 _SEALED = (
     f"SELECT {', '.join(OUTCOME)} FROM outcomes WHERE run_id = ? AND round = ? ORDER BY client",  # noqa: S608 - constants
-    "SELECT edge, failed, model, weight, local_steps FROM edge_results "
-    "WHERE run_id = ? AND round = ?",
+    """SELECT edge, failed, model, weight, local_steps FROM edge_results
+    WHERE run_id = ? AND round = ?""",
 )
 
 

@@ -95,7 +95,7 @@ class EdgeRow:
     failed: str
     model: str
     weight: float
-    local_steps: float
+    local_steps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

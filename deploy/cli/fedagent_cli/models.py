@@ -186,9 +186,9 @@ def _as_onnx(recipe: "Recipe | None", data: bytes, more: dict[str, str]) -> byte
 
     from fedagent_coordinator.errors import ExportError  # noqa: PLC0415
     from fedagent_protocol.errors import ProtocolError  # noqa: PLC0415
-    from fedagent_protocol.tensors import decode_tensors  # noqa: PLC0415
     from fedagent_task import models  # noqa: PLC0415
     from fedagent_task.exported import described  # noqa: PLC0415
+    from fedagent_task.travelling import model_tensors  # noqa: PLC0415
 
     if recipe is None:
         raise MissingError("this version cannot read the run's recipe", "use the one that ran it")
@@ -197,7 +197,7 @@ def _as_onnx(recipe: "Recipe | None", data: bytes, more: dict[str, str]) -> byte
     from fedagent_coordinator.onnx_export import to_onnx  # noqa: PLC0415 - an optional package
 
     try:
-        tensors = decode_tensors(data, models.create(recipe.model).manifest())
+        tensors = model_tensors(data, models.create(recipe.model).manifest())
         weights = {name: tensor.astype("float32") for name, tensor in tensors.items()}
         metadata = described(recipe.model, recipe.data, **more)
         return to_onnx(recipe.model, weights, recipe.data, metadata)

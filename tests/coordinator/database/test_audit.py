@@ -105,7 +105,7 @@ def folder(tmp_path: Path) -> Path:
         ),
         (
             (
-                "INSERT INTO edge_results SELECT run_id, 3, edge, '', '', 1.0 "
+                "INSERT INTO edge_results SELECT run_id, 3, edge, '', '', 1.0, 0.0 "
                 "FROM edge_results WHERE round = 1 AND edge = 0"
             ),
             "round 3, edge 0: a result without outcomes",

@@ -1,0 +1,171 @@
+"""Edge models become a global one: their mean (ALGORITHMS section 1), or a strategy's step."""
+
+import mmap
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_node.blobs import BlobStore
+from fedagent_protocol.errors import ProtocolError
+from fedagent_protocol.tensors import (
+    Buffer,
+    Manifest,
+    decode_tensors,
+    digest_of,
+    encode_tensors,
+    locate,
+    tensor_at,
+)
+from fedagent_task.aggregation import ALL_TRAIN, Rules, RunningMean, Strategy
+
+from .core.effects import Merge, Merged
+
+Tensors = dict[str, npt.NDArray[np.generic]]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeModel:
+    """One edge model: its safetensors bytes and how much it counts.
+
+    `buffer_weight` is that of its buffers, if it is another one.
+    """
+
+    digest: str
+    data: Buffer
+    weight: float
+    buffer_weight: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeanModel:
+    """What a merge made: no digest when no model was usable, no data when it is one of them."""
+
+    digest: str
+    data: bytes
+    refused: dict[str, str]
+
+
+def merge_models(
+    models: Sequence[EdgeModel], manifest: Manifest, rules: Rules = ALL_TRAIN
+) -> MeanModel:
+    """Return the mean of the models, summed in float64 one tensor at a time.
+
+    A model that does not fit the manifest, or is not finite, is left out with a
+    reason, so that one edge cannot spoil the global model. The mean of one model
+    is that model.
+    """
+    usable, refused = _usable(models, manifest)
+    if len(usable) <= 1:
+        return MeanModel(usable[0][0].digest if usable else "", b"", refused)
+    data = encode_tensors(_means(usable, manifest, rules))
+    return MeanModel(digest_of(data), data, refused)
+
+
+def _usable(
+    models: Sequence[EdgeModel], manifest: Manifest
+) -> tuple[list[tuple[EdgeModel, Tensors]], dict[str, str]]:
+    """Return models with their tensors, and why the others are none."""
+    refused: dict[str, str] = {}
+    usable: list[tuple[EdgeModel, Tensors]] = []
+    for model in models:
+        try:
+            tensors = decode_tensors(model.data, manifest)
+        except ProtocolError as error:
+            refused[model.digest] = f"{error.reason}: {error}"
+            continue
+        if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
+            refused[model.digest] = "non_finite"
+        else:
+            usable.append((model, tensors))
+    return usable, refused
+
+
+def merge_files(
+    blobs: BlobStore, manifest: Manifest, merge: Merge, strategy: Strategy | None = None
+) -> Merged:
+    """Average edge models by digest and weight into a durable global one.
+
+    The models are mapped, not read, so that memory stays at one tensor. A strategy that acts on
+    the mean has it, the last model and what it kept in memory.
+    """
+    buffers = merge.buffers or tuple(weight for _, weight in merge.models)
+    with ExitStack() as stack:
+        models: list[EdgeModel] = []
+        missing: dict[str, str] = {}
+        for (digest, weight), buffer in zip(merge.models, buffers, strict=True):
+            try:
+                file = stack.enter_context(blobs.path(digest).open("rb"))
+            except FileNotFoundError:
+                missing[digest] = "missing"
+                continue
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            models.append(EdgeModel(digest, data, weight, buffer))
+        if strategy is not None and merge.base:
+            return _stepped(blobs, manifest, merge, strategy, models, missing)
+        mean = merge_models(models, manifest, merge.facts.rules)
+        if mean.data:
+            blobs.put(mean.data)
+        return Merged(merge.round, mean.digest, {**missing, **mean.refused})
+
+
+def _stepped(
+    blobs: BlobStore,
+    manifest: Manifest,
+    merge: Merge,
+    strategy: Strategy,
+    models: Sequence[EdgeModel],
+    missing: Mapping[str, str],
+) -> Merged:
+    """Do what a strategy makes of the mean; both files are durable before their names are told."""
+    usable, refused = _usable(models, manifest)
+    refused = {**missing, **refused}
+    if not usable:
+        return Merged(merge.round, "", refused)
+    mean = _means(usable, manifest, merge.facts.rules)
+    base = decode_tensors(blobs.get(merge.base), manifest)
+    former = _arrays(blobs.get(merge.state)) if merge.state else {}
+    model, state = strategy.server(base, mean, former, merge.facts)
+    if wrong := _unusable(model, manifest):
+        return Merged(merge.round, "", {**refused, merge.base: f"the server's step {wrong}"})
+    kept = blobs.put(encode_tensors(state)) if state else ""
+    return Merged(merge.round, blobs.put(encode_tensors(model)), refused, kept)
+
+
+def _unusable(model: Mapping[str, npt.NDArray[np.generic]], manifest: Manifest) -> str:
+    """Return what is wrong with what a strategy made, or an empty string."""
+    if Manifest.of(model) != manifest:
+        return "has other tensors than the model"
+    finite = all(np.isfinite(tensor).all() for tensor in model.values())
+    return "" if finite else "is not finite"
+
+
+def _arrays(data: Buffer) -> Tensors:
+    return {item.spec.name: tensor_at(data, item) for item in locate(data)}
+
+
+def _means(
+    models: Sequence[tuple[EdgeModel, Tensors]], manifest: Manifest, rules: Rules
+) -> Tensors:
+    # What is newest nobody knows of edges: that of the one which learnt most.
+    newest = max(models, key=lambda one: (_buffer_weight(one[0]), one[0].digest))[1]
+    return {
+        name: newest[name] if name in rules.latest else _mean(name, models, rules)
+        for name in (spec.name for spec in manifest.specs)
+    }
+
+
+def _mean(
+    name: str, models: Sequence[tuple[EdgeModel, Tensors]], rules: Rules
+) -> npt.NDArray[np.generic]:
+    mean = RunningMean()
+    for model, tensors in models:
+        weight = _buffer_weight(model) if name in rules.mean else model.weight
+        mean.add({name: tensors[name]}, weight)
+    return mean.apply({name: np.zeros_like(models[0][1][name])})[name]
+
+
+def _buffer_weight(model: EdgeModel) -> float:
+    return model.weight if model.buffer_weight is None else model.buffer_weight

@@ -1,0 +1,166 @@
+"""Strategies that act at the coordinator: what is committed, killed and gone on with."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator.core.effects import Merge
+from fedagent_coordinator.merged_models import merge_files
+from fedagent_coordinator.run_settings import aggregation_of, model_manifest
+from fedagent_coordinator.store import Store
+from fedagent_node.blobs import BlobStore
+from fedagent_protocol.tensors import decode_tensors, encode_tensors
+from fedagent_task.aggregation import CONTROL, EdgeShare, MergeFacts
+from fedagent_task.errors import RecipeError
+from fedagent_task.spec import Recipe
+from tests.fakes.coordinator_site import Site, recipe, toy_edges
+
+YOGI = ("aggregation.name=fedyogi", "aggregation.params.eta=0.5")
+Chain = list[tuple[int, str, str]]
+
+
+def site_of(folder: Path, given: Recipe, kill_at: str = "", kill_hit: int = 2) -> Site:
+    edges = toy_edges(given, 2)
+    for edge in edges:
+        edge.manifest = model_manifest(given)
+    return Site(folder, given, edges, kill_at=kill_at, kill_hit=kill_hit)
+
+
+def chain(folder: Path) -> Chain:
+    """Return round, model and state of every commit, oldest first."""
+    with Store(folder) as store:
+        rows = store._db.connection.execute(
+            "SELECT round, digest, state FROM models ORDER BY round"
+        )
+        return [tuple(row) for row in rows]
+
+
+def check_chain(folder: Path, given: Recipe) -> Chain:
+    """Assert that each model and state is one step from the one before, and from no other."""
+    strategy, blobs = aggregation_of(given), BlobStore(folder / "models")
+    models = chain(folder)
+    with Store(folder) as store:
+        run = store.read.run().run_id
+        rows, clients = store.read.edge_results(run), store.indices(run).sizes()[0]
+        forgotten = store.read.forgotten(run)
+    for (since, base, state), (round_, digest, kept) in pairwise(models):
+        last: dict[str, tuple[str, float]] = {}
+        for row in rows:
+            given_up = row.round <= forgotten.get(row.edge_id, 0) < round_
+            counts = since < row.round <= round_ and not given_up
+            if counts and row.model and not row.failed:
+                weight = last.get(row.edge_id, ("", 0.0))[1]
+                last[row.edge_id] = (row.model, weight + row.weight)
+        shares = [EdgeShare(weight=weight) for _, weight in last.values()]
+        combined = strategy.combine(shares)
+        parts = sorted(zip((one for one, _ in last.values()), combined.weights, strict=True))
+        facts = MergeFacts(
+            weight=sum(share.weight for share in shares), clients=clients, factor=combined.factor
+        )
+        merge = Merge(round_, tuple(parts), 0, base=base, state=state, facts=facts)
+        found = merge_files(blobs, model_manifest(given), merge, strategy)
+        assert (found.digest, found.state) == (digest, kept)
+    return models
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["settled", "learnt", "merged", "model.before-commit", "model.committed", "committed"],
+)
+def test_a_kill_loses_no_step_and_does_none_twice(tmp_path: Path, point: str) -> None:
+    given = recipe(*YOGI)
+    whole = site_of(tmp_path / "whole", given)
+    whole.run()
+    whole.close()
+    # The first of these is of the model that the run begins with.
+    killed = site_of(tmp_path / "killed", given, point, 3 if point.startswith("model.") else 2)
+    killed.run()
+    killed.close()
+    assert (whole.kills, killed.kills) == (0, 1)
+    wanted = check_chain(tmp_path / "whole", given)
+    found = check_chain(tmp_path / "killed", given)
+    assert len(wanted) == 5
+    assert all(state for _, _, state in wanted[1:])
+    if point in {"model.committed", "committed"}:
+        # What was committed is all that there is to go on from: the same models to the bit.
+        assert found == wanted
+    else:
+        assert found[:2] == wanted[:2]
+
+
+def test_scaffold_keeps_its_control_variates_in_the_model(tmp_path: Path) -> None:
+    given = recipe("aggregation.name=scaffold")
+    site = site_of(tmp_path, given)
+    site.run()
+    site.close()
+    models = check_chain(tmp_path, given)
+    blobs, manifest = BlobStore(tmp_path / "models"), model_manifest(given)
+    controls = [
+        decode_tensors(blobs.get(digest), manifest)[CONTROL + "weight"] for _, digest, _ in models
+    ]
+    assert not controls[0].any()
+    assert all((one != other).any() for one, other in pairwise(controls))
+    end = next(event for event in site.events if event.name == "end")
+    assert isinstance(end.fields["accuracy"], float)
+
+
+def test_after_a_kill_scaffold_begins_from_the_global_model(tmp_path: Path) -> None:
+    given = recipe("aggregation.name=scaffold")
+    site = site_of(tmp_path, given, "settled")
+    site.run()
+    site.close()
+    assert site.kills == 1
+    check_chain(tmp_path, given)
+    with Store(tmp_path) as store:
+        assert set(store.read.forgotten(store.read.run().run_id).values()) == {2}
+
+
+def test_a_lost_state_begins_anew_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = recipe(*YOGI, "rounds.count=2")
+    site = site_of(tmp_path, given)
+    site.run()
+    site.close()
+    state = chain(tmp_path)[-1][2]
+    (tmp_path / "models" / state).write_bytes(b"damaged")
+    site.more_rounds = 1
+    site.done = ""
+    site.kernel.now += 60.0
+    site.run()
+    site.close()
+    assert "begins anew" in caplog.text
+    assert len(chain(tmp_path)) == 4
+
+
+def test_a_step_that_is_not_finite_leaves_the_model(tmp_path: Path) -> None:
+    given = recipe("aggregation.name=fedavgm", "aggregation.params.eta=1000.0")
+    manifest, blobs = model_manifest(given), BlobStore(tmp_path)
+
+    def put(value: float) -> str:
+        tensors = {spec.name: np.full(spec.shape, value, np.float32) for spec in manifest.specs}
+        return blobs.put(encode_tensors(tensors))
+
+    base, far = put(0.0), put(3e38)
+    merge = Merge(1, ((far, 1.0),), 0, base=base)
+    found = merge_files(blobs, manifest, merge, aggregation_of(given))
+    assert found.digest == ""
+    assert "not finite" in found.refused[base]
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        (("aggregation.name=scaffold", "rounds.merge_every=2"), "take 1"),
+        (("aggregation.name=fedyogi", "placement.name=min-cost"), "take 'coordinator'"),
+        (("aggregation.name=qfedavg", "placement.name=random"), "take 'coordinator'"),
+        (("aggregation.name=fedbn",), "local="),
+    ],
+)
+def test_what_does_not_go_together_is_refused_with_the_mend(
+    sets: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(RecipeError, match=words):
+        aggregation_of(recipe(*sets))
