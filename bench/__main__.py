@@ -2,7 +2,7 @@
 
 Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs, learning,
 learners, decisions, democracy, adaptive, calibration, scale, papers, onnx, bas, limits, figures,
-seeds, house, field.
+seeds, house, field, graph, hostile.
 All of them without a name; figures are medians, and what is compared is measured in one run.
 """
 
@@ -21,6 +21,8 @@ from . import (
     democracy,
     field,
     gda,
+    graph,
+    hostile,
     house,
     learners,
     learning,
@@ -69,6 +71,8 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "figures": lambda: iter([tested("figures", str(ROOT / "bench" / "checks"))]),
     "house": house.rows,
     "field": field.rows,
+    "graph": graph.rows,
+    "hostile": hostile.rows,
     "seeds": lambda: iter([demo.seeds(10)]),
 }
 

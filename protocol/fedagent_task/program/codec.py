@@ -17,6 +17,8 @@ from .spec import MAX_CONSTANT_BYTES, Argument, Graph, Node, Program, Ref, Scala
 
 MAX_PLAIN_BYTES = 1024 * 1024
 """Largest program once it is unpacked."""
+MAX_COLUMNS = 4 * 1024 * 1024
+"""Widest row of a sample."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Program)
@@ -80,8 +82,8 @@ def _check_tensors(program: Program) -> None:
 def _check_inputs(program: Program) -> None:
     if (size := sum(elements(one.shape) for one in program.inputs)) > MAX_PARAMETERS:
         raise ProgramError("inputs", f"hold {size} numbers, the limit is {MAX_PARAMETERS}")
-    if columns(program) < 1:
-        raise ProgramError("inputs", "have no columns")
+    if not 1 <= (width := columns(program)) <= MAX_COLUMNS:
+        raise ProgramError("inputs", f"are {width} columns of a row, not 1 to {MAX_COLUMNS}")
 
 
 def _check_constants(program: Program) -> None:

@@ -13,6 +13,7 @@ import psutil
 import torch
 from torch import nn
 
+from fedagent_protocol.errors import safe_text
 from fedagent_task.errors import ProgramError
 
 from .codec import columns, elements
@@ -89,6 +90,14 @@ class TorchProgram:
         _, loss = self._train.run(self._values(batch), output=False)
         return _scalar(loss)
 
+    def backward(self, loss: "torch.Tensor") -> None:
+        """Take the gradient of a loss, or raise `ProgramError` where it has none."""
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            reason = f"has no gradient: {safe_text(error, limit=160)}"
+            raise ProgramError("train", reason) from error
+
     def evaluate(self, batch: Batch) -> "tuple[torch.Tensor, float]":
         """Return the output and the mean loss as scoring sees them, without a gradient."""
         self.check(len(batch[0][0]), training=False)
@@ -149,7 +158,7 @@ class TorchProgram:
             _, loss = plan.run(values, watch=watch)
             if training:
                 watch.at = "train, on the way back"
-                _backward(_scalar(loss))
+                self.backward(_scalar(loss))
         return watch.peak
 
     def _meta_values(self, count: int) -> list[object]:
@@ -237,10 +246,3 @@ def _scalar(loss: "torch.Tensor") -> "torch.Tensor":
     if loss.numel() != 1:
         raise ProgramError("loss", f"is of shape {list(loss.shape)}, not one number")
     return loss.reshape(())
-
-
-def _backward(loss: "torch.Tensor") -> None:
-    try:
-        loss.backward()
-    except RuntimeError as error:
-        raise ProgramError("train", f"has no gradient: {str(error)[:160]}") from error
