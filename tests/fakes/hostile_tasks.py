@@ -83,7 +83,7 @@ class Mutator:
     def _text(self, told: dict[str, Any]) -> None:
         key = self._one(list(told))
         charge = base64.b64encode(self._charge).decode()
-        others = [charge, None, [], {"a": [charge]}, "", -1, 2**70, 1e400, [[[]]], True]
+        others: list[Any] = [charge, None, [], {"a": [charge]}, "", -1, 2**70, 1e400, [[[]]], True]
         told[key] = self._one(others)
 
     def _program(self, told: dict[str, Any], change: Any, *, packed: bool = True) -> None:
