@@ -14,7 +14,7 @@ import pytest
 from fedagent_cli.errors import UsageError
 from fedagent_cli.main import app
 from fedagent_cli.new import FOLDER, Template, written
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe import read_table
 from tests.documents.pages import split
 from tests.typed import fedagent
 
@@ -24,6 +24,7 @@ INSTALL = "pip install -e ."
 SHOWS = {
     Template.POLICY: (f"{NAME} ", "agent-6: chosen", "accuracy 0.", "1 passed"),
     Template.STREAM: ("weights:", "1 passed"),
+    Template.TORCH: ("accuracy 0.", "my-own.fedtask", "1 passed"),
     Template.SENSOR: ("outside 10, pump 60: 22.5 degrees", "1 passed"),
 }
 """What is seen, beside no error."""
@@ -48,7 +49,10 @@ def install(project: Path, site: Path) -> None:
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
-@pytest.mark.parametrize("template", SHOWS)
+SLOW = {Template.TORCH: [pytest.mark.slow]}  # torch is loaded by seven processes
+
+
+@pytest.mark.parametrize("template", [pytest.param(one, marks=SLOW.get(one, ())) for one in SHOWS])
 def test_its_readme_can_be_typed(template: Template, tmp_path: Path) -> None:
     done = fedagent("new", NAME, "--template", template.value, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -94,7 +98,7 @@ def test_nothing_of_the_template_is_left_open(template: Template) -> None:
             compile(text, path, "exec")
     lines = files["README.md"].splitlines()
     assert len([line for line in lines if not line.startswith("```")]) <= 12
-    assert parse_recipe(files["recipe.toml"]).name == NAME
+    assert read_table(files["recipe.toml"])["name"] == NAME
 
 
 def test_every_template_is_offered() -> None:

@@ -51,7 +51,8 @@ def add(panel: str, command: Callable[..., None], *lines: str) -> None:
 
 
 add(
-    *(BEGIN, new, "fedagent new boiler --template sensor"),
+    *(BEGIN, new, "fedagent new my-model"),
+    "fedagent new boiler --template sensor",
     "fedagent new thrifty --template policy",
 )
 start.mount(app, panel=AGENT)

@@ -19,6 +19,7 @@ _MAX_NAME = 40
 class Template(StrEnum):
     """What a project is about."""
 
+    TORCH = "torch"
     SENSOR = "sensor"
     POLICY = "policy"
     STREAM = "stream"
@@ -30,14 +31,14 @@ def new(
     ],
     *,
     template: Annotated[
-        Template, command_line.Option(help="sensor, policy or stream.")
-    ] = Template.SENSOR,
+        Template, command_line.Option(help="torch, sensor, policy or stream.")
+    ] = Template.TORCH,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a project that runs as it stands: code, recipe, README and one test.
 
-    A sensor's readings, a policy that selects who trains, or a stream that a device learns
-    from. Nothing is overwritten.
+    A PyTorch model that devices train without your code, a sensor's readings, a policy that
+    selects who trains, or a stream that a device learns from. Nothing is overwritten.
     """
     files = written(name, template)
     folder = Path(name)

@@ -6,19 +6,16 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from fedagent_cli import places
 from fedagent_cli.errors import MissingError, UsageError
 from fedagent_cli.output import writing
 from fedagent_protocol.extras import how_to_add
-from fedagent_task.program import encode_program
+from fedagent_task.program.source import TaskSource
 from fedagent_task.recipe_file import open_recipe
 from fedagent_task.spec import Recipe
-from fedagent_task.task_file import SUFFIX, encode_task, task_of_program
-
-if TYPE_CHECKING:
-    from fedagent_task.program.export import TaskSource
+from fedagent_task.task_file import SUFFIX, encode_task
 
 RECIPE = ".toml"
 
@@ -84,14 +81,10 @@ class Task:
         return cls.from_recipe(path)
 
     @property
-    def source(self) -> "TaskSource":
+    def source(self) -> TaskSource:
         """What the graph is made of; raises `UsageError` for a task of a file or of a recipe."""
         if self._given is None:
             raise UsageError("the task is no module any more", "build it from the module")
-        try:
-            from fedagent_task.program.export import TaskSource  # noqa: PLC0415 - torch
-        except ModuleNotFoundError as error:
-            raise MissingError("the torch package is not installed", how_to_add("torch")) from error
         model, loss, example = self._given
         return TaskSource(
             model=_freeze(model, self._frozen) if self._frozen else model,
@@ -129,17 +122,12 @@ class Task:
             return self._path.read_bytes()
         if self._given is not None and not self._content:
             source = self.source
-            from fedagent_task.program.export import build  # noqa: PLC0415 - torch
-
-            built = build(source)
-            made = task_of_program(
-                encode_program(built.program),
-                built.tensors,
-                classes=built.classes,
-                learner=self._learner,
-                labels=self._labels,
-            )
-            self._content = encode_task(made)
+            try:
+                from fedagent_task.program.making import make_task  # noqa: PLC0415 - torch
+            except ModuleNotFoundError as error:
+                reason = "the torch package is not installed"
+                raise MissingError(reason, how_to_add("torch")) from error
+            self._content = encode_task(make_task(source).task)
         return self._content
 
 
