@@ -9,7 +9,7 @@ import fedagent
 image = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 16, 3, padding=1), nn.ReLU())
 model = nn.Sequential(image, nn.Flatten(), nn.Linear(1024, 10))
 digits = np.load("digits.npz")
-x, y = (digits["x"] / 16).astype("float32"), digits["y"]
+x, y = (digits["x"] / 16).astype("float32"), digits["y"].astype("int64")
 example = torch.tensor(x[:32]), torch.tensor(y[:32])
 learner = {"rate": 0.1, "batch": 32, "passes": 5}
 task = fedagent.Task(model, nn.functional.cross_entropy, example, learner=learner)
