@@ -57,6 +57,8 @@ def held_out(recipe: Recipe, task: TaskFile | None = None) -> HeldOutSet | None:
     model: models.Model | None = models.create(recipe.model)
     if isinstance(model, Graph) and task is not None:
         model = scored(model, task.once, task.onnx)
+        if model is not None and len(x):
+            model.forward(task.first, x[:1])  # what it cannot is told at the start
     return None if model is None else HeldOutSet(_quick(model), x, dataset.y)
 
 

@@ -6,7 +6,7 @@ graph of a task, without weights, takes samples that are scaled already.
 Nothing of torch is needed to make one, and nothing of ours to run one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableSequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,6 +53,49 @@ def to_graph(spec: ModelSpec) -> bytes:
     return body
 
 
+def with_weights(
+    body: bytes, link: str, weights: Weights, data: DataSpec, metadata: Mapping[str, str]
+) -> bytes:
+    """Return the graph of a task with its weights inside.
+
+    It scales samples, and makes probabilities of the output as the program's `link` says.
+    """
+    model = onnx.load_model_from_string(body)
+    graph = model.graph
+    for one in [item for item in graph.input if item.name != INPUT]:
+        graph.input.remove(one)
+        tensor = np.asarray(weights[one.name], np.float32)
+        graph.initializer.append(numpy_helper.from_array(tensor, one.name))
+    draft = _Draft([], prefix="scaled")
+    draft.scale(scaling_of(data))
+    for node in graph.node:
+        node.input[:] = [draft.x if name == INPUT else name for name in node.input]
+    graph.initializer.extend(draft.tensors)
+    inner = list(graph.node)
+    del graph.node[:]
+    graph.node.extend([*draft.nodes, *inner])
+    _link(graph.node, link)
+    helper.set_model_props(model, dict(sorted(metadata.items())))
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _link(nodes: "MutableSequence[onnx.NodeProto]", link: str) -> None:
+    """Make probabilities of the last node's output."""
+    if not link:
+        return
+    nodes[-1].output[0] = "raw"
+    draft = _Draft([], prefix="linked")
+    match link:
+        case "softmax":
+            draft.add("Softmax", "raw", axis=1, to=OUTPUT)
+        case "exp":
+            draft.add("Exp", "raw", to=OUTPUT)
+        case _:
+            sides = [draft.add("Sigmoid", side) for side in (draft.add("Neg", "raw"), "raw")]
+            draft.add("Concat", *sides, axis=1, to=OUTPUT)
+    nodes.extend(draft.nodes)
+
+
 def _file(
     spec: ModelSpec,
     inputs: "list[onnx.ValueInfoProto]",
@@ -87,9 +130,10 @@ class _Draft:
     tensors: "list[onnx.TensorProto]"
     nodes: "list[onnx.NodeProto]" = field(default_factory=list)
     x: str = INPUT
+    prefix: str = "t"
 
     def add(self, operator: str, *inputs: str, to: str = "", **settings: object) -> str:
-        name = to or f"t{len(self.nodes)}"
+        name = to or f"{self.prefix}{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, inputs, [name], **settings))
         return name
 

@@ -14,8 +14,7 @@ from fedagent_task.aggregation.averaging import FedBn
 from fedagent_task.aggregation.task import rules_of
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe import MAX_TASK_BYTES, task_bytes, task_of
-from fedagent_task.spec import Recipe, TaskSpec
-from fedagent_task.task_file import TaskFile
+from fedagent_task.spec import Recipe
 from fedagent_task.travelling import travelling
 
 from . import placement, policies
@@ -118,12 +117,11 @@ def _check_slots(recipe: Recipe, policy: SelectionPolicy) -> None:
         )
 
 
-def task_body(recipe: Recipe, file: TaskFile | None = None) -> bytes:
+def task_body(recipe: Recipe) -> bytes:
     """Return the task for the devices; with the graph that they score a network by."""
     task = task_of(recipe)
-    if file is not None:
-        scored = task.on_device or task.opinions.mode != "off"
-        return _with_graph(task, file.onnx if scored else b"")
+    if recipe.model.kind == "graph":
+        return task_bytes(task)  # who trains it has torch, which scores as well
     if not (task.on_device and task.model.is_network):
         return task_bytes(task)
     if find_spec("onnx") is None:
@@ -131,10 +129,6 @@ def task_body(recipe: Recipe, file: TaskFile | None = None) -> bytes:
         return task_bytes(task)
     from .onnx_export import to_graph  # noqa: PLC0415 - 20 MB, and few recipes ask for it
 
-    return _with_graph(task, to_graph(task.model))
-
-
-def _with_graph(task: TaskSpec, graph: bytes) -> bytes:
-    body = task_bytes(structs.replace(task, onnx=graph))
+    body = task_bytes(structs.replace(task, onnx=to_graph(task.model)))
     # Names and scaling of many features leave no room for it: then numpy scores.
     return body if len(body) <= MAX_TASK_BYTES else task_bytes(task)

@@ -9,10 +9,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
-from .errors import RecipeError, TaskFormatError
+from fedagent_protocol.extras import how_to_add
+from fedagent_protocol.tensors import Manifest, TensorSpec, decode_tensors
+
+from .errors import RecipeError, TaskFormatError, TorchNeededError
 from .features import Raw, scaled
-from .models import Doubles, Model, Weights, create
+from .graph_scoring import scored
+from .models import Doubles, Floats, Model, Weights, create
+from .models.graph import Graph
 from .recipe import short_form
 from .recipe_checks import check_task
 from .samples import Csr
@@ -88,6 +94,7 @@ def open_model(data: bytes) -> Predictor:
 
     Raises:
         TaskFormatError: It is none, or says not what it takes.
+        TorchNeededError: It is of kind graph, and torch is not installed.
         ProtocolError: Its tensors are not those that it says.
         ModuleNotFoundError: onnxruntime is not installed.
     """
@@ -95,6 +102,16 @@ def open_model(data: bytes) -> Predictor:
         from .onnx_session import OnnxFile  # noqa: PLC0415 - an optional package
 
         return OnnxFile(data)
+    return _tensors_file(data)
+
+
+def whole(graph: Graph, tensors: Weights) -> dict[str, Floats]:
+    """Return what a module's ``load_state_dict`` takes: tied tensors under all of their names."""
+    known = graph.program.tensors
+    return {name: tensors[one.name] for one in known for name in (one.name, *one.tied)}
+
+
+def _tensors_file(data: bytes) -> TensorsFile:
     length = int.from_bytes(data[:8], "little")
     try:
         header = msgspec.json.decode(data[8 : 8 + length], type=_Header)
@@ -102,8 +119,21 @@ def open_model(data: bytes) -> Predictor:
         raise TaskFormatError("model", "the bytes are no model") from error
     told = read_description(header.metadata)
     model = create(told.model)
+    if isinstance(model, Graph):
+        return _graph_file(told, model, data)
     tensors = model_tensors(data, model.manifest())
     return TensorsFile(told, model, {n: t.astype("float32") for n, t in tensors.items()})
+
+
+def _graph_file(told: Described, graph: Graph, data: bytes) -> TensorsFile:
+    known = graph.program.tensors
+    specs = [TensorSpec(n, "float32", t.shape) for t in known for n in (t.name, *t.tied)]
+    tensors = decode_tensors(data, Manifest(tuple(sorted(specs))))
+    floats = {one.name: tensors[one.name].astype(np.float32) for one in known}
+    model = scored(graph, floats)
+    if model is None:
+        raise TorchNeededError("a prediction", how_to_add("torch"))
+    return TensorsFile(told, model, floats)
 
 
 class _Header(msgspec.Struct):

@@ -3,8 +3,9 @@
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from .metrics import Evaluation, accuracy, log_loss, mse
 from .models import Doubles, Floats, Inputs, Labels, Weights
 from .models.base import densed
 from .models.graph import Graph
+
+if TYPE_CHECKING:
+    from .program.torch_program import TorchProgram
 
 BATCH = 256
 """Samples at once: activations of a convolution are many times their size."""
@@ -28,7 +32,10 @@ class Engine(Protocol):
         """Take a model's tensors."""
 
     def outputs(self, x: Floats, y: Labels | None) -> tuple[Doubles, float]:
-        """Return float64 [n, ...], and the mean loss; NaN without labels or where it has none."""
+        """Return the program's output, float64 [n, width], and the task's own mean loss.
+
+        The loss is NaN without labels, and where there is none.
+        """
 
 
 @dataclass(frozen=True)
@@ -38,39 +45,40 @@ class ScoredGraph(Graph):
     engine: Engine
 
     def forward(self, weights: Weights, x: Inputs) -> Doubles:
-        """Return probabilities [n, classes], or values [n, width], as `Model.forward`."""
-        parts = [self._linked(output) for output, _, _ in self._batches(weights, x, None)]
+        """Return probabilities [n, classes], or values [n, width]."""
+        parts = [output for output, _, _ in self._batches(weights, x, None)]
         return np.concatenate(parts) if parts else np.zeros((0, self.spec.outputs))
 
     def loss(self, weights: Weights, x: Inputs, y: Labels) -> float:
         """Return the mean of the task's own loss; NaN where an ONNX graph scores."""
-        return self.evaluate(weights, x, y).loss
+        losses = [loss * len(output) for output, loss, _ in self._batches(weights, x, y)]
+        return sum(losses) / max(len(y), 1)
 
     def evaluate(self, weights: Weights, x: Inputs, y: Labels) -> Evaluation:
         """Return how good the model is on scaled samples.
 
         Of classes the share that is right; of numbers the errors, where the output is one for
-        each sample; of anything else the task's own loss.
+        each sample; of anything else the task's own loss alone.
         """
-        numbers = self.spec.regression and self.program.target is not None
+        classes = self.spec.classes
+        numbers = not classes and self.program.target is not None
         loss = right = wrong = 0.0
         known = True
         for output, own, part in self._batches(weights, x, y):
-            truth, linked = y[part], self._linked(output)
-            if self.spec.classes:
-                known = known and linked.shape[1] == self.spec.classes
-                right += accuracy(linked.argmax(axis=1), truth) * len(truth)
-                loss += (log_loss(linked, truth) if np.isnan(own) else own) * len(truth)
-            elif numbers and linked.shape[1] == 1:
-                loss += mse(linked[:, 0], truth) * len(truth)
-                wrong += float(np.abs(linked[:, 0] - truth).sum())
+            truth, count = y[part], len(output)
+            if classes and output.shape[1] == classes:
+                right += accuracy(output.argmax(axis=1), truth) * count
+                loss += (own if not self.program.link else log_loss(output, truth)) * count
+            elif numbers and output.shape[1] == 1:
+                loss += mse(output[:, 0], truth) * count
+                wrong += float(np.abs(output[:, 0] - truth).sum())
             else:
                 known = False
-                loss += own * len(truth)
+                loss += own * count
         count = max(len(y), 1)
-        if self.spec.regression:
-            return Evaluation(loss / count, None, len(y), wrong / count if known else None)
-        return Evaluation(loss / count, right / count if known else None, len(y))
+        if classes:
+            return Evaluation(loss / count, right / count if known else None, len(y))
+        return Evaluation(loss / count, None, len(y), wrong / count if known else None)
 
     def _batches(
         self, weights: Weights, x: Inputs, y: Labels | None
@@ -80,28 +88,22 @@ class ScoredGraph(Graph):
         for start in range(0, len(rows), BATCH):
             part = slice(start, start + BATCH)
             output, loss = self.engine.outputs(rows[part], None if y is None else y[part])
-            yield output.reshape(len(rows[part]), -1), loss, part
-
-    def _linked(self, output: Doubles) -> Doubles:
-        match self.program.link:
-            case "softmax":
-                shifted = np.exp(output - output.max(axis=1, keepdims=True))
-                return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
-            case "exp":
-                return np.exp(output)
-            case "sigmoid" if output.shape[1] == 1 and self.spec.classes == 2:
-                one = 1.0 / (1.0 + np.exp(-np.clip(output, -60, 60)))
-                return np.hstack([1.0 - one, one])
-            case _:
-                return output
+            yield _linked(output, self.program.link), loss, part
 
 
 class _Torch:
+    """Takes memory from its first use on."""
+
     def __init__(self, graph: Graph, once: Weights) -> None:
+        self._graph, self._once = graph, once
+
+    @cached_property
+    def _program(self) -> "TorchProgram":
         from .program.torch_program import TorchProgram  # noqa: PLC0415 - an optional package
 
-        self._program = TorchProgram(graph.program)
-        self._program.load(once)
+        program = TorchProgram(self._graph.program)
+        program.load(self._once)
+        return program
 
     def load(self, weights: Weights) -> None:
         self._program.load(weights)
@@ -112,7 +114,37 @@ class _Torch:
             output, loss = self._program.output(inputs, training=False), float("nan")
         else:
             output, loss = self._program.evaluate(self._program.inputs_of(x, y))
-        return output.detach().cpu().numpy().astype(np.float64), loss
+        return output.detach().cpu().numpy().astype(np.float64).reshape(len(x), -1), loss
+
+
+def _linked(output: Doubles, link: str) -> Doubles:
+    match link:
+        case "softmax":
+            shifted = np.exp(output - output.max(axis=1, keepdims=True))
+            return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+        case "exp":
+            return np.exp(output)
+        case "sigmoid":
+            one = 1.0 / (1.0 + np.exp(-np.clip(output, -60, 60)))
+            return np.hstack([1.0 - one, one]) if output.shape[1] == 1 else one
+        case _:
+            return output
+
+
+class _Onnx:
+    def __init__(self, graph: Graph, once: Weights, onnx: bytes) -> None:
+        from .onnx_session import GraphSession  # noqa: PLC0415 - an optional package
+
+        specs = (*graph.manifest().specs, *graph.once_manifest().specs)
+        self._session = GraphSession(onnx, {spec.name for spec in specs})
+        self._once, self._weights = once, once
+
+    def load(self, weights: Weights) -> None:
+        self._weights = {**self._once, **weights}
+
+    def outputs(self, x: Floats, y: Labels | None) -> tuple[Doubles, float]:
+        del y
+        return self._session.forward(self._weights, x), float("nan")
 
 
 def scored(graph: Graph, once: Mapping[str, Floats], onnx: bytes = b"") -> ScoredGraph | None:
@@ -124,11 +156,13 @@ def scored(graph: Graph, once: Mapping[str, Floats], onnx: bytes = b"") -> Score
         onnx: Its ONNX graph, with the tensors as inputs; empty if it has none.
 
     Raises:
-        ProgramError: It asks for more than there is.
-        TaskFormatError: The ONNX graph is none of this model.
+        ProgramError: The ONNX graph is none of this model. Also when it is scored: the model
+            asks for more than there is.
     """
-    del onnx
+    if onnx and find_spec("onnxruntime") is not None:
+        return ScoredGraph(graph.spec, _Onnx(graph, once, onnx))
     if find_spec("torch") is not None:
         return ScoredGraph(graph.spec, _Torch(graph, once))
-    _log.warning("models of this task are not scored here: %s", how_to_add("torch"))
+    package = "onnxruntime" if onnx else "torch"
+    _log.warning("models of this task are not scored here: %s", how_to_add(package))
     return None

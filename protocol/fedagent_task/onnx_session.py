@@ -4,11 +4,13 @@ The weights come from a safetensors model and enter as inputs (ADR 7). On a devi
 the trainer process imports this module.
 """
 
+from collections.abc import Set as AbstractSet
+
 import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-from .errors import TaskFormatError
+from .errors import ProgramError, TaskFormatError
 from .exported import read_description
 from .features import Raw
 from .models import Doubles, Floats, Mlp, Weights
@@ -60,7 +62,8 @@ class OnnxFile:
         except (*_REFUSED, ValueError) as error:
             reason = f"the graph does not take {model.features} features as x"
             raise TaskFormatError("onnx", reason) from error
-        if shape != (2, 1 if model.regression else model.num_classes):
+        wide = shape[1:] if model.kind == "graph" and model.regression else None
+        if shape != (2, *(wide or (1 if model.regression else model.num_classes,))):
             raise TaskFormatError("onnx", "the graph does not give what its model gives")
 
     def forward(self, x: Raw | Csr) -> Doubles:
@@ -96,3 +99,29 @@ class OnnxSession:
             feeds[_INPUT] = np.ascontiguousarray(x[start:stop], np.float32)
             (output[start:stop],) = self._session.run(None, feeds)
         return output
+
+
+class GraphSession:
+    """The ONNX graph of a model that travels as a graph; its output is [n, width].
+
+    Raises:
+        ProgramError: Its inputs are not among the model's tensors.
+    """
+
+    def __init__(self, graph: bytes, names: AbstractSet[str]) -> None:
+        self._session = _open(graph)
+        self._inputs = {item.name for item in self._session.get_inputs()} - {_INPUT}
+        if not self._inputs <= names or len(self._session.get_outputs()) != 1:
+            raise ProgramError("onnx", "the graph's inputs are not the model's tensors")
+
+    def forward(self, weights: Weights, x: Floats) -> Doubles:
+        """Return what `Model.forward` gives for one batch; `ProgramError`: it cannot."""
+        feeds = {name: np.asarray(weights[name], np.float32) for name in self._inputs}
+        feeds[_INPUT] = np.ascontiguousarray(x, np.float32)
+        try:
+            (output,) = self._session.run(None, feeds)
+        except _REFUSED as error:
+            raise ProgramError("onnx", "the graph does not run on the model") from error
+        if output.ndim != 2 or len(output) != len(x):
+            raise ProgramError("onnx", "the graph does not give what its model gives")
+        return np.asarray(output, np.float64)

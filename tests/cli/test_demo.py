@@ -30,6 +30,7 @@ from fedagent_cli.errors import CliError, UsageError
 from fedagent_cli.output import number_text
 from fedagent_coordinator import policies
 from fedagent_task.recipe import parse_recipe
+from tests.fakes.graph_tasks import dense_task, written
 
 
 @given(st.integers(1, 64), st.integers(1, 16))
@@ -302,3 +303,45 @@ def test_the_screen_shows_what_models_are_evaluated_by(
     Console(width=100, file=text).print(picture(state, 3.0))
     assert word in text.getvalue()
     assert number_text(figure) in text.getvalue()
+
+
+def test_a_task_of_ones_own_takes_the_digits_where_they_fit(tmp_path: Path) -> None:
+    path = written(tmp_path, dense_task(), "Mine.fedtask")
+    made, plan = wanted(tmp_path / "d", str(path), rounds=3)
+    assert (made.recipe, made.rounds, plan.slow) == (path, 3, "")
+    assert all(agent.slow_s == 0 for agent in plan.agents)
+    assert all(agent.stream.startswith("digits:labels=") for agent in plan.agents)
+    assert 'evaluation.dataset="digits-test"' in made.sets
+    assert f"budget.per_edge={plan.budget}" in made.sets
+
+
+def test_other_tasks_take_a_stream_or_a_dataset(tmp_path: Path) -> None:
+    path = str(written(tmp_path, dense_task(3, 2)))
+    with pytest.raises(UsageError, match=r"takes 3 features and 2 classes.*--dataset"):
+        wanted(tmp_path / "a", path)
+    for i in range(1, 3):
+        (tmp_path / f"d{i}.csv").write_text("1,2,3,0\n4,5,6,1\n")
+    template = f"csv:{tmp_path}/d{{i}}.csv"
+    _, plan = wanted(tmp_path / "b", path, stream=template, agents=2)
+    assert [agent.stream for agent in plan.agents] == [f"csv:{tmp_path}/d{i}.csv" for i in (1, 2)]
+    made, plan = wanted(tmp_path / "c", path, dataset=f"{tmp_path}/d1.csv", agents=2)
+    assert plan.agents[1].stream == f"replay:{tmp_path}/d1.csv,part=2/2,start=500"
+    made, _ = wanted(tmp_path / "e", path, stream=template, test="x y.csv", agents=2)
+    assert 'evaluation.dataset="x y.csv"' in made.sets
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"),
+    [
+        ({"stream": "digits"}, "model.features: it takes 3, the stream has 64"),
+        ({"stream": "radio:x"}, "radio"),
+        ({"dataset": "no-such.npz"}, "no-such.npz"),
+        ({"stream": "digits", "dataset": "x"}, "give one of them"),
+    ],
+)
+def test_streams_that_do_not_fit_a_task_are_refused_before_the_start(
+    tmp_path: Path, wish: dict[str, str], says: str
+) -> None:
+    path = str(written(tmp_path, dense_task(3, 2)))
+    with pytest.raises(UsageError, match=says):
+        wanted(tmp_path / "a", path, **wish)

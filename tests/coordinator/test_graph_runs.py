@@ -132,4 +132,4 @@ def test_without_torch_and_graph_nothing_is_scored_and_a_line_says_so(
 
 def test_the_task_of_the_devices_has_the_program(tmp_path: Path) -> None:
     file = read(tmp_path)
-    assert parse_task(task_body(file.recipe, file.task)).model == file.recipe.model
+    assert parse_task(task_body(file.recipe)).model == file.recipe.model

@@ -73,6 +73,7 @@ class OpenTask:
         fast = task.learner.name == "strsaga" and ready_or_start()
         seeds = np.random.SeedSequence(request.seed, spawn_key=(1, request.offset))
         rng = np.random.default_rng(seeds)
+        once = _read_once(request.once, graph)
         self.learner = create_learner(
             self.model,
             task.learner,
@@ -80,10 +81,10 @@ class OpenTask:
             compile_loops=fast,
             aggregation=task.aggregation,
             threads=request.threads,
-            once=_read_once(request.once, graph),
+            once=once,
         )
         self.state = DeviceState()
-        self.scorer = Scorer(task, self.model)
+        self.scorer = Scorer(task, model if graph is None else _scored(graph, once))
         self.held = HeldOutSamples()
         # Users and items are numbers, not sizes; raw samples are not what is learnt from.
         unsized = task.data.standardize or task.model.kind == "mf"
@@ -196,6 +197,12 @@ def _graph_of(model: Model) -> "Graph | None":
 
     assert isinstance(model, Graph)
     return model
+
+
+def _scored(graph: "Graph", once: Tensors) -> Model:
+    from fedagent_task.graph_scoring import scored  # noqa: PLC0415 - of no use to other tasks
+
+    return scored(graph, once) or graph
 
 
 def _read_once(path: str, graph: "Graph | None") -> Tensors:

@@ -7,7 +7,7 @@ and none of it is lost for learning. Nothing but a score and a count leaves the 
 import logging
 import math
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fedagent_task.samples import Csr
 from fedagent_task.spec import TaskSpec
 
 if TYPE_CHECKING:
+    from fedagent_task.graph_scoring import ScoredGraph
     from fedagent_task.onnx_session import OnnxSession
 
 MAX_SAMPLES = 1000
@@ -31,8 +32,8 @@ class Scorer:
     A classifier's score is its accuracy, a regression's 1 / (1 + root of the mean squared error).
 
     Args:
-        task: Its graph is used where onnxruntime is installed. With `on_device` each order's model
-            is looked at, except in mode ``peers``.
+        task: Its ONNX graph is used where onnxruntime is installed. With `on_device` each
+            order's model is looked at, except in mode ``peers``.
 
     Raises:
         TaskFormatError: The task's graph is none of this model.
@@ -40,6 +41,7 @@ class Scorer:
 
     def __init__(self, task: TaskSpec, model: Model) -> None:
         self._model = model
+        self._graph = cast("ScoredGraph", model) if model.spec.kind == "graph" else None
         # Whoever made the task: where neighbours decide nobody else is told of opinions.
         self._wanted = task.on_device and task.opinions.mode != "peers"
         self._regression = model.spec.regression
@@ -65,6 +67,12 @@ class Scorer:
         """Score all of these samples: scaled [n, features], labels [n]."""
         for start in range(0, len(y), MAX_SAMPLES):
             part = slice(start, start + MAX_SAMPLES)
+            if self._graph is not None:
+                found = self._graph.evaluate(self._base, x[part], y[part])
+                value = found.loss if self._regression else found.accuracy or 0.0
+                self._count += found.count
+                self._sum += value * found.count
+                continue
             output, labels = self._output(x[part]), y[part]
             self._count += len(labels)
             lost = self._regression

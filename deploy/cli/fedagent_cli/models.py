@@ -1,9 +1,10 @@
 """`fedagent models`: the global models that a run has kept."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fedagent_protocol.extras import how_to_add
 
@@ -12,6 +13,8 @@ from .errors import MissingError
 from .output import echo, emit, table, writing
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from fedagent_coordinator.database.models import ModelRow
     from fedagent_task.spec import Recipe
 
@@ -112,7 +115,17 @@ def models_export(
     if style is None:
         style = _BY_SUFFIX.get("" if out is None else out.suffix, ModelFormat.SAFETENSORS)
     target = out if out is not None else Path(f"model.{style}")
-    content = _as_file(recipe_of(chosen), data, style, {"round": str(model.round)})
+    recipe, more = recipe_of(chosen), {"round": str(model.round)}
+    if recipe is not None and recipe.model.kind == "graph":
+        from . import graph_models  # noqa: PLC0415 - heavy imports
+
+        if style is ModelFormat.ONNX:
+            content = graph_models.as_onnx(reader.folder, chosen.run_id, recipe, data, more)
+        else:
+            state = graph_models.state_of(reader.folder, recipe, data)
+            content = _packed(recipe, state, style, more)
+    else:
+        content = _as_file(recipe, data, style, more)
     with writing(target):
         target.write_bytes(content)
     if as_json:
@@ -161,19 +174,31 @@ def _as_file(
 ) -> bytes:
     if style is ModelFormat.ONNX:
         return _as_onnx(recipe, data, more)
-    from safetensors.numpy import load, save  # noqa: PLC0415 - only here
+    from safetensors.numpy import load  # noqa: PLC0415 - only here
 
+    if recipe is None and style is not ModelFormat.NPZ:
+        return data
+    return _packed(recipe, load(data), style, more)
+
+
+def _packed(
+    recipe: "Recipe | None",
+    tensors: "Mapping[str, npt.NDArray[Any]]",
+    style: ModelFormat,
+    more: dict[str, str],
+) -> bytes:
     if style is ModelFormat.NPZ:
         import numpy as np  # noqa: PLC0415 - only here
 
         file = BytesIO()
-        np.savez_compressed(file, **load(data))  # type: ignore[arg-type]  # stub: names are options
+        np.savez_compressed(file, **tensors)  # type: ignore[arg-type]  # stub: names are options
         return file.getvalue()
-    if recipe is None:
-        return data
+    from safetensors.numpy import save  # noqa: PLC0415 - only here
+
     from fedagent_task.exported import described  # noqa: PLC0415 - heavy imports
 
-    return save(load(data), described(recipe.model, recipe.data, **more))
+    assert recipe is not None
+    return save(dict(tensors), described(recipe.model, recipe.data, **more))
 
 
 def _as_onnx(recipe: "Recipe | None", data: bytes, more: dict[str, str]) -> bytes:

@@ -76,7 +76,7 @@ def predict(
 def _opened(path: Path, data: bytes) -> "Predictor":
     from fedagent_protocol.errors import ProtocolError  # noqa: PLC0415
     from fedagent_protocol.extras import how_to_add  # noqa: PLC0415
-    from fedagent_task.errors import TaskFormatError  # noqa: PLC0415
+    from fedagent_task.errors import TaskFormatError, TorchNeededError  # noqa: PLC0415
     from fedagent_task.exported import open_model  # noqa: PLC0415
 
     try:
@@ -85,6 +85,9 @@ def _opened(path: Path, data: bytes) -> "Predictor":
         raise MissingError(
             "the onnxruntime package is not installed", how_to_add("onnxruntime")
         ) from error
+    except TorchNeededError as error:
+        mend = f"{error.hint}; or take one that was exported with --onnx"
+        raise MissingError("the torch package is not installed", mend) from error
     except (TaskFormatError, ProtocolError) as error:
         hint = "take one that `fedagent models export` wrote as safetensors or ONNX"
         raise UsageError(f"{path}: {error}", hint) from error

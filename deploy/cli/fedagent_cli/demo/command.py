@@ -42,6 +42,29 @@ Seed = Annotated[
     ),
 ]
 Recipe = Annotated[str, command_line.Option(help="Recipe for digits: a file or a bundled name.")]
+Task = Annotated[
+    Path | None,
+    command_line.Option(
+        help="Task file of a model of your own, in the place of a recipe.", show_default=False
+    ),
+]
+Stream = Annotated[
+    str | None,
+    command_line.Option(
+        help="Stream of each device; {i} is its number, {n} how many there are.",
+        show_default="the bundled digits",
+    ),
+]
+Dataset = Annotated[
+    str | None,
+    command_line.Option(help="Dataset that is dealt over the devices.", show_default=False),
+]
+Test = Annotated[
+    str | None,
+    command_line.Option(
+        help="Dataset that the model is evaluated by.", show_default="that of the recipe"
+    ),
+]
 Broker = Annotated[
     str, command_line.Option(help="auto, mosquitto, embedded, or the URL of a running broker.")
 ]
@@ -67,6 +90,10 @@ def demo(
     policy: Policy = None,
     seed: Seed = None,
     recipe: Recipe = "demo",
+    task: Task = None,
+    stream: Stream = None,
+    dataset: Dataset = None,
+    test: Test = None,
     broker: Broker = "auto",
     folder: Folder = None,
     keep: Keep = False,
@@ -78,6 +105,7 @@ def demo(
     on loopback, learn handwritten digits over MQTT, two digits per device, with a
     budget for about six of eight. One device is too slow, one is killed half way.
     Where clients evaluate the model (fa-digits, da-digits), some hold all ten digits.
+    With --task they train your model, on digits or on what --stream or --dataset names.
     Ctrl-C ends everything cleanly and still writes the report.
     """
     launch.need_coordinator("the demo")
@@ -91,7 +119,10 @@ def demo(
             rounds=rounds,
             policy=policy,
             seed=seed,
-            recipe=recipe,
+            recipe=recipe if task is None else str(task),
+            stream=stream,
+            dataset=dataset,
+            test=test,
             broker=broker,
             folder=folder,
         )

@@ -1,6 +1,7 @@
 """Check what the demo was asked for before anything is started."""
 
 import asyncio
+import json
 import secrets
 import socket
 import time
@@ -17,11 +18,13 @@ from fedagent_node.network import ANSWER_S, answers
 from fedagent_node.process import in_two
 from fedagent_protocol.errors import RegistryError
 from fedagent_task.errors import TaskError
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe_file import open_recipe
 from fedagent_task.spec import Recipe
+from fedagent_task.task_file import SUFFIX
 
 from .plan import Plan, make_evaluated_plan, make_plan, spread
 from .run import DemoSettings
+from .streams import check_stream, own_fleet
 
 KINDS = ("auto", "mosquitto", "embedded")
 AGENTS = 8
@@ -38,6 +41,8 @@ POSITION = "x_km"
 """What a policy needs that looks at where devices are."""
 DIGITS = (64, 10)
 """Features and classes of the bundled digits."""
+DEALT = 500
+"""Samples that a device has at once of a dataset that is dealt."""
 
 
 def prepare(
@@ -50,6 +55,9 @@ def prepare(
     recipe: str,
     broker: str,
     folder: Path | None,
+    stream: str | None = None,
+    dataset: str | None = None,
+    test: str | None = None,
 ) -> tuple[DemoSettings, Plan]:
     """Return the settings and the fleet, and make the demo's folder.
 
@@ -63,15 +71,22 @@ def prepare(
             f"no policy is named {policy!r}", f"there are: {', '.join(policies.names())}"
         )
     path = places.find_recipe(recipe)
-    read, sets = _read(path, rounds, policy)
-    if (read.model.features, read.model.outputs) != DIGITS:
+    template = _template(stream, dataset)
+    read, sets = _read(path, rounds, policy, test or _held_out(path, template))
+    model = read.model
+    if not template and (model.features, model.outputs) != DIGITS:
+        takes = f"{model.features} features and {model.outputs} classes"
         raise UsageError(
-            f"{path.name} is not for digits: the demo's devices have 64 features and 10 classes",
-            "use --recipe demo, or start the roles yourself as in docs/quickstart.md",
+            f"{path.name} is not for digits: it takes {takes}",
+            "name what devices have, e.g. --dataset FILE or --stream 'csv:device-{i}.csv'; "
+            "or use --recipe demo",
         )
-    # The bundled recipes leave the demo's budget to the fleet; a person's own says what it means.
-    bundled = path.parent == places.bundled("recipes")
+    # Bundled recipes and tasks leave the budget to the fleet; a person's own says what it means.
+    bundled = path.parent == places.bundled("recipes") or path.suffix == SUFFIX
     plan = _fleet(read, agents=agents, edges=edges)
+    if path.suffix == SUFFIX or template:
+        plan = own_fleet(plan, template)
+        check_stream(plan.agents[0].stream, read)
     if POSITION in _needs(read):
         plan = spread(plan)
     settings = DemoSettings(
@@ -87,23 +102,40 @@ def prepare(
     return settings, plan
 
 
-def _read(path: Path, rounds: int | None, policy: str | None) -> tuple[Recipe, tuple[str, ...]]:
+def _template(stream: str | None, dataset: str | None) -> str:
+    """Return the stream of each device with its number to be filled in; empty for digits."""
+    if stream is not None and dataset is not None:
+        raise UsageError("--stream and --dataset both say what devices have", "give one of them")
+    if dataset is not None:
+        return f"replay:{dataset},part={{i}}/{{n}},start={DEALT}"
+    return stream or ""
+
+
+def _held_out(path: Path, template: str) -> str | None:
+    """Return what a task on the bundled digits is evaluated by; None leaves it to the recipe."""
+    return "digits-test" if path.suffix == SUFFIX and not template else None
+
+
+def _read(
+    path: Path, rounds: int | None, policy: str | None, test: str | None
+) -> tuple[Recipe, tuple[str, ...]]:
     sets: tuple[str, ...] = () if rounds is None else (f"rounds.count={rounds}",)
+    if test is not None:
+        sets = (*sets, f"evaluation.dataset={json.dumps(test)}")
     try:
-        text = path.read_text(encoding="utf-8")
-        read = parse_recipe(text, sets)
+        read = open_recipe(path, sets).recipe
         if policy not in (None, read.policy.name):
             sets = (*sets, f"policy.name={policy}", f"policy.params={_carried(read, policy)}")
-            read = parse_recipe(text, sets)
+            read = open_recipe(path, sets).recipe
             if read.rounds.merge_every > 1 and OPINIONS in _needs(read):
                 # What such a policy learns from is there after a merge only.
                 sets = (*sets, "rounds.merge_every=1")
-                read = parse_recipe(text, sets)
+                read = open_recipe(path, sets).recipe
         if read.rounds.every_s and path.parent == places.bundled("recipes"):
             # Nobody watches a demo's schedule.
             sets = (*sets, "rounds.every_s=0")
-            read = parse_recipe(text, sets)
-    except (TaskError, UnicodeDecodeError) as error:
+            read = open_recipe(path, sets).recipe
+    except TaskError as error:
         raise UsageError(f"{path.name}: {error}") from error
     if read.rounds.count == 0:
         raise UsageError(f"{path.name} has rounds without an end", "add --rounds N")

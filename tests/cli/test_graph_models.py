@@ -1,0 +1,71 @@
+"""Models that travel as graphs, exported and used: a whole state, ONNX, predictions."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from fedagent_cli.errors import MissingError
+from fedagent_cli.models import models_export
+from fedagent_cli.predict import predict
+from fedagent_task import graph_scoring
+from fedagent_task.recipe_file import open_recipe
+from tests.agent.trainer.test_graph_scoring import onnx_of
+from tests.fakes.coordinator_site import Site, toy_edges
+from tests.fakes.graph_tasks import dense_task, written
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Return the data directory of a run that has ended."""
+    onnx = onnx_of(dense_task(frozen=True).model)
+    path = written(tmp_path, dense_task(frozen=True, onnx=onnx))
+    sets = ("rounds.count=1", "rounds.deadline_s=2", "data.scale=0.5")
+    file = open_recipe(path, sets)
+    site = Site(tmp_path / "data", file.recipe, toy_edges(file.recipe), task=file.task)
+    site.run()
+    site.close()
+    return site.folder
+
+
+def test_safetensors_are_the_whole_state_of_the_module(data: Path, tmp_path: Path) -> None:
+    models_export(out=(out := tmp_path / "m.safetensors"), data_dir=data)
+    state = safetensors.numpy.load_file(out)
+    assert {name: t.shape for name, t in state.items()} == {"weight": (10, 64), "bias": (10,)}
+    np.testing.assert_array_equal(state["weight"], dense_task(frozen=True).once["weight"])
+
+
+def test_both_files_predict_the_same(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = []
+    for name in ("m.safetensors", "m.onnx"):
+        models_export(out=tmp_path / name, data_dir=data)
+        capsys.readouterr()
+        predict(tmp_path / name, stream="digits:start=20", count=20, as_json=True)
+        said.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+    one, other = said
+    assert [line.get("prediction") for line in one] == [line.get("prediction") for line in other]
+    for a, b in zip(one[:-1], other[:-1], strict=True):
+        assert a["probabilities"] == pytest.approx(b["probabilities"], abs=1e-5)
+        assert sum(a["probabilities"]) == pytest.approx(1)
+
+
+def test_what_cannot_be_says_so_in_one_line(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models_export(out=(out := tmp_path / "m.safetensors"), data_dir=data)
+    for graph in (data / "graphs").iterdir():
+        graph.unlink()
+    with pytest.raises(MissingError, match="has no ONNX graph; take safetensors"):
+        models_export(onnx=tmp_path / "m.onnx", data_dir=data)
+    monkeypatch.setattr(graph_scoring, "find_spec", lambda _name: None)
+    with pytest.raises(MissingError, match=r"torch package is not installed.*--onnx"):
+        predict(out, stream="digits", count=1)
+    (data / "models" / dense_task(frozen=True).model.once).unlink()
+    with pytest.raises(MissingError, match="cannot read"):
+        models_export(out=tmp_path / "n.safetensors", data_dir=data)
