@@ -12,13 +12,13 @@ from fedagent_coordinator.run_settings import aggregation_of, model_manifest
 from fedagent_coordinator.store import Store
 from fedagent_node.blobs import BlobStore
 from fedagent_protocol.tensors import decode_tensors, encode_tensors
-from fedagent_task.aggregation import CONTROL, EdgeShare, MergeFacts
+from fedagent_task.aggregation import CONTROL
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import Recipe
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
+from tests.fakes.strategy_chain import chain, check_chain
 
 YOGI = ("aggregation.name=fedyogi", "aggregation.params.eta=0.5")
-Chain = list[tuple[int, str, str]]
 
 
 def site_of(folder: Path, given: Recipe, kill_at: str = "", kill_hit: int = 2) -> Site:
@@ -26,43 +26,6 @@ def site_of(folder: Path, given: Recipe, kill_at: str = "", kill_hit: int = 2) -
     for edge in edges:
         edge.manifest = model_manifest(given)
     return Site(folder, given, edges, kill_at=kill_at, kill_hit=kill_hit)
-
-
-def chain(folder: Path) -> Chain:
-    """Return round, model and state of every commit, oldest first."""
-    with Store(folder) as store:
-        rows = store._db.connection.execute(
-            "SELECT round, digest, state FROM models ORDER BY round"
-        )
-        return [tuple(row) for row in rows]
-
-
-def check_chain(folder: Path, given: Recipe) -> Chain:
-    """Assert that each model and state is one step from the one before, and from no other."""
-    strategy, blobs = aggregation_of(given), BlobStore(folder / "models")
-    models = chain(folder)
-    with Store(folder) as store:
-        run = store.read.run().run_id
-        rows, clients = store.read.edge_results(run), store.indices(run).sizes()[0]
-        forgotten = store.read.forgotten(run)
-    for (since, base, state), (round_, digest, kept) in pairwise(models):
-        last: dict[str, tuple[str, float]] = {}
-        for row in rows:
-            given_up = row.round <= forgotten.get(row.edge_id, 0) < round_
-            counts = since < row.round <= round_ and not given_up
-            if counts and row.model and not row.failed:
-                weight = last.get(row.edge_id, ("", 0.0))[1]
-                last[row.edge_id] = (row.model, weight + row.weight)
-        shares = [EdgeShare(weight=weight) for _, weight in last.values()]
-        combined = strategy.combine(shares)
-        parts = sorted(zip((one for one, _ in last.values()), combined.weights, strict=True))
-        facts = MergeFacts(
-            weight=sum(share.weight for share in shares), clients=clients, factor=combined.factor
-        )
-        merge = Merge(round_, tuple(parts), 0, base=base, state=state, facts=facts)
-        found = merge_files(blobs, model_manifest(given), merge, strategy)
-        assert (found.digest, found.state) == (digest, kept)
-    return models
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,16 @@ from fedagent_agent.core.device import DeviceState, LinkQuality, PriceSettings, 
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "policies" / "write-your-own.md").read_text(encoding="utf-8")
+AGGREGATION = (ROOT / "docs" / "aggregation.md").read_text(encoding="utf-8")
 LINES = 24
 
 
-def blocks(fence: str) -> list[str]:
-    return re.findall(rf"^```{re.escape(fence)}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+def blocks(fence: str, page: str = PAGE) -> list[str]:
+    return re.findall(rf"^```{re.escape(fence)}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
 
 
-def files() -> dict[str, str]:
-    found = re.findall(r"^```\w+ file=(\S+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+def files(page: str = PAGE) -> dict[str, str]:
+    found = re.findall(r"^```\w+ file=(\S+)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     assert len(found) == 2
     return dict(found)
 
@@ -30,8 +31,11 @@ def files() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds what pip would unpack: the module, and a dist-info."""
-    folder = tmp_path_factory.mktemp("site")
-    for name, text in files().items():
+    return unpacked(tmp_path_factory.mktemp("site"), PAGE)
+
+
+def unpacked(folder: Path, page: str) -> Path:
+    for name, text in files(page).items():
         (folder / name).write_text(text, encoding="utf-8")
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     stem = f"{project['name'].replace('-', '_')}-{project['version']}"
@@ -117,3 +121,23 @@ def test_it_passes_the_rules_of_every_policy(installed: Path) -> None:
         installed, "-m", "pytest", "-q", "tests/checks", "-k", "thrifty", "-p", "no:xdist"
     )
     assert re.search(r"\b\d\d passed", printed), printed
+
+
+def test_the_strategy_of_the_page_runs_in_a_study_and_at_an_edge(tmp_path: Path) -> None:
+    site = unpacked(tmp_path, AGGREGATION)
+    (block,) = blocks("python run", AGGREGATION)
+    printed = run(site, "-c", block)
+    reached = {name: float(accuracy) for name, accuracy in map(str.split, printed.splitlines())}
+    assert reached.keys() == {"fedavg", "clipped"}
+    assert reached["fedavg"] != reached["clipped"]
+    code = """
+from fedagent_edge.core.weighing import weighing_of
+from fedagent_protocol import messages as m
+from fedagent_task.recipe import task_bytes
+from fedagent_task.spec import AggregationSpec, ModelSpec, TaskSpec
+model = ModelSpec(kind="softmax", features=2, classes=2)
+task = TaskSpec(model=model, aggregation=AggregationSpec(name="clipped", params={"longest": 2.0}))
+weighing, told = weighing_of(task_bytes(task)), m.TrainStats(num_samples=10)
+print(weighing.weigh(told, m.Assignment(agent="a"), norm=8.0, uniform=False).coefficient)
+"""
+    assert run(site, "-c", code) == "2.5\n"

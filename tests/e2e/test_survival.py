@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator.reader import open_reader
+from fedagent_task.recipe import parse_recipe
 from fedagent_testbed.local import RoleProcess
+from tests.fakes.strategy_chain import check_chain
 
 from .support import DEMO, check_books, labels, new_field, start_small
 
@@ -85,3 +87,30 @@ def test_a_coordinator_is_killed_and_restarted_again_and_again(tmp_path: Path) -
     check_books(last)
     with open_reader(Path(str(last.config["data_dir"]))) as read:
         assert len(read.runs()) == 1
+
+
+@pytest.mark.slow
+def test_a_server_optimiser_is_killed_around_its_commit(tmp_path: Path) -> None:
+    sets = ("aggregation.name=fedyogi", "rounds.merge_every=1", "rounds.count=5", *SLOW)
+    config: dict[str, object] = {
+        "recipe": str(DEMO),
+        "broker": "embedded",
+        "wait_agents": 3,
+        "sets": list(sets),
+    }
+    with new_field(tmp_path) as field:
+        field.edge("edge-0", broker="embedded")
+        for i in range(3):
+            field.agent(f"agent-{i}", labels(i))
+        # The first commit is of the model that the run begins with.
+        for checkpoint in ("merged:kill@2", "model.committed:kill@2", "committed:kill"):
+            dying = {**os.environ, "FEDAGENT_FAILPOINT": f"coordinator.{checkpoint}"}
+            process = field.start("coordinator", "coordinator", config, environment=dying)
+            assert process.wait_exit() == -9
+        last = field.start("coordinator", "coordinator", config)
+        assert last.wait("ready")["resumed"] is True
+        assert last.wait("end", timeout_s=120)["rounds_done"] == 5
+    check_books(last)
+    models = check_chain(Path(str(last.config["data_dir"])), parse_recipe(DEMO.read_text(), sets))
+    assert len(models) >= 4
+    assert all(state for _, _, state in models[1:])

@@ -8,10 +8,12 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fedagent_protocol.errors import ParameterError, UnknownNameError
 from fedagent_task import aggregation
 from fedagent_task.aggregation import (
+    ALL_TRAIN,
     CONTROL,
     Arrays,
     Contribution,
@@ -22,6 +24,10 @@ from fedagent_task.aggregation import (
     Strategy,
     Sums,
 )
+from fedagent_task.aggregation.task import most_steps, rules_of
+from fedagent_task.program import Program, encode_program
+from fedagent_task.spec import LearnerSpec, ModelSpec
+from tests.fakes.graph_tasks import dense
 
 Floats = npt.NDArray[np.float64]
 SIZE = 5
@@ -273,3 +279,25 @@ def test_parameters_are_strict(name: str, params: dict[str, object]) -> None:
 def test_an_unknown_name_lists_the_known() -> None:
     with pytest.raises(UnknownNameError, match="fedyogi"):
         aggregation.create("fedyoghurt")
+
+
+def test_the_roles_of_a_program_are_the_rules_of_its_tensors() -> None:
+    plain = dense()
+    program = with_a_buffer(plain)
+    model = ModelSpec(kind="graph", features=64, classes=10, program=encode_program(program))
+    rules = rules_of(model)
+    assert rules == Rules(frozenset({"weight"}), frozenset({"bias"}), frozenset())
+    assert rules_of(ModelSpec(kind="softmax", features=2, classes=2)) == ALL_TRAIN
+
+
+def with_a_buffer(program: Program) -> Program:
+    """Return the program with a bias that is averaged and not trained."""
+    weight, bias = program.tensors
+    buffer = structs.replace(bias, role="mean", learnt=False)
+    return structs.replace(program, tensors=(weight, buffer))
+
+
+def test_the_most_steps_of_an_order_are_those_of_its_passes_and_momentum() -> None:
+    learner = LearnerSpec(batch=10, buffer=45, passes=3, steps=2, momentum=0.5)
+    assert most_steps(learner, 0) == 3 * 5 * 2 * 2
+    assert most_steps(learner, 7) == 7 * 5 * 2 * 2

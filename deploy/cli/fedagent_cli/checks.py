@@ -20,6 +20,7 @@ from fedagent_agent.availability import LimitsSettings
 from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_node.broker import mosquitto_program
 from fedagent_node.network import lan_addresses
+from fedagent_protocol.errors import FedagentError
 from fedagent_protocol.extras import how_to_add
 
 if TYPE_CHECKING:
@@ -273,6 +274,21 @@ def opinions(privacy: PrivacySettings) -> Finding:
     return fine(text)
 
 
+def strategies() -> Finding:
+    """Name the aggregation strategies, and what is wrong with one that somebody installed."""
+    from fedagent_task import aggregation  # noqa: PLC0415 - numpy, which a device checks above
+
+    broken = {}
+    for name in aggregation.names():
+        try:
+            aggregation.parameters(name)
+        except FedagentError as error:
+            broken[name] = str(error)
+    if broken:
+        return odd("; ".join(broken.values()), "install that package again, or remove it")
+    return fine(", ".join(aggregation.names()))
+
+
 def all_checks(
     folder: Path, limits: LimitsSettings | None = None, privacy: PrivacySettings | None = None
 ) -> dict[str, Look]:
@@ -292,6 +308,7 @@ def all_checks(
         **{rule: partial(rules.check, rule) for rule in RULES},
         "wifi": rules.wifi,
         "opinions": partial(opinions, privacy if privacy is not None else PrivacySettings()),
+        "aggregation": strategies,
         **packages,
     }
 

@@ -104,13 +104,12 @@ class RoundSums:
         return models, kept
 
     def _told(self, part: Updates, row: int) -> Contribution:
-        needs = self.strategy.needs
         steps = 0.0 if part.steps is None else float(part.steps[row])
         if (shrinks := _mu(self.strategy) * self.rate) > 0:
             steps = (1.0 - (1.0 - shrinks) ** steps) / shrinks
         return Contribution(
             num_samples=float(part.samples[row]),
-            norm=float(np.linalg.norm(part.deltas[row])) if "base_loss" in needs else 0.0,
+            norm=float(np.linalg.norm(part.deltas[row])),
             base_loss=0.0 if part.base_loss is None else float(part.base_loss[row]),
             local_steps=steps,
             uniform=self.weighting == "uniform",
