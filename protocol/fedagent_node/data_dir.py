@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -119,12 +120,18 @@ def _noted_pid(fd: int) -> int | None:
 
 def write_private(path: Path, data: bytes) -> None:
     """Write a file readable by its owner only; whole or not at all, and on disk."""
+    write_private_parts(path, (data,))
+
+
+def write_private_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write the parts after one another; else as `write_private`."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
-            file.write(data)
+            for part in parts:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import mmap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,9 @@ MAX_HEADER_BYTES = 256 * 1024
 MAX_TENSORS = 4096
 MAX_RANK = 8
 _DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64"}
+_ORDER = ("int64", "float64", "float32", "int32", "float16")
+"""In which tensors stand in a file: what needs the widest alignment first."""
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 Buffer = bytes | bytearray | memoryview | mmap.mmap
@@ -89,6 +92,28 @@ def encode_tensors(tensors: Tensors) -> bytes:
     """Return the tensors as safetensors bytes, the same for the same content."""
     # Not `ascontiguousarray`, which makes a row of a single number.
     return safetensors.numpy.save({k: np.asarray(v, order="C") for k, v in tensors.items()})
+
+
+def tensor_parts(tensors: Tensors) -> Iterator[bytes | memoryview]:
+    """Yield what `encode_tensors` returns, a tensor at a time: large models are not copied."""
+    little = {name: _little(tensors[name]) for name in tensors}
+    names = sorted(little, key=lambda name: (_ORDER.index(little[name].dtype.name), name))
+    header: dict[str, dict[str, object]] = {}
+    stop = 0
+    for name in names:
+        array, start = little[name], stop
+        stop += array.nbytes
+        code = _CODES[array.dtype.name]
+        header[name] = {"dtype": code, "shape": array.shape, "data_offsets": (start, stop)}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in names:
+        yield little[name].reshape(-1).view(np.uint8).data
+
+
+def _little(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
 
 
 def locate(data: Buffer) -> tuple[Located, ...]:

@@ -19,6 +19,7 @@ from fedagent_protocol.tensors import (
     digest_of,
     encode_tensors,
     locate,
+    tensor_parts,
 )
 
 MODEL = {
@@ -39,6 +40,23 @@ def test_tensors_survive_and_equal_what_the_library_reads() -> None:
     assert ours.keys() == theirs.keys() == MODEL.keys()
     for name in MODEL:
         np.testing.assert_array_equal(ours[name], theirs[name])
+
+
+@given(
+    shapes=st.lists(st.lists(st.integers(0, 4), max_size=4), max_size=6),
+    dtypes=st.lists(st.sampled_from(["float32", "float64", "int64", "float16"]), min_size=6),
+    names=st.lists(st.text('ab.é"\\', min_size=1, max_size=4), min_size=6, unique=True),
+)
+def test_parts_are_the_library_s_bytes(
+    shapes: list[list[int]], dtypes: list[str], names: list[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    tensors = {
+        name: rng.normal(size=shape).astype(dtype)
+        for name, shape, dtype in zip(names, shapes, dtypes, strict=False)
+    }
+    tensors["turned"] = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    assert b"".join(tensor_parts(tensors)) == encode_tensors(tensors)
 
 
 def test_the_same_content_has_the_same_digest() -> None:

@@ -27,12 +27,15 @@ class ControlVariates:
         return {name: c - self._of(name) for name, c in self._fleet.items()}
 
     def change(
-        self, base: Tensors, now: Tensors, steps: int, rate: float
+        self, update: Tensors, steps: int, rate: float
     ) -> dict[str, npt.NDArray[np.float32]]:
-        """Return c_i+ - c_i = (x - y) / (K·rate) - c by ``control/`` name; 0 without steps."""
+        """Return c_i+ - c_i = (x - y) / (K·rate) - c by ``control/`` name; 0 without steps.
+
+        `update` is y - x.
+        """
         span = np.float32(1.0 / (steps * rate)) if steps else np.float32(0.0)
         self._change = {
-            name: span * (base[name] - now[name]) - c if steps else np.zeros_like(c)
+            name: -span * update[name] - c if steps else np.zeros_like(c)
             for name, c in self._fleet.items()
         }
         return {CONTROL + name: tensor for name, tensor in self._change.items()}

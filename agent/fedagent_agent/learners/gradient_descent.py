@@ -16,7 +16,7 @@ from fedagent_task.spec import LearnerSpec
 from .base import Forgetful, StepResult, Tensors
 from .control import ControlVariates
 from .course import Course
-from .steps import NOTHING, Steps, create_steps, moved
+from .steps import NOTHING, Steps, create_steps
 
 Places = npt.NDArray[np.intp] | npt.NDArray[np.int64]
 _LARGEST = 1e-3
@@ -108,11 +108,10 @@ class _Descent:
 
     def update(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return the float32 difference to the model that `begin` gave."""
-        now = self._steps.weights()
-        update = moved(self._base, now)
+        update = self._steps.moved(self._base)
         if self._control is None:
             return update
-        return update | self._control.change(self._base, now, self._course.steps, self._rate)
+        return update | self._control.change(update, self._course.steps, self._rate)
 
     @property
     def course(self) -> TrainCourse:

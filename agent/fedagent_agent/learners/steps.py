@@ -36,8 +36,8 @@ class Steps(Protocol):
     def loss(self, x: Inputs, y: Labels) -> float:
         """Return the mean loss of a batch as the model is now."""
 
-    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return every tensor that travels, float32; not to be written to."""
+    def moved(self, base: Tensors) -> Arrays:
+        """Return the float32 difference to `base` of every tensor that travels."""
 
     def local(self) -> Tensors:
         """Return the tensors that stay on the device, float32."""
@@ -78,9 +78,9 @@ class NumpySteps:
         """Return the mean loss of a batch."""
         return self._model.loss(self._weights, x, y)
 
-    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return every tensor of the model."""
-        return self._weights
+    def moved(self, base: Tensors) -> Arrays:
+        """Return the difference of every tensor of the model."""
+        return moved(base, self._weights)
 
     def local(self) -> Tensors:
         """Nothing: all of a numpy model travels."""

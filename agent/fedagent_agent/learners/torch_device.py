@@ -49,7 +49,8 @@ def prepare(spec: LearnerSpec, device: "torch.device", threads: int) -> None:
     torch.set_num_threads(thread_count(spec.threads, threads))
     # cuBLAS reads this once; on a graphics chip a kernel without a deterministic form only warns.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(mode=True, warn_only=device.type != "cpu")
+    # `use_deterministic_algorithms` does the same and imports a compiler of 70 MB for it.
+    torch.set_deterministic_debug_mode("error" if device.type == "cpu" else "warn")
     torch.utils.deterministic.fill_uninitialized_memory = False  # nothing here reads any
 
 

@@ -15,6 +15,7 @@ from fedagent_task.program.torch_program import Batch, TorchProgram
 from fedagent_task.spec import LearnerSpec, ModelSpec
 
 from .base import Tensors
+from .optimizers import Arrays
 from .torch_device import autocast_of, device_of, prepare
 from .torch_model import TorchNetwork, shared
 
@@ -37,8 +38,8 @@ class Trainable(Protocol):
     def base_loss(self, x: Inputs, y: Labels) -> float:
         """Return the mean loss of a batch; nothing of the model changes."""
 
-    def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return every tensor that travels."""
+    def tensors(self) -> Arrays:
+        """Return copies of every tensor that travels."""
 
     def local(self) -> Tensors:
         """Return the tensors that stay on the device."""
@@ -104,9 +105,10 @@ class TorchSteps:
         with torch.no_grad(), self._autocast:
             return self._model.base_loss(x, y)
 
-    def weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return every tensor that travels."""
-        return self._model.tensors()
+    def moved(self, base: Tensors) -> Arrays:
+        """Return the difference to `base` of every tensor that travels, in place of a copy."""
+        now = self._model.tensors()
+        return {name: np.subtract(now[name], base[name], out=now[name]) for name in now}
 
     def local(self) -> Tensors:
         """Return the tensors that stay on the device."""
@@ -183,9 +185,9 @@ class _Network:
     def base_loss(self, x: Inputs, y: Labels) -> float:
         return float(self.mean_loss(x, y))
 
-    def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
+    def tensors(self) -> Arrays:
         leaves = self.parameters.items()
-        return {name: leaf.detach().cpu().numpy() for name, leaf in leaves}
+        return {name: np.array(leaf.detach().cpu().numpy()) for name, leaf in leaves}
 
     def local(self) -> Tensors:
         return {}

@@ -1,6 +1,8 @@
 """The numeric work of the trainer: trainings and evaluations on one open task."""
 
+import hashlib
 import math
+import mmap
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -11,10 +13,10 @@ import numpy as np
 from fedagent_agent.learners import Learner, Tensors
 from fedagent_agent.learners.user import UserCodeError, UserLearner
 from fedagent_agent.streams.base import StreamError
-from fedagent_node.data_dir import write_private
+from fedagent_node.data_dir import write_private_parts
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import NO_COURSE, TrainStats
-from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
+from fedagent_protocol.tensors import Buffer, Manifest, decode_tensors, tensor_parts
 from fedagent_task.client_terms import CONTROL
 from fedagent_task.errors import ProgramError, TaskFormatError
 from fedagent_task.moments import LARGEST, Moments
@@ -23,6 +25,9 @@ from .frames import Evaluate, Evaluated, Failed, Job, Open, Refused, Reply, Trai
 from .load_meter import Clock, LoadMeter, parts
 from .open_task import FailedTrainingError, OpenTask
 from .privacy import PrivacyMissingError, protect
+
+MAPPED_BYTES = 4 << 20
+"""Size from which a model's file is mapped: such a one is never written to again."""
 
 POLL_S = 0.01
 """How often a training asks whether to give up, at most."""
@@ -176,11 +181,13 @@ class Trainer:
     def _train(self, job: Train, task: OpenTask) -> Trained:
         began = self._wall()
         learner, scorer = task.learner, task.scorer
+        base: Tensors = {}
         if not task.idle:
             base = _read_model(Path(job.model), task.manifest)
             local = _brought(task, job)
             learner.begin(base, job.round)
             scorer.begin(_whole(base, local))
+            _give_back(base)
         meter = LoadMeter(
             job.load_limit_s, wall=self._wall, processor=self._processor, slip_s=self._slip_s
         )
@@ -192,9 +199,9 @@ class Trainer:
             update = learner.update()
             _check_norm(update, task.task.limits.norm, task.uncounted)
         self._slip_s = meter.slip_s
-        body = encode_tensors(update)
-        _write_update(Path(job.out), body)
+        digest, size = _write_update(Path(job.out), update)
         _keep_state(task, job)
+        _give_back(base)
         task.held.release()
         arrived, task.arrived = task.arrived, 0
         # Where neighbours decide, scores stay on the device, and with them the loss.
@@ -213,8 +220,8 @@ class Trainer:
         )
         return Trained(
             job=job.job,
-            digest=digest_of(body),
-            size=len(body),
+            digest=digest,
+            size=size,
             stats=stats,
             train_s=meter.spent_s,
             offset=task.offset,
@@ -298,7 +305,7 @@ def lacks_memory(error: Exception) -> bool:
 
 def _read_model(path: Path, manifest: Manifest) -> Tensors:
     try:
-        tensors = decode_tensors(path.read_bytes(), manifest)
+        tensors = decode_tensors(_content(path), manifest)
     except OSError as error:
         raise FailedTrainingError("model", error.strerror or "cannot be read") from error
     except ProtocolError as error:
@@ -307,6 +314,23 @@ def _read_model(path: Path, manifest: Manifest) -> Tensors:
     if not all(np.isfinite(tensor).all() for tensor in model.values()):
         raise FailedTrainingError("model", "the base model is not finite")
     return model
+
+
+def _content(path: Path) -> Buffer:
+    """Return a file's bytes; a large one is mapped, so that the system may take its pages back."""
+    with path.open("rb") as file:
+        if path.stat().st_size < MAPPED_BYTES:
+            return file.read()
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _give_back(base: Tensors) -> None:
+    """Let go of a mapped model's pages: what was learnt is compared with it at the end only."""
+    owner: object = next(iter(base.values()), None)
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, memoryview) and isinstance(owner.obj, mmap.mmap):
+        owner.obj.madvise(mmap.MADV_DONTNEED)
 
 
 def _check_norm(update: Tensors, limit: float, uncounted: Collection[str]) -> None:
@@ -321,11 +345,22 @@ def _check_norm(update: Tensors, limit: float, uncounted: Collection[str]) -> No
         raise FailedTrainingError("norm", detail)
 
 
-def _write_update(path: Path, body: bytes) -> None:
+def _write_update(path: Path, update: Tensors) -> tuple[str, int]:
+    """Write an update durably; return its digest and size."""
+    hasher, size = hashlib.sha256(), 0
+
+    def hashed() -> Iterator[bytes | memoryview]:
+        nonlocal size
+        for part in tensor_parts(update):
+            hasher.update(part)
+            size += len(part)
+            yield part
+
     try:
-        write_private(path, body)
+        write_private_parts(path, hashed())
     except OSError as error:
         raise FailedTrainingError("disk", error.strerror or "cannot be written") from error
+    return hasher.hexdigest(), size
 
 
 def _brought(task: OpenTask, job: Train | Evaluate) -> Tensors:

@@ -162,3 +162,15 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(bench: TrainerBench) -> 
     bench.out.with_name(f".update.{os.getpid()}").symlink_to("/dev/full")
     assert bench.failed("disk").detail == "No space left on device"
     assert [path.name for path in bench.out.parent.iterdir()] == ["model"]
+
+
+def test_a_mapped_model_is_the_same_model(
+    bench: TrainerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large ones are; its pages are given back while it trains."""
+    digests = []
+    for least in (1 << 40, 1):
+        monkeypatch.setattr("fedagent_agent.trainer.training.MAPPED_BYTES", least)
+        bench.opened(demo(), "digits:start=80,rate=0.001")
+        digests += [bench.trained().digest, bench.trained().digest]
+    assert digests[:2] == digests[2:]
