@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from . import strategies
 from .kept import Run, part
 from .paper_rows import EXPONENT, FIT_FROM, last, regrets, slope
 from .paper_runs import CHECKPOINTS, GAMMAS, LEAST, MERGES, NOISES, SWEPT, UNEVEN
@@ -137,6 +138,7 @@ FIGURES: dict[str, Callable[[], tuple["Figure", Numbers]]] = {
     "rbcs-f-uneven": uneven,
     "cocs-regret": regret,
     "cocs-sweeps": sweeps,
+    "strategies": strategies.draw,
 }
 
 

@@ -297,13 +297,16 @@ def _rbcs_queues(folder: Path) -> None:
 
 
 def _kept(name: str, folder: Path) -> None:
-    """Draw runs that `bench.papers` keeps."""
+    """Draw runs that `bench.papers` and `bench.strategies` keep."""
     from .paper_figures import FIGURES
 
     write(name, FIGURES[name], folder)
 
 
-KEPT = ("rbcs-f-fashion", "rbcs-f-fashion-cnn", "rbcs-f-uneven", "cocs-regret", "cocs-sweeps")
+KEPT = (
+    *("rbcs-f-fashion", "rbcs-f-fashion-cnn", "rbcs-f-uneven", "cocs-regret", "cocs-sweeps"),
+    "strategies",
+)
 
 
 def _goals(folder: Path) -> None:

@@ -48,6 +48,7 @@ PARAMETERS: dict[str, tuple[tuple[str, float], ...]] = {
 }
 """Besides, what its own parameter is tried with."""
 TUNING = (100, 101, 102)
+MEASURES = ("rounds", "seconds", "accuracy")
 SMOOTH = 5
 LAST = 10
 
@@ -120,7 +121,7 @@ def cases(data: str, path: Path = RUNS) -> Iterator[Case]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the table; what is less than FedAvg's of the same seed and policy is saved."""
+    """A line of the table; `less` and `more` are beside FedAvg's of the same seed and policy."""
 
     data: str
     policy: str
@@ -132,6 +133,7 @@ class Entry:
     accuracy: Figure
     rounds_less: Figure
     seconds_less: Figure
+    accuracy_more: Figure
 
     def row(self) -> Row:
         """Return it as JSON data."""
@@ -143,11 +145,20 @@ class Entry:
         """Return it as a line of the page."""
         cells = [f"`{self.policy}`", f"`{self.strategy}`", f"{self.reached}"]
         cells += [self.rounds.text(0), self.seconds.text(0)]
-        for less in (self.rounds_less, self.seconds_less):
-            known = less.mean is not None and less.ci95 is not None and self.strategy != "fedavg"
-            text = f"{less.mean:+.0f} ± {less.ci95:.0f}" if known else ""
-            cells.append(f"**{text}**" if known and clear(less) else text)
-        return f"| {' | '.join(cells)} | {self.accuracy.text(3)} |"
+        cells += [self._beside(self.rounds_less, 0), self._beside(self.seconds_less, 0)]
+        cells += [self.accuracy.text(3), self._beside(self.accuracy_more, 3)]
+        return f"| {' | '.join(cells)} |"
+
+    def _beside(self, one: Figure, digits: int) -> str:
+        return "" if self.strategy == "fedavg" else shown(one, digits)
+
+
+def shown(one: Figure, digits: int) -> str:
+    """Return a difference with its interval, bold where that leaves zero out."""
+    if one.mean is None or one.ci95 is None:
+        return ""
+    text = f"{one.mean:+.{digits}f} ± {one.ci95:.{digits}f}"
+    return f"**{text}**" if clear(one) else text
 
 
 def clear(one: Figure) -> bool:
@@ -159,27 +170,47 @@ def table(data: str, path: Path = RUNS) -> Iterator[Entry]:
     """Yield the lines of a dataset's table, policy after policy."""
     found = part(path, data)
     for policy, name in product(POLICIES, PARAMETERS):
-        runs, base = found[f"{policy}, {name}"], found[f"{policy}, fedavg"]
-
-        def told(key: str, runs: list[Run] = runs) -> Figure:
-            return figure([float(run[key]) for run in runs])
-
-        def less(key: str, runs: list[Run] = runs, base: list[Run] = base) -> Figure:
-            pairs = zip(base, runs, strict=False)  # while runs are still being played
-            return figure([float(one[key]) - float(own[key]) for one, own in pairs])
-
+        runs = found[f"{policy}, {name}"]
+        rounds, seconds, accuracy = (told(runs, key) for key in MEASURES)
+        less, sooner, more = (beside(runs, found[f"{policy}, fedavg"], key) for key in MEASURES)
         yield Entry(
             data=data,
             policy=policy,
             strategy=name,
             keys=" ".join(runs[0]["sets"][1:]),
             reached=sum(run["reached"] for run in runs),
-            rounds=told("rounds"),
-            seconds=told("seconds"),
-            accuracy=told("accuracy"),
-            rounds_less=less("rounds"),
-            seconds_less=less("seconds"),
+            rounds=rounds,
+            seconds=seconds,
+            accuracy=accuracy,
+            rounds_less=less,
+            seconds_less=sooner,
+            accuracy_more=more,
         )
+
+
+def told(runs: Sequence[Run], key: str) -> Figure:
+    """Return the mean of a measure with its interval."""
+    return figure([float(run[key]) for run in runs])
+
+
+def beside(runs: Sequence[Run], base: Sequence[Run], key: str) -> Figure:
+    """Return how much better runs are than others of the same seeds: less, or more accurate."""
+    sign = 1 if key == "accuracy" else -1
+    # While runs are still being played one may have a seed more.
+    pairs = zip(runs, base, strict=False)
+    return figure([sign * (float(own[key]) - float(one[key])) for own, one in pairs])
+
+
+def between(data: str, path: Path = RUNS) -> Iterator[str]:
+    """Yield what a policy changes beside `random`, strategy after strategy."""
+    found = part(path, data)
+    for name in PARAMETERS:
+        cells = [data, f"`{name}`"]
+        for policy in ("adaptive", "oort"):
+            runs, base = found[f"{policy}, {name}"], found[f"random, {name}"]
+            cells += [shown(beside(runs, base, key), 0) for key in MEASURES[:2]]
+            cells.append(shown(beside(runs, base, "accuracy"), 3))
+        yield f"| {' | '.join(cells)} |"
 
 
 def draw(path: Path = RUNS) -> tuple["Picture", dict[str, object]]:
@@ -222,7 +253,7 @@ def main() -> None:
             play_missing(given.runs, cases(data, given.runs), range(given.seeds))
         found = list(table(data, given.runs))
         if given.markdown:
-            print("\n".join(one.markdown() for one in found))
+            print("\n".join([*(one.markdown() for one in found), *between(data, given.runs)]))
         else:
             show(one.row() for one in found)
 
