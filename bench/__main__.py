@@ -2,7 +2,7 @@
 
 Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs, learning,
 learners, decisions, democracy, adaptive, calibration, scale, papers, onnx, bas, limits, figures,
-seeds, house, field, graph, hostile.
+seeds, house, field, graph, families, hostile.
 All of them without a name; figures are medians, and what is compared is measured in one run.
 """
 
@@ -46,6 +46,13 @@ def survival() -> Row:
     return {"seeds": SEEDS, **tested("survival", f"--seeds={SEEDS}", "tests/testbed", *real)}
 
 
+def live_families() -> Rows:
+    """Return every family of models, learnt live."""
+    from . import families  # noqa: PLC0415 - takes torch
+
+    return families.rows()
+
+
 BENCHES: dict[str, Callable[[], Rows]] = {
     "rounds": lambda: (rounds.measure(case) for case in rounds.ALL),
     "memory": lambda: (row() for row in memory.ROWS.values()),
@@ -72,6 +79,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "house": house.rows,
     "field": field.rows,
     "graph": graph.rows,
+    "families": live_families,
     "hostile": hostile.rows,
     "seeds": lambda: iter([demo.seeds(10)]),
 }
