@@ -48,7 +48,7 @@ def survival() -> Row:
 
 def live_families() -> Rows:
     """Return every family of models, learnt live."""
-    from . import families  # noqa: PLC0415 - takes torch
+    from . import families
 
     return families.rows()
 

@@ -75,7 +75,8 @@ def difference(source: TaskSource, task: TaskFile, x: np.ndarray, y: np.ndarray)
         source.loss(plain(*inputs), *given).backward()
         optimiser.step()
     expected = {name: t.numpy() for name, t in plain.state_dict().items()}
-    return max(float(np.abs(t - expected[name]).max()) for name, t in steps.weights().items())
+    made = {name: task.first[name] + t for name, t in steps.moved(task.first).items()}
+    return max(float(np.abs(t - expected[name]).max()) for name, t in made.items())
 
 
 def batch(source: TaskSource, x: np.ndarray, y: np.ndarray) -> tuple[list[Any], Any]:
