@@ -28,6 +28,9 @@ def task_of(module: Any, **more: Any) -> Task:
     return Task(module, nn.functional.cross_entropy, example, learner=learner, **more)
 
 
+slow = pytest.mark.slow  # three devices, and this process, import torch
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     torch.manual_seed(1)
@@ -42,12 +45,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     )
 
 
+@slow
 def test_it_learns_live(run: Run) -> None:
     assert run.rounds == 3
     assert run.metrics["accuracy"] > 0.8
     assert set(map(int, map(str, run.read().orders["num_samples"]))) == {383, 384}
 
 
+@slow
 def test_the_model_is_a_module_again(run: Run) -> None:
     x, y = digits()
     model = run.load_model()
