@@ -56,11 +56,13 @@ _LINKS: Mapping[str, Link] = {
 
 
 class Draft:
-    """Nodes as they come; `values` are those of the placeholders by their name in torch's graph."""
+    """Nodes as they come; `values` are those of the placeholders, `given` of inputs and target."""
 
-    def __init__(self, graph: "fx.Graph", values: Mapping[str, int], first: int) -> None:
+    def __init__(
+        self, graph: "fx.Graph", values: Mapping[str, int], given: range, first: int
+    ) -> None:
         self._values = dict(values)
-        self._first = first
+        self._given, self._first = given, first
         self._nodes: list[Node] = []
         self._needed = _needed(graph)
         self._graph = graph
@@ -88,6 +90,13 @@ class Draft:
         ready = tuple(
             self._argument(one, kind) for one, kind in zip(given, known.kinds, strict=False)
         )
+        if known.in_place and ready and isinstance(ready[0], Ref) and ready[0].v in self._given:
+            # A batch is the caller's: what is written to is a copy, from here on.
+            self._nodes.append(Node("clone", (ready[0],)))
+            copied = self._first + len(self._nodes) - 1
+            names = [key for key, value in self._values.items() if value == ready[0].v]
+            self._values |= dict.fromkeys(names, copied)
+            ready = (Ref(copied), *ready[1:])
         self._nodes.append(Node(name, ready))
         self._values[node.name] = self._first + len(self._nodes) - 1
 

@@ -48,6 +48,8 @@ def build(source: TaskSource) -> Built:
     """
     if not isinstance(source.model, nn.Module):
         raise BuildError("model", "is no torch.nn.Module", "return (model, loss, example)")
+    if not hasattr(Dim, "AUTO"):
+        raise BuildError("torch", f"{torch.__version__} is too old to build", "update it to 2.6")
     example = example_of(source.example, source.model)
     whole = _Whole(source.model, source.loss, with_target=example.target is not None)
     modes = {part: part.training for part in whole.modules()}
@@ -139,12 +141,13 @@ def _program(
         train=empty,
         evaluate=empty,
     )
+    given = range(draft.first_input, draft.first_constant)
     graphs = []
     for made in (train, evaluate):
         values = _values(draft, kept, made)
         _of_the_first_input(made)
         _without_idle_broadcasts(made)
-        graphs.append(Draft(made.graph, values, draft.first_node).drawn())
+        graphs.append(Draft(made.graph, values, given, draft.first_node).drawn())
     link = link_of(graphs[1], draft.first_node)
     return Program(
         version=1,

@@ -45,7 +45,8 @@ def make_of(built: Built, source: TaskSource) -> Made:
             labels=tuple(source.labels),
         )
     except ProgramError as error:
-        raise BuildError(error.key, error.detail, "take a smaller model") from error
+        hint = "take a smaller model" if "limit" in error.detail else "write forward otherwise"
+        raise BuildError(error.key, error.detail, hint) from error
     return Made(task, built.loss, (note,) if note else ())
 
 

@@ -102,6 +102,11 @@ def _chunk(_x: "torch.Tensor", chunks: int, *_rest: int) -> None:
 
 
 def _recurrent(x: "torch.Tensor", *rest: Value) -> None:
+    starts = rest[0] if isinstance(rest[0], list) else rest[:1]
+    for start in starts:
+        # Torch makes a tensor of each row before it looks whether the rows are layers.
+        if isinstance(start, torch.Tensor) and start.dim():
+            _few(start.shape[0], 2 * MAX_LAYERS)
     layers = next((one for one in rest if type(one) is int), 0)
     _few(layers, MAX_LAYERS)
     _few(max(x.shape[:-1], default=0) if x.dim() < 3 else max(x.shape[:2]), MAX_STEPS)

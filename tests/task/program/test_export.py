@@ -73,6 +73,44 @@ def test_building_changes_nothing_of_the_model() -> None:
     )
 
 
+class Writes(nn.Module):
+    """Changes its input in place, and keeps what it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.ReLU(inplace=True)
+        self.dense = nn.Linear(3, 2)
+        self.seen: torch.Tensor
+        self.register_buffer("seen", torch.zeros(3))
+        self.register_buffer("scale", torch.full((3,), 2.0), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.first(x) * self.scale
+        if self.training:
+            self.seen += rows.detach().sum(0)
+        return self.dense(rows - self.seen)
+
+
+def test_a_batch_is_never_written_to_and_what_a_module_writes_is_kept() -> None:
+    x = torch.randn(4, 3)
+    model = Writes()
+    built = build(TaskSource(model, loss, (x.clone(), Y)))
+    assert {one.name: one.role for one in built.program.tensors} == {
+        "dense.bias": "train",
+        "dense.weight": "train",
+        "seen": "mean",
+    }
+    program = TorchProgram(built.program)
+    program.load(built.tensors)
+    before = x.clone()
+    for _ in range(2):
+        ours = program.loss(([x], Y))
+        expected = loss(model.train()(x.clone()), Y)
+        torch.testing.assert_close(ours, expected)
+    assert torch.equal(x, before)
+    torch.testing.assert_close(program.buffers["seen"], model.seen)
+
+
 def test_norms_stay_on_the_device_with_their_statistics() -> None:
     source = family("mlp")
     built = build(TaskSource(source.model, source.loss, source.example, local=("norms",)))
