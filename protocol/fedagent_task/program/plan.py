@@ -9,6 +9,7 @@ from fedagent_protocol.errors import safe_text
 from fedagent_task.errors import ProgramError
 
 from .meta_memory import Watch
+from .meta_recurrent import is_recurrent, stretched
 from .operators import operators
 from .spec import Argument, Graph, Node, Program, Ref
 from .torch_operators import Function, function_of, takes_device
@@ -35,14 +36,16 @@ class _Step:
     lists: tuple[tuple[int, tuple[object, ...]], ...]  # place in args, items with references
     named: tuple[str, ...]
     fixed: dict[str, object]  # named arguments of every call
-    ends: tuple[int, ...] = ()
+    stretch: bool  # on the meta device a long sequence is run in part
 
-    def run(self, values: Sequence[object]) -> object:
+    def run(self, values: Sequence[object], watch: Watch | None = None) -> object:
         args = self.args.copy()
         for place, value in self.refs:
             args[place] = values[value]
         for place, items in self.lists:
             args[place] = [values[one.v] if type(one) is Ref else one for one in items]
+        if self.stretch:
+            return stretched(self.call, args, watch)
         if not self.named:
             return self.call(*args, **self.fixed)
         cut = len(self.args) - len(self.named)
@@ -89,7 +92,7 @@ class Plan:
             if watch is not None:
                 watch.at = step.name
             try:
-                values[self._first + index] = step.run(values)
+                values[self._first + index] = step.run(values, watch)
             except _FAILS as error:
                 raise ProgramError(step.name, safe_text(error, limit=160)) from error
             if shapes is not None:
@@ -123,6 +126,7 @@ def _step(node: Node, name: str, device: str) -> _Step:
         refs=tuple(refs),
         lists=tuple(lists),
         named=operator.named[: max(0, len(args) - cut)],
+        stretch=device == "meta" and is_recurrent(node.op),
         fixed={"device": torch.device(device)} if takes_device(node.op) else {},
     )
 

@@ -4,10 +4,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from fedagent_task.errors import BuildError, ProgramError
+from fedagent_task.program import meta_recurrent
 from fedagent_task.program.export import TaskSource, build
+from fedagent_task.program.spec import Input
 from fedagent_task.program.torch_program import TorchProgram
 from tests.fakes.torch_models import family
 
@@ -142,6 +145,16 @@ def test_the_memory_that_is_reckoned_counts_what_the_way_back_keeps() -> None:
     program = TorchProgram(built.program)
     wide = 64 * (12 + 16 * 3) * 4
     assert program.check(64, training=True) > wide > program.check(64, training=False) / 2
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_two_steps_of_a_sequence_stand_for_all(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = build(family(kind))
+    wide = replace(built.program, inputs=(Input("x", 0, (40, 4), "float32"),))
+    short = TorchProgram(wide).check(8, training=True)
+    monkeypatch.setattr(meta_recurrent, "STEPS", 1000)
+    whole = TorchProgram(wide).check(8, training=True)
+    assert whole <= short <= 1.25 * whole
 
 
 def test_the_module_of_a_program_is_trained_by_a_loop_of_ones_own() -> None:
