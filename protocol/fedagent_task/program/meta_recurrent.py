@@ -1,8 +1,8 @@
 """Recurrent layers on the meta device: two steps stand for all of a sequence.
 
-There torch takes a recurrent layer step by step, at 10 ms each: minutes for a long sequence, where the
-layer itself takes milliseconds. Each step holds as much memory as any other, so two are run, which
-check every shape, and what they take is counted for the rest.
+There torch takes a recurrent layer step by step, at 10 ms each: minutes for a long sequence,
+where the layer itself takes milliseconds. Each step holds as much memory as any other, so two are
+run, which check every shape, and what they take is counted for the rest.
 """
 
 from typing import Any
