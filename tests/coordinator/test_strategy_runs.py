@@ -11,6 +11,7 @@ from fedagent_coordinator.merged_models import merge_files
 from fedagent_coordinator.run_settings import aggregation_of, model_manifest
 from fedagent_coordinator.store import Store
 from fedagent_node.blobs import BlobStore
+from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import decode_tensors, encode_tensors
 from fedagent_task.aggregation import CONTROL
 from fedagent_task.errors import RecipeError
@@ -46,6 +47,9 @@ def test_a_kill_loses_no_step_and_does_none_twice(tmp_path: Path, point: str) ->
     found = check_chain(tmp_path / "killed", given)
     assert len(wanted) == 5
     assert all(state for _, _, state in wanted[1:])
+    with Store(tmp_path / "whole") as store:
+        kept = store.read.models.to_keep(last=1)
+    assert [state in kept for _, _, state in wanted[1:]] == [False, False, False, True]
     if point in {"model.committed", "committed"}:
         # What was committed is all that there is to go on from: the same models to the bit.
         assert found == wanted
@@ -75,7 +79,10 @@ def test_after_a_kill_scaffold_begins_from_the_global_model(tmp_path: Path) -> N
     site.run()
     site.close()
     assert site.kills == 1
-    check_chain(tmp_path, given)
+    before = check_chain(tmp_path, given)[1][1]
+    # Both edges are sent it after its merge, and after the kill.
+    offers = [send.message for send in site.sent if isinstance(send.message, m.GlobalModel)]
+    assert sum(offer.digest == before for offer in offers) == 4
     with Store(tmp_path) as store:
         assert set(store.read.forgotten(store.read.run().run_id).values()) == {2}
 
