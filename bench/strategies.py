@@ -47,6 +47,8 @@ PARAMETERS: dict[str, tuple[tuple[str, float], ...]] = {
     "qfedavg": (("q", 0.1), ("q", 0.5), ("q", 1.0)),
 }
 """Besides, what its own parameter is tried with."""
+TWICE = ("work.download_mbit=0.36", "work.upload_mbit=0.36")
+"""What travels with SCAFFOLD: a model and its control variate."""
 TUNING = (100, 101, 102)
 MEASURES = ("rounds", "seconds", "accuracy")
 SMOOTH = 5
@@ -91,6 +93,7 @@ def candidates(data: str) -> Iterator[Case]:
             sets = [f"aggregation.name={name}", f"training.rate={rate}"]
             if parameter is not None:
                 sets.append(f"aggregation.params.{parameter[0]}={parameter[1]}")
+            sets += TWICE if name == "scaffold" else ()
             yield Case(f"tune-{data}", " ".join(sets), data, "random", tuple(sets))
 
 
