@@ -117,12 +117,21 @@ def test_killed_between_two_writes_it_goes_on(point: str, tmp_path: Path) -> Non
     bench.trainer.close()
 
 
-def test_a_training_that_failed_leaves_no_trace(bench: TrainerBench, tmp_path: Path) -> None:
+def test_a_training_that_failed_leaves_no_trace(
+    bench: TrainerBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even one that fails when its state is to be kept: c_i has moved by then."""
     state = str(tmp_path / "state")
     _begin(bench).trained(state=state, round=1)
     expected = bench.trained(state=state, round=2).digest
     Path(state).unlink()
     _restarted(bench).trained(state=state, round=1)
     bench.failed("model", state=state, model=f"{bench.model}.none")
-    bench.failed("disk", state=state, out=str(bench.out / "none"))
+    with monkeypatch.context() as full:
+        full.setattr("fedagent_agent.trainer.device_state.write_private", _refuse)
+        bench.failed("disk", state=state)
     assert bench.trained(state=state, round=2).digest == expected
+
+
+def _refuse(_path: Path, _data: bytes) -> None:
+    raise OSError(28, "No space left on device")
