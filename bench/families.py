@@ -42,19 +42,19 @@ SETS = (f"rounds.count={ROUNDS}", "rounds.deadline_s=60", "rounds.max_wait_s=90"
 def samples(source: TaskSource, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return rows and labels that fit an example, with something to learn in them."""
     rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, SAMPLES)
     columns = []
     for one in source.example[:-1]:
         assert one is not None
         shape = (SAMPLES, int(np.prod(one.shape[1:])))
-        whole = not one.is_floating_point()
-        columns.append(rng.integers(0, 5, shape) if whole else rng.normal(size=shape))
+        if one.is_floating_point():
+            columns.append(rng.normal(size=shape) + (y[:, None] - 0.5))
+        else:
+            columns.append(np.minimum(rng.integers(0, 4, shape) + y[:, None], CLASSES - 1))
     x = np.hstack(columns).astype(np.float32)
     target = source.example[-1]
-    if target is None:
-        return x, np.zeros(SAMPLES, np.int64)
-    if target.is_floating_point():
-        return x, x[:, 0].astype(np.float32)
-    return x, (x[:, 0] > np.median(x[:, 0])).astype(np.int64) % CLASSES
+    real = target is not None and target.is_floating_point()
+    return x, x[:, 0].astype(np.float32) if real else y
 
 
 def difference(source: TaskSource, task: TaskFile, x: np.ndarray, y: np.ndarray) -> float:
@@ -133,7 +133,7 @@ def live(name: str, folder: Path) -> Row:
 
 def _played(field: LocalField, task: Path, folder: Path) -> tuple[dict[str, object], RoleProcess]:
     config: dict[str, Any] = {"broker": "embedded", "wait_edges": 1, "wait_agents": AGENTS}
-    learner = (f"learner.rate={RATE}", "learner.batch=16", "learner.passes=4")
+    learner = (f"learner.rate={RATE}", "learner.batch=16", "learner.passes=8")
     config["sets"] = [*SETS, *learner]
 
     def agent(index: int) -> RoleProcess:

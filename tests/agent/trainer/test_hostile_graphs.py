@@ -1,0 +1,99 @@
+"""A device keeps its other tasks whatever it is told to train, and says what it lacks."""
+
+import os
+import pickle
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from fedagent_agent.learners import steps
+from fedagent_agent.trainer.frames import Open, Opened, Refused
+from fedagent_protocol.messages import Decline, DeclineReason, TaskBody
+from fedagent_task.recipe import task_bytes, task_digest
+from fedagent_task.spec import TaskSpec
+from tests.fakes.graph_tasks import dense_task
+from tests.fakes.hand_edge import RUN, joined, model_of
+from tests.fakes.trainer_bench import TrainerBench
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+
+class Bomb:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+GOOD = TaskSpec(model=dense_task().model)
+
+
+def told(program: bytes) -> TaskSpec:
+    return structs.replace(GOOD, model=structs.replace(GOOD.model, program=program))
+
+
+def answered(bench: TrainerBench, task: TaskSpec) -> Any:
+    ask = Open(job=1, task=task_bytes(task), stream="digits:start=100", seed=1)
+    return bench.trainer.answer(ask)
+
+
+@pytest.mark.parametrize("kind", ["noise", "pickle", "packed-pickle", "zeros", "cut", "columns"])
+def test_a_hostile_program_is_refused_and_the_next_task_trains(tmp_path: Path, kind: str) -> None:
+    mark = tmp_path / "executed"
+    bomb = pickle.dumps(Bomb(mark))
+    good = GOOD.model.program
+    program = {
+        "noise": bytes(range(256)) * 4,
+        "pickle": bomb,
+        "packed-pickle": zlib.compress(bomb),
+        "zeros": zlib.compress(bytes(1 << 26)),
+        "cut": good[: len(good) // 2],
+        "columns": dense_task(5, 10).model.program,
+    }[kind]
+    bench = TrainerBench(tmp_path)
+    bench.task = GOOD
+    bench.base(dict(dense_task().first))
+    reply = answered(bench, told(program))
+    assert isinstance(reply, Refused), reply
+    assert isinstance(answered(bench, GOOD), Opened)
+    assert bench.trained().stats.num_samples >= 100
+    assert not mark.exists()
+
+
+def test_a_device_without_torch_says_how_to_add_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "find_spec", lambda _name: None)
+    reply = answered(TrainerBench(tmp_path), GOOD)
+    assert isinstance(reply, Refused)
+    assert reply.key == "model.kind"
+    # The command itself has paths of the device in it, which are nobody's business.
+    assert "wants torch; `fedagent doctor` on the device says how" in reply.detail
+
+
+def test_the_edge_is_told_by_the_reason_schema_and_the_next_order_is_done(tmp_path: Path) -> None:
+    edge = joined(tmp_path, task=told(b"no program"))
+    model = model_of(3000)
+    edge.serve(edge.order(1, model), model)
+    edge.out.clear()
+    edge.restart()
+    edge.join()
+    out = edge.order(2, model)
+    bad = task_bytes(edge.task)
+    out += edge.say(TaskBody(run=RUN, digest=task_digest(bad), body=bad))
+    edge.refused(edge.jobs(Open)[-1], "model.program: is no program")
+    (decline,) = edge.said(Decline)
+    assert (decline.reason, decline.detail) == (
+        DeclineReason.SCHEMA,
+        "model.program: is no program",
+    )
+    edge.task = GOOD
+    edge.now += 1
+    edge.serve(edge.order(3, model), model)
+    assert edge.jobs(Open)[-1].task == task_bytes(GOOD)
