@@ -69,6 +69,7 @@ def kept_model(process: RoleProcess, round_: int) -> Path:
     return folder / "models" / next(row.digest for row in rows if row.round == round_)
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own_is_learnt_although_everybody_dies(tmp_path: Path) -> None:
     torch.manual_seed(0)
     path, task = task_in(tmp_path, source_of(Cnn(), rate=0.05, batch=20, passes=3))
@@ -123,6 +124,7 @@ def test_an_update_is_what_plain_pytorch_makes_of_the_same_samples(tmp_path: Pat
         np.testing.assert_allclose(made[name], tensor.numpy(), atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_of_adapters_only_they_travel_and_the_base_once(tmp_path: Path) -> None:
     torch.manual_seed(2)
     body = nn.Sequential(Lora(nn.Linear(64, 2000)), nn.ReLU(), Lora(nn.Linear(2000, 10)))
