@@ -19,6 +19,8 @@ from fedagent_task.spec import Recipe
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.strategy_chain import chain, check_chain
 
+from .test_run_store import until_round
+
 YOGI = ("aggregation.name=fedyogi", "aggregation.params.eta=0.5")
 
 
@@ -134,3 +136,16 @@ def test_what_does_not_go_together_is_refused_with_the_mend(
 ) -> None:
     with pytest.raises(RecipeError, match=words):
         aggregation_of(recipe(*sets))
+
+
+def test_the_steps_of_unmerged_rounds_are_the_same_after_a_restart(tmp_path: Path) -> None:
+    given = recipe("aggregation.name=fednova", "rounds.count=9", "rounds.merge_every=9")
+    site = site_of(tmp_path, given, "")
+    site.edges[0].local_steps, site.edges[1].local_steps = 5.0, 1e300
+    until_round(site, 3)
+    lived = {edge.id: edge.window_steps for edge in site.engine.edges.by_id.values()}
+    assert lived == {"edge-0": 15.0, "edge-1": 3e7}
+    site.close()
+    windows = site.open().run.progress.windows
+    site.close()
+    assert {window.edge: window.local_steps for window in windows} == lived

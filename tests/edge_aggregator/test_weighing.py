@@ -27,6 +27,9 @@ from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encod
 from fedagent_task.recipe import task_bytes
 from fedagent_task.spec import AggregationSpec, LearnerSpec, LimitsSpec, ModelSpec, TaskSpec
 
+from .harness import RUN as RUN_HERE
+from .harness import Field, ToyAgent
+
 RUN, TASK = "0" * 32, "a" * 64
 SOFTMAX = ModelSpec(kind="softmax", features=2, classes=2)
 
@@ -193,3 +196,17 @@ def opened(folder: Path) -> EdgeStore:
     from collections import Counter
 
     return EdgeStore(folder, chunk_bytes=65536, boot="b", counters=Counter())
+
+
+def test_an_edge_without_the_strategy_refuses_the_round_and_says_so(tmp_path: Path) -> None:
+    field = Field(tmp_path, {"a0": ToyAgent("a0")})
+    for number, name in enumerate(("fedsuper", "fedavg"), 1):
+        named = f"{number}" * 64
+        welcome = m.EdgeWelcome(run=RUN_HERE, coordinator="coord", task=named, body=task(name))
+        field.coordinator(welcome)
+        field.give_model()
+        field.agents["a0"].hello(field)
+        field.run_for(0.5)
+        field.order(number, task=named)
+        report = field.run_until_report(number)
+        assert ("fedsuper" in report.failed) is (name == "fedsuper")

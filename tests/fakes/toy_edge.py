@@ -73,6 +73,7 @@ class ToyEdge:
     mute: bool = False
     rent: int = 0
     timing_ms: dict[str, float] = field(default_factory=dict)
+    local_steps: float = 0.0
     orders: list[int] = field(default_factory=list)
     receipts: list[tuple[int, bool]] = field(default_factory=list)
     last: m.RoundReport | None = None
@@ -295,6 +296,7 @@ class ToyEdge:
             used=used,
             weight=sum(outcome.weight for outcome in outcomes),
             first=self.model[: self.chunk_bytes] if order.want_model else b"",
+            local_steps=self.local_steps,
             timing_ms=self.timing_ms,
         )
         self._report_at = now

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fedagent_protocol.errors import ParameterError, UnknownNameError
+from fedagent_protocol.errors import ParameterError, PluginError, UnknownNameError
 from fedagent_task import aggregation
 from fedagent_task.aggregation import (
     ALL_TRAIN,
@@ -23,6 +24,7 @@ from fedagent_task.aggregation import (
     RunningMean,
     Strategy,
     Sums,
+    Weighed,
 )
 from fedagent_task.aggregation.task import most_steps, rules_of
 from fedagent_task.program import Program, encode_program
@@ -301,3 +303,33 @@ def test_the_most_steps_of_an_order_are_those_of_its_passes_and_momentum() -> No
     learner = LearnerSpec(batch=10, buffer=45, passes=3, steps=2, momentum=0.5)
     assert most_steps(learner, 0) == 3 * 5 * 2 * 2
     assert most_steps(learner, 7) == 7 * 5 * 2 * 2
+
+
+class Bare:
+    """A strategy of somebody who did not derive it."""
+
+    needs: frozenset[str] = frozenset()
+
+    def weigh(self, update: Contribution) -> Weighed:
+        raise ZeroDivisionError("theirs")
+
+    scale = most_weight = combine = server = weigh
+
+
+class Whole(Bare):
+    acts = controls = every_round = False
+
+
+def test_what_is_wrong_with_somebody_elses_names_their_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries = tuple(
+        EntryPoint(kind.__name__.lower(), f"{__name__}:{kind.__name__}", "fedagent.aggregators")
+        for kind in (Bare, Whole)
+    )
+    monkeypatch.setattr("fedagent_protocol.registry.installed", lambda _group: entries)
+    assert "whole" in aggregation.names()
+    with pytest.raises(PluginError, match="acts"):
+        aggregation.create("bare")
+    with pytest.raises(PluginError, match="theirs"):
+        aggregation.create("whole").weigh(Contribution(num_samples=1))

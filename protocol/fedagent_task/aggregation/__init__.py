@@ -4,6 +4,7 @@ Strategies are found by name (docs/aggregation.md): at an edge they weigh update
 sum, at the coordinator they combine edge models, and may act on the merged mean.
 """
 
+from fedagent_protocol.errors import PluginError
 from fedagent_protocol.registry import Registry
 from fedagent_task.client_terms import CONTROL
 
@@ -36,6 +37,7 @@ registry: Registry[Strategy] = Registry(
     },
     group="fedagent.aggregators",
     members={
+        "needs": None,
         "weigh": Weighed,
         "scale": float,
         "most_weight": float,
@@ -43,7 +45,20 @@ registry: Registry[Strategy] = Registry(
         "server": tuple,
     },
 )
-create = registry.create
+_FLAGS = ("acts", "controls", "every_round")
+
+
+def create(name: str, **params: object) -> Strategy:
+    """Build the named strategy; raises what `Registry.create` raises."""
+    made = registry.create(name, **params)
+    for flag in _FLAGS:
+        if not isinstance(getattr(made, flag, None), bool):
+            what = type(getattr(made, "thing", made)).__qualname__
+            problem = f"has no {flag!r} that is true or false"
+            raise PluginError(registry.kind, name, what, problem)
+    return made
+
+
 names = registry.names
 parameters = registry.parameters
 
