@@ -86,8 +86,9 @@ class OpenTask:
         self.state = DeviceState()
         self.scorer = Scorer(task, model if graph is None else _scored(graph, once))
         self.held = HeldOutSamples()
-        # Users and items are numbers, not sizes; raw samples are not what is learnt from.
-        unsized = task.data.standardize or task.model.kind == "mf"
+        # Users and items are numbers, not sizes; raw samples are not what is learnt from, and
+        # a graph may scale them itself, or take numbers of words.
+        unsized = task.data.standardize or task.model.kind in ("mf", "graph")
         self.proportions = Proportions(over=unsized)
         self.validation: ValidationStream | None = None
         if request.held_out:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +15,7 @@ from fedagent_cli.report.indices import Columns
 from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import RunReport, read_run_report
 from fedagent_coordinator.database.evaluations import PEERS
+from fedagent_task.task_file import SUFFIX
 
 from .plan import Plan
 from .run import DemoSettings, Finish
@@ -44,7 +46,8 @@ def conclude(finish: Finish, *, settings: DemoSettings, plan: Plan, as_json: boo
     if as_json:
         emit(result)
     else:
-        show(result, run, data_dir)
+        own = settings.recipe if settings.recipe.suffix == SUFFIX else None
+        show(result, run, data_dir, task=own)
     if finish.signal:
         return INTERRUPTED if finish.signal == 2 else SIGNAL_BASE + finish.signal
     if not result["ledger_balanced"]:
@@ -99,7 +102,13 @@ def _chosen(run: RunReport) -> dict[str, float]:
     return {kind: round(sum(times) / len(times), 2) for kind, times in own.items()}
 
 
-def show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> None:
+def show(
+    result: dict[str, object],
+    run: RunReport | None,
+    data_dir: Path,
+    *,
+    task: Path | None = None,
+) -> None:
     """Print one screen of results, and what to do next."""
     from rich.console import Console  # noqa: PLC0415 - the view has loaded rich already
     from rich.panel import Panel  # noqa: PLC0415
@@ -135,7 +144,9 @@ def show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> No
         for look in looks:
             echo(f"  {program} {look} --data-dir {os.path.relpath(data_dir)}")
     echo("Next, the same with devices of your own, in three terminals:")
-    for role in ("coordinator start --recipe digits", "edge start", "start --stream digits"):
+    recipe = "digits" if task is None else shlex.quote(os.path.relpath(task))
+    stream = "digits" if task is None else "STREAM"
+    for role in (f"coordinator start --recipe {recipe}", "edge start", f"start --stream {stream}"):
         echo(f"  {program} {role}")
 
 
