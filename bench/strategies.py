@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 RUNS = ROOT / "docs" / "images" / "strategies-runs.jsonl"
 TARGETS = {"fashion": 0.77, "a9a": 0.82}
 POLICIES = ("adaptive", "random", "oort")
-RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
+RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """The clients' rates that every strategy is tried with."""
 PARAMETERS: dict[str, tuple[tuple[str, float], ...]] = {
     "fedavg": (),
