@@ -14,6 +14,8 @@ FILE = """
 import torch
 from neighbour import CLASSES
 
+FILE = 1
+
 def build():
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8))
     return model, torch.nn.functional.cross_entropy, (torch.randn(4, 6), torch.zeros(4).long())
@@ -26,6 +28,13 @@ def branches():
 
 def nothing():
     return 3
+
+def ends():
+    raise SystemExit(3)
+
+def talks():
+    print("a word")
+    return build()
 """
 
 
@@ -60,7 +69,9 @@ def test_a_function_becomes_a_file_that_is_read(
     [
         ("branches", "torch.where"),
         ("nothing", "return \\(model, loss, example\\)"),
-        ("absent", "has no attribute"),
+        ("absent", r"no function 'absent' is there.*build, branches"),
+        ("FILE", "no function"),
+        ("ends", "SystemExit"),
         ("", "FILE.py:FUNCTION"),
     ],
 )
@@ -73,5 +84,14 @@ def test_what_is_wrong_is_one_line(source: Path, name: str, says: str) -> None:
 def test_a_file_that_is_none_is_one_line(source: Path) -> None:
     with pytest.raises(UsageError, match="is no task file"):
         task_show(source)
-    with pytest.raises(UsageError, match="there is no file"):
+    with pytest.raises(UsageError, match=r"^there is no file absent\.py; name a Python file"):
         task_build("absent.py:build")
+
+
+def test_what_the_file_prints_is_no_line_of_json(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task_build(f"{source}:talks", as_json=True)
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["features"] == 6
+    assert printed.err == "a word\n"

@@ -12,6 +12,7 @@ import pytest
 
 import fedagent
 from fedagent import Run, run_local
+from fedagent.local import Named
 
 from .runs import RECIPE, samples
 
@@ -63,6 +64,18 @@ def test_what_does_not_fit_starts_nothing(
     with pytest.raises(fedagent.UsageError) as caught:
         run_local(fedagent.Task.from_recipe(RECIPE), **asked)  # type: ignore[arg-type]  # as said
     assert said in str(caught.value)
+    assert not list(tmp_path.rglob("*.log"))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "says"),
+    [("best", "no aggregation strategy is named"), (("fedprox", {"nu": 1}), "'nu' is unknown")],
+)
+def test_a_strategy_that_does_not_fit_starts_nothing(
+    tmp_path: Path, strategy: Named, says: str
+) -> None:
+    with pytest.raises(fedagent.FedagentError, match=says):
+        run_local("digits", agents=1, folder=tmp_path / "run", strategy=strategy)
     assert not list(tmp_path.rglob("*.log"))
 
 

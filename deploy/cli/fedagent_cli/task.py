@@ -1,16 +1,19 @@
 """`fedagent task`: a PyTorch model as a file that devices train, with none of its code."""
 
+import inspect
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fedagent_protocol.extras import how_to_add
 
 from . import command_line, options
-from .errors import MissingError, UsageError
+from .errors import CliError, MissingError, UsageError
 from .output import aligned, echo, emit, number_text, writing
 
 if TYPE_CHECKING:
@@ -111,10 +114,14 @@ def called(source: str) -> "tuple[TaskSource, str]":
     if not place or not function.isidentifier():
         raise UsageError(f"no source: {source!r}", "write FILE.py:FUNCTION or MODULE:FUNCTION")
     try:
-        module = _file(Path(place)) if place.endswith(".py") else import_module(place)
-        made = getattr(module, function)()
-        made = getattr(made, "source", made)  # of a fedagent.Task
-    except Exception as error:
+        # What the file prints is no part of what this command prints.
+        with redirect_stdout(sys.stderr):
+            module = _file(Path(place)) if place.endswith(".py") else import_module(place)
+            made = _function(module, function)()
+            made = getattr(made, "source", made)  # of a fedagent.Task
+    except CliError:
+        raise
+    except (Exception, SystemExit) as error:
         wrong = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise UsageError(f"{source} fails: {wrong}", "run it in Python to see where") from error
     if isinstance(made, tuple) and len(made) == 3:
@@ -122,6 +129,15 @@ def called(source: str) -> "tuple[TaskSource, str]":
     if not isinstance(made, TaskSource):
         raise UsageError(f"{source} gives {type(made).__name__}", SHAPE)
     return made, Path(place).stem
+
+
+def _function(module: ModuleType, name: str) -> Callable[[], object]:
+    found = getattr(module, name, None)
+    if callable(found):
+        return cast("Callable[[], object]", found)
+    own = [key for key, one in vars(module).items() if inspect.isfunction(one)]
+    known = ", ".join(key for key in own if not key.startswith("_")) or "none"
+    raise UsageError(f"no function {name!r} is there", f"there are: {known}")
 
 
 def _file(path: Path) -> ModuleType:

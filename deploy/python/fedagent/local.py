@@ -18,6 +18,7 @@ from fedagent_cli.demo.view import View, choose_view
 from fedagent_cli.errors import DemoError, UsageError
 from fedagent_cli.output import echo
 from fedagent_coordinator import policies
+from fedagent_task import aggregation
 
 from .model import Model, load_model
 from .run_data import RunData, read
@@ -144,6 +145,7 @@ def run_local(
     path = one.path_in(place)
     checked = one.checked(every)
     policies.create(checked.policy.name, **checked.policy.params)
+    aggregation.create(checked.aggregation.name, **checked.aggregation.params)
     if not checked.rounds.count:
         raise UsageError("the task has rounds without an end", "say rounds=20")
     settings = DemoSettings(

@@ -41,6 +41,7 @@ _MENDS = {
     "unique": _VALUES,
     "_local_scalar_dense": _VALUES,
     "item": _VALUES,
+    "sym_numel": "take nn.Embedding and mean(1) for nn.EmbeddingBag, x.shape for numel()",
     "wrap_with_set_grad_enabled": "take torch.no_grad() out of forward: detach() what needs it",
     "wrap_with_autocast": "take autocast out of forward: the recipe says learner.precision",
     "cond": "compute both sides and choose by torch.where",

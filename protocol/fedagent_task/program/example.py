@@ -40,6 +40,9 @@ def example_of(given: object, model: "nn.Module") -> Example:
         mend = "write example=(x, y), with y = None where the loss takes no label"
         raise BuildError("example", "is no batch of inputs and target", mend)
     *inputs, target = given
+    if len(inputs) == 1 and isinstance(inputs[0], tuple | list):
+        given = (*inputs[0], target)  # ((x1, x2), y), as data loaders give it
+        *inputs, target = given
     if len(inputs) > MAX_INPUTS:
         raise BuildError("example", f"has over {MAX_INPUTS} inputs", "join some of them")
     tensors = [one for one in given if one is not None]

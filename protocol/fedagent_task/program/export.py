@@ -4,10 +4,14 @@ Both graphs are of the operators that eager torch calls too (its training IR), s
 computes what the module computes, masks of dropout and statistics of batches included.
 """
 
+import io
+import logging
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +21,16 @@ from torch.export import Dim, ExportedProgram, export
 from torch.export.graph_signature import InputKind
 
 from fedagent_protocol.errors import safe_text
-from fedagent_task.errors import BuildError, ProgramError
+from fedagent_task.errors import BuildError
 
+from .comparing import BATCH_MEND, compared
 from .draft import Draft, link_of
 from .example import Example, example_of
+from .rewriting import of_the_first_input, with_plain_weight_norms, without_idle_broadcasts
 from .roles import Kept, kept_tensors
 from .source import Loss, TaskSource
 from .spec import Graph, Program
-from .torch_program import TorchProgram
 
-_BATCH_MEND = "say x.shape[0] or -1 where that number stands"
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
 
@@ -62,8 +66,7 @@ def build(source: TaskSource) -> Built:
     kept = kept_tensors(whole, (train, evaluate), source.local)
     program = _program(example, kept, train, evaluate)
     classes = _classes(program, output, len(source.labels), example)
-    built = Built(program, kept.values, classes, 0.0)
-    return Built(program, kept.values, classes, _compared(built, whole, example))
+    return Built(program, kept.values, classes, compared(program, kept.values, whole, example))
 
 
 class _Whole(nn.Module):  # type: ignore[misc] # torch is not there to mypy
@@ -97,6 +100,9 @@ def _tried(whole: _Whole, example: Example) -> "torch.Tensor":
         raise BuildError("forward", "gives no tensor", "return one tensor, or it as the first")
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise BuildError("loss", "is not one number for a batch", "take the mean: loss.mean()")
+    if not torch.isfinite(loss):
+        mend = "give a batch and starting values that it has a number for"
+        raise BuildError("loss", f"is {float(loss)} for the example", mend)
     return output
 
 
@@ -114,7 +120,7 @@ def _exported(whole: _Whole, example: Example, *, training: bool) -> ExportedPro
             value = node.meta["val"]
             if isinstance(value, torch.Tensor) and isinstance(value.shape[0], int):
                 reason = f"takes batches of {value.shape[0]} only"
-                raise BuildError("forward", reason, _BATCH_MEND)
+                raise BuildError("forward", reason, BATCH_MEND)
     return made
 
 
@@ -122,10 +128,21 @@ def _refusal(error: Exception) -> BuildError:
     text = f"{type(error).__name__}: {error}"
     if any(word in text for word in ("data-dependent", "DataDependent", "Could not guard")):
         hint = "choose by torch.where or masks instead of if, item() or a shape out of values"
-        return BuildError("forward", "looks at the values of a tensor", hint)
+        return BuildError("forward", f"looks at the values of a tensor{_where(error)}", hint)
     first = safe_text(str(error).strip().partition("\n")[0] or type(error).__name__, limit=240)
     hint = "see docs/your-model.md for what a model may do"
-    return BuildError("forward", f"cannot be exported: {first}", hint)
+    return BuildError("forward", f"cannot be exported{_where(error)}: {first}", hint)
+
+
+def _where(error: BaseException | None) -> str:
+    """Return the author's line that torch was at, in words; nothing if there is none."""
+    of_others = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    while error is not None:
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            if frame.filename.endswith(".py") and not frame.filename.startswith(of_others):
+                return f" in {Path(frame.filename).name}, line {frame.lineno}"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _program(
@@ -145,8 +162,9 @@ def _program(
     graphs = []
     for made in (train, evaluate):
         values = _values(draft, kept, made)
-        _of_the_first_input(made)
-        _without_idle_broadcasts(made)
+        of_the_first_input(made)
+        without_idle_broadcasts(made)
+        with_plain_weight_norms(made)
         graphs.append(Draft(made.graph, values, given, draft.first_node).drawn())
     link = link_of(graphs[1], draft.first_node)
     return Program(
@@ -176,32 +194,6 @@ def _values(program: Program, kept: Kept, made: ExportedProgram) -> dict[str, in
     return values
 
 
-def _of_the_first_input(made: ExportedProgram) -> None:
-    """Let the size of a batch be that of the first input, so that outputs need no target."""
-    names = made.graph_signature.user_inputs
-    by_name = {node.name: node for node in made.graph.nodes if node.op == "placeholder"}
-    first = by_name[names[0]]
-    for node in made.graph.nodes:
-        of_batch = node.target is torch.ops.aten.sym_size.int and node.args[1] == 0
-        if of_batch and getattr(node.args[0], "name", None) in names[1:]:
-            node.args = (first, 0)
-
-
-def _without_idle_broadcasts(made: ExportedProgram) -> None:
-    """Take out what a loss broadcasts to its own shape: the output would hang on the target."""
-    broadcast = torch.ops.aten.broadcast_tensors.default
-    for node in made.graph.nodes:
-        source = node.args[0] if node.args else None
-        if source is not None and getattr(source, "target", None) is broadcast:
-            before = source.args[0][node.args[1]]
-            if _shape(before) == _shape(node):
-                node.replace_all_uses_with(before)
-
-
-def _shape(node: torch.fx.Node) -> list[str]:
-    return [str(size) for size in node.meta["val"].shape]
-
-
 def _classes(program: Program, output: "torch.Tensor", labels: int, example: Example) -> int:
     if labels:
         return labels
@@ -214,47 +206,17 @@ def _classes(program: Program, output: "torch.Tensor", labels: int, example: Exa
     return 2 if binary & {node.op for node in program.evaluate.nodes} else 0
 
 
-def _compared(built: Built, whole: _Whole, example: Example) -> float:
-    """Return the example's loss, once both graphs have given what the module gives."""
-    program = TorchProgram(built.program)
-    program.load(built.tensors)
-    count = len(example.inputs[0])
-    try:
-        for training in (True, False):
-            program.check(2 * count + 1, training=training)
-    except ProgramError as error:
-        reason = f"takes batches of {count} only: {error.detail}"
-        raise BuildError("forward", reason, _BATCH_MEND) from error
-    batch = (list(example.inputs), example.target)
-    before = {name: value.clone() for name, value in whole.state_dict().items()}
-    modes = {part: part.training for part in whole.modules()}
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            losses = []
-            for training in (True, False):
-                whole.train(training)
-                torch.manual_seed(1)
-                plain = float(whole(list(example.inputs), example.target)[1])
-                torch.manual_seed(1)
-                ours = float(program.loss(batch)) if training else program.evaluate(batch)[1]
-                losses.append((plain, ours))
-    finally:
-        whole.load_state_dict(before)
-        for part, training in modes.items():
-            part.training = training
-    for plain, ours in losses:
-        if not np.isclose(plain, ours, rtol=1e-4, atol=1e-5, equal_nan=True):
-            reason = f"gives a loss of {ours:.6g} as a graph, {plain:.6g} in Python"
-            raise BuildError("model", reason, "draw random numbers by torch in forward only")
-    return losses[1][1]
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep torch's own warnings of export back: they are of its inner working."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Keep back what torch itself prints of an export: it is of its inner working."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 __all__ = ["Built", "TaskSource", "build"]

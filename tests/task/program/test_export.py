@@ -39,9 +39,36 @@ def _without_gradient(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
 
+class _Two(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return super().forward(first) + second
+
+
+class _Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return torch.sign(x)
+
+    @staticmethod
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [
+        (TaskSource(Calls(_Straight.apply), loss, (X, Y)), r"another gradient.*detach\(\)"),
+        (TaskSource(Calls(torch.detach), loss, (X, Y)), "has no gradient, so nothing"),
+        (TaskSource(nn.ReLU(), loss, (X, Y)), "no parameter that is learnt"),
+        (
+            TaskSource(Calls(torch.log), lambda o, _: (o.sqrt() - 9).sqrt().mean(), (X, Y)),
+            "is nan for",
+        ),
+        (TaskSource(nn.EmbeddingBag(5, 2), loss, (X.long(), Y)), "take nn.Embedding"),
+        (TaskSource(Calls(_branches), loss, (X, Y)), r"in test_export.py, line \d+; choose"),
         (TaskSource(Calls(_branches), loss, (X, Y)), "torch.where"),
         (TaskSource(Calls(lambda x: x[x > 0]), loss, (X, Y)), "give one batch that both take"),
         (TaskSource(Calls(lambda x: x[torch.nonzero(x)[:, 0]][:4]), loss, (X, Y)), "masks"),
@@ -173,3 +200,26 @@ def test_the_module_of_a_program_is_trained_by_a_loop_of_ones_own() -> None:
     torch.testing.assert_close(output, expected)
     assert all(one.grad is not None for one in program.module.parameters())
     torch.testing.assert_close(program.module.eval()(x), source.model.eval()(x))
+
+
+def test_a_refusal_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BuildError):
+        build(TaskSource(Calls(_branches), loss, (X, Y)))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_inputs_may_stand_in_a_tuple_as_loaders_give_them() -> None:
+    flat = build(TaskSource(_Two(), loss, (X, X[:, :2], Y)))
+    assert build(TaskSource(_Two(), loss, ((X, X[:, :2]), Y))).program == flat.program
+
+
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_weight_norm_is_learnt_as_in_python(dim: int | None) -> None:
+    module = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2), dim=dim)
+    program, tensors = (one := build(TaskSource(module, loss, (X, Y)))).program, one.tensors
+    ours = TorchProgram(program)
+    ours.load(tensors)
+    ours.loss(([X], Y)).backward()
+    loss(module(X), Y).backward()
+    for name, parameter in module.named_parameters():
+        torch.testing.assert_close(ours.parameters[name].grad, parameter.grad)

@@ -1,0 +1,105 @@
+"""A program beside the module that it was made of: the same losses, the same gradients."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from fedagent_task.errors import BuildError, ProgramError
+
+from .example import Example
+from .spec import Program
+from .torch_program import TorchProgram
+
+BATCH_MEND = "say x.shape[0] or -1 where that number stands"
+_SLACK = 1e-3
+"""Largest difference of a gradient, as a share of the whole gradient's length."""
+
+Arrays = Mapping[str, npt.NDArray[np.float32]]
+Gradients = Mapping[str, "torch.Tensor | None"]
+
+
+def compared(program: Program, values: Arrays, whole: "nn.Module", example: Example) -> float:
+    """Return the example's loss as scoring sees it.
+
+    `whole` gives (output, loss) for (inputs, target); it is left as it was.
+
+    Raises:
+        BuildError: The program does something else than the module, or learns nothing.
+    """
+    before = {name: value.clone() for name, value in whole.state_dict().items()}
+    modes = {part: part.training for part in whole.modules()}
+    try:
+        with torch.random.fork_rng(devices=[]):
+            plain, gradients = _learnt(whole, example)
+            whole.eval()
+            torch.manual_seed(1)
+            with torch.no_grad():
+                scored = float(whole(list(example.inputs), example.target)[1])
+    finally:
+        whole.load_state_dict(before)
+        for part, training in modes.items():
+            part.training = training
+    ours = TorchProgram(program)
+    ours.load(values)
+    _any_batch(ours, len(example.inputs[0]))
+    batch = (list(example.inputs), example.target)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        loss = ours.loss(batch)
+        _same_loss(float(loss.detach()), plain)
+        _same_gradients(_gradients(loss, ours.parameters), gradients)
+        torch.manual_seed(1)
+        of_scoring = ours.evaluate(batch)[1]
+    _same_loss(of_scoring, scored)
+    return of_scoring
+
+
+def _learnt(whole: "nn.Module", example: Example) -> tuple[float, Gradients]:
+    """Return what Python makes of the example in training."""
+    learnt = {n.removeprefix("model."): p for n, p in whole.named_parameters() if p.requires_grad}
+    if not learnt:
+        mend = "requires_grad_(True) on what is to be learnt"
+        raise BuildError("model", "has no parameter that is learnt", mend)
+    whole.train()
+    torch.manual_seed(1)
+    with torch.enable_grad():
+        loss = whole(list(example.inputs), example.target)[1]
+    if not loss.requires_grad:
+        mend = "compute it without detach, argmax and the like"
+        raise BuildError("loss", "has no gradient, so nothing would be learnt", mend)
+    return float(loss.detach()), _gradients(loss, learnt)
+
+
+def _gradients(loss: "torch.Tensor", learnt: Mapping[str, "torch.Tensor"]) -> Gradients:
+    wanted = {name: one for name, one in learnt.items() if one.requires_grad}
+    found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+    return dict(zip(wanted, found, strict=True))
+
+
+def _any_batch(ours: TorchProgram, count: int) -> None:
+    try:
+        for training in (True, False):
+            ours.check(2 * count + 1, training=training)
+    except ProgramError as error:
+        reason = f"takes batches of {count} only: {error.detail}"
+        raise BuildError("forward", reason, BATCH_MEND) from error
+
+
+def _same_loss(ours: float, plain: float) -> None:
+    if not np.isclose(plain, ours, rtol=1e-4, atol=1e-5):
+        reason = f"gives a loss of {ours:.6g} as a graph, {plain:.6g} in Python"
+        raise BuildError("model", reason, "draw random numbers by torch in forward only")
+
+
+def _same_gradients(ours: Gradients, plain: Gradients) -> None:
+    """Refuse a backward pass of the author's own: a graph knows only that of its operators."""
+    length = sum(float(one.norm()) ** 2 for one in plain.values() if one is not None) ** 0.5
+    for name, one in plain.items():
+        other = ours.get(name)
+        both = [torch.zeros(()) if each is None else each for each in (one, other)]
+        if not float((both[0] - both[1]).norm()) <= _SLACK * length + 1e-6:
+            mend = "no autograd.Function travels: detach() says the same, x + (f(x) - x).detach()"
+            raise BuildError(name, "has another gradient as a graph than in Python", mend)
