@@ -78,7 +78,7 @@ def _get(items: Sequence[Value], index: int) -> Value:
 
 def _guarded(function: Function, check: Callable[..., None]) -> Function:
     def call(*args: Value, **named: Value) -> Value:
-        check(*args)
+        check(*args, **named)
         return function(*args, **named)
 
     return call
@@ -101,6 +101,15 @@ def _chunk(_x: "torch.Tensor", chunks: int, *_rest: int) -> None:
     _few(chunks)
 
 
+def _divided(
+    x: "torch.Tensor", by: "torch.Tensor | float", rounding_mode: str | None = None
+) -> None:
+    """Refuse what may end the process: the least whole number by -1, cut off."""
+    divisor = torch.is_floating_point(by) if isinstance(by, torch.Tensor) else type(by) is float
+    if rounding_mode == "trunc" and not (x.is_floating_point() or divisor):
+        raise TypeError("does not cut off whole numbers; write rounding_mode='floor'")
+
+
 def _recurrent(x: "torch.Tensor", *rest: Value) -> None:
     starts = rest[0] if isinstance(rest[0], list) else rest[:1]
     for start in starts:
@@ -117,6 +126,7 @@ _BEFORE: dict[str, Callable[..., None]] = {
     "split.Tensor": _split,
     "chunk": _chunk,
     "tensor_split.sections": _chunk,
+    "div.Tensor_mode": _divided,
     "lstm.input": _recurrent,
     "gru.input": _recurrent,
     "rnn_tanh.input": _recurrent,

@@ -154,12 +154,25 @@ class TorchProgram:
         for value in values:
             if isinstance(value, torch.Tensor):
                 watch.add(value)
+        fixed = self._fixed(values)
+        before = [one._version for one in fixed]  # noqa: SLF001 - torch's own count of writes
         with torch.set_grad_enabled(training):
             _, loss = plan.run(values, watch=watch)
+            if before != [one._version for one in fixed]:  # noqa: SLF001 - the same
+                raise ProgramError(
+                    "train" if training else "evaluate", "writes to what must not change"
+                )
             if training:
                 watch.at = "train, on the way back"
                 self.backward(_scalar(loss))
         return watch.peak
+
+    def _fixed(self, values: list[object]) -> "list[torch.Tensor]":
+        """Return what no node may write to, by whatever view of it."""
+        program = self.program
+        places = [n for n, one in enumerate(program.tensors) if one.learnt or one.role == "frozen"]
+        places += range(program.first_constant, program.first_node)
+        return [one for place in places if isinstance(one := values[place], torch.Tensor)]
 
     def _meta_values(self, count: int) -> list[object]:
         program, target = self.program, self.program.target
