@@ -103,7 +103,10 @@ class HeldInNumpy:
 
     def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return the model's tensors; `UserCodeError`: one is gone or of another shape."""
-        found = {n: np.asarray(self.view.weights.get(n), np.float32) for n in self._shapes}
+        try:
+            found = {n: np.asarray(self.view.weights.get(n), np.float32) for n in self._shapes}
+        except (TypeError, ValueError) as error:
+            raise UserCodeError("no error, but left what are no numbers") from error
         for name, tensor in found.items():
             if tensor.shape != self._shapes[name]:
                 raise UserCodeError(f"no error, but left {name!r} in another shape")

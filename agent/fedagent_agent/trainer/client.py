@@ -36,6 +36,8 @@ from .frames import (
 MAX_WAITING = 16
 WATCHDOG_S = 3600.0
 """Longest that a job may take before the process is killed."""
+LAST_LINES_S = 1.0
+"""How long the lines of a process that has ended may still come."""
 OPEN_S = 120.0
 """The same for starting the process and opening a stream."""
 
@@ -261,8 +263,10 @@ class TrainerClient:
         return self._process
 
     async def _watch(self, process: Process) -> None:
-        await _log_lines(process)
-        self._on_end()
+        try:
+            await _log_lines(process)
+        finally:
+            self._on_end()
 
     def _kill(self, reason: str) -> None:
         process = self._process
@@ -271,7 +275,12 @@ class TrainerClient:
             process.kill()
 
     async def _bury(self, process: Process) -> None:
-        await process.wait()
+        try:
+            await asyncio.wait_for(process.wait(), LAST_LINES_S)
+        except TimeoutError:
+            # What a package's code started may hold on to the pipes for ever.
+            process._transport.close()  # type: ignore[attr-defined] # noqa: SLF001 - no other way
+            await process.wait()
         if self._stderr is not None:
             await asyncio.gather(self._stderr, return_exceptions=True)
         if process.stdin is not None:

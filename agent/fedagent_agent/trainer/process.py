@@ -174,8 +174,12 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     replies_fd = os.dup(1)
     os.dup2(2, 1)  # a stray print must not end up between frames
+    requests_fd = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # nor may a stray read take them
+    os.close(nothing)
     try:
-        serve(0, replies_fd)
+        serve(requests_fd, replies_fd)
     except FrameError as error:
         _log.critical("the trainer ends: %s", error)
         return EXIT_WIRE

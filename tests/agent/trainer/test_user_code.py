@@ -1,8 +1,12 @@
 """An installed package's training code in a real trainer process."""
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fedagent_agent.trainer.client import TrainerClient
 from fedagent_agent.trainer.frames import Failed, Job, Open, Opened, Refused, Reply, Train, Trained
@@ -12,6 +16,9 @@ from fedagent_task.recipe import task_bytes
 from tests.fakes.trainer_bench import demo
 
 _MODULE = """
+import os
+import subprocess
+import sys
 import time
 
 def train(model, batches, ctx):
@@ -25,8 +32,19 @@ def train(model, batches, ctx):
 def endless(model, batches, ctx):
     while True:
         time.sleep(0.01)
+
+def reading(model, batches, ctx):
+    sys.stdin.read()
+    train(model, batches, ctx)
+
+def leaving(model, batches, ctx):
+    child = subprocess.Popen(["sleep", "600"])
+    with open(os.environ["CHILD"], "w") as file:
+        file.write(str(child.pid))
+    os._exit(0)
 """
-_ENTRIES = "[fedagent.learners]\ntrain = my_package:train\nendless = my_package:endless\n"
+_NAMES = ("train", "endless", "reading", "leaving")
+_ENTRIES = "[fedagent.learners]\n" + "".join(f"{name} = my_package:{name}\n" for name in _NAMES)
 
 
 @pytest.fixture
@@ -38,6 +56,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (info / "entry_points.txt").write_text(_ENTRIES)
     (tmp_path / "site" / "my_package.py").write_text(_MODULE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("CHILD", str(tmp_path / "child"))
     return tmp_path
 
 
@@ -70,3 +89,25 @@ async def test_it_trains_and_a_loop_without_end_ends_with_its_process(installed:
         assert "install the package my-package" in refused.detail
     finally:
         await client.close()
+
+
+async def test_what_it_starts_and_reads_keeps_no_other_training_waiting(installed: Path) -> None:
+    """A process of its own holds the pipes of the trainer; stdin has the agent's requests."""
+    (installed / "model").write_bytes(encode_tensors(create(demo().model).init(0)))
+    client = TrainerClient(grace_s=0.3)
+    try:
+        assert isinstance(await client.submit(_open("my-package:reading")), Opened)
+        train = Train(
+            job=2, model=str(installed / "model"), out=str(installed / "out"), timeout_s=10.0
+        )
+        assert isinstance(await client.submit(train), Trained)
+        assert isinstance(await client.submit(_open("my-package:leaving")), Opened)
+        ended = await client.submit(replace(train, job=3))
+        assert isinstance(ended, Failed)
+        assert ended.reason == "died"
+        async with asyncio.timeout(20):
+            assert isinstance(await client.submit(_open("my-package:train")), Opened)
+            assert isinstance(await client.submit(replace(train, job=4)), Trained)
+    finally:
+        await client.close()
+        os.kill(int((installed / "child").read_text()), signal.SIGKILL)
