@@ -5,6 +5,7 @@ begins anew: the next rounds make up for it, where a refusal would end the devic
 """
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.tensors import encode_tensors, locate, tensor_at
 
+Shape = tuple[int, ...]
+NO_SHAPES: Mapping[str, Shape] = {}
 KEPT = 16
 """Files in the folder: those of the runs that were trained last."""
 
@@ -22,10 +25,15 @@ _log = logging.getLogger(__name__)
 
 
 class DeviceState:
-    """Brings a learner what it kept, and keeps what it has after a round."""
+    """Brings a learner what it kept, and keeps what it has after a round.
 
-    def __init__(self, *, checkpoint: Checkpoint = hit) -> None:
-        self._checkpoint = checkpoint
+    `shapes` are those of tensors by name, as far as the task says them.
+    """
+
+    def __init__(
+        self, shapes: Mapping[str, Shape] = NO_SHAPES, *, checkpoint: Checkpoint = hit
+    ) -> None:
+        self._shapes, self._checkpoint = shapes, checkpoint
         self._path: Path | None = None
         self.lost = 0
         """Files that could not be read."""
@@ -67,6 +75,8 @@ class DeviceState:
         kept = {n: t.astype(np.float32) for n, t in tensors.items() if t.dtype == np.float32}
         if len(kept) < len(tensors) or not all(np.isfinite(t).all() for t in kept.values()):
             return self._give_up(path, "a tensor is not finite float32")
+        if any(self._shapes.get(name, t.shape) != t.shape for name, t in kept.items()):
+            return self._give_up(path, "a tensor is of another shape")
         return kept
 
     def _give_up(

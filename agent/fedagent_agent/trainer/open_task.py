@@ -83,7 +83,10 @@ class OpenTask:
             threads=request.threads,
             once=once,
         )
-        self.state = DeviceState()
+        stays = graph.program.of_roles("local") if graph is not None else ()
+        shapes = {one.name: one.shape for one in stays}
+        shapes |= {one.name: one.shape for one in self.manifest.specs if one.name in riding}
+        self.state = DeviceState(shapes)
         self.scorer = Scorer(task, model if graph is None else _scored(graph, once))
         self.held = HeldOutSamples()
         # Users and items are numbers, not sizes; raw samples are not what is learnt from, and

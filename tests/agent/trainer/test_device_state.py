@@ -54,13 +54,22 @@ def test_a_restarted_trainer_goes_on_with_what_was_kept(
     assert "state_lost" not in third.counters
 
 
-@pytest.mark.parametrize("damage", [b"", b"none", b"\xff" * 40])
+_OTHERS = (
+    {"control/bias": np.full(10, np.nan, np.float32)},
+    {"control/bias": np.ones(1, np.float32)},
+    {"control/bias": np.ones((10, 10), np.float32)},
+)
+
+
+@pytest.mark.parametrize(
+    "damage", [b"none", b"\xff" * 40, *(encode_tensors(tensors) for tensors in _OTHERS)]
+)
 def test_a_damaged_file_begins_anew_and_is_counted(
     damage: bytes, bench: TrainerBench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = tmp_path / "state"
     first = _begin(bench).trained(state=str(state), round=1)
-    state.write_bytes(damage or encode_tensors({"control/bias": np.full(10, np.nan, np.float32)}))
+    state.write_bytes(damage)
     again = _restarted(bench).trained(state=str(state), round=2)
     assert again.digest == first.digest
     assert again.counters == {"state_lost": 1}
