@@ -5,6 +5,7 @@ the trainer process imports this module.
 """
 
 from collections.abc import Set as AbstractSet
+from threading import Timer
 
 import numpy as np
 import onnxruntime
@@ -26,6 +27,8 @@ _REFUSED = (
     state.NotImplemented,
     state.RuntimeException,
 )
+LONGEST_S = 60.0
+"""How long one batch may take: a graph of anybody's may loop."""
 _QUIET = 3
 """Errors only: a graph whose inputs could be constants is no news."""
 
@@ -118,10 +121,15 @@ class GraphSession:
         """Return what `Model.forward` gives for one batch; `ProgramError`: it cannot."""
         feeds = {name: np.asarray(weights[name], np.float32) for name in self._inputs}
         feeds[_INPUT] = np.ascontiguousarray(x, np.float32)
+        options = onnxruntime.RunOptions()
+        timer = Timer(LONGEST_S, setattr, (options, "terminate", True))
+        timer.start()
         try:
-            (output,) = self._session.run(None, feeds)
+            (output,) = self._session.run(None, feeds, options)
         except _REFUSED as error:
             raise ProgramError("onnx", "the graph does not run on the model") from error
+        finally:
+            timer.cancel()
         if output.ndim != 2 or len(output) != len(x):
             raise ProgramError("onnx", "the graph does not give what its model gives")
         return np.asarray(output, np.float64)

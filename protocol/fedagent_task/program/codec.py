@@ -56,12 +56,23 @@ def decode_program(data: bytes) -> Program:
         raise ProgramError("program", str(error)[:200]) from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ProgramError("program", "the bytes are no MessagePack") from error
+    _check_shapes(program)
     _check_tensors(program)
     _check_inputs(program)
     _check_constants(program)
     for name, graph in (("train", program.train), ("evaluate", program.evaluate)):
         _Kinds(program, name).check(graph)
     return program
+
+
+def _check_shapes(program: Program) -> None:
+    shapes = [one.shape for one in program.tensors]
+    shapes += [one.shape for one in program.inputs]
+    shapes += [one.shape for one in program.constants]
+    for shape in shapes:
+        # Also of a tensor of nothing: the steps between its rows are numbers too.
+        if math.prod(max(size, 1) for size in shape) > MAX_INTEGER:
+            raise ProgramError("program", f"has a shape that is too large: {list(shape)}")
 
 
 def _check_tensors(program: Program) -> None:

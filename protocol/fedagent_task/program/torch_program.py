@@ -214,10 +214,10 @@ class _Module(nn.Module):  # type: ignore[misc] # torch is not there to mypy
         object.__setattr__(self, "program", program)
         for name, tensor in program.parameters.items():
             place, last = _place(self, name)
-            place.register_parameter(last, tensor)
+            place._parameters[last] = tensor  # noqa: SLF001 - by whatever name: `loss`, `program`
         for name, tensor in program.buffers.items():
             place, last = _place(self, name)
-            place.register_buffer(last, tensor)
+            place._buffers[last] = tensor  # noqa: SLF001 - the same
 
     def forward(self, *inputs: "torch.Tensor") -> "torch.Tensor":
         """Return the output of a batch, as training or as scoring sees it."""
@@ -231,9 +231,7 @@ class _Module(nn.Module):  # type: ignore[misc] # torch is not there to mypy
 def _place(module: "nn.Module", name: str) -> "tuple[nn.Module, str]":
     *path, last = name.split(".")
     for part in path:
-        if part not in module._modules:  # noqa: SLF001 - hasattr would find methods as well
-            module.add_module(part, nn.Module())
-        module = module._modules[part]  # noqa: SLF001 - the same
+        module = module._modules.setdefault(part, nn.Module())  # noqa: SLF001 - methods' names too
     return module, last
 
 

@@ -87,3 +87,22 @@ def test_no_whole_number_is_cut_off() -> None:
     made = program((floor, cast, *loss))
     made.load({"w": np.ones(1, np.float32), "f": np.full(4, -(2.0**63), np.float32)})
     made.loss(made.inputs_of(np.zeros((2, 4)), np.zeros(2)))
+
+
+@pytest.mark.parametrize(
+    "names", [("loss.weight", "program"), ("a", "a.b"), ("forward", "training")]
+)
+def test_tensors_have_whatever_names_their_makers_gave(names: tuple[str, str]) -> None:
+    tensors = tuple(Tensor(name, "float32", (1,), "train", learnt=True) for name in names)
+    graph = Graph((Node("mul.Tensor", (Ref(X), Ref(W))), Node("sum", (Ref(FIRST),))), FIRST, 5)
+    made = Program(1, (Input("x", 0, (4,), "float32"),), None, tensors, (), graph, graph)
+    found = TorchProgram(decode_program(encode_program(made)))
+    assert {name for name, _ in found.module.named_parameters()} == set(names)
+    batch = found.inputs_of(np.ones((2, 4)), np.zeros(2))
+    found.backward(found.module.loss(batch))
+    assert found.module(*batch[0]).shape == (2, 4)
+
+
+def test_a_shape_of_nothing_is_not_too_large_either() -> None:
+    with pytest.raises(ProgramError, match="shape that is too large"):
+        program((SUM,), weight=(0, 2**31, 2**31))

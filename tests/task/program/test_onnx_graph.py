@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedagent_task.errors import ProgramError
 from fedagent_task.program.export import TaskSource
 from fedagent_task.program.making import Made, make_of, make_task
 from fedagent_task.program.torch_program import TorchProgram
@@ -93,3 +94,42 @@ def test_what_has_no_form_is_named_and_the_task_is_made() -> None:
     assert made.task.onnx == b""
     (note,) = made.notes
     assert "sort" in note
+
+
+def test_a_graph_that_loops_for_ever_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnx import TensorProto, helper
+
+    from fedagent_task import onnx_session
+
+    monkeypatch.setattr(onnx_session, "LONGEST_S", 0.2)
+    numbers = {"shape": ["n", 4], "elem_type": TensorProto.FLOAT}
+    goes_on = {"shape": [], "elem_type": TensorProto.BOOL}
+    same = [helper.make_node("Identity", [a], [b]) for a, b in (("go", "on"), ("v", "w"))]
+    body = helper.make_graph(
+        same,
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", **goes_on),
+            helper.make_tensor_value_info("v", **numbers),
+        ],
+        [
+            helper.make_tensor_value_info("on", **goes_on),
+            helper.make_tensor_value_info("w", **numbers),
+        ],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["times", "yes", "x"], ["output"], body=body)],
+        "graph",
+        [helper.make_tensor_value_info("x", **numbers)],
+        [helper.make_tensor_value_info("output", **numbers)],
+        [
+            helper.make_tensor("times", TensorProto.INT64, [], [2**62]),
+            helper.make_tensor("yes", TensorProto.BOOL, [], [True]),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    session = onnx_session.GraphSession(model.SerializeToString(), set())
+    with pytest.raises(ProgramError, match="does not run"):
+        session.forward({}, np.ones((2, 4), np.float32))
