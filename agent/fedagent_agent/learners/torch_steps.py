@@ -18,6 +18,7 @@ from .base import Tensors
 from .optimizers import Arrays
 from .torch_device import autocast_of, device_of, prepare
 from .torch_model import TorchNetwork, shared
+from .user import UserCodeError
 
 _EMPTY: Tensors = {}
 
@@ -229,6 +230,9 @@ class HeldInTorch:
         self.device = str(device)
         self._program = TorchProgram(model.program, device=self.device)
         self._program.load(once)
+        fixed = {one.name for one in model.program.of_roles("frozen")}
+        self._frozen = [t for name, t in self._program.buffers.items() if name in fixed]
+        self._writes = [tensor._version for tensor in self._frozen]  # noqa: SLF001 - torch's count
 
     @property
     def view(self) -> "torch.nn.Module":
@@ -244,7 +248,9 @@ class HeldInTorch:
         return self._program.inputs_of(densed(x), y)
 
     def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return every tensor that travels."""
+        """Return every tensor that travels; `UserCodeError`: a frozen one was written to."""
+        if self._writes != [tensor._version for tensor in self._frozen]:  # noqa: SLF001 - the same
+            raise UserCodeError("no error, but wrote to a tensor that is frozen")
         return self._program.tensors()
 
     def local(self) -> Tensors:

@@ -56,10 +56,10 @@ def decode_program(data: bytes) -> Program:
         raise ProgramError("program", str(error)[:200]) from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ProgramError("program", "the bytes are no MessagePack") from error
-    _check_shapes(program)
     _check_tensors(program)
     _check_inputs(program)
     _check_constants(program)
+    _check_shapes(program)
     for name, graph in (("train", program.train), ("evaluate", program.evaluate)):
         _Kinds(program, name).check(graph)
     return program

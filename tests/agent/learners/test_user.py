@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedagent_agent.learners.user import Batches, NumpyModel, TrainContext, trainer
+from fedagent_agent.learners.user import Batches, NumpyModel, TrainContext, UserCodeError, trainer
 from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol import registry
 from fedagent_task.errors import RecipeError, TaskFormatError
@@ -208,6 +208,29 @@ def test_a_packages_loop_trains_a_graph(bench: TrainerBench, tmp_path: Path) -> 
     for name, delta in updates[0].items():
         np.testing.assert_allclose(delta, updates[1][name], atol=1e-6)
     del rng
+
+
+def test_a_loop_that_writes_to_a_frozen_tensor_has_no_update() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from fedagent_agent.learners.torch_steps import HeldInTorch
+    from fedagent_task.models.graph import Graph
+    from fedagent_task.program import encode_program
+    from fedagent_task.program.export import TaskSource, build
+    from fedagent_task.spec import LearnerSpec
+    from fedagent_task.task_file import task_of_program
+
+    net = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Linear(4, 3))
+    net[0].requires_grad_(requires_grad=False)
+    example = (torch.randn(4, 5), torch.randint(0, 3, (4,)))
+    built = build(TaskSource(net, torch.nn.functional.cross_entropy, example))
+    task = task_of_program(encode_program(built.program), built.tensors, classes=3)
+    spec = LearnerSpec(device="cpu")
+    held = HeldInTorch(Graph(task.model), spec, once=task.once, threads=1)
+    held.load(task.first)
+    assert held.tensors().keys() == {"1.weight", "1.bias"}
+    dict(held.view.named_buffers())["0.bias"].add_(1.0)
+    with pytest.raises(UserCodeError, match="frozen"):
+        held.tensors()
 
 
 @pytest.mark.parametrize(
