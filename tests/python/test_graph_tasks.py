@@ -76,3 +76,9 @@ def test_what_cannot_be_a_graph_is_said() -> None:
     with pytest.raises(fedagent.FedagentError) as caught:
         _ = task_of(Branches()).recipe
     assert "\n" not in str(caught.value)
+
+
+def test_samples_of_another_width_are_said(run: Run) -> None:
+    x, _ = digits()
+    with pytest.raises(fedagent.UsageError, match="x has 10 numbers a sample, the model takes 64"):
+        run.load_model().predict(x[:, :10])

@@ -46,6 +46,7 @@ def test_what_is_not_there_is_said(run: Run, tmp_path: Path) -> None:
     [
         ({"agents": 0}, "agents is 0; give 1 to 64"),
         ({"edges": 17}, "edges is 17"),
+        ({"budget": 0}, "budget is 0, and a device asks 1; give 1 or more"),
         ({"data": [samples(9)]}, "data is 1 parts for 3 agents"),
         ({"data": ["digits", 3, "digits"]}, "neither a stream nor a pair"),
         ({"data": 7}, "data is int for 3 agents"),

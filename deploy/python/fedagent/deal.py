@@ -32,13 +32,7 @@ def pair(x: object, y: object, labels: Sequence[str] = ()) -> Pair:
     Raises:
         UsageError: They are no numbers, or not of one length.
     """
-    parts = [np.asarray(one) for one in (x if isinstance(x, tuple) else (x,))]
-    if any(one.ndim < 1 or one.dtype.kind not in "fiub" for one in parts):
-        raise UsageError("the samples are no array of numbers", "give x as numbers [n, ...]")
-    rows = [one.reshape(len(one), math.prod(one.shape[1:])) for one in parts]
-    if len({len(one) for one in rows}) != 1:
-        raise UsageError("the inputs have different numbers of samples", "give one row for each")
-    whole = np.ascontiguousarray(rows[0] if len(rows) == 1 else np.hstack(rows))
+    whole = rows_of(x)
     target = np.zeros(len(whole), np.int64) if y is None else np.asarray(y)
     if target.dtype.kind in "US":
         target = _numbered(target, labels)
@@ -47,6 +41,17 @@ def pair(x: object, y: object, labels: Sequence[str] = ()) -> Pair:
         what = f"x has {len(whole)} samples, y is {target.dtype}{list(target.shape)}"
         raise UsageError(f"the labels do not fit: {what}", "give one number for each sample")
     return whole, target
+
+
+def rows_of(x: object) -> Array:
+    """Return samples as rows [n, features]; `x` and errors as of `pair`."""
+    parts = [np.asarray(one) for one in (x if isinstance(x, tuple) else (x,))]
+    if any(one.ndim < 1 or one.dtype.kind not in "fiub" for one in parts):
+        raise UsageError("the samples are no array of numbers", "give x as numbers [n, ...]")
+    rows = [one.reshape(len(one), math.prod(one.shape[1:])) for one in parts]
+    if len({len(one) for one in rows}) != 1:
+        raise UsageError("the inputs have different numbers of samples", "give one row for each")
+    return np.ascontiguousarray(rows[0] if len(rows) == 1 else np.hstack(rows))
 
 
 def load_data(name: str) -> Pair:

@@ -123,7 +123,7 @@ def run_local(
     _within("edges", edges, 16)
     one = task if isinstance(task, Task) else Task.load(task)
     chosen = _settings(
-        rounds=rounds, policy=policy, strategy=strategy, budget=budget or agents * PRICE
+        rounds=rounds, policy=policy, strategy=strategy, budget=_budget(budget, agents)
     )
     recipe = one.recipe
     place = _folder(folder)
@@ -165,6 +165,14 @@ def run_local(
         finish = demo.run()
     tidy(place, plan)
     return _result(finish, place, checked.rounds.count, progress=progress)
+
+
+def _budget(wanted: float | None, agents: int) -> float:
+    if wanted is None:
+        return agents * PRICE
+    if wanted < PRICE:
+        raise UsageError(f"budget is {wanted:g}, and a device asks {PRICE:g}", "give 1 or more")
+    return wanted
 
 
 def _settings(

@@ -22,6 +22,7 @@ from fedagent_task.models import create
 from fedagent_task.models.graph import Graph
 from fedagent_task.spec import Recipe
 
+from .deal import rows_of
 from .run_data import Source, folder_of
 
 Tensors = dict[str, npt.NDArray[np.float32]]
@@ -46,20 +47,27 @@ class Model:
     regression: bool
     _file: TensorsFile = field(repr=False)
 
-    def scores(self, x: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    def scores(self, x: npt.ArrayLike | tuple[npt.ArrayLike, ...]) -> npt.NDArray[np.float64]:
         """Return the model's output [n, outputs] for samples [n, ...] as sensors say them.
 
         Probabilities of a class each; margins of an svm; values of a regression.
 
+        Several inputs are a tuple, as in `run_local`.
+
         Raises:
+            UsageError: A sample is not as wide as the model's.
             MissingError: It needs torch, which is not installed.
         """
-        samples = np.asarray(x)
+        samples = rows_of(x)
+        model, wanted = self._file.model, self._file.described.model.features
+        if isinstance(model, Graph) and samples.shape[1] != wanted:
+            reason = f"x has {samples.shape[1]} numbers a sample, the model takes {wanted}"
+            raise UsageError(reason, "give x as [n, ...]")
         if type(self._file.model) is Graph:
             raise MissingError("the torch package is not installed", how_to_add("torch"))
-        return np.asarray(self._file.forward(samples.reshape(len(samples), -1)))
+        return np.asarray(self._file.forward(samples))
 
-    def predict(self, x: npt.ArrayLike) -> npt.NDArray[Any]:
+    def predict(self, x: npt.ArrayLike | tuple[npt.ArrayLike, ...]) -> npt.NDArray[Any]:
         """Return for each sample its class [n], by its name if it has one, or its number [n].
 
         A regression of several numbers gives them all, [n, outputs].

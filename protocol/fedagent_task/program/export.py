@@ -195,13 +195,14 @@ def _values(program: Program, kept: Kept, made: ExportedProgram) -> dict[str, in
 
 
 def _classes(program: Program, output: "torch.Tensor", labels: int, example: Example) -> int:
-    if labels:
-        return labels
+    whole = example.label is not None and example.label.dtype == "int64"
+    wide = max(2, int(output.shape[1]) if output.dim() == 2 else 2)
+    if labels and whole and labels != wide:
+        raise BuildError("labels", f"are {labels} for {wide} classes", "name every class once")
+    if labels or whole:
+        return labels or wide
     if example.label is None:
         return 0
-    if example.label.dtype == "int64":
-        wide = int(output.shape[1]) if output.dim() == 2 else 2
-        return max(2, wide)
     binary = {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
     return 2 if binary & {node.op for node in program.evaluate.nodes} else 0
 

@@ -62,6 +62,7 @@ class _Straight(torch.autograd.Function):
     [
         (TaskSource(Calls(_Straight.apply), loss, (X, Y)), r"another gradient.*detach\(\)"),
         (TaskSource(Calls(torch.detach), loss, (X, Y)), "has no gradient, so nothing"),
+        (TaskSource(nn.Linear(3, 2), loss, (X, Y), labels=("one",)), "name every class"),
         (TaskSource(nn.ReLU(), loss, (X, Y)), "no parameter that is learnt"),
         (
             TaskSource(Calls(torch.log), lambda o, _: (o.sqrt() - 9).sqrt().mean(), (X, Y)),
