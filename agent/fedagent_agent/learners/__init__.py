@@ -76,7 +76,7 @@ def create(
     except UnknownNameError as error:
         raise TaskFormatError("learner.name", missing(name)) from error
     except PluginError as error:
-        raise TaskFormatError("learner.name", f"{error}; {error.hint}") from error
+        raise TaskFormatError("learner.name", str(error)) from error
     if spec.is_foreign and not inspect.isclass(learner):
         return UserLearner(learner, create_held(model, spec, **shared), model, spec, rng)
     if spec.is_foreign or name == NO_TRAINING:

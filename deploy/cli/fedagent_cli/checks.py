@@ -34,7 +34,7 @@ PACKAGES = {
     "amqtt": ("the embedded broker", "edge"),
     "rich": ("a coordinator", "coordinator"),
     "matplotlib": ("plots in reports", "report"),
-    "torch": ("convolutional networks learnt faster", "torch"),
+    "torch": ("PyTorch models learnt, convolutional networks faster", "torch"),
     "onnxruntime": ("neural networks scored faster", "onnxruntime"),
     "opendp": ("opinions with noise", "privacy"),
     "numba": ("strsaga learnt faster", "fast"),

@@ -44,7 +44,7 @@ def create(spec: ModelSpec) -> Model:
     except UnknownNameError as error:
         raise TaskFormatError("model.kind", missing(spec.kind)) from error
     except PluginError as error:
-        raise TaskFormatError("model.kind", f"{error}; {error.hint}") from error
+        raise TaskFormatError("model.kind", str(error)) from error
 
 
 def missing(name: str) -> str:

@@ -43,7 +43,7 @@ def leaving(model, batches, ctx):
         file.write(str(child.pid))
     os._exit(0)
 """
-_NAMES = ("train", "endless", "reading", "leaving")
+_NAMES = ("train", "endless", "reading", "leaving", "gone")
 _ENTRIES = "[fedagent.learners]\n" + "".join(f"{name} = my_package:{name}\n" for name in _NAMES)
 
 
@@ -87,6 +87,9 @@ async def test_it_trains_and_a_loop_without_end_ends_with_its_process(installed:
         refused = await asked(_open("my-package:other"))
         assert isinstance(refused, Refused)
         assert "install the package my-package" in refused.detail
+        broken = await asked(_open("my-package:gone"))
+        assert isinstance(broken, Refused)
+        assert broken.detail.count("fix its package or uninstall it") == 1
     finally:
         await client.close()
 
