@@ -54,6 +54,7 @@ def compared(program: Program, values: Arrays, whole: "nn.Module", example: Exam
         torch.manual_seed(1)
         of_scoring = ours.evaluate(batch)[1]
     _same_loss(of_scoring, scored)
+    _a_mean(ours, example, of_scoring)
     return of_scoring
 
 
@@ -86,6 +87,15 @@ def _any_batch(ours: TorchProgram, count: int) -> None:
     except ProgramError as error:
         reason = f"takes batches of {count} only: {error.detail}"
         raise BuildError("forward", reason, BATCH_MEND) from error
+
+
+def _a_mean(ours: TorchProgram, example: Example, once: float) -> None:
+    """Refuse a sum over the batch: its steps, and what is told of losses, grow with the batch."""
+    target = example.target
+    inputs = [torch.cat([one, one]) for one in example.inputs]
+    twice = ours.evaluate((inputs, None if target is None else torch.cat([target, target])))[1]
+    if abs(once) > _SLACK and np.isclose(twice, 2 * once, rtol=1e-3):
+        raise BuildError("loss", "is a sum over the batch", "take the mean (reduction='mean')")
 
 
 def _same_loss(ours: float, plain: float) -> None:

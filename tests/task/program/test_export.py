@@ -83,6 +83,7 @@ class _Straight(torch.autograd.Function):
         (TaskSource(nn.Linear(3, 2), loss, (X, Y[:3])), "same number of samples"),
         (TaskSource(nn.Linear(3, 2), loss, (X, Y[:, None].expand(4, 7))), "as inputs"),
         (TaskSource(nn.Linear(3, 2), lambda o, _: o, (X, Y)), "take the mean"),
+        (TaskSource(nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="sum"), (X, Y)), "is a sum"),
         (TaskSource(nn.Linear(3, 2), loss, (X, Y), local=("head.*",)), "fits no tensor"),
         (TaskSource("model", loss, (X, Y)), "no torch.nn.Module"),
     ],
