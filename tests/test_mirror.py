@@ -57,6 +57,7 @@ ELSEWHERE = {
         "task/program/spec",
         "task/program/torch_operators",
     ),
+    "task/program/test_export": ("task/program/comparing",),
     "task/program/test_onnx_graph": ("task/program/onnx_context", "task/program/onnx_forms"),
     "task/program/test_families": (
         "task/program/draft",
