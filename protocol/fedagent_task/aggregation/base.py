@@ -17,7 +17,7 @@ class Contribution:
     """An update that is to be weighed: what its device told, and what it was ordered to do.
 
     Attributes:
-        norm: L2 norm of the update's trained tensors.
+        norm: L2 norm of the update's averaged tensors, batch statistics with them.
         base_loss, local_steps: As `TrainCourse` has them; 0 where not told.
         uniform: Updates count alike, not by samples.
         rate: The learner's step size.
