@@ -21,6 +21,8 @@ from fedagent_protocol.messages import (
     RoundReport,
     TrainStats,
 )
+from fedagent_task.aggregation.task import most_steps
+from fedagent_task.spec import LearnerSpec
 
 from .effects import Controls, Details, EdgeResult, Settle
 
@@ -36,13 +38,13 @@ UNTOLD = "the edge said nothing of it"
 NOBODY = "nobody was chosen"
 MAX_REASONS = 3
 """Different reasons for one kind of end that a round names."""
-MAX_STEPS = 1e7
-"""An edge's own word on its devices' steps is not believed beyond."""
 MAX_AGGREGATE_S = 2.6e6
 """An edge's own word on its aggregation is not believed beyond a month."""
 
 
-def settle_round(ordered: "OrderedRound", now: float) -> tuple[Settle, Counter[str]]:
+def settle_round(
+    ordered: "OrderedRound", now: float, learner: LearnerSpec
+) -> tuple[Settle, Counter[str]]:
     """Return how a round ended, and what was odd about the reports.
 
     A silent edge failed: its agents missed the round and nothing is paid, even if some of them
@@ -64,7 +66,10 @@ def settle_round(ordered: "OrderedRound", now: float) -> tuple[Settle, Counter[s
         round=ordered.round,
         feedback=with_rent(feedback, ordered.controls.placement, parts),
         details=details,
-        edges=tuple(_edge_result(view, feedback, part) for part in parts),
+        edges=tuple(
+            _edge_result(view, feedback, part, most=_most_steps(ordered, part, learner))
+            for part in parts
+        ),
         timing_ms=ordered.timing_ms,
         reason=_shortfall(feedback, details),
     )
@@ -253,7 +258,9 @@ def with_rent(feedback: Feedback, placement: Placement, parts: Sequence["EdgePar
     return replace(feedback, psi=psi, rent_micro=placement.rent_micro)
 
 
-def _edge_result(view: RoundView, feedback: Feedback, part: "EdgePart") -> EdgeResult:
+def _edge_result(
+    view: RoundView, feedback: Feedback, part: "EdgePart", *, most: float
+) -> EdgeResult:
     here = np.asarray(part.rows, dtype=np.int64)
     paid = here[~feedback.void[here]]
     price = view.client_price[view.pair_client[feedback.pairs[paid]]]
@@ -269,13 +276,19 @@ def _edge_result(view: RoundView, feedback: Feedback, part: "EdgePart") -> EdgeR
         failed=report.failed,
         model=report.model,
         weight=max(weight, 0.0),
-        local_steps=_steps(report),
+        local_steps=min(_steps(report), most),
     )
 
 
 def _steps(report: RoundReport) -> float:
     steps = report.local_steps
-    return min(max(steps, 0.0), MAX_STEPS) if math.isfinite(steps) and not report.failed else 0.0
+    return max(steps, 0.0) if math.isfinite(steps) and not report.failed else 0.0
+
+
+def _most_steps(ordered: "OrderedRound", part: "EdgePart", learner: LearnerSpec) -> float:
+    """Return the most steps that an edge's devices can have done: no word of it counts for more."""
+    each = ordered.controls.of_each(len(ordered.selection.pairs))[part.rows]
+    return max(most_steps(learner, iterations) for iterations in each.tolist())
 
 
 def round_event(settled: Settle, controls: Controls, total_micro: int, seconds: float) -> Emit:

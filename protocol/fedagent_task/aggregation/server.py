@@ -4,6 +4,7 @@ FedAvgM: Hsu et al., 2019. The others: Reddi et al., ICLR 2021, algorithm 2, wit
 of the moments' bias, as there. Moments are float32, and tensors of the state by name.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from .sums import Arrays
 Floats = npt.NDArray[np.float64]
 
 
-class _Optimiser(FedAvg):
+class _Optimiser(FedAvg, ABC):
     acts: ClassVar[bool] = True
 
     def server(
@@ -42,9 +43,9 @@ class _Optimiser(FedAvg):
 
     moments: ClassVar[tuple[str, ...]] = ()
 
+    @abstractmethod
     def step(self, delta: Floats, former: dict[str, Floats]) -> tuple[Floats, dict[str, Floats]]:
         """Return what is added to a tensor, and its moments."""
-        raise NotImplementedError
 
 
 class FedAvgM(_Optimiser):
@@ -80,9 +81,9 @@ class _Adaptive(_Optimiser):
         second = self.second(former.get("v", np.full_like(delta, self.tau**2)), delta * delta)
         return self.eta * first / (np.sqrt(second) + self.tau), {"m": first, "v": second}
 
+    @abstractmethod
     def second(self, former: Floats, square: Floats) -> Floats:
         """Return the second moment."""
-        raise NotImplementedError
 
 
 class FedAdagrad(_Adaptive):

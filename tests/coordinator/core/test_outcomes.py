@@ -21,6 +21,7 @@ from fedagent_protocol.messages import (
     TrainCourse,
     TrainStats,
 )
+from fedagent_task.spec import LearnerSpec
 from tests.fakes.stored_runs import small_plan, small_view
 
 
@@ -29,11 +30,12 @@ def _settle(*outcomes: Outcome, agents: Sequence[str] = ("a", "b")) -> Settle:
 
 
 def _ended(
-    *outcomes: Outcome, agents: Sequence[str] = ("a", "b"), reports: bool = True
+    *outcomes: Outcome, agents: Sequence[str] = ("a", "b"), reports: bool = True, steps: float = 0.0
 ) -> tuple[Settle, Counter[str]]:
     reserved = small_plan(small_view(1, [100] * len(agents)))
     part = EdgePart("edge-0", 0, list(range(len(agents))), list(agents), None)
-    part.report = RoundReport(epoch="0" * 32, outcomes=outcomes) if reports else None
+    told = RoundReport(epoch="0" * 32, outcomes=outcomes, local_steps=steps)
+    part.report = told if reports else None
     ordered = OrderedRound(
         round=1,
         observed=Observed(reserved.view, reserved.context_seq, Counter()),
@@ -45,7 +47,16 @@ def _ended(
         give_up_at=2.0,
         parts={part.edge: part},
     )
-    return settle_round(ordered, 1.0)
+    return settle_round(ordered, 1.0, LearnerSpec(passes=3, buffer=100, batch=10))
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [(12.5, 12.5), (30.0, 30.0), (1e6, 30.0), (1e300, 30.0), (-1.0, 0.0), (float("nan"), 0.0)],
+)
+def test_an_edge_is_believed_no_more_steps_than_were_ordered(told: float, kept: float) -> None:
+    settled, _ = _ended(steps=told)
+    assert settled.edges[0].local_steps == kept  # 3 passes over 10 batches
 
 
 def _outcome(agent: str, score: float, count: int, *, valid: bool = True) -> Outcome:
