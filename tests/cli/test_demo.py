@@ -13,6 +13,7 @@ from fedagent_agent.peers.core.records import ArmStats, SlotRecord, StoreSlot
 from fedagent_agent.peers.store import PeerStore
 from fedagent_agent.streams import parse_stream
 from fedagent_cli import places
+from fedagent_cli.demo.command import demo
 from fedagent_cli.demo.plan import (
     EVERY_DIGIT,
     FEW_DIGITS,
@@ -313,6 +314,11 @@ def test_a_task_of_ones_own_takes_the_digits_where_they_fit(tmp_path: Path) -> N
     assert all(agent.stream.startswith("digits:labels=") for agent in plan.agents)
     assert 'evaluation.dataset="digits-test"' in made.sets
     assert f"budget.per_edge={plan.budget}" in made.sets
+
+
+def test_a_task_and_a_recipe_are_not_both_learnt() -> None:
+    with pytest.raises(UsageError, match="give one"):
+        demo(recipe="digits", task=Path("my_model.fedtask"))
 
 
 def test_other_tasks_take_a_stream_or_a_dataset(tmp_path: Path) -> None:

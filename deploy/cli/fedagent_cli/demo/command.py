@@ -8,6 +8,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 from fedagent_cli import command_line, launch, options
+from fedagent_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -119,7 +120,7 @@ def demo(
             rounds=rounds,
             policy=policy,
             seed=seed,
-            recipe=recipe if task is None else str(task),
+            recipe=_learnt(recipe, task),
             stream=stream,
             dataset=dataset,
             test=test,
@@ -128,6 +129,15 @@ def demo(
         )
         code = _run(settings, plan, keep=keep, as_json=as_json, caught=caught)
     raise command_line.Exit(code)
+
+
+def _learnt(recipe: str, task: Path | None) -> str:
+    if task is None:
+        return recipe
+    if recipe != "demo":
+        both = "--recipe and --task both say what is learnt"
+        raise UsageError(both, "give one; a recipe names its task file as model.task")
+    return str(task)
 
 
 @contextmanager
