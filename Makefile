@@ -5,7 +5,7 @@
 BIN := .venv/bin
 ARGS ?=
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-peers wheel clean run-env dev-env
+.PHONY: help demo test check format lock audit bench bench-peers wheel clean run-env dev-env
 
 help: ## Show the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,12 @@ check: dev-env ## Check format, lint, types and layers
 format: dev-env ## Format the code and fix what ruff can fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+lock: dev-env ## Pin and hash what CI installs, anew (deploy/ci.lock)
+	@sh deploy/lock.sh
+
+audit: dev-env ## Look the locked dependencies up in a database of advisories
+	@$(BIN)/python deploy/audit.py
 
 bench: dev-env ## Measure every figure of the documents
 	@$(BIN)/python -m bench $(ARGS)

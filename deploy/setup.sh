@@ -68,10 +68,15 @@ if ! [ -x $venv/bin/python ] || ! fits $venv/bin/python; then
     can_make_environments "$python"
     "$python" -m venv --clear $venv
 fi
+install() {
+    if ! $venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+        --prefer-binary "$@"; then
+        echo "setup: the installation failed; is the package index reachable? then try again" >&2
+        exit 1
+    fi
+}
 echo "setup: installing fedagent[$extras] into $venv" >&2
-if ! $venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
-    --prefer-binary --editable ".[$extras]"; then
-    echo "setup: the installation failed; is the package index reachable? then try again" >&2
-    exit 1
-fi
+# What the tests of CI run with is what was locked; people's machines take what fits.
+if [ -n "${CI:-}" ] && [ "$want" = dev ]; then install --require-hashes -r deploy/ci.lock; fi
+install --editable ".[$extras]"
 echo "$want $(mark)" >"$stamp"
