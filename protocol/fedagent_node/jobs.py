@@ -1,6 +1,8 @@
 """Run a role's jobs: at once when small, else in a thread; one after the other, or side by side."""
 
 import asyncio
+import functools
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +31,8 @@ class JobQueue:
         self._ordered = workers == 1
         self._workers = workers
         self._waiting: deque[Job] = deque()
-        self._busy = 0
+        self._at_work: dict[int, tuple[str, float]] = {}  # since when
+        self._begun = 0
         self._closed = self._beginning = False
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="jobs")
 
@@ -37,11 +40,16 @@ class JobQueue:
         """Do a job; return its result if that is here."""
         if self._closed:
             return None
-        if job.small and not (self._ordered and (self._busy or self._waiting)):
+        if job.small and not (self._ordered and (self._at_work or self._waiting)):
             return self._run(job)
         self._waiting.append(job)
         self._next()
         return None
+
+    def longest(self, now: float) -> tuple[str, float]:
+        """Return the name of the job that is at work for longest, and for how many seconds."""
+        name, since = min(self._at_work.values(), key=lambda one: one[1], default=("", now))
+        return name, now - since
 
     def close(self) -> None:
         """Wait for the jobs at work, forget the others. Idempotent."""
@@ -63,18 +71,19 @@ class JobQueue:
             return
         self._beginning = True
         try:
-            while self._waiting and self._busy < self._workers and not self._closed:
+            while self._waiting and len(self._at_work) < self._workers and not self._closed:
                 job = self._waiting.popleft()
                 if not job.small:
-                    self._busy += 1
+                    self._begun += 1
+                    self._at_work[self._begun] = job.name, time.monotonic()
                     future = self._loop.run_in_executor(self._pool, job.work)
-                    future.add_done_callback(self._ended)
+                    future.add_done_callback(functools.partial(self._ended, self._begun))
                 elif (result := self._run(job)) is not None:
                     self._done(result)
         finally:
             self._beginning = False
 
-    def _ended(self, future: "asyncio.Future[Input]") -> None:
+    def _ended(self, number: int, future: "asyncio.Future[Input]") -> None:
         if future.cancelled() or self._closed:
             return
         error = future.exception()
@@ -84,5 +93,5 @@ class JobQueue:
             return
         self._done(future.result())
         # Busy until now: nothing that waits begins within the effects of this result.
-        self._busy -= 1
+        del self._at_work[number]
         self._next()

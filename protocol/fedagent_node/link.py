@@ -107,6 +107,11 @@ class Link:
         return self._up
 
     @property
+    def ended(self) -> bool:
+        """Whether nothing connects any more, although nobody stopped it."""
+        return self._task is not None and self._task.done()
+
+    @property
     def local_address(self) -> str:
         """Address of this machine on the connection; empty without one."""
         return self._client.local_address

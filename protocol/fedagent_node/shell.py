@@ -31,6 +31,7 @@ from .effects import Connect, Emit, Input, LinkDown, LinkUp, Send, Warn
 from .jobs import JobQueue
 from .link import Arrival, Link
 from .settings import BrokerConfig, NodeConfig
+from .watchdog import Systemd, Watchdog
 
 WARNINGS_PER_S = 5.0
 """Log lines about peers; the rest is only counted."""
@@ -38,6 +39,10 @@ STOP_S = 1.5
 """How long the withdrawal of an advert may take."""
 TRACES = 3
 """Unforeseen errors that are logged with their trace; the rest is only counted."""
+LATE_S = 10.0
+"""A core that is called so much later than it asked for is called no more."""
+LONGEST_JOB_S = 600.0
+"""What takes longer than this comes to no end: a dead disk, a dead lock."""
 
 _log = logging.getLogger(__name__)
 _to_json = msgspec.json.Encoder()
@@ -85,6 +90,7 @@ class Shell:
         self._timer: asyncio.TimerHandle | None = None
         self._warnings = WARNINGS_PER_S
         self._warned_at = 0.0
+        self._systemd = Systemd()
 
     async def run(self, serve: Callable[[], Awaitable[None]]) -> None:
         """Hold the data directory and serve; then close everything, and raise what failed."""
@@ -188,6 +194,20 @@ class Shell:
         gc.collect()
         gc.freeze()
         self._schedule()
+        counters = self.driver.core.counters
+        watchdog = Watchdog(self.id, self._systemd, hindrance=self._hindrance, counters=counters)
+        self.spawn(watchdog.run(), "watchdog")
+
+    def _hindrance(self) -> str:
+        """Return what does not get on although the event loop turns; empty if all does."""
+        now, due = time.monotonic(), self.driver.next_due()
+        if due is not None and now - due > LATE_S:
+            return f"nothing was decided for {now - due:.0f} s"
+        for name, link in self.links.items():
+            if link.ended:
+                return f"nobody works on the link {name}"
+        job = self._jobs.longest(now) if self._jobs is not None else ("", 0.0)
+        return f"{job[0]} is at work for {job[1]:.0f} s" if job[1] > LONGEST_JOB_S else ""
 
     # ------------------------------------------------------------------- links
 

@@ -1,0 +1,170 @@
+"""Watchdogs: systemd hears of a role that gets on, and of no other; people hear where it stands.
+
+The sockets are real, and so are the roles and what stops them.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedagent_node.watchdog import Systemd, Watchdog
+from tests.e2e.support import DEMO, labels, new_field
+from tests.fakes.links import eventually
+
+PING = "WATCHDOG=1"
+
+
+class Ear:
+    """What systemd would hear, from a socket of its own."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.name = str(path)
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.sock.bind("\0" + self.name[1:] if self.name.startswith("@") else self.name)
+        self.sock.setblocking(False)
+
+    def told(self) -> list[str]:
+        """Return what came since the last call."""
+        found: list[str] = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                found.append(self.sock.recv(200).decode())
+        return found
+
+
+@pytest.fixture
+def ear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ear]:
+    one = Ear(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", one.name)
+    monkeypatch.setenv("WATCHDOG_USEC", "60000")
+    yield one
+    one.sock.close()
+
+
+@contextlib.asynccontextmanager
+async def watched(stuck: list[str], counters: Counter[str]):  # type: ignore[no-untyped-def]
+    dog = Watchdog(
+        "role",
+        Systemd(),
+        hindrance=lambda: stuck[-1] if stuck else "",
+        counters=counters,
+        beat_s=0.02,
+        stall_s=0.15,
+    )
+    task = asyncio.create_task(dog.run())
+    await asyncio.sleep(0.1)
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_loop_that_stands_still_is_not_pinged_for_and_its_place_is_said(
+    ear: Ear, caplog: pytest.LogCaptureFixture
+) -> None:
+    counters: Counter[str] = Counter()
+    async with watched([], counters):
+        first = ear.told()
+        assert first[0] == "READY=1"
+        assert PING in first
+        time.sleep(0.5)  # noqa: ASYNC251 - this is the fault
+        assert ear.told() == []
+        await asyncio.sleep(0.1)
+        assert PING in ear.told()
+    assert ear.told()[-1] == "STOPPING=1"
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("the event loop stands still, in test_watchdog.py:" in one for one in said) == 1
+    assert sum("nothing was done for" in one for one in said) == 1
+    assert counters == {"loop_stalls": 1}
+
+
+async def test_work_that_does_not_get_on_is_said_once_and_ends_the_pings(
+    ear: Ear, caplog: pytest.LogCaptureFixture
+) -> None:
+    counters: Counter[str] = Counter()
+    stuck: list[str] = []
+    async with watched(stuck, counters):
+        assert PING in ear.told()
+        stuck.append("commit is at work for 700 s")
+        await asyncio.sleep(0.05)
+        ear.told()
+        await asyncio.sleep(0.15)
+        assert ear.told() == []
+        stuck.clear()
+        await asyncio.sleep(0.1)
+        assert PING in ear.told()
+    assert sum("commit is at work for 700 s" in one.getMessage() for one in caplog.records) == 1
+    assert counters == {"work_stalls": 1}
+
+
+def test_who_nobody_waits_for_says_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert not Systemd().tell("READY=1")
+    # Another process's watchdog, and a socket that is gone.
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+    monkeypatch.setenv("WATCHDOG_USEC", "1000000")
+    monkeypatch.setenv("WATCHDOG_PID", "1")
+    systemd = Systemd()
+    assert systemd.ping_s is None
+    assert not systemd.tell("READY=1")
+    assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} & os.environ.keys()
+
+
+def test_an_abstract_socket_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    ear = Ear(f"@fedagent-{os.getpid()}")
+    monkeypatch.setenv("NOTIFY_SOCKET", ear.name)
+    assert Systemd().tell("READY=1")
+    assert ear.told() == ["READY=1"]
+    ear.sock.close()
+
+
+async def test_every_role_is_ready_pings_and_falls_silent_when_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ears = {role: Ear(tmp_path / role) for role in ("coordinator", "edge", "agent")}
+
+    def environment(role: str) -> dict[str, str]:
+        return {**os.environ, "NOTIFY_SOCKET": ears[role].name, "WATCHDOG_USEC": "300000"}
+
+    with new_field(tmp_path) as field:
+        sets: dict[str, object] = {"recipe": str(DEMO), "broker": "embedded"}
+        processes = {
+            "coordinator": field.start(
+                "coordinator", "c", sets, environment=environment("coordinator")
+            ),
+            "edge": field.start(
+                "edge", "e", {"broker": "embedded"}, environment=environment("edge")
+            ),
+            "agent": field.start(
+                "agent", "a", {"stream": labels(0)}, environment=environment("agent")
+            ),
+        }
+        heard: dict[str, list[str]] = {role: [] for role in ears}
+
+        def all_ping() -> bool:
+            for role, ear in ears.items():
+                heard[role] += ear.told()
+            return all(PING in one for one in heard.values())
+
+        await eventually(all_ping)
+        assert all(one[0] == "READY=1" for one in heard.values())
+        for process in processes.values():
+            process.popen.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(0.2)
+        all_ping()
+        heard = {role: [] for role in ears}
+        await asyncio.sleep(0.6)
+        all_ping()
+        assert heard == {role: [] for role in ears}
+        for process in processes.values():
+            process.popen.send_signal(signal.SIGCONT)
+        await eventually(all_ping)
+    for ear in ears.values():
+        ear.sock.close()
