@@ -11,11 +11,12 @@ from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.errors import MalformedError, TopicError
 
 from . import test_peers
-from .samples import FLAT
+from .samples import FLAT, RUN
 
 GOLDEN = Path(__file__).parent / "golden"
 NOW = GOLDEN / str(m.PROTOCOL_VERSION)
 _STATS = m.TrainStats(num_samples=40, iterations=7, train_ms=290, steps=50, limited=True)
+_HEAD = m.LedgerHead(coordinator="site-a", seq=12, hash=bytes(32), signature=bytes(64))
 _MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
     "update.steps": (m.UpdateOffer, {"note": "spread of 2 features", "stats": _STATS}),
     "order.load-limit": (m.TrainOrder, {"load_limit_ms": 1300}),
@@ -36,6 +37,9 @@ _MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
     "welcome.name": (m.Welcome, {"name": "hall"}),
     "task.recipe": (m.TaskBody, {"recipe": "digits"}),
     "edge-welcome.recipe": (m.EdgeWelcome, {"recipe": "digits"}),
+    "edge-hello.head": (m.EdgeHello, {"run": RUN, "round": 4, "head": _HEAD}),
+    "edge-welcome.head": (m.EdgeWelcome, {"head": _HEAD}),
+    "report-receipt.head": (m.ReportReceipt, {"head": _HEAD}),
 }
 """Fields that the plain samples leave at their defaults, which are never sent."""
 

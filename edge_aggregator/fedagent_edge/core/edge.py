@@ -251,6 +251,7 @@ class EdgeCore:
                 return self.rounds.order(message, now)
             case ReportReceipt():
                 self.upstream.receipt(message)
+                return self.upstream.witness(message.head)
             case GlobalModel() if message.digest == self.memory.model:
                 return [self.upstream.status(now)]
             case GlobalModel():
@@ -286,6 +287,7 @@ class EdgeCore:
             self.evaluations.adopt()
             effects += [self.state.save(), ForgetRound(), *self._beacon(now)]
         self._recipe = welcome.recipe
+        effects += self.upstream.witness(welcome.head)
         self.sessions.welcomed()
         self.evaluations.welcomed()
         effects += self.once.welcomed(now)

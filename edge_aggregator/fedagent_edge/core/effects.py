@@ -7,6 +7,7 @@ from fedagent_node.effects import Input, Run, Write
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     CHUNK_BYTES,
+    LedgerHead,
     OptionalDigest,
     OutcomeStatus,
     RoundOrder,
@@ -67,6 +68,8 @@ class Memory(Struct, kw_only=True):
     report: RoundReport | None = None
     once: str = ""
     once_bytes: int = 0
+    head: LedgerHead | None = None
+    """Newest head of the ledger of the coordinator that was served last."""
 
     def adopt(self, run: str, task: str, body: bytes) -> None:
         """Begin with another run, or with this one's task as it is from now on."""

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from fedagent_node.effects import Effect, Emit, OtherVersion, Send, Warn
 from fedagent_protocol.messages import (
     PROTOCOL_VERSION,
     CoordinatorBeacon,
     EdgeStatus,
+    LedgerHead,
     ReportReceipt,
     RoundReport,
 )
@@ -45,6 +48,7 @@ class Upstream:
     _status_at: float = 0.0
     _report_at: float = 0.0
     _seq: int = 0
+    _told: bool = False
     _others: OtherVersions = field(default_factory=lambda: OtherVersions("edge"))
 
     def connected(self, now: float) -> list[Effect]:
@@ -106,6 +110,21 @@ class Upstream:
         """Send what was not receipted, if anything."""
         report = self.state.memory.report
         return [] if report is None else [self.report(report, now)]
+
+    def witness(self, head: LedgerHead | None) -> list[Effect]:
+        """Keep the newest head of the coordinator's ledger; say it when a ledger went back."""
+        memory = self.state.memory
+        held = memory.head
+        if head is None or head.coordinator != self.coordinator:
+            return []
+        if held is None or held.coordinator != head.coordinator or held.seq < head.seq:
+            memory.head = head
+        elif (head.seq, head.hash) != (held.seq, held.hash) and not self._told:
+            self._told = True
+            self.state.counters["ledger_went_back"] += 1
+            at = f"entry {head.seq}, this edge is a witness of entry {held.seq}"
+            return [Warn("", f"the ledger of coordinator {head.coordinator} went back: {at}")]
+        return []
 
     def receipt(self, receipt: ReportReceipt) -> None:
         """Take in that a report is settled."""
@@ -170,4 +189,6 @@ class Upstream:
     def _hello(self, now: float) -> Send:
         near = now - self._heard_at <= SILENT_S
         self._hello_at = now + (HELLO_AGAIN_S if near else HELLO_SELDOM_S)
-        return Send(COORDINATOR, self.state.me)
+        memory = self.state.memory
+        newest = {"run": memory.run, "round": memory.last_round, "head": memory.head}
+        return Send(COORDINATOR, replace(self.state.me, **newest))

@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from .fields import *
-from .session import ContextReport
+from .session import ContextReport, LedgerHead
 
 # --------------------------------------------------------------- edge and agent
 
@@ -218,9 +218,13 @@ class RoundReport(Message, frozen=True, kw_only=True, tag="report"):
 
 
 class ReportReceipt(Message, frozen=True, kw_only=True, tag="report-receipt"):
-    """The report of this round is settled, or came after the round was."""
+    """The report of this round is settled, or came after the round was.
+
+    The edge keeps `head`: it is a witness of what the ledger said.
+    """
 
     too_late: bool = False
+    head: LedgerHead | None = None
 
 
 class GlobalModel(Message, frozen=True, kw_only=True, tag="global"):

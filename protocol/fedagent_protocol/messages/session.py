@@ -128,8 +128,20 @@ class CoordinatorBeacon(Message, frozen=True, kw_only=True, tag="coordinator-bea
     period_ms: Millis = 5000
 
 
+class LedgerHead(Struct, frozen=True, kw_only=True):
+    """The newest entry of a coordinator's ledger, signed by it (docs/coordinator.md)."""
+
+    coordinator: Id
+    seq: Count
+    hash: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
+
+
 class EdgeHello(Message, frozen=True, kw_only=True, tag="edge-hello"):
-    """Open the edge's session; `epoch` is new at every start, `rent` is asked for one round."""
+    """Open the edge's session; `epoch` is new at every start, `rent` is asked for one round.
+
+    `run` and `round` are the newest that the edge was ordered, `head` the newest it was given.
+    """
 
     edge: Id
     epoch: RunId
@@ -138,6 +150,7 @@ class EdgeHello(Message, frozen=True, kw_only=True, tag="edge-hello"):
     broker: Text = ""
     name: Text = ""
     rent: Micro = 0
+    head: LedgerHead | None = None
 
 
 class EdgeWelcome(Message, frozen=True, kw_only=True, tag="edge-welcome"):
@@ -147,6 +160,7 @@ class EdgeWelcome(Message, frozen=True, kw_only=True, tag="edge-welcome"):
     task: Digest
     body: Body
     recipe: Name = ""
+    head: LedgerHead | None = None
 
 
 class DeviceNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
