@@ -32,6 +32,16 @@ class RefusedOptionError(CoordinatorError):
     hint: str
 
 
+class OtherSiteError(CoordinatorError):
+    """Raised when a directory's authority is of another site than the one asked for."""
+
+    template = "this data directory is of site {founded!r}, not {asked!r}"
+    hint = "leave --site as it was, or choose another --data-dir for another site"
+
+    asked: str
+    founded: str
+
+
 class PolicyError(CoordinatorError):
     """Base of errors of policies, placements and solvers."""
 

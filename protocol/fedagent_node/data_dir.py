@@ -197,6 +197,19 @@ class Identity:
 
         return Ed25519PrivateKey.from_private_bytes(self._private_bytes).sign(data)
 
+    def private_pem(self) -> bytes:
+        """Return the private key as a TLS library reads it; for a private file alone."""
+        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+            Ed25519PrivateKey,
+        )
+
+        return Ed25519PrivateKey.from_private_bytes(self._private_bytes).private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+
 
 def load_or_create(data_dir: Path) -> Identity:
     """Return the identity kept in a data directory, made there if there is none.

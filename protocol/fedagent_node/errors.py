@@ -118,6 +118,26 @@ class IdentityError(LinkError):
     reason: str
 
 
+class CredentialsError(LinkError):
+    """Raised when a role's certificate files are damaged."""
+
+    template = "{path} cannot be used ({reason})"
+    hint = "delete the folder it is in, and join again with `--join`"
+
+    path: Path
+    reason: str
+
+
+class AuthorityError(LinkError):
+    """Raised when a site's authority is damaged or not there."""
+
+    template = "{path} holds no authority that can be used ({reason})"
+    hint = "restore the folder from a copy; without its key every device has to join anew"
+
+    path: Path
+    reason: str
+
+
 class DataDirError(LinkError):
     """Raised when a data directory cannot be made or written; no restart fixes that."""
 

@@ -1,0 +1,68 @@
+"""The site as its coordinator holds it: the authority, and the coordinator's own certificate."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedagent_node.authority import CA_FILE, DAYS, Authority
+from fedagent_node.certificates import fingerprint
+from fedagent_node.credentials import (
+    CRL_FILE,
+    FOLDER,
+    Credentials,
+    Joined,
+    load_credentials,
+    store_credentials,
+    store_crl,
+)
+from fedagent_node.data_dir import Identity, load_or_create
+
+from .errors import OtherSiteError
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A site's authority, and what the coordinator holds of it like every other role."""
+
+    data_dir: Path
+    name: str
+    authority: Authority
+    credentials: Credentials
+
+
+def open_site(data_dir: Path, site: str, *, now: float | None = None) -> Site:
+    """Return the site kept in a coordinator's directory, founded there at the first start.
+
+    Raises:
+        AuthorityError, CredentialsError: The files are damaged.
+        OtherSiteError: The directory's authority is of another site.
+    """
+    folder = data_dir / FOLDER
+    if (folder / CA_FILE).exists():
+        authority = Authority.load(folder)
+    else:
+        authority = Authority.create(folder, site)
+    if authority.site != site:
+        raise OtherSiteError(site, authority.site)
+    identity = load_or_create(data_dir)
+    credentials = load_credentials(data_dir)
+    if not (folder / CRL_FILE).exists():
+        store_crl(data_dir, authority.crl((), 0))
+    now = time.time() if now is None else now
+    if credentials is None or now >= credentials.certificate.renew_at:
+        credentials = renew_own(data_dir, authority, identity, now=now)
+    return Site(data_dir, site, authority, credentials)
+
+
+def renew_own(
+    data_dir: Path,
+    authority: Authority,
+    identity: Identity,
+    *,
+    days: float = DAYS,
+    now: float | None = None,
+) -> Credentials:
+    """Give the coordinator a new certificate, in place of the one it has."""
+    certificate = authority.issue(identity.public_bytes, "coordinator", days, now=now)
+    joined = Joined(site=authority.site, fingerprint=fingerprint(authority.der))
+    return store_credentials(data_dir, identity, certificate, authority.der, joined)

@@ -1,0 +1,184 @@
+"""The authority of a site: its own key, and the certificates and revocations it signs.
+
+Only the coordinator and its command line import this: a device needs none of it.
+"""
+
+import datetime as dt
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from .certificates import (
+    Certificate,
+    CertificateError,
+    Role,
+    common_name,
+    read_certificate,
+    site_of,
+)
+from .data_dir import identity_of, write_private
+from .errors import AuthorityError
+
+KEY_FILE = "authority.key"
+CA_FILE = "ca.pem"
+DAYS = 30.0
+_CA_DAYS = 3650.0
+_DAY_S = 86_400.0
+_EARLY_S = 3600.0
+"""How much earlier a certificate begins: others' clocks are not ours."""
+_SERVERS = ("edge", "coordinator", "broker")
+_CLIENTS = ("agent", "edge", "coordinator")
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A site's authority; `der` is its own certificate."""
+
+    site: str
+    der: bytes
+    _key: Ed25519PrivateKey = field(repr=False, compare=False)
+
+    @classmethod
+    def create(cls, folder: Path, site: str, *, now: float | None = None) -> Self:
+        """Make an authority and keep it in a folder; its key is readable by the owner alone."""
+        key = Ed25519PrivateKey.generate()
+        # Begun early: of a coordinator whose clock is set later, nobody should think it invalid.
+        begin = (time.time() if now is None else now) - _DAY_S
+        name = x509.Name(
+            [
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, site),
+                x509.NameAttribute(NameOID.COMMON_NAME, f"fedagent {identity_of(_raw(key))[:12]}"),
+            ]
+        )
+        made = (
+            _builder(key.public_key(), name, name, begin, begin + _CA_DAYS * _DAY_S)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(ca=True), critical=True)
+            .sign(key, None)
+        )
+        pem = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        # The certificate comes last: a folder that has one is whole.
+        write_private(folder / KEY_FILE, pem)
+        write_private(folder / CA_FILE, made.public_bytes(serialization.Encoding.PEM))
+        return cls(site, made.public_bytes(serialization.Encoding.DER), key)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Return the authority kept in a folder.
+
+        Raises:
+            AuthorityError: It is not there, or damaged.
+        """
+        try:
+            found = x509.load_pem_x509_certificate((folder / CA_FILE).read_bytes())
+            key = serialization.load_pem_private_key((folder / KEY_FILE).read_bytes(), None)
+            der = found.public_bytes(serialization.Encoding.DER)
+            site = site_of(der)
+        except OSError as exc:
+            raise AuthorityError(folder, exc.strerror or str(exc)) from exc
+        except (ValueError, TypeError, CertificateError) as exc:
+            raise AuthorityError(folder, "not PEM files of an authority") from exc
+        if not isinstance(key, Ed25519PrivateKey) or found.public_key() != key.public_key():
+            raise AuthorityError(folder, "the key does not belong to the certificate")
+        return cls(site, der, key)
+
+    def issue(
+        self, public: bytes, role: Role, days: float = DAYS, *, now: float | None = None
+    ) -> Certificate:
+        """Return a certificate for a raw Ed25519 public key, valid for `days` from `now`."""
+        begin = time.time() if now is None else now
+        life = days * _DAY_S
+        subject = x509.Name(
+            [
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, self.site),
+                x509.NameAttribute(NameOID.COMMON_NAME, common_name(role, identity_of(public))),
+            ]
+        )
+        purposes = [
+            *([ExtendedKeyUsageOID.SERVER_AUTH] if role in _SERVERS else []),
+            *([ExtendedKeyUsageOID.CLIENT_AUTH] if role in _CLIENTS else []),
+        ]
+        key = Ed25519PublicKey.from_public_bytes(public)
+        early = min(_EARLY_S, life / 10)
+        issuer = x509.load_der_x509_certificate(self.der).subject
+        made = (
+            _builder(key, subject, issuer, begin - early, begin + life)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(ca=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+            .add_extension(self._key_identifier(), critical=False)
+            .sign(self._key, None)
+        )
+        der = made.public_bytes(serialization.Encoding.DER)
+        return read_certificate(der, self.der, now=None)
+
+    def crl(self, serials: Iterable[int], number: int, *, now: float | None = None) -> bytes:
+        """Return a list of the revoked serials, as PEM; a newer one has a higher number."""
+        begin = time.time() if now is None else now
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(x509.load_der_x509_certificate(self.der).subject)
+            .last_update(_moment(begin - _EARLY_S))
+            # It holds until the next one comes: an edge that is cut off goes on.
+            .next_update(_moment(begin + _CA_DAYS * _DAY_S))
+            .add_extension(x509.CRLNumber(number), critical=False)
+            .add_extension(self._key_identifier(), critical=False)
+        )
+        for serial in sorted(set(serials)):
+            revoked = x509.RevokedCertificateBuilder().serial_number(serial)
+            builder = builder.add_revoked_certificate(
+                revoked.revocation_date(_moment(begin - _EARLY_S)).build()
+            )
+        return builder.sign(self._key, None).public_bytes(serialization.Encoding.PEM)
+
+    def _key_identifier(self) -> x509.AuthorityKeyIdentifier:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+
+
+def _builder(
+    key: Ed25519PublicKey, subject: x509.Name, issuer: x509.Name, begin: float, end: float
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .public_key(key)
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_moment(begin))
+        .not_valid_after(_moment(end))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _usage(*, ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _moment(seconds: float) -> dt.datetime:
+    # X.509 knows whole seconds, and no year before 1950.
+    return dt.datetime.fromtimestamp(max(int(seconds), 0), dt.UTC)
+
+
+def _raw(key: Ed25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes_raw()

@@ -1,0 +1,117 @@
+"""What a role holds of its site: its certificate and key, the authority, and who was revoked."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from .certificates import Certificate, CertificateError, judged_time, read_certificate, read_crl
+from .data_dir import Identity, write_private
+from .errors import CredentialsError
+
+FOLDER = "site"
+CA_FILE, CERT_FILE, KEY_FILE, CRL_FILE = "ca.pem", "cert.pem", "key.pem", "crl.pem"
+JOINED_FILE = "joined.json"
+MAX_PLACES = 16
+
+
+class Joined(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a role joined; `services` are addresses of join services, `fingerprint` the CA's."""
+
+    site: Annotated[str, Meta(max_length=64)]
+    fingerprint: Annotated[str, Meta(max_length=64)]
+    services: Annotated[tuple[str, ...], Meta(max_length=MAX_PLACES)] = ()
+    name: Annotated[str, Meta(max_length=64)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A role's files (PEM, 0600), and what its certificate says."""
+
+    ca: Path
+    cert: Path
+    key: Path
+    crl: Path
+    certificate: Certificate
+    ca_der: bytes
+
+    def revoked(self) -> frozenset[int]:
+        """Return the revoked serials; raises `CredentialsError` of a damaged list."""
+        try:
+            return read_crl(self.crl.read_bytes(), self.ca_der).serials
+        except FileNotFoundError:
+            return frozenset()
+        except (OSError, CertificateError) as exc:
+            raise CredentialsError(self.crl, str(exc)) from exc
+
+    def judged_time(self) -> float | None:
+        """Return the time by which others' certificates are judged; see `certificates`."""
+        return judged_time(self.certificate)
+
+
+def load_credentials(data_dir: Path) -> Credentials | None:
+    """Return what a role holds of its site; None for one that never joined.
+
+    An expired certificate is returned as well: whoever uses it decides.
+
+    Raises:
+        CredentialsError: The files are damaged.
+    """
+    folder = data_dir / FOLDER
+    cert = folder / CERT_FILE
+    try:
+        der = ssl.PEM_cert_to_DER_cert(cert.read_text("ascii"))
+        ca_der = ssl.PEM_cert_to_DER_cert((folder / CA_FILE).read_text("ascii"))
+        if not (folder / KEY_FILE).is_file():
+            raise CredentialsError(folder / KEY_FILE, "it is not there")
+        certificate = read_certificate(der, ca_der, now=None)
+    except FileNotFoundError as exc:
+        if not cert.exists():
+            return None
+        raise CredentialsError(folder / CA_FILE, "it is not there") from exc
+    except OSError as exc:
+        raise CredentialsError(folder, exc.strerror or str(exc)) from exc
+    except (ValueError, CertificateError) as exc:
+        raise CredentialsError(cert, str(exc)) from exc
+    return Credentials(
+        ca=folder / CA_FILE,
+        cert=cert,
+        key=folder / KEY_FILE,
+        crl=folder / CRL_FILE,
+        certificate=certificate,
+        ca_der=ca_der,
+    )
+
+
+def store_credentials(
+    data_dir: Path, identity: Identity, certificate: Certificate, ca_der: bytes, joined: Joined
+) -> Credentials:
+    """Keep a certificate for the identity's key, and return what the role holds now.
+
+    Of a certificate that is renewed, the file is replaced whole.
+    """
+    folder = data_dir / FOLDER
+    write_private(folder / CA_FILE, ssl.DER_cert_to_PEM_cert(ca_der).encode())
+    write_private(folder / KEY_FILE, identity.private_pem())
+    write_private(folder / JOINED_FILE, msgspec.json.format(msgspec.json.encode(joined), indent=1))
+    # Last: with it the role has joined.
+    write_private(folder / CERT_FILE, ssl.DER_cert_to_PEM_cert(certificate.der).encode())
+    found = load_credentials(data_dir)
+    assert found is not None
+    return found
+
+
+def store_crl(data_dir: Path, pem: bytes) -> None:
+    """Keep the newest list of who was revoked."""
+    write_private(data_dir / FOLDER / CRL_FILE, pem)
+
+
+def read_joined(data_dir: Path) -> Joined | None:
+    """Return where a role joined, None if it did not or the file is damaged."""
+    try:
+        return msgspec.json.decode((data_dir / FOLDER / JOINED_FILE).read_bytes(), type=Joined)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
