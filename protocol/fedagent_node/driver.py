@@ -43,6 +43,9 @@ class Core(Protocol):
     def next_due(self) -> float | None:
         """Return when `tick` is wanted."""
 
+    def urgent(self) -> bool:
+        """Return whether something is open that a lost link must be back for soon."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:

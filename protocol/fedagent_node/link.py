@@ -44,6 +44,8 @@ ANSWER_S = 8.0
 """How long a connection may stay without the answer that every MQTT broker gives at once."""
 CHECK_S = 1.0
 """How often keep-alive and answer are looked at."""
+URGENT_S = 2.0
+"""Longest pause between attempts while something is open that waits for the connection."""
 BATCH = 256
 """Most packets that are read before others have their turn."""
 NO_BROKER = "what listens there does not answer as an MQTT broker; check the port"
@@ -68,6 +70,7 @@ class Link:
         on_state: Takes every change of `connected`, in order with the messages.
             At True the subscriptions are on their way: what the listener publishes
             follows them, while other connections may be faster.
+        urgent: Whether something is open that waits for the connection: a round, a report.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Link:
         on_state: Callable[[bool], None],
         tls: TlsFiles | None = None,
         insecure: bool = False,
+        urgent: Callable[[], bool] = lambda: False,
     ) -> None:
         address.check_cover(insecure=insecure)
         self.address = address
@@ -91,6 +95,7 @@ class Link:
         self._insecure = insecure
         self._on_arrivals = on_arrivals
         self._on_state = on_state
+        self._urgent = urgent
         self._outbox = PublishQueue(limit_bytes=OUTBOX_BYTES)
         self._subscriptions = Subscriptions(self._send_subscribe)
         self._client = self._new_client()
@@ -213,7 +218,17 @@ class Link:
             self._down("connection lost", weak=True)
             if time.monotonic() - began > STABLE_S:
                 backoff.reset()
-            await asyncio.sleep(backoff.next())
+            await self._pause(*backoff.draw())
+
+    async def _pause(self, bound: float, part: float) -> None:
+        """Wait for a part of the bound, which is lower while, or once, something is open."""
+        began = time.monotonic()
+        while True:
+            longest = min(bound, URGENT_S) if self._urgent() else bound
+            left = began + part * longest - time.monotonic()
+            if left <= 0:
+                return
+            await asyncio.sleep(min(left, CHECK_S))
 
     async def _connect_and_serve(self) -> None:
         # What was in flight is gone: sent again it would only meet newer messages.

@@ -273,9 +273,14 @@ class Backoff:
 
     def next(self) -> float:
         """Return how long to wait now."""
+        bound, part = self.draw()
+        return part * bound
+
+    def draw(self) -> tuple[float, float]:
+        """Return the longest wait now, and which part of it to wait."""
         bound = min(self.cap_s, self.first_s * 2.0 ** min(self.attempt, 30))
         self.attempt += 1
-        return random.uniform(0.0, bound)  # noqa: S311 - spreads load, guards nothing
+        return bound, random.random()  # noqa: S311 - spreads load, guards nothing
 
     def reset(self) -> None:
         """Start again with the shortest bound."""

@@ -222,6 +222,7 @@ class Shell:
             insecure=self._config.insecure,
             on_arrivals=lambda batch: self._arrived(name, incoming, batch),
             on_state=lambda up: self.receive(LinkUp(name) if up else LinkDown(name)),
+            urgent=self.driver.core.urgent,
         )
         self.links[name] = link
         return link

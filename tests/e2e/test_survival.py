@@ -4,10 +4,12 @@ The same cases run with many seeds in virtual time in `tests/testbed/test_surviv
 """
 
 import os
+import random
 import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fedagent_coordinator.reader import open_reader
@@ -15,7 +17,7 @@ from fedagent_task.recipe import parse_recipe
 from fedagent_testbed.local import RoleProcess
 from tests.fakes.strategy_chain import check_chain
 
-from .support import DEMO, check_books, labels, new_field, start_small
+from .support import BROKERS, DEMO, check_books, labels, new_field, start_small
 
 SLOW = ("rounds.deadline_s=4", "rounds.max_wait_s=6")
 
@@ -114,3 +116,37 @@ def test_a_server_optimiser_is_killed_around_its_commit(tmp_path: Path) -> None:
     models = check_chain(Path(str(last.config["data_dir"])), parse_recipe(DEMO.read_text(), sets))
     assert len(models) >= 4
     assert all(state for _, _, state in models[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broker", BROKERS)
+def test_the_coordinators_broker_is_killed_again_and_again_and_what_is_accepted_is_paid(
+    tmp_path: Path, broker: str
+) -> None:
+    # Rounds of about a second, and less grace than an edge's longest pause was.
+    sets = ("rounds.deadline_s=2", "rounds.max_wait_s=3", "learner.steps=3", "learner.step_s=0.3")
+    rng, agents = random.Random(7), 3
+    with new_field(tmp_path) as field:
+        coordinator = start_small(field, rounds=5, agents=agents, broker=broker, sets=sets)
+        coordinator.wait("round")
+        for _ in range(6):
+            _kill_broker(coordinator)
+            time.sleep(rng.uniform(0.3, 1.5))
+        coordinator.wait("end", timeout_s=90)
+        told = set()
+        for i in range(agents):
+            process = field.processes[f"agent-{i}"]
+            me = process.wait("ready")["id"]
+            fine = (e for e in process.all("receipt") if e["status"] in ("accepted", "late"))
+            told |= {(event["round"], me) for event in fine}
+    check_books(coordinator)
+    with open_reader(Path(str(coordinator.config["data_dir"]))) as read:
+        rows = read.outcomes(read.run().run_id)
+    paid = {(row.round, row.agent) for row in rows if row.status in ("arrived", "late")}
+    assert len(told) >= 9
+    assert told == paid
+
+
+def _kill_broker(role: RoleProcess) -> None:
+    for child in psutil.Process(role.pid).children():
+        child.kill()

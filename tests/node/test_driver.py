@@ -85,6 +85,9 @@ class Scene:
     def next_due(self) -> float | None:
         return None
 
+    def urgent(self) -> bool:
+        return False
+
     def write(self, effect: Write, now: float) -> Input | None:
         if isinstance(effect, Mark):
             self.log.append(f"mark {effect.name}")

@@ -298,3 +298,25 @@ def test_a_hanging_lookup_of_a_name_does_not_delay_the_end(monkeypatch: pytest.M
     asyncio.run(go())
     end.set()
     assert time.monotonic() - began < 10
+
+
+async def test_a_pause_is_short_while_something_is_open_also_from_its_middle_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As after many failures; without the bound of what is open it would be 18 s.
+    monkeypatch.setattr(network.Backoff, "draw", lambda _: (20.0, 0.9))
+    monkeypatch.setattr(link_module, "CHECK_S", 0.1)
+    is_open = False
+    address = BrokerAddress("127.0.0.1", network.free_port("127.0.0.1"))
+    waiting = Peer(address, "one", urgent=lambda: is_open)
+    await waiting.link.start()
+    try:
+        await eventually(lambda: waiting.link.counters["failed_connects"] == 1)
+        async with broker("embedded", tmp_path, port=address.port):
+            await asyncio.sleep(2.0)
+            assert not waiting.link.connected
+            is_open = True
+            async with asyncio.timeout(1.0):
+                await waiting.up()
+    finally:
+        await waiting.link.stop()

@@ -371,6 +371,10 @@ class AgentCore:
             times.append(once.due)
         return min(times, default=None)
 
+    def urgent(self) -> bool:
+        """Return whether an order is open, or an update is under way."""
+        return self.queue.active_order is not None or bool(self.uploads.by_key)
+
     def _go_on(self, now: float) -> list[Effect]:
         prepared = self._tasks.go_on(now) + self.preparation.go_on(now)
         return prepared + self.queue.go_on(now) + self.evaluator.go_on(now)

@@ -5,6 +5,7 @@ with the time; effects come out, to be performed in order. What is written to di
 everything that relies on it. The engine owns what outlives a phase; each phase owns the rest.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from fedagent_node.effects import (
     Effect,
     Emit,
     Input,
+    LinkDown,
     LinkUp,
     ModelFinished,
     OtherVersion,
@@ -41,6 +43,8 @@ from .readiness import DECLINED, EDGES, STATISTICS, NeedsUnmetError, Readiness, 
 from .settings import Progress, Settings
 
 BEACON_S = 5.0
+BACK_S = 2.5
+"""How long an edge whose report is open may take to connect again; see `link.URGENT_S`."""
 
 
 def _ignore(_former: str, _next: str) -> None:
@@ -104,6 +108,8 @@ class Engine:
         self.opens_at = self.not_before = 0.0
         self.status = fx.ShowStatus()
         self.evaluating, self.evaluated = 0, ""
+        self.cut_until = -math.inf
+        """Until when the silence of edges may be our own broker's."""
         self._beacon_at: float | None = None
         self._first_at = progress.open_at
         self._unmeasured = settings.recipe.data.standardize
@@ -126,8 +132,12 @@ class Engine:
                 return edge_messages.refuse(self, event.sender, event.version)
             case fx.Start():
                 return self._start(now)
-            case LinkUp() if self._beacon_at is not None:
-                return [self._beacon()]
+            case LinkDown():
+                self.cut_until = math.inf
+            case LinkUp():
+                # Edges need as long to be back, and to say what they could not.
+                self.cut_until = now + BACK_S + self.settings.grace_s
+                return [self._beacon()] if self._beacon_at is not None else []
             case ModelFinished() if isinstance(self.phase, Merging):
                 return self.phase.model_finished(event, now)
             case fx.Merged() if isinstance(self.phase, Merging):
@@ -138,8 +148,7 @@ class Engine:
                 return self._standardized(event, now)
             case fx.RunClosed() if isinstance(self.phase, Ended):
                 return [Emit("end", event.fields), *self.phase.closed(now)]
-            case _:
-                return []
+        return []
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
@@ -156,6 +165,10 @@ class Engine:
         """Return when `tick` is wanted; None while only messages matter."""
         times = (self._beacon_at, self.edges.next_loss(), self.phase.next_due())
         return min((time for time in times if time is not None), default=None)
+
+    def urgent(self) -> bool:
+        """Return that every edge waits for our own broker."""
+        return True
 
     def _start(self, now: float) -> list[Effect]:
         self._beacon_at = now + BEACON_S

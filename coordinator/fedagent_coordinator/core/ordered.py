@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 RESEND_FIRST_S = 1.0
 RESEND_LONGEST_S = 8.0
+LONGEST_OUTAGE_S = 60.0
+"""How long a round waits at most for an own broker that is gone, or goes again and again."""
 MAX_WARNINGS = 100
 """Different warnings of devices that a run names."""
 
@@ -150,7 +152,7 @@ class Ordered(Phase):
 
     def tick(self, now: float) -> list[Effect]:
         """Repeat orders; settle when no report is waited for any longer."""
-        if now >= self._ordered.give_up_at:
+        if now >= self._give_up_at():
             return self._settle(now)
         effects: list[Effect] = []
         for part in self._ordered.parts.values():
@@ -163,7 +165,12 @@ class Ordered(Phase):
     def next_due(self) -> float | None:
         """Return when an order must be repeated or an edge given up."""
         times = [part.resend_at for part in self._ordered.parts.values()]
-        return min([self._ordered.give_up_at, *(time for time in times if time is not None)])
+        return min([self._give_up_at(), *(time for time in times if time is not None)])
+
+    def _give_up_at(self) -> float:
+        """Return when silent edges have failed: not for an outage of our own broker."""
+        latest = self._ordered.give_up_at + LONGEST_OUTAGE_S
+        return min(latest, max(self._ordered.give_up_at, self.engine.cut_until))
 
     def greet(self, edge: EdgeSession, now: float) -> list[Effect]:
         """Have the order repeated at the next tick."""

@@ -343,6 +343,10 @@ class EdgeCore:
         sessions = min(self.upstream.next_due(), self.models.next_due(), self.once.next_due(now))
         return min(activities, sessions, self._beacon_at, self._search_at)
 
+    def urgent(self) -> bool:
+        """Return whether a round is live, or what it came to is not receipted."""
+        return self.rounds.live is not None or self.memory.report is not None
+
     def _beacon(self, now: float) -> list[Effect]:
         self._beacon_at = now + (SETTLING_BEACON_S if now < self._settled_at else BEACON_S)
         me = self.state.me

@@ -1,5 +1,6 @@
 """The engine against toy edges: what happens, in which order, and exactly once."""
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -8,12 +9,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.effects import Start
 from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.errors import InvalidSelectionError
 from fedagent_coordinator.policies.base import Bound, FloatArray, IntArray, RoundView, Selection
 from fedagent_coordinator.policies.state import StatelessPolicy
-from fedagent_node.effects import Mark
+from fedagent_node.effects import Effect, LinkDown, LinkUp, Mark
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import START_BYTES, Field, mute_when_ordered, settings, toy_edges
 
@@ -283,3 +285,58 @@ def test_whatever_the_network_does_each_round_ends_exactly_once(
     assert len(field.settled) == 5
     total = sum(edge.spent_micro for s in field.settled.values() for edge in s.edges)
     assert field.engine.spent_micro == total
+
+
+@pytest.mark.parametrize("whose", ["the coordinator's", "the edge's"])
+@pytest.mark.parametrize("outages", [1, 4])
+def test_an_outage_of_the_own_broker_is_not_counted_against_the_edges(
+    whose: str, outages: int
+) -> None:
+    """The report comes 9 to 11 s after the order; without an outage, 6 s are the limit."""
+    cut = False
+    field = Field(toy_edges(), settings(count=1), plan=lambda _: [] if cut else [0.001])
+
+    def turn(down: bool) -> None:
+        nonlocal cut
+        cut = down
+        if whose == "the coordinator's":
+            event = LinkDown("edges") if down else LinkUp("edges")
+            field.perform(field.engine.receive(event, field.kernel.now))
+
+    def order(self: fx.Reserve) -> None:
+        each = 9.0 / outages
+        for nth in range(outages):
+            field.kernel.after(0.0005 + nth * each, partial(turn, down=True))
+            # But for the last time, nothing gets through before it is gone again.
+            up = each if nth == outages - 1 else each - 0.0001
+            field.kernel.after(nth * each + up, partial(turn, down=False))
+
+    began = field.engine.phase
+    assert began.name == "idle"
+    field.perform = partial(_on_reserve, field.perform, order)  # type: ignore[method-assign] # of this test
+    field.run()
+    assert set(field.settled) == {1}
+    paid = (~field.settled[1].feedback.void).all()
+    assert bool(paid) is (whose == "the coordinator's")
+
+
+def _on_reserve(
+    perform: Callable[[list[Effect]], None],
+    then: Callable[[fx.Reserve], None],
+    effects: list[Effect],
+) -> None:
+    perform(effects)
+    for effect in effects:
+        if isinstance(effect, fx.Reserve):
+            then(effect)
+
+
+def test_a_broker_that_never_comes_back_holds_no_round_for_ever() -> None:
+    field = Field(toy_edges(), settings(count=1))
+    mute_when_ordered(field.edges[0], 1)
+    waited: list[bool] = []
+    field.kernel.after(1.0, lambda: field.perform(field.engine.receive(LinkDown("edges"), 1.0)))
+    field.kernel.after(60.0, lambda: waited.append(not field.settled))
+    field.run(until=80.0)
+    assert waited == [True]
+    assert set(field.settled) == {1}
