@@ -57,6 +57,7 @@ class AgentDaemon:
         config, shell = self._config, self._shell
         identity = load_identity(shell.directory)
         me = shell.id = identity.id
+        shell.enrol()
         self._trainer = TrainerClient(
             nice=config.nice,
             memory_bytes=config.memory_bytes(),

@@ -41,6 +41,8 @@ class BrokerLinks:
         self._filters = topics.agent_filters(site, shell.id)
         self._brokers: dict[str, _Broker] = {}
         self._refused: set[str] = set()
+        self._edges: dict[str, tuple[str, ...]] = {}
+        """Edges that are announced, by the broker's address."""
 
     def route(self, send: Send) -> tuple[str, str]:
         """Return the link and the topic of a message."""
@@ -99,6 +101,7 @@ class BrokerLinks:
     def found(self, adverts: Iterable[Advert]) -> None:
         """Follow discovery: dial what is new, leave what is gone and unused."""
         adverts = tuple(adverts)
+        self._edges = {str(one.address): _edges_at(adverts, str(one.address)) for one in adverts}
         wanted = {str(advert.address): advert.address for advert in adverts}
         for name, broker in list(self._brokers.items()):
             broker.advertised = name in wanted
@@ -111,7 +114,7 @@ class BrokerLinks:
                     _log.info("%s: found an edge at %s", self._shell.id, name)
                 self._shell.spawn(self._dial(address), f"dial-{name}")
         names = {*wanted, *self._brokers}
-        self._shell.receive(*(EdgesFound(name, _edges_at(adverts, name)) for name in names))
+        self._shell.receive(*(EdgesFound(name, self._edges.get(name, ())) for name in names))
 
     async def _dial(self, address: BrokerAddress) -> None:
         try:
@@ -136,7 +139,12 @@ class BrokerLinks:
         mark = hashlib.sha256(name.encode()).hexdigest()[:6]
         client_id = f"{self._shell.id}-{mark}"
         return self._shell.link(
-            name, address, client_id=client_id, incoming=Direction.EDGE_TO_AGENT
+            name,
+            address,
+            client_id=client_id,
+            incoming=Direction.EDGE_TO_AGENT,
+            whose="edge",
+            ids=lambda: self._edges.get(name, ()),
         )
 
     async def _start(self, link: Link) -> None:

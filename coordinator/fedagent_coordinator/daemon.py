@@ -22,6 +22,7 @@ from .core.effects import Start
 from .core.readiness import DECLINED, STATISTICS
 from .run_store import open_coordinator
 from .runs import RunFinishedError, read_recipe
+from .site import open_site
 
 _log = logging.getLogger(__name__)
 
@@ -84,9 +85,17 @@ class Daemon:
             )
             raise
         shell.drive(engine, self._store, functools.partial(route, config.site, me), jobs=JOBS)
+        if config.covered:
+            open_site(shell.directory, config.site)
+        shell.enrol()
         address, broker_kind = await shell.start_broker(config)
         link = shell.link(
-            EDGES, address, client_id=f"c-{me}", incoming=Direction.EDGE_TO_COORDINATOR
+            EDGES,
+            address,
+            client_id=f"c-{me}",
+            incoming=Direction.EDGE_TO_COORDINATOR,
+            whose="coordinator",
+            ids=lambda: (me,),
         )
         subscribed = link.subscribe(*topics.coordinator_filters(config.site))
         await link.start()

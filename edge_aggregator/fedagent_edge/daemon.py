@@ -37,6 +37,7 @@ class EdgeDaemon:
         self._refused: set[BrokerAddress] = set()
         self._adverts_changed = asyncio.Event()
         self._seen: list[BrokerAddress] = []
+        self._announced: dict[BrokerAddress, set[str]] = {}
 
     async def run(self) -> None:
         """Run until stopped.
@@ -51,6 +52,7 @@ class EdgeDaemon:
     async def _serve(self) -> None:
         config, shell = self._config, self._shell
         me = shell.id = load_or_create(shell.directory).id
+        shell.enrol()
         address, broker_kind = await shell.start_broker(config)
         greeting = EdgeHello(
             edge=me,
@@ -62,7 +64,14 @@ class EdgeDaemon:
         )
         self._core, store = open_edge(config, greeting, now=time.monotonic(), boot=boot_id())
         shell.drive(self._core, store, functools.partial(route, config.site, me))
-        lan = shell.link(LAN, address, client_id=f"{me}-lan", incoming=Direction.AGENT_TO_EDGE)
+        lan = shell.link(
+            LAN,
+            address,
+            client_id=f"{me}-lan",
+            incoming=Direction.AGENT_TO_EDGE,
+            whose="edge",
+            ids=lambda: (me,),
+        )
         await lan.start()
         lan.subscribe(*topics.edge_lan_filters(config.site, me))
         self._emit_ready(address, broker_kind)
@@ -111,6 +120,9 @@ class EdgeDaemon:
     def _on_adverts(self, adverts: frozenset[Advert]) -> None:
         """Take in who is on the network, in an order that all edges share."""
         self._seen = [advert.address for advert in sorted(adverts, key=lambda one: one.id)]
+        self._announced = {
+            at: {one.id for one in adverts if one.address == at} for at in self._seen
+        }
         if len(adverts) > 1:
             _log.warning(
                 "site %s has more than one coordinator: %s; this edge serves the one that "
@@ -143,7 +155,12 @@ class EdgeDaemon:
             await old.stop()
         try:
             wan = shell.link(
-                WAN, address, client_id=f"{shell.id}-wan", incoming=Direction.COORDINATOR_TO_EDGE
+                WAN,
+                address,
+                client_id=f"{shell.id}-wan",
+                incoming=Direction.COORDINATOR_TO_EDGE,
+                whose="coordinator",
+                ids=lambda: self._announced.get(address, ()),
             )
             await wan.start()
         except LinkError as error:

@@ -7,7 +7,7 @@ import re
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 from urllib.parse import unquote
 
 from .errors import AddressError, PlainTextError, TlsFilesError
@@ -80,33 +80,82 @@ class BrokerAddress:
         return f"{host}:{self.port}" if self.scheme == "mqtt" else f"mqtts://{host}:{self.port}"
 
 
+class Cover(Protocol):
+    """What encrypts a connection to a broker."""
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return a context that shows our certificate and checks the broker's."""
+
+    def check_peer(self, peer: ssl.SSLSocket) -> None:
+        """Raise `PeerRefusedError` if who answered is another than expected."""
+
+
+class TellingObject(ssl.SSLObject):
+    """The server's end of asyncio's TLS that tells a client why it is refused.
+
+    asyncio ends a connection whose handshake failed before the alert is sent: here it learns of
+    the failure one step later.
+    """
+
+    _failure: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        """Go on with the handshake."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as exc:
+            self._failure = exc
+            raise ssl.SSLWantReadError from exc
+
+
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files: the authority both ends trust, and the own certificate and key.
+    """PEM files: the authority both ends trust, the own certificate and key, who was revoked.
 
-    A context raises `TlsFilesError` where one is missing or not PEM.
+    A context raises `TlsFilesError` where one is missing or not PEM; a list of the revoked is
+    not asked for where there is none.
     """
 
     ca: Path
     cert: Path
     key: Path
+    crl: Path | None = None
+    least: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
 
     def client_context(self) -> ssl.SSLContext:
         """Return a context that shows our certificate and checks the broker's."""
-        return self._loaded(ssl.PROTOCOL_TLS_CLIENT)
+        return self.loaded(ssl.PROTOCOL_TLS_CLIENT)
+
+    def check_peer(self, peer: ssl.SSLSocket) -> None:
+        """Take who answered: the handshake compared the names of hosts."""
 
     def server_context(self) -> ssl.SSLContext:
         """Return a context that refuses clients without a certificate of our authority."""
-        context = self._loaded(ssl.PROTOCOL_TLS_SERVER)
+        context = self.loaded(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_REQUIRED
+        context.sslobject_class = TellingObject
         return context
 
-    def _loaded(self, side: int) -> ssl.SSLContext:
+    def as_text(self) -> dict[str, str | int]:
+        """Return the fields for another process."""
+        paths = {"ca": self.ca, "cert": self.cert, "key": self.key, "crl": self.crl or ""}
+        return {**{name: str(path) for name, path in paths.items()}, "least": int(self.least)}
+
+    def loaded(self, side: int) -> ssl.SSLContext:
+        """Return a context with the files as they are now."""
         context = ssl.SSLContext(side)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.minimum_version = self.least
         path = self.ca
         try:
             context.load_verify_locations(self.ca)
+            if self.crl is not None and self.crl.exists():
+                path = self.crl
+                context.load_verify_locations(self.crl)
+                context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
             path = self.cert
             context.load_cert_chain(self.cert, self.key)
         except OSError as exc:

@@ -62,6 +62,7 @@ def mosquitto_config(*, listen: str, port: int, tls: TlsFiles | None, max_packet
             f"cafile {tls.ca.absolute()}",
             f"certfile {tls.cert.absolute()}",
             f"keyfile {tls.key.absolute()}",
+            *([f"crlfile {tls.crl.absolute()}"] if tls.crl and tls.crl.exists() else []),
             "require_certificate true",
             "use_identity_as_username true",
             "allow_anonymous false",
@@ -267,7 +268,7 @@ class Broker:
             "host": self.spec.listen or "0.0.0.0",  # noqa: S104 - checked at construction
             "port": self._port,
             "max_packet_bytes": self.spec.max_packet_bytes,
-            **({"ca": str(tls.ca), "cert": str(tls.cert), "key": str(tls.key)} if tls else {}),
+            **(tls.as_text() if tls else {}),
         }
         return ["embedded", msgspec.json.encode(config).decode()]
 

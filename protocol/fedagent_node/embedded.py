@@ -44,11 +44,17 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ca: str = ""
     cert: str = ""
     key: str = ""
+    crl: str = ""
+    least: int = ssl.TLSVersion.TLSv1_2
 
     @property
     def tls(self) -> TlsFiles | None:
         """The certificate files, or None for plain TCP."""
-        return TlsFiles(Path(self.ca), Path(self.cert), Path(self.key)) if self.cert else None
+        if not self.cert:
+            return None
+        crl = Path(self.crl) if self.crl else None
+        least = ssl.TLSVersion(self.least)
+        return TlsFiles(Path(self.ca), Path(self.cert), Path(self.key), crl, least)
 
 
 class _Broker(AmqttBroker):  # type: ignore[misc]  # amqtt is skipped by mypy (pyproject)

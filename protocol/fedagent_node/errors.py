@@ -5,7 +5,10 @@ from pathlib import Path
 
 from fedagent_protocol.errors import FedagentError, safe_text
 
-_COVER = "give certificate files (ca, cert, key), or pass --insecure on a network you trust"
+_COVER = (
+    "join the site (`fedagent devices invite NAME` at the coordinator, then --join STRING here), "
+    "give certificate files (ca, cert, key), or pass --insecure on a network you trust"
+)
 
 
 class LinkError(FedagentError):
@@ -47,6 +50,25 @@ class TlsFilesError(LinkError):
     def where(self) -> str:
         """The file, if one is at fault."""
         return f" {self.path}" if self.path else ""
+
+
+class PeerRefusedError(LinkError):
+    """Raised before a byte is sent to who showed the certificate of another than expected."""
+
+    template = "who answers there {problem}"
+    hint = "nothing was sent; an advert of that name may be forged"
+
+    reason: str
+    problem: str
+
+
+class NotEnrolledError(LinkError):
+    """Raised where certificates of the site are needed by who has not joined it."""
+
+    template = "{address} asks for a certificate of the site, and there is none here"
+    hint = "join the site first: `fedagent devices invite NAME` at the coordinator, then --join"
+
+    address: str
 
 
 class SubscribeRefusedError(LinkError):
@@ -167,10 +189,59 @@ REFUSED_SETTINGS = (PlainTextError, InsecureListenError, BrokerMissingError, Tls
 """Errors of what somebody wrote or left out: no restart fixes them, exit code 2 says so."""
 
 
+_MINE = "the broker's certificate was refused"
+_YOURS = "the broker refused our certificate"
+_INVITE = "join again with a new invitation (`fedagent devices invite`)"
+_ASK = "ask who runs the coordinator: `fedagent devices` shows it"
+_RENEWS = "it is renewed where the coordinator is reached; check this machine's clock as well"
+_OTHER_SITE = "it belongs to another site; check --site, or join this one"
+_CLOCKS = "set the clocks of both machines (timedatectl set-ntp true)"
+
+_VERIFY = {
+    9: ("not_yet_valid", "it is not valid yet", _CLOCKS),
+    10: ("expired", "it has expired", f"there {_RENEWS}"),
+    18: ("wrong_ca", "no authority of ours made it", _OTHER_SITE),
+    19: ("wrong_ca", "no authority of ours made it", _OTHER_SITE),
+    20: ("wrong_ca", "no authority of ours made it", _OTHER_SITE),
+    23: ("revoked", "it was revoked", _ASK),
+    26: ("wrong_role", "it may not run a broker", "an advert of that name may be forged"),
+}
+"""Codes of OpenSSL's verification to reason, words and mend."""
+_ALERTS = {
+    "CERTIFICATE_REQUIRED": ("no_certificate", "it asks for one, and we showed none", _INVITE),
+    "CERTIFICATE_EXPIRED": ("expired", "it has expired", _RENEWS),
+    "CERTIFICATE_REVOKED": ("revoked", "it was revoked", _ASK),
+    "UNKNOWN_CA": ("wrong_ca", "no authority of its site made it", _OTHER_SITE),
+    "UNSUPPORTED_CERTIFICATE": ("wrong_role", "it is of another role", _INVITE),
+    "BAD_CERTIFICATE": ("not_yet_valid", "it is not valid yet, or is damaged", _CLOCKS),
+    "DECRYPT_ERROR": ("bad_certificate", "it does not go with our key", _INVITE),
+}
+"""TLS alerts to reason, words and mend: what the other end found of our certificate."""
+
+
+def tls_refusal(exc: Exception) -> tuple[str, str] | None:
+    """Return the reason for which certificates did not open a connection, and a line with the mend.
+
+    None where it failed for another reason.
+    """
+    if isinstance(exc, PeerRefusedError):
+        return exc.reason, f"{exc.sentence}; {exc.hint}"
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        told = safe_text(exc.verify_message)
+        reason, words, mend = _VERIFY.get(exc.verify_code, ("bad_certificate", told, ""))
+        return reason, f"{_MINE}: {words}{'; ' if mend else ''}{mend}"
+    if isinstance(exc, ssl.SSLError):
+        _, _, alert = (exc.reason or "").partition("ALERT_")
+        if alert in _ALERTS:
+            reason, words, mend = _ALERTS[alert]
+            return reason, f"{_YOURS}: {words}; {mend}"
+    return None
+
+
 def connect_reason(exc: Exception) -> str:
     """Return why a connection failed, on one line and the same for the same cause."""
-    if isinstance(exc, ssl.SSLCertVerificationError):
-        return f"the broker's certificate was refused: {safe_text(exc.verify_message)}"
+    if (refused := tls_refusal(exc)) is not None:
+        return refused[1]
     if isinstance(exc, ssl.SSLError):
         return f"TLS: {safe_text(exc.reason or exc)}"
     if isinstance(exc, TimeoutError):

@@ -7,6 +7,7 @@ application asks again.
 
 import asyncio
 import logging
+import socket
 import ssl
 import time
 from collections import Counter
@@ -21,10 +22,11 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from fedagent_protocol.errors import safe_text
 
-from .address import BrokerAddress, TlsFiles, with_hint
-from .errors import LinkError, PlainTextError, SubscribeRefusedError, connect_reason
+from .address import BrokerAddress, Cover, TlsFiles, with_hint
+from .errors import LinkError, SubscribeRefusedError, connect_reason, tls_refusal
 from .network import Backoff, connected
 from .paho_client import Client, PublishQueue, Subscriptions
+from .site_tls import Towards
 
 __all__ = ["Arrival", "BrokerAddress", "Link", "TlsFiles"]
 
@@ -80,7 +82,7 @@ class Link:
         client_id: str,
         on_arrivals: Callable[[list[Arrival]], None],
         on_state: Callable[[bool], None],
-        tls: TlsFiles | None = None,
+        tls: Cover | None = None,
         insecure: bool = False,
         urgent: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -91,7 +93,6 @@ class Link:
         self.last_error = ""
         """Why there is no connection; empty when there is one."""
         self._tls = tls
-        self._context: ssl.SSLContext | None = None
         self._insecure = insecure
         self._on_arrivals = on_arrivals
         self._on_state = on_state
@@ -117,6 +118,11 @@ class Link:
         return self._task is not None and self._task.done()
 
     @property
+    def certified(self) -> bool:
+        """Whether only members of the site can be here: its authority vouches for them."""
+        return isinstance(self._tls, Towards)
+
+    @property
     def local_address(self) -> str:
         """Address of this machine on the connection; empty without one."""
         return self._client.local_address
@@ -139,7 +145,7 @@ class Link:
                 self.address,
             )
         if self._tls is not None:
-            self._context = self._tls.client_context()
+            self._tls.client_context()  # missing files are an error now, not at each attempt
         self._loop = asyncio.get_running_loop()
         self._broken = asyncio.Event()
         self._task = self._loop.create_task(self._run(), name=f"mqtt-{self.client_id}")
@@ -237,11 +243,11 @@ class Link:
         try:
             # An address that was this machine's own may have become another's.
             self.address.check_cover(insecure=self._insecure)
-            where = self.address
-            self._client.ready_socket = await connected(where.host, where.port, self._context)
+            self._client.ready_socket = await self._reached()
             self._client.reconnect()
-        except (OSError, ValueError, PlainTextError) as exc:
+        except (OSError, ValueError, LinkError) as exc:
             self.counters["failed_connects"] += 1
+            self._count_refusal(exc)
             self._note_error(with_hint(connect_reason(exc), self.address))
             return
         give_up = time.monotonic() + ANSWER_S
@@ -254,6 +260,25 @@ class Link:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_S):
                     await self._broken.wait()
+
+    async def _reached(self) -> socket.socket:
+        """Return a connection; with TLS, to who may be there: nothing was sent before."""
+        where = self.address
+        # A context of its own: certificates may be newer than those of the last connection.
+        context = self._tls.client_context() if self._tls is not None else None
+        sock = await connected(where.host, where.port, context)
+        try:
+            if self._tls is not None and isinstance(sock, ssl.SSLSocket):
+                self._tls.check_peer(sock)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _count_refusal(self, exc: Exception) -> None:
+        refused = tls_refusal(exc)
+        if refused is not None:
+            self.counters[f"tls_{refused[0]}"] += 1
 
     def _send_subscribe(self, filters: list[str]) -> int | None:
         code, packet_id = self._client.subscribe([(each, 1) for each in filters])
@@ -377,6 +402,7 @@ class Link:
         # paho may call this twice for one loss, and after a refusal.
         failure = self._client.failure
         if failure is not None:
+            self._count_refusal(failure)
             self._down(connect_reason(failure))
         elif reason.getName() == "Unspecified error":
             self._down("the broker closed the connection", weak=True)

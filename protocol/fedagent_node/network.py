@@ -1,6 +1,7 @@
 """This machine's addresses and ports, who answers at others, and pauses between attempts."""
 
 import asyncio
+import errno
 import ipaddress
 import os
 import random
@@ -11,6 +12,7 @@ import ssl
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 ANSWER_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
+VERDICT_S = 0.5
+"""A broker that sends no tickets says nothing when all is well; more is not waited for that."""
 _CONNACK = b"\x20\x02\x00\x00"
 _DISCONNECT = b"\xe0\x00"
 MDNS_GROUP = "224.0.0.251"
@@ -245,10 +249,27 @@ async def _encrypted(sock: socket.socket, context: ssl.SSLContext, host: str) ->
             except ssl.SSLWantWriteError:
                 await _ready(loop.add_writer, loop.remove_writer, secure)
             else:
+                await _hear_verdict(secure)
                 return secure
     except BaseException:
         secure.close()
         raise
+
+
+async def _hear_verdict(secure: ssl.SSLSocket) -> None:
+    """Wait for what the other end makes of our certificate; its refusal is raised in its words.
+
+    In TLS 1.3 that follows the handshake: a ticket or an alert. Had we written before, the alert
+    would be lost with the connection.
+    """
+    loop = asyncio.get_running_loop()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(VERDICT_S):
+            await _ready(loop.add_reader, loop.remove_reader, secure)
+    with suppress(ssl.SSLWantReadError):
+        if not secure.recv(1):
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        raise OSError("it speaks before it was asked: no MQTT broker does")
 
 
 async def _ready(add: Callable[..., Any], remove: Callable[..., Any], sock: socket.socket) -> None:

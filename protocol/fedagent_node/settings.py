@@ -19,7 +19,8 @@ from fedagent_protocol.errors import TopicError, safe_text
 from fedagent_protocol.option import Declared, Option, declared
 from fedagent_protocol.topics import check_id
 
-from .address import BrokerAddress, TlsFiles
+from .address import BrokerAddress, TlsFiles, is_loopback
+from .credentials import CERT_FILE, FOLDER
 from .errors import AddressError, LinkError, PlainTextError
 
 PASSWORD_VARIABLE = "FEDAGENT_MQTT_PASSWORD"  # noqa: S105 - its name, not its value
@@ -150,14 +151,26 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise SettingError(
                 key, f"{shown}is not a broker's address", f"write {forms}"
             ) from error
-        if (address.scheme == "mqtts") != (self.tls is not None):
-            hint = "mqtts:// needs tls = {ca, cert, key}, mqtt:// takes none"
+        if self.enrolled and "://" not in text and not (is_loopback(address.host) or self.insecure):
+            address = replace(address, scheme="mqtts")
+        if not self._fits(address):
+            hint = "mqtts:// needs --join or tls = {ca, cert, key}, mqtt:// takes none"
             raise SettingError(key, f"{address} does not fit the certificates", hint)
         try:
             address.check_cover(insecure=self.insecure)
         except PlainTextError as error:
             raise SettingError(key, error.sentence, error.hint) from error
         return with_password(key, address, self.password_file)
+
+    @property
+    def enrolled(self) -> bool:
+        """Whether this role joined a site, and uses what it was given there."""
+        return self.tls is None and (Path(self.data_dir) / FOLDER / CERT_FILE).is_file()
+
+    def _fits(self, address: BrokerAddress) -> bool:
+        if self.tls is not None:
+            return address.scheme == "mqtts"
+        return address.scheme == "mqtt" or self.enrolled
 
 
 class BrokerConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -170,8 +183,8 @@ class BrokerConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=
     listen: Annotated[
         str,
         Option(
-            "Address the own broker listens on. Beyond loopback it needs certificates "
-            "or --insecure.",
+            "Address the own broker listens on. Beyond loopback it speaks TLS, for members of "
+            "the site, unless --insecure.",
             panel=LINK,
         ),
     ] = "127.0.0.1"
@@ -181,6 +194,15 @@ class BrokerConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=
         Option("Port of the own broker; 0 takes a free one.", default="", panel=LINK),
     ] = 0
     """0 takes the last one, or a free one."""
+    secure: Annotated[
+        bool, Option("TLS with the site's certificates on loopback too.", panel=LINK)
+    ] = False
+
+    @property
+    def covered(self) -> bool:
+        """Whether the own broker listens with TLS of the site: beyond loopback it does."""
+        beyond = not (is_loopback(self.listen) or self.insecure)
+        return self.tls is None and self.broker in PRIVATE_BROKERS and (beyond or self.secure)
 
     def checked(self) -> Self:
         """Return the settings, with an address to listen on that has no brackets."""

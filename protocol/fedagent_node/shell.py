@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,15 +22,18 @@ from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import Hello, PeerDeliver, PeerSend
 
-from .address import BrokerAddress, TlsFiles
+from .address import BrokerAddress, Cover, TlsFiles
 from .broker import Broker, BrokerSpec
+from .certificates import Role
 from .data_dir import DataDirLock
 from .discovery import Discovery
 from .driver import Core, Driver, Jobs, Store
 from .effects import Connect, Emit, Input, LinkDown, LinkUp, Send, Warn
+from .errors import InsecureListenError, NotEnrolledError
 from .jobs import JobQueue
 from .link import Arrival, Link
 from .settings import BrokerConfig, NodeConfig
+from .site_tls import SiteTls
 from .watchdog import Systemd, Watchdog
 
 WARNINGS_PER_S = 5.0
@@ -73,6 +76,9 @@ class Shell:
         self._needs_reader = needs_reader
         self.directory = Path(config.data_dir)
         self.tls: TlsFiles | None = config.tls.files() if config.tls is not None else None
+        """Certificate files that somebody made by hand; they go before those of the site."""
+        self.site: SiteTls | None = None
+        """TLS of the site that this role joined."""
         self.stop = asyncio.Event()
         """Set to end the process in good order."""
         self.id = ""
@@ -143,12 +149,23 @@ class Shell:
         shared = config.shared()
         if shared is not None:
             return shared, "external"
+        tls = self.tls
+        if tls is None and config.covered:
+            if self.site is None:
+                raise InsecureListenError(config.listen)
+            tls = self.site.files
+            _log.info(
+                "%s: listens on %s with TLS, for members of site %s",
+                self.id,
+                config.listen,
+                config.site,
+            )
         spec = BrokerSpec(
             data_dir=self.directory,
             kind=config.broker,  # type: ignore[arg-type]  # `shared` left only the kinds
             listen=config.listen,
             port=config.port,
-            tls=self.tls,
+            tls=tls,
             insecure=config.insecure,
         )
         self._broker = Broker(spec)
@@ -211,14 +228,33 @@ class Shell:
 
     # ------------------------------------------------------------------- links
 
+    def enrol(self) -> None:
+        """Take the credentials in the data directory, where this role joined a site."""
+        if self.tls is None:
+            self.site = SiteTls.of(self.directory)
+
     def link(
-        self, name: str, address: BrokerAddress, *, client_id: str, incoming: Direction
+        self,
+        name: str,
+        address: BrokerAddress,
+        *,
+        client_id: str,
+        incoming: Direction,
+        whose: Role,
+        ids: Callable[[], Collection[str]] = tuple,
     ) -> Link:
-        """Return a link, not yet started, whose messages go to the core."""
+        """Return a link, not yet started, whose messages go to the core.
+
+        In a site the broker there must be of a role in `whose` place, or a shared one, and have
+        one of the ids, where there are any.
+
+        Raises:
+            PlainTextError, NotEnrolledError: What the address asks for is not there.
+        """
         link = Link(
             address,
             client_id=client_id,
-            tls=self.tls,
+            tls=self._cover(address, whose, ids),
             insecure=self._config.insecure,
             on_arrivals=lambda batch: self._arrived(name, incoming, batch),
             on_state=lambda up: self.receive(LinkUp(name) if up else LinkDown(name)),
@@ -226,6 +262,15 @@ class Shell:
         )
         self.links[name] = link
         return link
+
+    def _cover(
+        self, address: BrokerAddress, whose: Role, ids: Callable[[], Collection[str]]
+    ) -> Cover | None:
+        if self.tls is not None or address.scheme == "mqtt":
+            return self.tls
+        if self.site is None:
+            raise NotEnrolledError(str(address))
+        return self.site.towards(whose, "broker", ids=ids)
 
     def send(self, send: Send) -> bool:
         """Send on the link that the route names."""

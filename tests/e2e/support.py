@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,17 +50,23 @@ def start_small(
     broker: str = "embedded",
     sets: tuple[str, ...] = (),
     wait_agents: int | None = None,
+    secure: bool = False,
 ) -> RoleProcess:
-    """Start a coordinator, edges and agents for a short run of the demo's recipe."""
+    """Start a coordinator, edges and agents for a short run of the demo's recipe.
+
+    With `secure` their brokers listen with TLS of the site on loopback too.
+    """
+    cover: dict[str, Any] = {"secure": True} if secure else {}
     coordinator = field.coordinator(
         DEMO,
         broker=broker,
         wait_edges=max(1, edges),
         wait_agents=wait_agents or max(1, agents),
         sets=(f"rounds.count={rounds}", *PATIENT, *sets),
+        **cover,
     )
     for i in range(edges):
-        field.edge(f"edge-{i}", broker=broker)
+        field.edge(f"edge-{i}", broker=broker, **cover)
     for i in range(agents):
         field.agent(f"agent-{i}", labels(i))
     return coordinator

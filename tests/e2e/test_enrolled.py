@@ -1,0 +1,35 @@
+"""A field of members: TLS everywhere, and who is no member or was revoked gets nowhere."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.site import Members
+
+from .support import BROKERS, check_books, labels, new_field, start_small
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broker", BROKERS)
+def test_members_run_their_rounds_over_tls_and_a_stranger_learns_nothing(
+    tmp_path: Path, broker: str
+) -> None:
+    with new_field(tmp_path) as field:
+        members = Members.of_coordinator(tmp_path, "coordinator", field.site)
+        for i in range(2):
+            members.member(f"edge-{i}", "edge")
+        for i in range(4):
+            members.member(f"agent-{i}", "agent")
+        coordinator = start_small(field, rounds=3, edges=2, agents=4, broker=broker, secure=True)
+        stranger = field.agent("stranger", labels(5))
+        for name in ("edge-0", "edge-1"):
+            ready = field.processes[name].wait("ready")
+            assert str(ready["broker"]).startswith("mqtts://")
+        assert coordinator.wait("end", timeout_s=60)["rounds_done"] == 3
+        ident = str(stranger.wait("ready")["id"])
+        assert not stranger.all("edge_joined")
+        for name in ("edge-0", "edge-1"):
+            assert ident not in {
+                str(one["agent"]) for one in field.processes[name].all("agent_joined")
+            }
+    check_books(coordinator)

@@ -1,0 +1,53 @@
+"""A site with its authority, and members with the files that joining leaves."""
+
+from pathlib import Path
+from typing import Self
+
+from fedagent_coordinator.site import open_site
+from fedagent_node.authority import Authority
+from fedagent_node.certificates import Role, fingerprint
+from fedagent_node.credentials import Joined, store_credentials, store_crl
+from fedagent_node.data_dir import load_or_create
+from fedagent_node.site_tls import SiteTls
+
+
+class Members:
+    """Who belongs to a site; each keeps a data directory below `folder`."""
+
+    def __init__(self, folder: Path, site: str = "home") -> None:
+        self.folder = folder
+        self.site = site
+        self.authority = Authority.create(folder / "authority", site)
+
+    @classmethod
+    def of_coordinator(cls, folder: Path, name: str, site: str) -> Self:
+        """Return the site that a coordinator founded in its directory."""
+        found = cls.__new__(cls)
+        found.folder, found.site = folder, site
+        found.authority = open_site(folder / name, site).authority
+        return found
+
+    def member(
+        self,
+        name: str,
+        role: Role,
+        *,
+        days: float = 30.0,
+        now: float | None = None,
+    ) -> SiteTls:
+        """Give somebody a certificate; the one they have is replaced."""
+        folder = self.folder / name
+        identity = load_or_create(folder)
+        made = self.authority.issue(identity.public_bytes, role, days, now=now)
+        ca = self.authority.der
+        joined = Joined(site=self.site, fingerprint=fingerprint(ca))
+        store_credentials(folder, identity, made, ca, joined)
+        self.revoke(name)
+        found = SiteTls.of(folder)
+        assert found is not None
+        return found
+
+    def revoke(self, at: str, *who: SiteTls) -> None:
+        """Write the list of the revoked that somebody knows."""
+        serials = [one.credentials.certificate.serial for one in who]
+        store_crl(self.folder / at, self.authority.crl(serials, len(serials)))
