@@ -45,6 +45,7 @@ ELSEWHERE = {
     "coordinator/solvers/test_density": ("coordinator/solvers/local_search",),
     "coordinator/test_global_model": ("coordinator/core/merge",),
     "coordinator/test_graph_runs": ("coordinator/run_settings", "task/graph_scoring"),
+    "coordinator/test_join_service": ("coordinator/enrolment", "node/join_client"),
     "coordinator/test_onnx_export": ("task/exported", "task/onnx_session"),
     "coordinator/test_registry": ("protocol/registry",),
     "coordinator/test_strategy_runs": ("coordinator/merged_models",),

@@ -42,6 +42,15 @@ class OtherSiteError(CoordinatorError):
     founded: str
 
 
+class EnrolmentError(CoordinatorError):
+    """Raised when a device cannot be invited, accepted or revoked."""
+
+    template = "{problem}"
+
+    problem: str
+    hint: str
+
+
 class PolicyError(CoordinatorError):
     """Base of errors of policies, placements and solvers."""
 

@@ -160,6 +160,92 @@ class AuthorityError(LinkError):
     reason: str
 
 
+_INVITE = "ask for a new one: `fedagent devices invite NAME` at the coordinator"
+_JOIN_MENDS: dict[str, tuple[str, str]] = {
+    "not_an_invitation": (
+        "this is no invitation",
+        "give the whole string that begins with `fedagent:`, or HOST:PORT of a join service",
+    ),
+    "malformed": ("what came was not of our form", "is it a fedagent join service?"),
+    "version": ("it is of another release", "install the same release on both machines"),
+    "bad_signature": ("the key is somebody else's", "restore identity.json, or delete it"),
+    "wrong_site": ("the site has another name", "give its name with --site"),
+    "wrong_role": (
+        "the invitation, or the key, is for another role",
+        "an edge needs `fedagent devices invite NAME --role edge`, and a data directory of its own",
+    ),
+    "unknown_invitation": ("the site does not know this invitation", _INVITE),
+    "used_invitation": ("this invitation was used by another device", _INVITE),
+    "expired_invitation": ("this invitation has expired", _INVITE),
+    "revoked": (
+        "this key was revoked",
+        "to join as a new device, choose another --data-dir and ask for an invitation",
+    ),
+    "too_many_tries": ("there were too many wrong tries", "wait a minute"),
+    "too_many_pending": (
+        "too many devices wait to be accepted",
+        "accept or refuse some: `fedagent devices pending` at the coordinator",
+    ),
+    "closed": ("the coordinator takes nobody now", "try again"),
+    "other_authority": (
+        "who answers there is not the site of the invitation",
+        "somebody may stand between, or the site was founded anew: ask for a new invitation",
+    ),
+    "bad_commitment": (
+        "the other side changed its mind about the code",
+        "somebody may stand between: use an invitation",
+    ),
+}
+
+
+class JoinError(LinkError):
+    """Raised when a site does not let a role in, or is not the one it should be."""
+
+    reason: str
+
+    @property
+    def words(self) -> str:
+        """Why not, in short."""
+        return self._words[0]
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong."""
+        return f"not joined: {self.words}"
+
+    @property
+    def hint(self) -> str:  # type: ignore[override]  # it depends on the reason
+        """What to do about it."""
+        return self._words[1]
+
+    @property
+    def _words(self) -> tuple[str, str]:
+        shown = safe_text(self.reason, limit=64)
+        return _JOIN_MENDS.get(self.reason, (f"refused ({shown})", "see the coordinator's log"))
+
+
+class JoinUnreachableError(LinkError):
+    """Raised when a join service does not answer."""
+
+    template = "the join service at {place} does not answer ({reason})"
+    hint = "is the coordinator started, with --listen 0.0.0.0, and its --join-port open?"
+
+    place: str
+    reason: str
+
+
+class JoinedElsewhereError(LinkError):
+    """Raised when a role that belongs to a site is invited to another one."""
+
+    template = (
+        "{path} belongs to site {site!r} already, and this invitation is of another authority"
+    )
+    hint = "choose another --data-dir, or delete that folder to leave the old site"
+
+    path: Path
+    site: str
+
+
 class DataDirError(LinkError):
     """Raised when a data directory cannot be made or written; no restart fixes that."""
 

@@ -1,0 +1,353 @@
+"""Who belongs to the site: invitations, devices that wait, members and their certificates.
+
+A database of its own (``site.db``, 0600): the join service and the command line both write it.
+"""
+
+import hmac
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from fedagent_node.certificates import Certificate
+from fedagent_node.data_dir import identity_of
+from fedagent_node.joining import JoinRequest, Refusal, secret_hash
+
+from .errors import EnrolmentError, UnreadableDatabaseError
+
+DATABASE = "site.db"
+INVITATION_S = 86_400.0
+KEPT_S = 30 * 86_400.0
+"""How long an invitation is kept after its end, so that we can say what became of it."""
+MAX_INVITATIONS = 10_000
+MAX_MEMBERS = 20_000
+MAX_PENDING = 64
+MAX_PENDING_OF_ADDRESS = 16
+PENDING_S = 300.0
+"""A device that has not asked for so long does not wait any more."""
+_BUSY_S = 5.0
+_SCHEMA = 1
+_TABLES = """
+CREATE TABLE invitations (
+    secret_hash BLOB PRIMARY KEY, name TEXT NOT NULL, role TEXT NOT NULL,
+    created_s REAL NOT NULL, expires_s REAL NOT NULL, used_by TEXT
+) STRICT;
+CREATE TABLE members (
+    id TEXT PRIMARY KEY, role TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL
+        CHECK (state IN ('pending', 'accepted', 'joined', 'revoked')),
+    code TEXT NOT NULL, session BLOB NOT NULL, address TEXT NOT NULL, software TEXT NOT NULL,
+    since_s REAL NOT NULL, asked_s REAL NOT NULL
+) STRICT;
+CREATE TABLE certificates (
+    serial TEXT PRIMARY KEY, id TEXT NOT NULL, der BLOB NOT NULL,
+    renew_s REAL NOT NULL, not_after_s REAL NOT NULL
+) STRICT;
+CREATE INDEX certificates_of ON certificates (id);
+CREATE TABLE facts (name TEXT PRIMARY KEY, value ANY) STRICT;
+"""
+
+State = Literal["pending", "accepted", "joined", "revoked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One that belongs to the site, waits to, or does no more; times in seconds since 1970."""
+
+    id: str
+    role: str
+    name: str
+    state: State
+    code: str
+    address: str
+    software: str
+    since_s: float
+    asked_s: float
+    not_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInvitation:
+    """An invitation that was not used yet."""
+
+    name: str
+    role: str
+    expires_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A request whose signature holds, with what follows from this connection."""
+
+    request: JoinRequest
+    code: str
+    session: bytes
+    address: str
+
+    @property
+    def id(self) -> str:
+        """Who asks."""
+        return identity_of(self.request.public)
+
+
+Decision = Literal["grant", "wait", "waiting"] | Refusal
+"""``wait`` begins to show a code, ``waiting`` goes on."""
+
+
+class Enrolment:
+    """The open database, made if need be."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.path = data_dir / DATABASE
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
+        try:
+            self._connection.execute("PRAGMA synchronous = FULL")
+            with self._writing():
+                version = self._one("PRAGMA user_version")[0]
+                if version == 0:
+                    for statement in _TABLES.strip().split(";\n"):
+                        self._connection.execute(statement)
+                    self._connection.execute(f"PRAGMA user_version = {_SCHEMA}")
+        except sqlite3.DatabaseError as exc:
+            self._connection.close()
+            raise UnreadableDatabaseError(str(self.path), str(exc)) from exc
+        if version not in (0, _SCHEMA):
+            self._connection.close()
+            raise UnreadableDatabaseError(str(self.path), "it is of another release")
+
+    def close(self) -> None:
+        """Close it."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        """Return it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    def _one(self, query: str, *values: object) -> tuple[Any, ...]:  # columns of our own
+        row: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
+        return row if row is not None else ()
+
+    # ------------------------------------------------------------------- people
+
+    def invite(self, name: str, role: str, secret: bytes, *, now: float) -> float:
+        """Keep an invitation; return when it expires.
+
+        Raises:
+            EnrolmentError: There are too many.
+        """
+        expires = now + INVITATION_S
+        with self._writing():
+            self._connection.execute("DELETE FROM invitations WHERE expires_s < ?", (now - KEPT_S,))
+            if self._count("invitations") >= MAX_INVITATIONS:
+                raise EnrolmentError("there are too many invitations", "wait until some expire")
+            self._connection.execute(
+                "INSERT INTO invitations VALUES (?, ?, ?, ?, ?, NULL)",
+                (secret_hash(secret), name, role, now, expires),
+            )
+        return expires
+
+    def invitations(self, *, now: float) -> list[OpenInvitation]:
+        """Return who was invited and has not come yet."""
+        rows = self._connection.execute(
+            "SELECT name, role, expires_s FROM invitations "
+            "WHERE used_by IS NULL AND expires_s > ? ORDER BY created_s",
+            (now,),
+        )
+        return [OpenInvitation(*row) for row in rows]
+
+    def members(self, *, now: float) -> list[Member]:
+        """Return everybody, those who wait first; who gave up waiting is left out."""
+        rows = self._connection.execute(
+            "SELECT id, role, name, state, code, address, software, since_s, asked_s, "
+            "(SELECT max(not_after_s) FROM certificates WHERE certificates.id = members.id) "
+            "FROM members WHERE state != 'pending' OR asked_s > ? "
+            "ORDER BY state != 'pending', role, name, id",
+            (now - PENDING_S,),
+        )
+        return [Member(*row) for row in rows]
+
+    def accept(self, code: str, ident: str, *, now: float) -> None:
+        """Let in one that waits, if it still shows that code.
+
+        Raises:
+            EnrolmentError: It shows another one now, or waits no more.
+        """
+        with self._writing():
+            changed = self._connection.execute(
+                "UPDATE members SET state = 'accepted', since_s = ? "
+                "WHERE id = ? AND state = 'pending' AND code = ? AND asked_s > ?",
+                (now, ident, code, now - PENDING_S),
+            ).rowcount
+        if not changed:
+            raise EnrolmentError("it shows another code by now", "see `fedagent devices pending`")
+
+    def revoke(self, ident: str, *, now: float) -> None:
+        """Take back all certificates of a member, for good."""
+        with self._writing():
+            self._connection.execute(
+                "UPDATE members SET state = 'revoked', since_s = ? WHERE id = ?", (now, ident)
+            )
+            self._set("revocations", self.fact("revocations", 0) + 1)
+
+    # -------------------------------------------------------- the join service
+
+    def decide(self, application: Application, *, now: float, open_to_all: bool) -> Decision:
+        """Return what becomes of a request, and keep what follows from it."""
+        with self._writing():
+            return self._decided(application, now, open_to_all=open_to_all)
+
+    def _decided(self, application: Application, now: float, *, open_to_all: bool) -> Decision:
+        request = application.request
+        found = self._one("SELECT state, role, session FROM members WHERE id = ?", application.id)
+        state, role, session = found or ("", request.role, b"")
+        if state == "revoked":
+            return "revoked"
+        if role != request.role and state != "pending":
+            return "wrong_role"
+        name = request.name
+        if request.secret:
+            # Also of one that is known: what was used lies open nowhere.
+            refused, invited = self._redeem(application, now)
+            if refused and state not in ("accepted", "joined"):
+                return refused
+            name = invited or name
+        if not (request.secret or open_to_all or state in ("accepted", "joined")):
+            return self._wait(application, bytes(session), now)
+        if not state and self._count("members") >= MAX_MEMBERS:
+            return "too_many_pending"
+        self._keep(application, "joined", name if state != "joined" else "", now)
+        return "grant"
+
+    def _redeem(self, application: Application, now: float) -> tuple[Refusal | None, str]:
+        """Use an invitation up; return why not, and the name that it is for."""
+        wanted = secret_hash(application.request.secret)
+        rows = self._connection.execute("SELECT * FROM invitations").fetchall()
+        (row,) = [one for one in rows if hmac.compare_digest(one[0], wanted)] or [None]
+        if row is None:
+            return "unknown_invitation", ""
+        _, name, role, _, expires, used_by = row
+        if role != application.request.role:
+            return "wrong_role", ""
+        if used_by is not None:
+            return (None, name) if used_by == application.id else ("used_invitation", "")
+        if now >= expires:
+            return "expired_invitation", ""
+        self._connection.execute(
+            "UPDATE invitations SET used_by = ? WHERE secret_hash = ?", (application.id, wanted)
+        )
+        return None, name
+
+    def _wait(self, application: Application, session: bytes, now: float) -> Decision:
+        if session and hmac.compare_digest(session, application.request.session):
+            self._connection.execute(
+                "UPDATE members SET asked_s = ? WHERE id = ?", (now, application.id)
+            )
+            return "waiting"
+        self._connection.execute(
+            "DELETE FROM members WHERE state = 'pending' AND (asked_s <= ? OR id = ?)",
+            (now - PENDING_S, application.id),
+        )
+        waiting, here = self._connection.execute(
+            "SELECT count(*), count(*) FILTER (WHERE address = ?) FROM members "
+            "WHERE state = 'pending'",
+            (application.address,),
+        ).fetchone()
+        if waiting >= MAX_PENDING or here >= MAX_PENDING_OF_ADDRESS:
+            return "too_many_pending"
+        self._keep(application, "pending", application.request.name, now)
+        return "wait"
+
+    def _keep(self, application: Application, state: State, name: str, now: float) -> None:
+        request = application.request
+        code, session = (application.code, application.session) if state == "pending" else ("", b"")
+        self._connection.execute(
+            "INSERT INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
+            "SET role = excluded.role, name = iif(excluded.name = '', name, excluded.name), "
+            "since_s = iif(state = excluded.state, since_s, excluded.since_s), "
+            "state = excluded.state, code = excluded.code, session = excluded.session, "
+            "address = excluded.address, software = excluded.software, asked_s = excluded.asked_s",
+            (
+                *(application.id, request.role, name, state, code, session),
+                *(application.address, request.software, now, now),
+            ),
+        )
+
+    def name_of(self, ident: str) -> str:
+        """Return the name of a member."""
+        return str((self._one("SELECT name FROM members WHERE id = ?", ident) or ("",))[0])
+
+    # ------------------------------------------------- certificates and their end
+
+    def certificate_of(self, ident: str, *, now: float) -> bytes | None:
+        """Return the certificate that somebody has and that needs no renewal yet, DER."""
+        row = self._one(
+            "SELECT der FROM certificates WHERE id = ? AND renew_s > ? ORDER BY renew_s DESC",
+            ident,
+            now,
+        )
+        return bytes(row[0]) if row else None
+
+    def issued(self, certificate: Certificate, *, now: float) -> None:
+        """Keep what was issued, until it ends by itself."""
+        with self._writing():
+            self._connection.execute("DELETE FROM certificates WHERE not_after_s < ?", (now,))
+            self._connection.execute(
+                "INSERT INTO certificates VALUES (?, ?, ?, ?, ?)",
+                (
+                    *(f"{certificate.serial:x}", certificate.id, certificate.der),
+                    *(certificate.renew_at, certificate.not_after),
+                ),
+            )
+
+    def revocations(self) -> tuple[int, frozenset[int]]:
+        """Return the number of the list of revocations, and the serials on it."""
+        rows = self._connection.execute(
+            "SELECT serial FROM certificates JOIN members USING (id) WHERE state = 'revoked'"
+        )
+        serials = frozenset(int(serial, 16) for (serial,) in rows)
+        return self.fact("revocations", 0), serials
+
+    def revoked_ids(self) -> frozenset[str]:
+        """Return who was revoked, ever."""
+        rows = self._connection.execute("SELECT id FROM members WHERE state = 'revoked'")
+        return frozenset(ident for (ident,) in rows)
+
+    # -------------------------------------------------------------------- facts
+
+    def fact(self, name: str, otherwise: int) -> int:
+        """Return a whole number that is kept under a name."""
+        found = self._one("SELECT value FROM facts WHERE name = ?", name)
+        return found[0] if found and isinstance(found[0], int) else otherwise
+
+    def places(self) -> tuple[str, ...]:
+        """Return where the join service was reached when it ran last."""
+        found = self._one("SELECT value FROM facts WHERE name = 'places'")
+        return tuple(str(found[0]).split()) if found else ()
+
+    def serves_at(self, places: tuple[str, ...]) -> None:
+        """Keep where the join service is reached."""
+        with self._writing():
+            self._set("places", " ".join(places))
+
+    def _set(self, name: str, value: int | str) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+    def _count(self, table: str) -> int:
+        return int(str(self._one(f"SELECT count(*) FROM {table}")[0]))  # noqa: S608 - our own words

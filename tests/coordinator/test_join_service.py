@@ -1,0 +1,390 @@
+"""Joining a site over a real socket: as people do it, and as a hostile neighbour would."""
+
+import asyncio
+import secrets
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from fedagent_coordinator import join_service
+from fedagent_coordinator.enrolment import INVITATION_S, Enrolment, Member
+from fedagent_coordinator.errors import EnrolmentError
+from fedagent_coordinator.join_service import MAX_OF_ADDRESS, TRIES, TRIES_S, JoinService, Tries
+from fedagent_coordinator.site import open_site
+from fedagent_node import join_client
+from fedagent_node.certificates import fingerprint
+from fedagent_node.data_dir import load_or_create
+from fedagent_node.errors import JoinError, JoinUnreachableError
+from fedagent_node.join_client import Admitted, Applicant, Waiting, ask
+from fedagent_node.joining import (
+    MAX_FRAME_BYTES,
+    JoinRequest,
+    Refused,
+    framed,
+    read_answer,
+    read_opening,
+)
+from tests.fakes.links import eventually
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass
+class Field:
+    """A site whose clock the test turns."""
+
+    folder: Path
+    site: str = "hall"
+    permit_s: float = 0.0
+    now: float = 1_800_000_000.0
+    since: float = field(default=0.0)
+
+    def __post_init__(self) -> None:
+        (self.folder / "c").mkdir(parents=True, exist_ok=True)
+        self.home = open_site(self.folder / "c", self.site, now=self.now)
+        self.enrolment = Enrolment(self.folder / "c")
+        self.service = JoinService(
+            self.home,
+            self.enrolment,
+            certificate_days=30,
+            permit_s=self.permit_s,
+            clock=lambda: self.now,
+            monotonic=lambda: self.now - self.since,
+        )
+        self.place = ""
+
+    def device(self, name: str = "kitchen", **known: str | bytes) -> Applicant:
+        identity = load_or_create(self.folder / name)
+        return replace(
+            Applicant(identity, role="agent", site=self.site, name=name),
+            **known,  # type: ignore[arg-type]  # fields of it
+        )
+
+    def invited(self, name: str = "kitchen", role: str = "agent") -> Applicant:
+        secret = secrets.token_bytes(16)
+        self.enrolment.invite(name, role, secret, now=self.now)
+        mark = fingerprint(self.home.authority.der)
+        return self.device(name, secret=secret, fingerprint=mark)
+
+    def member(self, name: str = "kitchen") -> Member:
+        (found,) = [one for one in self.enrolment.members(now=self.now) if one.name == name]
+        return found
+
+    def count(self, reason: str) -> int:
+        return self.service.counters[f"join_{reason}"]
+
+
+@asynccontextmanager
+async def serving(folder: Path, **settings: float) -> AsyncIterator[Field]:
+    made = Field(folder, **settings)  # type: ignore[arg-type]  # numbers of it
+    port = await made.service.start(LOOPBACK, 0)
+    made.place = f"{LOOPBACK}:{port}"
+    try:
+        yield made
+    finally:
+        await made.service.close()
+        made.enrolment.close()
+
+
+def on_a_site(test: Callable[[Field], Awaitable[None]], folder: Path, **settings: float) -> None:
+    async def run() -> None:
+        async with serving(folder, **settings) as made, asyncio.timeout(30):
+            await test(made)
+
+    asyncio.run(run())
+
+
+async def refused(made: Field, applicant: Applicant) -> str:
+    with pytest.raises(JoinError) as caught:
+        await ask(made.place, applicant)
+    assert caught.value.hint
+    return caught.value.reason
+
+
+def test_an_invitation_lets_one_device_in(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        invited = made.invited()
+        found = await ask(made.place, invited)
+        assert isinstance(found, Admitted)
+        assert found.certificate.id == invited.identity.id
+        assert found.certificate.role == "agent"
+        assert found.certificate.not_after == made.now + 30 * 86_400
+        assert found.name == "kitchen"
+        assert found.services == (made.place,)
+        assert made.member().state == "joined"
+        assert (await ask(made.place, invited)) == found, "an answer that got lost comes again"
+        thief = made.device("thief", secret=invited.secret, fingerprint=invited.fingerprint)
+        assert await refused(made, thief) == "used_invitation"
+        assert made.count("used_invitation") == 1
+
+    on_a_site(test, tmp_path)
+
+
+def test_a_site_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    Enrolment(tmp_path).close()
+    assert (tmp_path / "site.db").stat().st_mode & 0o077 == 0
+
+
+def test_an_invitation_ends_after_a_day(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        invited = made.invited()
+        made.now += INVITATION_S + 1
+        assert await refused(made, invited) == "expired_invitation"
+        assert made.enrolment.members(now=made.now) == []
+
+    on_a_site(test, tmp_path)
+
+
+def test_secrets_are_not_guessed(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        honest = made.invited()
+        for _ in range(TRIES):
+            guess = made.device("thief", secret=secrets.token_bytes(16))
+            assert await refused(made, guess) == "unknown_invitation"
+        assert await refused(made, honest) == "too_many_tries", "closed for a while"
+        made.now += TRIES_S + 1
+        assert isinstance(await ask(made.place, honest), Admitted)
+        assert made.count("unknown_invitation") == TRIES
+        assert [one.name for one in made.enrolment.members(now=made.now)] == ["kitchen"]
+
+    on_a_site(test, tmp_path)
+
+
+def test_wrong_tries_are_counted_in_bounded_memory() -> None:
+    tries = Tries()
+    for number in range(10_000):
+        tries.add(f"10.{number // 65536}.{number // 256 % 256}.{number % 256}", 1.0)
+    assert len(tries._wrong) == join_service.MAX_ADDRESSES
+
+
+def test_an_invitation_is_for_its_role_and_site(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        invited = made.invited()
+        assert await refused(made, replace(invited, role="edge")) == "wrong_role"
+        assert await refused(made, replace(invited, site="attic")) == "wrong_site"
+        assert made.count("wrong_role") == 1
+        assert made.count("wrong_site") == 0, "the device itself saw it, and said nothing"
+        assert isinstance(await ask(made.place, invited), Admitted)
+        assert await refused(made, replace(invited, role="edge", secret=b"")) == "wrong_role"
+
+    on_a_site(test, tmp_path)
+
+
+def test_a_device_waits_until_its_code_is_accepted(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        device = made.device()
+        waiting = await ask(made.place, device)
+        assert isinstance(waiting, Waiting)
+        assert made.member().code == waiting.code
+        device = replace(device, session=waiting.session, fingerprint=waiting.fingerprint)
+        again = await ask(made.place, device)
+        assert isinstance(again, Waiting)
+        assert again.code == "", "the code that is shown stays"
+        made.enrolment.accept(waiting.code, device.identity.id, now=made.now)
+        found = await ask(made.place, device)
+        assert isinstance(found, Admitted)
+        assert made.member().state == "joined"
+
+    on_a_site(test, tmp_path)
+
+
+def test_a_code_is_accepted_only_while_it_is_shown(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        device = made.device()
+        first = await ask(made.place, device)
+        second = await ask(made.place, device)  # started anew
+        assert isinstance(first, Waiting)
+        assert isinstance(second, Waiting)
+        with pytest.raises(EnrolmentError):
+            made.enrolment.accept(first.code, device.identity.id, now=made.now)
+        made.now += 301
+        with pytest.raises(EnrolmentError):
+            made.enrolment.accept(second.code, device.identity.id, now=made.now)
+
+    on_a_site(test, tmp_path)
+
+
+def test_a_lab_lets_everybody_in_for_a_while(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        assert isinstance(await ask(made.place, made.device()), Admitted)
+        made.now += 601
+        assert isinstance(await ask(made.place, made.device("late")), Waiting)
+
+    on_a_site(test, tmp_path, permit_s=600.0, since=1_800_000_000.0)
+
+
+def test_who_is_known_renews_without_a_person_and_who_was_revoked_does_not(
+    tmp_path: Path,
+) -> None:
+    async def test(made: Field) -> None:
+        first = await ask(made.place, made.invited())
+        assert isinstance(first, Admitted)
+        made.now += 45 * 86_400  # a long time off: expired by now
+        known = made.device(fingerprint=fingerprint(made.home.authority.der))
+        second = await ask(made.place, known)
+        assert isinstance(second, Admitted)
+        assert second.certificate.not_after == made.now + 30 * 86_400
+        assert made.enrolment.revocations() == (0, frozenset())
+        made.enrolment.revoke(known.identity.id, now=made.now)
+        number, serials = made.enrolment.revocations()
+        assert number == 1
+        assert second.certificate.serial in serials
+        assert await refused(made, known) == "revoked"
+        assert await refused(made, made.invited()) == "revoked", "for good, whatever it brings"
+
+    on_a_site(test, tmp_path)
+
+
+def test_another_key_is_not_spoken_for(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        victim, thief = made.invited("victim"), made.device("thief")
+        assert isinstance(await ask(made.place, victim), Admitted)
+        posing = replace(thief.identity, public_bytes=victim.identity.public_bytes)
+        assert await refused(made, replace(thief, identity=posing)) == "bad_signature"
+        assert made.count("bad_signature") == 1
+
+    on_a_site(test, tmp_path)
+
+
+def test_a_recorded_request_opens_nothing_again(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        reader, writer = await _raw(made)
+        leaf = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        opening = read_opening(await join_client.read_frame(reader))
+        device = made.invited()
+        bare = JoinRequest(
+            version=1,
+            public=device.identity.public_bytes,
+            role="agent",
+            site="hall",
+            nonce=bytes(32),
+            secret=device.secret,
+        )
+        signed = structs.replace(bare, signature=device.identity.sign(bare.signed(leaf, opening)))
+        writer.close()
+        reader, writer = await _raw(made)
+        await join_client.read_frame(reader)
+        writer.write(framed(signed))
+        answer = read_answer(await join_client.read_frame(reader))
+        assert answer == Refused(reason="bad_signature")
+        writer.close()
+
+    on_a_site(test, tmp_path)
+
+
+def test_a_false_site_learns_nothing_and_gives_nothing(tmp_path: Path) -> None:
+    """The man in the middle of a join with an invitation: other authority, same names."""
+
+    async def test(made: Field) -> None:
+        invited = made.invited()
+        async with serving(tmp_path / "rogue") as rogue:
+            heard: list[JoinRequest] = []
+            answer = rogue.service.answer
+
+            def hears(request: JoinRequest, *rest: object) -> object:
+                heard.append(request)
+                return answer(request, *rest)  # type: ignore[arg-type]  # as it was called
+
+            rogue.service.answer = hears  # type: ignore[method-assign, assignment]
+            assert await refused(rogue, invited) == "other_authority"
+            assert heard == []
+        assert isinstance(await ask(made.place, invited), Admitted)
+
+    on_a_site(test, tmp_path)
+
+
+def test_who_stands_between_shows_another_code(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        async with serving(tmp_path / "rogue") as rogue:
+            device = await ask(rogue.place, made.device())
+            go_between = await ask(made.place, rogue.device("kitchen"))
+        assert isinstance(device, Waiting)
+        assert isinstance(go_between, Waiting)
+        assert device.code != go_between.code
+        assert made.member().code == go_between.code
+
+    on_a_site(test, tmp_path)
+
+
+def test_a_service_that_changes_its_mind_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(made: Field) -> None:
+        monkeypatch.setattr(join_service, "commitment_to", lambda nonce: bytes(32))
+        assert await refused(made, made.device()) == "bad_commitment"
+
+    on_a_site(test, tmp_path)
+
+
+async def _raw(made: Field) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    host, _, port = made.place.rpartition(":")
+    return await asyncio.open_connection(host, int(port), ssl=context)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x00\x00", (MAX_FRAME_BYTES + 1).to_bytes(2, "big"), b"\x00\x05\x82\xa1\xa2\xa3\xa4"],
+)
+def test_garbage_gets_a_reason_and_is_counted(tmp_path: Path, garbage: bytes) -> None:
+    async def test(made: Field) -> None:
+        reader, writer = await _raw(made)
+        await join_client.read_frame(reader)
+        writer.write(garbage)
+        answer = read_answer(await join_client.read_frame(reader))
+        assert answer == Refused(reason="malformed")
+        assert made.count("malformed") == 1
+        writer.close()
+        assert isinstance(await ask(made.place, made.invited()), Admitted)
+
+    on_a_site(test, tmp_path)
+
+
+def test_slow_clients_are_few_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that stop before, in and after the handshake; the honest one comes from elsewhere."""
+    monkeypatch.setattr(join_service, "DEADLINE_S", 0.5)
+
+    async def test(made: Field) -> None:
+        host, _, port = made.place.rpartition(":")
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(40)]
+        opened[1][1].write(b"\x16\x03\x01")
+        opened[2][1].write(b"GET / HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(5):
+            await eventually(lambda: made.count("crowded") == 40 - MAX_OF_ADDRESS)
+            assert made.service._open.total() <= MAX_OF_ADDRESS
+            await eventually(lambda: not made.service._open.total())
+        assert made.count("broken_off") == MAX_OF_ADDRESS
+        assert isinstance(await ask(made.place, made.invited()), Admitted)
+        for _, writer in opened:
+            writer.close()
+
+    on_a_site(test, tmp_path)
+
+
+def test_pending_devices_are_bounded(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        for number in range(MAX_OF_ADDRESS):
+            assert isinstance(await ask(made.place, made.device(f"d{number}")), Waiting)
+        assert await refused(made, made.device("late")) == "too_many_pending"
+        assert isinstance(await ask(made.place, made.invited()), Admitted)
+        made.now += 301
+        assert isinstance(await ask(made.place, made.device("late")), Waiting)
+
+    on_a_site(test, tmp_path)
+
+
+def test_nobody_there_is_said(tmp_path: Path) -> None:
+    async def test() -> None:
+        device = Applicant(load_or_create(tmp_path), role="agent", site="hall", name="")
+        with pytest.raises(JoinUnreachableError, match="does not answer"):
+            await ask("127.0.0.1:1", device)
+        with pytest.raises(JoinError, match="no invitation"):
+            await ask("127.0.0.1:port", device)
+
+    asyncio.run(test())
