@@ -6,11 +6,9 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
-from fedagent_node.data_dir import IDENTITY_FILE, Identity, load_or_create
 from fedagent_node.effects import Emit
 from fedagent_node.shell import Shell
 
@@ -55,8 +53,8 @@ class AgentDaemon:
 
     async def _serve(self) -> None:
         config, shell = self._config, self._shell
-        identity = load_identity(shell.directory)
-        me = shell.id = identity.id
+        identity = shell.identify()
+        me = identity.id
         shell.enrol()
         self._trainer = TrainerClient(
             nice=config.nice,
@@ -155,25 +153,11 @@ class AgentDaemon:
         self._samples = counters
 
 
-def load_identity(data_dir: Path) -> Identity:
-    """Return the identity kept in a data directory, made if there is none.
-
-    Making a key loads a library of several megabytes, which a forked child takes with it: call this
-    before any thread is started.
-
-    Raises:
-        IdentityError: The file is there and damaged.
-    """
-    if not (data_dir / IDENTITY_FILE).exists():
-        _forked(lambda: bool(load_or_create(data_dir)))
-    # Where the child failed, the same error comes here, in words.
-    return load_or_create(data_dir)
-
-
 def check_stream(text: str) -> None:
     """Open and close the stream, where it is a file; better now than in every round.
 
-    Reading a dataset loads libraries that the agent itself has no need of; as `load_identity`.
+    Reading a dataset loads libraries that the agent itself has no need of, and a forked
+    child takes them with it: call this before any thread is started.
 
     Raises:
         StreamError: It cannot be read: no such file, column or label.

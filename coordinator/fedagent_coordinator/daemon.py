@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from fedagent_node.address import BrokerAddress
 from fedagent_node.advert import Advert, in_words
-from fedagent_node.data_dir import load_or_create
 from fedagent_node.effects import EVERYBODY, Emit, Send
 from fedagent_node.process import boot_id
 from fedagent_node.shell import Shell
@@ -66,7 +65,7 @@ class Daemon:
 
     async def _serve(self) -> None:
         config, shell = self._config, self._shell
-        me = shell.id = load_or_create(shell.directory).id
+        me = shell.identify().id
         try:
             engine, self._store = open_coordinator(
                 config,

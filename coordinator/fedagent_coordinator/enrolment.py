@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from fedagent_node.certificates import Certificate
-from fedagent_node.data_dir import identity_of
 from fedagent_node.joining import JoinRequest, Refusal, secret_hash
+from fedagent_protocol.signatures import identity_of
 
 from .errors import EnrolmentError, UnreadableDatabaseError
 

@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 from fedagent_node.address import is_wildcard
 from fedagent_node.certificates import Certificate
-from fedagent_node.data_dir import identity_of
 from fedagent_node.errors import JoinError, LinkError
 from fedagent_node.joining import (
     JOIN_VERSION,
@@ -37,6 +36,7 @@ from fedagent_node.joining import (
 )
 from fedagent_node.network import lan_addresses
 from fedagent_protocol.errors import safe_text
+from fedagent_protocol.signatures import identity_of
 
 from .enrolment import Application, Enrolment
 from .site import Site

@@ -8,7 +8,6 @@ import uuid
 
 from fedagent_node.address import BrokerAddress
 from fedagent_node.advert import Advert, in_words
-from fedagent_node.data_dir import load_or_create
 from fedagent_node.effects import EVERYBODY, Emit, Send
 from fedagent_node.errors import LinkError
 from fedagent_node.process import boot_id
@@ -51,7 +50,7 @@ class EdgeDaemon:
 
     async def _serve(self) -> None:
         config, shell = self._config, self._shell
-        me = shell.id = load_or_create(shell.directory).id
+        me = shell.identify().id
         shell.enrol()
         address, broker_kind = await shell.start_broker(config)
         greeting = EdgeHello(

@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedagent_protocol.signatures import identity_of
+
 from .certificates import (
     Certificate,
     CertificateError,
@@ -23,7 +25,7 @@ from .certificates import (
     read_certificate,
     site_of,
 )
-from .data_dir import identity_of, write_private
+from .data_dir import write_private
 from .errors import AuthorityError
 
 KEY_FILE = "authority.key"

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from fedagent_protocol.errors import FedagentError
-
-from .data_dir import identity_of
+from fedagent_protocol.signatures import identity_of
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate as Parsed

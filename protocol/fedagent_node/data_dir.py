@@ -2,7 +2,7 @@
 
 import errno
 import fcntl
-import hashlib
+import functools
 import json
 import os
 import time
@@ -10,17 +10,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from fedagent_protocol.signatures import KEY_BYTES, identity_of
+
 from .errors import DataDirBusyError, DataDirError, IdentityError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 PORTS_FILE = "ports.json"
 LOCK_FILE = "lock"
 IDENTITY_FILE = "identity.json"
-ID_LENGTH = 32
-_KEY_BYTES = 32
+STARTS_FILE = "starts"
 GLANCE_S = 0.05
 """How long a second try waits for somebody who only looked whether the lock is held."""
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
@@ -190,25 +194,45 @@ class Identity:
 
     def sign(self, data: bytes) -> bytes:
         """Return the Ed25519 signature of `data`, 64 bytes."""
-        # Imported late: cryptography costs an idle agent several megabytes.
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
-            Ed25519PrivateKey,
-        )
-
-        return Ed25519PrivateKey.from_private_bytes(self._private_bytes).sign(data)
+        return _private_key(self._private_bytes).sign(data)
 
     def private_pem(self) -> bytes:
         """Return the private key as a TLS library reads it; for a private file alone."""
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
-            Ed25519PrivateKey,
-        )
 
-        return Ed25519PrivateKey.from_private_bytes(self._private_bytes).private_bytes(
+        return _private_key(self._private_bytes).private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
+
+
+@functools.lru_cache(maxsize=8)
+def _private_key(private: bytes) -> "Ed25519PrivateKey":
+    # Imported late: cryptography costs several megabytes.
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+        Ed25519PrivateKey,
+    )
+
+    return Ed25519PrivateKey.from_private_bytes(private)
+
+
+def count_start(data_dir: Path) -> int:
+    """Return the number of this start, kept durably; a damaged file begins again.
+
+    Peers that have heard larger numbers say so (`envelope.Gate`).
+    """
+    try:
+        before = int((data_dir / STARTS_FILE).read_bytes()[:20])
+    except (FileNotFoundError, ValueError):
+        before = 0
+    store_starts(data_dir, starts := max(0, before) % 2**31 + 1)
+    return starts
+
+
+def store_starts(data_dir: Path, starts: int) -> None:
+    """Keep how often this identity was started."""
+    write_private(data_dir / STARTS_FILE, f"{starts}\n".encode())
 
 
 def load_or_create(data_dir: Path) -> Identity:
@@ -228,17 +252,12 @@ def load_or_create(data_dir: Path) -> Identity:
     return _load(path, text)
 
 
-def identity_of(public_bytes: bytes) -> str:
-    """Return the id of a raw public key: 32 hex digits of its SHA-256."""
-    return hashlib.sha256(public_bytes).hexdigest()[:ID_LENGTH]
-
-
 def _load(path: Path, text: bytes) -> Identity:
     try:
         found = msgspec.json.decode(text, type=_Stored)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise IdentityError(path, "not an identity file") from exc
-    if len(found.public) != _KEY_BYTES or len(found.private) != _KEY_BYTES:
+    if len(found.public) != KEY_BYTES or len(found.private) != KEY_BYTES:
         raise IdentityError(path, "a key has the wrong length")
     if found.id != identity_of(found.public):
         raise IdentityError(path, "the id does not belong to the key")

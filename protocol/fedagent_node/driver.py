@@ -17,16 +17,19 @@ from fedagent_protocol.errors import ProtocolError, TopicError
 from fedagent_protocol.messages import PROTOCOL_VERSION, AnyMessage, kind
 
 from .effects import Connect, Effect, Emit, Input, OtherVersion, Received, Run, Send, Warn, Write
+from .envelope import EnvelopeError, Gate, Refusal, named_sender
 
 _parse = functools.lru_cache(maxsize=4096)(topics.parse)
 
-_ENDS = {
-    Direction.AGENT_TO_EDGE: ("agent", "edge"),
-    Direction.EDGE_TO_AGENT: ("edge", "agent"),
-    Direction.EDGE_TO_COORDINATOR: ("edge", ""),
-    Direction.COORDINATOR_TO_EDGE: ("coordinator", "edge"),
+_RECEIVERS = {
+    Direction.AGENT_TO_EDGE: "edge",
+    Direction.EDGE_TO_AGENT: "agent",
+    Direction.EDGE_TO_COORDINATOR: "",
+    Direction.COORDINATOR_TO_EDGE: "edge",
 }
-"""Fields of a topic that name sender and receiver."""
+"""The field of a topic that names the receiver."""
+REFUSED_S = 5.0
+"""How often a line says who was refused, for each reason; between, they are counted."""
 
 
 class Core(Protocol):
@@ -99,7 +102,8 @@ def _raise(error: Exception) -> None:
 class Driver:
     """One role at work: what is addressed to another one than `me` is refused.
 
-    `on_error` takes what an input caused; the others of its batch go on.
+    `on_error` takes what an input caused; the others of its batch go on. Without a `gate`
+    messages are bare: virtual time.
     """
 
     def __init__(
@@ -114,6 +118,7 @@ class Driver:
         warn: Callable[[Warn], None],
         me: str,
         on_error: Callable[[Exception], None] = _raise,
+        gate: Gate | None = None,
     ) -> None:
         self.core = core
         self.store = store
@@ -124,6 +129,8 @@ class Driver:
         self._warn = warn
         self._me = me
         self._on_error = on_error
+        self._gate = gate
+        self._refused: dict[Refusal, tuple[float, int]] = {}
 
     def arrived(
         self,
@@ -136,21 +143,55 @@ class Driver:
         link_idle: bool = True,
     ) -> None:
         """Take in what came on a topic, until `flush`; foreign bytes are only counted."""
-        by, to = _ENDS[direction]
         try:
             where = _parse(topic)
-            if where.direction is not direction or getattr(where, to, "") not in ("", self._me):
+            to = getattr(where, _RECEIVERS[direction], "")
+            if where.direction is not direction or to not in ("", self._me):
                 self.core.counters[TopicError.reason] += 1
                 return
-            sender = getattr(where, by)
-            if where.version != PROTOCOL_VERSION:
-                event: Input = OtherVersion(sender, where.version, link)
-            else:
-                event = Received(sender, decode(direction, payload), link, at, link_idle)
+            event = self._event(where, topic, payload, link, at, link_idle=link_idle)
+        except EnvelopeError as error:
+            self._refuse(error, where)
+            return
         except ProtocolError as error:
             self.core.counters[error.reason] += 1
             return
-        self._handle(self.core.receive, event)
+        if event is not None:
+            self._handle(self.core.receive, event)
+
+    def _event(
+        self,
+        where: topics.Topic,
+        topic: str,
+        payload: bytes,
+        link: str,
+        at: float,
+        *,
+        link_idle: bool,
+    ) -> Input | None:
+        """Return what a payload is to the core; None of what was for the gate."""
+        sender, proof = named_sender(where), b""
+        if where.version != PROTOCOL_VERSION:
+            return OtherVersion(sender, where.version, link)
+        if self._gate is not None:
+            opened = self._gate.open(topic, where, payload, link)
+            if opened is None:
+                return None
+            sender, payload, proof = opened.sender, opened.body, opened.proof
+        message = decode(where.direction, payload)
+        return Received(sender, message, link, at, link_idle, proof)
+
+    def _refuse(self, error: EnvelopeError, where: topics.Topic) -> None:
+        """Count what the gate refused; say who and why, but not of each."""
+        refusal, now = error.refusal, self._clock()
+        self.core.counters[f"refused_{refusal}"] += 1
+        said_at, more = self._refused.get(refusal, (-REFUSED_S, 0))
+        if now - said_at < REFUSED_S:
+            self._refused[refusal] = said_at, more + 1
+            return
+        self._refused[refusal] = now, 0
+        others = f" (and {more} more for this reason)" if more else ""
+        self._warn(Warn(named_sender(where), f"{where.kind} refused: {error}{others}"))
 
     def receive(self, *events: Input) -> None:
         """Take in events, and make durable what they wrote."""

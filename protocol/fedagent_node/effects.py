@@ -23,11 +23,13 @@ class Received(Input, frozen=True):
     """A message that came on a link."""
 
     sender: str
-    """Id that the topic names; empty where it names none: a coordinator that writes to one edge."""
+    """Id that the topic names, or that of the key that signed. Without signatures (virtual time)
+    empty where the topic names none: a coordinator that writes to one edge."""
     message: AnyMessage
     link: str
     at: float  # when the event loop read it (ADR 15)
     link_idle: bool = True  # whether everything sent on that link before was acknowledged
+    proof: bytes = b""  # the envelope without the body: key, number, signature (`envelope`)
 
 
 class OtherVersion(Input, frozen=True):

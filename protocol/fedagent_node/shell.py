@@ -5,6 +5,7 @@ returns when `stop` is set; the shell closes what they opened.
 """
 
 import asyncio
+import functools
 import gc
 import logging
 import os
@@ -20,15 +21,16 @@ from msgspec import structs
 
 from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.messages import Hello, PeerDeliver, PeerSend
+from fedagent_protocol.messages import PROTOCOL_VERSION, Hello, PeerDeliver, PeerSend, kind
 
 from .address import BrokerAddress, Cover, TlsFiles
 from .broker import Broker, BrokerSpec
 from .certificates import Role
-from .data_dir import DataDirLock
+from .data_dir import DataDirLock, Identity, count_start, load_or_create, store_starts
 from .discovery import Discovery
 from .driver import Core, Driver, Jobs, Store
 from .effects import Connect, Emit, Input, LinkDown, LinkUp, Send, Warn
+from .envelope import Gate
 from .errors import InsecureListenError, NotEnrolledError
 from .jobs import JobQueue
 from .link import Arrival, Link
@@ -87,6 +89,7 @@ class Shell:
             config.site, scope="loopback" if config.discovery == "loopback" else "lan"
         )
         self.at_close: list[Callable[[], Awaitable[object]]] = []
+        self._gate: Gate | None = None
         self._driver: Driver | None = None
         self._closed = False
         self._error: Exception | None = None
@@ -120,6 +123,34 @@ class Shell:
         if self._error is None:
             self._error = error
         self.stop.set()
+
+    def identify(self) -> Identity:
+        """Load who this process is, made at its first start; all that it sends is signed.
+
+        Raises:
+            IdentityError: The file is there and damaged.
+        """
+        identity = load_or_create(self.directory)
+        self.id = identity.id
+        self._gate = Gate(
+            identity,
+            starts=count_start(self.directory),
+            clock=time.monotonic,
+            keep_starts=functools.partial(store_starts, self.directory),
+            publish=self._publish,
+            log=lambda line: _log.warning("%s: %s", self.id, line),
+        )
+        return identity
+
+    @property
+    def gate(self) -> Gate:
+        """What `identify` made."""
+        assert self._gate is not None
+        return self._gate
+
+    def _publish(self, name: str, topic: str, payload: bytes) -> None:
+        if (link := self.links.get(name)) is not None:
+            link.publish(topic, payload)
 
     @property
     def driver(self) -> Driver:
@@ -203,6 +234,7 @@ class Shell:
             warn=self._warn,
             me=self.id,
             on_error=self._caught,
+            gate=self._gate,
         )
         return self._driver
 
@@ -283,7 +315,10 @@ class Shell:
             message = structs.replace(message, address=link.local_address[:64])
         # A peer repeats what gets lost; an acknowledgement would cost as much again.
         qos = 0 if isinstance(message, PeerSend | PeerDeliver) else 1
-        return link.publish(topic, encode(message), qos=qos)
+        payload = encode(message)
+        if send.version == PROTOCOL_VERSION:  # those of another one can read bare greetings
+            payload = self.gate.seal(topic, payload, link=name, kind=kind(message))
+        return link.publish(topic, payload, qos=qos)
 
     def change(self, effect: Connect) -> None:
         """Change links, as the role does."""

@@ -2,13 +2,13 @@
 
 ::
 
-    fedagent/2/{site}/a/{agent}/up/{edge}/{kind}     agent -> edge
-    fedagent/2/{site}/a/{agent}/down/{edge}/{kind}   edge -> agent
-    fedagent/2/{site}/e/{edge}/beacon                edge's heartbeat to agents
-    fedagent/2/{site}/e/{edge}/model/{digest}        model chunks, published once
-    fedagent/2/{site}/e/{edge}/up/{kind}             edge -> coordinator
-    fedagent/2/{site}/e/{edge}/down/{kind}           coordinator -> edge
-    fedagent/2/{site}/c/{coordinator}/beacon         coordinator's heartbeat to edges
+    fedagent/3/{site}/a/{agent}/up/{edge}/{kind}     agent -> edge
+    fedagent/3/{site}/a/{agent}/down/{edge}/{kind}   edge -> agent
+    fedagent/3/{site}/e/{edge}/beacon                edge's heartbeat to agents
+    fedagent/3/{site}/e/{edge}/model/{digest}        model chunks, published once
+    fedagent/3/{site}/e/{edge}/up/{kind}             edge -> coordinator
+    fedagent/3/{site}/e/{edge}/down/{kind}           coordinator -> edge
+    fedagent/3/{site}/c/{coordinator}/beacon         coordinator's heartbeat to edges
 
 One up and one down prefix per identity, so that a broker's access list needs one pattern per
 role. Agent topics name the edge, so that a shared broker can serve several (ADR 1). Beacons

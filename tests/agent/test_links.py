@@ -12,10 +12,11 @@ from fedagent_node.effects import OtherVersion, Send
 from fedagent_node.link import Link
 from fedagent_node.shell import Shell
 from fedagent_protocol import SOFTWARE, topics
-from fedagent_protocol.codec import Direction, decode
+from fedagent_protocol.codec import Direction
 from fedagent_protocol.messages import EdgeBeacon, Hello
 from fedagent_testbed.node import AtOnce
 from tests.fakes.hand_edge import AGENT, EDGE, LINK, OTHER, SITE, HandEdge, model_of
+from tests.fakes.voices import read
 
 
 @dataclass
@@ -40,7 +41,7 @@ def shell(tmp_path: Path) -> Shell:
     made = Shell(
         AgentConfig(data_dir=str(tmp_path), stream="digits"), fatal=(), show=lambda _: None
     )
-    made.id = AGENT
+    made.identify()
     return made
 
 
@@ -53,7 +54,7 @@ def test_every_message_is_for_an_edge_on_the_agents_own_topic(edge: HandEdge, sh
     for send in sent:
         link, text = links.route(send)
         topic = topics.parse(text)
-        assert (link, topic.agent, topic.edge, topic.site) == (LINK, AGENT, EDGE, SITE)
+        assert (link, topic.agent, topic.edge, topic.site) == (LINK, shell.id, EDGE, SITE)
 
 
 def test_the_edge_hears_software_and_address(edge: HandEdge, shell: Shell) -> None:
@@ -66,7 +67,7 @@ def test_the_edge_hears_software_and_address(edge: HandEdge, shell: Shell) -> No
     expected = Hello(
         agent=AGENT, software=SOFTWARE, name="kitchen", address="192.168.1.7", prepares=True
     )
-    assert decode(Direction.AGENT_TO_EDGE, hello) == expected
+    assert read(Direction.AGENT_TO_EDGE, hello) == expected
 
 
 def test_an_edge_of_another_version_is_greeted_once_in_its_own(

@@ -21,10 +21,11 @@ from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.link import Arrival, BrokerAddress, Link
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
-from fedagent_protocol.codec import Direction, decode, encode
+from fedagent_protocol.codec import Direction
 from fedagent_task.recipe import parse_recipe
 from tests.fakes.coordinator_site import RECIPE, toy_edges
 from tests.fakes.toy_edge import ToyEdge, declined
+from tests.fakes.voices import read, voice
 
 Event = dict[str, object]
 LIMIT_S = 60.0
@@ -106,6 +107,8 @@ class HandEdge:
 
     def __init__(self, toy: ToyEdge, address: str) -> None:
         self.toy = toy
+        self.voice = voice("toy edge")
+        toy.id = self.voice.id
         self.kinds: list[str] = []
         self.link = Link(
             BrokerAddress.parse(address),
@@ -128,11 +131,11 @@ class HandEdge:
 
     def say(self, message: m.EdgeToCoordinator) -> None:
         topic = topics.edge_up("default", self.toy.id, m.kind(message))
-        self.link.publish(topic, encode(message))
+        self.link.publish(topic, self.voice.seal(topic, message))
 
     def _arrived(self, batch: list[Arrival]) -> None:
         for arrival in batch:
-            message = decode(Direction.COORDINATOR_TO_EDGE, arrival.payload)
+            message = read(Direction.COORDINATOR_TO_EDGE, arrival.payload)
             self.kinds.append(m.kind(message))
             for answer in self.toy.receive(
                 cast("m.CoordinatorToEdge", message), asyncio.get_running_loop().time()

@@ -10,10 +10,11 @@ import pytest
 from fedagent_node.link import Arrival
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
-from fedagent_protocol.codec import Direction, decode, encode
+from fedagent_protocol.codec import Direction
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_task.models import create
 from fedagent_task.recipe import parse_recipe
+from tests.fakes.voices import read, voice
 
 from .listener import Listener
 from .support import DEMO, check_books, new_field, start_small
@@ -37,7 +38,8 @@ class Hostile:
 
     def __init__(self, site: str, edge: str, poison: str) -> None:
         self.site, self.edge, self.poison = site, edge, poison
-        self.me = poison.encode().hex()
+        self.voice = voice(poison)
+        self.me = self.voice.id
         self.receipts: list[m.Receipt] = []
         self.orders = 0
 
@@ -58,7 +60,7 @@ class Hostile:
             self.hello(listener)  # it may not have listened yet when we came
         if topic.agent != self.me or "/down/" not in arrival.topic:
             return
-        message = decode(Direction.EDGE_TO_AGENT, arrival.payload)
+        message = read(Direction.EDGE_TO_AGENT, arrival.payload)
         if isinstance(message, m.Receipt):
             self.receipts.append(message)
         if isinstance(message, m.TrainOrder):
@@ -91,8 +93,9 @@ class Hostile:
             topic = topics.agent_up(self.site, self.me, self.edge, kind)
             for _ in range(50):
                 listener.publish(topic, os.urandom(300))
-            listener.publish(topic, msgspec.msgpack.encode({"t": "update", "size": -1}))
-            listener.publish(topic, b"\xdd\xff\xff\xff\xff")
+            negative = msgspec.msgpack.encode({"t": "update", "size": -1})
+            for garbage in (os.urandom(300), negative, b"\xdd\xff\xff\xff\xff"):
+                listener.publish(topic, self.voice.seal_bytes(topic, garbage))
             # Nobody answers that; with this the round need not wait for its deadline.
             self._send(
                 listener,
@@ -105,7 +108,7 @@ class Hostile:
 
     def _send(self, listener: Listener, message: m.AgentToEdge) -> None:
         topic = topics.agent_up(self.site, self.me, self.edge, m.kind(message))
-        listener.publish(topic, encode(message))
+        listener.publish(topic, self.voice.seal(topic, message))
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ import pytest
 
 from fedagent_node.link import Arrival
 from fedagent_protocol import topics
-from fedagent_protocol.codec import decode
 from fedagent_protocol.messages import Chunk, TrainOrder, kind
 from fedagent_task.readers import load
+from tests.fakes.voices import read
 from tests.typed import fedagent
 
 from .listener import Listener, shared_broker
@@ -66,7 +66,7 @@ def test_a_sniffer_finds_documented_messages_and_no_sample(tmp_path: Path) -> No
             kinds = set()
             for arrival in heard:
                 topic = topics.parse(arrival.topic)
-                message = decode(topic.direction, arrival.payload)
+                message = read(topic.direction, arrival.payload)
                 assert kind(message) == topic.kind
                 kinds.add(topic.kind)
             assert {"update", "order", "report", "columns", "receipt"} <= kinds
@@ -96,7 +96,7 @@ def test_a_whole_demo_leaks_no_sample(tmp_path: Path) -> None:
     assert result["ledger_balanced"] is True
     for arrival in heard:
         topic = topics.parse(arrival.topic)
-        assert kind(decode(topic.direction, arrival.payload)) == topic.kind
+        assert kind(read(topic.direction, arrival.payload)) == topic.kind
     assert len(heard) > 20 * 6
     assert _leaks(heard, needles) == []
 
@@ -114,7 +114,7 @@ def test_an_agent_that_is_not_selected_receives_no_model_byte(tmp_path: Path) ->
             dear.wait("edge_joined")
             coordinator.wait("end", timeout_s=90)
             mine = [a for a in sniffer.heard if topics.parse(a.topic).agent == me]
-            messages = [decode(topics.parse(a.topic).direction, a.payload) for a in mine]
+            messages = [read(topics.parse(a.topic).direction, a.payload) for a in mine]
         assert mine, "it was there, and reported its context"
         assert not any(isinstance(m, TrainOrder | Chunk) for m in messages)
         assert not dear.all("ordered")

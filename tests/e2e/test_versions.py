@@ -1,4 +1,4 @@
-"""A peer of protocol 1 is refused with one line on both sides, and never misread."""
+"""A peer of protocol 2 is refused with one line on both sides, and never misread."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,10 +13,10 @@ from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.links import Peer, peer
 from tests.fakes.played_edge import wait_for
 
-GOLDEN = Path(__file__).parents[1] / "protocol" / "golden" / "1"
+GOLDEN = Path(__file__).parents[1] / "protocol" / "golden" / "2"
 SITE = "old-and-new"
 Start = Callable[..., RoleProcess]
-LINE = "speaks protocol 1, the {} 2: install the same release of fedagent on both"
+LINE = "speaks protocol 2, the {} 3: install the same release of fedagent on both"
 
 
 def old(name: str) -> bytes:
@@ -27,8 +27,8 @@ async def logged(log: Path, text: str) -> None:
     await asyncio.to_thread(wait_for, lambda: text in log.read_text())
 
 
-def test_an_agent_refuses_an_edge_of_protocol_1_and_the_edge_hears_of_it(tmp_path: Path) -> None:
-    beacon = f"fedagent/1/{SITE}/e/edge-1/beacon"
+def test_an_agent_refuses_an_edge_of_protocol_2_and_the_edge_hears_of_it(tmp_path: Path) -> None:
+    beacon = f"fedagent/2/{SITE}/e/edge-1/beacon"
 
     async def scene(start: Start, one: Peer) -> None:
         device = start("agent", stream="digits", edges=[str(one.link.address)], discovery="off")
@@ -42,14 +42,14 @@ def test_an_agent_refuses_an_edge_of_protocol_1_and_the_edge_hears_of_it(tmp_pat
         await asyncio.sleep(0.5)
         ((topic, hello),) = one.messages
         assert isinstance(hello, m.Hello)
-        assert (hello.protocol, topic.split("/")[1]) == (2, "1"), "that the edge logs it, too"
+        assert (hello.protocol, topic.split("/")[1]) == (3, "2"), "that the edge logs it, too"
         assert device.log.read_text().count("speaks protocol") == 1
 
-    run(tmp_path, (f"fedagent/1/{SITE}/a/+/up/edge-1/#",), Direction.AGENT_TO_EDGE, scene)
+    run(tmp_path, (f"fedagent/2/{SITE}/a/+/up/edge-1/#",), Direction.AGENT_TO_EDGE, scene)
 
 
 def test_an_edge_refuses_old_agents_and_an_old_coordinator(tmp_path: Path) -> None:
-    beacon = f"fedagent/1/{SITE}/c/coordinator-1/beacon"
+    beacon = f"fedagent/2/{SITE}/c/coordinator-1/beacon"
 
     async def scene(start: Start, one: Peer) -> None:
         edge = start("edge", broker=str(one.link.address), discovery="off")
@@ -61,24 +61,24 @@ def test_an_edge_refuses_old_agents_and_an_old_coordinator(tmp_path: Path) -> No
         await logged(edge.log, f"coordinator coordinator-1 {LINE.format('edge')}")
         ((_, hello),) = one.messages
         assert isinstance(hello, m.EdgeHello)
-        assert hello.protocol == 2
-        up = f"fedagent/1/{SITE}/a/agent-1/up/{ready['id']}"
-        for name in ("hello", "context", "hello"):
+        assert hello.protocol == 3
+        up = f"fedagent/2/{SITE}/a/agent-1/up/{ready['id']}"
+        for name in ("hello", "hello"):
             one.link.publish(f"{up}/{name}", old(f"agent-to-edge.{name}"))
         await logged(edge.log, f"agent-1: hello: it {LINE.format('edge')}")
         await asyncio.sleep(0.5)
         assert edge.log.read_text().count("agent-1") == 1
 
-    run(tmp_path, (f"fedagent/1/{SITE}/e/+/up/#",), Direction.EDGE_TO_COORDINATOR, scene)
+    run(tmp_path, (f"fedagent/2/{SITE}/e/+/up/#",), Direction.EDGE_TO_COORDINATOR, scene)
 
 
-def test_a_coordinator_refuses_an_edge_of_protocol_1_once(tmp_path: Path) -> None:
+def test_a_coordinator_refuses_an_edge_of_protocol_2_once(tmp_path: Path) -> None:
     site = Site(tmp_path, recipe(), toy_edges(recipe()))
     site.open()
     driver, direction = site.driver, Direction.EDGE_TO_COORDINATOR
     assert driver is not None
-    for name in ("edge-hello", "edge-status", "columns", "edge-hello"):
-        topic = f"fedagent/1/default/e/edge-1/up/{name}"
+    for name in ("edge-hello", "edge-hello"):
+        topic = f"fedagent/2/default/e/edge-1/up/{name}"
         driver.arrived("edges", direction, topic, old(f"edge-to-coordinator.{name}"), at=0.0)
     counters = site.engine.counters
     site.close()

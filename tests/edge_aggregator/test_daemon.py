@@ -13,13 +13,14 @@ import pytest
 from fedagent_node.link import BrokerAddress
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
-from fedagent_protocol.codec import Direction, encode
+from fedagent_protocol.codec import Direction
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_protocol.transfer import Layout
 from fedagent_testbed.local import RoleProcess
 from tests.e2e.support import BROKERS
 from tests.fakes.links import Peer, broker, peer
 from tests.fakes.played_edge import said
+from tests.fakes.voices import Voice, voice
 
 from .evaluators import scores, volunteers
 from .harness import BODY, RUN, TASK, delta, expected_mean, model_tensors, offer_of
@@ -27,6 +28,8 @@ from .harness import BODY, RUN, TASK, delta, expected_mean, model_tensors, offer
 SITE = "edge-test"
 CHUNK_BYTES = 262_144
 M = TypeVar("M", bound=m.Message)
+VOICES = {one.id: one for one in (voice("a0"), voice("a1"))}
+A0, A1 = sorted(VOICES)
 
 
 @contextmanager
@@ -54,6 +57,7 @@ class Seat:
 
     peer: Peer
     edge: str
+    voice: Voice
     agent: str = ""
 
     def say(self, message: m.AnyMessage) -> None:
@@ -62,7 +66,7 @@ class Seat:
             topic = topics.agent_up(SITE, self.agent, self.edge, name)
         else:
             topic = topics.edge_down(SITE, self.edge, name)
-        assert self.peer.link.publish(topic, encode(message))
+        assert self.peer.link.publish(topic, self.voice.seal(topic, message))
 
     async def hear(self, kind: type[M], **facts: object) -> M:
         message = await self.peer.message(kind, **facts)
@@ -77,7 +81,7 @@ class Seat:
         """Welcome the edge and let it pull the model."""
         digest, layout = digest_of(model), Layout(len(model), CHUNK_BYTES)
         await self.hear(m.EdgeHello)
-        self.say(m.EdgeWelcome(run=RUN, coordinator="coord", task=TASK, body=BODY))
+        self.say(m.EdgeWelcome(run=RUN, coordinator=self.voice.id, task=TASK, body=BODY))
         await self.hear(m.EdgeStatus, run=RUN)
         first = model[:CHUNK_BYTES]
         size = len(model)
@@ -126,14 +130,14 @@ class Seat:
 async def coordinator(address: BrokerAddress, edge_id: str) -> AsyncIterator[Seat]:
     filters, reads = topics.coordinator_filters(SITE), Direction.EDGE_TO_COORDINATOR
     async with peer(address, "the-coordinator", *filters, reads=reads) as one:
-        yield Seat(one, edge_id)
+        yield Seat(one, edge_id, voice("coordinator"))
 
 
 @asynccontextmanager
 async def agent(address: BrokerAddress, name: str, edge_id: str) -> AsyncIterator[Seat]:
     filters, reads = topics.agent_filters(SITE, name), Direction.EDGE_TO_AGENT
     async with peer(address, name, *filters, reads=reads) as one:
-        seat = Seat(one, edge_id, name)
+        seat = Seat(one, edge_id, VOICES[name], name)
         await seat.hear(m.EdgeBeacon, edge=edge_id)
         seat.say(m.Hello(agent=name))
         seat.say(m.ContextReport(seq=1, available=True, price=3))
@@ -168,8 +172,8 @@ def on_a_shared_broker(directory: Path, kind: str, scene: Scene) -> None:
                 edge_id = str((await said(process, "ready"))["id"])
                 async with (
                     coordinator(address, edge_id) as boss,
-                    agent(address, "a0", edge_id) as one,
-                    agent(address, "a1", edge_id) as two,
+                    agent(address, A0, edge_id) as one,
+                    agent(address, A1, edge_id) as two,
                 ):
                     await scene(process, boss, one, two)
 
@@ -184,8 +188,8 @@ def test_a_round_over_a_real_broker(tmp_path: Path, kind: str, size: int) -> Non
         digest = await boss.hand_over(model)
         boss.say(m.RoundOpen(run=RUN, round=1))
         columns = await boss.hear(m.RoundColumns, round=1)
-        assert sorted(columns.new_ids) == ["a0", "a1"]
-        boss.say(order_of("a0", "a1"))
+        assert sorted(columns.new_ids) == [A0, A1]
+        boss.say(order_of(A0, A1))
         for seat in (one, two):
             order = await seat.hear(m.TrainOrder, round=1)
             assert (order.model, order.size) == (digest, len(model))
@@ -194,7 +198,7 @@ def test_a_round_over_a_real_broker(tmp_path: Path, kind: str, size: int) -> Non
             body = encode_tensors(delta(seat.agent, size))
             assert await seat.upload(order, body) is m.ReceiptStatus.ACCEPTED
         report = await boss.hear(m.RoundReport, round=1)
-        weights = {"a0": 10.0, "a1": 10.0}
+        weights = {A0: 10.0, A1: 10.0}
         assert report.model == digest_of(encode_tensors(expected_mean(size, weights)))
         assert [o.status for o in report.outcomes] == ["arrived", "arrived"]
         boss.say(m.ReportReceipt(run=RUN, round=1))
@@ -217,22 +221,22 @@ def test_opinions_and_envelopes_over_a_real_broker(tmp_path: Path, kind: str) ->
         for seat, score in ((one, 0.25), (two, 0.75)):
             opinion = m.Opinion(run=RUN, model=digest, score=score, samples=3, metric="accuracy")
             seat.say(opinion)
-        assert scores(await boss.hear(m.Opinions, round=0)) == {"a0": 0.25, "a1": 0.75}
+        assert scores(await boss.hear(m.Opinions, round=0)) == {A0: 0.25, A1: 0.75}
         boss.say(m.OpinionsReceipt(run=RUN))
 
         peers = m.OpinionMode.PEERS
         boss.say(m.OpinionOpen(run=RUN, model=digest, until_ms=15_000, round=1, mode=peers))
         await two.hear(m.OpinionCall, round=1, mode=peers)
-        assert (await one.hear(m.Neighbours)).peers == {"a1": 1.0}
+        assert (await one.hear(m.Neighbours)).peers == {A1: 1.0}
         body = os.urandom(512)
-        one.say(m.PeerSend(to="a1", body=body))
-        assert (await two.hear(m.PeerDeliver, sender="a0")).body == body
+        one.say(m.PeerSend(to=A1, body=body))
+        assert (await two.hear(m.PeerDeliver, sender=A0)).body == body
         two.say(m.Volunteer(run=RUN, round=1))
         said_up = boss.peer.messages
         await boss.peer.until(
             lambda: any(isinstance(x, m.Volunteers) and x.session for _, x in said_up)
         )
-        assert volunteers(await boss.hear(m.Volunteers, round=1)) == ["a1"]
+        assert volunteers(await boss.hear(m.Volunteers, round=1)) == [A1]
 
     on_a_shared_broker(tmp_path, kind, scene)
 
@@ -240,19 +244,19 @@ def test_opinions_and_envelopes_over_a_real_broker(tmp_path: Path, kind: str) ->
 def test_a_killed_edge_comes_back_with_the_receipted_update(tmp_path: Path) -> None:
     async def scene(process: RoleProcess, boss: Seat, one: Seat, two: Seat) -> None:
         await boss.hand_over(encode_tensors(model_tensors(64)))
-        boss.say(order_of("a0", "a1", deadline_ms=4000))
+        boss.say(order_of(A0, A1, deadline_ms=4000))
         order = await one.hear(m.TrainOrder)
-        body = encode_tensors(delta("a0"))
+        body = encode_tensors(delta(A0))
         assert await one.upload(order, body) is m.ReceiptStatus.ACCEPTED
         process.kill()
         boss.peer.messages.clear()
         with edge(tmp_path / "edge", broker=str(process.config["broker"])) as again:
             assert (await said(again, "ready"))["id"] == boss.edge
             await boss.hear(m.EdgeHello)
-            boss.say(m.EdgeWelcome(run=RUN, coordinator="coord", task=TASK, body=BODY))
+            boss.say(m.EdgeWelcome(run=RUN, coordinator=boss.voice.id, task=TASK, body=BODY))
             report = await boss.hear(m.RoundReport)
             assert [o.status for o in report.outcomes] == ["arrived", "missed"]
-            want = encode_tensors(expected_mean(64, {"a0": 10.0}))
+            want = encode_tensors(expected_mean(64, {A0: 10.0}))
             assert report.model == digest_of(want)
 
     on_a_shared_broker(tmp_path, "embedded", scene)
@@ -262,20 +266,24 @@ def test_garbage_on_every_topic_leaves_the_edge_at_work(tmp_path: Path) -> None:
     async def scene(process: RoleProcess, boss: Seat, one: Seat, two: Seat) -> None:
         await boss.hand_over(encode_tensors(model_tensors(64)))
         for number in range(300):
-            topic = topics.agent_up(SITE, "evil", boss.edge, "update")
-            one.peer.link.publish(topic, os.urandom(number))
-            boss.peer.link.publish(topics.edge_down(SITE, boss.edge, "open"), os.urandom(number))
-        boss.say(order_of("a0"))
+            garbage = os.urandom(number)
+            for seat in (one, boss):
+                topic = topics.agent_up(SITE, A0, boss.edge, "update")
+                topic = topic if seat is one else topics.edge_down(SITE, boss.edge, "open")
+                seat.peer.link.publish(topic, garbage)
+                seat.peer.link.publish(topic, seat.voice.seal_bytes(topic, garbage))
+        boss.say(order_of(A0))
         order = await one.hear(m.TrainOrder)
-        body = encode_tensors(delta("a0"))
+        body = encode_tensors(delta(A0))
         assert await one.upload(order, body) is m.ReceiptStatus.ACCEPTED
-        boss.say(m.EdgeWelcome(run=RUN, coordinator="coord", task=TASK, body=BODY))
+        boss.say(m.EdgeWelcome(run=RUN, coordinator=boss.voice.id, task=TASK, body=BODY))
 
         def counters() -> dict[str, int]:
             found = [x for _, x in boss.peer.messages if isinstance(x, m.EdgeStatus)]
             return found[-1].counters
 
         await boss.peer.until(lambda: counters().get("malformed", 0) > 500)
+        assert counters()["refused_unsigned"] > 500
         assert "internal_errors" not in counters()
 
     on_a_shared_broker(tmp_path, "embedded", scene)
@@ -287,8 +295,8 @@ async def test_it_runs_its_own_broker_and_leaves_no_orphan(tmp_path: Path, kind:
         ready = await said(process, "ready")
         address = BrokerAddress.parse(str(ready["broker"]))
         assert ready["broker_kind"] == kind
-        async with agent(address, "a0", str(ready["id"])):
-            assert (await said(process, "agent_joined"))["agent"] == "a0"
+        async with agent(address, A0, str(ready["id"])):
+            assert (await said(process, "agent_joined"))["agent"] == A0
         assert await asyncio.to_thread(process.stop) == 0
         with pytest.raises(OSError, match=r"refused|Connect"):
             await asyncio.open_connection(address.host, address.port)

@@ -8,8 +8,10 @@ from typing import Any
 
 from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.link import Arrival, BrokerAddress, Link
-from fedagent_protocol.codec import Direction, decode
+from fedagent_protocol.codec import Direction
 from fedagent_protocol.messages import AnyMessage, Message
+
+from .voices import read
 
 PATIENCE_S = 60.0
 
@@ -36,7 +38,7 @@ class Peer:
     def _arrived(self, batch: list[Arrival]) -> None:
         self.heard += batch
         if self._reads is not None:
-            self.messages += [(one.topic, decode(self._reads, one.payload)) for one in batch]
+            self.messages += [(one.topic, read(self._reads, one.payload)) for one in batch]
         self.fresh.set()
 
     def _state(self, connected: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.link import Arrival, Link
 from fedagent_protocol import topics
-from fedagent_protocol.codec import Direction, decode, encode
+from fedagent_protocol.codec import Direction
 from fedagent_protocol.messages import (
     AnyMessage,
     Chunk,
@@ -29,9 +29,12 @@ from fedagent_protocol.tensors import encode_tensors
 from fedagent_protocol.transfer import Layout
 from fedagent_task.models import create
 from fedagent_testbed.local import RoleProcess
-from tests.fakes.hand_edge import EDGE, IDLE, REAL, RUN, SITE, digest_of, order_of, served
+from tests.fakes.hand_edge import IDLE, REAL, RUN, SITE, digest_of, order_of, served
+from tests.fakes.voices import read, voice
 
 M = TypeVar("M")
+VOICE = voice("played-edge")
+EDGE = VOICE.id
 DIGITS = encode_tensors(create(REAL.model).init(1))
 
 
@@ -94,12 +97,13 @@ class PlayedEdge:
         while True:
             if self.beacons and self.link.connected:
                 beacon = EdgeBeacon(edge=EDGE, period_ms=self.period_ms)
-                self.link.publish(topics.edge_beacon(SITE, EDGE), encode(beacon))
+                topic = topics.edge_beacon(SITE, EDGE)
+                self.link.publish(topic, VOICE.seal(topic, beacon))
             await asyncio.sleep(self.period_ms / 1000)
 
     def _arrived(self, arrivals: list[Arrival]) -> None:
         for arrival in arrivals:
-            message = decode(Direction.AGENT_TO_EDGE, arrival.payload)
+            message = read(Direction.AGENT_TO_EDGE, arrival.payload)
             topic = topics.parse(arrival.topic)
             assert topic.kind == kind(message)
             self.agent = topic.agent
@@ -116,13 +120,13 @@ class PlayedEdge:
             ):
                 if isinstance(answer, Chunk):
                     topic = topics.model(SITE, EDGE, answer.digest)
-                    self.link.publish(topic, encode(answer))
+                    self.link.publish(topic, VOICE.seal(topic, answer))
                 else:
                     self.say(answer)
 
     def say(self, message: EdgeToAgent) -> None:
         topic = topics.agent_down(SITE, self.agent, EDGE, kind(message))
-        assert self.link.publish(topic, encode(message))
+        assert self.link.publish(topic, VOICE.seal(topic, message))
 
     def order(self, number: int, model: bytes, *, give_up_ms: int = 60_000) -> None:
         self.model = model

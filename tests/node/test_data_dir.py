@@ -14,12 +14,12 @@ from fedagent_node.data_dir import (
     IDENTITY_FILE,
     DataDirLock,
     holder_of,
-    identity_of,
     load_or_create,
     store_port,
     stored_port,
 )
 from fedagent_node.errors import DataDirBusyError, DataDirError, IdentityError
+from fedagent_protocol.signatures import identity_of
 from fedagent_protocol.topics import check_id
 
 HOLD = """

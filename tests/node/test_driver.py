@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ class Scene:
     on_error: Callable[[Exception], None] | None = None
 
     def driver(self) -> Driver:
-        more = {} if self.on_error is None else {"on_error": self.on_error}
+        more: Any = {} if self.on_error is None else {"on_error": self.on_error}
         return Driver(
             self, self, links=self, jobs=self, clock=lambda: 1.0, me="me",
             emit=lambda e: self.log.append(f"emit {e.name}"),

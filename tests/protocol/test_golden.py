@@ -111,7 +111,7 @@ def test_every_golden_file_is_a_case() -> None:
     assert {path.stem for path in NOW.iterdir()} == {*CASES, *PEERS}
 
 
-TOPICS_1 = {
+TOPICS = {
     "agent-to-edge": "a/agent-1/up/edge-1/{}",
     "edge-to-agent": "a/agent-1/down/edge-1/{}",
     "edge-to-coordinator": "e/edge-1/up/{}",
@@ -119,19 +119,20 @@ TOPICS_1 = {
     "edge-beacon": "e/edge-1/beacon",
     "coordinator-beacon": "c/coordinator-1/beacon",
 }
-"""Of protocol 1, by direction or kind."""
+"""By direction or kind; the same in every version."""
 OLD = [path.stem for path in (GOLDEN / "1").iterdir() if not path.stem.startswith("peer.")]
 
 
+@pytest.mark.parametrize("version", topics.EARLIER)
 @pytest.mark.parametrize("name", sorted(OLD))
-def test_protocol_1_is_refused(name: str) -> None:
+def test_an_earlier_protocol_is_refused(name: str, version: int) -> None:
     """No body of it is read: beacons and hellos name their version, the rest is no topic."""
     way, kind = name.split(".")[:2]
-    topic = "fedagent/1/site/" + TOPICS_1.get(kind, TOPICS_1[way]).format(kind)
+    topic = f"fedagent/{version}/site/" + TOPICS.get(kind, TOPICS[way]).format(kind)
     if kind in {"hello", "edge-hello", "edge-beacon", "coordinator-beacon"}:
-        assert topics.parse(topic).version == 1
+        assert topics.parse(topic).version == version
         return
-    with pytest.raises(TopicError, match="protocol 1, not 2"):
+    with pytest.raises(TopicError, match=f"protocol {version}, not 3"):
         topics.parse(topic)
 
 

@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedagent_node.data_dir import Identity, identity_of
+from fedagent_node.data_dir import Identity
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard
+from fedagent_protocol.signatures import identity_of
 
 from .core.transport import PacketRefusal, SealError
 

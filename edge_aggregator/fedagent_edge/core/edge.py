@@ -231,8 +231,14 @@ class EdgeCore:
             match message:
                 case CoordinatorBeacon():
                     return self.upstream.beacon(event.sender, message, now)
+                case EdgeWelcome() if event.sender not in ("", message.coordinator):
+                    self.counters["welcome_as_another"] += 1
+                    return []
                 case EdgeWelcome():
                     return self._welcome(message, now)
+                case _ if event.sender not in ("", self.upstream.coordinator):
+                    self.counters["other_coordinator"] += 1
+                    return []
                 case _ if not message.run or message.run != self.memory.run:
                     self.counters["other_run"] += 1
                     return []

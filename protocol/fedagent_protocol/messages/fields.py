@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from msgspec import Meta, Struct
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Of topics and messages; a peer of another version is refused (docs/protocol.md)."""
 CHUNK_BYTES = 256 * 1024
 MAX_CHUNK_BYTES = 512 * 1024

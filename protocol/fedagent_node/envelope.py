@@ -1,0 +1,365 @@
+"""The envelope of every message: who wrote it, to which topic, and that it comes once.
+
+::
+
+    0xC1 | 1 | flags | public key 32 | number 8 | signature 64 | [length 2, certificate] | body
+
+The signature covers topic, number and SHA-256 of the body. An id is the hash of its key, so
+that a topic that names its sender needs no directory of keys. docs/protocol.md, Envelope.
+"""
+
+import hashlib
+import struct
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from fedagent_protocol import topics
+from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, Direction
+from fedagent_protocol.errors import OversizeError, ProtocolError
+from fedagent_protocol.signatures import ID_LENGTH, identity_of, verify
+from fedagent_protocol.topics import Topic
+
+from .data_dir import Identity
+
+MARK = 0xC1
+"""Begins no MessagePack value, so that what is not signed is told from what is."""
+VERSION = 1
+STARTS_BITS = 32
+"""A number is starts * 2^32 + n, so that it grows over restarts."""
+WINDOW = 1024
+MAX_SENDERS = 20_000
+MAX_CERTIFICATE_BYTES = 4096
+MAX_STARTS = 2**31
+"""Farthest that hearsay may move an own number."""
+MAX_JUMPS = 8
+"""How often in one process: more is another process with the same key."""
+RECHECK_S = 30.0
+"""How long a certificate is believed before it is read again, for its end and revocation."""
+HEARD_AGAIN_S = 1.0
+HEARD = "heard"
+"""Kind of the answer to who is behind: the number its receiver had from it."""
+BARE = frozenset({"peer-send", "peer-deliver"})
+"""Sealed between two neighbours already; taken from senders that are known alone."""
+CERTIFIED = frozenset(
+    {"hello", "welcome", "edge-hello", "edge-welcome", "edge-beacon", "coordinator-beacon", HEARD}
+)
+"""Carry the sender's certificate where the link asks for certificates."""
+_WITH_CERTIFICATE = 1
+_HEADER = struct.Struct(">BBB32sQ64s")
+_LENGTH = struct.Struct(">H")
+_HEARD = struct.Struct(f">Q{ID_LENGTH}s")
+_SIGNED = b"fedagent/envelope/1\x00"
+_ROLES = {
+    Direction.AGENT_TO_EDGE: "agent",
+    Direction.EDGE_TO_AGENT: "edge",
+    Direction.EDGE_TO_COORDINATOR: "edge",
+    Direction.COORDINATOR_TO_EDGE: "coordinator",
+}
+
+
+class Refusal(StrEnum):
+    """Why a message is not taken; counted as ``refused_<word>``."""
+
+    UNSIGNED = "unsigned"
+    BAD_SIGNATURE = "bad_signature"
+    OTHER_KEY = "other_key"  # the key is not that of who the topic says it comes from
+    REPLAYED = "replayed"
+    NO_CERTIFICATE = "no_certificate"
+    WRONG_ROLE = "wrong_role"
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+
+
+MENDS = {
+    Refusal.UNSIGNED: "it is no release of fedagent, or somebody else writes on this broker",
+    Refusal.BAD_SIGNATURE: "it was changed on its way, or forged",
+    Refusal.OTHER_KEY: "somebody writes in its name",
+    Refusal.REPLAYED: "it was sent before, or its data directory was restored from a backup",
+    Refusal.NO_CERTIFICATE: "enrol it: `fedagent devices invite NAME`",
+    Refusal.WRONG_ROLE: "its certificate is for another role",
+    Refusal.REVOKED: "its certificate was revoked: `fedagent devices`",
+    Refusal.EXPIRED: "its certificate has ended: let it join again",
+}
+
+
+class EnvelopeError(ProtocolError):
+    """Raised when a message is not what its topic and key make it."""
+
+    template = "{refusal}: {mend}"
+    reason = "envelope"
+
+    refusal: Refusal
+
+    @property
+    def mend(self) -> str:
+        """What it most likely means."""
+        return MENDS[self.refusal]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A message whose sender is certain; `proof` is its envelope without the body."""
+
+    sender: str
+    number: int
+    body: bytes
+    proof: bytes
+
+
+class Certificate(Protocol):
+    """What is asked of a certificate that was read (`fedagent_node.certificates`)."""
+
+    @property
+    def public(self) -> bytes:
+        """Raw public key."""
+
+    @property
+    def role(self) -> str:
+        """One of agent, edge, coordinator and broker."""
+
+
+class Certifier(Protocol):
+    """A site's certificates, as far as links are concerned."""
+
+    def asked(self, link: str) -> bool:
+        """Whether a link is of those whose peers have certificates of the site."""
+
+    def own(self) -> bytes:
+        """Return this process's certificate."""
+
+    def read(self, der: bytes) -> Certificate:
+        """Return a certificate that is valid now; `EnvelopeError` with the reason if it is not."""
+
+
+def split(payload: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return public key, certificate (empty without one) and body, unverified.
+
+    Raises:
+        EnvelopeError: It has no envelope.
+    """
+    public, _, _, certificate, body = _parts(payload)
+    return public, certificate, body
+
+
+def _parts(payload: bytes) -> tuple[bytes, int, bytes, bytes, bytes]:
+    if len(payload) < _HEADER.size or payload[0] != MARK or payload[1] != VERSION:
+        raise EnvelopeError(Refusal.UNSIGNED)
+    _, _, flags, public, number, signature = _HEADER.unpack_from(payload)
+    start, certificate = _HEADER.size, b""
+    if flags & _WITH_CERTIFICATE:
+        if len(payload) < start + _LENGTH.size:
+            raise EnvelopeError(Refusal.UNSIGNED)
+        (length,) = _LENGTH.unpack_from(payload, start)
+        start += _LENGTH.size + length
+        if length > MAX_CERTIFICATE_BYTES or start > len(payload):
+            raise EnvelopeError(Refusal.UNSIGNED)
+        certificate = payload[start - length : start]
+    return public, number, signature, certificate, payload[start:]
+
+
+def signed_bytes(topic: str, number: int, body: bytes) -> bytes:
+    """Return what the signature of an envelope covers."""
+    return _SIGNED + topic.encode() + number.to_bytes(8) + hashlib.sha256(body).digest()
+
+
+class _Window:
+    """The numbers had from one sender: each once, and none that is older than `WINDOW`."""
+
+    __slots__ = ("newest", "seen")
+
+    def __init__(self) -> None:
+        self.newest = self.seen = 0
+
+    def take(self, number: int) -> bool:
+        """Note a number; False if it was had, or is too old to tell."""
+        ahead = number - self.newest
+        if ahead > 0:
+            self.seen = (self.seen << ahead | 1) & ((1 << WINDOW) - 1) if ahead < WINDOW else 1
+            self.newest = number
+            return True
+        if -ahead >= WINDOW or self.seen >> -ahead & 1:
+            return False
+        self.seen |= 1 << -ahead
+        return True
+
+
+@dataclass(slots=True)
+class _Believed:
+    certificate: Certificate
+    der: bytes
+    read_at: float
+
+
+class Gate:
+    """Seals what one process sends, and opens what comes to it.
+
+    Args:
+        starts: How often the process was started with this identity.
+        keep_starts: Keeps a larger number of starts durably.
+        publish: Takes link, topic and payload of an answer to who is behind.
+        log: Takes a line about this process's own number.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        starts: int,
+        clock: Callable[[], float],
+        keep_starts: Callable[[int], None] = lambda _: None,
+        publish: Callable[[str, str, bytes], object] = lambda *_: None,
+        log: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._identity = identity
+        self._number = starts << STARTS_BITS
+        self._clock = clock
+        self._keep_starts = keep_starts
+        self._publish = publish
+        self._log = log
+        self._jumps = 0
+        self._windows: OrderedDict[str, _Window] = OrderedDict()
+        self._answered: OrderedDict[str, float] = OrderedDict()
+        self._believed: OrderedDict[bytes, _Believed] = OrderedDict()
+        self.certifier: Certifier | None = None
+        """The site's certificates, where there are some."""
+
+    # ---------------------------------------------------------------------- out
+
+    def seal(self, topic: str, body: bytes, *, link: str = "", kind: str = "") -> bytes:
+        """Return the payload of a message."""
+        if kind in BARE:
+            return body
+        self._number += 1
+        number, identity = self._number, self._identity
+        signature = identity.sign(signed_bytes(topic, number, body))
+        certifier, extra, flags = self.certifier, b"", 0
+        if kind in CERTIFIED and certifier is not None and certifier.asked(link):
+            der = certifier.own()
+            extra, flags = _LENGTH.pack(len(der)) + der, _WITH_CERTIFICATE
+        header = _HEADER.pack(MARK, VERSION, flags, identity.public_bytes, number, signature)
+        return b"".join((header, extra, body))
+
+    # ----------------------------------------------------------------------- in
+
+    def open(self, topic: str, where: Topic, payload: bytes, link: str = "") -> Opened | None:
+        """Return a message whose sender is who its topic says; None of what is for the gate alone.
+
+        Raises:
+            EnvelopeError: It is refused.
+            OversizeError: It is over the limit; nothing was looked at.
+        """
+        if len(payload) > (limit := MAX_PAYLOAD_BYTES + MAX_CERTIFICATE_BYTES + _HEADER.size):
+            raise OversizeError("payload", len(payload), limit)
+        named = named_sender(where)
+        if where.kind in BARE and payload[:1] != bytes((MARK,)) and named in self._windows:
+            return Opened(named, 0, payload, b"")
+        public, number, signature, certificate, body = _parts(payload)
+        sender = identity_of(public)
+        if named not in ("", sender):
+            raise EnvelopeError(Refusal.OTHER_KEY)
+        if not verify(public, signature, signed_bytes(topic, number, body)):
+            raise EnvelopeError(Refusal.BAD_SIGNATURE)
+        if self.certifier is not None and self.certifier.asked(link):
+            self._check_certificate(self.certifier, public, certificate, _ROLES[where.direction])
+        self._check_number(sender, number, where, link)
+        if where.kind == HEARD:
+            self._heard(sender, body)
+            return None
+        return Opened(sender, number, body, payload[: len(payload) - len(body)])
+
+    def _check_certificate(
+        self, certifier: Certifier, public: bytes, der: bytes, role: str
+    ) -> None:
+        believed, now = self._believed.get(public), self._clock()
+        if not der and believed is None:
+            raise EnvelopeError(Refusal.NO_CERTIFICATE)
+        stale = believed is None or now - believed.read_at >= RECHECK_S
+        if stale or (der and believed is not None and der != believed.der):
+            der = der or (believed.der if believed is not None else b"")
+            certificate = certifier.read(der)
+            if certificate.public != public:
+                raise EnvelopeError(Refusal.NO_CERTIFICATE)
+            believed = self._believed[public] = _Believed(certificate, der, now)
+        assert believed is not None
+        if believed.certificate.role != role:
+            raise EnvelopeError(Refusal.WRONG_ROLE)
+        _keep_newest(self._believed, public)
+
+    def recheck(self) -> None:
+        """Read every certificate again when its owner next speaks: some may be revoked."""
+        for believed in self._believed.values():
+            believed.read_at = float("-inf")
+
+    def _check_number(self, sender: str, number: int, where: Topic, link: str) -> None:
+        window = self._windows.get(sender)
+        if window is None:
+            window = self._windows[sender] = _Window()
+        _keep_newest(self._windows, sender)
+        if number >> STARTS_BITS > MAX_STARTS or not window.take(number):
+            if number >> STARTS_BITS < window.newest >> STARTS_BITS:
+                self._tell(sender, window.newest, where, link)
+            raise EnvelopeError(Refusal.REPLAYED)
+
+    # ------------------------------------------------------------------- numbers
+
+    def _tell(self, sender: str, newest: int, where: Topic, link: str) -> None:
+        """Tell who is behind of its own newest number: it may come from a backup."""
+        now = self._clock()
+        if now - self._answered.get(sender, float("-inf")) < HEARD_AGAIN_S:
+            return
+        self._answered[sender] = now
+        _keep_newest(self._answered, sender)
+        topic = _answer_topic(where, self._identity.id)
+        body = _HEARD.pack(newest, sender.encode())
+        self._publish(link, topic, self.seal(topic, body, link=link, kind=HEARD))
+
+    def _heard(self, peer: str, body: bytes) -> None:
+        """Jump ahead of a number that a peer had under this identity, by a bounded step."""
+        if len(body) != _HEARD.size:
+            return
+        number, me = _HEARD.unpack(body)
+        starts = number >> STARTS_BITS
+        if me != self._identity.id.encode() or number <= self._number:
+            return
+        if starts >= MAX_STARTS or self._jumps >= MAX_JUMPS:
+            return
+        self._jumps += 1
+        behind = starts - (self._number >> STARTS_BITS)
+        self._keep_starts(starts + 1)
+        self._number = (starts + 1) << STARTS_BITS
+        self._log(
+            f"{peer} has heard this identity {behind} starts ahead: its data directory was "
+            "restored from a backup, or another process has a copy of it; going on ahead of that"
+        )
+
+
+def named_sender(where: Topic) -> str:
+    """Return who a topic says it comes from; empty of a coordinator that writes to one edge."""
+    match where.direction:
+        case Direction.AGENT_TO_EDGE:
+            return where.agent
+        case Direction.COORDINATOR_TO_EDGE:
+            return where.coordinator
+        case _:
+            return where.edge
+
+
+def _answer_topic(where: Topic, me: str) -> str:
+    match where.direction:
+        case Direction.AGENT_TO_EDGE:
+            return topics.agent_down(where.site, where.agent, me, HEARD)
+        case Direction.EDGE_TO_AGENT:
+            return topics.agent_up(where.site, me, where.edge, HEARD)
+        case Direction.EDGE_TO_COORDINATOR:
+            return topics.edge_down(where.site, where.edge, HEARD)
+        case Direction.COORDINATOR_TO_EDGE:
+            return topics.edge_up(where.site, me, HEARD)
+
+
+def _keep_newest(table: "OrderedDict[Any, Any]", key: object) -> None:
+    table.move_to_end(key)
+    while len(table) > MAX_SENDERS:
+        table.popitem(last=False)

@@ -1,0 +1,264 @@
+"""The envelope: who wrote a message, to which topic, and that it comes once."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_node.envelope import (
+    HEARD,
+    MAX_JUMPS,
+    MAX_SENDERS,
+    RECHECK_S,
+    WINDOW,
+    EnvelopeError,
+    Gate,
+    Opened,
+    Refusal,
+)
+from fedagent_protocol import topics
+from fedagent_protocol.errors import ProtocolError
+from tests.fakes.voices import identity
+
+AGENT, EDGE, COORDINATOR, EVIL = map(identity, ("agent", "edge", "coordinator", "evil"))
+UP = topics.agent_up("here", AGENT.id, EDGE.id, "update")
+DOWN = topics.edge_down("here", EDGE.id, "round-order")
+
+
+@dataclass
+class Party:
+    """A gate whose clock, disk and log a test holds."""
+
+    name: str = "agent"
+    starts: int = 1
+    now: float = 0.0
+    said: list[tuple[str, bytes]] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gate = Gate(
+            identity(self.name),
+            starts=self.starts,
+            clock=lambda: self.now,
+            keep_starts=lambda starts: setattr(self, "starts", starts),
+            publish=lambda _link, topic, payload: self.said.append((topic, payload)),
+            log=self.log.append,
+        )
+
+    def seal(self, body: bytes = b"body", topic: str = UP, kind: str = "update") -> bytes:
+        return self.gate.seal(topic, body, kind=kind)
+
+    def open(self, payload: bytes, topic: str = UP) -> Opened | None:
+        return self.gate.open(topic, topics.parse(topic), payload, "link")
+
+    def refuses(self, payload: bytes, topic: str = UP) -> str:
+        with pytest.raises(EnvelopeError) as error:
+            self.open(payload, topic)
+        return str(error.value.refusal)
+
+
+@pytest.fixture
+def agent() -> Party:
+    return Party("agent")
+
+
+@pytest.fixture
+def edge() -> Party:
+    return Party("edge")
+
+
+def test_a_message_opens_with_its_sender(agent: Party, edge: Party) -> None:
+    payload = agent.seal(b"hello")
+    opened = edge.open(payload)
+    assert opened == Opened(AGENT.id, (1 << 32) + 1, b"hello", payload[:-5])
+    assert payload[0] == 0xC1
+
+
+def test_a_coordinator_is_who_signed(edge: Party) -> None:
+    opened = edge.open(Party("coordinator").seal(topic=DOWN), DOWN)
+    assert opened is not None
+    assert opened.sender == COORDINATOR.id
+
+
+def test_nothing_of_it_can_be_changed(agent: Party, edge: Party) -> None:
+    payload = agent.seal(b"body")
+    for at in range(len(payload)):
+        changed = payload[:at] + bytes((payload[at] ^ 1,)) + payload[at + 1 :]
+        assert edge.refuses(changed) in {"unsigned", "other_key", "bad_signature"}, at
+    assert edge.open(payload), "what is forged moves no window"
+
+
+@given(st.binary(max_size=300))
+def test_whatever_comes_is_refused_with_a_typed_error(garbage: bytes) -> None:
+    for payload in (garbage, b"\xc1\x01\x01" + garbage, Party().seal()[:110] + garbage):
+        with pytest.raises(ProtocolError):
+            Party("edge").open(payload)
+
+
+def test_every_refusal_says_what_to_do(agent: Party, edge: Party) -> None:
+    payload = agent.seal()
+    assert edge.refuses(b"\x81\xa1t\xa3bye") == "unsigned"
+    assert edge.refuses(Party("evil").seal()) == "other_key"
+    for other in ("order", "context"):  # relabelled: another kind, another edge
+        assert edge.refuses(payload, UP.replace("update", other)) == "bad_signature"
+    assert edge.open(payload)
+    assert edge.refuses(payload) == "replayed"
+    assert all(str(EnvelopeError(refusal)) for refusal in Refusal)
+
+
+@given(st.lists(st.integers(1, 3 * WINDOW), max_size=60))
+def test_a_number_is_taken_once_and_none_that_is_too_old(numbers: list[int]) -> None:
+    agent, edge = Party("agent"), Party("edge")
+    sealed = {}
+    for number in sorted(set(numbers)):
+        agent.gate._number = (1 << 32) + number - 1
+        sealed[number] = agent.seal()
+    taken: Counter[int] = Counter()
+    newest = 0
+    for number in numbers:
+        fresh = number > newest - WINDOW and not taken[number]
+        try:
+            edge.open(sealed[number])
+        except EnvelopeError:
+            assert not fresh
+        else:
+            assert fresh
+            taken[number] += 1
+        newest = max(newest, number)
+
+
+def test_who_is_behind_is_told_and_goes_on_ahead(agent: Party, edge: Party) -> None:
+    """A directory that was restored from a backup."""
+    assert edge.open(agent.seal())
+    later = Party("agent", starts=40)
+    assert edge.open(later.seal())
+    restored = Party("agent", starts=3)
+    assert edge.refuses(restored.seal()) == "replayed"
+    assert edge.refuses(restored.seal()) == "replayed"
+    ((topic, payload),) = edge.said  # not of each
+    assert topics.parse(topic).kind == HEARD
+    assert restored.open(payload, topic) is None
+    assert restored.starts == 41
+    assert "restored from a backup" in restored.log[0]
+    assert edge.open(restored.seal())
+    assert restored.refuses(payload, topic) == "replayed"
+
+
+def test_what_was_repeated_in_the_same_start_is_not_answered(agent: Party, edge: Party) -> None:
+    payload = agent.seal()
+    assert edge.open(payload)
+    assert edge.refuses(payload) == "replayed"
+    assert not edge.said
+
+
+def test_hearsay_moves_a_number_by_bounded_steps(agent: Party) -> None:
+    """A peer that lies about what it has heard cannot use up the numbers."""
+    topic = topics.agent_down("here", AGENT.id, EDGE.id, HEARD)
+    liar = Party("edge")
+    for starts in (2**31, 2**32 - 1):
+        body = (starts << 32).to_bytes(8) + AGENT.id.encode()
+        assert agent.open(liar.seal(body, topic, HEARD), topic) is None
+    assert agent.starts == 1
+    for step in range(2, 40):
+        body = (step * 10 << 32).to_bytes(8) + AGENT.id.encode()
+        assert agent.open(liar.seal(body, topic, HEARD), topic) is None
+    assert len(agent.log) == MAX_JUMPS
+    other = (99 << 32).to_bytes(8) + EVIL.id.encode()
+    assert agent.open(liar.seal(other, topic, HEARD), topic) is None
+    assert agent.open(liar.seal(b"short", topic, HEARD), topic) is None
+    assert len(agent.log) == MAX_JUMPS
+
+
+def test_a_number_beyond_all_reason_closes_the_door_to_nobody(edge: Party) -> None:
+    assert edge.refuses(Party("agent", starts=2**32 - 1).seal()) == "replayed"
+    assert edge.open(Party("agent").seal())
+
+
+def test_what_is_sealed_between_neighbours_comes_bare_from_who_is_known(
+    agent: Party, edge: Party
+) -> None:
+    topic = UP.replace("update", "peer-send")
+    bare = agent.seal(b"sealed", topic, "peer-send")
+    assert bare == b"sealed"
+    assert edge.refuses(bare, topic) == "unsigned"
+    assert edge.open(agent.seal())
+    assert edge.open(bare, topic) == Opened(AGENT.id, 0, b"sealed", b"")
+
+
+def test_invented_senders_take_bounded_memory(edge: Party) -> None:
+    for n in range(MAX_SENDERS + 10):
+        edge.gate._check_number(f"{n:032x}", 1 << 32, topics.parse(UP), "link")
+    assert len(edge.gate._windows) == MAX_SENDERS
+
+
+@dataclass
+class Site:
+    """Certificates by their bytes: `key role`; `ended` names those that are not valid any more."""
+
+    me: str
+    ended: set[bytes] = field(default_factory=set)
+    reads: int = 0
+
+    def asked(self, link: str) -> bool:
+        return link == "link"
+
+    def own(self) -> bytes:
+        return f"{self.me} {self.me}".encode()
+
+    def read(self, der: bytes) -> "Paper":
+        self.reads += 1
+        if der in self.ended:
+            raise EnvelopeError(Refusal.REVOKED)
+        name, role = der.decode().split()
+        return Paper(identity(name).public_bytes, role)
+
+
+@dataclass(frozen=True)
+class Paper:
+    public: bytes
+    role: str
+
+
+HELLO = topics.agent_up("here", AGENT.id, EDGE.id, "hello")
+
+
+def _hello(party: Party, der: bytes) -> bytes:
+    site = Site("agent")
+    site.own = lambda: der  # type: ignore[method-assign]
+    party.gate.certifier = site
+    return party.gate.seal(HELLO, b"hello", link="link", kind="hello")
+
+
+def test_a_link_of_the_site_asks_for_certificates(agent: Party, edge: Party) -> None:
+    site = edge.gate.certifier = Site("edge")
+    assert edge.refuses(agent.seal()) == "no_certificate"
+    assert edge.refuses(_hello(agent, b"evil agent"), HELLO) == "no_certificate"
+    assert edge.refuses(_hello(agent, b"agent edge"), HELLO) == "wrong_role"
+    assert edge.refuses(agent.seal()) == "wrong_role"
+    opened = edge.open(_hello(agent, b"agent agent"), HELLO)
+    assert opened is not None
+    assert opened.body == b"hello"
+    assert edge.open(agent.seal()), "it is known now"
+    site.ended.add(b"agent agent")
+    edge.gate.recheck()
+    assert edge.refuses(agent.seal()) == "revoked"
+
+
+def test_a_certificate_is_read_again_from_time_to_time(agent: Party, edge: Party) -> None:
+    site = edge.gate.certifier = Site("edge")
+    assert edge.open(_hello(agent, b"agent agent"), HELLO)
+    assert edge.open(agent.seal())
+    assert site.reads == 1
+    site.ended.add(b"agent agent")
+    edge.now += RECHECK_S
+    assert edge.refuses(agent.seal()) == "revoked"
+    assert edge.refuses(_hello(agent, b"agent agent"), HELLO) == "revoked"
+    assert edge.open(_hello(agent, b"agent  agent"), HELLO), "a new one"
+
+
+def test_on_other_links_nobody_is_asked(agent: Party, edge: Party) -> None:
+    edge.gate.certifier = Site("edge")
+    opened = edge.gate.open(UP, topics.parse(UP), agent.seal(), "another")
+    assert opened is not None
