@@ -5,8 +5,11 @@ Checkpoints: ``edge.chunk_written``, ``edge.complete``, ``edge.spooled``, ``edge
 ``edge.reported``, ``edge.spool_cleared``, ``edge.model_saved``.
 """
 
+import zlib
+from array import array
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +20,16 @@ from msgspec.structs import replace
 from fedagent_node.blobs import BlobMissingError, BlobStore
 from fedagent_node.data_dir import write_private
 from fedagent_node.driver import Job
-from fedagent_node.effects import FinishModel, Input, Mark, ModelFinished, Run, Write, WriteModel
+from fedagent_node.effects import (
+    ContentLostError,
+    FinishModel,
+    Input,
+    Mark,
+    ModelFinished,
+    Run,
+    Write,
+    WriteModel,
+)
 from fedagent_protocol.errors import DigestError, FedagentError, ProtocolError
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, EdgeHello, UpdateOffer
@@ -111,6 +123,8 @@ class EdgeStore:
         self._models = BlobStore(directory / "models", max_bytes=MAX_MODEL_BYTES)
         self._held: list[str] = []
         self._once = ""
+        self._sums: dict[str, array[int]] = {}
+        """CRC-32 of each chunk of the models that were seen to be whole."""
         self._manifest: tuple[str, Manifest] | None = None
         self._spool = Spool(directory / "spool")
         self._journal = Journal(directory / "spool" / "round.journal")
@@ -188,11 +202,34 @@ class EdgeStore:
         self._journal.close()
 
     def complete(self, message: AnyMessage) -> AnyMessage:
-        """Return a chunk of a model with its data."""
+        """Return a chunk of a model with its data, as it was when the whole was verified."""
         assert isinstance(message, Chunk)
-        layout = Layout(self._models.size(message.digest), self._chunk_bytes)
-        start, stop = layout.span(message.index)
-        return replace(message, data=self._models.read(message.digest, start, stop - start))
+        digest, index = message.digest, message.index
+        try:
+            layout = Layout(self._models.size(digest), self._chunk_bytes)
+            start, stop = layout.span(index)
+            data = self._models.read(digest, start, stop - start)
+        except (*_LOST, ProtocolError) as error:
+            raise self._lost(digest, str(error)) from error
+        sums = self._sums.get(digest, ())
+        if len(data) != stop - start or (sums and zlib.crc32(data) != sums[index]):
+            raise self._lost(digest, "its file was damaged")
+        return replace(message, data=data)
+
+    def _lost(self, digest: str, detail: str) -> ContentLostError:
+        """Remove what is left of a model, so that it is fetched again."""
+        with suppress(OSError):
+            self._models.drop(digest)
+        self._sums.pop(digest, None)
+        if self._manifest is not None and self._manifest[0] == digest:
+            self._manifest = None
+        return ContentLostError(digest, detail[:200])
+
+    def _verified(self, digest: str, data: Buffer) -> None:
+        """Remember the chunks of a model that hashes to its name."""
+        view, step = memoryview(data), self._chunk_bytes
+        sums = [zlib.crc32(view[at : at + step]) for at in range(0, len(view), step)]
+        self._sums[digest] = array("L", sums)
 
     # ------------------------------------------------------------ disk effects
 
@@ -219,9 +256,13 @@ class EdgeStore:
                 except OSError:
                     # The part is damaged now, which its verification will find.
                     self._counters["disk_failed"] += 1
-            case SaveRound():
+            case SaveRound(opened=opened):
                 self._clear_round()
-                self._begin_round(effect.opened.base, _rules(effect.opened))
+                try:
+                    self._begin_round(opened.base, _rules(opened))
+                except _LOST as error:
+                    lost = self._lost(opened.base, str(error)).lost
+                    return ModelLost(opened.run, opened.order.round, lost.digest, lost.detail)
                 try:
                     self._journal.begin(replace(effect.opened, boot=self._boot))
                 except OSError as error:
@@ -367,6 +408,7 @@ class EdgeStore:
             if all(np.isfinite(array).all() for array in tensors.values()):
                 fresh = encode_tensors(tensors)
                 digest = self._models.put(fresh)
+                self._verified(digest, fresh)
                 self._manifest = (digest, manifest)
         except OSError:
             return Committed(commit.run, commit.round)
@@ -379,6 +421,7 @@ class EdgeStore:
         try:
             self._models.finish_part(finish.digest)
             data = self._models.get(finish.digest)
+            self._verified(finish.digest, data)
             for item in locate(data):
                 # Of a base that never changes, a mask may be of infinities.
                 if finish.digest != self._once and not np.isfinite(tensor_at(data, item)).all():
@@ -398,11 +441,14 @@ class EdgeStore:
 
     def _hold(self, digest: str) -> None:
         self._held = [*(d for d in self._held if d != digest), digest][-KEPT_MODELS:]
-        self._models.collect([*self._held, self._once])
+        kept = [*self._held, self._once]
+        self._models.collect(kept)
+        self._sums = {one: sums for one, sums in self._sums.items() if one in kept}
 
     def _manifest_of(self, digest: str) -> Manifest:
         if self._manifest is None or self._manifest[0] != digest:
             data = self._models.get(digest)
+            self._verified(digest, data)
             self._manifest = (digest, Manifest(tuple(item.spec for item in locate(data))))
         return self._manifest[1]
 

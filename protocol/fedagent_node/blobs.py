@@ -114,6 +114,10 @@ class BlobStore:
         """Forget the pieces of a blob that is not wanted any more."""
         self.path(digest).with_suffix(_PART).unlink(missing_ok=True)
 
+    def drop(self, digest: str) -> None:
+        """Remove a blob that is of no more use."""
+        self.path(digest).unlink(missing_ok=True)
+
     def get(self, digest: str) -> bytes:
         """Return a blob, checked.
 

@@ -16,7 +16,19 @@ from fedagent_protocol.codec import Direction, decode
 from fedagent_protocol.errors import ProtocolError, TopicError
 from fedagent_protocol.messages import PROTOCOL_VERSION, AnyMessage, kind
 
-from .effects import Connect, Effect, Emit, Input, OtherVersion, Received, Run, Send, Warn, Write
+from .effects import (
+    Connect,
+    ContentLostError,
+    Effect,
+    Emit,
+    Input,
+    OtherVersion,
+    Received,
+    Run,
+    Send,
+    Warn,
+    Write,
+)
 from .envelope import EnvelopeError, Gate, Refusal, named_sender
 
 _parse = functools.lru_cache(maxsize=4096)(topics.parse)
@@ -69,7 +81,7 @@ class Store(Protocol):
         """Prepare a job; None where its result comes with the next `flush`."""
 
     def complete(self, message: AnyMessage) -> AnyMessage:
-        """Return a message with the bytes that the store keeps."""
+        """Return a message with the bytes that the store keeps, or raise `ContentLostError`."""
 
     def flush(self) -> Iterable[Input]:
         """Make durable what waits since the last flush; return the results."""
@@ -225,7 +237,7 @@ class Driver:
                 result: Input | None = None
                 match todo.popleft():
                     case Send() as send:
-                        self._send(send)
+                        result = self._send(send)
                     case Write() as write:
                         result = self.store.write(write, now)
                     case Run() as run:
@@ -242,13 +254,16 @@ class Driver:
         except Exception as error:  # noqa: BLE001 - the owner decides
             self._on_error(error)
 
-    def _send(self, send: Send) -> None:
+    def _send(self, send: Send) -> Input | None:
         try:
             if send.stored:
                 send = replace(send, message=self.store.complete(send.message), stored=False)
             sent = self._links.send(send)
+        except ContentLostError as error:
+            return error.lost
         except ProtocolError as error:
             self._warn(Warn(send.to, f"{kind(send.message)} cannot be sent: {error}"))
             sent = False
         if not sent:
             self.core.counters["not_sent"] += 1
+        return None

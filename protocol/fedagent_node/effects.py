@@ -103,6 +103,21 @@ class ModelFinished(Input, frozen=True):
     refused: str = ""  # why it is not usable
 
 
+class ContentLost(Input, frozen=True):
+    """What a message was to be completed with is not on the disk any more, or damaged there."""
+
+    digest: str
+    detail: str
+
+
+class ContentLostError(Exception):
+    """Raised by `Store.complete`; the core takes in what was lost, and nothing is sent."""
+
+    def __init__(self, digest: str, detail: str) -> None:
+        super().__init__(digest, detail)
+        self.lost = ContentLost(digest, detail)
+
+
 class Emit(Effect, frozen=True):
     """An event for people and programs: a JSON line on stdout, a line in the log."""
 

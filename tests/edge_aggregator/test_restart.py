@@ -342,3 +342,39 @@ def test_a_base_model_lost_in_mid_round_fails_it_once_and_is_fetched_again(
     field.give_model()
     field.order(2)
     assert field.run_until_report(2).used == 3
+
+
+def _cut_models(field: Field) -> None:
+    for path in (field.directory / "models").iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("spoil", [_remove_models, _damage_models, _cut_models])
+@pytest.mark.parametrize("when", ["before the order", "before it goes out"])
+def test_a_damaged_model_reaches_nobody_is_said_in_one_line_and_fetched_again(
+    tmp_path: Path, spoil: Callable[[Field], None], when: str
+) -> None:
+    """Every effect of the edge raises in this harness: an error is not even logged."""
+    field = _field(tmp_path, 100_000)
+    field.chunk_bytes = 64 * 1024
+    field.restart()
+    field.run_for(1.0)
+    field.notes.clear()
+    if when == "before the order":
+        spoil(field)
+    field.order(deadline_ms=30_000, max_wait_ms=60_000)
+    if when == "before it goes out":
+        spoil(field)
+    report = field.run_until_report()
+    assert report.failed == "the edge's model is lost"
+    assert not any(agent.models for agent in field.agents.values())
+    assert len(field.notes) == 1
+    assert "the edge's model is lost" in field.notes[0].text
+    assert field.core.counters["model_lost"] == 1
+    (status,) = [one for one in field.to_coordinator[-2:] if isinstance(one, m.EdgeStatus)]
+    assert status.model == ""
+    field.run_for(1.0)
+    field.give_model()
+    field.order(2)
+    assert field.run_until_report(2).used == 3
+    assert len(field.notes) == 1

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from fedagent_node.effects import (
     EVERYBODY,
+    ContentLost,
     Effect,
     Emit,
     Input,
@@ -128,7 +129,9 @@ class EdgeCore:
             case Committed():
                 effects = self.rounds.committed(event, now)
             case ModelLost():
-                effects = self.rounds.model_lost(event, now)
+                effects = [*self.rounds.model_lost(event, now), self.upstream.status(now)]
+            case ContentLost():
+                effects = self._content_lost(event, now)
             case ModelFinished():
                 effects = self._model_finished(event, now)
         return effects + self.rounds.look(now) + self.evaluations.look(now)
@@ -327,6 +330,21 @@ class EdgeCore:
         self.memory.model, self.memory.model_bytes = model.digest, model.size
         effects += [self.state.save(), Mark("edge.model_saved"), self.upstream.status(now)]
         return effects + self.rounds.resume_order(now)
+
+    def _content_lost(self, lost: ContentLost, now: float) -> list[Effect]:
+        """Say once that a file is gone or damaged, and have the coordinator send it again."""
+        if self.once.serves(lost.digest):
+            return self.once.lost(lost, now)
+        if lost.digest != self.memory.model:
+            return []
+        live, run = self.rounds.live, self.memory.run
+        number = live.rnd.round if live is not None else 0
+        effects = self.rounds.model_lost(ModelLost(run, number, lost.digest, lost.detail), now)
+        if live is None:
+            effects.append(
+                Warn("", f"the edge's model is lost, it is fetched again: {lost.detail}")
+            )
+        return [*effects, self.upstream.status(now)]
 
     # ------------------------------------------------------------------- time
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from fedagent_node.effects import Effect, Emit, ModelFinished, Received, Warn
+from fedagent_node.effects import ContentLost, Effect, Emit, ModelFinished, Received, Warn
 from fedagent_protocol.messages import Chunk, GlobalModel, Need
 from fedagent_protocol.transfer import Layout
 
@@ -63,6 +63,15 @@ class OnceFile:
         for event, need in early.values():
             effects += self.need(event, need, now)
         return effects
+
+    def lost(self, lost: ContentLost, now: float) -> list[Effect]:
+        """Get it again: the file is gone, or damaged."""
+        if not self.held:
+            return []
+        self.held, self._distribution = "", None
+        self.state.counters["once_lost"] += 1
+        warning = Warn("", f"what devices get once is lost, it is fetched again: {lost.detail}")
+        return [warning, *self.welcomed(now)]
 
     def serves(self, digest: str) -> bool:
         """Whether agents of this run get this file."""
