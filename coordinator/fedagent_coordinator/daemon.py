@@ -187,6 +187,7 @@ def level_of(name: str, fields: Mapping[str, object]) -> int:
     """Return how loud an event is: what costs the run its rounds is a warning."""
     loud = (
         name in {"edge_lost", "edge_refused", "warning"}
+        or (name == "edge_trouble" and bool(fields["reason"]))
         or (name == "round" and not fields["used"])
         or (name == "waiting" and fields["reason"] == DECLINED)
         or (name == "opinions" and not fields.get("answered", fields.get("volunteers")))
@@ -202,6 +203,10 @@ def words_of(name: str, fields: Mapping[str, object]) -> str:
         return f"waiting for {why}: {fields[why]} of {fields['wanted']}"
     if name == "waiting" and fields["reason"] == STATISTICS:
         return f"waiting for the samples of {fields['agents']} agents to be added up"
+    if name == "edge_trouble":
+        who = f"edge {fields['name'] or fields['edge']}"
+        reason = fields["reason"]
+        return f"{who} takes no part: {reason}" if reason else f"{who} takes part again"
     if name == "edge_refused":
         return f"edge {fields['edge']} {fields['reason']}"
     if name == "warning":

@@ -8,7 +8,7 @@ Checkpoints: ``edge.chunk_written``, ``edge.complete``, ``edge.spooled``, ``edge
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,8 @@ from .core.effects import (
     Commit,
     Committed,
     DiskFailed,
+    DiskRefused,
+    DiskTried,
     DropSpool,
     ForgetRound,
     Key,
@@ -67,11 +69,13 @@ from .core.effects import (
     ReopenedRound,
     SaveRound,
     SaveState,
+    TryDisk,
     UpdateRecord,
     WriteSpool,
 )
 from .core.state import EdgeState
 from .core.transfers import MAX_MODEL_BYTES
+from .reserve import Reserve
 from .spool import Journal, Spool
 
 SMALL_BYTES = 256 * 1024
@@ -128,6 +132,7 @@ class EdgeStore:
         self._manifest: tuple[str, Manifest] | None = None
         self._spool = Spool(directory / "spool")
         self._journal = Journal(directory / "spool" / "round.journal")
+        self._reserve = Reserve(directory / "reserve")
         self._begin_round("")
 
     def _begin_round(self, base: str, rules: Rules = ALL_TRAIN) -> None:
@@ -253,9 +258,11 @@ class EdgeStore:
             case WriteModel():
                 try:
                     self._models.write_part(effect.digest, effect.offset, effect.data)
-                except OSError:
-                    # The part is damaged now, which its verification will find.
+                except OSError as error:
                     self._counters["disk_failed"] += 1
+                    return DiskRefused(str(error)[:120], effect.digest)
+            case TryDisk(size=size):
+                return DiskTried(self._reserve.try_room(size))
             case SaveRound(opened=opened):
                 self._clear_round()
                 try:
@@ -263,20 +270,30 @@ class EdgeStore:
                 except _LOST as error:
                     lost = self._lost(opened.base, str(error)).lost
                     return ModelLost(opened.run, opened.order.round, lost.digest, lost.detail)
-                try:
-                    self._journal.begin(replace(effect.opened, boot=self._boot))
-                except OSError as error:
-                    raise disk_refused(self._directory, error) from error
+                begun = replace(opened, boot=self._boot)
+                return self._surely(lambda: self._journal.begin(begun), self._directory)
             case SaveState():
-                try:
-                    write_private(self._path, msgspec.msgpack.encode(effect.memory))
-                except OSError as error:
-                    raise disk_refused(self._path, error) from error
+                packed = msgspec.msgpack.encode(effect.memory)
+                refused = self._surely(lambda: write_private(self._path, packed), self._path)
                 self._once = effect.memory.once
                 if effect.memory.model:
                     self._hold(effect.memory.model)
+                return refused
             case ForgetRound():
                 self._clear_round()
+        return None
+
+    def _surely(self, write: Callable[[], object], path: Path) -> DiskRefused | None:
+        """Write what must not be lost, on a full disk into the room that was kept for it."""
+        try:
+            write()
+        except OSError as full:
+            self._reserve.give_up()
+            try:
+                write()
+            except OSError as error:
+                raise disk_refused(path, error) from error
+            return DiskRefused(str(full)[:120])
         return None
 
     def _write_spool(self, effect: OpenSpool | WriteSpool | DropSpool) -> None:
@@ -410,8 +427,8 @@ class EdgeStore:
                 digest = self._models.put(fresh)
                 self._verified(digest, fresh)
                 self._manifest = (digest, manifest)
-        except OSError:
-            return Committed(commit.run, commit.round)
+        except OSError as error:
+            return Committed(commit.run, commit.round, refused=str(error)[:120])
         self._checkpoint("edge.aggregated")
         first = fresh[: self._chunk_bytes]
         return Committed(commit.run, commit.round, digest, len(fresh), first)
@@ -432,8 +449,7 @@ class EdgeStore:
         except (ProtocolError, BlobMissingError) as error:
             refused = str(error)
         except OSError as error:
-            refused = str(error)[:120] or "the disk failed"
-            return ModelFinished(finish.digest, finish.size, refused)
+            return DiskRefused(str(error)[:120], finish.digest)
         self._checkpoint("edge.model_stored")
         return ModelFinished(finish.digest, finish.size, refused)
 

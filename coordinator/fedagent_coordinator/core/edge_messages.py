@@ -83,8 +83,22 @@ def _status(engine: "Engine", edge: str, status: EdgeStatus, now: float) -> list
         engine.indices.label_clients(names)
     session.model = "" if foreign else status.model
     grown, session.agents = status.agents > session.agents, status.agents
-    if foreign or changed:
-        return _greet(engine, session, now, changed=changed)
+    said = _trouble(session, status.trouble)
+    if foreign or changed or (said and not session.trouble):
+        return said + _greet(engine, session, now, changed=changed)
+    return said + _news(engine, session, now, grown=grown)
+
+
+def _trouble(session: EdgeSession, trouble: str) -> list[Effect]:
+    """Note why an edge takes no part; say what is new of it."""
+    text = safe_text(trouble, limit=200)
+    if text == session.trouble:
+        return []
+    session.trouble, session.offered_at = text, None
+    return [Emit("edge_trouble", {"edge": session.id, "name": session.name, "reason": text})]
+
+
+def _news(engine: "Engine", session: EdgeSession, now: float, *, grown: bool) -> list[Effect]:
     match engine.phase:
         case Idle() as idle if grown:
             idle.hurry(now)

@@ -68,13 +68,14 @@ class EdgeSession:
     rent: int | None = None  # micro-credits for aggregating one round; None until it named them
     live: bool = True
     quiet: bool = False  # it did not answer the last observation, and has been silent since
+    trouble: str = ""  # why it takes no part in rounds, in its own words
     ids: list[str] = field(default_factory=list)  # session ids of `epoch`, in the edge's order
     client: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
     def restart(self, epoch: str) -> None:
         """Forget what only the former process of the edge knew."""
         self.epoch = epoch
-        self.model = ""
+        self.model = self.trouble = ""
         self.offered_at = None
         self.ids = []
         self.client = np.zeros(0, dtype=np.int32)
@@ -110,6 +111,10 @@ class EdgeTable:
     def live(self) -> list[EdgeSession]:
         """Return the edges that are heard."""
         return [edge for edge in self.by_id.values() if edge.live]
+
+    def able(self) -> list[EdgeSession]:
+        """Return the edges that are heard, and do not say that they can take no part."""
+        return [edge for edge in self.by_id.values() if edge.live and not edge.trouble]
 
     def hear(self, edge: str, epoch: str, now: float, expected: str) -> tuple[EdgeSession, bool]:
         """Note a sign of life; True when the edge is new, back, or restarted."""
@@ -175,7 +180,7 @@ class GlobalModels:
         What it had learnt since the last merge is given up, in the books too: a coordinator
         that comes back must not count it again.
         """
-        if edge.offered_at is not None and now - edge.offered_at < REOFFER_S:
+        if edge.trouble or (edge.offered_at is not None and now - edge.offered_at < REOFFER_S):
             return []
         effects: list[Effect] = []
         if self._has_learnt(edge):
@@ -212,7 +217,7 @@ class GlobalModels:
             edge.expected = digest
             edge.window_weight = edge.window_steps = 0.0
             edge.offered_at = None
-            if edge.live and edge.model != digest:
+            if edge.live and not edge.trouble and edge.model != digest:
                 effects.append(self._offer(edge, round_, now))
         return effects
 

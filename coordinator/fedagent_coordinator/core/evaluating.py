@@ -74,14 +74,14 @@ class Evaluating(Phase):
 
     def begin(self, now: float) -> list[Effect]:
         """Ask every edge."""
-        for edge in self.engine.edges.live():
+        for edge in self.engine.edges.able():
             self._evaluation.join(edge, now)
         return self.tick(now)
 
     def tick(self, now: float) -> list[Effect]:
         """Ask again, bring edges the model, or end the evaluation."""
         engine, evaluation = self.engine, self._evaluation
-        if evaluation.is_over(engine.edges.live(), now):
+        if evaluation.is_over(engine.edges.able(), now):
             return self._end(now)
         effects: list[Effect] = []
         for part in evaluation.due_again(now):
@@ -179,7 +179,7 @@ class Measuring(Evaluating):
     def _end(self, now: float) -> list[Effect]:
         engine = self.engine
         assert isinstance(self._evaluation, StatisticsCollection)
-        live = engine.edges.live()
+        live = engine.edges.able()
         total, agents, reasons = self._evaluation.total(live)
         effects = self._receipts()
         engine.counters.update({f"moments_{why}": n for why, n in reasons.items()})

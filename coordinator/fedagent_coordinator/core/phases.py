@@ -148,7 +148,7 @@ class Observing(Phase):
 
     def begin(self, now: float) -> list[Effect]:  # noqa: ARG002
         """Ask every edge."""
-        return [self.engine.ask_columns(edge) for edge in self.engine.edges.live()]
+        return [self.engine.ask_columns(edge) for edge in self.engine.edges.able()]
 
     def tick(self, now: float) -> list[Effect]:
         """Decide if nobody is waited for any longer; else ask again."""
@@ -159,7 +159,7 @@ class Observing(Phase):
 
     def next_due(self) -> float | None:
         """Return when to ask again, or to decide."""
-        until = self._waits_until(self.engine.edges.live())
+        until = self._waits_until(self.engine.edges.able())
         return self._reopen_at if until is None else min(until, self._reopen_at)
 
     def greet(self, edge: EdgeSession, now: float) -> list[Effect]:  # noqa: ARG002
@@ -213,7 +213,7 @@ class Observing(Phase):
     def _reopen(self, now: float) -> list[Effect]:
         self._reopen_at = now + REOPEN_S
         effects: list[Effect] = []
-        for edge in self.engine.edges.live():
+        for edge in self.engine.edges.able():
             if not self._ready(edge):
                 effects.append(self.engine.ask_columns(edge))
                 if edge.id in self.answers:
@@ -221,7 +221,7 @@ class Observing(Phase):
         return effects
 
     def _consider(self, now: float) -> list[Effect]:
-        live = self.engine.edges.live()
+        live = self.engine.edges.able()
         until = self._waits_until(live)
         if until is not None and now < until:
             return []

@@ -54,6 +54,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.topics import mismatch
 
+from .disk import Disk
 from .effects import (
     LAN,
     WAN,
@@ -61,8 +62,11 @@ from .effects import (
     Checked,
     Committed,
     DiskFailed,
+    DiskRefused,
+    DiskTried,
     ForgetRound,
     ModelLost,
+    OpenModel,
     ReopenedRound,
 )
 from .evaluation import Evaluations
@@ -92,6 +96,7 @@ class EdgeCore:
         self.rounds = Rounds(state, self.upstream, self.models, opened)
         self.evaluations = Evaluations(state)
         self.once = OnceFile(state, state.memory.once if state.once_held else "")
+        self.disk = Disk(state)
         self._ended = ""
         self._recipe = ""
         self._now = self._beacon_at = self._search_at = self._settled_at = 0.0
@@ -126,8 +131,14 @@ class EdgeCore:
                 # Of a round that is over, the spool is gone.
                 live = self.rounds.find(*key[:2])
                 effects = live.disk_failed(key[2], event.detail, now) if live else []
-            case Committed():
+                effects += self.disk.suspect(now)
+            case Committed(refused=refused):
                 effects = self.rounds.committed(event, now)
+                effects += self.disk.suspect(now) if refused else []
+            case DiskRefused():
+                effects = self._disk_refused(event, now)
+            case DiskTried():
+                effects = self._disk_tried(event, now)
             case ModelLost():
                 effects = [*self.rounds.model_lost(event, now), self.upstream.status(now)]
             case ContentLost():
@@ -317,15 +328,13 @@ class EdgeCore:
     def _model_finished(self, model: ModelFinished, now: float) -> list[Effect]:
         if self.once.expects(model.digest):
             return self.once.finished(model, now)
-        refused = model.refused
-        warning = Warn("", f"the coordinator's model is not usable: {refused}")
         if not self.models.expects(model.digest):
-            return [warning] if refused else []
+            return []  # given up: another one is wanted, or the disk refused a part
         self.models.forget()
-        if refused:
+        if model.refused:
             # The coordinator offers it again when it sees that we lack it.
             self.counters["model_unusable"] += 1
-            return [warning]
+            return [Warn("", f"the coordinator's model is not usable: {model.refused}")]
         effects = self.rounds.drop()
         self.memory.model, self.memory.model_bytes = model.digest, model.size
         effects += [self.state.save(), Mark("edge.model_saved"), self.upstream.status(now)]
@@ -346,12 +355,33 @@ class EdgeCore:
             )
         return [*effects, self.upstream.status(now)]
 
+    def _disk_refused(self, refused: DiskRefused, now: float) -> list[Effect]:
+        """Give up the model that could not be written, and see whether there is room."""
+        digest, effects = refused.digest, self.disk.suspect(now)
+        if digest and self.once.expects(digest):
+            return effects + self.once.finished(ModelFinished(digest, 0, refused.detail), now)
+        if digest and self.models.expects(digest):
+            self.models.forget()
+            effects.append(OpenModel(digest))
+        return effects
+
+    def _disk_tried(self, result: DiskTried, now: float) -> list[Effect]:
+        """Step out, or come back: the coordinator hears of it at once."""
+        new, effects = self.disk.tried(result, now)
+        if not new:
+            return []
+        if result.refused:
+            self.models.forget()
+            effects += self.rounds.fail(f"no room on the edge's disk: {result.refused}", now)
+        return [*effects, self.upstream.status(now)]
+
     # ------------------------------------------------------------------- time
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         self._now = now
         effects = self.upstream.tick(now) + self.models.tick(now) + self.once.tick(now)
+        effects += self.disk.tick(now)
         if now >= self._beacon_at:
             effects += self._beacon(now)
         if now >= self._search_at:
@@ -365,7 +395,8 @@ class EdgeCore:
         now = self._now
         activities = min(self.rounds.next_due(now), self.evaluations.next_due(now))
         sessions = min(self.upstream.next_due(), self.models.next_due(), self.once.next_due(now))
-        return min(activities, sessions, self._beacon_at, self._search_at)
+        own = min(self._beacon_at, self._search_at, self.disk.next_due())
+        return min(activities, sessions, own)
 
     def urgent(self) -> bool:
         """Return whether a round is live, or what it came to is not receipted."""

@@ -175,6 +175,25 @@ class DiskFailed(Input, frozen=True):
     detail: str
 
 
+class DiskRefused(Input, frozen=True):
+    """The disk did not take a part of a model, or took the state from its reserve."""
+
+    detail: str
+    digest: str = ""  # the model
+
+
+class TryDisk(Write, frozen=True):
+    """See whether there is room for so many bytes: `DiskTried`."""
+
+    size: int
+
+
+class DiskTried(Input, frozen=True):
+    """Whether there is room, or why not."""
+
+    refused: str = ""
+
+
 class Check(Run, frozen=True):
     """Verify a complete update: `Checked`, `DiskFailed`, or `ModelLost`."""
 
@@ -220,6 +239,7 @@ class Committed(Input, frozen=True):
     digest: str = ""
     size: int = 0
     first: bytes = b""
+    refused: str = ""  # why the disk did not take it
 
 
 class ModelLost(Input, frozen=True):

@@ -96,6 +96,8 @@ class Rounds:
             refusal = "the edge has another task"
         elif lacks_base or not memory.model:
             refusal = "the edge has no such model"
+        if self.state.trouble:
+            refusal = f"no room on the edge's disk: {self.state.trouble}"
         refusal = refusal or weighing.refusal
         if refusal:
             self.state.counters["order_refused"] += 1
@@ -203,6 +205,8 @@ class Rounds:
         else:
             self.state.counters["aggregate_failed"] += 1
             failed = "the aggregate is not usable"
+            if done.refused:
+                failed = f"the edge's disk did not take the aggregate: {done.refused}"
         effects = self._report(live.rnd, live.outcomes, failed, now, first=done.first)
         self.live, self._last = None, live
         return effects + self.resume_order(now)
@@ -223,6 +227,16 @@ class Rounds:
         effects += self._report(live.rnd, live.outcomes, failed, now)
         self.live, self._last = None, live
         return effects + self.resume_order(now)
+
+    def fail(self, reason: str, now: float) -> list[Effect]:
+        """Report that the live round has failed, unless its model is being made."""
+        live = self.live
+        if live is None or self._committing:
+            return []
+        effects = [] if live.rnd.closed else live.close(now)
+        effects += self._report(live.rnd, live.outcomes, reason, now)
+        self.live, self._last = None, live
+        return effects
 
     # -------------------------------------------------------------- the close
 

@@ -24,6 +24,9 @@ class EdgeState:
     memory: Memory
     counters: Counter[str] = field(default_factory=Counter)
     once_held: bool = False
+    trouble: str = ""
+    """Why the edge takes no part, in the disk's words; empty if it does."""
+    offered_bytes: int = 0  # size of the model that was offered last
     sessions: AgentSessions = field(init=False)
 
     def __post_init__(self) -> None:

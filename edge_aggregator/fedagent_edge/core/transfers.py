@@ -276,6 +276,9 @@ class ModelExchange:
         if offer.size > MAX_MODEL_BYTES:
             self.state.counters["oversize"] += 1
             return [Warn("", f"a model of {offer.size} bytes is too large")]
+        self.state.offered_bytes = offer.size
+        if self.state.trouble:
+            return []
         effects: list[Effect] = []
         if not self.expects(offer.digest):
             layout = Layout(offer.size, offer.chunk_bytes)

@@ -150,6 +150,7 @@ class Upstream:
             names=sessions.new_names(),
             rent=state.me.rent,
             devices=sessions.changed_devices(now),
+            trouble=state.trouble,
         )
         self._status_at = now + (CHANGES_WAIT_S if sessions.has_changes else STATUS_S)
         return Send(COORDINATOR, message)

@@ -184,6 +184,8 @@ class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
     names: Annotated[dict[Id, Name], Meta(max_length=500)] = field(default_factory=dict)
     rent: Micro = 0
     devices: Annotated[tuple[DeviceNote, ...], Meta(max_length=500)] = ()
+    trouble: Text = ""
+    """Why it takes no part in rounds, though it lives; empty if it does."""
 
 
 class RunEnded(Message, frozen=True, kw_only=True, tag="run-ended"):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -318,6 +319,29 @@ def test_an_outage_of_the_own_broker_is_not_counted_against_the_edges(
     assert set(field.settled) == {1}
     paid = (~field.settled[1].feedback.void).all()
     assert bool(paid) is (whose == "the coordinator's")
+
+
+def test_an_edge_that_takes_no_part_holds_nobody_up_and_is_back_at_its_word() -> None:
+    field = Field(toy_edges(2), settings(count=5, wait_edges=2, wait_agents=6, every_s=3.0))
+    full = field.edges[1]
+    took, status = full._offered, full.status
+
+    def say(trouble: str) -> None:
+        full.model = b"" if trouble else full.model
+        # It would take no model: the others would wait for it.
+        full._offered = (lambda *_: []) if trouble else took  # type: ignore[method-assign] # of this test
+        full.status = lambda: msgspec.structs.replace(status(), trouble=trouble)  # type: ignore[method-assign]
+        field.up(full, full.status())
+
+    field.kernel.after(4.0, lambda: say("No space left on device"))
+    field.kernel.after(10.0, lambda: say(""))
+    field.run()
+    check_books(field)
+    assert [len(field.settled[n].feedback.pairs) for n in range(1, 6)] == [6, 6, 3, 3, 6]
+    spent = [float(str(e.fields["seconds"])) for e in field.events if e.name == "round"]
+    assert max(spent) < 1.0, spent
+    said_of = [event.fields["reason"] for event in field.events if event.name == "edge_trouble"]
+    assert said_of == ["No space left on device", ""]
 
 
 def _on_reserve(

@@ -1,0 +1,132 @@
+"""A full disk: the edge says so itself, fails what it cannot do, and comes back with room."""
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedagent_edge.core.disk import AGAIN_S
+from fedagent_edge.reserve import RESERVE_BYTES, Reserve
+from fedagent_protocol import messages as m
+
+from .harness import RUN, Field, field_of
+
+SIZE = 100_000
+"""Of the model's numbers: 400 KB, and as much for every update."""
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 8 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(disk: Path, *, leave: int = 0) -> Path:
+    """Let others take all room but this."""
+    path = disk / "of-others"
+    path.unlink(missing_ok=True)
+    free = os.statvfs(disk)
+    size = free.f_bavail * free.f_frsize - leave
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+    return path
+
+
+def last_status(field: Field) -> m.EdgeStatus:
+    return [one for one in field.to_coordinator if isinstance(one, m.EdgeStatus)][-1]
+
+
+@pytest.mark.parametrize("leave", [0, 100_000, 500_000, 900_000])
+def test_an_edge_without_room_says_so_steps_out_and_comes_back(disk: Path, leave: int) -> None:
+    field = field_of(disk / "edge", 3, size=SIZE)
+    others = fill(disk, leave=leave)
+    began = field.now
+    field.order(deadline_ms=30_000, max_wait_ms=60_000, min_updates=3)
+    report = field.run_until_report(max_s=70)
+    assert "No space left on device" in report.failed
+    assert "the edge's disk" in report.failed
+    assert field.now - began < 3.0, "nobody waits for it"
+    assert report.used == 0
+    accepted = [one.id for one in field.agents.values() if one.receipts]
+    assert [o.agent for o in report.outcomes if o.valid] == accepted
+    status = last_status(field)
+    assert status.trouble == "No space left on device"
+    assert status.counters["disk_full"] == 1
+    # It refuses what is ordered all the same, and takes no model.
+    field.order(2)
+    assert "no room on the edge's disk" in field.run_until_report(2).failed
+    field.run_for(3 * AGAIN_S)
+    said = [one.text for one in field.notes if "takes no part" in one.text]
+    assert said == ["the edge takes no part until its disk has room: No space left on device"]
+    assert not any("coordinator's model" in one.text for one in field.notes)
+    others.unlink()
+    field.run_for(AGAIN_S + 0.1)
+    assert last_status(field).trouble == ""
+    assert field.notes[-1].text == "the disk has room again: the edge takes part"
+    field.order(3)
+    assert field.run_until_report(3).used == 3
+
+
+def test_a_model_that_finds_no_room_is_not_the_coordinators_fault(disk: Path) -> None:
+    field = Field(disk / "edge", size=SIZE)
+    fill(disk, leave=100_000)
+    field.welcome()
+    model = field.model
+    offer = m.GlobalModel(
+        run=RUN, digest=field.digest, size=len(model), chunk_bytes=len(model), first=model
+    )
+    field.coordinator(offer)
+    assert last_status(field).trouble == "No space left on device"
+    assert [one.text for one in field.notes] == [
+        "the edge takes no part until its disk has room: No space left on device"
+    ]
+    assert not list((disk / "edge" / "models").iterdir()), "what came of it is no use"
+    (disk / "of-others").unlink()
+    field.run_for(AGAIN_S + 0.1)
+    field.give_model()
+
+
+def test_what_must_not_be_lost_finds_the_room_that_was_kept(disk: Path) -> None:
+    field = field_of(disk / "edge", 2, size=64)
+    reserve = disk / "edge" / "reserve"
+    assert reserve.stat().st_size == RESERVE_BYTES
+    fill(disk)
+    field.order()
+    report = field.run_until_report()
+    assert report.failed
+    assert not reserve.exists()
+    # The state is on the disk: after a restart the report is there yet.
+    field.receipt_reports = False
+    field.restart()
+    assert field.core.memory.last_round == 1
+    (disk / "of-others").unlink()
+    field.run_for(AGAIN_S + 1)
+    field.core.disk.state.trouble = ""
+    assert Reserve(reserve).try_room(1 << 20) == ""
+    assert reserve.stat().st_size == RESERVE_BYTES
+
+
+def test_a_failure_that_is_none_of_room_is_tried_again(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = field_of(disk / "edge", 2, size=SIZE)
+    pwrite, failures = os.pwrite, [OSError(errno.EIO, "Input/output error")]
+
+    def fails_once(fd: int, data: bytes, at: int) -> int:
+        if failures:
+            raise failures.pop()
+        return pwrite(fd, data, at)
+
+    field.order(deadline_ms=30_000, max_wait_ms=60_000)
+    monkeypatch.setattr(os, "pwrite", fails_once)
+    assert field.run_until_report(max_s=70).used == 2
+    assert field.core.counters["disk_failed"] == 1
+    assert field.core.counters["disk_full"] == 0
