@@ -14,10 +14,12 @@ from fractions import Fraction
 import msgspec
 from msgspec import structs
 
+from fedagent_protocol.messages import Weighting
+
 from .errors import RecipeError, TaskFormatError
 from .explain import explain, hint_of, show
 from .recipe_checks import check_recipe, check_task
-from .spec import MAX_SECONDS, MICRO, DataSpec, FeatureSpec, Recipe, TaskSpec
+from .spec import MAX_SECONDS, MICRO, DataSpec, FeatureSpec, PrivacySpec, Recipe, TaskSpec
 
 MAX_RECIPE_BYTES = 256 * 1024
 MAX_TASK_BYTES = 128 * 1024
@@ -94,7 +96,20 @@ def task_of(recipe: Recipe) -> TaskSpec:
         on_device=recipe.evaluation.on_device,
         opinions=recipe.opinions,
         peers=recipe.peers,
+        privacy=_counted(recipe),
+        secure_aggregation=recipe.secure_aggregation,
+        weighting=recipe.rounds.weighting
+        if recipe.secure_aggregation.wanted
+        else Weighting.SAMPLES,
     )
+
+
+def _counted(recipe: Recipe) -> PrivacySpec:
+    """Return the recipe's privacy with the number of releases it is for."""
+    spec = recipe.privacy
+    if not spec.wanted or spec.releases:
+        return spec
+    return structs.replace(spec, releases=recipe.rounds.count)
 
 
 def frozen(data: DataSpec, means: Sequence[float], deviations: Sequence[float]) -> DataSpec:

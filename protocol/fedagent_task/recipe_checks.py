@@ -6,6 +6,7 @@ from .errors import RecipeError
 from .explain import hint_of, show
 from .learner_checks import check_learner, check_names
 from .measures import measures_of
+from .privacy_checks import check_privacy
 from .shapes import pooled
 from .spec import MAX_PARAMETERS, DataSpec, FeatureSpec, LearnerSpec, ModelSpec, Recipe, TaskSpec
 
@@ -36,6 +37,7 @@ def check_recipe(recipe: Recipe) -> None:
         raise RecipeError("budget.total", "is less than budget.per_edge", "raise it, or leave out")
     _check_target(recipe)
     _check_opinions(recipe)
+    check_privacy(recipe)
 
 
 def _check_target(recipe: Recipe) -> None:

@@ -401,6 +401,50 @@ class PeersSpec(_Section, frozen=True, kw_only=True):
     slot_rounds: Annotated[int, Meta(ge=1, le=1_000_000), _text("rounds", 1)] = 1
 
 
+class PrivacySpec(_Section, frozen=True, kw_only=True):
+    """Differential privacy of updates, a device's whole data at a time (docs/privacy.md).
+
+    Epsilon and delta are of all `releases` of a device together.
+    """
+
+    mode: Annotated[
+        Literal["off", "local", "central"], _text("one of off, local, central", '"local"')
+    ] = "off"
+    epsilon: Annotated[float, Meta(gt=0, le=1e6), _text("an epsilon", 8.0)] = 8.0
+    delta: Annotated[float, Meta(gt=0, lt=1), _text("a probability", 0.00001)] = 1e-5
+    clip: Annotated[float, Meta(gt=0, le=1e6), _text("a norm", 1.0)] = 1.0
+    releases: Annotated[
+        int, Meta(ge=0, le=10_000_000), _text("updates of a device, or 0 for rounds.count", 60)
+    ] = 0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether updates are clipped and noised at all."""
+        return self.mode != "off"
+
+
+class SecureAggregationSpec(_Section, frozen=True, kw_only=True):
+    """Edges see sums of at least `minimum_cohort` updates, and no update (docs/privacy.md)."""
+
+    minimum_cohort: Annotated[
+        int, Meta(ge=0, le=256), _text("at least 3 devices, or 0 for no secure aggregation", 5)
+    ] = 0
+    threshold: Annotated[
+        float, Meta(gt=0.5, le=1), _text("a share over 0.5 of the cohort", 0.6)
+    ] = 0.6
+    largest: Annotated[float, Meta(gt=0, le=1e6), _text("a magnitude", 1.0)] = 1.0
+    stage_s: Annotated[Seconds, _text("seconds", 2.0)] = 2.0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether updates are masked."""
+        return self.minimum_cohort > 0
+
+    def shares_needed(self, cohort: int) -> int:
+        """Return how many of a cohort must answer: more than half, whatever the threshold."""
+        return max(cohort // 2 + 1, math.ceil(self.threshold * cohort - 1e-9))
+
+
 class Recipe(_Section, frozen=True, kw_only=True):
     """One run, as its file says it."""
 
@@ -419,6 +463,8 @@ class Recipe(_Section, frozen=True, kw_only=True):
     iterations: IterationsSpec = IterationsSpec()
     opinions: OpinionsSpec = OpinionsSpec()
     peers: PeersSpec = PeersSpec()
+    privacy: PrivacySpec = PrivacySpec()
+    secure_aggregation: SecureAggregationSpec = SecureAggregationSpec()
 
 
 class TaskSpec(_Section, frozen=True, kw_only=True):
@@ -437,3 +483,6 @@ class TaskSpec(_Section, frozen=True, kw_only=True):
     opinions: OpinionsSpec = OpinionsSpec()
     peers: PeersSpec = PeersSpec()
     aggregation: AggregationSpec = AggregationSpec()
+    privacy: PrivacySpec = PrivacySpec()
+    secure_aggregation: SecureAggregationSpec = SecureAggregationSpec()
+    weighting: Weighting = Weighting.SAMPLES

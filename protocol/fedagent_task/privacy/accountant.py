@@ -1,0 +1,81 @@
+"""What releases with Gaussian noise cost: OpenDP's accounting, in zero-concentrated privacy.
+
+n releases of noise z * sensitivity are one of z / sqrt(n): rho adds up (Bun & Steinke, TCC 2016).
+No amplification by sampling is counted: who trains is chosen by a policy, not by chance.
+"""
+
+import math
+from functools import lru_cache
+from importlib.util import find_spec
+
+from fedagent_task.errors import TaskError
+from fedagent_task.spec import PrivacySpec
+
+
+class AccountantMissingError(TaskError):
+    """Raised where privacy is to be accounted for and OpenDP is not installed."""
+
+    template = "noise on updates is accounted for by opendp, which is missing: {hint}"
+    hint = "pip install 'fedagent[privacy]'"
+
+
+def is_installed() -> bool:
+    """Return whether there is an accountant."""
+    return find_spec("opendp") is not None
+
+
+@lru_cache(maxsize=256)
+def epsilon_of(noise: float, delta: float, releases: int) -> float:
+    """Return epsilon of so many releases whose noise is `noise` sensitivities long.
+
+    Raises:
+        AccountantMissingError: The library is not installed.
+    """
+    if releases <= 0:
+        return 0.0
+    if not is_installed():
+        raise AccountantMissingError
+    import opendp.prelude as dp  # noqa: PLC0415 - half a second, only where noise is wanted
+
+    dp.enable_features("contrib")
+    space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
+    once = dp.m.make_gaussian(*space, scale=noise / math.sqrt(releases))
+    return float(dp.c.make_zCDP_to_approxDP(once).map(1.0).epsilon(delta))
+
+
+def noise_multiplier(epsilon: float, delta: float, releases: int) -> float:
+    """Return the least noise, in sensitivities, with which all releases cost at most epsilon.
+
+    Raises:
+        AccountantMissingError: The library is not installed.
+    """
+    return _for_one(epsilon, delta) * math.sqrt(releases)
+
+
+@lru_cache(maxsize=16)
+def _for_one(epsilon: float, delta: float) -> float:
+    low = high = math.sqrt(0.5 / epsilon)  # of rho = epsilon, which is too little
+    while epsilon_of(high, delta, 1) > epsilon:
+        low, high = high, 2 * high
+    while high - low > 1e-10 * high:
+        middle = (low + high) / 2
+        if epsilon_of(middle, delta, 1) > epsilon:
+            low = middle
+        else:
+            high = middle
+    return high * (1 + 1e-12)  # so that no rounding of the root is over epsilon
+
+
+def deviation_of(spec: PrivacySpec) -> float:
+    """Return the standard deviation of the noise on one update, or on one edge's sum.
+
+    Of two updates of norm `clip` one may be the other's opposite; in a sum one may be missing.
+    """
+    sensitivity = 2 * spec.clip if spec.mode == "local" else spec.clip
+    return sensitivity * noise_multiplier(spec.epsilon, spec.delta, spec.releases)
+
+
+def epsilon_spent(spec: PrivacySpec, releases: int) -> float:
+    """Return what so many updates of a device have cost."""
+    noise = noise_multiplier(spec.epsilon, spec.delta, spec.releases)
+    return epsilon_of(noise, spec.delta, releases)

@@ -1,0 +1,67 @@
+"""What goes with ``[privacy]`` and with ``[secure_aggregation]``, and what does not."""
+
+from collections.abc import Iterator
+
+from fedagent_protocol.messages import Weighting
+
+from .client_terms import client_terms
+from .errors import RecipeError
+from .spec import Recipe
+
+SMALLEST_COHORT = 3
+"""Of two, each knows the other's update from the sum."""
+
+Wrong = tuple[str, str, str]
+
+
+def check_privacy(recipe: Recipe) -> None:
+    """Raise `RecipeError` for the first key that does not go with what is to be private."""
+    for key, reason, mend in (*_differential(recipe), *_secure(recipe), *_both(recipe)):
+        raise RecipeError(key, reason, mend)
+
+
+def _differential(recipe: Recipe) -> Iterator[Wrong]:
+    spec = recipe.privacy
+    if not spec.wanted:
+        return
+    if not spec.releases and not recipe.rounds.count:
+        why = "is missing, and the run has no end"
+        yield "privacy.releases", why, "write how many updates one device may give"
+    if recipe.rounds.weighting is not Weighting.UNIFORM:
+        why = "is samples, which tells how many a device has"
+        yield "rounds.weighting", why, "write weighting = 'uniform', or leave out privacy.mode"
+    if recipe.data.standardize:
+        why = "sends sums of samples without noise"
+        yield "data.standardize", why, "declare mean and deviation in data.features"
+    if recipe.evaluation.on_device:
+        yield "evaluation.on_device", "tells scores without noise", "leave it out"
+    if recipe.opinions.mode == "report" and recipe.opinions.epsilon <= 0:
+        yield "opinions.epsilon", "is 0: opinions tell scores without noise", "write epsilon = 0.5"
+    if spec.mode == "local" and recipe.limits.norm:
+        why = "refuses updates for the length of their noise"
+        yield "limits.norm", why, "write norm = 0: privacy.clip limits what a device says"
+
+
+def _secure(recipe: Recipe) -> Iterator[Wrong]:
+    spec = recipe.secure_aggregation
+    if not spec.wanted:
+        return
+    if spec.minimum_cohort < SMALLEST_COHORT:
+        why = f"must be at least {SMALLEST_COHORT} (got {spec.minimum_cohort})"
+        yield "secure_aggregation.minimum_cohort", why, "write minimum_cohort = 5"
+    if recipe.placement.rents:
+        why = f"is {recipe.placement.name}, which merges at an edge"
+        yield "placement.name", why, "take 'coordinator', or leave out secure_aggregation"
+
+
+def _both(recipe: Recipe) -> Iterator[Wrong]:
+    terms, name = client_terms(recipe.aggregation), recipe.aggregation.name
+    if not (terms.control or terms.base_loss or terms.local_steps):
+        return
+    for key, wanted in (
+        ("privacy.mode", recipe.privacy.wanted),
+        ("secure_aggregation.minimum_cohort", recipe.secure_aggregation.wanted),
+    ):
+        if wanted:
+            why = f"goes with no {name}, which asks each device for more than its update"
+            yield key, why, "take fedavg, fedprox or one of the server's optimisers"

@@ -1,0 +1,62 @@
+"""Epsilon is the library's, to the last digits, and never falls."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_task.privacy import accountant
+from fedagent_task.privacy.accountant import (
+    AccountantMissingError,
+    deviation_of,
+    epsilon_of,
+    epsilon_spent,
+    noise_multiplier,
+)
+from fedagent_task.spec import PrivacySpec
+
+dp = pytest.importorskip("opendp.prelude")
+
+
+@pytest.mark.parametrize("noise", [0.7, 3.0, 40.0])
+@pytest.mark.parametrize("releases", [1, 7, 60])
+def test_epsilon_equals_the_librarys_own_composition(noise: float, releases: int) -> None:
+    dp.enable_features("contrib")
+    space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
+    one = dp.m.make_gaussian(*space, scale=noise)
+    composed = dp.c.make_composition([one] * releases)
+    expected = dp.c.make_zCDP_to_approxDP(composed).map(1.0).epsilon(1e-5)
+    assert epsilon_of(noise, 1e-5, releases) == pytest.approx(expected, abs=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.2, 50), st.sampled_from([1e-7, 1e-5, 1e-3]), st.integers(1, 500))
+def test_the_noise_is_the_least_that_keeps_the_budget(
+    epsilon: float, delta: float, releases: int
+) -> None:
+    noise = noise_multiplier(epsilon, delta, releases)
+    assert epsilon_of(noise, delta, releases) <= epsilon
+    assert epsilon_of(noise * (1 - 1e-6), delta, releases) > epsilon * (1 - 1e-6)
+
+
+def test_spending_grows_to_the_whole_budget() -> None:
+    spec = PrivacySpec(mode="local", epsilon=8.0, delta=1e-5, releases=60)
+    spent = [epsilon_spent(spec, n) for n in range(61)]
+    assert spent[0] == 0.0
+    assert spent == sorted(spent)
+    assert spent[60] == pytest.approx(8.0, abs=1e-6)
+    assert spent[60] <= 8.0
+
+
+def test_two_opposite_updates_are_twice_as_far_apart_as_one_that_is_missing() -> None:
+    central = deviation_of(PrivacySpec(mode="central", releases=10, clip=3.0))
+    assert deviation_of(PrivacySpec(mode="local", releases=10, clip=3.0)) == 2 * central
+
+
+def test_without_the_library_there_is_a_mend_and_no_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accountant, "find_spec", lambda _: None)
+    with pytest.raises(AccountantMissingError, match=r"fedagent\[privacy\]"):
+        epsilon_of(math.e, 1e-5, 3)
