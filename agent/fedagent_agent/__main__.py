@@ -17,7 +17,13 @@ from fedagent_node.settings import SettingError
 
 from .config import AgentConfig
 from .daemon import AgentDaemon, check_stream
-from .errors import AgentError, DataDirFailedError, OpinionBookError, OutboxError
+from .errors import (
+    AgentError,
+    DataDirFailedError,
+    OpinionBookError,
+    OutboxError,
+    PrivacyBookError,
+)
 from .streams.base import StreamError
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
@@ -28,6 +34,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (IdentityError, 11),
     (OutboxError, 12),
     (OpinionBookError, 12),
+    (PrivacyBookError, 12),
     (StreamError, 13),
     (LinkError, 10),
     (AgentError, 10),

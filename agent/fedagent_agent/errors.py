@@ -44,5 +44,14 @@ class OpinionBookError(DiskError):
     )
 
 
+class PrivacyBookError(DiskError):
+    """Raised when the count of updates that have cost privacy cannot be read or written."""
+
+    hint = (
+        "free space, or restore the file from a copy: without it the device forgets "
+        "what its updates have cost"
+    )
+
+
 class PeerStoreError(DiskError):
     """Raised when what a device keeps of democratized analytics cannot be used."""

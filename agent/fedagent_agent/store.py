@@ -44,11 +44,12 @@ from .core.effects import (
     UpdateStored,
 )
 from .core.opinions import OpinionRecord
-from .errors import DiskError, OpinionBookError, OutboxError
+from .errors import DiskError, OpinionBookError
 from .models_cache import ModelsCache
 from .outbox import MAX_BYTES, Outbox
 from .peers.core.records import StoreSlot
 from .peers.store import PeerDevice
+from .privacy_book import PrivacyBook
 from .trainer.frames import Cancel, Evaluate, Failed, Open, Reply, Train, Trained
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class AgentStore:
         outbox_bytes: Maximum of all updates together.
 
     Raises:
-        OutboxError, OpinionBookError: One of them cannot be used.
+        OutboxError, OpinionBookError, PrivacyBookError: One of them cannot be used.
     """
 
     def __init__(
@@ -154,6 +155,7 @@ class AgentStore:
         self._once_digest = ""
         self._states = directory / "state"
         self.opinions = OpinionBook(directory / "opinions.json", checkpoint=checkpoint)
+        self.privacy = PrivacyBook(directory / "privacy.json", checkpoint=checkpoint)
         self._outputs: dict[int, Path | bytes] = {}
         """Of trainings, by job: the file that is written, or an update made without training."""
         self._results: list[Input] = []
@@ -268,8 +270,10 @@ class AgentStore:
         update, output = effect.update, self._outputs.pop(effect.job)
         offset = (self._stream, effect.offset) if isinstance(output, Path) else None
         try:
+            if effect.releases:
+                self.privacy.charge(update.key.run, effect.releases)
             self.outbox.put(update, output, offset=offset)
-        except OutboxError:
+        except DiskError:
             if isinstance(output, Path):
                 output.unlink(missing_ok=True)
             raise
@@ -308,6 +312,7 @@ def open_agent(
         updates=store.outbox.load(),
         answered=store.outbox.answered(),
         opinions=store.opinions.record,
+        releases=store.privacy.releases,
         pending=pending,
         peering=peers.open,
         idle_opinions=idle_opinions,

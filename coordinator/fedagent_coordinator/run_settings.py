@@ -65,6 +65,12 @@ def aggregation_of(recipe: Recipe) -> Strategy:
     if made.every_round and recipe.rounds.merge_every > 1:
         wrong = f"is {recipe.rounds.merge_every}, and {name} merges after every round"
         raise RecipeError("rounds.merge_every", wrong, "take 1, or another aggregation")
+    private = recipe.privacy.wanted or recipe.secure_aggregation.wanted
+    if private and (made.needs or made.controls):
+        why = f"is {name}, which asks each device for more than its update"
+        raise RecipeError(
+            "aggregation.name", why, "take fedavg, or drop what makes updates private"
+        )
     if isinstance(made, FedBn) and not _has_local(recipe):
         mend = "build the task with local=('norms',), or take fedavg"
         raise RecipeError("aggregation.name", "is fedbn, and no layer of the model is local", mend)

@@ -43,6 +43,7 @@ from fedagent_protocol.tensors import (
 )
 from fedagent_protocol.transfer import Layout
 from fedagent_task.aggregation import ALL_TRAIN, Rules, RunningMean
+from fedagent_task.privacy.mechanism import KeyStream, add_noise
 
 from .config import EdgeConfig
 from .core.admission import check_content, locate_again
@@ -420,6 +421,8 @@ class EdgeStore:
             return ModelLost(commit.run, commit.round, commit.base, str(error))
         try:
             manifest = Manifest(tuple(item.spec for item in locate(data)))
+            if commit.deviation:
+                mean.change(partial(add_noise, deviation=commit.deviation, stream=KeyStream()))
             tensors = mean.apply(decode_tensors(data, manifest), commit.scale)
             digest, fresh = "", b""
             if all(np.isfinite(array).all() for array in tensors.values()):

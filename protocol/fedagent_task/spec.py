@@ -410,7 +410,7 @@ class PrivacySpec(_Section, frozen=True, kw_only=True):
     mode: Annotated[
         Literal["off", "local", "central"], _text("one of off, local, central", '"local"')
     ] = "off"
-    epsilon: Annotated[float, Meta(gt=0, le=1e6), _text("an epsilon", 8.0)] = 8.0
+    epsilon: Annotated[float, Meta(gt=0, le=100), _text("an epsilon up to 100", 8.0)] = 8.0
     delta: Annotated[float, Meta(gt=0, lt=1), _text("a probability", 0.00001)] = 1e-5
     clip: Annotated[float, Meta(gt=0, le=1e6), _text("a norm", 1.0)] = 1.0
     releases: Annotated[

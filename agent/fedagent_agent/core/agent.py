@@ -6,7 +6,7 @@ changes nothing else.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -87,6 +87,7 @@ class AgentCore:
     Args:
         boots: How often the agent was started on its data directory.
         answered: Orders that were answered with an update before.
+        releases: Updates that have cost privacy, by run.
         pending: Bytes that a link holds unacknowledged.
         peering: Opens keys towards neighbours at the first need.
         idle_opinions: There are opinions even where the task learns nothing.
@@ -101,6 +102,7 @@ class AgentCore:
         updates: Iterable[PendingUpdate],
         answered: Iterable[Key],
         opinions: OpinionRecord,
+        releases: Mapping[str, int],
         pending: Callable[[str], int],
         peering: OpenPeers,
         idle_opinions: bool,
@@ -131,7 +133,7 @@ class AgentCore:
         self._tasks = Tasks(self.device, stream, jobs, self.counters)
         self.preparation = Preparation(self.device, self._tasks, self.sessions)
         known = (*answered, *self.uploads.by_key)
-        self.queue = TrainingQueue(self.device, self._tasks, jobs, self.counters, known)
+        self.queue = TrainingQueue(self.device, self._tasks, jobs, self.counters, known, releases)
         self.evaluator = Evaluator(
             self.device,
             self.queue,

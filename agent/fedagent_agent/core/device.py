@@ -118,6 +118,8 @@ class DeviceState:
     position: tuple[float, float] | None = None  # x and y in kilometres
     extra_s: float = 0.0
     preparing: bool = False  # the task is being opened before its first order
+    spent: dict[str, str] = field(default_factory=dict)
+    """Runs whose epsilon is used up here, and the words for it."""
 
     @property
     def price_micro(self) -> int:
@@ -175,8 +177,9 @@ class DeviceState:
         return ContextReport(
             run=run,
             seq=seq,
-            available=self.readings.available and not self.preparing,
-            reason=self.readings.reason or (PREPARING if self.preparing else ""),
+            available=self.readings.available and not self.preparing and run not in self.spent,
+            reason=self.readings.reason
+            or (PREPARING if self.preparing else self.spent.get(run, "")),
             price=self.price_micro,
             features={name: value for name, value in features.items() if value is not None},
         )

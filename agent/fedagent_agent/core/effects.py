@@ -150,6 +150,7 @@ class StoreUpdate(Write, frozen=True):
     job: int
     update: PendingUpdate
     offset: int  # position of the stream after the training
+    releases: int = 0  # updates of this run with it, which cost privacy; 0 where none is counted
 
 
 class UpdateStored(Input, frozen=True):

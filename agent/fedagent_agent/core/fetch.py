@@ -33,7 +33,11 @@ from .effects import Key
 TASK_AGAIN_S = 1.0
 OPEN_AGAIN_S = 10.0
 """A stream that did not fit is tried again after this long, when a task needs it."""
-REASONS = {"no_data": DeclineReason.NO_DATA, "memory": DeclineReason.LOAD}
+REASONS = {
+    "no_data": DeclineReason.NO_DATA,
+    "memory": DeclineReason.LOAD,
+    "privacy": DeclineReason.PRIVACY,
+}
 """What a failure of the trainer is to the edge; any other is an error."""
 NO_TRAINING = "none"
 """Learner of a task that opens no stream and starts no trainer."""

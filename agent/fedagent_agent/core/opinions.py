@@ -53,6 +53,8 @@ class PrivacySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.declared_only and not declared:
             return "the owner tells opinions to declared neighbours only"
         epsilon = task.opinions.epsilon
+        if task.privacy.wanted and epsilon <= 0 and mode is not OpinionMode.PEERS:
+            return "the task's updates are private, its opinions not: set opinions.epsilon"
         most, total, lifetime = self.max_epsilon, self.total_epsilon, self.lifetime_epsilon
         if most is None and total is None and lifetime is None:
             return ""

@@ -79,6 +79,7 @@ class TrainingQueue:
         jobs: Iterator[int],
         counters: Counter[str],
         answered: Iterable[Key],
+        releases: Mapping[str, int],
     ) -> None:
         self.active_order: ActiveOrder | None = None
         self._device = device
@@ -88,6 +89,7 @@ class TrainingQueue:
         self._samples: Counter[str] = Counter()
         self._stream_samples: Mapping[str, int] = {}
         self._trained_at: float | None = None
+        self._releases = dict(releases)
         self._newest: OrderedDict[str, int] = OrderedDict()
         self._answers: OrderedDict[Key, Decline | None] = OrderedDict()
         """Refusals, by their order; None: an update answered it, or nobody waits any more."""
@@ -243,6 +245,9 @@ class TrainingQueue:
         return [] if task is None else self._give_back(task.reason, task.detail)
 
     def _train(self, active: ActiveOrder, task: Task, now: float) -> list[Effect]:
+        if used_up := self._used_up(active.key.run, task):
+            self._device.spent[active.key.run] = used_up
+            return self._give_back(DeclineReason.PRIVACY, used_up)
         active.job, active.train_at = next(self._jobs), now
         key, order = active.key, active.order
         fields: dict[str, object] = {
@@ -266,6 +271,24 @@ class TrainingQueue:
             state=state_name(key.run, order.task),
         )
         return [*effects, train]
+
+    def _used_up(self, run: str, task: Task) -> str:
+        """Return why no update may leave for this run any more; an empty string if one may."""
+        assert task.spec is not None
+        privacy, releases = task.spec.privacy, self._releases.get(run, 0)
+        if not privacy.wanted or releases < privacy.releases:
+            return ""
+        return f"epsilon {privacy.epsilon:g} of this run is used up by {releases} updates"
+
+    def _charge(self, run: str, task: Task | None) -> int:
+        """Return the number of the update that is about to be stored; 0 where none is counted."""
+        if task is None or task.spec is None or not task.spec.privacy.wanted:
+            return 0
+        # What the disk refuses stays counted: nobody knows how far it came.
+        self._releases[run] = self._releases.get(run, 0) + 1
+        if used_up := self._used_up(run, task):
+            self._device.spent[run] = used_up
+        return self._releases[run]
 
     def _make_idle_update(self, now: float) -> list[Effect]:
         active = self.active_order
@@ -296,7 +319,8 @@ class TrainingQueue:
             arrivals_per_s=rate,
             arrivals_per_step=stats.arrivals / max(1, stats.steps),
         )
-        return [StoreUpdate(result.job, active.update(result, now), result.offset)]
+        charge = self._charge(active.key.run, self._tasks.opened(active.fetch.wanted.task))
+        return [StoreUpdate(result.job, active.update(result, now), result.offset, charge)]
 
     def note_samples(self, counters: Mapping[str, int]) -> list[Effect]:
         """Add samples that were not learnt from since the stream was opened, by reason."""

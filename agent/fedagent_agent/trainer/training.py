@@ -20,6 +20,8 @@ from fedagent_protocol.tensors import Buffer, Manifest, decode_tensors, tensor_p
 from fedagent_task.client_terms import CONTROL
 from fedagent_task.errors import ProgramError, TaskFormatError
 from fedagent_task.moments import LARGEST, Moments
+from fedagent_task.privacy.accountant import AccountantMissingError, deviation_of
+from fedagent_task.privacy.mechanism import clipped, noised
 
 from .frames import Evaluate, Evaluated, Failed, Job, Open, Refused, Reply, Train, Trained
 from .load_meter import Clock, LoadMeter, parts
@@ -92,7 +94,7 @@ class Trainer:
             ):
                 return Failed(job=job.job, reason="memory", detail=_NO_MEMORY)
             return Failed(job=job.job, reason="error", detail=str(error)[:1000])
-        except PrivacyMissingError as error:
+        except (PrivacyMissingError, AccountantMissingError) as error:
             return Failed(job=job.job, reason="privacy", detail=str(error))
         except (MemoryError, RuntimeError) as error:
             if not lacks_memory(error):
@@ -196,8 +198,7 @@ class Trainer:
             tally = self._learn(job, task, meter, began)
             if self._cancelled(job.job, task.request.slow_s):
                 raise FailedTrainingError("cancelled")
-            update = learner.update()
-            _check_norm(update, task.task.limits.norm, task.uncounted)
+            update = _released(learner.update(), task)
         self._slip_s = meter.slip_s
         digest, size = _write_update(Path(job.out), update)
         _keep_state(task, job)
@@ -205,17 +206,19 @@ class Trainer:
         task.held.release()
         arrived, task.arrived = task.arrived, 0
         # Where neighbours decide, scores stay on the device, and with them the loss.
-        private = task.task.opinions.mode == "peers"
+        guarded = task.task.privacy.wanted
+        private = task.task.opinions.mode == "peers" or guarded
+        samples = min(learner.num_samples, task.task.limits.max_samples)
         stats = TrainStats(
-            num_samples=min(learner.num_samples, task.task.limits.max_samples),
-            arrivals=arrived,
+            num_samples=1 if guarded else samples,
+            arrivals=0 if guarded else arrived,
             iterations=max(1, round(meter.iterations / tally.steps)),
             steps=tally.steps,
             limited=tally.limited,
             seconds_per_iteration=meter.iterating_s / meter.iterations,
             loss=0.0 if private else tally.mean_loss,
-            score=scorer.score,
-            score_n=scorer.count,
+            score=0.0 if guarded else scorer.score,
+            score_n=0 if guarded else scorer.count,
             course=NO_COURSE if private or task.idle else learner.course,
         )
         return Trained(
@@ -226,7 +229,7 @@ class Trainer:
             train_s=meter.spent_s,
             offset=task.offset,
             counters=task.counters,
-            note=task.proportions.note,
+            note="" if guarded else task.proportions.note,
         )
 
     def _learn(self, job: Train, task: OpenTask, meter: LoadMeter, began: float) -> _Tally:
@@ -331,6 +334,18 @@ def _give_back(base: Tensors) -> None:
         owner = owner.base
     if isinstance(owner, memoryview) and isinstance(owner.obj, mmap.mmap):
         owner.obj.madvise(mmap.MADV_DONTNEED)
+
+
+def _released(update: Tensors, task: OpenTask) -> Tensors:
+    """Return what may leave the device of an update: checked, and clipped and noised if asked."""
+    privacy = task.task.privacy
+    _check_norm(update, 0.0 if privacy.wanted else task.task.limits.norm, task.uncounted)
+    if not privacy.wanted:
+        return update
+    short = clipped(update, privacy.clip, dropped=task.uncounted)
+    if privacy.mode == "central":
+        return short
+    return noised(short, deviation_of(privacy), dropped=task.uncounted)
 
 
 def _check_norm(update: Tensors, limit: float, uncounted: Collection[str]) -> None:

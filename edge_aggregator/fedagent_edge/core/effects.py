@@ -223,12 +223,16 @@ class Admitted(Input, frozen=True):
 
 
 class Commit(Run, frozen=True):
-    """Make the new edge model of the sum, times `scale`: `Committed`, or `ModelLost`."""
+    """Make the new edge model of the sum, times `scale`: `Committed`, or `ModelLost`.
+
+    Noise of this `deviation` is added to each number of the sum before anything else is done.
+    """
 
     run: str
     round: int
     base: str
     scale: float = 1.0
+    deviation: float = 0.0
 
 
 class Committed(Input, frozen=True):

@@ -283,7 +283,8 @@ class EdgeRound:
             weight=part.weight,
             tau_ms=tau,
             ut_ms=tau - dt - lc - prepare,
-            norm=part.norm,
+            # Where sums alone are told, no single update is, by its length neither.
+            norm=0.0 if self.weighing.deviation else part.norm,
             stats=stats,
             reason=part.reason or offer.note,
         )

@@ -248,7 +248,10 @@ class Rounds:
         rnd, effects = live.rnd, live.close(now)
         if not rnd.failed:
             self._committing = True
-            return [*effects, Commit(rnd.run, rnd.round, rnd.base, rnd.weighing.scale(rnd.sums))]
+            weighing = rnd.weighing
+            scale = weighing.scale(rnd.sums)
+            commit = Commit(rnd.run, rnd.round, rnd.base, scale, weighing.deviation)
+            return [*effects, commit]
         self.live, self._last = None, live
         return effects + self._report(rnd, live.outcomes, rnd.failed, now)
 

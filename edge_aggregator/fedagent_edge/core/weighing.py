@@ -12,7 +12,14 @@ from fedagent_task import aggregation
 from fedagent_task.aggregation import ALL_TRAIN, Contribution, Rules, Strategy, Sums, Weighed
 from fedagent_task.aggregation.averaging import FedAvg
 from fedagent_task.aggregation.task import most_steps, rules_of
-from fedagent_task.spec import AggregationSpec, LearnerSpec, LimitsSpec, ModelSpec
+from fedagent_task.privacy.accountant import AccountantMissingError, deviation_of
+from fedagent_task.spec import (
+    AggregationSpec,
+    LearnerSpec,
+    LimitsSpec,
+    ModelSpec,
+    PrivacySpec,
+)
 
 
 class _Task(msgspec.Struct):
@@ -20,6 +27,7 @@ class _Task(msgspec.Struct):
     learner: LearnerSpec = LearnerSpec()
     limits: LimitsSpec = LimitsSpec()
     aggregation: AggregationSpec = AggregationSpec()
+    privacy: PrivacySpec = PrivacySpec()
 
 
 _tasks = msgspec.msgpack.Decoder(_Task)
@@ -33,6 +41,7 @@ class Weighing:
     rules: Rules = ALL_TRAIN
     learner: LearnerSpec = field(default_factory=LearnerSpec)
     control_limit: float = 0.0  # largest L2 norm of the control variates in an update; 0 for none
+    deviation: float = 0.0  # of the noise on each number of a sum; 0 for none
     refusal: str = ""
 
     def weigh(
@@ -81,5 +90,11 @@ def weighing_of(body: bytes) -> Weighing:
         rules = ALL_TRAIN if task.model is None else rules_of(task.model)
     except FedagentError as error:
         return Weighing(refusal=f"the edge has no such aggregation: {error}"[:200])
+    deviation = 0.0
+    if task.privacy.mode == "central":
+        try:
+            deviation = deviation_of(task.privacy)
+        except AccountantMissingError as error:
+            return Weighing(refusal=f"at the edge, {error}"[:200])
     # c_i is a mean of gradients, of which a step within the norm's limit has at most limit / rate.
-    return Weighing(strategy, rules, learner, 2.0 * limit / learner.rate)
+    return Weighing(strategy, rules, learner, 2.0 * limit / learner.rate, deviation)

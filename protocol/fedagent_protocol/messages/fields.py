@@ -64,6 +64,7 @@ class DeclineReason(OpenEnum):
     SCHEMA = "schema"  # its stream does not fit the task; the detail names the key
     LOAD = "load"  # not enough compute or memory now
     NO_DATA = "no_data"  # nothing has arrived on its stream yet
+    PRIVACY = "privacy"  # its epsilon of this run is used up, or noise cannot be accounted for
     ERROR = "error"  # training failed; the detail names the error
     OTHER = "other"
 

@@ -1,6 +1,6 @@
 """The running sum of a round's updates, and the mean of edge models: memory O(model)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -74,6 +74,12 @@ class RunningMean:
                 total[block] += part
         self.weight += weight
         self.count += 1
+
+    def change(self, by: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]) -> None:
+        """Put something in the place of each sum of numbers, such as the same with noise."""
+        for name, total in self._sums.items():
+            if name not in self.rules.latest:
+                total[:] = by(total)
 
     def apply(self, base: Arrays, scale: float = 1.0) -> dict[str, npt.NDArray[np.generic]]:
         """Return base + scale·mean in the base's dtypes; a buffer's mean is not scaled.

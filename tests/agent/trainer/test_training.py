@@ -10,6 +10,9 @@ from fedagent_agent.trainer.frames import Open, Opened, Refused
 from fedagent_agent.trainer.training import Trainer, lacks_memory
 from fedagent_protocol.tensors import digest_of
 from fedagent_task.models import create
+from fedagent_task.privacy import accountant
+from fedagent_task.privacy.accountant import deviation_of
+from fedagent_task.spec import PrivacySpec
 from tests.fakes.trainer_bench import TrainerBench, demo
 
 ROW = ",".join(["1"] * 64)
@@ -174,3 +177,38 @@ def test_a_mapped_model_is_the_same_model(
         bench.opened(demo(), "digits:start=80,rate=0.001")
         digests += [bench.trained().digest, bench.trained().digest]
     assert digests[:2] == digests[2:]
+
+
+PRIVATE = ("privacy.mode=local", "rounds.weighting=uniform", "limits.norm=0", "privacy.clip=0.5")
+
+
+def test_a_private_update_is_clipped_and_noised_and_tells_nothing_beside(
+    bench: TrainerBench,
+) -> None:
+    pytest.importorskip("opendp", reason="opendp is not installed")
+    bench.opened(
+        demo(*PRIVATE, "privacy.epsilon=100", "privacy.releases=1", "privacy.clip=0.0001"), "digits"
+    )
+    told = bench.trained()
+    quiet = np.concatenate([tensor.ravel() for tensor in bench.update().values()])
+    assert np.linalg.norm(quiet) <= 0.01, (
+        "what is left is a clip of next to nothing, and little noise"
+    )
+    assert (told.stats.num_samples, told.stats.arrivals) == (1, 0)
+    assert (told.stats.loss, told.stats.score, told.stats.score_n, told.note) == (0, 0, 0, "")
+    bench.opened(demo(*once, "privacy.epsilon=1"), "digits")
+    bench.trained()
+    loud = np.concatenate([tensor.ravel() for tensor in bench.update().values()])
+    deviation = deviation_of(PrivacySpec(mode="local", epsilon=1.0, clip=0.5, releases=1))
+    assert loud.std() == pytest.approx(deviation, rel=0.15)
+
+
+def test_a_device_without_the_accountant_trains_for_nobody(
+    bench: TrainerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accountant, "find_spec", lambda _: None)
+    accountant._for_one.cache_clear()
+    accountant.epsilon_of.cache_clear()
+    bench.opened(demo(*PRIVATE), "digits")
+    assert "pip install 'fedagent[privacy]'" in bench.failed("privacy").detail
+    assert not bench.out.exists()
