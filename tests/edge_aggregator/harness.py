@@ -225,6 +225,7 @@ class Field:
     agents: dict[str, ToyAgent] = field(default_factory=dict)
     now: float = 100.0
     boot: str = "boot-1"
+    body: bytes = BODY
     size: int = 64
     chunk_bytes: int = 256 * 1024
     credit_bytes: int = 8 << 20
@@ -364,7 +365,9 @@ class Field:
         self._try(lambda: self.edge.receive(Received(sender, message, WAN, self.now)))
 
     def welcome(self, run: str = RUN) -> None:
-        self.coordinator(m.EdgeWelcome(run=run, coordinator="coord", task=TASK, body=BODY))
+        self.coordinator(
+            m.EdgeWelcome(run=run, coordinator="coord", task=digest_of(self.body), body=self.body)
+        )
 
     def give_model(self, run: str = RUN) -> None:
         first = self.model[: self.chunk_bytes]
@@ -385,7 +388,7 @@ class Field:
         values: dict[str, object] = {
             "run": RUN,
             "round": number,
-            "task": TASK,
+            "task": digest_of(self.body),
             "assignments": tuple(m.Assignment(agent=a) for a in self.agents),
             "deadline_ms": 5000,
             "max_wait_ms": 20_000,

@@ -24,11 +24,20 @@ from fedagent_edge.core.weighing import PLAIN, weighing_of
 from fedagent_edge.store import EdgeStore
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
+from fedagent_task.privacy import accountant
+from fedagent_task.privacy.accountant import deviation_of
 from fedagent_task.recipe import task_bytes
-from fedagent_task.spec import AggregationSpec, LearnerSpec, LimitsSpec, ModelSpec, TaskSpec
+from fedagent_task.spec import (
+    AggregationSpec,
+    LearnerSpec,
+    LimitsSpec,
+    ModelSpec,
+    PrivacySpec,
+    TaskSpec,
+)
 
 from .harness import RUN as RUN_HERE
-from .harness import Field, ToyAgent
+from .harness import Field, ToyAgent, expected_mean, field_of, model_tensors
 
 RUN, TASK = "0" * 32, "a" * 64
 SOFTMAX = ModelSpec(kind="softmax", features=2, classes=2)
@@ -210,3 +219,42 @@ def test_an_edge_without_the_strategy_refuses_the_round_and_says_so(tmp_path: Pa
         field.order(number, task=named)
         report = field.run_until_report(number)
         assert ("fedsuper" in report.failed) is (name == "fedsuper")
+
+
+PRIVATE = task_bytes(
+    TaskSpec(
+        model=ModelSpec(kind="softmax", features=2, classes=2),
+        privacy=PrivacySpec(mode="central", clip=3.0, releases=10),
+    )
+)
+
+
+def test_a_sum_gets_noise_before_the_edge_has_a_model_of_it(tmp_path: Path) -> None:
+    pytest.importorskip("opendp", reason="opendp is not installed")
+    noise = deviation_of(PrivacySpec(mode="central", clip=3.0, releases=10))
+    field = field_of(tmp_path, 4, size=20_000, body=PRIVATE)
+    sent: list[bytes] = []
+    for number in (1, 2):
+        field.order(number, weighting=m.Weighting.UNIFORM)
+        report = field.run_until_report(number)
+        assert (report.used, report.failed) == (4, "")
+        assert all(one.norm == 0 for one in report.outcomes), "a norm tells of a single update"
+        sent.append((tmp_path / "models" / report.model).read_bytes())
+    first = decode_tensors(sent[0], Manifest.of(model_tensors(20_000)))["weight"]
+    plain = expected_mean(20_000, dict.fromkeys(field.agents, 1.0))["weight"]
+    difference = first.astype(np.float64) - plain
+    assert difference.std() == pytest.approx(noise / 4, rel=0.03)
+
+
+def test_without_the_accountant_the_edge_runs_no_private_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accountant, "find_spec", lambda _: None)
+    for cached in (accountant._for_one, accountant.epsilon_of, weighing_of):
+        cached.cache_clear()
+    field = field_of(tmp_path, 2, body=PRIVATE)
+    field.order(1, weighting=m.Weighting.UNIFORM)
+    report = field.run_until_report(1)
+    assert "pip install 'fedagent[privacy]'" in report.failed
+    assert not any(agent.orders for agent in field.agents.values())
+    weighing_of.cache_clear()
