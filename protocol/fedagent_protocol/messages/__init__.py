@@ -7,6 +7,7 @@ docs/protocol.md has the flows.
 
 from .evaluation import *
 from .fields import *
+from .masking import *
 from .round import *
 from .session import *
 
@@ -24,6 +25,9 @@ AgentToEdge = (
     | Opinion
     | Volunteer
     | PeerSend
+    | MaskKeys
+    | MaskShares
+    | MaskOpening
 )
 EdgeToAgent = (
     EdgeBeacon
@@ -39,6 +43,9 @@ EdgeToAgent = (
     | OpinionCall
     | Neighbours
     | PeerDeliver
+    | MaskRoster
+    | MaskDelivery
+    | MaskAsk
 )
 EdgeToCoordinator = (
     EdgeHello

@@ -8,6 +8,7 @@ import math
 from functools import lru_cache
 from importlib.util import find_spec
 
+from fedagent_protocol.extras import how_to_add
 from fedagent_task.errors import TaskError
 from fedagent_task.spec import PrivacySpec
 
@@ -15,8 +16,9 @@ from fedagent_task.spec import PrivacySpec
 class AccountantMissingError(TaskError):
     """Raised where privacy is to be accounted for and OpenDP is not installed."""
 
-    template = "noise on updates is accounted for by opendp, which is missing: {hint}"
-    hint = "pip install 'fedagent[privacy]'"
+    template = "noise on updates is accounted for by opendp, which is missing: {mend}"
+
+    mend: str
 
 
 def is_installed() -> bool:
@@ -34,7 +36,7 @@ def epsilon_of(noise: float, delta: float, releases: int) -> float:
     if releases <= 0:
         return 0.0
     if not is_installed():
-        raise AccountantMissingError
+        raise AccountantMissingError(how_to_add("privacy"))
     import opendp.prelude as dp  # noqa: PLC0415 - half a second, only where noise is wanted
 
     dp.enable_features("contrib")

@@ -1,0 +1,103 @@
+"""Updates as integers that wrap around: masked, added up exactly, and turned back.
+
+A vector is the update's numbers, cut to `largest`, rounded to steps and times its weight, and
+after them the weight itself.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_protocol.tensors import Manifest, TensorSpec
+from fedagent_task.privacy.mechanism import KeyStream
+from fedagent_task.spec import SecureAggregationSpec
+
+MASKED = "masked"
+"""Name of the one tensor in a masked update."""
+_BLOCK = 1 << 16
+
+Words = npt.NDArray[np.generic]
+Seed = tuple[bytes, int]
+"""Key of a mask, and 1 or -1: whether it is added or taken away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Integers modulo 2^bits, with `steps` to the unit; no sum of a cohort wraps around."""
+
+    bits: int
+    steps: float
+    largest: float
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """Its numbers as they travel."""
+        return np.dtype(np.int32 if self.bits == 32 else np.int64)
+
+    @property
+    def word(self) -> str:
+        """Its numbers as they are added."""
+        return f"<u{self.bits // 8}"
+
+    def manifest(self, base: Manifest, dropped: Collection[str] = ()) -> Manifest:
+        """Return what a masked update of this model holds."""
+        count = sum(math.prod(spec.shape) for spec in base.specs if spec.name not in dropped)
+        return Manifest((TensorSpec(MASKED, str(self.dtype), (count + 1,)),))
+
+
+def ring_of(spec: SecureAggregationSpec, cohort: int, most_weight: int) -> Ring:
+    """Return the ring for sums of so many updates of at most this weight.
+
+    Updates that count alike fit into 32 bits, with 2^22 steps or more on either side.
+    """
+    bits = 32 if most_weight == 1 else 64
+    room = (2 ** (bits - 1) - 1) // (cohort * most_weight)
+    # A power of two, so that steps are exact in binary.
+    return Ring(bits, 2.0 ** math.floor(math.log2(room / spec.largest)), spec.largest)
+
+
+def vector_of(
+    update: Mapping[str, npt.NDArray[np.generic]],
+    weight: int,
+    ring: Ring,
+    dropped: Collection[str] = (),
+) -> Words:
+    """Return an update as unsigned integers, in the order of its tensors' names."""
+    parts: list[npt.NDArray[np.int64]] = []
+    for name in sorted(update):
+        if name not in dropped:
+            cut = np.clip(update[name].astype(np.float64), -ring.largest, ring.largest)
+            parts.append(np.rint(cut * ring.steps).astype(np.int64).reshape(-1) * weight)
+    parts.append(np.array([weight], np.int64))
+    return np.concatenate(parts).astype(ring.word)
+
+
+def add_masks(vector: Words, seeds: Iterable[Seed], ring: Ring) -> None:
+    """Add or take away masks in place, a block at a time."""
+    size = ring.bits // 8
+    for key, sign in seeds:
+        stream = KeyStream(key)
+        for start in range(0, len(vector), _BLOCK):
+            block = vector[start : start + _BLOCK]
+            words = np.frombuffer(stream.take(size * len(block)), ring.word)
+            (np.add if sign > 0 else np.subtract)(block, words, out=block)
+
+
+def sums_of(
+    total: Words, base: Manifest, ring: Ring, dropped: Collection[str] = ()
+) -> tuple[dict[str, npt.NDArray[np.float64]], int]:
+    """Return the weighted sums by tensor, flat float64, and the weight they divide by."""
+    signed = total.view(f"<i{ring.bits // 8}")
+    sums: dict[str, npt.NDArray[np.float64]] = {}
+    start = 0
+    for spec in base.specs:
+        count = math.prod(spec.shape)
+        if spec.name in dropped:
+            sums[spec.name] = np.zeros(count)
+            continue
+        sums[spec.name] = signed[start : start + count].astype(np.float64) / ring.steps
+        start += count
+    return sums, int(signed[-1])
