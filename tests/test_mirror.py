@@ -91,6 +91,11 @@ ELSEWHERE = {
     "agent/test_links": ("node/shell",),
     "task/test_recipe": ("task/explain", "task/recipe_checks", "task/spec"),
     "task/test_scaling": ("task/features", "task/moments"),
+    "task/secure_aggregation/test_protocol": (
+        "task/secure_aggregation/cohort",
+        "task/secure_aggregation/keys",
+        "task/secure_aggregation/member",
+    ),
 }
 """Test modules that test modules of another name."""
 

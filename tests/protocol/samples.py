@@ -17,6 +17,7 @@ _BOTH: tuple[m.Need | m.Chunk, ...] = (
     m.Need(run=RUN, round=4, digest=D1, ranges=((0, 4), (7, 8))),
     m.Chunk(run=RUN, round=4, digest=D1, index=2, data=b"\x00\x01\xff"),
 )
+_KEYS = m.MemberKeys(identity=bytes(32), mask=b"m" * 32, seal=b"s" * 32, signature=bytes(64))
 _PROBES: tuple[m.Probe | m.ProbeReply, ...] = (
     m.Probe(nonce=5, reply_bytes=16, data=b"pad"),
     m.ProbeReply(nonce=5, data=b"pad"),
@@ -55,6 +56,9 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
         m.Opinion(run=RUN, round=4, model=D1, score=0.75, samples=120, metric="accuracy"),
         m.Volunteer(run=RUN, round=4),
         m.PeerSend(to="agent-2", body=b"sealed"),
+        m.MaskKeys(run=RUN, round=4, keys=_KEYS),
+        m.MaskShares(run=RUN, round=4, shares={"agent-2": bytes(148)}, commitment=bytes(32)),
+        m.MaskOpening(run=RUN, round=4, shares={"agent-1": bytes(66)}),
         *_BOTH,
         *_PROBES,
     ),
@@ -85,6 +89,9 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
         ),
         m.Neighbours(peers={"agent-2": 0.5, "agent-3": 1.0}),
         m.PeerDeliver(sender="agent-2", body=b"sealed"),
+        m.MaskRoster(run=RUN, round=4, members={"agent-1": _KEYS}),
+        m.MaskDelivery(run=RUN, round=4, shares={"agent-2": bytes(148)}),
+        m.MaskAsk(run=RUN, round=4, survivors=("agent-1", "agent-2")),
         *_BOTH,
         *_PROBES,
     ),

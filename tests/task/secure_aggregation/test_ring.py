@@ -1,8 +1,10 @@
 """Sums in the ring are exact, and come back as the weighted mean."""
 
 import secrets
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ def test_the_sum_is_exactly_that_of_the_rounded_updates(
     rng = np.random.default_rng(seed)
     weights = [1] * len(weights) if uniform else weights
     ring = ring_of(SPEC, len(weights), 1 if uniform else 1000)
-    updates = [
+    updates: list[dict[str, npt.NDArray[Any]]] = [
         {
             "a": rng.normal(size=(2, 3)).astype(np.float32),
             "b": rng.normal(size=5).astype(np.float32),
