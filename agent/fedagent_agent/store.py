@@ -3,6 +3,7 @@
 A kill between any two disk effects is a `checkpoint` that does not return.
 """
 
+import dataclasses
 import hashlib
 import struct
 from collections.abc import Callable, Iterable
@@ -26,6 +27,7 @@ from fedagent_protocol.messages import (
     UpdateOffer,
 )
 from fedagent_protocol.transfer import Layout
+from fedagent_protocol.work import sign_claim
 
 from .core.agent import AgentCore
 from .core.effects import (
@@ -39,6 +41,7 @@ from .core.effects import (
     OpenModel,
     OpinionAnswer,
     OpinionStored,
+    PendingUpdate,
     StoreOpinion,
     StoreUpdate,
     UpdateStored,
@@ -143,11 +146,13 @@ class AgentStore:
         submit: Callable[[TrainerRequest], None],
         checkpoint: Checkpoint,
         outbox_bytes: int,
+        identity: "Identity | None" = None,
     ) -> None:
         directory = Path(config.data_dir)
         self._stream = hide_password(config.stream)
         self._peers = peers
         self._submit = submit
+        self._identity = identity
         self._checkpoint = checkpoint
         self.outbox = Outbox(directory / "outbox", max_bytes=outbox_bytes, checkpoint=checkpoint)
         self._models = ModelsCache(directory / "models", checkpoint=checkpoint)
@@ -267,7 +272,7 @@ class AgentStore:
         )
 
     def _store_update(self, effect: StoreUpdate) -> Input:
-        update, output = effect.update, self._outputs.pop(effect.job)
+        update, output = self._claimed(effect.update), self._outputs.pop(effect.job)
         offset = (self._stream, effect.offset) if isinstance(output, Path) else None
         try:
             if effect.releases:
@@ -283,6 +288,15 @@ class AgentStore:
         self._checkpoint("agent.before-offer")
         return UpdateStored(update, tuple(expired))
 
+    def _claimed(self, update: PendingUpdate) -> PendingUpdate:
+        """Return an update with the device's signature that it made it."""
+        me, offer = self._identity, update.offer
+        if me is None:
+            return update
+        edge, public = update.key.edge, me.public_bytes
+        claim = sign_claim(offer, edge=edge, agent=me.id, public=public, sign=me.sign)
+        return dataclasses.replace(update, offer=replace(offer, claim=claim))
+
 
 def open_agent(
     config: "AgentConfig",
@@ -297,13 +311,18 @@ def open_agent(
 ) -> tuple[AgentCore, AgentStore]:
     """Return an agent's core and its disk as the last process left them; errors as of `AgentStore`.
 
-    Without an `identity` there are no neighbours.
+    Without an `identity` there are no neighbours, and work is not claimed: virtual time.
     """
     peers = PeerDevice(
         Path(config.data_dir), identity, config.neighbours(), seed=config.seed_of(agent)
     )
     store = AgentStore(
-        config, peers, submit=submit, checkpoint=checkpoint, outbox_bytes=outbox_bytes
+        config,
+        peers,
+        submit=submit,
+        checkpoint=checkpoint,
+        outbox_bytes=outbox_bytes,
+        identity=identity,
     )
     core = AgentCore(
         config,

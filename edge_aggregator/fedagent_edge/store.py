@@ -42,11 +42,12 @@ from fedagent_protocol.tensors import (
     tensor_at,
 )
 from fedagent_protocol.transfer import Layout
+from fedagent_protocol.work import is_claimed
 from fedagent_task.aggregation import ALL_TRAIN, Rules, RunningMean
 from fedagent_task.privacy.mechanism import KeyStream, add_noise
 
 from .config import EdgeConfig
-from .core.admission import check_content, locate_again
+from .core.admission import Verdict, check_content, locate_again
 from .core.edge import EdgeCore
 from .core.effects import (
     Admit,
@@ -387,6 +388,8 @@ class EdgeStore:
 
     def _check(self, check: Check, whole: bytes | None, manifest: Manifest) -> Input:
         key, offer = check.key, check.offer
+        if check.edge and not is_claimed(offer, edge=check.edge, agent=key[2]):
+            return Checked(key, Verdict("bad_claim", "not signed as the work of this round"))
         try:
             data = self._spool.content(key, offer.size) if whole is None else whole
         except OSError as error:

@@ -104,7 +104,7 @@ class Hostile:
                 ),
             )
             return
-        self._send(listener, offer)
+        self._send(listener, self.voice.claim(offer, self.edge))
 
     def _send(self, listener: Listener, message: m.AgentToEdge) -> None:
         topic = topics.agent_up(self.site, self.me, self.edge, m.kind(message))

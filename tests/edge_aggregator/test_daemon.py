@@ -16,6 +16,7 @@ from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_protocol.transfer import Layout
+from fedagent_protocol.work import is_proved
 from fedagent_testbed.local import RoleProcess
 from tests.e2e.support import BROKERS
 from tests.fakes.links import Peer, broker, peer
@@ -105,7 +106,7 @@ class Seat:
 
     async def upload(self, order: m.TrainOrder, body: bytes) -> m.ReceiptStatus:
         """Offer an update, send what is authorised, wait for the receipt."""
-        offer = offer_of(order, body, chunk_bytes=CHUNK_BYTES)
+        offer = self.voice.claim(offer_of(order, body, chunk_bytes=CHUNK_BYTES), self.edge)
         layout = Layout(offer.size, offer.chunk_bytes)
         facts = {"run": order.run, "round": order.round, "digest": offer.digest}
         self.say(offer)
@@ -201,6 +202,8 @@ def test_a_round_over_a_real_broker(tmp_path: Path, kind: str, size: int) -> Non
         weights = {A0: 10.0, A1: 10.0}
         assert report.model == digest_of(encode_tensors(expected_mean(size, weights)))
         assert [o.status for o in report.outcomes] == ["arrived", "arrived"]
+        for outcome in report.outcomes:
+            assert is_proved(outcome, run=RUN, round_=1, edge=boss.edge, task=TASK)
         boss.say(m.ReportReceipt(run=RUN, round=1))
         closed = await said(process, "round_closed")
         assert (closed["used"], closed["failed"]) == (2, "")

@@ -5,12 +5,14 @@ import hashlib
 import time
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 from fedagent_node.data_dir import Identity
 from fedagent_node.envelope import Gate, split
 from fedagent_protocol.codec import Direction, decode, encode
-from fedagent_protocol.messages import AnyMessage, kind
+from fedagent_protocol.messages import AnyMessage, UpdateOffer, kind
 from fedagent_protocol.signatures import identity_of
+from fedagent_protocol.work import sign_claim
 
 
 def identity(name: str) -> Identity:
@@ -31,6 +33,12 @@ class Voice:
 
     def seal(self, topic: str, message: AnyMessage) -> bytes:
         return self.gate.seal(topic, encode(message), kind=kind(message))
+
+    def claim(self, offer: UpdateOffer, edge: str) -> UpdateOffer:
+        """Return an offer with this one's signature that it did the work."""
+        me = self.identity
+        claim = sign_claim(offer, edge=edge, agent=me.id, public=me.public_bytes, sign=me.sign)
+        return replace(offer, claim=claim)
 
     def seal_bytes(self, topic: str, body: bytes) -> bytes:
         return self.gate.seal(topic, body)

@@ -15,10 +15,12 @@ from .samples import FLAT, RUN
 
 GOLDEN = Path(__file__).parent / "golden"
 NOW = GOLDEN / str(m.PROTOCOL_VERSION)
+_KEY = bytes(range(32))
 _STATS = m.TrainStats(num_samples=40, iterations=7, train_ms=290, steps=50, limited=True)
 _HEAD = m.LedgerHead(coordinator="site-a", seq=12, hash=bytes(32), signature=bytes(64))
 _MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
     "update.steps": (m.UpdateOffer, {"note": "spread of 2 features", "stats": _STATS}),
+    "update.claim": (m.UpdateOffer, {"claim": bytes(range(96))}),
     "order.load-limit": (m.TrainOrder, {"load_limit_ms": 1300}),
     "hello.address": (m.Hello, {"name": "kitchen", "address": "192.168.1.20"}),
     "edge-hello.rent": (m.EdgeHello, {"rent": 250_000}),
@@ -57,6 +59,9 @@ def _cases() -> dict[str, tuple[Direction, m.AnyMessage]]:
     assert isinstance(report, m.RoundReport)
     outcomes = tuple(msgspec.structs.replace(one, stats=_STATS) for one in report.outcomes)
     found[f"{way.value}.report.steps"] = (way, msgspec.structs.replace(report, outcomes=outcomes))
+    proof = m.WorkProof(update=b"u" * 32, size=900, base=b"b" * 32, public=_KEY, signature=2 * _KEY)
+    outcomes = tuple(msgspec.structs.replace(one, proof=proof) for one in report.outcomes)
+    found[f"{way.value}.report.proof"] = (way, msgspec.structs.replace(report, outcomes=outcomes))
     return found
 
 

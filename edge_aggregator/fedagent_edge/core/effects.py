@@ -201,6 +201,8 @@ class Check(Run, frozen=True):
     offer: UpdateOffer
     norm_limit: float
     control_limit: float = 0.0
+    edge: str = ""
+    """For whom the agent must have claimed its work; empty in virtual time, where nobody signs."""
 
 
 class Checked(Input, frozen=True):

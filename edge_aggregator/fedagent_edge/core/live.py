@@ -52,6 +52,7 @@ class LiveRound:
         self.rnd = rnd
         self.model = state.layout
         self.outcomes: tuple[Outcome, ...] = ()
+        self._edge = state.me.edge
         self._counters = state.counters
         self._sessions = state.sessions
         self._uploads = Uploads(rnd, pool)
@@ -231,7 +232,8 @@ class LiveRound:
         self._uploads.end(part)
         part.complete(event.at)
         limit, control = self.rnd.order.norm_limit, self.rnd.weighing.control_limit
-        return [Check(self._key(part.agent), part.offer, limit, control)]
+        edge = self._edge if event.proof else ""
+        return [Check(self._key(part.agent), part.offer, limit, control, edge)]
 
     # ----------------------------------------------------------- results of jobs
 

@@ -20,6 +20,7 @@ from fedagent_protocol.messages import (
     Weighting,
 )
 from fedagent_protocol.transfer import Receiver
+from fedagent_protocol.work import proof_of
 from fedagent_task.aggregation import RoundRule, Sums, Weighed
 
 from .admission import Verdict
@@ -287,4 +288,5 @@ class EdgeRound:
             norm=0.0 if self.weighing.deviation else part.norm,
             stats=stats,
             reason=part.reason or offer.note,
+            proof=proof_of(offer),
         )

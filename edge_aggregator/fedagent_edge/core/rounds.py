@@ -34,7 +34,7 @@ from .transfers import ModelExchange
 from .upstream import Upstream
 from .weighing import weighing_of
 
-OUTCOMES_WITH_CHUNK = 1500
+OUTCOMES_WITH_CHUNK = 1000
 """More outcomes leave no room in the report for a chunk of the model."""
 
 

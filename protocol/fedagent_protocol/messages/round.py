@@ -100,6 +100,11 @@ NO_STATS = TrainStats()
 """Of an agent without an update; the one object that is never sent."""
 
 
+Claim = Annotated[bytes, Meta(max_length=96)]
+Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
+
+
 class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
     """Offer a finished update: what it is, how it came to be, and its first chunk."""
 
@@ -112,6 +117,7 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
     first: Data = b""  # chunk 0, when the order gave credit for it
     context: ContextReport | None = None  # the report after the round, saving a message
     note: Text = ""  # a warning about the device's samples
+    claim: Claim = b""  # public key and signature: `fedagent_protocol.work`
 
 
 class Receipt(Message, frozen=True, kw_only=True, tag="receipt"):
@@ -181,6 +187,16 @@ class RoundOrder(Message, frozen=True, kw_only=True, tag="round-order"):
     load_limit_ms: Millis = 0  # most computation of the round on a device; 0 for none
 
 
+class WorkProof(Struct, frozen=True, kw_only=True, array_like=True):
+    """What shows that an agent did the work of a round: its claim, and what this names."""
+
+    update: Hash  # SHA-256 of the update, of `size` bytes
+    size: Count
+    base: Hash  # of the model that it starts from
+    public: Hash  # the agent's raw Ed25519 key
+    signature: Signature
+
+
 class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one ordered agent ended the round."""
 
@@ -196,6 +212,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     norm: float = 0.0
     stats: TrainStats = NO_STATS  # as offered, no duration longer than the edge measured
     reason: Text = ""  # why there is no valid update; of one, its `note`
+    proof: WorkProof | None = None  # of a valid update
 
     def __post_init__(self) -> None:
         check_finite("weight and norm", self.weight, self.norm)

@@ -1,0 +1,95 @@
+"""Work claims: an agent's own signature that it made this update, in this round, at this edge.
+
+An edge cannot make one, and relabelling an update to another round breaks it. They are checked
+before an update is accepted and before it is paid, and kept with the payment. Pure.
+"""
+
+from collections.abc import Callable
+
+from msgspec.msgpack import Encoder
+
+from .messages import Digest, Id, Outcome, RunId, UpdateOffer, WorkProof
+from .signatures import KEY_BYTES, SIGNATURE_BYTES, identity_of, verify
+
+_SIGNED = b"fedagent/work/1\x00"
+_encoder = Encoder()
+
+
+def claim_bytes(
+    *,
+    run: RunId,
+    round_: int,
+    edge: Id,
+    agent: Id,
+    task: Digest,
+    base: Digest,
+    update: Digest,
+    size: int,
+    num_samples: int,
+    iterations: int,
+) -> bytes:
+    """Return what the signature of a claim covers."""
+    facts = (run, round_, edge, agent, task, base, update, size, num_samples, iterations)
+    return _SIGNED + _encoder.encode(facts)
+
+
+def sign_claim(
+    offer: UpdateOffer, *, edge: Id, agent: Id, public: bytes, sign: Callable[[bytes], bytes]
+) -> bytes:
+    """Return the `claim` of an offer: key and signature."""
+    return public + sign(_claimed(offer, edge=edge, agent=agent))
+
+
+def is_claimed(offer: UpdateOffer, *, edge: Id, agent: Id) -> bool:
+    """Return whether the agent signed that it made this update for this edge."""
+    public, signature = offer.claim[:KEY_BYTES], offer.claim[KEY_BYTES:]
+    claimed = _claimed(offer, edge=edge, agent=agent)
+    return identity_of(public) == agent and verify(public, signature, claimed)
+
+
+def proof_of(offer: UpdateOffer) -> WorkProof | None:
+    """Return what an edge hands on of a claim that it verified; None where there is none."""
+    if len(offer.claim) != KEY_BYTES + SIGNATURE_BYTES:
+        return None
+    return WorkProof(
+        update=bytes.fromhex(offer.digest),
+        size=offer.size,
+        base=bytes.fromhex(offer.base),
+        public=offer.claim[:KEY_BYTES],
+        signature=offer.claim[KEY_BYTES:],
+    )
+
+
+def is_proved(outcome: Outcome, *, run: RunId, round_: int, edge: Id, task: Digest) -> bool:
+    """Return whether the agent of an outcome signed that it did this work at this edge."""
+    proof = outcome.proof
+    if proof is None or identity_of(proof.public) != outcome.agent:
+        return False
+    claimed = claim_bytes(
+        run=run,
+        round_=round_,
+        edge=edge,
+        agent=outcome.agent,
+        task=task,
+        base=proof.base.hex(),
+        update=proof.update.hex(),
+        size=proof.size,
+        num_samples=outcome.stats.num_samples,
+        iterations=outcome.stats.iterations,
+    )
+    return verify(proof.public, proof.signature, claimed)
+
+
+def _claimed(offer: UpdateOffer, *, edge: Id, agent: Id) -> bytes:
+    return claim_bytes(
+        run=offer.run,
+        round_=offer.round,
+        edge=edge,
+        agent=agent,
+        task=offer.task,
+        base=offer.base,
+        update=offer.digest,
+        size=offer.size,
+        num_samples=offer.stats.num_samples,
+        iterations=offer.stats.iterations,
+    )
