@@ -4,6 +4,7 @@ import errno
 import ipaddress
 import os
 import re
+import socket
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,7 +87,7 @@ class Cover(Protocol):
     def client_context(self) -> ssl.SSLContext:
         """Return a context that shows our certificate and checks the broker's."""
 
-    def check_peer(self, peer: ssl.SSLSocket) -> None:
+    def check_peer(self, peer: socket.socket) -> None:
         """Raise `PeerRefusedError` if who answered is another than expected."""
 
 
@@ -130,7 +131,7 @@ class TlsFiles:
         """Return a context that shows our certificate and checks the broker's."""
         return self.loaded(ssl.PROTOCOL_TLS_CLIENT)
 
-    def check_peer(self, peer: ssl.SSLSocket) -> None:
+    def check_peer(self, peer: socket.socket) -> None:
         """Take who answered: the handshake compared the names of hosts."""
 
     def server_context(self) -> ssl.SSLContext:

@@ -3,7 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .address import BrokerAddress, is_loopback, is_wildcard
@@ -29,6 +29,11 @@ class Advert:
     address: BrokerAddress  # its broker; of several that are announced, the one that we reach
     protocol: int
     hosts: tuple[str, ...] = field(default=(), compare=False)
+
+    def at(self, host: str, port: int | None = None) -> "Advert":
+        """Return the same role at another place."""
+        address = replace(self.address, host=host, port=port or self.address.port)
+        return replace(self, address=address)
 
 
 def in_words(adverts: Iterable[Advert]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .address import is_loopback, is_wildcard
 from .advert import LOOPBACK, Advert, Reach, Role, reach, reach_of_shared, service_type, to_txt
 from .network import is_own, lan_addresses, look_up, multicast_works, shares_network
-from .watch import OnChange, Watch
+from .watch import Judge, OnChange, Watch, answers_there
 
 if TYPE_CHECKING:
     from zeroconf import Zeroconf
@@ -40,8 +40,11 @@ class Discovery:
     asked for before zeroconf is `available` is done once it is.
     """
 
-    def __init__(self, site: str | None, *, scope: Scope = "loopback") -> None:
+    def __init__(
+        self, site: str | None, *, scope: Scope = "loopback", judge: Judge = answers_there
+    ) -> None:
         self.site = site
+        self._judge = judge
         self.available = False
         self.counters: Counter[str] = Counter()
         self._scope = scope
@@ -85,7 +88,7 @@ class Discovery:
 
         With `needed`, a line in the log if nobody is announced.
         """
-        watch = Watch(role, self.site, on_change, self.counters, needed=needed)
+        watch = Watch(role, self.site, on_change, self.counters, judge=self._judge, needed=needed)
         self._watches.append(watch)
         if self._listener is not None:
             watch.ask(self._listener.zeroconf)

@@ -8,7 +8,6 @@ application asks again.
 import asyncio
 import logging
 import socket
-import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -268,7 +267,7 @@ class Link:
         context = self._tls.client_context() if self._tls is not None else None
         sock = await connected(where.host, where.port, context)
         try:
-            if self._tls is not None and isinstance(sock, ssl.SSLSocket):
+            if self._tls is not None:
                 self._tls.check_peer(sock)
         except BaseException:
             sock.close()

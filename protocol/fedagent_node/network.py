@@ -208,8 +208,13 @@ async def look_up(
     return await asyncio.wrap_future(found)
 
 
-async def connected(host: str, port: int, context: ssl.SSLContext | None) -> socket.socket:
-    """Return a non-blocking socket that is connected, encrypted where a context is given."""
+async def connected(
+    host: str, port: int, context: ssl.SSLContext | None, *, verdict: bool = True
+) -> socket.socket:
+    """Return a non-blocking socket that is connected, encrypted where a context is given.
+
+    With `verdict` the other end has had its say about our certificate as well.
+    """
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
         found = await look_up(host, port)
     last = OSError("no address")
@@ -230,14 +235,16 @@ async def connected(host: str, port: int, context: ssl.SSLContext | None) -> soc
             if context is None:
                 return sock
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                return await _encrypted(sock, context, host)
+                return await _encrypted(sock, context, host, verdict=verdict)
         except BaseException:
             sock.close()
             raise
     raise last
 
 
-async def _encrypted(sock: socket.socket, context: ssl.SSLContext, host: str) -> socket.socket:
+async def _encrypted(
+    sock: socket.socket, context: ssl.SSLContext, host: str, *, verdict: bool
+) -> socket.socket:
     loop = asyncio.get_running_loop()
     secure = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     try:
@@ -249,7 +256,8 @@ async def _encrypted(sock: socket.socket, context: ssl.SSLContext, host: str) ->
             except ssl.SSLWantWriteError:
                 await _ready(loop.add_writer, loop.remove_writer, secure)
             else:
-                await _hear_verdict(secure)
+                if verdict:
+                    await _hear_verdict(secure)
                 return secure
     except BaseException:
         secure.close()

@@ -27,7 +27,7 @@ from .address import BrokerAddress, Cover, TlsFiles
 from .broker import Broker, BrokerSpec
 from .certificates import Role
 from .data_dir import DataDirLock, Identity, count_start, load_or_create, store_starts
-from .discovery import Discovery
+from .discovery import Advert, Discovery
 from .driver import Core, Driver, Jobs, Store
 from .effects import Connect, Emit, Input, LinkDown, LinkUp, Send, Warn
 from .envelope import Gate
@@ -36,6 +36,7 @@ from .jobs import JobQueue
 from .link import Arrival, Link
 from .settings import BrokerConfig, NodeConfig
 from .site_tls import SiteTls
+from .watch import answers_there
 from .watchdog import Systemd, Watchdog
 
 WARNINGS_PER_S = 5.0
@@ -86,7 +87,9 @@ class Shell:
         self.id = ""
         self.links: dict[str, Link] = {}
         self.discovery = Discovery(
-            config.site, scope="loopback" if config.discovery == "loopback" else "lan"
+            config.site,
+            scope="loopback" if config.discovery == "loopback" else "lan",
+            judge=self._judge,
         )
         self.at_close: list[Callable[[], Awaitable[object]]] = []
         self._gate: Gate | None = None
@@ -303,6 +306,11 @@ class Shell:
         if self.site is None:
             raise NotEnrolledError(str(address))
         return self.site.towards(whose, "broker", ids=ids)
+
+    async def _judge(self, advert: Advert) -> str:
+        if self.site is None or advert.address.scheme == "mqtt":
+            return await answers_there(advert)
+        return await self.site.answers_there(advert)
 
     def send(self, send: Send) -> bool:
         """Send on the link that the route names."""

@@ -4,6 +4,7 @@ There are no host names: a certificate names an identity, and what an address le
 judged by the role, the site and the id in the certificate, before a byte of MQTT is sent.
 """
 
+import socket
 import ssl
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -12,9 +13,11 @@ from pathlib import Path
 from fedagent_protocol.errors import safe_text
 
 from .address import TlsFiles
+from .advert import Advert
 from .certificates import ROLES, Role
 from .credentials import Credentials, load_credentials
-from .errors import PeerRefusedError
+from .errors import LinkError, PeerRefusedError, connect_reason
+from .network import connected
 
 NO_CHECK_TIME = 0x200000
 """``X509_V_FLAG_NO_CHECK_TIME`` of OpenSSL, which the module `ssl` does not name."""
@@ -58,6 +61,18 @@ class SiteTls:
             context.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
         return context
 
+    async def answers_there(self, advert: Advert) -> str:
+        """Return why who answers at an advert's address is not who it names; empty if it is."""
+        cover = self.towards(advert.role, ids=lambda: (advert.id,))
+        where = advert.address
+        try:
+            found = await connected(where.host, where.port, cover.client_context(), verdict=False)
+            with found:
+                cover.check_peer(found)
+        except (OSError, LinkError) as exc:
+            return connect_reason(exc)
+        return ""
+
     def towards(self, *roles: Role, ids: Callable[[], Collection[str]] = tuple) -> "Towards":
         """Return what covers a link to one of these roles; without ids, to any of the site."""
         return Towards(self, roles, ids)
@@ -75,7 +90,7 @@ class Towards:
         """Return a context that shows our certificate and checks the broker's."""
         return self.site.client_context()
 
-    def check_peer(self, peer: ssl.SSLSocket) -> None:
+    def check_peer(self, peer: socket.socket) -> None:
         """Raise `PeerRefusedError` if who answered is another than expected."""
         role, ident, site = named(peer)
         if role is None:
@@ -93,9 +108,10 @@ class Towards:
             raise PeerRefusedError("other_id", problem)
 
 
-def named(peer: ssl.SSLSocket) -> tuple[Role | None, str, str]:
+def named(peer: socket.socket) -> tuple[Role | None, str, str]:
     """Return role, id and site of a checked certificate; no role if it names none."""
-    subject = (peer.getpeercert() or {}).get("subject", ())
+    shown = peer.getpeercert() if isinstance(peer, ssl.SSLSocket) else None
+    subject = (shown or {}).get("subject", ())
     names = {str(pair[0]): str(pair[1]) for part in subject for pair in part}
     letter, _, ident = names.get("commonName", "").partition("/")
     return _LETTERS.get(letter), ident, names.get("organizationName", "")

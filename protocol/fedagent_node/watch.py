@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+import socket
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
 
 from .advert import MAX_TXT_BYTES, Advert, Role, advert_from, service_type
 from .network import by_nearness, refusal
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 OnChange = Callable[[frozenset[Advert]], None]
+Judge = Callable[[Advert], Awaitable[str]]
+"""Returns why the address of an advert is of no use, in a few words; empty if it is."""
 
 MAX_CANDIDATES = 32
 MAX_LOOKUPS = 64
@@ -31,8 +34,12 @@ AGAIN_S = 1.0
 """How long a name is left alone that was not resolved."""
 RETRY_S = 10.0
 """How long an advert of which no address answers is left alone."""
+CLAIMS_S = 0.6
+"""How long to listen for who else claims a name whose address is refused."""
 QUIET_S = 8.0
 """How long nobody may be announced before that is logged."""
+_QUERY, _IN, _A, _SRV = 0, 1, 1, 33
+"""Flags, class and types of DNS (RFC 1035, RFC 2782)."""
 OPTIONS = {"edge": "--edge", "coordinator": "--coordinator"}
 
 
@@ -46,8 +53,10 @@ class Watch:
         on_change: OnChange,
         counters: Counter[str],
         *,
+        judge: Judge,
         needed: bool = False,
     ) -> None:
+        self._judge = judge
         self._role = role
         self._site = site
         self._on_change = on_change
@@ -134,22 +143,56 @@ class Watch:
         if len(info.text or b"") <= MAX_TXT_BYTES:
             advert = advert_from(self._role, info.properties, by_nearness(hosts), info.port)
         if advert is not None and self._site in (None, advert.site) and self._has_room(name):
-            advert, refused = await self._tried(advert)
+            advert, refused = await self._tried(name, advert)
             self._complain(name, advert, refused)
             if refused and str(advert.address) in refused:
                 self._retry(name, RETRY_S)
         self._note(name, advert)
 
-    async def _tried(self, advert: Advert) -> tuple[Advert, dict[str, str]]:
+    async def _tried(self, name: str, advert: Advert) -> tuple[Advert, dict[str, str]]:
         """Connect in turn; a turn lasts a while if an address was refused."""
         await self._turns.acquire()
         wait_s = AGAIN_S
         try:
-            advert, refused = await reachable(advert)
+            hosts = [advert.at(host) for host in advert.hosts]
+            good, refused = await reachable(hosts, self._judge)
+            if good is None and refused:
+                # Somebody else may have answered first: all that claim the name are asked, and
+                # who was good last is tried again.
+                last = self._known.get(name)
+                claims = [*([last] if last else []), *await self._claims(name, advert)]
+                fresh = [one for one in claims if str(one.address) not in refused]
+                good, more = await reachable(fresh, self._judge)
+                refused |= more
             wait_s = AGAIN_S if refused else 0.0
         finally:
             asyncio.get_running_loop().call_later(wait_s, self._turns.release)
-        return advert, refused
+        return good or advert, refused
+
+    async def _claims(self, name: str, advert: Advert) -> list[Advert]:
+        """Ask everybody for the name, and return an advert for each place that is claimed."""
+        from zeroconf import (  # type: ignore[attr-defined]  # noqa: PLC0415 - not in its __all__
+            DNSAddress,
+            DNSOutgoing,
+            DNSQuestion,
+            DNSService,
+        )
+
+        cache = self._zeroconf.cache
+        servers = {one.server for one in _of(DNSService, cache.entries_with_name(name))}
+        out = DNSOutgoing(_QUERY)
+        out.add_question(DNSQuestion(name, _SRV, _IN))
+        for server in list(servers)[:MAX_HOSTS]:
+            out.add_question(DNSQuestion(server, _A, _IN))
+        self._zeroconf.async_send(out)
+        await asyncio.sleep(CLAIMS_S)
+        found = _of(DNSService, cache.entries_with_name(name))
+        return [
+            advert.at(socket.inet_ntoa(record.address), service.port)
+            for service in found
+            for record in _of(DNSAddress, cache.entries_with_name(service.server))
+            if len(record.address) == 4
+        ]
 
     def _complain(self, name: str, advert: Advert, refused: dict[str, str]) -> None:
         """Log once which addresses of an advert are not used, and why."""
@@ -233,13 +276,26 @@ class Watch:
             _log.exception("a change of %s adverts could not be handled", self._role)
 
 
-async def reachable(advert: Advert) -> tuple[Advert, dict[str, str]]:
-    """Return an advert with the first of its hosts that answers, and why others do not."""
+async def reachable(
+    adverts: Iterable[Advert], judge: Judge
+) -> tuple[Advert | None, dict[str, str]]:
+    """Return the first of a few adverts whose address is of use, and why those before are not."""
     refused: dict[str, str] = {}
-    for host in advert.hosts[:MAX_HOSTS]:
-        address = replace(advert.address, host=host)
-        why = await refusal(host, address.port)
+    for advert in islice(adverts, MAX_HOSTS):
+        why = await judge(advert)
         if not why:
-            return replace(advert, address=address), refused
-        refused[str(address)] = why
-    return advert, refused
+            return advert, refused
+        refused[str(advert.address)] = why
+    return None, refused
+
+
+async def answers_there(advert: Advert) -> str:
+    """Return why no connection is accepted at an advert's address; empty if one is."""
+    return await refusal(advert.address.host, advert.address.port)
+
+
+R = TypeVar("R")
+
+
+def _of(kind: type[R], records: Iterable[object]) -> list[R]:
+    return [record for record in records if isinstance(record, kind)]

@@ -8,7 +8,7 @@ import pytest
 from fedagent_node.address import BrokerAddress
 from fedagent_node.advert import Advert, Reach, reach, reach_of_shared
 from fedagent_node.network import free_port, is_inner, lan_addresses, refusal
-from fedagent_node.watch import MAX_HOSTS, Watch, reachable
+from fedagent_node.watch import MAX_HOSTS, Watch, answers_there, reachable
 
 LAN = ("192.168.1.20", "10.0.0.2")
 HERE = "127.0.0.1"
@@ -53,7 +53,8 @@ async def test_why_nothing_answers_is_one_line() -> None:
 async def test_an_advert_of_many_addresses_has_nobody_scan_a_network() -> None:
     address = BrokerAddress(HERE, free_port(HERE))
     hosts = tuple(f"127.0.1.{number}" for number in range(1, 60))
-    _, refused = await reachable(Advert("edge", "aa", "site", address, 1, hosts))
+    advert = Advert("edge", "aa", "site", address, 1)
+    _, refused = await reachable([advert.at(host) for host in hosts], answers_there)
     assert len(refused) == MAX_HOSTS
 
 
@@ -62,7 +63,7 @@ def test_an_address_that_fails_for_another_reason_is_complained_of_once(
 ) -> None:
     address = BrokerAddress("10.0.0.9", 1883)
     advert = Advert("edge", "aa", "site", address, 1, (address.host,))
-    watch = Watch("edge", "site", lambda _: None, Counter())
+    watch = Watch("edge", "site", lambda _: None, Counter(), judge=answers_there)
     for reason in ("no answer (timed out)", "No route to host", "no answer (timed out)"):
         watch._complain("aa", advert, {str(address): reason})
     assert len(caplog.records) == 1

@@ -1,6 +1,7 @@
 """TLS between members of a site, over both brokers: who is let in, and what others are told."""
 
 import asyncio
+import socket
 import ssl
 import time
 from dataclasses import replace
@@ -54,7 +55,7 @@ class Bare:
         context.verify_mode = ssl.CERT_NONE
         return context
 
-    def check_peer(self, peer: ssl.SSLSocket) -> None:
+    def check_peer(self, peer: socket.socket) -> None:
         """Take anybody."""
 
 
@@ -96,7 +97,7 @@ class Nameless:
         context.check_hostname = False
         return context
 
-    def check_peer(self, peer: ssl.SSLSocket) -> None:
+    def check_peer(self, peer: socket.socket) -> None:
         """Take anybody of the authority."""
 
 
