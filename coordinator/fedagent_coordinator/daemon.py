@@ -87,7 +87,7 @@ class Daemon:
         if config.covered:
             open_site(shell.directory, config.site)
         shell.enrol()
-        address, broker_kind = await shell.start_broker(config)
+        address, broker_kind = await shell.start_broker(config, "coordinator")
         link = shell.link(
             EDGES,
             address,

@@ -52,7 +52,7 @@ class EdgeDaemon:
         config, shell = self._config, self._shell
         me = shell.identify().id
         shell.enrol()
-        address, broker_kind = await shell.start_broker(config)
+        address, broker_kind = await shell.start_broker(config, "edge")
         greeting = EdgeHello(
             edge=me,
             epoch=uuid.uuid4().hex,

@@ -1,12 +1,15 @@
 """A private broker of the edge or the coordinator: chosen, started, watched, ended (ADR 2)."""
 
 import asyncio
+import hashlib
 import importlib.util
 import logging
 import os
-import shutil
+import secrets
+import signal
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,58 +20,13 @@ import msgspec
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.extras import how_to_add
 
+from .acl import AccessList
 from .address import BrokerAddress, TlsFiles, is_loopback, is_wildcard
 from .advert import LOOPBACK, reach
-from .data_dir import store_port, stored_port, write_private
+from .data_dir import store_port, stored_port
 from .errors import BrokerMissingError, BrokerStartError, InsecureListenError, ListenAddressError
+from .mosquitto import Mosquitto, mosquitto_program
 from .network import Backoff, answers, bindable, free_port, lan_addresses, owns_port
-
-MAX_QUEUED_BYTES = 48 << 20
-"""Per subscriber. The receivers' credit keeps honest roles far below."""
-
-
-def mosquitto_program() -> str | None:
-    """Return the mosquitto program; it is often outside a user's PATH."""
-    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
-
-
-def mosquitto_config(*, listen: str, port: int, tls: TlsFiles | None, max_packet_bytes: int) -> str:
-    """Return the configuration of a private mosquitto, for version 2.0.11 and later."""
-    lines = [
-        "per_listener_settings true",
-        "log_dest stderr",
-        "log_type error",
-        "log_type warning",
-        "persistence false",
-        "set_tcp_nodelay true",
-        f"max_packet_size {max_packet_bytes}",
-        f"message_size_limit {max_packet_bytes}",
-        # Application credit bounds what is under way; a small window here would
-        # only add round trips.
-        "max_inflight_messages 1000",
-        "max_queued_messages 10000",
-        f"max_queued_bytes {MAX_QUEUED_BYTES}",
-        "max_keepalive 300",
-        f"listener {port} {listen}".rstrip(),
-    ]
-    if os.geteuid() == 0:
-        # Otherwise it becomes a user that may not read our files, and the change
-        # of user would clear the signal that ends it with its parent.
-        lines.insert(0, "user root")
-    if tls is None:
-        lines.append("allow_anonymous true")
-    else:
-        lines += [
-            f"cafile {tls.ca.absolute()}",
-            f"certfile {tls.cert.absolute()}",
-            f"keyfile {tls.key.absolute()}",
-            *([f"crlfile {tls.crl.absolute()}"] if tls.crl and tls.crl.exists() else []),
-            "require_certificate true",
-            "use_identity_as_username true",
-            "allow_anonymous false",
-        ]
-    return "\n".join(lines) + "\n"
-
 
 _log = logging.getLogger(__name__)
 
@@ -80,18 +38,39 @@ PORT_ATTEMPTS = 4
 _WRAPPER = "fedagent_node.broker_wrapper"
 
 
+class Told(msgspec.Struct, frozen=True):
+    """A line of a running broker: what it counted, who subscribed, whose session was taken over."""
+
+    counts: dict[str, int] = {}
+    by: str = ""
+    subscribed: str = ""
+    taken_over: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSpec:
-    """What kind of broker to run, and where; beyond loopback it needs `tls` or `insecure`."""
+    """What kind of broker to run, and where; beyond loopback it needs TLS or `insecure`.
+
+    With an owner only what `acl` allows is done. Names come from certificates of the site; with
+    others, or none, the owner alone has one, by a password that is in the broker's address.
+    """
 
     data_dir: Path  # for the port, the configuration and the log
     kind: Literal["auto", "mosquitto", "embedded"] = "auto"
     listen: str = "127.0.0.1"
     port: int = 0  # the one used last, else a free one
     tls: TlsFiles | None = None
+    certified: bool = False  # whether `tls` is of a site, whose certificates name identities
+    owner: str = ""  # ``e/ID`` or ``c/ID``
+    site: str = ""  # the owner's
     insecure: bool = False
     max_packet_bytes: int = 1 << 20  # larger packets end the connection they come from
     name: str = "broker"
+
+    @property
+    def access(self) -> AccessList | None:
+        """Who may do what; None is everybody everything."""
+        return AccessList(self.site, (self.owner,)) if self.owner else None
 
 
 class Broker:
@@ -101,6 +80,17 @@ class Broker:
         self.spec = spec
         self.kind: Kind = choose_kind(spec.kind)
         self.counters: Counter[str] = Counter()
+        self.on_taken_over: Callable[[str], None] = lambda _: None
+        """Told whenever a session ends because its identity came again."""
+        self._password = secrets.token_urlsafe(24)
+        self._mosquitto = Mosquitto(
+            spec.data_dir,
+            spec.name,
+            access=spec.access,
+            password=self._password,
+            tls=spec.tls,
+            certified=spec.certified,
+        )
         if spec.tls is not None:
             spec.tls.server_context()
         elif not is_loopback(spec.listen):
@@ -115,13 +105,17 @@ class Broker:
         self._process: asyncio.subprocess.Process | None = None
         self._broker_pid = 0
         self._watcher: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> BrokerAddress:
-        """Where this process reaches the broker."""
+        """Where this process reaches the broker, with its owner's password if it has one."""
         listen = self.spec.listen
         host = ("::1" if ":" in listen else "127.0.0.1") if is_wildcard(listen) else listen
-        return BrokerAddress(host, self._port, "mqtts" if self.spec.tls else "mqtt")
+        if self.spec.certified or not self.spec.owner:
+            return BrokerAddress(host, self._port, "mqtts" if self.spec.tls else "mqtt")
+        scheme: Literal["mqtt", "mqtts"] = "mqtts" if self.spec.tls else "mqtt"
+        return BrokerAddress(host, self._port, scheme, self.spec.owner, self._password)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -176,6 +170,66 @@ class Broker:
             self._watcher = None
         await self._end()
 
+    async def reload(self) -> None:
+        """Take in certificates, revocations and the access list as they are on disk now."""
+        if self.kind == "mosquitto":
+            if not self._write_mosquitto():
+                # A list of revocations came into being: mosquitto reads its name at start alone.
+                await self._restart()
+            elif self._broker_pid:
+                os.kill(self._broker_pid, signal.SIGHUP)
+        else:
+            await self._command({"reload": True})
+        self.counters["reloads"] += 1
+
+    async def cut(self, ids: Iterable[str]) -> None:
+        """End the live sessions of these ids, whatever their role; `reload` keeps them out."""
+        names = [f"{letter}/{ident}" for ident in ids for letter in "ae"]
+        if self.kind == "embedded":
+            await self._command({"cut": names})
+        elif self.spec.certified:
+            try:
+                await self._mosquitto.cut(names)
+            except (OSError, TimeoutError, asyncio.IncompleteReadError) as exc:
+                _log.warning("a session could not be cut (%s): the broker starts anew", exc)
+                await self._restart()
+        self.counters["cuts"] += len(names) // 2
+
+    async def _restart(self) -> None:
+        if self._process is not None:  # the watcher starts it again
+            with suppress(ProcessLookupError):
+                os.kill(self._broker_pid, signal.SIGTERM)
+
+    async def _command(self, command: dict[str, object]) -> None:
+        process = self._process
+        if process is None or process.stdin is None:
+            return  # it reads everything anew when it starts
+        with suppress(ConnectionError):
+            process.stdin.write(msgspec.json.encode(command) + b"\n")
+            await process.stdin.drain()
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        """Take in what the broker tells of its clients."""
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            try:
+                told = msgspec.json.decode(line, type=Told)
+            except msgspec.DecodeError:
+                continue
+            self.counters.update(told.counts)
+            access = self.spec.access
+            if told.subscribed and access is not None and not self._may_read(access, told):
+                self.counters["denied_subscribe"] += 1
+            if told.taken_over:
+                self.counters["taken_over"] += 1
+                self.on_taken_over(told.taken_over)
+
+    def _may_read(self, access: AccessList, told: "Told") -> bool:
+        if self.spec.certified:
+            return access.allows(told.by, "read", told.subscribed)
+        # Client ids are anybody's choice here, and our own may be used as well.
+        return any(access.allows(who, "read", told.subscribed) for who in ("", self.spec.owner))
+
     async def _watch(self) -> None:
         """Start the broker again, on the same port, whenever it dies."""
         backoff = Backoff(first_s=0.1, cap_s=5.0)
@@ -222,6 +276,9 @@ class Broker:
                 await self._end()
         if not ready:
             raise BrokerStartError(self.kind, self._port, self._last_words())
+        self._listener = asyncio.create_task(
+            self._listen(self._process), name=f"{self.spec.name}-listen"
+        )
 
     async def _ready(self, process: asyncio.subprocess.Process) -> bool:
         assert process.stdout is not None
@@ -248,20 +305,16 @@ class Broker:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
 
     def _arguments(self) -> list[str]:
         if self.kind == "mosquitto":
             program = mosquitto_program()
             assert program is not None
-            text = mosquitto_config(
-                listen=self.spec.listen,
-                port=self._port,
-                tls=self.spec.tls,
-                max_packet_bytes=self.spec.max_packet_bytes,
-            )
-            path = self.spec.data_dir / f"{self.spec.name}.mosquitto.conf"
-            write_private(path, text.encode())
-            return ["mosquitto", program, str(path)]
+            self._write_mosquitto()
+            return ["mosquitto", program, str(self._mosquitto.config_path)]
         self.spec.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         tls = self.spec.tls
         config = {
@@ -269,8 +322,19 @@ class Broker:
             "port": self._port,
             "max_packet_bytes": self.spec.max_packet_bytes,
             **(tls.as_text() if tls else {}),
+            "certified": self.spec.certified,
+            "owner": self.spec.owner,
+            "site": self.spec.site,
+            "password": hashlib.sha256(self._password.encode()).hexdigest(),
         }
         return ["embedded", msgspec.json.encode(config).decode()]
+
+    def _write_mosquitto(self) -> bool:
+        return self._mosquitto.write(
+            listen=self.spec.listen,
+            port=self._port,
+            max_packet_bytes=self.spec.max_packet_bytes,
+        )
 
     @property
     def _log_path(self) -> Path:

@@ -2,21 +2,31 @@
 
 ``... mosquitto PROGRAM CONFIG`` or ``... embedded JSON``. The parent holds the other end of
 our standard input, which the kernel closes when it is gone. Should we be killed ourselves,
-the kernel kills mosquitto, which asked for that. We write the broker's process id first.
+the kernel kills mosquitto, which asked for that. We write the broker's process id first, and
+then a line of JSON (`broker.Told`) for what the parent wants to know of the broker's clients.
 """
 
 import ctypes
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
-from typing import Never
+from pathlib import Path
+from typing import IO, Never
 
 PR_SET_PDEATHSIG = 1
 TERM_GRACE_S = 1.0
 EXIT_USAGE = 64
+LOG_BYTES = 1 << 20
+"""Of a broker's words the rest is forgotten: a flood must not fill a disk."""
+TOLD_PER_S = 50.0
+_TAKEN_OVER = re.compile(r"Client (.+) already connected, closing old connection\.")
+_SUBSCRIBED = re.compile(r"(\S+) [012] (.+)")
 
 
 def main() -> None:
@@ -44,6 +54,9 @@ def _run_mosquitto(program: str, config: str) -> int:
         [program, "-c", config],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        cwd=Path(config).parent,  # for its side door, whose path must be short
+        umask=0o077,
         preexec_fn=die_with_us,  # noqa: PLW1509 - see above
     )
     _announce(broker.pid)
@@ -57,7 +70,47 @@ def _run_mosquitto(program: str, config: str) -> int:
         os._exit(0)
 
     _when_parent_goes(stop)
+    assert broker.stderr is not None
+    _relay(broker.stderr)
     return broker.wait()
+
+
+def _relay(words: IO[bytes]) -> None:
+    """Tell the parent what concerns it, and log the rest."""
+    tell, room = Teller(), LOG_BYTES
+    for raw in words:
+        line = raw.decode("utf-8", errors="replace").rstrip()
+        if (found := _TAKEN_OVER.fullmatch(line)) is not None:
+            tell(taken_over=found[1])
+        elif (found := _SUBSCRIBED.fullmatch(line)) is not None:
+            tell(by=found[1], subscribed=found[2])
+        elif room > 0:
+            room -= len(raw)
+            os.write(sys.stderr.fileno(), raw)
+
+
+class Teller:
+    """Lines for the parent; what is too much for it is left out."""
+
+    def __init__(self) -> None:
+        # A parent that stands still must not stop the broker.
+        os.set_blocking(sys.stdout.fileno(), False)
+        self._room = TOLD_PER_S
+        self._at = time.monotonic()
+
+    def __call__(self, **facts: object) -> bool:
+        """Write a line, or return False."""
+        now = time.monotonic()
+        self._room = min(TOLD_PER_S, self._room + (now - self._at) * TOLD_PER_S)
+        self._at = now
+        if self._room < 1.0:
+            return False
+        self._room -= 1.0
+        try:
+            os.write(sys.stdout.fileno(), json.dumps(facts).encode() + b"\n")
+        except OSError:
+            return False
+        return True
 
 
 def _run_embedded(config: str) -> None:
@@ -70,9 +123,16 @@ def _run_embedded(config: str) -> None:
 
     settings = msgspec.json.decode(config, type=EmbeddedConfig)
     _announce(os.getpid())
-    _when_parent_goes(lambda: os._exit(0))
+    tell = Teller()
     try:
-        asyncio.run(serve(settings))
+        with asyncio.Runner() as runner:
+            orders: asyncio.Queue[bytes] = asyncio.Queue()
+            loop = runner.get_loop()
+            _when_parent_goes(
+                lambda: os._exit(0),
+                lambda order: loop.call_soon_threadsafe(orders.put_nowait, order),
+            )
+            runner.run(serve(settings, orders, tell))
     except OSError as exc:
         sys.exit(str(exc))
 
@@ -81,10 +141,13 @@ def _announce(pid: int) -> None:
     os.write(sys.stdout.fileno(), f"{pid}\n".encode())
 
 
-def _when_parent_goes(stop: Callable[[], Never]) -> None:
+def _when_parent_goes(
+    stop: Callable[[], Never], order: Callable[[bytes], object] = lambda _: None
+) -> None:
     def watch() -> None:
-        while os.read(sys.stdin.fileno(), 4096):
-            pass
+        with os.fdopen(sys.stdin.fileno(), "rb", closefd=False) as orders:
+            for line in orders:
+                order(line)
         stop()
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()

@@ -9,34 +9,27 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from amqtt.adapters import ReaderAdapter, StreamReaderAdapter, StreamWriterAdapter
-from amqtt.broker import Broker as AmqttBroker
-from amqtt.mqtt.publish import PublishPacket
-from amqtt.session import Session
 
 from .address import TlsFiles
+from .embedded_limits import PATIENCE_S, Admission, Entry, LimitedReader, Writer, name_of
+from .embedded_sessions import LISTENER, SessionBroker
 
-LISTENER = "default"
-CONNECT_DEADLINE_S = 10.0
-"""A connection that is not a session by then is closed."""
-MAX_BACKLOG_BYTES = 48 << 20
-"""Most bytes that wait for one subscriber; credit keeps honest roles far below."""
-ACCEPT_BACKLOG = 256
+ACCEPT_BACKLOG = 512
+TELL_S = 1.0
 
 _log = logging.getLogger(__name__)
 
-_CONFIG = {
-    # The address is a placeholder: nothing listens on an external listener.
-    "listeners": {LISTENER: {"type": "external", "bind": "127.0.0.1:1883"}},
-    "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
-}
+Tell = Callable[..., bool]
 
 
 class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The command line of the broker process, as JSON."""
+    """The command line of the broker process, as JSON; `password` is the SHA-256 of it."""
 
     host: str
     port: int
@@ -46,6 +39,10 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     key: str = ""
     crl: str = ""
     least: int = ssl.TLSVersion.TLSv1_2
+    certified: bool = False
+    owner: str = ""
+    site: str = ""
+    password: str = ""
 
     @property
     def tls(self) -> TlsFiles | None:
@@ -57,129 +54,116 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return TlsFiles(Path(self.ca), Path(self.cert), Path(self.key), crl, least)
 
 
-class _Broker(AmqttBroker):  # type: ignore[misc]  # amqtt is skipped by mypy (pyproject)
-    """amqtt's broker with a direct fan-out.
+class Order(msgspec.Struct, frozen=True):
+    """What the parent wants: new files, or the end of these identities' sessions."""
 
-    amqtt sends each message in a task per subscriber, and forgets it when no PUBACK came within
-    5 s; what waits for a slow subscriber has no bound. Here a message is written at once, at
-    QoS 0 (which is granted), and a subscriber that is too far behind loses messages, counted.
-    """
-
-    dropped_slow = 0
-
-    async def add_subscription(self, subscription: tuple[str, int], session: Session) -> int:
-        """Subscribe at QoS 0, whatever was asked for."""
-        granted: int = await super().add_subscription((subscription[0], 0), session)
-        return granted
-
-    async def _broadcast_message(
-        self,
-        session: Session | None,  # noqa: ARG002 - the signature is amqtt's
-        topic: str | None,
-        data: bytes | bytearray | None,
-        force_qos: int | None = None,  # noqa: ARG002
-    ) -> None:
-        if topic is None:
-            return
-        packet = PublishPacket.build(
-            topic, bytes(data or b""), None, dup_flag=False, qos=0, retain=False
-        ).to_bytes()
-        for topic_filter, subscribers in self.subscriptions.items():
-            if self._matches(topic, topic_filter):
-                for target, _qos in subscribers:
-                    self._write(target, packet)
-
-    def _write(self, target: Session, packet: bytes) -> None:
-        handler = self._get_handler(target)
-        writer = handler.writer if handler is not None else None
-        if not isinstance(writer, _Writer) or target.transitions.state != "connected":
-            return
-        if writer.backlog_bytes > MAX_BACKLOG_BYTES:
-            self.dropped_slow += 1
-            if self.dropped_slow == 1:
-                _log.error("a slow subscriber loses messages; more of these are counted only")
-            return
-        writer.write(packet)
+    reload: bool = False
+    cut: tuple[str, ...] = ()
 
 
-class _LimitedReader(StreamReaderAdapter):  # type: ignore[misc]  # as above
-    """Refuse to buffer more than one packet's limit."""
-
-    def __init__(
-        self, reader: asyncio.StreamReader, transport: asyncio.WriteTransport, limit: int
-    ) -> None:
-        super().__init__(reader)
-        self._transport = transport
-        self._limit = limit
-
-    async def read(self, n: int = -1) -> bytes:
-        if n > self._limit:
-            self._transport.abort()
-            raise ConnectionResetError(f"a packet of {n} bytes, the limit is {self._limit}")
-        data: bytes = await super().read(n)
-        return data
-
-
-class _Writer(StreamWriterAdapter):  # type: ignore[misc]  # as above
-    """Know whether the broker ever answered (its CONNACK)."""
-
-    answered = False
-
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        super().__init__(writer)
-        self._transport = writer.transport
-
-    @property
-    def backlog_bytes(self) -> int:
-        """What the subscriber has not taken yet."""
-        return self._transport.get_write_buffer_size()
-
-    def write(self, data: bytes) -> None:
-        self.answered = True
-        super().write(data)
-
-
-async def serve(config: EmbeddedConfig) -> None:
+async def serve(config: EmbeddedConfig, orders: "asyncio.Queue[bytes]", tell: Tell) -> None:
     """Run the broker until cancelled; `OSError` if the address cannot be bound."""
     for noisy in ("amqtt", "transitions"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
-    tls = config.tls.server_context() if config.tls is not None else None
+    counters: Counter[str] = Counter()
     listener = _listen(config.host, config.port)
-    broker = _Broker(_CONFIG)
+    broker = SessionBroker(config, counters, tell)
     await broker.start()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await _serve_client(broker, config, reader, writer)
-
-    server = await asyncio.start_server(
-        accept, sock=listener, ssl=tls, limit=config.max_packet_bytes, backlog=ACCEPT_BACKLOG
-    )
-    async with server:
-        await server.serve_forever()
+    front = _Front(broker, config, counters)
+    listener.listen(ACCEPT_BACKLOG)
+    with listener:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_report(counters, tell))
+            group.create_task(_obey(front, orders))
+            await front.welcome(listener, group)
 
 
-async def _serve_client(
-    broker: AmqttBroker,
-    config: EmbeddedConfig,
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-) -> None:
-    transport = writer.transport
-    sock = writer.get_extra_info("socket")
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    out = _Writer(writer)
-    deadline = asyncio.get_running_loop().call_later(
-        CONNECT_DEADLINE_S, lambda: None if out.answered else transport.abort()
-    )
-    source: ReaderAdapter = _LimitedReader(reader, transport, config.max_packet_bytes)
-    try:
-        await broker.external_connected(source, out, LISTENER)
-    except (OSError, ssl.SSLError) as exc:
-        _log.debug("a client went away: %s", exc)
-    finally:
-        deadline.cancel()
-        if not transport.is_closing():
-            transport.abort()
+async def _report(counters: Counter[str], tell: Tell) -> None:
+    """Tell of what was counted, at most once a second."""
+    while True:
+        await asyncio.sleep(TELL_S)
+        if counters and tell(counts=dict(counters)):
+            counters.clear()
+
+
+async def _obey(front: "_Front", orders: "asyncio.Queue[bytes]") -> None:
+    while True:
+        line = await orders.get()
+        with suppress(msgspec.DecodeError):
+            order = msgspec.json.decode(line, type=Order)
+            if order.reload:
+                front.reload()
+            for name in order.cut:
+                await front.broker.end_session(name)
+
+
+class _Front:
+    """The way in: few may be on their way at a time, and none for long."""
+
+    def __init__(
+        self, broker: SessionBroker, config: EmbeddedConfig, counters: Counter[str]
+    ) -> None:
+        self.broker = broker
+        self._config = config
+        self._context = config.tls.server_context() if config.tls else None
+        self._counters = counters
+        self._admission = Admission(counters)
+
+    def reload(self) -> None:
+        """Take in certificates and revocations, for the connections from now on."""
+        try:
+            tls = self._config.tls
+            self._context = tls.server_context() if tls else None
+        except (OSError, ssl.SSLError) as exc:
+            _log.error("the certificates could not be read again: %s", exc)
+
+    async def welcome(self, listener: socket.socket, group: asyncio.TaskGroup) -> None:
+        """Take whoever comes, if there is room."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, address = await loop.sock_accept(listener)
+            except OSError:  # out of descriptors, or it was gone already
+                self._counters["refused_connects"] += 1
+                await asyncio.sleep(0.1)
+                continue
+            peer = str(address[0])
+            if self._admission.enter(peer):
+                group.create_task(self._serve(sock, peer))
+            else:
+                sock.close()
+
+    async def _serve(self, sock: socket.socket, peer: str) -> None:
+        entry = Entry(self._admission, peer)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            reader, writer = await self._streams(sock)
+            entry.watch(writer.transport)
+            name = name_of(writer) if self._config.certified else ""
+            source = LimitedReader(reader, writer, self._config.max_packet_bytes, self._counters)
+            await self.broker.external_connected(source, Writer(writer, entry, name), LISTENER)
+        except OSError as exc:  # of TLS as well
+            self._counters["refused_connects"] += not entry.settled
+            _log.debug("a client went away: %s", exc)
+        except Exception:  # noqa: BLE001 - one client's trouble is not the others'
+            self._counters["client_errors"] += 1
+            if self._counters["client_errors"] == 1:
+                _log.exception("a client could not be served; more of these are counted only")
+        finally:
+            entry.leave()
+            sock.close()
+
+    async def _streams(
+        self, sock: socket.socket
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=self._config.max_packet_bytes)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        patience = PATIENCE_S if self._context is not None else None
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol, sock, ssl=self._context, ssl_handshake_timeout=patience
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
 def _listen(host: str, port: int) -> socket.socket:

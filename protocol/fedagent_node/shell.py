@@ -25,7 +25,7 @@ from fedagent_protocol.messages import PROTOCOL_VERSION, Hello, PeerDeliver, Pee
 
 from .address import BrokerAddress, Cover, TlsFiles
 from .broker import Broker, BrokerSpec
-from .certificates import Role
+from .certificates import Role, common_name
 from .data_dir import DataDirLock, Identity, count_start, load_or_create, store_starts
 from .discovery import Advert, Discovery
 from .driver import Core, Driver, Jobs, Store
@@ -178,7 +178,7 @@ class Shell:
         except Exception as error:  # noqa: BLE001 - raised again by `run`
             self.fail(error)
 
-    async def start_broker(self, config: BrokerConfig) -> tuple[BrokerAddress, str]:
+    async def start_broker(self, config: BrokerConfig, role: Role) -> tuple[BrokerAddress, str]:
         """Start a private broker, unless a shared one is named; return its address and kind."""
         shared = config.shared()
         if shared is not None:
@@ -200,6 +200,9 @@ class Shell:
             listen=config.listen,
             port=config.port,
             tls=tls,
+            certified=tls is not None and self.tls is None,
+            owner=common_name(role, self.id),
+            site=config.site,
             insecure=config.insecure,
         )
         self._broker = Broker(spec)

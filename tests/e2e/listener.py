@@ -46,13 +46,17 @@ def shared_broker(directory: Path) -> Iterator[str]:
 
 
 class Listener:
-    """A link that subscribes to everything and keeps what it hears."""
+    """A link that subscribes to everything, or to filters, and keeps what it hears."""
 
     def __init__(
-        self, broker: str, *, on_arrival: Callable[["Listener", Arrival], None] | None = None
+        self,
+        broker: str,
+        *filters: str,
+        on_arrival: Callable[["Listener", Arrival], None] | None = None,
     ) -> None:
         self.heard: list[Arrival] = []
         self._address = BrokerAddress.parse(broker)
+        self._filters = filters or ("#",)
         self._on_arrival = on_arrival
         self._background = Background()
         self.link = self._background.run(self._open())
@@ -78,7 +82,7 @@ class Listener:
             on_state=lambda connected: up.set() if connected else None,
         )
         await link.start()
-        await link.subscribe("#")
+        await link.subscribe(*self._filters)
         await up.wait()
         return link
 

@@ -128,7 +128,9 @@ def test_poison_is_rejected_with_a_reason_and_the_round_goes_on(tmp_path: Path) 
             for hostile in everyone:
                 hostile.on_arrival(listener, arrival)
 
-        with Listener(str(edge["broker"]), on_arrival=hear) as listener:
+        down = (each for one in everyone for each in topics.agent_filters(one.site, one.me))
+        filters = dict.fromkeys((*down, topics.model(field.site, "+", "+")))
+        with Listener(str(edge["broker"]), *filters, on_arrival=hear) as listener:
             for hostile in everyone:
                 hostile.hello(listener)
             end = coordinator.wait("end", timeout_s=90)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from fedagent_agent.availability import LimitsSettings
 from fedagent_agent.core.opinions import PrivacySettings
-from fedagent_node.broker import mosquitto_program
+from fedagent_node.mosquitto import mosquitto_program
 from fedagent_node.network import lan_addresses
 from fedagent_protocol.errors import FedagentError
 from fedagent_protocol.extras import how_to_add
