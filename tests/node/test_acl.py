@@ -1,0 +1,251 @@
+"""One table of who may read and write what, held against both brokers over TLS and in plain."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_node.acl import AccessList, covers
+from fedagent_node.address import BrokerAddress
+from fedagent_node.broker import Broker
+from fedagent_node.errors import SubscribeRefusedError
+from fedagent_protocol import topics
+from fedagent_protocol.errors import TopicError
+from fedagent_protocol.messages import PROTOCOL_VERSION
+from fedagent_protocol.topics import ROOT
+from tests.fakes.links import Peer, broker, eventually, peer
+from tests.fakes.site import Members
+
+SITE = "home"
+QUIET_S = 0.3
+"""Long after what is allowed has arrived, what is not would have."""
+LEVEL = st.sampled_from(["fedagent", ROOT.split("/")[1], "home", "a", "e", "up", "x", "+", "#"])
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Members:
+    return Members(tmp_path_factory.mktemp("home"))
+
+
+def name_of(home: Members, name: str) -> str:
+    return home.member(name, kinds()[name]).credentials.certificate.name
+
+
+def kinds() -> dict[str, str]:
+    return {
+        "agent": "agent",
+        "other-agent": "agent",
+        "edge": "edge",
+        "other-edge": "edge",
+        "coordinator": "coordinator",
+    }
+
+
+def all_topics(ids: dict[str, str]) -> list[str]:
+    """Return a topic of every form, of everybody, and some of no form."""
+    found = ["home/temperature", "fedagent", f"{ROOT}/other/e/x/beacon"]
+    edges, agents = ("edge", "other-edge"), ("agent", "other-agent")
+    for edge, agent in product(edges, agents):
+        found += [
+            topics.agent_up(SITE, ids[agent], ids[edge], "hello", version)
+            for version in (1, PROTOCOL_VERSION)
+        ]
+        found.append(topics.agent_down(SITE, ids[agent], ids[edge], "order"))
+    for edge in edges:
+        found.append(topics.edge_beacon(SITE, ids[edge]))
+        found.append(topics.model(SITE, ids[edge], "0" * 64))
+        found.append(topics.edge_up(SITE, ids[edge], "edge-hello"))
+        found.append(topics.edge_down(SITE, ids[edge], "round-order"))
+    return [*found, topics.coordinator_beacon(SITE, ids["coordinator"])]
+
+
+@asynccontextmanager
+async def certified(
+    kind: str, folder: Path, home: Members, owner: str
+) -> AsyncIterator[tuple[Broker, dict[str, Peer]]]:
+    """A broker of the owner's, and everybody connected to it."""
+    own = home.member(owner, kinds()[owner])
+    names = {each: home.member(each, role) for each, role in kinds().items()}
+    async with AsyncExitStack() as stack:
+        b = await stack.enter_async_context(
+            broker(
+                kind,
+                folder,
+                tls=own.files,
+                certified=True,
+                owner=own.credentials.certificate.name,
+                site=SITE,
+            )
+        )
+        peers = {
+            each: await stack.enter_async_context(
+                peer(b.address, f"mine-{each}", tls=member.towards(kinds()[owner]))
+            )
+            for each, member in names.items()
+        }
+        yield b, peers
+
+
+async def _subscribed(one: Peer, each: str) -> None:
+    try:
+        await one.link.subscribe(each)
+    except SubscribeRefusedError:
+        one.link.unsubscribe(each)
+
+
+@pytest.mark.parametrize("owner", ["edge", "coordinator"])
+async def test_a_broker_delivers_what_the_table_allows_and_nothing_else(
+    kind: str, owner: str, tmp_path: Path, home: Members
+) -> None:
+    names = {each: name_of(home, each) for each in kinds()}
+    ids = {each: name[2:] for each, name in names.items()}
+    table = AccessList(SITE, (names[owner],))
+    known = all_topics(ids)
+    sneaky = ["#", "$SYS/#", "+/+/+/#", f"{ROOT}/{SITE}/a/+/up/#", f"{ROOT}/{SITE}/a/#"]
+    async with certified(kind, tmp_path, home, owner) as (b, peers):
+        for one in peers.values():
+            await asyncio.gather(*(_subscribed(one, each) for each in (*known, *sneaky)))
+        for each, one in peers.items():
+            for topic in known:
+                assert one.link.publish(topic, each.encode())
+        wanted = {
+            (topic, writer, reader)
+            for topic, writer, reader in product(known, names, names)
+            if table.allows(names[writer], "write", topic)
+            and table.allows(names[reader], "read", topic)
+        }
+
+        def heard() -> set[tuple[str, str, str]]:
+            return {
+                (arrival.topic, arrival.payload.decode(), each)
+                for each, one in peers.items()
+                for arrival in one.heard
+            }
+
+        await eventually(lambda: heard() >= wanted)
+        await asyncio.sleep(QUIET_S)
+        assert heard() == wanted
+        assert all(one.link.connected for one in peers.values())
+        await eventually(lambda: b.counters["denied_subscribe"] >= len(sneaky))
+        if kind == "embedded":  # mosquitto has no word of it without a line for every message
+            await eventually(lambda: b.counters["denied_publish"] > 0)
+
+
+async def test_on_a_plain_broker_nobody_but_its_owner_reads_updates_or_speaks_down(
+    kind: str, tmp_path: Path, home: Members
+) -> None:
+    edge, agent = name_of(home, "edge"), name_of(home, "agent")
+    up = topics.agent_up(SITE, agent[2:], edge[2:], "hello")
+    down = topics.agent_down(SITE, agent[2:], edge[2:], "order")
+    beacon = topics.edge_beacon(SITE, edge[2:])
+    async with (
+        broker(kind, tmp_path, owner=edge, site=SITE) as b,
+        peer(b.address, "own") as own,
+        peer(_anonymous(b.address), "spy") as spy,
+        peer(_anonymous(b.address), agent[2:]) as honest,
+    ):
+        await own.link.subscribe(*topics.edge_lan_filters(SITE, edge[2:]))
+        await honest.link.subscribe(*topics.agent_filters(SITE, agent[2:]))
+        for each in ("#", "$SYS/#", f"{ROOT}/{SITE}/a/+/up/#", up):
+            await _subscribed(spy, each)
+        for topic in (down, beacon):
+            spy.link.publish(topic, b"forged")
+        honest.link.publish(up, b"update")
+        await own.until(lambda: bool(own.heard))
+        for topic in (down, beacon):
+            own.link.publish(topic, b"true")
+        await honest.until(lambda: len(honest.heard) >= 2)
+        await asyncio.sleep(QUIET_S)
+        assert {one.payload for one in honest.heard} == {b"true"}
+        assert not [one for one in spy.heard if one.topic == up]
+        if kind == "embedded":
+            assert not spy.heard
+        # By mosquitto's word of it, the last may be the owner's own.
+        await eventually(lambda: b.counters["denied_subscribe"] >= 3)
+
+
+async def test_a_wrong_password_is_not_the_owner(kind: str, tmp_path: Path, home: Members) -> None:
+    edge = name_of(home, "edge")
+    async with broker(kind, tmp_path, owner=edge, site=SITE) as b:
+        where = b.address
+        one = Peer(BrokerAddress(where.host, where.port, "mqtt", edge, "guess"), "spy")
+        await one.link.start()
+        await eventually(lambda: bool(one.link.last_error))
+        assert one.states == []
+        await one.link.stop()
+
+
+def _anonymous(address: BrokerAddress) -> BrokerAddress:
+    return BrokerAddress(address.host, address.port, address.scheme)
+
+
+def test_what_the_roles_subscribe_to_is_allowed() -> None:
+    table = AccessList(SITE, ("e/e1", "c/c1"))
+    for me, filters in (
+        ("a/a1", topics.agent_filters(SITE, "a1")),
+        ("e/e1", topics.edge_lan_filters(SITE, "e1")),
+        ("e/e1", topics.edge_wan_filters(SITE, "e1")),
+        ("c/c1", topics.coordinator_filters(SITE)),
+        ("a/a1", (topics.model(SITE, "e9", "ab"),)),
+    ):
+        assert all(table.allows(me, "read", each) for each in filters)
+    for each in (*topics.agent_filters(SITE, "a1"), *topics.edge_wan_filters(SITE, "e1")):
+        assert table.allows("", "read", each)
+    assert not table.allows("b/b1", "read", topics.edge_beacon(SITE, "e1"))
+    assert not table.allows("a/../e", "write", "x")
+
+
+@given(st.lists(LEVEL, min_size=1, max_size=5), st.lists(LEVEL, min_size=1, max_size=5))
+def test_a_pattern_covers_a_filter_only_if_it_has_all_its_topics(
+    wanted: list[str], given_levels: list[str]
+) -> None:
+    pattern, each = (_filter(levels) for levels in (wanted, given_levels))
+    if covers(pattern, each):
+        # What a wildcard may stand for is in the pattern as well.
+        for filling in ("x", "zz"):
+            topic = each.replace("+", filling).replace("#", f"{filling}/{filling}")
+            assert covers(pattern, topic)
+
+
+def _filter(levels: list[str]) -> str:
+    """Return a filter: what follows a # is left out."""
+    end = levels.index("#") + 1 if "#" in levels else len(levels)
+    return "/".join(levels[:end])
+
+
+TERM = re.compile(
+    r'\{allow, \{username, ("[aec]/[a-z0-9-]+"|\{re, "[^"]+"\})\}, (publish|subscribe), '
+    r'\["(fedagent/[^"#]+#?)"\]\}\.|\{deny, all\}\.'
+)
+
+
+def test_emqx_reads_the_same_table() -> None:
+    """Its grammar as documented: tuples that end in a full stop, of which the first match holds."""
+    lines = AccessList(SITE, ("e/e1", "c/c1")).emqx().splitlines()
+    assert all(TERM.fullmatch(line) for line in lines)
+    assert lines[-1] == "{deny, all}."
+    read = [found for line in lines if (found := TERM.fullmatch(line)) and found[2]]
+    for me in ("a/a1", "e/e1", "c/c1", "e/e2"):
+        table = {
+            (rule.action, rule.pattern) for rule in AccessList(SITE, ("e/e1", "c/c1")).rules(me)
+        }
+        told = {
+            ("read" if one[2] == "subscribe" else "write", one[3].replace("${username}", me))
+            for one in read
+            if one[1] == f'"{me}"' or one[1].startswith("{re")
+        }
+        assert told == table
+
+
+@pytest.mark.parametrize("named", ["a/a1", "e/E1", "e/x\ntopic #", "e1", "b/b1"])
+def test_only_ids_come_into_the_files(named: str) -> None:
+    with pytest.raises(TopicError):
+        AccessList(SITE, (named,))
+    with pytest.raises(TopicError):
+        AccessList("home\npattern read #", ())
