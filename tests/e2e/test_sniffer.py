@@ -56,28 +56,31 @@ def _leaks(heard: list[Arrival], needles: list[bytes]) -> list[str]:
 @pytest.mark.slow
 def test_a_sniffer_finds_documented_messages_and_no_sample(tmp_path: Path) -> None:
     needles = _needles()
-    with shared_broker(tmp_path / "broker") as address, new_field(tmp_path) as field:
-        with Listener(address) as lower:
-            sets = ("budget.per_edge=2",)
-            coordinator = start_small(field, rounds=6, agents=4, broker=address, sets=sets)
-            coordinator.wait("end", timeout_s=90)
-            heard = list(lower.heard)
-            kinds = set()
-            for arrival in heard:
-                topic = topics.parse(arrival.topic)
-                message = read(topic.direction, arrival.payload)
-                assert kind(message) == topic.kind
-                kinds.add(topic.kind)
-            assert {"update", "order", "report", "columns", "receipt"} <= kinds
-            assert _leaks(heard, needles) == []
+    with (
+        shared_broker(tmp_path / "broker") as address,
+        new_field(tmp_path) as field,
+        Listener(address) as lower,
+    ):
+        sets = ("budget.per_edge=2",)
+        coordinator = start_small(field, rounds=6, agents=4, broker=address, sets=sets)
+        coordinator.wait("end", timeout_s=90)
+        heard = list(lower.heard)
+        kinds = set()
+        for arrival in heard:
+            topic = topics.parse(arrival.topic)
+            message = read(topic.direction, arrival.payload)
+            assert kind(message) == topic.kind
+            kinds.add(topic.kind)
+        assert {"update", "order", "report", "columns", "receipt"} <= kinds
+        assert _leaks(heard, needles) == []
 
-            # Positive control: one sample, hidden in an honest message.
-            sample = np.asarray(load("digits-train").x)[0:200].astype("<f4")
-            row = next(r for r in sample if len(np.unique(r[20 : 20 + ROW])) >= 6)
-            before = len(lower.heard)
-            lower.publish("leak", b"harmless" + row.tobytes())
-            lower.wait_for(lambda: any(a.topic == "leak" for a in lower.heard[before:]))
-            assert _leaks(lower.heard[before:], needles) == ["leak"]
+        # Positive control: one sample, hidden in an honest message.
+        sample = np.asarray(load("digits-train").x)[0:200].astype("<f4")
+        row = next(r for r in sample if len(np.unique(r[20 : 20 + ROW])) >= 6)
+        before = len(lower.heard)
+        lower.publish("leak", b"harmless" + row.tobytes())
+        lower.wait_for(lambda: any(a.topic == "leak" for a in lower.heard[before:]))
+        assert _leaks(lower.heard[before:], needles) == ["leak"]
 
 
 @pytest.mark.slow

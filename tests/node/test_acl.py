@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fedagent_node.acl import AccessList, covers
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker import Broker
+from fedagent_node.certificates import Role
 from fedagent_node.errors import SubscribeRefusedError
 from fedagent_protocol import topics
 from fedagent_protocol.errors import TopicError
@@ -37,7 +38,7 @@ def name_of(home: Members, name: str) -> str:
     return home.member(name, kinds()[name]).credentials.certificate.name
 
 
-def kinds() -> dict[str, str]:
+def kinds() -> dict[str, Role]:
     return {
         "agent": "agent",
         "other-agent": "agent",
