@@ -84,7 +84,13 @@ ELSEWHERE = {
     "e2e/test_field": ("testbed/local",),
     # Seen from outside: by a broker, on a network, by every plugin, in a recipe.
     "checks/test_parameters": ("protocol/registry",),
-    "node/test_broker": ("node/embedded",),
+    "node/test_broker": (
+        "node/broker_wrapper",
+        "node/embedded",
+        "node/embedded_limits",
+        "node/embedded_sessions",
+        "node/mosquitto",
+    ),
     "node/test_discovery": ("node/watch",),
     "node/test_link": ("node/paho_client",),
     "node/test_reach": ("node/advert", "node/network"),
