@@ -65,7 +65,8 @@ class Daemon:
 
     async def _serve(self) -> None:
         config, shell = self._config, self._shell
-        me = shell.identify().id
+        identity = shell.identify()
+        me = identity.id
         try:
             engine, self._store = open_coordinator(
                 config,
@@ -76,6 +77,7 @@ class Daemon:
                 clock=time.monotonic,
                 log_phase=_log_phase,
                 task=self._task,
+                identity=identity,
             )
         except RunFinishedError as finished:
             done, reason = finished.progress.rounds_done, finished.reason

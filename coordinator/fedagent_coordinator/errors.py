@@ -184,6 +184,29 @@ class StoreFailedError(StoreError):
     cause: str
 
 
+class OvertakenError(StoreError):
+    """Raised when another process has written the books; nothing was written."""
+
+    template = "{path}: another coordinator has written it since this one was started"
+    hint = "one coordinator may work on a data directory; stop the other one, start this one again"
+
+    path: str
+
+
+class LedgerBrokenError(StoreError):
+    """Raised at start when the books are not whole; `problem` is the first of several."""
+
+    template = "{path}: the ledger has {count} problems, the first: {problem}"
+    hint = (
+        "restore the newest whole copy of the data directory (fedagent restore), or accept it "
+        "for good with --accept-lost-history; all of them: fedagent ledger verify"
+    )
+
+    path: str
+    count: int
+    problem: str
+
+
 class SchemaVersionError(StoreError):
     """Raised when an older release has written the database, and there is no way from it."""
 

@@ -13,6 +13,7 @@ from fedagent_task.errors import DatasetError, RecipeError, TaskError, TaskFileE
 from .errors import (
     CoordinatorError,
     HistoryLostError,
+    LedgerBrokenError,
     LedgerError,
     OtherSiteError,
     PolicyError,
@@ -32,6 +33,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (DataDirBusyError, 75),
     (RunConflictError, 31),
     (HistoryLostError, 32),
+    (LedgerBrokenError, 32),
     (StoreError, 33),
     (LedgerError, 33),
     (PolicyError, 34),

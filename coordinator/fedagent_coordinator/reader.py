@@ -15,9 +15,10 @@ from .core.decision import CLAIMS
 from .core.effects import PLAIN
 from .core.settings import Progress
 from .database.audit import Balance, Ledger
-from .database.connection import DATABASE, MARK, damage_behind
+from .database.connection import DATABASE, damage_behind
 from .database.evaluations import EvaluationQueries
 from .database.ledger import RENT_PAID, TREASURY
+from .database.mark import MARK
 from .database.models import ModelQueries, recipe_in
 from .database.rounds import settled
 from .database.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow, RunRow, fetch

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import structs
 
 from fedagent_node.blobs import BlobMissingError, BlobStore
-from fedagent_node.data_dir import write_private
+from fedagent_node.data_dir import Identity, write_private
 from fedagent_node.driver import Job
 from fedagent_node.effects import (
     FinishModel,
@@ -29,7 +29,14 @@ from fedagent_node.effects import (
 )
 from fedagent_protocol.errors import DigestError, ProtocolError
 from fedagent_protocol.failpoints import Checkpoint
-from fedagent_protocol.messages import CHUNK_BYTES, AnyMessage, Chunk, GlobalModel
+from fedagent_protocol.messages import (
+    CHUNK_BYTES,
+    AnyMessage,
+    Chunk,
+    EdgeWelcome,
+    GlobalModel,
+    ReportReceipt,
+)
 from fedagent_task.aggregation.task import rules_of
 from fedagent_task.recipe import frozen, task_digest
 from fedagent_task.spec import Recipe
@@ -81,6 +88,7 @@ class RunStore:
         clock: Seconds, for durations.
         clock_ms: Wall clock for people.
         task: What a model of kind graph begins from.
+        identity: Signs the ledger; None where nobody is to be convinced (virtual time).
     """
 
     def __init__(
@@ -93,6 +101,7 @@ class RunStore:
         clock: Callable[[], float],
         clock_ms: Callable[[], int],
         task: TaskFile | None = None,
+        identity: Identity | None = None,
     ) -> None:
         self._task = task
         self.policies = decision_policies(recipe)
@@ -107,6 +116,7 @@ class RunStore:
             accept_lost_history=config.accept_lost_history,
             checkpoint=checkpoint,
             clock_ms=clock_ms,
+            identity=identity,
         )
         try:
             self.blobs = BlobStore(self._folder / "models")
@@ -188,7 +198,7 @@ class RunStore:
         write_run_status(self._folder, self._status)
 
     def complete(self, message: AnyMessage) -> AnyMessage:
-        """Return a message with its piece of the global model.
+        """Return a message with its piece of the global model, or with the head of the ledger.
 
         Raises:
             ModelLostError: The model is not on disk any more.
@@ -200,6 +210,8 @@ class RunStore:
             case Chunk():
                 data = self._piece(message.digest, message.index, CHUNK_BYTES)
                 return structs.replace(message, data=data)
+            case EdgeWelcome() | ReportReceipt():
+                return structs.replace(message, head=self.database.head)
             case _:
                 return message
 
@@ -358,6 +370,7 @@ def open_coordinator(
     clock_ms: Callable[[], int] = wall_clock_ms,
     log_phase: Callable[[str, str], None] = lambda _former, _next: None,
     task: TaskFile | None = None,
+    identity: Identity | None = None,
 ) -> tuple[Engine, RunStore]:
     """Return the engine of a run, with policies that know what they had learnt, and its disk.
 
@@ -374,6 +387,7 @@ def open_coordinator(
         clock=clock,
         clock_ms=clock_ms,
         task=task,
+        identity=identity,
     )
     try:
         engine = Engine(
@@ -382,6 +396,7 @@ def open_coordinator(
             policies=store.policies,
             indices=store.database.indices(store.run.run_id),
             in_books=store.was_settled,
+            witness=store.database.check_witness,
             clock=clock,
             log_phase=log_phase,
         )

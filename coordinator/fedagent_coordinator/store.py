@@ -6,6 +6,7 @@ flight. The process that opens a store holds the data directory's lock.
 """
 
 import hashlib
+import logging
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,11 +16,14 @@ from typing import Unpack
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_protocol.messages import LedgerHead
+
 from .core.decision import DecisionPolicies
 from .core.effects import BookEvaluation, Reserve, Settle
-from .database import rounds
-from .database.connection import Database, DatabaseOptions
+from .database import facts, rounds
+from .database.connection import DATABASE, Database, DatabaseOptions, damage_behind
 from .database.evaluations import insert_evaluation
+from .database.heads import is_genuine
 from .database.ledger import checked_micro
 from .database.models import insert_metrics
 from .database.rounds import settled
@@ -27,15 +31,22 @@ from .database.rows import RunRow
 from .errors import (
     BudgetExceededError,
     DuplicateRoundError,
+    HistoryLostError,
+    LedgerBrokenError,
     RecordError,
     RunEndedError,
     StateError,
     UnknownRoundError,
+    UnreadableDatabaseError,
 )
 from .policies.base import State
 from .reader import Reader
 from .records import pack_arrays, unpack_arrays
 
+_log = logging.getLogger(__name__)
+
+_MANY_ENTRIES = 10_000
+"""Verifying so many takes a time that a person notices."""
 SNAPSHOT_EVERY = 50
 """Rounds between snapshots: replay stays short and full states are written rarely."""
 
@@ -111,9 +122,64 @@ class Store(ExitStack):
 
     def __init__(self, folder: Path, **options: Unpack[DatabaseOptions]) -> None:
         super().__init__()
+        self._accept = options.get("accept_lost_history", False)
         self._db = Database(folder, **options)
         self.callback(self._db.close)
         self.read = Reader(self._db.connection, folder)
+        if not self._db.untouched:
+            try:
+                self._verify()
+                self._db.trust()
+            except BaseException:
+                self.close()
+                raise
+
+    def _verify(self) -> None:
+        """Refuse books that are not whole, unless an operator accepts them as they are."""
+        path = str(self._db.folder / DATABASE)
+        try:
+            report = self.read.ledger.verify()
+        except Exception as error:
+            problem = damage_behind(error, self._db.connection)
+            if not problem:
+                raise
+            raise UnreadableDatabaseError(path, f"the database is damaged ({problem})") from error
+        if report.entries > _MANY_ENTRIES:
+            _log.info("the ledger was verified: %d entries", report.entries)
+        if report.problems and not self._accept:
+            raise LedgerBrokenError(path, len(report.problems), report.problems[0])
+        if report.problems:
+            self._db.note(f"accepted a broken ledger: {report.problems[0]}")
+
+    def check_witness(self, edge: str, head: LedgerHead) -> None:
+        """Compare the ledger with a head that this coordinator has given to an edge.
+
+        Raises:
+            HistoryLostError: It has another entry there, or ends before, and nobody accepts it.
+        """
+        me, sql = self._db.identity, self._db.connection
+        if me is None or head.coordinator != me.id or not is_genuine(head, me.public_bytes):
+            return
+        row = sql.execute("SELECT hash FROM entries WHERE seq = ?", (head.seq,)).fetchone()
+        if row is not None and row["hash"] == head.hash:
+            return
+        problem = f"edge {edge} is a witness of entry {head.seq} ({head.hash.hex()[:16]}), "
+        problem += "here it is another one" if row else f"here is {self._db.ledger.seq} the last"
+        # Only what was said of this entry: another loss was not accepted with it.
+        said = sql.execute(
+            "SELECT 1 FROM entries WHERE kind = 'note' AND instr(target, ?)",
+            (f"entry {head.seq} ({head.hash.hex()[:16]})",),
+        )
+        if said.fetchone() is not None:
+            return
+        if not self._accept:
+            raise HistoryLostError(str(self._db.folder / DATABASE), problem)
+        self._db.note(f"accepted lost history: {problem}")
+
+    @property
+    def head(self) -> LedgerHead | None:
+        """The newest entry of the ledger, signed; None if there is no key or no entry."""
+        return self._db.head
 
     # ------------------------------------------------------------------- runs
 
@@ -147,6 +213,7 @@ class Store(ExitStack):
                 "begun_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (run_id, recipe_digest, recipe, seed, total_micro is None, origin, now),
             )
+            self._bind(facts.RUN, run_id)
             if total_micro:
                 self._db.ledger.grant(run_id, total_micro, "recipe", now)
             elif total_micro is not None:
@@ -160,6 +227,7 @@ class Store(ExitStack):
                 "INSERT INTO standardized (run_id, recipe, agents, samples) VALUES (?, ?, ?, ?)",
                 (run_id, recipe, agents, samples),
             )
+            self._bind(facts.RUN, run_id)
 
     def end_run(self, run_id: str, reason: str) -> tuple[int, ...]:
         """End a run; return the rounds that were voided with it. Idempotent."""
@@ -171,6 +239,7 @@ class Store(ExitStack):
                 "UPDATE runs SET ended_ms = ?, end_reason = ? WHERE run_id = ?",
                 (self._db.clock_ms(), reason, run_id),
             )
+            self._bind(facts.RUN, run_id)
         self._db.fold_wal()
         return voided
 
@@ -201,6 +270,7 @@ class Store(ExitStack):
             sql.execute(
                 "UPDATE runs SET ended_ms = NULL, end_reason = NULL WHERE run_id = ?", (run_id,)
             )
+            self._bind(facts.RUN, run_id)
         return done + more
 
     def indices(self, run_id: str) -> RunIndices:
@@ -254,9 +324,9 @@ class Store(ExitStack):
             return False
         reserved = rounds.reservations_of(self._db.connection, run_id, result.round)
         paid = rounds.checked_ends(result, reserved)
-        with self._db.transaction("settle") as sql:
+        with self._db.transaction("settle"):
             rounds.end_entries(self._db, run_id, result.round, reserved, paid)
-            rounds.insert_scores(sql, run_id, result)
+            rounds.insert_scores(self._db, run_id, result)
             rounds.close_round(self._db, run_id, result)
         self._db.fold_wal()
         return True
@@ -281,6 +351,7 @@ class Store(ExitStack):
             return False
         with self._db.transaction("evaluate") as sql:
             insert_evaluation(sql, run_id, found)
+            self._bind(facts.EVALUATION, run_id, found.round)
         return True
 
     # ---------------------------------------------------------------- learning
@@ -333,6 +404,7 @@ class Store(ExitStack):
                 "SELECT run_id, idx, ? FROM edges WHERE run_id = ? AND edge_id = ?",
                 [(round_, run_id, edge) for edge in edges],
             )
+            self._bind(facts.FORGOTTEN, run_id, round_)
 
     def save_model(
         self, run_id: str, round_: int, digest: str, size_bytes: int, state: str = ""
@@ -347,10 +419,16 @@ class Store(ExitStack):
                 "VALUES (?, ?, ?, ?, ?, ?)",
                 (run_id, round_, digest, size_bytes, self._db.clock_ms(), state),
             )
+            self._bind(facts.MODEL, run_id, round_)
 
     def save_metrics(
         self, run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
     ) -> None:
         """Keep how good the global model of a round is."""
-        with self._db.transaction("metrics") as sql:
-            insert_metrics(sql, run_id, round_, digest, metrics)
+        with self._db.transaction("metrics"):
+            insert_metrics(self._db, run_id, round_, digest, metrics)
+
+    def _bind(self, subject: str, run_id: str, round_: int = 0) -> None:
+        """Bind what was just written into the ledger's chain."""
+        db = self._db
+        facts.bind(db.ledger, db.connection, subject, run_id, round_, at_ms=db.clock_ms())

@@ -475,13 +475,22 @@ class EdgeStore:
         return self._manifest[1]
 
     def _load_state(self) -> Memory:
-        try:
-            return msgspec.msgpack.decode(self._path.read_bytes(), type=Memory)
-        except FileNotFoundError:
-            return Memory()
-        except (msgspec.DecodeError, ValueError, OSError) as error:
-            hint = "delete the file to start with an empty edge"
-            raise EdgeStateError(self._path, str(error)[:120], hint) from error
+        return read_memory(self._path)
+
+
+def read_memory(path: Path) -> Memory:
+    """Return what an edge's file says, nothing without one.
+
+    Raises:
+        EdgeStateError: It cannot be used.
+    """
+    try:
+        return msgspec.msgpack.decode(path.read_bytes(), type=Memory)
+    except FileNotFoundError:
+        return Memory()
+    except (msgspec.DecodeError, ValueError, OSError) as error:
+        hint = "delete the file to start with an empty edge"
+        raise EdgeStateError(path, str(error)[:120], hint) from error
 
 
 def open_edge(

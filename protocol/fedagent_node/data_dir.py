@@ -145,6 +145,20 @@ def write_private_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None
     sync_folder(path.parent)
 
 
+def make_private(path: Path) -> None:
+    """Make a file that a library opens by itself readable by its owner only; create it if need be.
+
+    SQLite gives its WAL the mode of the database.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(fd).st_mode & 0o077:
+            os.fchmod(fd, 0o600)
+    finally:
+        os.close(fd)
+
+
 def sync_folder(folder: Path) -> None:
     """Make new names in a folder durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -250,6 +264,16 @@ def load_or_create(data_dir: Path) -> Identity:
     except OSError as exc:
         raise IdentityError(path, exc.strerror or str(exc)) from exc
     return _load(path, text)
+
+
+def read_public(data_dir: Path) -> bytes | None:
+    """Return the public key of the process whose data directory it is; None without an identity.
+
+    Raises:
+        IdentityError: The file is damaged.
+    """
+    path = data_dir / IDENTITY_FILE
+    return load_or_create(data_dir).public_bytes if path.exists() else None
 
 
 def _load(path: Path, text: bytes) -> Identity:

@@ -39,7 +39,7 @@ def test_a_round_moves_money_from_treasury_to_those_who_delivered(store: Store, 
     assert (reserved.free_micro, reserved.reserved_micro) == (9400, 600)
     assert (settled.free_micro, settled.settled_micro, settled.voided_micro) == (9600, 400, 200)
     assert report.problems == ()
-    assert report.entries == 1 + 3 + 3
+    assert report.entries == 2 + 4 + 4
 
 
 def test_a_second_settle_says_so_and_changes_nothing(store: Store, run: str) -> None:

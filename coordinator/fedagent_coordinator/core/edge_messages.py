@@ -68,10 +68,14 @@ def _hello(engine: "Engine", edge: str, hello: EdgeHello, now: float) -> list[Ef
         raise MalformedError("an edge says hello as another one")
     if hello.protocol != PROTOCOL_VERSION:
         return refuse(engine, edge, hello.protocol)
+    if hello.head is not None:
+        engine.witness(edge, hello.head)
     session, changed = _hear(engine, edge, hello.epoch, now)
     session.name, session.rent = hello.name or edge, hello.rent
     engine.once.greeted(edge)
-    return _greet(engine, session, now, changed=changed)
+    ours = hello.run == engine.settings.run
+    skipped = engine.skip(session, hello.round, now) if ours else []
+    return skipped + _greet(engine, session, now, changed=changed)
 
 
 def _status(engine: "Engine", edge: str, status: EdgeStatus, now: float) -> list[Effect]:

@@ -24,8 +24,16 @@ from fedagent_node.effects import (
     OtherVersion,
     Received,
     Send,
+    Warn,
 )
-from fedagent_protocol.messages import AnyMessage, CoordinatorBeacon, EdgeWelcome, RoundOpen
+from fedagent_protocol.messages import (
+    AnyMessage,
+    CoordinatorBeacon,
+    EdgeWelcome,
+    LedgerHead,
+    ReportReceipt,
+    RoundOpen,
+)
 from fedagent_protocol.topics import OtherVersions
 
 from . import edge_messages
@@ -47,6 +55,14 @@ BACK_S = 2.5
 """How long an edge whose report is open may take to connect again; see `link.URGENT_S`."""
 
 
+MOST_SKIPPED = 10_000
+"""An edge is believed that so many rounds were ordered since a backup."""
+
+
+def _believe(_edge: str, _head: LedgerHead) -> None:
+    """Compare with nothing."""
+
+
 def _ignore(_former: str, _next: str) -> None:
     """Log nothing."""
 
@@ -60,6 +76,8 @@ class Engine:
         policies: They learn when the store performs `Learn`.
         indices: Run-wide indices of clients and edges.
         in_books: Whether the report of an edge for a round was settled.
+        witness: Called with the head of the ledger that an edge was given; raises where it is
+            one that was lost.
         clock: For durations only; the caller's idea of now otherwise.
         log_phase: Called with the names of the former and the next phase.
 
@@ -75,6 +93,7 @@ class Engine:
         policies: DecisionPolicies,
         indices: Indices,
         in_books: Callable[[int, str], bool],
+        witness: Callable[[str, LedgerHead], None] = _believe,
         clock: Callable[[], float],
         log_phase: Callable[[str, str], None] = _ignore,
     ) -> None:
@@ -97,12 +116,12 @@ class Engine:
         self.waiting = Waiting()
         self.starts = ClientStarts(progress.client_starts)
         self.client_backoff, self.empty_rounds = ClientBackoff(), EmptyRoundBackoff()
-        self.in_books = in_books
+        self.in_books, self.witness = in_books, witness
         self.counters: Counter[str] = Counter()
         self.warnings: set[str] = set()
         self.other_versions = OtherVersions("coordinator")
         self.round = progress.next_round
-        self.last_settled = progress.next_round - 1
+        self.last_settled = self._ordered_before = progress.next_round - 1
         self.rounds_done = progress.rounds_done
         self.spent_micro = progress.spent_micro
         self.opens_at = self.not_before = 0.0
@@ -218,7 +237,9 @@ class Engine:
     def send(self, edge: str, message: AnyMessage) -> Effect:
         """Send a message of this run, numbered."""
         self._seq += 1
-        return Send(edge, structs.replace(message, run=self.settings.run, seq=self._seq))
+        message = structs.replace(message, run=self.settings.run, seq=self._seq)
+        # The store adds the head of the ledger.
+        return Send(edge, message, stored=isinstance(message, EdgeWelcome | ReportReceipt))
 
     def welcome(self, edge: str) -> Effect:
         """Answer a hello."""
@@ -227,6 +248,29 @@ class Engine:
             edge,
             EdgeWelcome(coordinator=s.coordinator, task=s.task, body=s.body, recipe=s.recipe.name),
         )
+
+    def skip(self, edge: EdgeSession, round_: int, now: float) -> list[Effect]:
+        """Use no round's number again that an edge was ordered: these books are of a backup."""
+        waits = isinstance(self.phase, Idle | Observing)
+        ahead = round_ - max(self.round - waits, self._ordered_before)
+        if ahead <= 0:
+            return []
+        if ahead > MOST_SKIPPED:
+            self.counters["round_too_far_ahead"] += 1
+            line = f"edge {edge.id} says that it was ordered round {round_}: too far ahead"
+            return [Warn(edge.id, f"{line} of round {self.round}, not believed")]
+        self._ordered_before = round_
+        line = f"edge {edge.id} was ordered round {round_} already: the books are of a backup;"
+        effects: list[Effect] = [Warn(edge.id, f"{line} going on with round {round_ + 1}")]
+        if not waits:
+            return effects
+        self._skip()
+        return effects + (self.open(now) if isinstance(self.phase, Observing) else [])
+
+    def _skip(self) -> None:
+        self.last_settled = max(self.last_settled, self._ordered_before)
+        self.round = self.last_settled + 1
+        self._seq = max(self._seq, self.round << 20)
 
     def ask_columns(self, edge: EdgeSession) -> Effect:
         """Ask an edge for this round's columns."""
@@ -309,7 +353,7 @@ class Engine:
     def close(self, done: SettledRound, now: float) -> list[Effect]:
         """Emit the event of a round, and go on with the next one."""
         effects: list[Effect] = [done.event(self.spent_micro, now)]
-        self.round = self.last_settled + 1
+        self._skip()
         if self.settings.over(self.rounds_done):
             return effects + self.enter(Ended(self, "rounds"), now)
         opens_at = max(self.opens_at, self.not_before)

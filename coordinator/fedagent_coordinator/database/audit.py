@@ -1,31 +1,41 @@
 """Reading the ledger: show it, export it, and prove that it is whole.
 
 `Ledger.verify` trusts nothing that is stored as a sum: it walks every entry and compares
-everything else, the high-water mark included, with what it found. The entries are hash-chained,
-the tables of rounds are not: whatever they say of money and of who was ordered is compared with
-the entries, and every entry needs its row.
+everything else, the high-water mark included, with what it found. The entries are hash-chained;
+the tables of rounds, models and evaluations are compared with the facts that they bind.
 """
 
 import csv
+import hashlib
 import io
 import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from .connection import HighWaterMark, read_mark
-from .evaluations import check_evaluations
+from fedagent_node.data_dir import read_public
+from fedagent_node.errors import IdentityError
+from fedagent_protocol import signatures
+from fedagent_protocol.messages import LedgerHead
+
+from . import facts
+from .heads import head_bytes, is_genuine
 from .ledger import COLUMNS, GENESIS, GRANTOR, ROUTES, TREASURY, Entry
-from .rounds import outcomes_seal, plan_seal
+from .mark import HighWaterMark, read_mark
+from .schema import has_changed
 
 _Place = tuple[str | None, int | None, int | None]
 """Run, round and client: what one reservation is known by; the rent has no client."""
 _AtEdge = tuple[str | None, int | None, int | None]
 """Run, round and edge."""
 _MAX_PROBLEMS = 100
+_NAMES = {
+    "client": "SELECT run_id, idx, agent_id FROM clients",
+    "edge": "SELECT run_id, idx, edge_id FROM edges",
+}
 _ENTRIES = f"SELECT {', '.join(COLUMNS)} FROM entries"  # noqa: S608 - constants
 
 
@@ -58,9 +68,10 @@ class Ledger:
         self._mark_path = mark_path
 
     def show(self, run_id: str | None = None, *, limit: int = 50) -> list[Entry]:
-        """Return the newest entries, newest first; -1 is no limit."""
+        """Return the newest entries that move money, newest first; -1 is no limit."""
         rows = self._db.execute(
-            f"{_ENTRIES} WHERE ?1 IS NULL OR run_id = ?1 ORDER BY seq DESC LIMIT ?2",
+            f"{_ENTRIES} WHERE (?1 IS NULL OR run_id = ?1) AND kind <> 'fact' "
+            "ORDER BY seq DESC LIMIT ?2",
             (run_id, limit),
         )
         return [Entry(*row) for row in rows]
@@ -70,7 +81,7 @@ class Ledger:
         if style == "csv":
             yield ",".join(COLUMNS) + "\r\n"
         for entry in self._entries():
-            row = {**asdict(entry), "prev_hash": entry.prev_hash.hex(), "hash": entry.hash.hex()}
+            row = entry.record()
             if style == "json":
                 yield json.dumps(row) + "\n"
             else:
@@ -78,16 +89,24 @@ class Ledger:
                 csv.writer(line).writerow(row.values())
                 yield line.getvalue()
 
-    def verify(self) -> LedgerReport:
-        """Re-add everything from the entries and say what is wrong, if anything."""
+    def verify(self, witness: LedgerHead | None = None) -> LedgerReport:
+        """Re-add everything from the entries and say what is wrong, if anything.
+
+        With a `witness` its entry must be there too, and be the same.
+        """
         audit = _Audit(self._db)
         mark = audit.read_mark(self._mark_path)  # before the snapshot, which may only be newer
         own = not self._db.in_transaction
         if own:
             self._db.execute("BEGIN")
         try:
+            audit.read_names()
             for entry in self._entries():
                 audit.take(entry, mark)
+                if witness is not None and witness.seq == entry.seq:
+                    audit.testified = entry.hash == witness.hash
+            if witness is not None:
+                audit.check_witness(witness)
             return audit.report(mark)
         finally:
             if own:
@@ -106,14 +125,20 @@ class _Audit:
     reserved: dict[_Place, Entry] = field(default_factory=dict)
     ended: dict[_Place, str] = field(default_factory=dict)
     states: dict[tuple[str | None, int | None], str] = field(default_factory=dict)
+    bound: facts.Newest = field(default_factory=dict)
+    proofs: dict[_Place, bytes] = field(default_factory=dict)
+    payees: dict[tuple[str, str, int], str] = field(default_factory=dict)
     seq: int = 0
     hash: bytes = GENESIS
     mark_seen: bool = False
+    testified: bool | None = None
+    public: bytes | None = None
 
     def read_mark(self, path: Path) -> HighWaterMark | None:
         try:
+            self.public = read_public(path.parent)
             mark = read_mark(path)
-        except ValueError as error:
+        except (ValueError, IdentityError) as error:
             self.problem(f"the high-water mark cannot be read: {error}")
             return None
         if mark is None:
@@ -126,10 +151,11 @@ class _Audit:
         self._check_accounts()
         self._check_budgets()
         self._check_reservations()
-        self._check_seals()
+        self._read_states()
         self._check_ends()
         self._check_results(self._check_outcomes())
-        check_evaluations(self.db, self.problem)
+        facts.check(self.db, self.bound, self.problem)
+        self._check_proofs()
         self._check_database()
         found = self.db.execute("SELECT run_id FROM runs ORDER BY run_id")
         runs = {run_id: self.balance(run_id) for (run_id,) in found}
@@ -161,10 +187,14 @@ class _Audit:
             self.mark_seen = entry.hash.hex() == mark.hash
         if entry.kind == "note" or entry.run_id is None:
             return
+        if entry.kind == facts.FACT:
+            self.bound[entry.source, entry.run_id, entry.round or 0] = entry.facts
+            return
         route = ROUTES.get(entry.kind)
         if route is None or route(entry.edge, entry.client) != (entry.source, entry.target):
             self.problem(f"entry {entry.seq}: a {entry.kind} moves money by the wrong way")
         self._move(entry, entry.run_id)
+        self._check_payee(entry, entry.run_id)
         place = (entry.run_id, entry.round, entry.client)
         if entry.kind == "reserve":
             if place in self.reserved:
@@ -202,6 +232,32 @@ class _Audit:
         ):
             self.problem(f"entry {entry.seq} does not fit any reservation")
         self.ended[place] = entry.kind
+        if entry.facts:
+            self.proofs[place] = entry.facts
+
+    def read_names(self) -> None:
+        """Read who is meant by an index."""
+        for kind, query in _NAMES.items():
+            for run_id, index, name in self.db.execute(query):
+                self.payees[kind, run_id, index] = name
+
+    def _check_payee(self, entry: Entry, run_id: str) -> None:
+        if entry.kind == "grant":
+            return
+        kind, index = ("edge", entry.edge) if entry.client is None else ("client", entry.client)
+        name = self.payees.get((kind, run_id, index or 0), "nobody")
+        if entry.payee != name:
+            self.problem(f"entry {entry.seq} is of {entry.payee}, the books say {name}")
+
+    def _check_proofs(self) -> None:
+        for run_id, round_, client, claim, public, signature in self.db.execute(
+            "SELECT run_id, round, client, claim, public, signature FROM proofs"
+        ):
+            found = hashlib.sha256(claim + public + signature).digest()
+            if self.proofs.pop((run_id, round_, client), None) != found:
+                self.problem(f"round {round_}, client {client}: its proof has changed")
+        for _, round_, client in sorted(self.proofs, key=str):
+            self.problem(f"round {round_}, client {client}: its proof is missing")
 
     def _check_mark(self, mark: HighWaterMark | None) -> None:
         if mark is None:
@@ -214,6 +270,18 @@ class _Audit:
             )
         elif mark.seq and not self.mark_seen:
             self.problem(f"entry {mark.seq} is not the one that was promised")
+        head = head_bytes(mark.seq, bytes.fromhex(mark.hash))
+        if mark.seq and self.public and not signatures.verify(self.public, mark.signature, head):
+            self.problem("the head of the ledger is not signed by this coordinator")
+
+    def check_witness(self, head: LedgerHead) -> None:
+        """Compare with what an edge was told."""
+        if self.public is not None and not is_genuine(head, self.public):
+            self.problem("the witness was given its head by another coordinator")
+        elif self.testified is None:
+            self.problem(f"history is lost: a witness knows entry {head.seq}")
+        elif not self.testified:
+            self.problem(f"entry {head.seq} is not the one that a witness was given")
 
     def _check_accounts(self) -> None:
         stored: dict[str, Counter[str]] = {}
@@ -228,6 +296,8 @@ class _Audit:
                 self.problem(f"run {run_id[:8]}: stored balances are not the sum of the entries")
 
     def _check_database(self) -> None:
+        if has_changed(self.db):
+            self.problem("database: its tables or the triggers that protect them have changed")
         for row in self.db.execute("PRAGMA integrity_check"):
             if row[0] != "ok":
                 self.problem(f"database: {row[0]}")
@@ -266,15 +336,9 @@ class _Audit:
             what = "its reservation" if who else "the edge that was rented"
             self.problem(f"round {round_}{who}: {what} is missing")
 
-    def _check_seals(self) -> None:
-        for row in self.db.execute("SELECT * FROM rounds"):
-            run_id, round_ = row["run_id"], row["round"]
-            self.states[run_id, round_] = row["state"]
-            if plan_seal(row["view"], row["selection"], row["controls"]) != row["plan_sha256"]:
-                self.problem(f"round {round_}: what was decided has changed")
-            seal = row["outcomes_sha256"]
-            if seal is not None and outcomes_seal(self.db, run_id, round_, row["psi"]) != seal:
-                self.problem(f"round {round_}: its outcomes have changed")
+    def _read_states(self) -> None:
+        for run_id, round_, state in self.db.execute("SELECT run_id, round, state FROM rounds"):
+            self.states[run_id, round_] = state
 
     def _check_ends(self) -> None:
         for place in self.reserved:

@@ -3,35 +3,38 @@
 SQLite drops committed transactions silently when its WAL is damaged. The mark, a small file
 beside the database, is written and synced after every commit, so a database that holds less
 than was ever promised is noticed at start. After a disk error nothing is written any more
-until the store is opened again, because a failed sync may be forgotten by the kernel.
+until the store is opened again, because a failed sync may be forgotten by the kernel. Neither
+is anything once another process has written: what this one knows of the books is out of date.
 """
 
-import os
 import sqlite3
 import time
 import uuid
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-import msgspec
-
 from fedagent_coordinator.errors import (
     HistoryLostError,
+    OvertakenError,
     RefusedEntryError,
     StoreFailedError,
     UnreadableDatabaseError,
 )
-from fedagent_node.data_dir import sync_folder
+from fedagent_node.data_dir import Identity, make_private
 from fedagent_protocol.failpoints import Checkpoint, hit
+from fedagent_protocol.messages import LedgerHead
+from fedagent_protocol.signatures import verify
 
-from .ledger import GENESIS, LedgerWriter, Transfer
+from .blocks import BlockDigests, WalFrames
+from .heads import head_bytes
+from .ledger import LedgerWriter, Transfer
+from .mark import MARK, HighWaterMark, MarkFile, read_mark
 from .schema import prepare
 
 DATABASE = "coordinator.db"
-MARK = "coordinator.mark"
 DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
 """Raised by queries on damaged pages; the second where sqlite quotes them in its words."""
 _MISREAD = (ValueError, TypeError, LookupError, OverflowError)
@@ -47,79 +50,15 @@ _DISK = {
     sqlite3.SQLITE_READONLY,
 }
 _BUSY_MS = 5000
-_SLOT_BYTES = 512
+_MANY_FRAMES = 1000
+"""A WAL of so many pages is folded into the database between rounds too."""
 _PRAGMAS = (
     "journal_mode = WAL",
     "synchronous = FULL",
     "foreign_keys = ON",
-    "wal_autocheckpoint = 1000",
+    "wal_autocheckpoint = 0",  # `fold_wal` has to know which pages it moves
     "trusted_schema = OFF",
 )
-
-
-class HighWaterMark(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the database had come: transactions, and the ledger's last entry (0 for none)."""
-
-    commits: int = 0
-    seq: int = 0
-    hash: str = GENESIS.hex()
-
-
-class MarkFile:
-    """The mark on disk, opened for writing by the one coordinator; new ones hold `first`."""
-
-    def __init__(self, path: Path, first: HighWaterMark) -> None:
-        if not path.exists():
-            fresh = path.with_suffix(".new")
-            with fresh.open("wb") as file:
-                file.write(_slot(first) * 2)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(path)
-            sync_folder(path.parent)
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-
-    def write(self, mark: HighWaterMark) -> None:
-        """Make `mark` durable."""
-        os.pwrite(self._fd, _slot(mark), (mark.commits % 2) * _SLOT_BYTES)
-        os.fdatasync(self._fd)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)
-
-
-def read_mark(path: Path) -> HighWaterMark | None:
-    """Return the newest readable mark; None when there is no file.
-
-    Raises:
-        ValueError: The file is there, but no slot of it is whole.
-    """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    slots = (data[:_SLOT_BYTES], data[_SLOT_BYTES : 2 * _SLOT_BYTES])
-    marks = [mark for mark in map(_parse, slots) if mark is not None]
-    if not marks:
-        raise ValueError(f"no slot of {path.name} is whole")
-    return max(marks, key=lambda mark: mark.commits)
-
-
-def _slot(mark: HighWaterMark) -> bytes:
-    body = msgspec.json.encode(mark)
-    return (b"%08x " % zlib.crc32(body) + body).ljust(_SLOT_BYTES - 1) + b"\n"
-
-
-def _parse(slot: bytes) -> HighWaterMark | None:
-    checksum, _, body = slot.partition(b" ")
-    body = body.strip()
-    try:
-        if len(slot) != _SLOT_BYTES or int(checksum, 16) != zlib.crc32(body):
-            return None
-        return msgspec.json.decode(body, type=HighWaterMark)
-    except ValueError:  # msgspec's errors are ValueErrors too
-        return None
 
 
 def wall_clock_ms() -> int:
@@ -128,11 +67,15 @@ def wall_clock_ms() -> int:
 
 
 class DatabaseOptions(TypedDict, total=False):
-    """How to open a database; a lost history that is accepted is noted in the ledger."""
+    """How to open a database; a lost history that is accepted is noted in the ledger.
+
+    With an `identity` the heads of the ledger are signed.
+    """
 
     accept_lost_history: bool
     checkpoint: Checkpoint
     clock_ms: Callable[[], int]
+    identity: Identity | None
 
 
 class Database:
@@ -149,10 +92,17 @@ class Database:
         self.folder = folder
         self.checkpoint = options.get("checkpoint", hit)
         self.clock_ms = options.get("clock_ms", wall_clock_ms)
+        self.identity = options.get("identity")
         self._failed: str | None = None
         self._mark: MarkFile | None = None
+        self._signed: tuple[int, bytes] = (0, b"")
         path = folder / DATABASE
         missing = not path.exists()
+        make_private(path)
+        sign = None if self.identity is None else self.identity.sign
+        self._blocks = BlockDigests(path, sign)
+        self._frames = WalFrames(path)
+        self.untouched = not missing and self._is_untouched()
         # Model jobs run in threads; the database is used by the event loop's alone.
         self.connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_MS / 1000)
         self.connection.row_factory = sqlite3.Row
@@ -182,10 +132,14 @@ class Database:
             (self.folder / MARK).unlink(missing_ok=True)
         self._mark = MarkFile(self.folder / MARK, self._present())
         if lost:
-            self._note_lost_history(lost)
+            self.note(f"accepted lost history: {lost}")
 
     def close(self) -> None:
         """Close everything. Idempotent."""
+        if self._mark is not None and self.untouched and self._failed is None:
+            # Else sqlite folds it, and nobody knows which pages.
+            with suppress(StoreFailedError):
+                self.fold_wal()
         self.connection.close()
         if self._mark is not None:
             self._mark.close()
@@ -200,16 +154,14 @@ class Database:
         Raises:
             StoreFailedError: The disk failed, now or earlier.
             RefusedEntryError: A constraint of the database refused a write.
+            OvertakenError: Another process has written the database.
         """
         if self._failed is not None:
             raise StoreFailedError(self._failed)
         try:
             self.connection.execute("BEGIN IMMEDIATE")
+            self._count()
             yield self.connection
-            self._commits += 1
-            self.connection.execute(
-                "UPDATE meta SET value = ? WHERE name = 'commits'", (self._commits,)
-            )
             self.checkpoint(f"{name}.before-commit")
             self.connection.execute("COMMIT")
         except BaseException as error:
@@ -218,14 +170,34 @@ class Database:
         self.checkpoint(f"{name}.committed")
         assert self._mark is not None
         try:
+            self._frames.advance()
             self._mark.write(self._present())
         except OSError as error:
             self._failed = f"the high-water mark: {error}"
             raise StoreFailedError(self._failed) from error
         self.checkpoint(f"{name}.marked")
+        if len(self._frames.pages) > _MANY_FRAMES:
+            self.fold_wal()
+
+    def _count(self) -> None:
+        """Number this transaction; nobody else may have made one."""
+        counted = self.connection.execute(
+            "UPDATE meta SET value = value + 1 WHERE name = 'commits' AND value = ?",
+            (self._commits,),
+        )
+        if counted.rowcount != 1:
+            self._failed = "another coordinator has written the books"
+            raise OvertakenError(str(self.folder / DATABASE))
+        self._commits += 1
+
+    def trust(self) -> None:
+        """Note that everything is as it should be; the next start need not verify it again."""
+        self.untouched = True
+        self.fold_wal()
+        self._blocks.renew(self._commits)
 
     def fold_wal(self) -> None:
-        """Move the WAL into the database, so that little can be lost with it.
+        """Move the WAL into the database, so that little can be lost with it; hash what changed.
 
         A long reader may hold it up until the next round.
         """
@@ -233,7 +205,9 @@ class Database:
             self.connection.execute("PRAGMA busy_timeout = 0")
             self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self.connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
-        except sqlite3.Error as error:
+            self._blocks.update(self._frames.pages, self._frames.page_bytes, self._commits)
+            self._frames.folded()
+        except (sqlite3.Error, OSError) as error:
             self._failed = str(error)
             raise StoreFailedError(self._failed) from error
 
@@ -252,9 +226,42 @@ class Database:
             raise StoreFailedError(self._failed) from error
 
     def _present(self) -> HighWaterMark:
+        seq, hash_ = self.ledger.seq, self.ledger.hash
+        if self.identity is not None and self._signed[0] != seq:
+            self._signed = seq, self.identity.sign(head_bytes(seq, hash_))
         return HighWaterMark(
-            commits=self._commits, seq=self.ledger.seq, hash=self.ledger.hash.hex()
+            commits=self._commits,
+            seq=seq,
+            hash=hash_.hex(),
+            signature=self._signed[1],
+            wal=self._frames.last,
         )
+
+    @property
+    def head(self) -> LedgerHead | None:
+        """The newest entry, signed; None without an identity or an entry."""
+        mark = self._present()
+        if self.identity is None or not mark.seq:
+            return None
+        return LedgerHead(
+            coordinator=self.identity.id,
+            seq=mark.seq,
+            hash=self.ledger.hash,
+            signature=mark.signature,
+        )
+
+    def _is_untouched(self) -> bool:
+        """Return whether the files are what the last coordinator left, which checked them."""
+        try:
+            mark = read_mark(self.folder / MARK)
+        except ValueError:
+            return False
+        me = self.identity
+        check = None if me is None else partial(verify, me.public_bytes)
+        commits = self._blocks.read(check)
+        if commits is None or mark is None:
+            return False
+        return mark.wal == self._frames.last if self._frames.last else commits == mark.commits
 
     def _read_commits(self) -> int:
         row = self.connection.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()
@@ -280,12 +287,13 @@ class Database:
                 return f"ledger entry {mark.seq} is not the one that was written"
         return ""
 
-    def _note_lost_history(self, lost: str) -> None:
+    def note(self, text: str) -> None:
+        """Say in the ledger what an operator did."""
         with self.transaction("note"):
             note = Transfer(
                 kind="note",
                 source="operator",
-                target=f"accepted lost history: {lost}",
+                target=text,
                 amount_micro=0,
                 key=f"note/{uuid.uuid4().hex}",
             )

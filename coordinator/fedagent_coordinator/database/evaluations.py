@@ -1,16 +1,14 @@
-"""Clients' evaluations of models: opinions or volunteers, sealed for each model on its own.
+"""Clients' evaluations of models: opinions or volunteers.
 
 Policies learn from opinions, so a run can be replayed only as long as they are whole.
 """
 
-import hashlib
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -25,7 +23,6 @@ _HEAD = (
     *("round", "slot", "mode", "digest", "metric", "asked", "answered", "mean"),
     *("reasons", "seconds"),
 )
-"""Columns of an evaluation that its seal covers, in this order."""
 _ROWS = {
     "report": "client, edge, score, samples, epsilon FROM opinions",
     "peers": "client, edge FROM volunteers",
@@ -178,9 +175,9 @@ def insert_evaluation(sql: sqlite3.Connection, run_id: str, found: BookEvaluatio
         *(json.dumps(dict(sorted(found.reasons.items()))), float(found.seconds)),
     )
     sql.execute(
-        f"INSERT INTO evaluations (run_id, seal, {', '.join(_HEAD)}) "  # noqa: S608 - constants
-        f"VALUES (?, ?, {', '.join('?' * len(_HEAD))})",
-        (run_id, _seal(head, rows), *head),
+        f"INSERT INTO evaluations (run_id, {', '.join(_HEAD)}) "  # noqa: S608 - constants
+        f"VALUES (?, {', '.join('?' * len(_HEAD))})",
+        (run_id, *head),
     )
     names, table = _ROWS[mode].split(" FROM ")
     sql.executemany(
@@ -188,28 +185,3 @@ def insert_evaluation(sql: sqlite3.Connection, run_id: str, found: BookEvaluatio
         f"VALUES (?, ?, {', '.join('?' * len(columns))})",
         [(run_id, found.round, *row) for row in rows],
     )
-
-
-def check_evaluations(sql: sqlite3.Connection, problem: Callable[[str], None]) -> None:
-    """Compare every evaluation with its rows and its seal; keys find rows without one."""
-    # One evaluation at a time: a long run has millions of opinions.
-    for row in sql.execute("SELECT * FROM evaluations ORDER BY run_id, round"):
-        key = (row["run_id"], row["round"])
-        rows = {
-            mode: [
-                tuple(one)
-                for one in sql.execute(
-                    f"SELECT {query} WHERE run_id = ? AND round = ? ORDER BY client", key
-                )
-            ]
-            for mode, query in _ROWS.items()
-        }
-        found = rows.pop(row["mode"])
-        if len(found) != row["answered"] or any(rows.values()):
-            problem(f"round {key[1]}: {row['answered']} answers were stored, others are there")
-        elif _seal([row[name] for name in _HEAD], found) != row["seal"]:
-            problem(f"round {key[1]}: the evaluation of its model has changed")
-
-
-def _seal(head: Sequence[object], rows: Sequence[Sequence[object]]) -> bytes:
-    return hashlib.sha256(msgspec.msgpack.encode([list(head), [list(r) for r in rows]])).digest()

@@ -11,7 +11,8 @@ Every row moves an amount from one account to another::
     edge/E/reserved -> treasury      void      it did not
 
 Every way to be too late is in docs/coordinator.md. A reservation ends in exactly one
-settle or void: both carry the same idempotency key. `accounts` keeps the balances, which
+settle or void: both carry the same idempotency key. What is said beside money is bound by
+entries of kind ``fact`` (`facts.py`). `accounts` keeps the balances, which
 the database never lets fall below zero.
 Writes happen inside the store's transactions only (`store.py`).
 """
@@ -20,7 +21,7 @@ import hashlib
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from operator import attrgetter
 
 import msgspec
@@ -50,6 +51,8 @@ class Transfer:
     round: int | None = None
     edge: int | None = None
     client: int | None = None
+    payee: str = ""
+    facts: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,17 @@ class Entry:
     amount_micro: int
     key: str
     at_ms: int
+    payee: str
+    facts: bytes
     prev_hash: bytes
     hash: bytes
+
+    def record(self) -> dict[str, object]:
+        """Return plain values; bytes are hex."""
+        return {
+            name: value.hex() if isinstance(value, bytes) else value
+            for name, value in asdict(self).items()
+        }
 
     def expected_hash(self) -> bytes:
         """Return the hash that this row must have."""
@@ -139,7 +151,7 @@ class LedgerWriter:
             self.seq += 1
             values = (
                 *(self.seq, run_id, move.round, move.kind, move.source, move.target),
-                *(move.edge, move.client, amount, move.key, at_ms),
+                *(move.edge, move.client, amount, move.key, at_ms, move.payee, move.facts),
             )
             previous, self.hash = self.hash, chain_hash(self.hash, values)
             rows.append((*values, previous, self.hash))

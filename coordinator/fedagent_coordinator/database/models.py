@@ -11,6 +11,9 @@ from fedagent_coordinator.errors import RecordError
 from fedagent_task.measures import DEVICE_SCORE, Measure, complete, measures_of
 from fedagent_task.spec import Recipe
 
+from . import facts
+from .connection import Database
+
 _NEWEST = 2**63 - 1
 _MODEL = "SELECT m.round, m.digest, m.size_bytes FROM"
 _BEST = f"""{_MODEL} metrics e
@@ -154,14 +157,16 @@ class ModelQueries:
 
 
 def insert_metrics(
-    sql: sqlite3.Connection, run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
+    db: Database, run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
 ) -> None:
     """Keep what was measured of a model in a round."""
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise RecordError("metrics", f"{name} is {value}")
-    sql.executemany(
+    db.connection.executemany(
         "INSERT OR REPLACE INTO metrics (run_id, round, digest, metric, value) "
         "VALUES (?, ?, ?, ?, ?)",
         [(run_id, round_, digest, name, value) for name, value in metrics.items()],
     )
+    if metrics:
+        facts.bind(db.ledger, db.connection, facts.METRICS, run_id, round_, at_ms=db.clock_ms())

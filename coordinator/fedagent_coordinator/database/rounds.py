@@ -5,7 +5,6 @@ outcomes, so a policy that is restored has learnt exactly what was settled, bit 
 Opinions are written later, with the evaluation of a round's model, and join it here.
 """
 
-import hashlib
 import json
 import math
 import sqlite3
@@ -14,7 +13,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from fedagent_coordinator.core.effects import PLAIN, Controls, Reserve, Settle
@@ -39,6 +37,7 @@ from fedagent_coordinator.records import (
 )
 from fedagent_task.measures import DEVICE_SCORE, TRAIN_LOSS
 
+from . import facts
 from .connection import Database
 from .ledger import RENT_PAID, ROUTES, Transfer
 from .models import insert_metrics
@@ -59,11 +58,16 @@ _OPTIONAL = {"steps": "steps", "iterations": "iterations", "train_s": "steps"}
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What a round reserved for one client; without a client it is the rent of the edge."""
+    """What a round reserved for one client; without a client it is the rent of the edge.
+
+    `payee` is the agent's id, or the edge's; `proof` the digest of what shows the work.
+    """
 
     client: int | None
     edge: int
     price_micro: int
+    payee: str = ""
+    proof: bytes = b""
 
 
 # ------------------------------------------------------------------- reserving
@@ -111,7 +115,6 @@ def insert_plan(
         "controls": controls,
         "rented_edge": plan.controls.placement.edge,
         "rent_micro": sum(r.price_micro for r in planned if r.client is None),
-        "plan_sha256": plan_seal(view, selection, controls),
         "opened_ms": now,
     }
     db.connection.execute(
@@ -138,13 +141,10 @@ def insert_plan(
             )
         ],
     )
-    db.ledger.append(run_id, [_transfer(run_id, plan.round, "reserve", r) for r in planned], now)
-
-
-def plan_seal(view: bytes, selection: bytes, controls: bytes) -> bytes:
-    """Return the digest that seals what a round decided."""
-    parts = (view, selection, controls)
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
+    reserved = reservations_of(db.connection, *key)
+    moves = [_transfer(run_id, plan.round, "reserve", r) for r in reserved]
+    db.ledger.append(run_id, moves, now)
+    facts.bind(db.ledger, db.connection, facts.PLAN, run_id, plan.round, at_ms=now)
 
 
 def _transfer(run_id: str, round_: int, kind: str, r: Reservation) -> Transfer:
@@ -160,6 +160,8 @@ def _transfer(run_id: str, round_: int, kind: str, r: Reservation) -> Transfer:
         round=round_,
         edge=r.edge,
         client=r.client,
+        payee=r.payee,
+        facts=r.proof if kind == "settle" else b"",
     )
 
 
@@ -169,13 +171,14 @@ def _transfer(run_id: str, round_: int, kind: str, r: Reservation) -> Transfer:
 def reservations_of(sql: sqlite3.Connection, run_id: str, round_: int) -> list[Reservation]:
     """Return what a round reserved: the rent if there is one, then clients in its order."""
     rows = sql.execute(
-        "SELECT client, edge, price_micro, place FROM reservations "
-        "WHERE run_id = ?1 AND round = ?2 "
-        "UNION ALL SELECT NULL, rented_edge, rent_micro, -1 FROM rounds "
-        "WHERE run_id = ?1 AND round = ?2 AND rented_edge IS NOT NULL ORDER BY place",
+        "SELECT client, edge, price_micro, agent_id, place FROM reservations "
+        "JOIN clients USING (run_id) WHERE run_id = ?1 AND round = ?2 AND idx = client "
+        "UNION ALL SELECT NULL, rented_edge, rent_micro, edge_id, -1 FROM rounds "
+        "JOIN edges USING (run_id) WHERE run_id = ?1 AND round = ?2 AND idx = rented_edge "
+        "ORDER BY place",
         (run_id, round_),
     )
-    return [Reservation(*row[:3]) for row in rows]
+    return [Reservation(*row[:4]) for row in rows]
 
 
 def checked_ends(result: Settle, reservations: Sequence[Reservation]) -> frozenset[int | None]:
@@ -246,35 +249,14 @@ def close_round(db: Database, run_id: str, result: Settle) -> None:
         ],
     )
     sql.execute(
-        "UPDATE rounds SET state = 'done', outcomes_sha256 = ?, psi = ?, timing = ?, reason = ?, "
-        "closed_ms = ? WHERE run_id = ? AND round = ?",
-        (
-            outcomes_seal(sql, run_id, result.round, f.psi),
-            f.psi,
-            json.dumps(dict(result.timing_ms)),
-            result.reason,
-            db.clock_ms(),
-            *key,
-        ),
+        "UPDATE rounds SET state = 'done', psi = ?, timing = ?, reason = ?, closed_ms = ? "
+        "WHERE run_id = ? AND round = ?",
+        (f.psi, json.dumps(dict(result.timing_ms)), result.reason, db.clock_ms(), *key),
     )
+    facts.bind(db.ledger, sql, facts.OUTCOME, *key, at_ms=db.clock_ms())
 
 
-def outcomes_seal(sql: sqlite3.Connection, run_id: str, round_: int, psi: float | None) -> bytes:
-    """Return the digest that seals how the clients and edges of a round ended."""
-    cursor = sql.cursor()
-    cursor.row_factory = None  # tuples, in the order of the columns that the queries name
-    outcomes, edges = (cursor.execute(query, (run_id, round_)).fetchall() for query in _SEALED)
-    return hashlib.sha256(msgspec.msgpack.encode([outcomes, edges, psi])).digest()
-
-
-_SEALED = (
-    f"SELECT {', '.join(OUTCOME)} FROM outcomes WHERE run_id = ? AND round = ? ORDER BY client",  # noqa: S608 - constants
-    """SELECT edge, failed, model, weight, local_steps FROM edge_results
-    WHERE run_id = ? AND round = ?""",
-)
-
-
-def insert_scores(sql: sqlite3.Connection, run_id: str, result: Settle) -> None:
+def insert_scores(db: Database, run_id: str, result: Settle) -> None:
     """Write the devices' score of the model that the round began with, and the training loss."""
     found = result.details
     metrics: dict[str, float] = {}
@@ -282,10 +264,10 @@ def insert_scores(sql: sqlite3.Connection, run_id: str, result: Settle) -> None:
         metrics = {DEVICE_SCORE.key: found.score, DEVICE_SAMPLES: float(found.score_n)}
     if math.isfinite(found.train_loss):
         metrics[TRAIN_LOSS.key] = found.train_loss
-    row = sql.execute(
+    row = db.connection.execute(
         "SELECT digest FROM models WHERE run_id = ? ORDER BY round DESC LIMIT 1", (run_id,)
     ).fetchone()
-    insert_metrics(sql, run_id, result.round, row["digest"] if row else "", metrics)
+    insert_metrics(db, run_id, result.round, row["digest"] if row else "", metrics)
 
 
 # --------------------------------------------------------------------- voiding
@@ -301,6 +283,7 @@ def void_open(db: Database, run_id: str, reason: str) -> tuple[int, ...]:
             "WHERE run_id = ? AND round = ?",
             (reason, db.clock_ms(), run_id, round_),
         )
+        facts.bind(db.ledger, db.connection, facts.OUTCOME, run_id, round_, at_ms=db.clock_ms())
     return rounds
 
 

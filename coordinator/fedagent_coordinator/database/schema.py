@@ -7,10 +7,11 @@ Triggers hold this even against our own code.
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 
 from fedagent_coordinator.errors import NewerSchemaError, SchemaVersionError
 
-VERSION = 8
+VERSION = 9
 """In `PRAGMA user_version`; before 7 there was a table of migrations in its place."""
 
 UPGRADES: Mapping[int, Sequence[str]] = {}
@@ -77,8 +78,6 @@ CREATE TABLE rounds (
     controls BLOB NOT NULL,
     rented_edge INTEGER,
     rent_micro INTEGER NOT NULL CHECK (rent_micro >= 0),
-    plan_sha256 BLOB NOT NULL,
-    outcomes_sha256 BLOB,
     psi REAL,
     reason TEXT NOT NULL DEFAULT '',
     timing TEXT NOT NULL DEFAULT '{}',
@@ -87,7 +86,6 @@ CREATE TABLE rounds (
     PRIMARY KEY (run_id, round),
     FOREIGN KEY (run_id, rented_edge) REFERENCES edges,
     CHECK (rented_edge IS NOT NULL OR rent_micro = 0),
-    CHECK ((state = 'done') = (outcomes_sha256 IS NOT NULL)),
     CHECK ((state = 'open') = (closed_ms IS NULL))
 ) STRICT;
 CREATE TABLE edge_budgets (
@@ -149,7 +147,7 @@ CREATE TABLE entries (
     seq INTEGER PRIMARY KEY CHECK (seq >= 1),
     run_id TEXT REFERENCES runs,
     round INTEGER,
-    kind TEXT NOT NULL CHECK (kind IN ('grant', 'reserve', 'settle', 'void', 'note')),
+    kind TEXT NOT NULL CHECK (kind IN ('grant', 'reserve', 'settle', 'void', 'note', 'fact')),
     source TEXT NOT NULL,
     target TEXT NOT NULL,
     edge INTEGER,
@@ -157,11 +155,24 @@ CREATE TABLE entries (
     amount_micro INTEGER NOT NULL CHECK (amount_micro >= 0),
     key TEXT NOT NULL UNIQUE,
     at_ms INTEGER NOT NULL,
+    -- Id of the agent, or of the edge that is rented.
+    payee TEXT NOT NULL,
+    -- Digest of what a fact binds, or of the proof of the work that is paid; else empty.
+    facts BLOB NOT NULL CHECK (length(facts) IN (0, 32)),
     prev_hash BLOB NOT NULL CHECK (length(prev_hash) = 32),
     hash BLOB NOT NULL CHECK (length(hash) = 32),
     CHECK (kind <> 'grant' OR amount_micro > 0)
 ) STRICT;
 CREATE INDEX entries_by_round ON entries (run_id, round);
+-- What an agent signed of the work that it was paid for (fedagent_protocol/work.py).
+CREATE TABLE proofs (
+    run_id TEXT NOT NULL, round INTEGER NOT NULL, client INTEGER NOT NULL,
+    claim BLOB NOT NULL,
+    public BLOB NOT NULL CHECK (length(public) = 32),
+    signature BLOB NOT NULL CHECK (length(signature) = 64),
+    PRIMARY KEY (run_id, round, client),
+    FOREIGN KEY (run_id, round, client) REFERENCES reservations
+) STRICT, WITHOUT ROWID;
 CREATE TABLE accounts (
     run_id TEXT NOT NULL REFERENCES runs,
     account TEXT NOT NULL,
@@ -210,7 +221,6 @@ CREATE TABLE evaluations (
     mean REAL CHECK (mean BETWEEN 0 AND 1),
     reasons TEXT NOT NULL,
     seconds REAL NOT NULL CHECK (seconds >= 0),
-    seal BLOB NOT NULL CHECK (length(seal) = 32),
     PRIMARY KEY (run_id, round),
     CHECK (mode = 'report' OR mean IS NULL)
 ) STRICT, WITHOUT ROWID;
@@ -239,7 +249,7 @@ _ONCE = """
 CREATE TRIGGER rounds_end_once BEFORE UPDATE ON rounds
     WHEN OLD.state <> 'open' OR NEW.state = 'open'
         OR OLD.run_id <> NEW.run_id OR OLD.round <> NEW.round
-        OR OLD.plan_sha256 <> NEW.plan_sha256 OR OLD.view <> NEW.view
+        OR OLD.view <> NEW.view OR OLD.policy <> NEW.policy
         OR OLD.selection <> NEW.selection OR OLD.controls <> NEW.controls
         OR OLD.rented_edge IS NOT NEW.rented_edge OR OLD.rent_micro <> NEW.rent_micro
     BEGIN SELECT RAISE(ABORT, 'a round ends exactly once'); END;
@@ -255,7 +265,7 @@ CREATE TRIGGER runs_end_once BEFORE UPDATE ON runs
 
 _APPEND_ONLY = (
     *("standardized", "extensions", "reservations", "edge_budgets", "outcomes", "edge_results"),
-    *("forgotten", "entries", "evaluations", "opinions", "volunteers"),
+    *("forgotten", "entries", "proofs", "evaluations", "opinions", "volunteers"),
 )
 
 
@@ -294,6 +304,17 @@ def readable(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
         raise
     connection.close()
     return copy
+
+
+def has_changed(connection: sqlite3.Connection) -> bool:
+    """Return whether tables or triggers are others than this release makes."""
+    if UPGRADES:
+        return False  # what an upgrade leaves is written otherwise
+    query = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        prepare(fresh, "")
+        wanted = fresh.execute(query).fetchall()
+    return [tuple(row) for row in connection.execute(query)] != wanted
 
 
 def _readable_version(connection: sqlite3.Connection, path: str) -> int:

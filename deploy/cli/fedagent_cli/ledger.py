@@ -4,11 +4,14 @@ import sys
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from . import command_line, options
 from .errors import UnbalancedError, UsageError
 from .output import credits_text, echo, emit, table, writing
+
+if TYPE_CHECKING:
+    from fedagent_protocol.messages import LedgerHead
 
 app = command_line.CommandGroup(
     name="ledger", help="Read and check the ledger.", no_args_is_help=True
@@ -39,11 +42,7 @@ def ledger_show(
     with open_run(data_dir, run) as (reader, chosen):
         found = reader.ledger.show(run_id=chosen.run_id, limit=last or -1)
     if as_json:
-        entries = [
-            {**asdict(entry), "prev_hash": entry.prev_hash.hex(), "hash": entry.hash.hex()}
-            for entry in found
-        ]
-        emit({"run": chosen.run_id, "entries": entries})
+        emit({"run": chosen.run_id, "entries": [entry.record() for entry in found]})
         return
     table(
         ("entry", "round", "kind", "from", "to", "credits"),
@@ -53,19 +52,29 @@ def ledger_show(
 
 @app.command(
     "verify",
-    epilog=options.examples("fedagent ledger verify", "fedagent ledger verify --json"),
+    epilog=options.examples(
+        "fedagent ledger verify",
+        "fedagent ledger verify --witness /mnt/hall/fedagent/edge --json",
+    ),
 )
 def ledger_verify(
-    *, data_dir: options.CoordinatorData = None, as_json: options.AsJson = False
+    *,
+    witness: Annotated[
+        Path | None,
+        command_line.Option(help="Data directory of an edge: it knows how far the ledger was."),
+    ] = None,
+    data_dir: options.CoordinatorData = None,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Check every entry: sums, reservations, outcomes, and the hash chain.
+    """Check every entry: sums, reservations, outcomes, models, and the signed hash chain.
 
     Exit code 41 if anything is wrong; each problem is one line.
     """
     from .runs import open_run  # noqa: PLC0415 - heavy imports
 
+    head = None if witness is None else _head_at(witness)
     with open_run(data_dir) as (reader, _):
-        report = reader.ledger.verify()
+        report = reader.ledger.verify(head)
     if as_json:
         emit({"ledger_balanced": report.balanced, **asdict(report)})
         raise command_line.Exit(0 if report.balanced else UnbalancedError.exit_code)
@@ -81,6 +90,21 @@ def ledger_verify(
         f"= {credits_text(report.free_micro)} free + {credits_text(report.reserved_micro)} "
         f"reserved + {credits_text(report.settled_micro)} paid; the hash chain is whole"
     )
+
+
+def _head_at(folder: Path) -> "LedgerHead":
+    from fedagent_edge.store import EdgeStateError, read_memory  # noqa: PLC0415 - heavy imports
+
+    try:
+        head = read_memory(folder / "state.msgpack").head
+    except EdgeStateError as error:
+        raise UsageError(f"--witness: {error}", "give the data directory of an edge") from error
+    if head is None:
+        raise UsageError(
+            f"--witness: the edge of {folder} was given no head of a ledger",
+            "give the data directory of an edge that has reported a round",
+        )
+    return head
 
 
 @app.command(

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_coordinator.errors import HistoryLostError, LedgerBrokenError
 from fedagent_coordinator.store import Store
 from tests.fakes.stored_runs import (
+    DIGEST,
     begun,
     opinions,
     problems,
@@ -33,6 +35,8 @@ def folder(tmp_path: Path) -> Path:
         rented = rented_plan(5)
         store.reserve(run, rented, policy="random")
         store.settle(run, small_result(rented, {0}, rent=250))
+        store.save_model(run, 1, DIGEST, 100)
+        store.save_metrics(run, 1, DIGEST, {"accuracy": 0.5})
         store.save_evaluation(run, opinions(1, {0: 0.5, 1: 0.25}))
         store.save_evaluation(run, volunteers(2, [0]))
         assert store.read.ledger.verify().problems == ()
@@ -111,16 +115,35 @@ def folder(tmp_path: Path) -> Path:
             "round 3, edge 0: a result without outcomes",
         ),
         ("UPDATE opinions SET score = 0.99 WHERE client = 1", "the evaluation of its model"),
-        ("DELETE FROM opinions WHERE client = 1", "2 answers were stored, others are there"),
+        ("DELETE FROM opinions WHERE client = 1", "the evaluation of its model"),
         ("UPDATE evaluations SET mean = 0.99 WHERE round = 1", "the evaluation of its model"),
         ("UPDATE volunteers SET client = 1", "the evaluation of its model"),
-        ("INSERT INTO volunteers SELECT run_id, 1, 3, 0 FROM runs", "others are there"),
+        ("INSERT INTO volunteers SELECT run_id, 1, 3, 0 FROM runs", "the evaluation of its model"),
+        ("UPDATE clients SET agent_id = 'somebody' WHERE idx = 0", "is of agent-0, the books say"),
+        ("UPDATE edges SET edge_id = 'elsewhere' WHERE idx = 0", "what was decided has changed"),
+        ("UPDATE edges SET edge_id = 'elsewhere' WHERE idx = 1", "is of edge-1, the books say"),
+        ("UPDATE outcomes SET num_samples = 999 WHERE round = 1", "its outcomes have changed"),
+        ("UPDATE runs SET recipe = 'rounds = 2'", "its recipe"),
+        ("UPDATE runs SET recipe_digest = 'x'", "its recipe"),
+        ("UPDATE models SET digest = 'x'", "round 1: its model has changed"),
+        ("DELETE FROM models", "round 1: its model has changed"),
+        ("UPDATE metrics SET value = 0.99", "round 1: what was measured has changed"),
+        ("DELETE FROM entries WHERE kind = 'fact' AND source = 'metrics'", "is missing"),
         ("DELETE FROM evaluations WHERE round = 2", "volunteers refers to a row that is missing"),
     ],
 )
-def test_a_change_by_hand_is_found(folder: Path, change: str, words: str) -> None:
+def test_a_change_by_hand_is_found_and_no_coordinator_starts_on_it(
+    folder: Path, change: str, words: str
+) -> None:
     found = problems(folder, change)
     assert any(words in line for line in found), found
+    with pytest.raises((LedgerBrokenError, HistoryLostError)) as caught:
+        Store(folder)
+    assert "\n" not in str(caught.value)
+    assert "--accept-lost-history" in str(caught.value)
+    with Store(folder, accept_lost_history=True) as store:
+        assert "accepted" in store.read.ledger.show(limit=1)[0].target
+    Store(folder).close()
 
 
 def test_reservations_deleted_with_their_outcomes_are_missed(folder: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator.database import schema
-from fedagent_coordinator.database.connection import DATABASE, MARK, MarkFile, read_mark
+from fedagent_coordinator.database.connection import DATABASE
+from fedagent_coordinator.database.mark import MARK, MarkFile, read_mark
 from fedagent_coordinator.database.schema import VERSION
 from fedagent_coordinator.errors import (
     HistoryLostError,
@@ -134,7 +135,7 @@ def test_a_round_and_a_run_end_once_even_in_sql(store: Store, run: str) -> None:
     store.end_run(run, "done")
     sql = store._db.connection
     for statement in (
-        "UPDATE rounds SET state = 'void', outcomes_sha256 = NULL",
+        "UPDATE rounds SET state = 'void'",
         "DELETE FROM rounds",
         "UPDATE runs SET end_reason = 'other'",
     ):
@@ -241,8 +242,9 @@ def test_the_export_can_be_checked_by_hand(store: Store, run: str) -> None:
     rows = list(store.read.ledger.export("json"))
     shown = [entry for entry in store.read.ledger.show() if entry.client == 1]
     assert lines[0].startswith("seq,run_id,round,kind")
-    assert len(lines) == len(rows) + 1 == 4
-    assert '"kind": "grant"' in rows[0]
+    assert len(lines) == len(rows) + 1 == 6
+    assert '"kind": "fact"' in rows[0]
+    assert '"kind": "grant"' in rows[1]
     assert [entry.amount_micro for entry in shown] == [2]
 
 

@@ -1,0 +1,168 @@
+"""What the books say beside money, bound into the ledger's hash chain.
+
+Of each subject (a run, a plan, how a round ended, a model, what was measured of it) an entry of
+kind ``fact`` has the digest of its rows, with the ids of agents and edges in the place of their
+indices. What the rows say later is compared with the newest fact. Left out are what people call
+devices, policies' snapshots (they have their own digest), and balances, which are sums.
+"""
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+
+import msgspec
+
+from .ledger import LedgerWriter, Transfer
+
+FACT = "fact"
+RUN, PLAN, OUTCOME = "run", "plan", "outcome"
+MODEL, METRICS, EVALUATION, FORGOTTEN = "model", "metrics", "evaluation", "forgotten"
+
+_CLIENT = "JOIN clients c ON c.run_id = a.run_id AND c.idx = a.client"
+_EDGE = "JOIN edges e ON e.run_id = a.run_id AND e.idx = a.edge"
+_RENTED = "LEFT JOIN edges e ON e.run_id = a.run_id AND e.idx = a.rented_edge"
+
+
+def _query(columns: str, source: str, order: str = "", *, of_round: bool = True) -> str:
+    """Return a query of which the place for what is wanted, and nothing else, is open."""
+    round_, by = ("a.round", "a.run_id, a.round") if of_round else ("0", "a.run_id")
+    by = f"{by}, {order}" if order else by
+    return f"SELECT a.run_id, {round_}, {columns} FROM {source} WHERE {{}} ORDER BY {by}"  # noqa: S608 - constants
+
+
+# Every column by its name: a later release may add others.
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    RUN: (
+        _query(
+            "recipe_digest, recipe, seed, unlimited, origin, begun_ms, ended_ms, end_reason",
+            "runs a",
+            of_round=False,
+        ),
+        _query("recipe, agents, samples", "standardized a", of_round=False),
+        _query(
+            "seq, after, count, ended_ms, end_reason, at_ms", "extensions a", "seq", of_round=False
+        ),
+    ),
+    PLAN: (
+        _query(
+            "policy, view, selection, controls, rent_micro, opened_ms, e.edge_id",
+            f"rounds a {_RENTED}",
+        ),
+        _query("edge, budget_micro, reserved_micro, e.edge_id", f"edge_budgets a {_EDGE}", "edge"),
+        _query(
+            "client, edge, price_micro, context_seq, place, c.agent_id, e.edge_id",
+            f"reservations a {_CLIENT} {_EDGE}",
+            "client",
+        ),
+    ),
+    OUTCOME: (
+        _query(
+            "state, psi, reason, timing, closed_ms",
+            "(SELECT * FROM rounds WHERE state <> 'open') a",
+        ),
+        _query(
+            "client, status, reason, in_time, used, void, censored, tau_s, dt_s, lc_s, ut_s, "
+            "num_samples, arrivals, steps, iterations, train_s, seconds_per_iteration, loss_rms, "
+            "weight, norm, loss, c.agent_id",
+            f"outcomes a {_CLIENT}",
+            "client",
+        ),
+        _query(
+            "edge, failed, model, weight, local_steps, e.edge_id", f"edge_results a {_EDGE}", "edge"
+        ),
+    ),
+    MODEL: (_query("digest, size_bytes, at_ms, state", "models a"),),
+    METRICS: (_query("digest, metric, value", "metrics a", "metric"),),
+    EVALUATION: (
+        _query(
+            "slot, mode, digest, metric, asked, answered, mean, reasons, seconds", "evaluations a"
+        ),
+        _query(
+            "client, edge, score, samples, epsilon, c.agent_id, e.edge_id",
+            f"opinions a {_CLIENT} {_EDGE}",
+            "client",
+        ),
+        _query("client, edge, c.agent_id, e.edge_id", f"volunteers a {_CLIENT} {_EDGE}", "client"),
+    ),
+    FORGOTTEN: (_query("e.edge_id", f"forgotten a {_EDGE}", "e.edge_id"),),
+}
+"""Queries of each subject: run and round come first, then what is bound."""
+_CHANGED = {
+    RUN: "its recipe, its scaling or its end has changed",
+    PLAN: "what was decided has changed",
+    OUTCOME: "its outcomes have changed",
+    MODEL: "its model has changed",
+    METRICS: "what was measured has changed",
+    EVALUATION: "the evaluation of its model has changed",
+    FORGOTTEN: "what is forgotten has changed",
+}
+_NOTHING = hashlib.sha256(msgspec.msgpack.encode([])).digest()
+
+Newest = dict[tuple[str, str, int], bytes]
+"""The digest of the newest fact by subject, run and round."""
+
+
+def bind(
+    ledger: LedgerWriter,
+    sql: sqlite3.Connection,
+    subject: str,
+    run_id: str,
+    round_: int = 0,
+    *,
+    at_ms: int,
+) -> None:
+    """Append a fact on a subject of a run (and a round), inside the store's transaction."""
+    fact = Transfer(
+        kind=FACT,
+        source=subject,
+        target="",
+        amount_micro=0,
+        key=f"{run_id}/{round_}/{subject}/{ledger.seq + 1}",
+        round=round_,
+        facts=digest_of(sql, subject, run_id, round_),
+    )
+    ledger.append(run_id, [fact], at_ms)
+
+
+def digest_of(sql: sqlite3.Connection, subject: str, run_id: str, round_: int) -> bytes:
+    """Return the digest of what the rows say on a subject."""
+    one = "a.run_id = ?" if subject == RUN else "a.run_id = ? AND a.round = ?"
+    key = (run_id,) if subject == RUN else (run_id, round_)
+    found = (_plain(sql, query.format(one), *key) for query in _PARTS[subject])
+    return _joined([_digest([row[2:] for row in rows]) for rows in found])
+
+
+def check(sql: sqlite3.Connection, newest: Newest, problem: Callable[[str], None]) -> None:
+    """Compare the newest fact on every subject with its rows, and find rows without one."""
+    for subject, queries in _PARTS.items():
+        parts: dict[tuple[str, int], list[bytes]] = {}
+        for place, query in enumerate(queries):
+            for key, digest in _grouped(sql, query):
+                parts.setdefault(key, [_NOTHING] * len(queries))[place] = digest
+        found = {key: _joined(digests) for key, digests in parts.items()}
+        said = {key[1:]: digest for key, digest in newest.items() if key[0] == subject}
+        for key in sorted({*found, *said}):
+            if found.get(key, _joined([_NOTHING] * len(queries))) != said.get(key):
+                run_id, round_ = key
+                where = f"run {run_id[:8]}" if subject == RUN else f"round {round_}"
+                problem(f"{where}: {_CHANGED[subject]}")
+
+
+def _grouped(sql: sqlite3.Connection, query: str) -> Iterator[tuple[tuple[str, int], bytes]]:
+    for key, rows in groupby(_plain(sql, query.format("1")), key=lambda row: (row[0], row[1])):
+        yield key, _digest([row[2:] for row in rows])
+
+
+def _plain(sql: sqlite3.Connection, query: str, *values: object) -> sqlite3.Cursor:
+    cursor = sql.cursor()
+    cursor.row_factory = None  # tuples
+    return cursor.execute(query, values)
+
+
+def _digest(rows: list[tuple[object, ...]]) -> bytes:
+    return hashlib.sha256(msgspec.msgpack.encode(rows)).digest()
+
+
+def _joined(digests: list[bytes]) -> bytes:
+    return hashlib.sha256(b"".join(digests)).digest()

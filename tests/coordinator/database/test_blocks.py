@@ -1,0 +1,134 @@
+"""A start trusts files that are bit for bit what the last coordinator left, and no others."""
+
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fedagent_coordinator.database import audit
+from fedagent_coordinator.database.blocks import BLOCKS
+from fedagent_coordinator.database.connection import DATABASE
+from fedagent_coordinator.errors import HistoryLostError, LedgerBrokenError
+from fedagent_coordinator.store import Store
+from fedagent_node.data_dir import load_or_create
+from tests.fakes.stored_runs import (
+    begun,
+    files_of,
+    lay_down,
+    play,
+    recompute,
+    small_plan,
+    small_view,
+)
+
+ROUNDS = 12
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, bytes]:
+    """What a killed coordinator left: settled rounds, and one that is open in the WAL."""
+    folder = tmp_path / "origin"
+    with Store(folder, identity=load_or_create(folder)) as store:
+        run = begun(store).run_id
+        for number in range(1, ROUNDS):
+            play(store, run, small_plan(small_view(number, [100, 200])), {0})
+        store.reserve(run, small_plan(small_view(ROUNDS, [100])), policy="random")
+        return files_of(folder)
+
+
+def _verified(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    walked: list[int] = []
+    verify = audit.Ledger.verify
+
+    def counted(self: audit.Ledger) -> audit.LedgerReport:
+        walked.append(1)
+        return verify(self)
+
+    monkeypatch.setattr(audit.Ledger, "verify", counted)
+    return walked
+
+
+def _open(folder: Path) -> Store:
+    return Store(folder, identity=load_or_create(folder))
+
+
+def test_what_was_left_is_not_walked_again(
+    tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked = _verified(monkeypatch)
+    for kind in ("killed", "closed"):
+        folder = tmp_path / kind
+        lay_down(folder, files)
+        for _ in range(3):
+            store = _open(folder)
+            play_on = store.read.run().run_id
+            store.void_open_rounds(play_on, "restart")
+            left = files_of(folder)
+            store.close()
+            if kind == "killed":
+                folder = lay_down(tmp_path / f"{folder.name}-again", left)
+    assert not walked
+
+
+@pytest.mark.parametrize("missing", [BLOCKS, "identity.json"])
+def test_without_the_short_cut_everything_is_verified(
+    tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """Another key has signed the digests: they are no reason to trust."""
+    walked = _verified(monkeypatch)
+    del files[missing]
+    folder = lay_down(tmp_path / "copy", files)
+    if missing == BLOCKS:
+        _open(folder).close()
+        _open(folder).close()
+    else:
+        with pytest.raises(LedgerBrokenError, match="not signed by this coordinator"):
+            _open(folder)
+    assert len(walked) == 1
+
+
+def test_no_flipped_bit_changes_a_row_in_silence(tmp_path: Path, files: dict[str, bytes]) -> None:
+    """Where the free space of a page was hit, everything was verified and is what it was."""
+    chance, refused = random.Random(5), 0
+    whole = _rows(lay_down(tmp_path / "whole", files))
+    written = [at for at, byte in enumerate(files[DATABASE]) if byte]
+    for number in range(40):
+        damaged = bytearray(files[DATABASE])
+        damaged[chance.choice(written)] ^= 1 << chance.randrange(8)
+        folder = lay_down(tmp_path / f"flip-{number}", {**files, DATABASE: bytes(damaged)})
+        try:
+            _open(folder).close()
+        except (HistoryLostError, LedgerBrokenError) as error:
+            refused += 1
+            assert "\n" not in str(error)
+        else:
+            assert _rows(folder) == whole
+    assert refused >= 25
+
+
+def test_an_edit_that_stays_in_the_wal_is_found(tmp_path: Path, files: dict[str, bytes]) -> None:
+    folder = lay_down(tmp_path / "copy", files)
+    with closing(sqlite3.connect(folder / DATABASE)) as sql:
+        sql.execute("PRAGMA wal_autocheckpoint = 0")
+        sql.execute("UPDATE clients SET agent_id = 'somebody' WHERE idx = 0")
+        sql.commit()
+        left = files_of(folder)
+    with pytest.raises(LedgerBrokenError, match="agent-0"):
+        _open(lay_down(tmp_path / "edited", left))
+
+
+def test_a_chain_that_is_computed_anew_is_not_signed(
+    tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    folder = lay_down(tmp_path / "copy", files)
+    recompute(folder, "UPDATE outcomes SET num_samples = 999 WHERE round = 1")
+    with pytest.raises(LedgerBrokenError, match="not signed by this coordinator"):
+        _open(folder)
+
+
+def _rows(folder: Path) -> list[str]:
+    copy = lay_down(folder.with_name(f"{folder.name}-rows"), files_of(folder))
+    with closing(sqlite3.connect(copy / DATABASE)) as sql:
+        return [line for line in sql.iterdump() if " meta" not in line and '"meta"' not in line]
