@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Self
 from msgspec import Meta
 
 from fedagent_node.address import BrokerAddress
-from fedagent_node.settings import LINK, Name, NodeConfig, Seed, SettingError
+from fedagent_node.settings import LINK, JoinText, Name, NodeConfig, Seed, SettingError
 from fedagent_protocol.option import Option
 
 from .availability import LimitsSettings
@@ -116,10 +116,12 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
         ),
     ] = None
     """In a frame that all devices of a site share."""
+    join: JoinText = ""
 
     def checked(self) -> Self:
         """Return the settings, with addresses, neighbours, place and streams looked over."""
         super().checked()
+        self.check_invitation("agent")
         self.typed_addresses()
         self.neighbours()
         if self.position is not None and not all(abs(v) <= _MAX_KM for v in self.position):

@@ -9,7 +9,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from fedagent_node.advert import Advert
+from fedagent_node.data_dir import Identity
 from fedagent_node.effects import Emit
+from fedagent_node.enrolling import Joiner, join_first
+from fedagent_node.errors import JoinError
 from fedagent_node.shell import Shell
 
 from .config import AgentConfig
@@ -55,6 +59,9 @@ class AgentDaemon:
         config, shell = self._config, self._shell
         identity = shell.identify()
         me = identity.id
+        await join_first(shell, identity, "agent", config, name=config.name, must=False)
+        if shell.stop.is_set():
+            return
         shell.enrol()
         self._trainer = TrainerClient(
             nice=config.nice,
@@ -73,22 +80,41 @@ class AgentDaemon:
         self._measure()
         shell.spawn(self._keep_measuring(), "measure")
         shell.spawn(self._ask_programs(), "ask-programs")
-        await self._connect(links)
+        await self._connect(links, identity)
         shell.freeze()
         await shell.stop.wait()
         shell.receive(Stopping("stopping"))
 
-    async def _connect(self, links: BrokerLinks) -> None:
-        config, discovery = self._config, self._shell.discovery
+    async def _connect(self, links: BrokerLinks, identity: Identity) -> None:
+        config, shell, discovery = self._config, self._shell, self._shell.discovery
         typed = config.typed_addresses()
         for address in typed:
             await links.add(address)
         if config.discovery != "off" and config.broker is None:
             await discovery.start()
-            discovery.browse("edge", links.found, needed=not typed)
+            joiner = Joiner(shell, identity, "agent", config, name=config.name)
+
+            def found(adverts: frozenset[Advert]) -> None:
+                links.found(adverts)
+                joiner.seen(adverts)
+
+            discovery.browse("edge", found, needed=not typed)
+            if shell.site is None and config.tls is None and not config.insecure:
+                shell.spawn(self._join(joiner, links), "join")
         elif not typed:
             me = self._shell.id
             _log.warning("%s: no discovery and no address: nothing to connect to", me)
+
+    async def _join(self, joiner: Joiner, links: BrokerLinks) -> None:
+        """Be let in where an edge of the site says that one can; then use its edges too."""
+        shell = self._shell
+        try:
+            await joiner.run()
+        except JoinError as error:
+            _log.warning("%s: %s", shell.id, error)
+            return
+        shell.enrol()
+        links.again()
 
     def _pending_bytes(self, name: str) -> int:
         link = self._shell.links.get(name)

@@ -41,6 +41,7 @@ class BrokerLinks:
         self._filters = topics.agent_filters(site, shell.id)
         self._brokers: dict[str, _Broker] = {}
         self._refused: set[str] = set()
+        self._adverts: tuple[Advert, ...] = ()
         self._edges: dict[str, tuple[str, ...]] = {}
         """Edges that are announced, by the broker's address."""
 
@@ -100,7 +101,7 @@ class BrokerLinks:
 
     def found(self, adverts: Iterable[Advert]) -> None:
         """Follow discovery: dial what is new, leave what is gone and unused."""
-        adverts = tuple(adverts)
+        self._adverts = adverts = tuple(adverts)
         self._edges = {str(one.address): _edges_at(adverts, str(one.address)) for one in adverts}
         wanted = {str(advert.address): advert.address for advert in adverts}
         for name, broker in list(self._brokers.items()):
@@ -115,6 +116,11 @@ class BrokerLinks:
                 self._shell.spawn(self._dial(address), f"dial-{name}")
         names = {*wanted, *self._brokers}
         self._shell.receive(*(EdgesFound(name, self._edges.get(name, ())) for name in names))
+
+    def again(self) -> None:
+        """Dial what was refused before: this role has joined the site."""
+        self._refused.clear()
+        self.found(self._adverts)
 
     async def _dial(self, address: BrokerAddress) -> None:
         try:

@@ -1,11 +1,18 @@
 """The coordinator's settings, read once."""
 
+import math
+import re
 from typing import Annotated, ClassVar, Self
 
 from msgspec import Meta
 
-from fedagent_node.settings import BrokerConfig, Seed, SettingError
+from fedagent_node.joining import JOIN_PORT
+from fedagent_node.settings import LINK, BrokerConfig, Seed, SettingError
 from fedagent_protocol.option import Option
+
+_TIME = re.compile(r"([0-9]{1,5})([smh])")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_MAX_PERMIT_S = 86_400.0
 
 
 class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,11 +58,43 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
         float, Meta(ge=0, le=600), Option("Seconds to tell the edges that the run has ended.")
     ] = 1.0
 
+    join_port: Annotated[
+        int,
+        Meta(ge=0, le=65_535),
+        Option("Port at which devices and edges join the site; 0 takes a free one.", panel=LINK),
+    ] = JOIN_PORT
+    permit_join: Annotated[
+        str,
+        Option(
+            "Let in everybody who asks for so long, e.g. 10m; for a lab.",
+            metavar="TIME",
+            panel=LINK,
+        ),
+    ] = ""
+    certificate_days: Annotated[
+        float,
+        Meta(ge=0.0001, le=365),
+        Option("How long a certificate of the site holds; renewed after two thirds.", panel=LINK),
+    ] = 30.0
+
     def checked(self) -> Self:
         """Return the settings; a run is either new or goes on."""
         if self.new_run and self.more_rounds:
             raise SettingError("more_rounds", "does not go with new_run", "leave one of them out")
+        self.permit_s()
         return super().checked()
+
+    def permit_s(self) -> float:
+        """Return for how many seconds everybody is let in."""
+        if not self.permit_join:
+            return 0.0
+        found = _TIME.fullmatch(self.permit_join)
+        seconds = int(found[1]) * _UNITS[found[2]] if found is not None else math.inf
+        if seconds > _MAX_PERMIT_S:
+            raise SettingError(
+                "permit_join", "is no time", "write e.g. 90s, 10m or 2h, 24h at most"
+            )
+        return seconds
 
     @property
     def recipe_sets(self) -> tuple[str, ...]:

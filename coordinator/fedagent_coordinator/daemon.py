@@ -19,9 +19,11 @@ from fedagent_task.measures import measures_of
 from .config import CoordinatorConfig
 from .core.effects import Start
 from .core.readiness import DECLINED, STATISTICS
+from .enrolment import Enrolment
+from .join_service import JoinService
 from .run_store import open_coordinator
 from .runs import RunFinishedError, read_recipe
-from .site import open_site
+from .site import Site, open_site
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class Daemon:
         self._over = asyncio.Event()
         self._others: tuple[str, ...] = ()
         self._rounds_in_vain: int | None = None
+        self._join_port = 0
 
     async def run(self) -> None:
         """Work until the run is over, or until told to stop."""
@@ -87,7 +90,9 @@ class Daemon:
             raise
         shell.drive(engine, self._store, functools.partial(route, config.site, me), jobs=JOBS)
         if config.covered:
-            open_site(shell.directory, config.site)
+            await self._serve_joins(
+                open_site(shell.directory, config.site, days=config.certificate_days)
+            )
         shell.enrol()
         address, broker_kind = await shell.start_broker(config, "coordinator")
         link = shell.link(
@@ -107,6 +112,28 @@ class Daemon:
         shell.freeze()
         await shell.stop.wait()
 
+    async def _serve_joins(self, site: Site) -> None:
+        """Let devices and edges join the site, as long as this process lives."""
+        config, shell = self._config, self._shell
+        enrolment = Enrolment(shell.directory)
+        service = JoinService(
+            site,
+            enrolment,
+            certificate_days=config.certificate_days,
+            permit_s=config.permit_s(),
+            counters=shell.driver.core.counters,
+        )
+
+        async def close() -> None:
+            await service.close()
+            enrolment.close()
+
+        shell.at_close.append(close)
+        self._join_port = await service.start(config.listen, config.join_port)
+        _log.info("devices and edges join site %s at %s", site.name, ", ".join(service.places))
+        if config.permit_s():
+            _log.warning("EVERYBODY who asks is let in to the site for %s", config.permit_join)
+
     async def _start(self, subscribed: asyncio.Future[None]) -> None:
         """Start once we can hear and be heard: the first beacon makes edges say hello."""
         await subscribed
@@ -123,7 +150,9 @@ class Daemon:
         if config.discovery == "off":
             return
         await discovery.start()
-        advert = Advert("coordinator", shell.id, config.site, address, PROTOCOL_VERSION)
+        advert = Advert(
+            *("coordinator", shell.id, config.site, address, PROTOCOL_VERSION), join=self._join_port
+        )
         await discovery.advertise(advert, listen=config.listen if shell.has_own_broker else None)
         discovery.browse("coordinator", self._see_others)
 

@@ -12,9 +12,11 @@ import ssl
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from fedagent_node.address import is_wildcard
 from fedagent_node.certificates import Certificate
+from fedagent_node.credentials import Credentials
 from fedagent_node.errors import JoinError, LinkError
 from fedagent_node.joining import (
     JOIN_VERSION,
@@ -36,7 +38,7 @@ from fedagent_node.joining import (
 )
 from fedagent_node.network import lan_addresses
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.signatures import identity_of
+from fedagent_protocol.signatures import identity_of, verify
 
 from .enrolment import Application, Enrolment
 from .site import Site
@@ -86,6 +88,16 @@ class Tries:
             self._wrong.popitem(last=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What was said on a connection before the request, with which certificate, to whom."""
+
+    opening: Opening
+    leaf: bytes
+    nonce: bytes
+    address: str
+
+
 class JoinService:
     """Listens until closed; `permit_until` lets everybody in until then, on the own clock."""
 
@@ -96,6 +108,7 @@ class JoinService:
         *,
         certificate_days: float,
         permit_s: float = 0.0,
+        counters: Counter[str] | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -109,7 +122,7 @@ class JoinService:
         self._open: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
         self._lines = (0.0, 0)
-        self.counters: Counter[str] = Counter()
+        self.counters = counters if counters is not None else Counter()
         self.places: tuple[str, ...] = ()
 
     async def start(self, listen: str, port: int) -> int:
@@ -140,14 +153,6 @@ class JoinService:
         if server is not None:
             server.close()
 
-    def _context(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.num_tickets = 0
-        own = self._site.credentials
-        context.load_cert_chain(own.cert, own.key)
-        return context
-
     # -------------------------------------------------------------- a connection
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -161,8 +166,9 @@ class JoinService:
             async with asyncio.timeout(DEADLINE_S):
                 # Counted before the handshake, or who stops in it would not be. Nothing was
                 # read yet: this task began in the step in which the connection was made.
-                await writer.start_tls(self._context())
-                await self._talk(reader, writer, address)
+                own = self._site.own()
+                await writer.start_tls(_context(own))
+                await self._talk(reader, writer, own.certificate.der, address)
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             self.counters["join_broken_off"] += 1
         except Exception:  # noqa: BLE001 - one connection must not end the service
@@ -175,7 +181,11 @@ class JoinService:
             writer.close()
 
     async def _talk(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        leaf: bytes,
+        address: str,
     ) -> None:
         nonce = secrets.token_bytes(NONCE_BYTES)
         opening = Opening(
@@ -185,13 +195,12 @@ class JoinService:
             commitment=commitment_to(nonce),
         )
         writer.write(framed(opening))
-        answer = await self._answer(reader, opening, nonce, address)
+        answer = await self._answer(reader, Begun(opening, leaf, nonce, address))
         writer.write(framed(answer))
         await writer.drain()
 
-    async def _answer(
-        self, reader: asyncio.StreamReader, opening: Opening, nonce: bytes, address: str
-    ) -> Answer:
+    async def _answer(self, reader: asyncio.StreamReader, begun: "Begun") -> Answer:
+        address = begun.address
         if self._tries.blocked(address, self._monotonic()):
             return self._refuse("too_many_tries", address, None)
         length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
@@ -201,14 +210,15 @@ class JoinService:
             request = read_request(await reader.readexactly(length))
         except JoinError:
             return self._refuse("malformed", address, None)
-        return self.answer(request, opening, nonce, address)
+        return self.answer(request, begun)
 
-    def answer(self, request: JoinRequest, opening: Opening, nonce: bytes, address: str) -> Answer:
-        """Return what a request gets on a connection that began with `opening`."""
+    def answer(self, request: JoinRequest, begun: "Begun") -> Answer:
+        """Return what a request gets on a connection that began like this."""
+        address, nonce = begun.address, begun.nonce
         if request.version != JOIN_VERSION:
             return self._refuse("version", address, request)
-        leaf = self._site.credentials.certificate.der
-        if not verified(request.public, request.signed(leaf, opening), request.signature):
+        signed = request.signed(begun.leaf, begun.opening)
+        if not verify(request.public, request.signature, signed):
             return self._refuse("bad_signature", address, request)
         if request.site != self._site.name:
             return self._refuse("wrong_site", address, request)
@@ -285,18 +295,12 @@ class JoinService:
         return Refused(reason=reason)
 
 
-def verified(public: bytes, data: bytes, signature: bytes) -> bool:
-    """Return whether a signature is of this key."""
-    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
-        Ed25519PublicKey,
-    )
-
-    try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, data)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
+def _context(own: Credentials) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+    context.load_cert_chain(own.cert, own.key)
+    return context
 
 
 def address_of(writer: asyncio.StreamWriter) -> str:

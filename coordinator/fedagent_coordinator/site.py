@@ -29,8 +29,12 @@ class Site:
     authority: Authority
     credentials: Credentials
 
+    def own(self) -> Credentials:
+        """Return the coordinator's credentials as they are on disk now: they are renewed."""
+        return load_credentials(self.data_dir) or self.credentials
 
-def open_site(data_dir: Path, site: str, *, now: float | None = None) -> Site:
+
+def open_site(data_dir: Path, site: str, *, days: float = DAYS, now: float | None = None) -> Site:
     """Return the site kept in a coordinator's directory, founded there at the first start.
 
     Raises:
@@ -50,7 +54,7 @@ def open_site(data_dir: Path, site: str, *, now: float | None = None) -> Site:
         store_crl(data_dir, authority.crl((), 0))
     now = time.time() if now is None else now
     if credentials is None or now >= credentials.certificate.renew_at:
-        credentials = renew_own(data_dir, authority, identity, now=now)
+        credentials = renew_own(data_dir, authority, identity, days=days, now=now)
     return Site(data_dir, site, authority, credentials)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Self
 from msgspec import Meta
 
 from fedagent_node.address import BrokerAddress
-from fedagent_node.settings import LINK, BrokerConfig, Name, SettingError
+from fedagent_node.settings import LINK, BrokerConfig, JoinText, Name, SettingError
 from fedagent_protocol.messages import CHUNK_BYTES, MAX_CHUNK_BYTES
 from fedagent_protocol.option import Option
 
@@ -51,10 +51,12 @@ class EdgeConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = None
     """In a frame that all devices of a site share."""
+    join: JoinText = ""
 
     def checked(self) -> Self:
         """Return the settings, with rent and the coordinator's address looked over."""
         checked = super().checked()
+        self.check_invitation("edge")
         if 0 < self.rent < _MICRO:
             hint = "write 0, or 0.000001 or more"
             raise SettingError("rent", "is less than a micro-credit", hint)

@@ -8,8 +8,12 @@ import uuid
 
 from fedagent_node.address import BrokerAddress
 from fedagent_node.advert import Advert, in_words
+from fedagent_node.credentials import read_joined
+from fedagent_node.data_dir import store_port, stored_port
 from fedagent_node.effects import EVERYBODY, Emit, Send
+from fedagent_node.enrolling import join_first
 from fedagent_node.errors import LinkError
+from fedagent_node.network import bindable
 from fedagent_node.process import boot_id
 from fedagent_node.shell import Shell
 from fedagent_protocol import SOFTWARE, topics
@@ -18,6 +22,7 @@ from fedagent_protocol.messages import PROTOCOL_VERSION, Chunk, EdgeHello, kind
 
 from .config import EdgeConfig
 from .core.effects import COORDINATOR, LAN, WAN
+from .join_pipe import JoinPipe
 from .store import EdgeStateError, open_edge
 
 _log = logging.getLogger(__name__)
@@ -37,6 +42,7 @@ class EdgeDaemon:
         self._adverts_changed = asyncio.Event()
         self._seen: list[BrokerAddress] = []
         self._announced: dict[BrokerAddress, set[str]] = {}
+        self._services: list[str] = []
 
     async def run(self) -> None:
         """Run until stopped.
@@ -50,7 +56,12 @@ class EdgeDaemon:
 
     async def _serve(self) -> None:
         config, shell = self._config, self._shell
-        me = shell.identify().id
+        identity = shell.identify()
+        me = identity.id
+        must = config.covered and config.discovery != "off"
+        await join_first(shell, identity, "edge", config, name=config.name, must=must)
+        if shell.stop.is_set():
+            return
         shell.enrol()
         address, broker_kind = await shell.start_broker(config, "edge")
         greeting = EdgeHello(
@@ -96,7 +107,8 @@ class EdgeDaemon:
         config, discovery = self._config, self._shell.discovery
         if config.discovery != "off":
             await discovery.start()
-            advert = Advert("edge", self._shell.id, config.site, lan, PROTOCOL_VERSION)
+            join = await self._open_pipe()
+            advert = Advert("edge", self._shell.id, config.site, lan, PROTOCOL_VERSION, join=join)
             listen = config.listen if self._shell.has_own_broker else None
             await discovery.advertise(advert, listen=listen)
             discovery.browse("coordinator", self._on_adverts, needed=not self._candidates(lan))
@@ -116,9 +128,32 @@ class EdgeDaemon:
             except TimeoutError:
                 continue
 
+    async def _open_pipe(self) -> int:
+        """Open a pipe to the coordinator's join service; return its port, 0 for none."""
+        config, shell = self._config, self._shell
+        if shell.site is None or not config.covered:
+            return 0
+        pipe = JoinPipe(self._join_services, self._core.counters)
+        shell.at_close.append(pipe.close)
+        port = stored_port(shell.directory, "join")
+        try:
+            port = await pipe.start(
+                config.listen, port if port and bindable(config.listen, port) else 0
+            )
+        except OSError as error:
+            _log.warning("%s: devices cannot join through this edge: %s", shell.id, error)
+            return 0
+        store_port(shell.directory, "join", port)
+        return port
+
+    def _join_services(self) -> list[str]:
+        joined = read_joined(self._shell.directory)
+        return [*self._services, *(joined.services if joined is not None else ())]
+
     def _on_adverts(self, adverts: frozenset[Advert]) -> None:
         """Take in who is on the network, in an order that all edges share."""
         self._seen = [advert.address for advert in sorted(adverts, key=lambda one: one.id)]
+        self._services = [f"{one.address.host}:{one.join}" for one in adverts if one.join]
         self._announced = {
             at: {one.id for one in adverts if one.address == at} for at in self._seen
         }

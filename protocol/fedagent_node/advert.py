@@ -17,6 +17,7 @@ MAX_ADDRESS_CHARS = 120
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _SCHEMES = frozenset({"mqtt", "mqtts"})
 _NUMBER = re.compile(r"[0-9]{1,3}")
+_PORT = re.compile(r"[0-9]{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Advert:
     address: BrokerAddress  # its broker; of several that are announced, the one that we reach
     protocol: int
     hosts: tuple[str, ...] = field(default=(), compare=False)
+    join: int = 0
+    """Port of the join service on its machine; 0 for none."""
 
     def at(self, host: str, port: int | None = None) -> "Advert":
         """Return the same role at another place."""
@@ -81,7 +84,14 @@ def service_type(role: Role) -> str:
 def to_txt(advert: Advert, *, external: bool) -> dict[str, str]:
     """Return the TXT record; the host of a broker of our own is left to the address records."""
     address = str(advert.address) if external else advert.address.scheme
-    return {"v": str(advert.protocol), "site": advert.site, "id": advert.id, "mqtt": address}
+    join = {"join": str(advert.join)} if advert.join else {}
+    return {
+        "v": str(advert.protocol),
+        "site": advert.site,
+        "id": advert.id,
+        "mqtt": address,
+        **join,
+    }
 
 
 def advert_from(
@@ -102,7 +112,16 @@ def advert_from(
     address = _address(where, hosts[0] if hosts else None, port)
     if address is None:
         return None
-    return Advert(role, ident, site, address, int(version), () if shared else tuple(hosts))
+    join = _text(properties, "join")
+    return Advert(
+        role,
+        ident,
+        site,
+        address,
+        int(version),
+        () if shared else tuple(hosts),
+        int(join) if _PORT.fullmatch(join) and int(join) < 65536 else 0,
+    )
 
 
 def _address(where: str, host: str | None, port: int | None) -> BrokerAddress | None:

@@ -160,7 +160,7 @@ class AuthorityError(LinkError):
     reason: str
 
 
-_INVITE = "ask for a new one: `fedagent devices invite NAME` at the coordinator"
+_NEW_INVITATION = "ask for a new one: `fedagent devices invite NAME` at the coordinator"
 _JOIN_MENDS: dict[str, tuple[str, str]] = {
     "not_an_invitation": (
         "this is no invitation",
@@ -174,9 +174,9 @@ _JOIN_MENDS: dict[str, tuple[str, str]] = {
         "the invitation, or the key, is for another role",
         "an edge needs `fedagent devices invite NAME --role edge`, and a data directory of its own",
     ),
-    "unknown_invitation": ("the site does not know this invitation", _INVITE),
-    "used_invitation": ("this invitation was used by another device", _INVITE),
-    "expired_invitation": ("this invitation has expired", _INVITE),
+    "unknown_invitation": ("the site does not know this invitation", _NEW_INVITATION),
+    "used_invitation": ("this invitation was used by another device", _NEW_INVITATION),
+    "expired_invitation": ("this invitation has expired", _NEW_INVITATION),
     "revoked": (
         "this key was revoked",
         "to join as a new device, choose another --data-dir and ask for an invitation",
@@ -271,7 +271,14 @@ class DataDirBusyError(LinkError):
         return f"process {self.pid}" if self.pid else "another process"
 
 
-REFUSED_SETTINGS = (PlainTextError, InsecureListenError, BrokerMissingError, TlsFilesError)
+REFUSED_SETTINGS = (
+    PlainTextError,
+    InsecureListenError,
+    BrokerMissingError,
+    TlsFilesError,
+    JoinError,
+    JoinedElsewhereError,
+)
 """Errors of what somebody wrote or left out: no restart fixes them, exit code 2 says so."""
 
 

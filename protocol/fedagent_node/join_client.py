@@ -13,7 +13,6 @@ from .certificates import Certificate, CertificateError, fingerprint, read_certi
 from .data_dir import Identity
 from .errors import JoinError, JoinUnreachableError, connect_reason
 from .joining import (
-    JOIN_PORT,
     JOIN_VERSION,
     LENGTH_BYTES,
     MAX_FRAME_BYTES,
@@ -29,6 +28,7 @@ from .joining import (
     read_answer,
     read_opening,
     session_of,
+    split_place,
 )
 
 ASK_S = 10.0
@@ -64,16 +64,6 @@ class Waiting:
     code: str
     session: bytes
     fingerprint: str
-
-
-def split_place(place: str) -> tuple[str, int]:
-    """Return host and port of ``HOST``, ``HOST:PORT`` or ``[IPV6]:PORT``; raises `JoinError`."""
-    host, colon, port = place.rpartition(":")
-    if not colon or "]" in port:
-        host, port = place, str(JOIN_PORT)
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or len(place) > 120:
-        raise JoinError("not_an_invitation")
-    return host.strip("[]"), int(port)
 
 
 async def ask(place: str, applicant: Applicant) -> Admitted | Waiting:

@@ -198,3 +198,13 @@ class Invitation(Struct, frozen=True, kw_only=True, array_like=True):
 def secret_hash(secret: bytes) -> bytes:
     """Return what a coordinator keeps of a secret."""
     return hashlib.sha256(secret).digest()
+
+
+def split_place(place: str) -> tuple[str, int]:
+    """Return host and port of ``HOST``, ``HOST:PORT`` or ``[IPV6]:PORT``; raises `JoinError`."""
+    host, colon, port = place.rpartition(":")
+    if not colon or "]" in port:
+        host, port = place, str(JOIN_PORT)
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or len(place) > 120:
+        raise JoinError("not_an_invitation")
+    return host.strip("[]"), int(port)

@@ -21,7 +21,8 @@ from fedagent_protocol.topics import check_id
 
 from .address import BrokerAddress, TlsFiles, is_loopback
 from .credentials import CERT_FILE, FOLDER
-from .errors import AddressError, LinkError, PlainTextError
+from .errors import AddressError, JoinError, LinkError, PlainTextError
+from .joining import MAX_INVITATION_CHARS, SCHEME, Invitation, JoinRole, split_place
 
 PASSWORD_VARIABLE = "FEDAGENT_MQTT_PASSWORD"  # noqa: S105 - its name, not its value
 LINK = "Link"
@@ -31,6 +32,15 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 Scope = Literal["lan", "loopback", "off"]
 Name = Annotated[
     str, Meta(max_length=100), Option("A name for people; it also names the data directory.")
+]
+JoinText = Annotated[
+    str,
+    Meta(max_length=MAX_INVITATION_CHARS),
+    Option(
+        "Join the site: what `fedagent devices invite` printed, or HOST:PORT of a join service.",
+        metavar="STRING",
+        panel=LINK,
+    ),
 ]
 Seed = Annotated[Annotated[int, Meta(ge=0, lt=2**53)] | None, Option("Seed of everything random.")]
 
@@ -165,7 +175,43 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def enrolled(self) -> bool:
         """Whether this role joined a site, and uses what it was given there."""
-        return self.tls is None and (Path(self.data_dir) / FOLDER / CERT_FILE).is_file()
+        joins = self.invitation() is not None
+        return self.tls is None and (joins or (Path(self.data_dir) / FOLDER / CERT_FILE).is_file())
+
+    def invitation(self) -> Invitation | str | None:
+        """Return what `join` says: an invitation, or HOST:PORT; None where it says nothing.
+
+        Raises:
+            SettingError: It is neither.
+        """
+        text: str = getattr(self, "join", "").strip()
+        if not text:
+            return None
+        try:
+            if text.startswith(SCHEME):
+                return Invitation.parse(text)
+            split_place(text)
+        except JoinError as error:
+            raise SettingError("join", error.words, error.hint) from error
+        return text
+
+    def check_invitation(self, role: JoinRole) -> None:
+        """Raise `SettingError` for an invitation to another site, or as another role."""
+        given = self.invitation()
+        if given is None:
+            return
+        if self.tls is not None:
+            raise SettingError(
+                "join", "does not go with certificate files", "leave out one of them"
+            )
+        if not isinstance(given, Invitation):
+            return
+        if given.site != self.site:
+            shown = safe_text(given.site)
+            raise SettingError("join", f"is for site {shown!r}", f"add --site {shown}")
+        if given.role != role:
+            hint = f"invite it again: `fedagent devices invite NAME --role {role}`"
+            raise SettingError("join", f"is for an {given.role}, and this is an {role}", hint)
 
     def _fits(self, address: BrokerAddress) -> bool:
         if self.tls is not None:

@@ -74,12 +74,21 @@ QUICKSTART.skips(
     ' && sudo /opt/fedagent/bin/pip install "$(ls dist/fedagent-*.whl)"',
     "sudo /opt/fedagent/bin/fedagent service install agent",
 )
-ACROSS = QUICKSTART.takes(*SEVERAL)
+PLAIN = QUICKSTART.takes(*SEVERAL)
+SITE, INVITE_EDGE, INVITE_AGENT, EDGE_IN, AGENT_IN, PENDING, ACCEPT = QUICKSTART.takes(
+    "fedagent coordinator start --recipe digits --listen 0.0.0.0",
+    "fedagent devices invite hall --role edge",
+    "fedagent devices invite kitchen",
+    "fedagent edge start --name hall --listen 0.0.0.0 --join STRING",
+    "fedagent start --name kitchen --stream digits --join STRING",
+    "fedagent devices pending",
+    "fedagent devices accept 123456",
+)
 COORDINATOR_AT, EDGE_AT, AGENT_AT = QUICKSTART.takes(
-    "fedagent coordinator start --recipe digits --insecure --listen 0.0.0.0 --port 1884",
-    "fedagent edge start --name hall --coordinator 192.168.1.10:1884 --insecure --listen 0.0.0.0"
-    " --port 1883",
-    "fedagent start --name kitchen --stream digits --edge 192.168.1.20:1883 --insecure",
+    "fedagent coordinator start --recipe digits --listen 0.0.0.0 --port 1884",
+    "fedagent edge start --name hall --coordinator 192.168.1.10:1884 --listen 0.0.0.0"
+    " --port 1883 --join STRING",
+    "fedagent start --name kitchen --stream digits --edge 192.168.1.20:1883 --join STRING",
 )
 SHARED = QUICKSTART.takes(
     "fedagent coordinator start --recipe digits --broker mqtt://192.168.1.10:1883 --insecure",
@@ -103,13 +112,13 @@ JETSON.skips(
 )
 JETSON.skips(
     "needs the board's own files or systemd",
-    "~/fed/bin/fedagent start --name jetson --insecure \\\n"
+    "~/fed/bin/fedagent start --name jetson --join STRING \\\n"
     "  --load-limit 5 --memory-limit 2000 --max-temperature 80 \\\n"
     "  --stream replay:/data/fashion/train-images-idx3-ubyte.gz,rate=50",
     "systemctl edit fedagent-agent",
 )
 (PHONE,) = TERMUX.takes(
-    "~/fed/bin/fedagent start --name phone --edge 192.168.1.20:1883 --insecure \\\n"
+    "~/fed/bin/fedagent start --name phone --edge 192.168.1.20:1883 --join STRING \\\n"
     "  --mains-only --metered no --load-limit 2 --memory-limit 300 \\\n"
     "  --stream digits:labels=3+7"
 )
@@ -121,7 +130,7 @@ TERMUX.skips(
     "python -m venv --system-site-packages ~/fed",
     "termux-wake-lock",
     "termux-sensor -s accelerometer -d 200 | python to_csv.py >> ~/motion.csv &",
-    "~/fed/bin/fedagent start --name phone --edge 192.168.1.20:1883 --insecure \\\n"
+    "~/fed/bin/fedagent start --name phone --edge 192.168.1.20:1883 --join STRING \\\n"
     "  --stream csv:/data/data/com.termux/files/home/motion.csv,label=last",
 )
 BUSY = 75
@@ -205,17 +214,46 @@ def test_policies_are_compared(tmp_path: Path) -> None:
         assert (machine.cwd / "cocs.svg").exists()
 
 
-def test_several_machines(tmp_path: Path) -> None:
+@pytest.mark.parametrize("routed", [False, True])
+def test_several_machines(tmp_path: Path, routed: bool) -> None:
+    """By invitations; the second time where multicast does not reach."""
+    first, edge, agent = (
+        (COORDINATOR_AT, EDGE_AT, AGENT_AT) if routed else (SITE, EDGE_IN, AGENT_IN)
+    )
+    with lan(tmp_path, *HOSTS, routed=routed) as (one, two, three):
+        coordinator = one.opens(first)
+        coordinator.until("devices and edges join site default at 192.168.1.10:8871")
+        strings = [one.types(line).strip() for line in (INVITE_EDGE, INVITE_AGENT)]
+        two.opens(edge.replace("STRING", strings[0]))
+        three.opens(agent.replace("STRING", strings[1])).until("joined site default")
+        if routed:
+            (three.home / "fed").symlink_to(Path(sys.prefix))
+            string = one.types("fedagent devices invite phone").strip()
+            phone = three.opens(PHONE.replace("STRING", string))
+            phone.until("connected to mqtts://192.168.1.20:1883")
+        coordinator.until_round()
+        assert "joined, 30 days" in one.types("fedagent devices")
+        for machine in (three, two, one):
+            machine.ends()
+
+
+def test_several_machines_by_codes(tmp_path: Path) -> None:
+    with lan(tmp_path, *HOSTS) as (one, two, three):
+        coordinator = one.opens(SITE)
+        for machine, line in ((two, EDGE_IN), (three, AGENT_IN)):
+            asking = machine.opens(line.removesuffix(" --join STRING"))
+            code = asking.until(r"with code (\d{3}) (\d{3})")
+            assert code.expand(r"\1 \2") in one.types(PENDING)
+            one.types(ACCEPT.replace("123456", code.expand(r"\1\2")))
+            asking.until("joined site default")
+        coordinator.until_round()
+        for machine in (three, two, one):
+            machine.ends()
+
+
+def test_several_machines_in_the_clear(tmp_path: Path) -> None:
     with lan(tmp_path, *HOSTS) as machines:
-        play(machines, ACROSS)
-
-
-def test_several_machines_where_multicast_does_not_reach(tmp_path: Path) -> None:
-    with lan(tmp_path, *HOSTS, routed=True) as machines:
-        (machines[2].home / "fed").symlink_to(Path(sys.prefix))
-        phone = machines[2].opens(PHONE)
-        play(machines, [COORDINATOR_AT, EDGE_AT, AGENT_AT])
-        phone.until("connected to 192.168.1.20:1883")
+        play(machines, PLAIN)
 
 
 def test_one_broker_for_all(tmp_path: Path) -> None:

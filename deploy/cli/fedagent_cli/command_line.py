@@ -102,6 +102,23 @@ class CommandGroup:
 
         return add
 
+    def default(self) -> Callable[[Command], Command]:
+        """Return a decorator: the function is what the group's own name does without a command."""
+
+        def add(function: Command) -> Command:
+            called = _converted(function)
+
+            def call(**given: Any) -> Any:
+                alone = click.get_current_context().invoked_subcommand is None
+                return called(**given) if alone else None
+
+            self.group.params = [*_parameters(function), *self.group.params]
+            self.group.callback, self.group.invoke_without_command = call, True
+            self.group.help = inspect.getdoc(function)
+            return function
+
+        return add
+
     def add_group(self, other: "CommandGroup", *, panel: str = "") -> None:
         """Mount another group below this one."""
         other.group.panel = panel or other.group.panel

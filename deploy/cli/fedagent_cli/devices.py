@@ -4,15 +4,18 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedagent_coordinator.database.rows import DeviceRow
 
-from . import options
+from . import options, places
+from .errors import NoRunError
 from .output import credits_text, echo, emit, table
 
 if TYPE_CHECKING:
     from fedagent_coordinator.database.rows import RunRow
+    from fedagent_coordinator.enrolment import Member
     from fedagent_coordinator.reader import Reader
     from fedagent_coordinator.status_files import Device
 
@@ -31,6 +34,7 @@ class SeenDevice(DeviceRow):
     address: str = ""
     software: str = ""
     reason: str = ""  # why it does not take part; empty if it does
+    enrolment: str = ""  # what it is to the site; empty where there are no certificates
     note: str = ""  # what is to be known of its samples, though it takes part
 
     def record(self) -> dict[str, object]:
@@ -91,21 +95,72 @@ def devices(
     """Show every agent of the run: whether it is online, what it did, what it was paid."""
     from .runs import open_run  # noqa: PLC0415 - heavy imports
 
-    with open_run(data_dir, run) as (reader, chosen):
-        found = seen_devices(reader, chosen)
-        edges = reader.edges(chosen.run_id)
+    members = _members(data_dir)
+    try:
+        with open_run(data_dir, run) as (reader, chosen):
+            found = _enrolled(seen_devices(reader, chosen), members)
+            edges, run_id = reader.edges(chosen.run_id), chosen.run_id
+    except NoRunError:
+        if not members or run is not None:
+            raise
+        found, edges, run_id = _enrolled([], members), {}, ""
+    others = [one for one in members if one.role == "edge"]
     if as_json:
-        emit({"run": chosen.run_id, "devices": [device.record() for device in found]})
+        told = [{"id": one.id, "name": one.name, "enrolment": _state(one)} for one in others]
+        emit({"run": run_id, "devices": [device.record() for device in found], "edges": told})
         return
     table(
         (
             *("name", "last seen", "edge", "address", "software"),
-            *("ordered", "in time", "used", "paid", "gap", "last"),
+            *("ordered", "in time", "used", "paid", "gap", "site", "last"),
         ),
         (_cells(name, device, edges) for name, device in zip(_names(found), found, strict=True)),
-        unless={"edge": "-", "address": "-", "software": "-", "gap": "-"},
+        unless={"edge": "-", "address": "-", "software": "-", "gap": "-", "site": "-"},
     )
+    for one in others:
+        echo(f"edge      {one.name or one.id[:12]}: {_state(one)}")
     print_reasons(found)
+
+
+def _members(data_dir: Path | None) -> "list[Member]":
+    """Return who belongs to the site, or did; nobody where there is none that we may read."""
+    import sqlite3  # noqa: PLC0415 - heavy imports
+
+    from fedagent_coordinator.enrolment import DATABASE, Enrolment  # noqa: PLC0415
+    from fedagent_coordinator.errors import UnreadableDatabaseError  # noqa: PLC0415
+
+    folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
+    if not (folder / DATABASE).exists():
+        return []
+    try:
+        with Enrolment(folder) as found:
+            return found.members(now=time.time())
+    except (OSError, sqlite3.Error, UnreadableDatabaseError):
+        return []
+
+
+def _enrolled(found: list[SeenDevice], members: "Sequence[Member]") -> list[SeenDevice]:
+    """Return the devices with what they are to the site, and those that were in no round yet."""
+    by_id = {one.id: one for one in members if one.role == "agent"}
+    known = [
+        replace(one, enrolment=_state(by_id.pop(one.agent)) if one.agent in by_id else "")
+        for one in found
+    ]
+    new = [
+        SeenDevice(client=NO_CLIENT, agent=one.id, label=one.name, enrolment=_state(one))
+        for one in by_id.values()
+    ]
+    return [*known, *new]
+
+
+def _state(one: "Member") -> str:
+    """Say what somebody is to the site."""
+    if one.state == "pending":
+        return f"waits, code {one.code[:3]} {one.code[3:]}"
+    if one.state != "joined" or one.not_after_s is None:
+        return one.state
+    days = (one.not_after_s - time.time()) / DAY
+    return "expired" if days < 0 else f"joined, {days:.0f} days"
 
 
 def print_reasons(devices: Sequence[SeenDevice], *, most: int | None = None) -> None:
@@ -136,7 +191,8 @@ def _cells(name: str, device: SeenDevice, edges: Mapping[str, str]) -> tuple[obj
         *(name, _ago(device), at or "-"),
         *(device.address or "-", device.software.removeprefix("fedagent ") or "-"),
         *(device.ordered, device.in_time, device.used, credits_text(device.paid_micro)),
-        *("-" if device.claim_gap is None else f"{device.claim_gap:.2f}", last),
+        *("-" if device.claim_gap is None else f"{device.claim_gap:.2f}",),
+        *(device.enrolment or "-", last),
     )
 
 

@@ -29,6 +29,8 @@ MODULES = {
     "coordinator": "fedagent_coordinator",
 }
 Config = dict[str, object]
+SCHEME = "fedagent:"
+"""How an invitation begins; it holds a secret."""
 _PIPE = 60_000
 """Bytes that fit into a pipe whose other end is not read yet."""
 OF_A_COORDINATOR = ("rich",)
@@ -183,13 +185,19 @@ def check_recipe(config: Config) -> None:
 
 def _without_passwords(config: Config) -> Config:
     return {
-        key: hide_password(value)
+        key: _hidden(key, value)
         if isinstance(value, str)
         else [hide_password(str(item)) for item in value]
         if key == "edges" and isinstance(value, list | tuple)
         else value
         for key, value in config.items()
     }
+
+
+def _hidden(key: str, text: str) -> str:
+    if key == "join" and text.startswith(SCHEME):
+        return f"{SCHEME}***"
+    return hide_password(text)
 
 
 def _through_a_pipe(text: str) -> str:

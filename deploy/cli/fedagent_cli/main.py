@@ -7,10 +7,9 @@ from collections.abc import Callable
 import click
 from click.exceptions import ClickException, NoArgsIsHelpError
 
-from . import command_line, launch, ledger, models, service, start
+from . import command_line, enrolment, launch, ledger, models, service, start
 from .beliefs import beliefs
 from .demo.command import demo
-from .devices import devices
 from .doctor import doctor
 from .errors import UsageError
 from .new import new
@@ -65,7 +64,7 @@ add(
 )
 add(READ, status, "fedagent status", "fedagent status --json --data-dir /srv/coordinator")
 add(READ, rounds, "fedagent rounds --last 5", "fedagent rounds --last 0 --json")
-add(READ, devices, "fedagent devices", "fedagent devices --run 3f2a")
+app.add_group(enrolment.app, panel=READ)
 add(READ, runs, "fedagent runs", "fedagent runs --json --data-dir /srv/coordinator")
 app.add_group(ledger.app, panel=READ)
 add(

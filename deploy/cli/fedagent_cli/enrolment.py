@@ -1,0 +1,272 @@
+"""`fedagent devices invite`, `pending`, `accept` and `revoke`: who belongs to the site."""
+
+import secrets
+import ssl
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from . import command_line, options, places
+from .devices import devices
+from .errors import NoRunError, UnreadableError, UsageError
+from .output import echo, emit, table
+
+if TYPE_CHECKING:
+    from fedagent_coordinator.enrolment import Enrolment, Member
+
+app = command_line.CommandGroup(
+    name="devices",
+    epilog=options.examples(
+        "fedagent devices",
+        "fedagent devices --run 3f2a",
+        "fedagent devices invite kitchen",
+        "fedagent devices accept 123456",
+    ),
+)
+app.default()(devices)
+
+
+class InvitedRole(StrEnum):
+    """What somebody may join as."""
+
+    AGENT = "agent"
+    EDGE = "edge"
+
+
+Who = Annotated[str, command_line.Argument(help="Name, or the start of an id.")]
+Yes = Annotated[bool, command_line.Option("--yes", help="Do not ask.")]
+
+
+@app.command(
+    "invite",
+    epilog=options.examples(
+        "fedagent devices invite kitchen",
+        "fedagent devices invite hall --role edge",
+        "fedagent devices invite barn --address fed.example.org:8871",
+    ),
+)
+def invite(
+    *,
+    name: Annotated[str, command_line.Argument(help="What people call it.")],
+    role: Annotated[InvitedRole, command_line.Option(help="agent or edge.")] = InvitedRole.AGENT,
+    address: Annotated[
+        list[str] | None,
+        command_line.Option(
+            metavar="HOST:PORT", help="Where it reaches the coordinator besides. Repeatable."
+        ),
+    ] = None,
+    data_dir: options.CoordinatorData = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Print an invitation: one string, and a QR code at a terminal, for one device and one day.
+
+    Give it to the device: `fedagent start --join STRING`, to an edge: `fedagent edge start --join
+    STRING`. Whoever has it can join once in that role.
+    """
+    from fedagent_node.errors import JoinError  # noqa: PLC0415 - heavy imports
+    from fedagent_node.joining import (  # noqa: PLC0415
+        JOIN_VERSION,
+        SECRET_BYTES,
+        Invitation,
+        split_place,
+    )
+
+    folder = _folder(data_dir)
+    site, fingerprint = _site(folder)
+    if not 0 < len(name) <= 64 or not name.isprintable():
+        raise UsageError(f"not a name: {name!r}", "use 1 to 64 letters")
+    with _enrolment(folder) as found:
+        reached = tuple(dict.fromkeys((*(address or ()), *found.places())))[:16]
+        try:
+            for place in reached:
+                split_place(place)
+        except JoinError as error:
+            raise UsageError(f"--address: {error.words}", "write HOST or HOST:PORT") from error
+        if not reached:
+            raise UsageError(
+                "nobody knows where devices reach this coordinator",
+                "start it first (`fedagent coordinator start --listen 0.0.0.0`), or add --address",
+            )
+        secret = secrets.token_bytes(SECRET_BYTES)
+        expires = found.invite(name, role.value, secret, now=time.time())
+    text = Invitation(
+        version=JOIN_VERSION,
+        secret=secret,
+        fingerprint=fingerprint,
+        site=site,
+        role=role.value,
+        name=name,
+        places=reached,
+    ).text()
+    if as_json:
+        emit({"invitation": text, "name": name, "role": role.value, "expires": round(expires)})
+        return
+    if not sys.stdout.isatty():
+        echo(text)
+        return
+    _draw(text)
+    start = "fedagent edge start --listen 0.0.0.0" if role is InvitedRole.EDGE else "fedagent start"
+    named = f"--name {name}" if role is InvitedRole.EDGE else f"--name {name} --stream ..."
+    other = f" --site {site}" if site != "default" else ""
+    echo(f"for {name}, once, until {_moment(expires)}; there:")
+    echo(f"{start} {named}{other} --join {text}")
+
+
+@app.command("pending", epilog=options.examples("fedagent devices pending"))
+def pending(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = False) -> None:
+    """Show who waits to be accepted, and who was invited and has not come."""
+    now = time.time()
+    with _enrolment(_folder(data_dir)) as found:
+        waiting = [one for one in found.members(now=now) if one.state == "pending"]
+        invited = found.invitations(now=now)
+    if as_json:
+        emit({"pending": [asdict(one) for one in waiting], "invited": [asdict(i) for i in invited]})
+        return
+    if not waiting:
+        echo("nobody waits")
+    else:
+        rows = [(_spaced(o.code), o.name or "-", o.role, o.id[:12], o.address) for o in waiting]
+        table(("code", "name", "role", "id", "address"), rows)
+        echo("compare the code with the device's, then `fedagent devices accept CODE`")
+    for one in invited:
+        echo(f"invited   {one.name} ({one.role}), until {_moment(one.expires_s)}")
+
+
+@app.command(
+    "accept",
+    epilog=options.examples("fedagent devices accept 123456", "fedagent devices accept kitchen"),
+)
+def accept(
+    *,
+    who: Annotated[str, command_line.Argument(help="The code that it shows, or its name.")],
+    yes: Yes = False,
+    data_dir: options.CoordinatorData = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Let in a device or an edge that waits.
+
+    By its name you are asked whether it shows the same code: that tells who stands between.
+    """
+    with _enrolment(_folder(data_dir)) as found:
+        waiting = [one for one in found.members(now=time.time()) if one.state == "pending"]
+        digits = who.replace(" ", "").replace("-", "")
+        by_code = [one for one in waiting if one.code == digits]
+        one = _only(by_code or waiting, "" if by_code else who, "waits with that code or name")
+        if not by_code and not yes:
+            _confirm(one, as_json=as_json)
+        found.accept(one.code, one.id, now=time.time())
+    if as_json:
+        emit({"accepted": one.id, "name": one.name, "role": one.role})
+    else:
+        echo(f"accepted {one.role} {one.name or one.id[:12]}; it has its certificate in seconds")
+
+
+@app.command("revoke", epilog=options.examples("fedagent devices revoke kitchen"))
+def revoke(
+    *,
+    who: Who,
+    data_dir: options.CoordinatorData = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Put a device or an edge out of the site, for good: its key never comes back.
+
+    A running coordinator cuts it off within a minute, at every edge.
+    """
+    with _enrolment(_folder(data_dir)) as found:
+        members = [one for one in found.members(now=time.time()) if one.state != "revoked"]
+        one = _only(members, who, "belongs to the site under that name or id")
+        found.revoke(one.id, now=time.time())
+    if as_json:
+        emit({"revoked": one.id, "name": one.name, "role": one.role})
+    else:
+        echo(f"revoked {one.role} {one.name or one.id[:12]} ({one.id[:12]})")
+
+
+def _only(members: "list[Member]", who: str, does: str) -> "Member":
+    """Return the one that is meant; all of them where `who` is empty."""
+    meant = [one for one in members if not who or one.name == who]
+    meant = meant or [one for one in members if len(who) >= 4 and one.id.startswith(who)]
+    if not meant:
+        raise UsageError(f"nobody {does}: {who}", "see `fedagent devices pending` and `devices`")
+    if len(meant) > 1:
+        several = ", ".join(f"{one.id[:12]} ({one.role} at {one.address})" for one in meant)
+        raise UsageError(f"more than one {does}: {several}", "give the start of an id")
+    return meant[0]
+
+
+def _confirm(one: "Member", *, as_json: bool) -> None:
+    if as_json or not sys.stdin.isatty():
+        raise UsageError(
+            f"{one.name or one.id[:12]} shows a code to compare", "give the code, or add --yes"
+        )
+    sys.stdout.write(f"does {one.name or one.id[:12]} show {_spaced(one.code)}? [y/N] ")
+    sys.stdout.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("not accepted", "another code means that somebody stands between")
+
+
+def _folder(data_dir: Path | None) -> Path:
+    return (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
+
+
+def _site(folder: Path) -> tuple[str, bytes]:
+    """Return the name of the site that was founded here, and its authority's fingerprint."""
+    from fedagent_node.certificates import CertificateError, fingerprint, site_of  # noqa: PLC0415
+    from fedagent_node.credentials import CA_FILE, FOLDER  # noqa: PLC0415
+
+    path = folder / FOLDER / CA_FILE
+    try:
+        der = ssl.PEM_cert_to_DER_cert(path.read_text("ascii"))
+        return site_of(der), bytes.fromhex(fingerprint(der))
+    except OSError as error:
+        raise NoRunError(
+            f"no site in {folder}",
+            "start the coordinator first (`fedagent coordinator start --listen 0.0.0.0`), "
+            "or give --data-dir",
+        ) from error
+    except (ValueError, CertificateError) as error:
+        raise UnreadableError(f"{path} is no certificate", "restore it from a copy") from error
+
+
+@contextmanager
+def _enrolment(folder: Path) -> "Iterator[Enrolment]":
+    """Open the enrolments of the site that was founded here."""
+    import sqlite3  # noqa: PLC0415 - heavy imports
+
+    from fedagent_coordinator.enrolment import Enrolment  # noqa: PLC0415
+    from fedagent_coordinator.errors import EnrolmentError, UnreadableDatabaseError  # noqa: PLC0415
+
+    from .runs import forbidden  # noqa: PLC0415
+
+    _site(folder)
+    try:
+        with Enrolment(folder) as found:
+            yield found
+    except PermissionError as error:
+        raise forbidden(folder) from error
+    except UnreadableDatabaseError as error:
+        raise UnreadableError(error.sentence, error.hint) from error
+    except EnrolmentError as error:
+        raise UsageError(error.sentence, error.hint) from error
+    except sqlite3.Error as error:
+        raise NoRunError(f"{folder} cannot be written: {error}", "try again") from error
+
+
+def _draw(text: str) -> None:
+    with suppress(ModuleNotFoundError):
+        import segno  # noqa: PLC0415 - for a terminal alone
+
+        segno.make(text, error="l").terminal(sys.stdout, border=2, compact=True)
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _spaced(code: str) -> str:
+    return f"{code[:3]} {code[3:]}"

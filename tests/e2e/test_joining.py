@@ -1,0 +1,152 @@
+"""A site from its first minute, as people make it: invite, join, accept, revoke, come back."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedagent_node.credentials import load_credentials
+from fedagent_testbed.local import LocalField, RoleProcess
+
+from .support import DEMO, PATIENT, check_books, labels, new_field
+
+pytestmark = pytest.mark.slow
+
+
+def cli(*arguments: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "fedagent_cli", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code, done.stderr + done.stdout
+    return done.stdout.strip() or done.stderr.strip()
+
+
+def site_of(field: LocalField, *, rounds: int = 3, agents: int = 3) -> tuple[RoleProcess, str]:
+    """Start a coordinator that takes members alone; return it and its data directory."""
+    coordinator = field.coordinator(
+        DEMO,
+        broker="embedded",
+        secure=True,
+        join_port=0,
+        wait_agents=agents,
+        sets=(f"rounds.count={rounds}", *PATIENT),
+    )
+    coordinator.wait("ready")
+    return coordinator, str(coordinator.config["data_dir"])
+
+
+def code_shown(role: RoleProcess) -> str:
+    return str(role.wait("joining")["code"])
+
+
+def test_a_site_from_its_first_minute(tmp_path: Path) -> None:
+    with new_field(tmp_path) as field:
+        coordinator, home = site_of(field)
+        hall = cli("devices", "invite", "hall", "--role", "edge", "--data-dir", home)
+        kitchen = cli("devices", "invite", "kitchen", "--data-dir", home)
+        assert re.fullmatch(r"fedagent:[A-Za-z0-9_-]+", kitchen)
+        edge = field.edge("hall", broker="embedded", secure=True, join=hall)
+        edge.wait("joined")
+        field.agent("kitchen", labels(0), join=kitchen).wait("joined")
+        # Without an invitation: a code on both sides, here through the edge's pipe too.
+        bath, attic = (field.agent(name, labels(i)) for i, name in enumerate(("bath", "attic")))
+        code = code_shown(bath)
+        told = json.loads(cli("devices", "pending", "--json", "--data-dir", home))
+        assert code in {one["code"] for one in told["pending"]}
+        cli("devices", "accept", f"{code[:3]} {code[3:]}", "--data-dir", home)
+        bath.wait("joined")
+        assert code_shown(attic) in cli("devices", "pending", "--data-dir", home).replace(" ", "")
+        assert "give the code" in cli("devices", "accept", "attic", "--data-dir", home, code=2)
+        cli("devices", "accept", "attic", "--yes", "--data-dir", home)
+        attic.wait("joined")
+        coordinator.wait("end")
+        assert coordinator.wait_exit() == 0
+        told = json.loads(cli("devices", "--json", "--data-dir", home))
+        states = {one["label"]: one["enrolment"] for one in told["devices"]}
+        assert states == dict.fromkeys(("kitchen", "bath", "attic"), "joined, 30 days")
+        assert [one["name"] for one in told["edges"]] == ["hall"]
+        assert "joined, 30 days" in cli("devices", "--data-dir", home)
+        # The key never left: what the device signs with is in its own directory alone.
+        key = (tmp_path / "kitchen" / "site" / "key.pem").read_bytes()
+        others = [path for path in Path(home).rglob("*") if path.is_file()]
+        assert not any(key in path.read_bytes() for path in others)
+        check_books(coordinator)
+
+
+def test_a_lab_that_lets_everybody_in(tmp_path: Path) -> None:
+    with new_field(tmp_path) as field:
+        coordinator = field.coordinator(
+            DEMO,
+            broker="embedded",
+            secure=True,
+            join_port=0,
+            permit_join="10m",
+            sets=("rounds.count=1", *PATIENT),
+        )
+        field.edge("hall", broker="embedded", secure=True).wait("joined")
+        field.agent("kitchen", labels(0)).wait("joined")
+        coordinator.wait("end")
+
+
+def ends(field: LocalField, name: str, join: str, *, code: int = 2) -> str:
+    """Return the line with which an agent ends."""
+    started = time.monotonic()
+    role = field.agent(name, labels(0), join=join)
+    assert role.wait_exit() == code, role.log.read_text()
+    assert time.monotonic() - started < 30
+    return role.log.read_text().strip().splitlines()[-1]
+
+
+def test_a_newcomer_is_told_what_is_wrong(tmp_path: Path) -> None:
+    with new_field(tmp_path) as field:
+        _, home = site_of(field)
+        edge_invitation = cli("devices", "invite", "hall", "--role", "edge", "--data-dir", home)
+        line = ends(field, "role", edge_invitation)
+        assert "is for an edge, and this is an agent" in line
+        assert "devices invite NAME --role agent" in line
+        kitchen = cli("devices", "invite", "kitchen", "--data-dir", home)
+        assert "whole string" in ends(field, "cut", kitchen[:-3])
+        device = field.agent("kitchen", labels(0), join=kitchen)
+        device.wait("joined")
+        assert "used by another device" in ends(field, "second", kitchen)
+        device.stop()
+        # Somebody else's site: it belongs to this one already.
+        with new_field(tmp_path / "other") as other:
+            other.site = field.site
+            _, elsewhere = site_of(other)
+            foreign = cli("devices", "invite", "kitchen", "--data-dir", elsewhere)
+        assert "already" in ends(field, "kitchen", foreign)
+        cli("devices", "revoke", "kitchen", "--data-dir", home)
+        assert "revoked" in cli("devices", "--data-dir", home)
+        site = tmp_path / "kitchen" / "site"
+        for path in site.iterdir():
+            path.unlink()
+        again = cli("devices", "invite", "kitchen", "--data-dir", home)
+        line = ends(field, "kitchen", again)
+        assert "revoked" in line
+        assert "choose another --data-dir" in line
+        assert load_credentials(tmp_path / "kitchen") is None
+
+
+def test_who_does_not_reach_the_site_waits_and_says_so(tmp_path: Path) -> None:
+    with new_field(tmp_path) as field:
+        coordinator, home = site_of(field, rounds=1, agents=1)
+        invitation = cli("devices", "invite", "kitchen", "--data-dir", home)
+        hall = cli("devices", "invite", "hall", "--role", "edge", "--data-dir", home)
+        coordinator.stop()
+        device = field.agent("kitchen", labels(0), join=invitation)
+        while "does not answer" not in device.log.read_text():
+            assert device.popen.poll() is None
+            time.sleep(0.05)
+        assert "is the coordinator started" in device.log.read_text()
+        field.start("coordinator", "coordinator", coordinator.config)
+        device.wait("joined")
+        field.edge("hall", broker="embedded", secure=True, join=hall).wait("joined")
+        field.processes["coordinator"].wait("end")
