@@ -2,7 +2,8 @@
 
 Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs, learning,
 learners, decisions, democracy, adaptive, calibration, scale, papers, onnx, bas, limits, figures,
-seeds, house, field, graph, families, hostile.
+seeds, house, field, graph, families, hostile, faults,
+soak.
 All of them without a name; figures are medians, and what is compared is measured in one run.
 """
 
@@ -19,6 +20,7 @@ from . import (
     decisions,
     demo,
     democracy,
+    faults,
     field,
     gda,
     graph,
@@ -33,6 +35,7 @@ from . import (
     rbcs,
     rounds,
     scale,
+    soak,
     solvers,
 )
 from .rows import ROOT, Row, Rows, show, tested
@@ -81,6 +84,8 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "graph": graph.rows,
     "families": live_families,
     "hostile": hostile.rows,
+    "soak": soak.rows,
+    "faults": lambda: iter([faults.rows()]),
     "seeds": lambda: iter([demo.seeds(10)]),
 }
 

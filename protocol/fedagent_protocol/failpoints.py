@@ -12,6 +12,81 @@ from typing import Never
 
 VARIABLE = "FEDAGENT_FAILPOINT"
 
+TRANSACTIONS = {
+    "begin": "a run, with its recipe",
+    "index": "ids of new clients or edges",
+    "label": "what people call them",
+    "reserve": "round, view, selection, reservations",
+    "settle": "outcomes, payments, policy",
+    "void": "what a restart found in flight",
+    "evaluate": "opinions, or volunteers",
+    "forget": "what an edge had learnt and lost",
+    "model": "a global model",
+    "metrics": "the held-out score of a model",
+    "standardize": "means and deviations of the features",
+    "snapshot": "the learner's state",
+    "extend": "more rounds of a run that had ended",
+    "note": "a repair that a person asked for",
+    "end": "the end of a run",
+}
+"""Each has ``.before-commit``, ``.committed`` and ``.marked``, after the mark outside it rose."""
+
+POINTS = {
+    "coordinator": {
+        **{
+            f"{name}.{step}": what
+            for name, what in TRANSACTIONS.items()
+            for step in ("before-commit", "committed", "marked")
+        },
+        "decided": "who is chosen is known, nothing is reserved",
+        "reserve.entries": "the reservations are written, the transaction is open",
+        "reserved": "the reservations are durable, nobody is ordered",
+        "orders.half": "half of the edges are ordered",
+        "reported": "a report came, nothing is done with it",
+        "settling": "all reports are in, nothing is written",
+        "settle.first-entry": "the first of the payments is written",
+        "settled": "the round is paid, no receipt is sent",
+        "learnt": "the policy has learnt",
+        "merged": "the global model is computed, not yet committed",
+        "committed": "the global model is committed, not yet sent",
+        "evaluating": "a call is decided, not yet sent",
+        "evaluated": "opinions are in, not yet in the books",
+        "standardizing": "the samples' moments are added up",
+        "standardized": "the task has the scales",
+        "snapshot": "the policy's state is written",
+        "ending": "the last round is over",
+        "reported-result": "the result of the run is written",
+    },
+    "edge": {
+        "round_saved": "a round is on the disk, nobody is ordered",
+        "chunk_written": "a part of an update is in the spool",
+        "complete": "an update is whole, not durable",
+        "spooled": "an update is durable, not receipted",
+        "receipted": "the receipt went out",
+        "aggregated": "the new model is on the disk",
+        "reported": "the report is on the disk, not sent",
+        "spool_cleared": "the spool is empty, the report is not sent",
+        "model_stored": "a model that came is on the disk",
+        "model_saved": "the edge's state names it",
+    },
+    "agent": {
+        "model.chunk-written": "a part of a model is on the disk",
+        "model.whole": "a model is whole and verified",
+        "outbox.before-put": "trained, nothing is kept",
+        "outbox.file-written": "the update's file is there",
+        "outbox.after-put": "the update is durable, not offered",
+        "outbox.dropped-file": "the file of a receipted update is gone, its record not",
+        "before-offer": "an offer is complete, not sent",
+        "opinions.before-write": "an opinion is computed",
+        "opinions.kept": "an opinion is charged to its limit, not sent",
+        "privacy.before-charge": "an update has its noise, epsilon is not charged",
+        "privacy.charged": "epsilon is charged, nothing is released",
+        "state.before-write": "the learner's state is computed",
+        "state.kept": "the learner's state is kept",
+    },
+}
+"""Every crash point by role, and what has happened there; ``FEDAGENT_FAILPOINT=ROLE.NAME:kill``."""
+
 Checkpoint = Callable[[str], None]
 """What a runtime calls between any two disk effects; `hit` by default."""
 
