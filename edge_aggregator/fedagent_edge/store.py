@@ -45,6 +45,8 @@ from fedagent_protocol.transfer import Layout
 from fedagent_protocol.work import is_claimed
 from fedagent_task.aggregation import ALL_TRAIN, Rules, RunningMean
 from fedagent_task.privacy.mechanism import KeyStream, add_noise
+from fedagent_task.secure_aggregation.masked_sum import MaskedSum
+from fedagent_task.secure_aggregation.ring import Ring
 
 from .config import EdgeConfig
 from .core.admission import Verdict, check_content, locate_again
@@ -137,11 +139,12 @@ class EdgeStore:
         self._reserve = Reserve(directory / "reserve")
         self._begin_round("")
 
-    def _begin_round(self, base: str, rules: Rules = ALL_TRAIN) -> None:
+    def _begin_round(self, base: str, rules: Rules = ALL_TRAIN, ring: Ring | None = None) -> None:
         self._base = base
         self._base_bytes = self._models.size(base) if base else 0
         self._rules, self._positions = rules, 0
-        self._mean = RunningMean(rules)
+        self._ring = ring
+        self._mean = RunningMean(rules) if ring is None else MaskedSum(ring, rules)
         self._offers: dict[Key, UpdateOffer] = {}
         self._whole: dict[Key, bytes] = {}
         self._unsynced: list[Admit] = []
@@ -170,7 +173,7 @@ class EdgeStore:
         ):
             self._clear_round()
             return memory, None
-        self._begin_round(opened.base, _rules(opened))
+        self._begin_round(opened.base, _rules(opened), opened.ring)
         # What the disk refused to sync may be there, before what the agent sent again.
         last = {record.key: (record, set[int](), data) for record, data in entries}
         found: list[tuple[UpdateRecord, set[int], bytes | None]] = list(last.values())
@@ -193,7 +196,7 @@ class EdgeStore:
                 self._offers[key] = offer
             return True
         data = self._spool.content(key, offer.size) if whole is None else whole
-        if check_content(data, offer.digest, self._manifest_of(self._base)).valid:
+        if check_content(data, offer.digest, self._update_manifest()).valid:
             _add(self._mean, data, record)
             return True
         self._counters["spool_damaged"] += 1
@@ -268,7 +271,7 @@ class EdgeStore:
             case SaveRound(opened=opened):
                 self._clear_round()
                 try:
-                    self._begin_round(opened.base, _rules(opened))
+                    self._begin_round(opened.base, _rules(opened), opened.ring)
                 except _LOST as error:
                     lost = self._lost(opened.base, str(error)).lost
                     return ModelLost(opened.run, opened.order.round, lost.digest, lost.detail)
@@ -363,7 +366,7 @@ class EdgeStore:
         match effect:
             case Check(key=key):
                 try:
-                    manifest = self._manifest_of(self._base)
+                    manifest = self._update_manifest()
                 except _LOST as error:
                     lost = ModelLost(key[0], key[1], self._base, str(error))
                     return Job("check", lambda: lost, small=True)
@@ -404,7 +407,7 @@ class EdgeStore:
         )
         return Checked(key, verdict)
 
-    def _admit(self, record: UpdateRecord, mean: RunningMean) -> Input:
+    def _admit(self, record: UpdateRecord, mean: RunningMean | MaskedSum) -> Input:
         self._checkpoint("edge.complete")
         try:
             self._journal.sync()
@@ -416,14 +419,18 @@ class EdgeStore:
             return _failed(record.key, error)
         return Admitted(record.key)
 
-    def _commit(self, commit: Commit, mean: RunningMean) -> Input:
+    def _commit(self, commit: Commit, mean: RunningMean | MaskedSum) -> Input:
         """Make base + mean a durable model, unless it is not finite."""
         try:
             data = self._models.get(commit.base)
         except _LOST as error:
             return ModelLost(commit.run, commit.round, commit.base, str(error))
+        weight = 0.0
         try:
             manifest = Manifest(tuple(item.spec for item in locate(data)))
+            if isinstance(mean, MaskedSum):
+                mean = mean.unmasked(commit.unmask, manifest)
+                weight = mean.weight
             if commit.deviation:
                 mean.change(partial(add_noise, deviation=commit.deviation, stream=KeyStream()))
             tensors = mean.apply(decode_tensors(data, manifest), commit.scale)
@@ -435,9 +442,11 @@ class EdgeStore:
                 self._manifest = (digest, manifest)
         except OSError as error:
             return Committed(commit.run, commit.round, refused=str(error)[:120])
+        except ZeroDivisionError:
+            return Committed(commit.run, commit.round)
         self._checkpoint("edge.aggregated")
         first = fresh[: self._chunk_bytes]
-        return Committed(commit.run, commit.round, digest, len(fresh), first)
+        return Committed(commit.run, commit.round, digest, len(fresh), first, weight=weight)
 
     def _finish(self, finish: FinishModel) -> Input:
         refused = ""
@@ -473,6 +482,11 @@ class EdgeStore:
             self._verified(digest, data)
             self._manifest = (digest, Manifest(tuple(item.spec for item in locate(data))))
         return self._manifest[1]
+
+    def _update_manifest(self) -> Manifest:
+        """Return what an update of the round at work holds."""
+        base = self._manifest_of(self._base)
+        return base if self._ring is None else self._ring.manifest(base, self._rules.latest)
 
     def _load_state(self) -> Memory:
         return read_memory(self._path)
@@ -514,7 +528,7 @@ def open_edge(
     return EdgeCore(state, reopened), store
 
 
-def _add(mean: RunningMean, data: Buffer, record: UpdateRecord) -> None:
+def _add(mean: RunningMean | MaskedSum, data: Buffer, record: UpdateRecord) -> None:
     delta = {item.spec.name: tensor_at(data, item) for item in locate_again(data)}
     mean.add(delta, record.weight, record.coefficient)
 

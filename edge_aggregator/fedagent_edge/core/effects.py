@@ -15,6 +15,7 @@ from fedagent_protocol.messages import (
     UpdateOffer,
 )
 from fedagent_protocol.transfer import Layout
+from fedagent_task.secure_aggregation.ring import Ring, Seed
 
 from .admission import Verdict
 
@@ -91,6 +92,7 @@ class OpenRound(Struct, frozen=True, kw_only=True):
     buffers: tuple[str, ...] = ()
     latest: tuple[str, ...] = ()
     """Tensors that are averaged as they are, and that take the newest value."""
+    ring: Ring | None = None  # of masked updates
 
 
 class UpdateRecord(Struct, frozen=True, kw_only=True):
@@ -235,6 +237,7 @@ class Commit(Run, frozen=True):
     base: str
     scale: float = 1.0
     deviation: float = 0.0
+    unmask: tuple[Seed, ...] = ()  # masks that are left in a sum of masked updates
 
 
 class Committed(Input, frozen=True):
@@ -246,6 +249,7 @@ class Committed(Input, frozen=True):
     size: int = 0
     first: bytes = b""
     refused: str = ""  # why the disk did not take it
+    weight: float = 0.0  # of the sum, where updates were masked
 
 
 class ModelLost(Input, frozen=True):

@@ -12,6 +12,9 @@ from fedagent_protocol.messages import (
     LEFT,
     Chunk,
     Decline,
+    MaskKeys,
+    MaskOpening,
+    MaskShares,
     Need,
     Outcome,
     OutcomeStatus,
@@ -26,12 +29,15 @@ from fedagent_protocol.transfer import CreditPool, Layout
 
 from .admission import Verdict
 from .effects import Admit, Check, DropSpool, Key, NoteEnd, OpenSpool, UpdateRecord
+from .masking import NOT_IN_COHORT, Masking
 from .round import EdgeRound, Part, Stage
 from .state import EdgeState
 from .transfers import Distribution, Uploads
 
 SMALLEST_CHUNK = 16 * 1024
 """Smaller chunks are taken only where the round's model has such, too."""
+MOST_BYTES_MASKED = 4
+"""A masked number is of 8 bytes, that of a model of 2 or more."""
 HEADER_ROOM = 8192
 """By how much an update may be larger than the model's tensors for advance credit."""
 
@@ -50,6 +56,7 @@ class LiveRound:
         self, rnd: EdgeRound, state: EdgeState, pool: CreditPool, *, start_at: float
     ) -> None:
         self.rnd = rnd
+        self.masking = None if rnd.weighing.ring is None else Masking(rnd, state.me.edge)
         self.model = state.layout
         self.outcomes: tuple[Outcome, ...] = ()
         self._edge = state.me.edge
@@ -82,6 +89,8 @@ class LiveRound:
                 self._spooled[known.agent] = (known.offer, have)
             self.rnd.restore(known)
         self._distribution.waiting.clear()
+        if self.masking is not None:
+            self.rnd.void = "secure aggregation: the edge was restarted in the round"
 
     # ------------------------------------------------------------- from agents
 
@@ -101,7 +110,7 @@ class LiveRound:
         if part.offer is not None:
             self._counters["second_update"] += 1
             return [receipt(part.agent, offer, ReceiptStatus.REJECTED, "second_update")]
-        reason, detail = self._refusal(offer)
+        reason, detail = self._refusal(offer, part.agent)
         if reason:
             return self._reject(part, offer, reason, detail, now)
         return self._begin(part, event, offer, now)
@@ -124,6 +133,32 @@ class LiveRound:
             self._counters["chunk_twice"] += 1
         effects += self._check_whole(part, event)
         return effects + self._uploads.grant(part.agent, now)
+
+    def mask(
+        self, agent: str, message: MaskKeys | MaskShares | MaskOpening, now: float
+    ) -> list[Effect]:
+        """Take keys, shares and answers; also once the round is closed.
+
+        Raises:
+            MaskingError: They do not fit; nothing changed.
+        """
+        part = self.rnd.parts.get(agent)
+        if part is None or self.masking is None:
+            self._counters["masking_unasked"] += 1
+            return []
+        part.answered = True
+        return self.masking.receive(agent, message, now) + self._leave_out(now)
+
+    def _leave_out(self, now: float) -> list[Effect]:
+        """Wait no more for agents that are not in the masks."""
+        effects: list[Effect] = []
+        for part in self.masking.left_out() if self.masking is not None else ():
+            part.end(OutcomeStatus.MISSED, NOT_IN_COHORT, now)
+            self._counters[NOT_IN_COHORT] += 1
+            effects += self._ended(part, now)
+            closed = RoundClosed(run=self.rnd.run, round=self.rnd.round)
+            effects.append(Send(part.agent, closed))
+        return effects
 
     def decline(self, agent: str, decline: Decline, now: float) -> list[Effect]:
         """End the wait for an agent that does not train, while the round is open."""
@@ -171,7 +206,7 @@ class LiveRound:
             return []
         return self._ended(part, now)
 
-    def _refusal(self, offer: UpdateOffer) -> tuple[str, str]:
+    def _refusal(self, offer: UpdateOffer, offer_of: str) -> tuple[str, str]:
         """Return reason and detail why an offer cannot be taken, or empty strings.
 
         Costs no memory: nothing of the update has been stored yet.
@@ -183,7 +218,10 @@ class LiveRound:
             return "stale_base", offer.base[:12]
         if not 0 < offer.stats.num_samples <= order.max_samples:
             return "sample_count", f"{offer.stats.num_samples} of at most {order.max_samples}"
-        if not 0 < offer.size <= self.model.size + MAX_HEADER_BYTES:
+        if self.masking is not None and not self.masking.has(offer_of):
+            return NOT_IN_COHORT, "its masks are of no use"
+        words = 1 if self.masking is None else MOST_BYTES_MASKED
+        if not 0 < offer.size <= words * self.model.size + MAX_HEADER_BYTES:
             return "oversize", f"{offer.size} bytes for a model of {self.model.size}"
         if offer.chunk_bytes < min(SMALLEST_CHUNK, self.model.chunk_bytes, offer.size):
             return "bad_chunk", f"chunks of {offer.chunk_bytes}"
@@ -232,6 +270,8 @@ class LiveRound:
         self._uploads.end(part)
         part.complete(event.at)
         limit, control = self.rnd.order.norm_limit, self.rnd.weighing.control_limit
+        if self.masking is not None:
+            limit = 0.0  # the length of what is masked is that of the mask
         edge = self._edge if event.proof else ""
         return [Check(self._key(part.agent), part.offer, limit, control, edge)]
 
@@ -261,7 +301,10 @@ class LiveRound:
             return []
         part.stage = Stage.ENDED
         self._counters[f"updates_{part.receipt.name.lower()}"] += 1
-        return [receipt(agent, part.offer, part.receipt, part.reason), Mark("edge.receipted")]
+        effects = [receipt(agent, part.offer, part.receipt, part.reason), Mark("edge.receipted")]
+        if self.masking is not None and part.weight == 0:
+            effects.append(DropSpool(self._key(agent)))  # a late one: nobody shall ever unmask it
+        return effects
 
     def disk_failed(self, agent: str, detail: str, now: float) -> list[Effect]:
         """The disk did not take an update: wait for it to be offered again."""
@@ -283,6 +326,8 @@ class LiveRound:
     def tick(self, now: float) -> list[Effect]:
         """Repeat what was not answered, and send what may be sent."""
         effects = self._uploads.tick(now) + self._distribution.pump(now)
+        if self.masking is not None:
+            effects += self.masking.tick(now) + self._leave_out(now)
         for part in self.rnd.parts.values():
             if part.stage is Stage.WORKING and not part.answered and now >= part.order_again_at:
                 self._counters["order_again"] += 1
@@ -293,6 +338,8 @@ class LiveRound:
     def next_due(self, now: float) -> float:
         """Return when `tick`, or a look at the close, is wanted."""
         times = [self.rnd.next_due(now), self._uploads.next_due(), self._distribution.next_due(now)]
+        if self.masking is not None:
+            times.append(self.masking.next_due())
         times += [
             part.order_again_at
             for part in self.rnd.parts.values()

@@ -152,6 +152,7 @@ class EdgeRound:
     weighing: Weighing = PLAIN
     parts: dict[str, Part] = field(default_factory=dict)
     rule: RoundRule = field(init=False)
+    void: str = ""  # why it can come to nothing, whatever still arrives
     closed: bool = False
     closed_at: float = 0.0
 
@@ -184,6 +185,8 @@ class EdgeRound:
     @property
     def failed(self) -> str:
         """Why there is no aggregate, or an empty string."""
+        if self.void:
+            return self.void
         used, enough = self.used, self.rule.enough(len(self.parts))
         return "" if used >= enough else f"{used} of {enough} updates"
 
@@ -211,7 +214,7 @@ class EdgeRound:
 
         Who is complete is waited for: a check takes moments, and cannot be begun twice.
         """
-        if all(part.stage is Stage.ENDED for part in self.parts.values()):
+        if self.void or all(part.stage is Stage.ENDED for part in self.parts.values()):
             return True
         if now <= self.rule.deadline_s + HANDOVER_S:
             return False

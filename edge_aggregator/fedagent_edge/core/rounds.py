@@ -6,6 +6,9 @@ from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
 from fedagent_protocol.messages import (
     Chunk,
     Decline,
+    MaskKeys,
+    MaskOpening,
+    MaskShares,
     Need,
     Outcome,
     OutcomeStatus,
@@ -56,6 +59,7 @@ class Rounds:
         self._last: LiveRound | None = None
         self._waiting: RoundOrder | None = None
         self._committing = False
+        self._unmasking = False
         if reopened is not None:
             opened = reopened.opened
             state.memory.last_round = opened.order.round
@@ -109,6 +113,7 @@ class Rounds:
             began_at=now,
             buffers=tuple(sorted(weighing.rules.mean)),
             latest=tuple(sorted(weighing.rules.latest)),
+            ring=weighing.ring,
         )
         effects += [SaveRound(opened), Mark("edge.round_saved")]
         self._last = None
@@ -123,6 +128,8 @@ class Rounds:
     def drop(self) -> list[Effect]:
         """End a round that is not wanted any more."""
         live, self.live = self.live, None
+        if self._unmasking:
+            self._committing = self._unmasking = False
         if live is None:
             return []
         self._last = live
@@ -156,6 +163,12 @@ class Rounds:
             case Decline():
                 if live := self.find(message.run, message.round):
                     return live.decline(event.sender, message, now)
+            case MaskKeys() | MaskShares() | MaskOpening():
+                # Also when it is closed: answers come then.
+                live = self.live
+                named = (message.run, message.round)
+                if live is not None and (live.rnd.run, live.rnd.round) == named:
+                    return live.mask(event.sender, message, now) + self._unmask(now)
         self.state.counters["out_of_round"] += 1
         return []
 
@@ -207,6 +220,12 @@ class Rounds:
             failed = "the aggregate is not usable"
             if done.refused:
                 failed = f"the edge's disk did not take the aggregate: {done.refused}"
+        if done.weight and live.rnd.used:
+            # What each weighs is inside the sum: they share its weight.
+            share = done.weight / live.rnd.used
+            live.outcomes = tuple(
+                replace(one, weight=share if one.used else 0.0) for one in live.outcomes
+            )
         effects = self._report(live.rnd, live.outcomes, failed, now, first=done.first)
         self.live, self._last = None, live
         return effects + self.resume_order(now)
@@ -248,12 +267,39 @@ class Rounds:
         rnd, effects = live.rnd, live.close(now)
         if not rnd.failed:
             self._committing = True
-            weighing = rnd.weighing
-            scale = weighing.scale(rnd.sums)
-            commit = Commit(rnd.run, rnd.round, rnd.base, scale, weighing.deviation)
-            return [*effects, commit]
+            if live.masking is None:
+                return [*effects, self._commit(live)]
+            self._unmasking = True
+            return effects + live.masking.close(now) + self._unmask(now)
         self.live, self._last = None, live
         return effects + self._report(rnd, live.outcomes, rnd.failed, now)
+
+    def _commit(self, live: LiveRound) -> Commit:
+        rnd, weighing = live.rnd, live.rnd.weighing
+        seeds = live.masking.seeds if live.masking is not None else None
+        return Commit(
+            rnd.run,
+            rnd.round,
+            rnd.base,
+            weighing.scale(rnd.sums),
+            weighing.deviation,
+            seeds or (),
+        )
+
+    def _unmask(self, now: float) -> list[Effect]:
+        """Go on with a closed round whose sum is masked, once enough have answered, or cannot."""
+        live = self.live
+        if not self._unmasking or live is None or live.masking is None:
+            return []
+        if live.masking.seeds is not None:
+            self._unmasking = False
+            return [self._commit(live)]
+        if not live.rnd.void:
+            return []
+        self.live, self._last = None, live
+        self._committing = self._unmasking = False
+        effects = self._report(live.rnd, live.outcomes, live.rnd.void, now)
+        return effects + self.resume_order(now)
 
     def _report(
         self,
@@ -311,10 +357,14 @@ class Rounds:
     def tick(self, now: float) -> list[Effect]:
         """Do what is due, and close the round if it is over."""
         due = self._open.tick(now) if self._open else []
+        if self._unmasking and self.live is not None and self.live.masking is not None:
+            due += self.live.masking.tick(now) + self._unmask(now)
         return due + self.look(now)
 
     def next_due(self, now: float) -> float:
         """Return when `tick` is wanted."""
+        if self._unmasking and self.live is not None and self.live.masking is not None:
+            return self.live.masking.next_due()
         return self._open.next_due(now) if self._open else float("inf")
 
 

@@ -7,18 +7,20 @@ from functools import lru_cache
 import msgspec
 
 from fedagent_protocol.errors import FedagentError
-from fedagent_protocol.messages import Assignment, TrainStats
+from fedagent_protocol.messages import Assignment, TrainStats, Weighting
 from fedagent_task import aggregation
 from fedagent_task.aggregation import ALL_TRAIN, Contribution, Rules, Strategy, Sums, Weighed
 from fedagent_task.aggregation.averaging import FedAvg
 from fedagent_task.aggregation.task import most_steps, rules_of
 from fedagent_task.privacy.accountant import AccountantMissingError, deviation_of
+from fedagent_task.secure_aggregation.ring import Ring, most_weight, ring_of
 from fedagent_task.spec import (
     AggregationSpec,
     LearnerSpec,
     LimitsSpec,
     ModelSpec,
     PrivacySpec,
+    SecureAggregationSpec,
 )
 
 
@@ -28,6 +30,8 @@ class _Task(msgspec.Struct):
     limits: LimitsSpec = LimitsSpec()
     aggregation: AggregationSpec = AggregationSpec()
     privacy: PrivacySpec = PrivacySpec()
+    secure_aggregation: SecureAggregationSpec = SecureAggregationSpec()
+    weighting: Weighting = Weighting.SAMPLES
 
 
 _tasks = msgspec.msgpack.Decoder(_Task)
@@ -42,6 +46,8 @@ class Weighing:
     learner: LearnerSpec = field(default_factory=LearnerSpec)
     control_limit: float = 0.0  # largest L2 norm of the control variates in an update; 0 for none
     deviation: float = 0.0  # of the noise on each number of a sum; 0 for none
+    secure: SecureAggregationSpec = field(default_factory=SecureAggregationSpec)
+    ring: Ring | None = None  # that of masked updates; None where they come as they are
     refusal: str = ""
 
     def weigh(
@@ -97,4 +103,7 @@ def weighing_of(body: bytes) -> Weighing:
         except AccountantMissingError as error:
             return Weighing(refusal=f"at the edge, {error}"[:200])
     # c_i is a mean of gradients, of which a step within the norm's limit has at most limit / rate.
-    return Weighing(strategy, rules, learner, 2.0 * limit / learner.rate, deviation)
+    control_limit = 2.0 * limit / learner.rate
+    secure = task.secure_aggregation
+    ring = ring_of(secure, most_weight(task.weighting, task.limits)) if secure.wanted else None
+    return Weighing(strategy, rules, learner, control_limit, deviation, secure, ring)

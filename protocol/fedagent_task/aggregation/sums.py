@@ -56,6 +56,13 @@ class RunningMean:
     count: int = 0
     _sums: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls, sums: dict[str, npt.NDArray[np.float64]], weight: float, rules: Rules
+    ) -> "RunningMean":
+        """Return the mean of sums that were made elsewhere: flat float64, by tensor."""
+        return cls(rules, weight, _sums=sums)
+
     def add(self, delta: Arrays, weight: float, coefficient: float | None = None) -> None:
         """Add one update; arrays of any shape, the same names and shapes every time."""
         if not self._sums:

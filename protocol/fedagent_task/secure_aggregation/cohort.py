@@ -6,6 +6,7 @@ It sees no private key of a device that took part to the end, and no seed of one
 from dataclasses import dataclass, field
 
 from fedagent_protocol.messages import (
+    MAX_MEMBERS,
     MaskAsk,
     MaskDelivery,
     MaskKeys,
@@ -21,8 +22,6 @@ from .errors import MaskingError
 from .keys import Place, commitment, mask_key_of, mask_public, verify
 from .member import sign_of
 from .ring import Seed
-
-MAX_COHORT = 256
 
 
 class VoidError(MaskingError):
@@ -63,8 +62,8 @@ class Cohort:
             if self.members.get(agent) != message.keys:
                 raise MaskingError("late_keys", f"keys of {agent[:12]} after the roster")
             return self._roster
-        if agent not in self.members and len(self.members) >= MAX_COHORT:
-            raise MaskingError("large_cohort", f"over {MAX_COHORT} devices")
+        if agent not in self.members and len(self.members) >= MAX_MEMBERS:
+            raise MaskingError("large_cohort", f"over {MAX_MEMBERS} devices")
         verify(agent, message.keys, self.place)
         self.members[agent] = message.keys
         return None

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_protocol.messages import MAX_MEMBERS, Weighting
 from fedagent_protocol.tensors import Manifest, TensorSpec
 from fedagent_task.privacy.mechanism import KeyStream
-from fedagent_task.spec import SecureAggregationSpec
+from fedagent_task.spec import LimitsSpec, SecureAggregationSpec
 
 MASKED = "masked"
 """Name of the one tensor in a masked update."""
@@ -48,15 +49,20 @@ class Ring:
         return Manifest((TensorSpec(MASKED, str(self.dtype), (count + 1,)),))
 
 
-def ring_of(spec: SecureAggregationSpec, cohort: int, most_weight: int) -> Ring:
-    """Return the ring for sums of so many updates of at most this weight.
+def ring_of(spec: SecureAggregationSpec, most: int) -> Ring:
+    """Return the ring for sums of as many updates as may be, of at most this weight.
 
-    Updates that count alike fit into 32 bits, with 2^22 steps or more on either side.
+    Updates that count alike fit into 32 bits, with 2^22 steps or more to `largest`.
     """
-    bits = 32 if most_weight == 1 else 64
-    room = (2 ** (bits - 1) - 1) // (cohort * most_weight)
+    bits = 32 if most == 1 else 64
+    room = (2 ** (bits - 1) - 1) // (MAX_MEMBERS * most)
     # A power of two, so that steps are exact in binary.
     return Ring(bits, 2.0 ** math.floor(math.log2(room / spec.largest)), spec.largest)
+
+
+def most_weight(weighting: Weighting, limits: LimitsSpec) -> int:
+    """Return the largest weight of an update."""
+    return 1 if weighting is Weighting.UNIFORM else limits.max_samples
 
 
 def vector_of(

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping
+from functools import lru_cache
 
 PRIME = 2**521 - 1
 SECRET_BYTES = 32
@@ -21,21 +22,29 @@ def join(shares: Mapping[int, bytes]) -> bytes:
 
     With fewer than were needed it is some other secret, or none.
     """
-    places = list(shares)
     secret = 0
-    for place, share in shares.items():
+    for factor, share in zip(_factors(tuple(shares)), shares.values(), strict=True):
+        value = int.from_bytes(share)
+        if value >= PRIME:
+            raise ValueError("a share is no number of the field")
+        secret = (secret + value * factor) % PRIME
+    if secret >= 1 << (8 * SECRET_BYTES):
+        raise ValueError("the shares do not belong together")
+    return secret.to_bytes(SECRET_BYTES)
+
+
+@lru_cache(maxsize=64)
+def _factors(places: tuple[int, ...]) -> list[int]:
+    """Return what the values at these places count in the value at 0 (Lagrange)."""
+    found: list[int] = []
+    for place in places:
         over, under = 1, 1
         for other in places:
             if other != place:
                 over = over * other % PRIME
                 under = under * (other - place) % PRIME
-        value = int.from_bytes(share)
-        if value >= PRIME:
-            raise ValueError("a share is no number of the field")
-        secret = (secret + value * over * pow(under, -1, PRIME)) % PRIME
-    if secret >= 1 << (8 * SECRET_BYTES):
-        raise ValueError("the shares do not belong together")
-    return secret.to_bytes(SECRET_BYTES)
+        found.append(over * pow(under, -1, PRIME) % PRIME)
+    return found
 
 
 def _value_at(place: int, terms: list[int]) -> int:

@@ -74,7 +74,7 @@ class Round:
 
     @property
     def ring(self) -> Ring:
-        return ring_of(self.spec, len(self.cohort.members), 100)
+        return ring_of(self.spec, 100)
 
     def finish(self, *, updates: set[str], answers: set[str]) -> tuple[set[str], bytes]:
         """Return whose updates are in the sum, and the sum."""

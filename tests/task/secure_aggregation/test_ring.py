@@ -23,7 +23,7 @@ def test_the_sum_is_exactly_that_of_the_rounded_updates(
 ) -> None:
     rng = np.random.default_rng(seed)
     weights = [1] * len(weights) if uniform else weights
-    ring = ring_of(SPEC, len(weights), 1 if uniform else 1000)
+    ring = ring_of(SPEC, 1 if uniform else 1000)
     updates: list[dict[str, npt.NDArray[Any]]] = [
         {
             "a": rng.normal(size=(2, 3)).astype(np.float32),
@@ -51,7 +51,7 @@ def test_the_sum_is_exactly_that_of_the_rounded_updates(
 
 @pytest.mark.parametrize("most_weight", [1, 1_000_000])
 def test_the_largest_sum_does_not_wrap_around(most_weight: int) -> None:
-    ring = ring_of(SPEC, 256, most_weight)
+    ring = ring_of(SPEC, most_weight)
     one = vector_of({"w": np.full(3, 99.0)}, most_weight, ring)
     total = one * np.array(256, ring.word)
     sums, weight = sums_of(total, Manifest.of({"w": np.zeros(3)}), ring)
@@ -62,7 +62,7 @@ def test_the_largest_sum_does_not_wrap_around(most_weight: int) -> None:
 
 def test_a_mask_hides_every_number_and_comes_off_again() -> None:
     for most_weight in (1, 1000):
-        ring = ring_of(SPEC, 4, most_weight)
+        ring = ring_of(SPEC, most_weight)
         plain = vector_of({"w": np.zeros(100_000)}, 1, ring)
         masked = plain.copy()
         key = secrets.token_bytes(32)

@@ -1,0 +1,154 @@
+"""Secure aggregation of one round at an edge: who is in the masks, and what takes them off."""
+
+from collections.abc import Iterable
+from enum import Enum
+
+from fedagent_node.effects import Effect, Send
+from fedagent_protocol.messages import (
+    MaskDelivery,
+    MaskKeys,
+    MaskOpening,
+    MaskRoster,
+    MaskShares,
+)
+from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
+from fedagent_task.secure_aggregation.errors import MaskingError
+from fedagent_task.secure_aggregation.keys import Place
+from fedagent_task.secure_aggregation.ring import Seed
+
+from .round import EdgeRound, Part, Stage
+
+ASK_AGAIN_S = 0.5
+REPORT_S = 1.0
+"""How long after `max_wait` a report may still be in time for the coordinator."""
+NOT_IN_COHORT = "not_in_cohort"
+"""Reason for the update of an agent that is not in the masks."""
+
+
+class _Phase(Enum):
+    KEYS = "keys"
+    SHARES = "shares"
+    UPDATES = "updates"
+    ANSWERS = "answers"
+    OVER = "over"
+
+
+class Masking:
+    """One round's keys, shares and answers; `rnd.void` is set where there are too few.
+
+    Attributes:
+        seeds: What takes the masks off the sum, once enough have answered.
+    """
+
+    def __init__(self, rnd: EdgeRound, edge: str) -> None:
+        self.rnd = rnd
+        self.seeds: tuple[Seed, ...] | None = None
+        spec = rnd.weighing.secure
+        self._cohort = Cohort(Place(rnd.run, rnd.round, edge), spec)
+        self._phase = _Phase.KEYS
+        # Half of the time until the deadline is the training's.
+        self._stage_s = min(spec.stage_s, rnd.order.deadline_ms / 4000)
+        self._until = rnd.began_at + self._stage_s
+        self._again_at = float("inf")
+
+    def has(self, agent: str) -> bool:
+        """Whether an agent's update carries the masks of this round."""
+        return agent in self._cohort.joined
+
+    def receive(
+        self, agent: str, message: MaskKeys | MaskShares | MaskOpening, now: float
+    ) -> list[Effect]:
+        """Take what an agent of the round sends; `MaskingError`: it does not fit."""
+        answer: MaskRoster | MaskDelivery | None = None
+        match message:
+            case MaskKeys():
+                answer = self._cohort.keys(agent, message)
+            case MaskShares():
+                answer = self._cohort.shares(agent, message)
+            case MaskOpening() if self._phase is _Phase.ANSWERS:
+                if self._cohort.opening(agent, message):
+                    self._unmask()
+        sends: list[Effect] = [] if answer is None else [Send(agent, answer)]
+        return sends + self.tick(now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Go on to the next stage where everybody is there, or the time is over."""
+        try:
+            match self._phase:
+                case _Phase.KEYS if now >= self._until or self._none_missing(self._cohort.members):
+                    return self._ask_for_shares(now)
+                case _Phase.SHARES if now >= self._until or self._cohort.all_shared:
+                    return self._deliver()
+                case _Phase.ANSWERS if now >= self._until:
+                    self._unmask()
+                case _Phase.ANSWERS if now >= self._again_at:
+                    return self._ask(self._cohort.unanswered, now)
+        except VoidError as error:
+            self._void(str(error))
+        return []
+
+    def left_out(self) -> list[Part]:
+        """Return agents that are waited for although their updates could not be in the sum."""
+        match self._phase:
+            case _Phase.SHARES:
+                inside: Iterable[str] = self._cohort.members
+            case _Phase.UPDATES:
+                inside = self._cohort.joined
+            case _:
+                return []
+        waiting = (part for part in self.rnd.parts.values() if part.stage is Stage.WORKING)
+        return [part for part in waiting if part.agent not in inside]
+
+    def close(self, now: float) -> list[Effect]:
+        """Ask whose updates are in the sum to take the masks off; too few: `rnd.void`."""
+        used = frozenset(part.agent for part in self.rnd.parts.values() if part.weight > 0)
+        self._phase = _Phase.ANSWERS
+        latest = max(now + ASK_AGAIN_S, self.rnd.rule.give_up_s + REPORT_S)
+        self._until = min(now + self.rnd.weighing.secure.stage_s, latest)
+        try:
+            self._cohort.survivors(used)
+        except VoidError as error:
+            self._void(str(error))
+            return []
+        return self._ask(self._cohort.unanswered, now)
+
+    def next_due(self) -> float:
+        """Return when `tick` is wanted."""
+        if self._phase in (_Phase.UPDATES, _Phase.OVER):
+            return float("inf")
+        return min(self._until, self._again_at)
+
+    # ---------------------------------------------------------------- private
+
+    def _none_missing(self, there: Iterable[str]) -> bool:
+        gone = {part.agent for part in self.rnd.parts.values() if part.stage is Stage.ENDED}
+        return self.rnd.parts.keys() <= {*there, *gone}
+
+    def _ask_for_shares(self, now: float) -> list[Effect]:
+        roster = self._cohort.close_keys()
+        self._phase, self._until = _Phase.SHARES, now + self._stage_s
+        return [Send(agent, roster) for agent in roster.members]
+
+    def _deliver(self) -> list[Effect]:
+        joined = self._cohort.close_shares()
+        self._phase = _Phase.UPDATES
+        return [Send(agent, self._cohort.delivery(agent)) for agent in sorted(joined)]
+
+    def _ask(self, agents: frozenset[str], now: float) -> list[Effect]:
+        self._again_at = now + ASK_AGAIN_S
+        ask = self._cohort.survivors(frozenset())
+        return [Send(agent, ask) for agent in sorted(agents)]
+
+    def _unmask(self) -> None:
+        try:
+            self.seeds = tuple(self._cohort.unmask())
+        except VoidError as error:
+            self._void(str(error))
+        self._phase = _Phase.OVER
+
+    def _void(self, why: str) -> None:
+        self._phase = _Phase.OVER
+        self.rnd.void = f"secure aggregation: {why}"[:200]
+
+
+__all__ = ["NOT_IN_COHORT", "Masking", "MaskingError"]
