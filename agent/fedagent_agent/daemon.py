@@ -26,7 +26,7 @@ from .streams import parse_stream
 from .streams.base import StreamError, StreamOpenError
 from .streams.spec import StreamSpec
 from .trainer.client import TrainerClient
-from .trainer.frames import Cancel, Evaluate, Open, Train
+from .trainer.frames import Cancel, Evaluate, Mask, Open, Train
 
 MEASURE_S = 5.0
 
@@ -128,7 +128,7 @@ class AgentDaemon:
         else:
             self._shell.spawn(self._do(request), f"job-{request.job}")
 
-    async def _do(self, job: Open | Train | Evaluate) -> None:
+    async def _do(self, job: Open | Train | Mask | Evaluate) -> None:
         self._shell.receive(await self._trainer.submit(job))
 
     def _on_trainer_end(self) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import struct
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.transfer import Layout
 from fedagent_protocol.work import sign_claim
+from fedagent_task.spec import SecureAggregationSpec
 
 from .core.agent import AgentCore
 from .core.effects import (
@@ -36,6 +38,7 @@ from .core.effects import (
     DropUpdate,
     FinishModel,
     FlushOutbox,
+    Key,
     MakeIdleUpdate,
     ModelOpened,
     OpenModel,
@@ -53,14 +56,15 @@ from .outbox import MAX_BYTES, Outbox
 from .peers.core.records import StoreSlot
 from .peers.store import PeerDevice
 from .privacy_book import PrivacyBook
-from .trainer.frames import Cancel, Evaluate, Failed, Open, Reply, Train, Trained
+from .trainer.frames import Cancel, Evaluate, Failed, Mask, Open, Reply, Train, Trained
 
 if TYPE_CHECKING:
     from fedagent_node.data_dir import Identity
+    from fedagent_task.secure_aggregation.member import Member
 
     from .config import AgentConfig
 
-TrainerRequest = Open | Train | Evaluate | Cancel
+TrainerRequest = Open | Train | Mask | Evaluate | Cancel
 NOT_ITS_DIGEST = "the model did not hash to its digest"
 MAX_RUNS = 1024
 """Runs whose opinions are remembered; the one that was silent for longest is forgotten first."""
@@ -210,6 +214,9 @@ class AgentStore:
 
     def job(self, effect: Run) -> None:
         """Hand a request to the trainer, with paths instead of names."""
+        if isinstance(effect, Mask):
+            output = self._outputs[effect.job] = self.outbox.path(effect.out)
+            self._submit(replace(effect, out=str(output)))
         if isinstance(effect, Open):
             once = str(self._once.path(effect.once)) if effect.once else ""
             self._submit(replace(effect, offset=self.outbox.offset(self._stream), once=once))
@@ -332,11 +339,23 @@ def open_agent(
         answered=store.outbox.answered(),
         opinions=store.opinions.record,
         releases=store.privacy.releases,
+        masking=partial(_member, identity),
         pending=pending,
         peering=peers.open,
         idle_opinions=idle_opinions,
     )
     return core, store
+
+
+def _member(identity: "Identity | None", key: Key, spec: SecureAggregationSpec) -> "Member | None":
+    if identity is None:
+        return None
+    # Imported late: cryptography costs an idle device several megabytes.
+    from fedagent_task.secure_aggregation.keys import Place  # noqa: PLC0415
+    from fedagent_task.secure_aggregation.member import Member  # noqa: PLC0415
+
+    place = Place(key.run, key.round, key.edge)
+    return Member(identity.id, identity.public_bytes, identity.sign, place, spec)
 
 
 def _idle_update(model: bytes | None, round_: int) -> bytes | None:

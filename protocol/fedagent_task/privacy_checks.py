@@ -49,6 +49,8 @@ def _secure(recipe: Recipe) -> Iterator[Wrong]:
     if spec.minimum_cohort < SMALLEST_COHORT:
         why = f"must be at least {SMALLEST_COHORT} (got {spec.minimum_cohort})"
         yield "secure_aggregation.minimum_cohort", why, "write minimum_cohort = 5"
+    if recipe.learner.name == "none":
+        yield "learner.name", "is none, and what nobody trains is not masked", "take another"
     if recipe.placement.rents:
         why = f"is {recipe.placement.name}, which merges at an edge"
         yield "placement.name", why, "take 'coordinator', or leave out secure_aggregation"

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fedagent_agent.peers.core.selection import OpenPeers, PeerSelection
-from fedagent_agent.trainer.frames import Evaluated, Failed, Open, Opened, Refused, Trained
+from fedagent_agent.trainer.frames import (
+    Evaluated,
+    Failed,
+    Masked,
+    Open,
+    Opened,
+    Refused,
+    Trained,
+)
 from fedagent_node.effects import (
     Effect,
     Emit,
@@ -34,6 +42,9 @@ from fedagent_protocol.messages import (
     Chunk,
     EdgeBeacon,
     Hello,
+    MaskAsk,
+    MaskDelivery,
+    MaskRoster,
     Need,
     Neighbours,
     OpinionCall,
@@ -71,6 +82,7 @@ from .effects import (
 )
 from .evaluator import Evaluator
 from .fetch import Tasks
+from .masking import Masking, OpenMember
 from .opinions import NO_LIMITS, OpinionRecord
 from .preparation import Preparation
 from .session import Session, Sessions
@@ -103,6 +115,7 @@ class AgentCore:
         answered: Iterable[Key],
         opinions: OpinionRecord,
         releases: Mapping[str, int],
+        masking: OpenMember,
         pending: Callable[[str], int],
         peering: OpenPeers,
         idle_opinions: bool,
@@ -132,8 +145,11 @@ class AgentCore:
         )
         self._tasks = Tasks(self.device, stream, jobs, self.counters)
         self.preparation = Preparation(self.device, self._tasks, self.sessions)
+        self.masking = Masking(masking, self.sessions, self.counters)
         known = (*answered, *self.uploads.by_key)
-        self.queue = TrainingQueue(self.device, self._tasks, jobs, self.counters, known, releases)
+        self.queue = TrainingQueue(
+            self.device, self._tasks, jobs, self.counters, known, releases, self.masking
+        )
         self.evaluator = Evaluator(
             self.device,
             self.queue,
@@ -160,7 +176,7 @@ class AgentCore:
             case TrainerEnded():
                 self.device.cold = True
                 return self.sessions.measured(now)
-            case Opened() | Refused() | Trained() | Evaluated() | Failed():
+            case Opened() | Refused() | Trained() | Masked() | Evaluated() | Failed():
                 return self._on_reply(event, now)
             case Subscribed() | ModelOpened() | ModelFinished():
                 return self._on_model(event, now)
@@ -207,7 +223,10 @@ class AgentCore:
                 return self.uploads.receipt(session, message, now)
             case RoundClosed():
                 key = Key(edge, message.run, message.round)
+                self.masking.closed(key)
                 return self.queue.closed(key) + self.uploads.closed(key, now)
+            case MaskRoster() | MaskDelivery() | MaskAsk():
+                return self.masking.receive(edge, message, now)
             case Probe() | ProbeReply():
                 return self._on_probe(session, message, now)
             case OpinionCall():
@@ -302,13 +321,17 @@ class AgentCore:
         return effects + self._go_on(now)
 
     def _on_reply(
-        self, reply: Opened | Refused | Trained | Evaluated | Failed, now: float
+        self, reply: Opened | Refused | Trained | Masked | Evaluated | Failed, now: float
     ) -> list[Effect]:
         if isinstance(reply, Opened | Refused) or self._tasks.is_opening(reply.job):
-            assert not isinstance(reply, Trained | Evaluated)
+            assert not isinstance(reply, Trained | Masked | Evaluated)
             self._tasks.replied(reply, now)
             return self._go_on(now)
         order, pending = self.queue.active_order, self.evaluator.pending
+        if isinstance(reply, Masked):
+            if order is None or order.job != reply.job:
+                return [DropOutput(reply.job)]
+            return self.queue.masked(reply, now)
         if pending is not None and pending.job == reply.job and not isinstance(reply, Trained):
             effects = self.queue.note_samples(reply.counters) if reply.counters else []
             return effects + self.evaluator.evaluated(reply, now) + self._go_on(now)
@@ -354,6 +377,7 @@ class AgentCore:
         if (once := self._tasks.once) is not None:
             effects += once.look(now)
         effects += self.queue.tick(now)
+        effects += self.masking.tick(now)
         effects += self.preparation.go_on(now)
         effects += self._to_peers(self.peers.tick(now))
         effects += self.evaluator.tick(now)
@@ -367,6 +391,7 @@ class AgentCore:
     def next_due(self) -> float | None:
         """Return when `tick` is wanted; None while nothing is going on."""
         times = [*self.queue.dues(), *self.evaluator.dues(), *self.uploads.dues()]
+        times += self.masking.dues()
         times += self.sessions.dues(probing=self.queue.active_order is None)
         times += [due for due in (self.peers.due, self.preparation.until) if due < math.inf]
         if (once := self._tasks.once) is not None and once.due is not None:

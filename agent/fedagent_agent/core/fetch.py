@@ -21,10 +21,11 @@ from fedagent_protocol.messages import (
     TaskBody,
     TaskNeed,
     TrainOrder,
+    Weighting,
 )
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.recipe import parse_task
-from fedagent_task.spec import PeersSpec, TaskSpec
+from fedagent_task.spec import PeersSpec, SecureAggregationSpec, TaskSpec
 
 from .device import DeviceState
 from .download import Download, fits
@@ -142,6 +143,23 @@ class Tasks:
         if task is None or task.digest != digest or task.spec is None:
             return None
         return task.spec.peers
+
+    def masked(self, digest: str) -> SecureAggregationSpec | None:
+        """Return how a task wants updates masked, once its body is here; None: it does not."""
+        task = self._task
+        if task is None or task.digest != digest or task.spec is None:
+            return None
+        spec = task.spec.secure_aggregation
+        return spec if spec.wanted else None
+
+    def weight(self, digest: str, samples: int) -> int:
+        """Return what a masked update of so many samples weighs."""
+        task = self._task
+        assert task is not None
+        assert task.spec is not None
+        assert task.digest == digest
+        limit, uniform = task.spec.limits.max_samples, task.spec.weighting is Weighting.UNIFORM
+        return 1 if uniform else max(1, min(samples, limit))
 
     def is_opening(self, job: int) -> bool:
         """Whether the trainer's job with this number opens the stream."""

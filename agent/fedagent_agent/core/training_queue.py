@@ -7,13 +7,21 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from fedagent_agent.trainer.frames import Cancel, Failed, Train, Trained
+from fedagent_agent.trainer.frames import Cancel, Failed, Mask, Masked, Train, Trained
 from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.messages import Decline, DeclineReason, TrainOrder, UpdateOffer
 
 from .device import DeviceState, is_stale
-from .effects import Key, MakeIdleUpdate, PendingUpdate, StoreUpdate, state_name
+from .effects import (
+    DropOutput,
+    Key,
+    MakeIdleUpdate,
+    PendingUpdate,
+    StoreUpdate,
+    state_name,
+)
 from .fetch import REASONS, Fetch, Task, Tasks, is_oversized
+from .masking import Masking
 from .session import Session
 
 REMEMBERED = 64
@@ -30,6 +38,7 @@ class ActiveOrder:
     job: int | None = None
     train_at: float = 0.0  # LC starts here
     idle_until: float | None = None  # when an update without training is made
+    unmasked: Trained | None = None  # the training's end, while its update has no masks yet
 
     @property
     def key(self) -> Key:
@@ -80,6 +89,7 @@ class TrainingQueue:
         counters: Counter[str],
         answered: Iterable[Key],
         releases: Mapping[str, int],
+        masking: Masking,
     ) -> None:
         self.active_order: ActiveOrder | None = None
         self._device = device
@@ -90,6 +100,7 @@ class TrainingQueue:
         self._stream_samples: Mapping[str, int] = {}
         self._trained_at: float | None = None
         self._releases = dict(releases)
+        self._masking = masking
         self._newest: OrderedDict[str, int] = OrderedDict()
         self._answers: OrderedDict[Key, Decline | None] = OrderedDict()
         """Refusals, by their order; None: an update answered it, or nobody waits any more."""
@@ -211,6 +222,8 @@ class TrainingQueue:
         effects = active.fetch.pause()
         if active.job is not None and active.idle_until is None:
             effects.append(Cancel(job=active.job))
+        if active.unmasked is not None:
+            effects.append(DropOutput(active.unmasked.job))
         return effects
 
     def _note_order(self, key: Key) -> None:
@@ -229,15 +242,24 @@ class TrainingQueue:
     def go_on(self, now: float) -> list[Effect]:
         """Do the next step that nothing stands in the way of."""
         active = self.active_order
-        if active is None or active.job is not None:
+        if active is None:
             return []
+        task = active.order.task
+        if (spec := self._tasks.masked(task)) is not None:
+            begun = self._masking.begin(active.key, spec, now, active.give_up_at)
+            if begun:
+                return begun + self.go_on(now)
+        if active.job is not None:
+            return []
+        if active.unmasked is not None:
+            return self._mask(active)
         if refused := self._refuse_task():
             return refused
         fetch = active.fetch
         if fetch.problem:
             return self._give_back(DeclineReason.ERROR, fetch.problem)
-        task = self._tasks.opened(fetch.wanted.task)
-        return self._train(active, task, now) if task and fetch.model_at is not None else []
+        opened = self._tasks.opened(task)
+        return self._train(active, opened, now) if opened and fetch.model_at is not None else []
 
     def _refuse_task(self) -> list[Effect]:
         active = self.active_order
@@ -319,8 +341,35 @@ class TrainingQueue:
             arrivals_per_s=rate,
             arrivals_per_step=stats.arrivals / max(1, stats.steps),
         )
+        if self._tasks.masked(active.order.task) is not None:
+            active.job, active.unmasked = None, result
+            return self._mask(active)
+        return self._store(active, result, now)
+
+    def _store(self, active: ActiveOrder, result: Trained, now: float) -> list[Effect]:
         charge = self._charge(active.key.run, self._tasks.opened(active.fetch.wanted.task))
         return [StoreUpdate(result.job, active.update(result, now), result.offset, charge)]
+
+    def _mask(self, active: ActiveOrder) -> list[Effect]:
+        """Have the update masked, as soon as it is settled by whom."""
+        result, seeds = active.unmasked, self._masking.seeds(active.key)
+        if result is None or seeds is None:
+            return []
+        active.job = next(self._jobs)
+        weight = self._tasks.weight(active.order.task, result.stats.num_samples)
+        return [Mask(job=active.job, out=active.key.file_name, weight=weight, seeds=seeds)]
+
+    def masked(self, reply: Masked, now: float) -> list[Effect]:
+        """Take a masked update: how many samples it is of is told inside the sum alone."""
+        active = self.active_order
+        assert active is not None
+        result, active.unmasked = active.unmasked, None
+        assert result is not None
+        stats = structs.replace(result.stats, num_samples=1, arrivals=0, score_n=0, score=0.0)
+        told = structs.replace(
+            result, job=reply.job, digest=reply.digest, size=reply.size, stats=stats, note=""
+        )
+        return self._store(active, told, now)
 
     def note_samples(self, counters: Mapping[str, int]) -> list[Effect]:
         """Add samples that were not learnt from since the stream was opened, by reason."""

@@ -21,6 +21,8 @@ from .frames import (
     Failed,
     FrameError,
     Job,
+    Mask,
+    Masked,
     Open,
     Opened,
     Refused,
@@ -51,6 +53,7 @@ _MAX_LINE = 500
 _ANSWERS: dict[type[Job], tuple[type[Reply], ...]] = {
     Open: (Opened, Refused),
     Train: (Trained,),
+    Mask: (Masked,),
     Evaluate: (Evaluated,),
 }
 
@@ -177,7 +180,7 @@ class TrainerClient:
                 return Failed(job=job.job, reason="cancelled")
             reply = await self._ask(job)
         except _ProcessEndedError as error:
-            if isinstance(job, Train):
+            if isinstance(job, Train | Mask):
                 out = Path(job.out)
                 for part in out.parent.glob(f".{out.name}.*"):
                     part.unlink(missing_ok=True)

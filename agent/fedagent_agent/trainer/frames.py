@@ -59,6 +59,15 @@ class Train(_Frame, Run, frozen=True, kw_only=True, tag="train"):
     """What the device keeps of this task in this run, read before and written after."""
 
 
+class Mask(_Frame, Run, frozen=True, kw_only=True, tag="mask"):
+    """Put a masked update in the place of the one in this file, as integers of the task's ring."""
+
+    out: PathText
+    weight: int
+    seeds: tuple[tuple[bytes, int], ...]
+    """Keys of the masks, and 1 or -1: whether each is added or taken away."""
+
+
 class Evaluate(_Frame, Run, frozen=True, kw_only=True, tag="evaluate"):
     """Score the model file on samples that are not learnt from yet."""
 
@@ -99,6 +108,13 @@ class Trained(_Frame, Input, frozen=True, kw_only=True, tag="trained"):
     note: Text = ""  # what the run's operator should know of the samples; see `Proportions`
 
 
+class Masked(_Frame, Input, frozen=True, kw_only=True, tag="masked"):
+    """The masked update is on disk."""
+
+    digest: str
+    size: int
+
+
 class Evaluated(_Frame, Input, frozen=True, kw_only=True, tag="evaluated"):
     """The score of a model, clipped, rounded and noised as the task asks."""
 
@@ -122,9 +138,9 @@ class Failed(_Frame, Input, frozen=True, kw_only=True, tag="failed"):
     counters: dict[str, int] = {}
 
 
-Job = Open | Train | Evaluate
+Job = Open | Train | Mask | Evaluate
 Request = Job | Cancel | Stop
-Reply = Opened | Refused | Trained | Evaluated | Failed
+Reply = Opened | Refused | Trained | Masked | Evaluated | Failed
 
 F = TypeVar("F")
 

@@ -4,11 +4,12 @@ import hashlib
 import math
 import mmap
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from fedagent_agent.learners import Learner, Tensors
 from fedagent_agent.learners.user import UserCodeError, UserLearner
@@ -22,8 +23,27 @@ from fedagent_task.errors import ProgramError, TaskFormatError
 from fedagent_task.moments import LARGEST, Moments
 from fedagent_task.privacy.accountant import AccountantMissingError, deviation_of
 from fedagent_task.privacy.mechanism import clipped, noised
+from fedagent_task.secure_aggregation.ring import (
+    MASKED,
+    add_masks,
+    most_weight,
+    ring_of,
+    vector_of,
+)
 
-from .frames import Evaluate, Evaluated, Failed, Job, Open, Refused, Reply, Train, Trained
+from .frames import (
+    Evaluate,
+    Evaluated,
+    Failed,
+    Job,
+    Mask,
+    Masked,
+    Open,
+    Refused,
+    Reply,
+    Train,
+    Trained,
+)
 from .load_meter import Clock, LoadMeter, parts
 from .open_task import FailedTrainingError, OpenTask
 from .privacy import PrivacyMissingError, protect
@@ -85,6 +105,8 @@ class Trainer:
                 return Failed(job=job.job, reason="not_open", detail="no stream is open")
             if isinstance(job, Evaluate):
                 return self._evaluate(job, self._open)
+            if isinstance(job, Mask):
+                return _mask(job, self._open)
             return self._train(job, self._open)
         except FailedTrainingError as failed:
             return self._failed(job, failed)
@@ -348,6 +370,20 @@ def _released(update: Tensors, task: OpenTask) -> Tensors:
     return noised(short, deviation_of(privacy), dropped=task.uncounted)
 
 
+def _mask(job: Mask, task: OpenTask) -> Masked:
+    """Write an update anew as integers under masks; the plain one is gone with that."""
+    spec, out = task.task, Path(job.out)
+    ring = ring_of(spec.secure_aggregation, most_weight(spec.weighting, spec.limits))
+    try:
+        update = decode_tensors(out.read_bytes(), task.manifest)
+    except (OSError, ProtocolError) as error:
+        raise FailedTrainingError("disk", str(error)[:1000]) from error
+    vector = vector_of(update, job.weight, ring, task.uncounted)
+    add_masks(vector, job.seeds, ring)
+    digest, size = _write_update(out, {MASKED: vector.view(ring.dtype)})
+    return Masked(job=job.job, digest=digest, size=size)
+
+
 def _check_norm(update: Tensors, limit: float, uncounted: Collection[str]) -> None:
     """Fail what the edge would reject: the L2 norm over the model's tensors is above `limit`."""
     squares = {name: float(np.vdot(tensor, tensor)) for name, tensor in update.items()}
@@ -360,7 +396,7 @@ def _check_norm(update: Tensors, limit: float, uncounted: Collection[str]) -> No
         raise FailedTrainingError("norm", detail)
 
 
-def _write_update(path: Path, update: Tensors) -> tuple[str, int]:
+def _write_update(path: Path, update: Mapping[str, npt.NDArray[np.generic]]) -> tuple[str, int]:
     """Write an update durably; return its digest and size."""
     hasher, size = hashlib.sha256(), 0
 

@@ -15,7 +15,8 @@ from fedagent_protocol.messages import (
     UpdateOffer,
 )
 from fedagent_protocol.transfer import Layout
-from fedagent_task.secure_aggregation.ring import Ring, Seed
+from fedagent_task.secure_aggregation.keys import Seed
+from fedagent_task.secure_aggregation.ring import Ring
 
 from .admission import Verdict
 

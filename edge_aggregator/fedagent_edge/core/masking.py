@@ -13,8 +13,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
 from fedagent_task.secure_aggregation.errors import MaskingError
-from fedagent_task.secure_aggregation.keys import Place
-from fedagent_task.secure_aggregation.ring import Seed
+from fedagent_task.secure_aggregation.keys import Place, Seed
 
 from .round import EdgeRound, Part, Stage
 

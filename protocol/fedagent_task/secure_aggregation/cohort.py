@@ -19,9 +19,8 @@ from fedagent_task.spec import SecureAggregationSpec
 
 from . import shamir
 from .errors import MaskingError
-from .keys import Place, commitment, mask_key_of, mask_public, verify
+from .keys import Place, Seed, commitment, mask_key_of, mask_public, verify
 from .member import sign_of
-from .ring import Seed
 
 
 class VoidError(MaskingError):

@@ -16,6 +16,8 @@ from fedagent_protocol.messages import MemberKeys
 
 from .errors import MaskingError
 
+Seed = tuple[bytes, int]
+"""Key of a mask, and 1 or -1: whether it is added or taken away."""
 _SIGNED = b"fedagent mask keys 1\0"
 _MASK = b"fedagent mask 1\0"
 _SEAL = b"fedagent mask share 1\0"

@@ -9,7 +9,8 @@ import numpy.typing as npt
 from fedagent_protocol.tensors import Manifest
 from fedagent_task.aggregation import ALL_TRAIN, Rules, RunningMean
 
-from .ring import MASKED, Ring, Seed, Words, add_masks, sums_of
+from .keys import Seed
+from .ring import MASKED, Ring, Words, add_masks, sums_of
 
 
 @dataclass(slots=True)

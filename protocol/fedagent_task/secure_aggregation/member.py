@@ -25,6 +25,7 @@ from .errors import MaskingError
 from .keys import (
     OwnKeys,
     Place,
+    Seed,
     commitment,
     mask_key,
     open_share,
@@ -32,7 +33,6 @@ from .keys import (
     signed_bytes,
     verify,
 )
-from .ring import Seed
 
 
 @dataclass(slots=True)

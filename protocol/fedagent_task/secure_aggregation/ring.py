@@ -16,13 +16,13 @@ from fedagent_protocol.tensors import Manifest, TensorSpec
 from fedagent_task.privacy.mechanism import KeyStream
 from fedagent_task.spec import LimitsSpec, SecureAggregationSpec
 
+from .keys import Seed
+
 MASKED = "masked"
 """Name of the one tensor in a masked update."""
 _BLOCK = 1 << 16
 
 Words = npt.NDArray[np.generic]
-Seed = tuple[bytes, int]
-"""Key of a mask, and 1 or -1: whether it is added or taken away."""
 
 
 @dataclass(frozen=True, slots=True)

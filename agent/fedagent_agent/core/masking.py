@@ -1,0 +1,113 @@
+"""The device's part in secure aggregation, for the rounds that may still need it."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedagent_node.effects import Effect, Send
+from fedagent_protocol.messages import (
+    MaskAsk,
+    MaskDelivery,
+    MaskKeys,
+    MaskOpening,
+    MaskRoster,
+    MaskShares,
+)
+from fedagent_task.spec import SecureAggregationSpec
+
+from .effects import Key
+from .session import Sessions
+
+if TYPE_CHECKING:
+    from fedagent_task.secure_aggregation.keys import Seed
+    from fedagent_task.secure_aggregation.member import Member
+
+OpenMember = Callable[[Key, SecureAggregationSpec], "Member | None"]
+"""Makes a device's keys for one round; None: it has no identity to sign them with."""
+AGAIN_S = 0.5
+KEPT = 4
+"""Rounds whose survivors may still ask for shares: an order may come before the last is over."""
+
+
+@dataclass(slots=True)
+class _Part:
+    member: "Member"
+    said: MaskKeys | MaskShares | None  # repeated until the next stage shows that it came
+    again_at: float
+    give_up_at: float
+
+
+class Masking:
+    """Keys, shares and answers; what does not fit is a `ProtocolError`, and changes nothing."""
+
+    def __init__(self, opening: OpenMember, sessions: Sessions, counters: Counter[str]) -> None:
+        self._opening = opening
+        self._sessions = sessions
+        self._counters = counters
+        self._parts: OrderedDict[Key, _Part] = OrderedDict()
+
+    def begin(
+        self, key: Key, spec: SecureAggregationSpec, now: float, give_up_at: float
+    ) -> list[Effect]:
+        """Send keys for a round, once."""
+        if key in self._parts:
+            return []
+        member = self._opening(key, spec)
+        if member is None:
+            self._counters["masking_no_identity"] += 1
+            return []
+        part = self._parts[key] = _Part(member, member.keys(), now + AGAIN_S, give_up_at)
+        while len(self._parts) > KEPT:
+            self._parts.popitem(last=False)
+        return self._say(key, part.said)
+
+    def receive(
+        self, edge: str, message: MaskRoster | MaskDelivery | MaskAsk, now: float
+    ) -> list[Effect]:
+        """Do what the next stage asks."""
+        key = Key(edge, message.run, message.round)
+        part = self._parts.get(key)
+        if part is None:
+            self._counters["masking_unasked"] += 1
+            return []
+        match message:
+            case MaskRoster():
+                shares = part.member.roster(message)
+                if not part.member.ready:
+                    part.said, part.again_at = shares, now + AGAIN_S
+                return self._say(key, shares)
+            case MaskDelivery():
+                part.member.delivery(message)
+                part.said = None
+                return []
+            case MaskAsk():
+                return self._say(key, part.member.opening(message))
+
+    def seeds(self, key: Key) -> "tuple[Seed, ...] | None":
+        """Return the masks for the update of a round; None: they are not settled yet."""
+        part = self._parts.get(key)
+        return tuple(part.member.seeds()) if part is not None and part.member.ready else None
+
+    def closed(self, key: Key) -> None:
+        """Forget a round that is over without this device."""
+        self._parts.pop(key, None)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Repeat what was not answered, until the round must be over."""
+        effects: list[Effect] = []
+        for key, part in self._parts.items():
+            if part.said is not None and now >= part.again_at:
+                part.again_at = now + AGAIN_S
+                if now >= part.give_up_at:
+                    part.said = None
+                effects += self._say(key, part.said)
+        return effects
+
+    def dues(self) -> list[float]:
+        """Return when `tick` is wanted."""
+        return [part.again_at for part in self._parts.values() if part.said is not None]
+
+    def _say(self, key: Key, said: MaskKeys | MaskShares | MaskOpening | None) -> list[Effect]:
+        heard = self._sessions.open(key.edge) is not None
+        return [Send(key.edge, said)] if said is not None and heard else []
