@@ -178,13 +178,13 @@ def test_no_canary_leaves_a_device(tmp_path: Path, sets: tuple[str, ...]) -> Non
     recipe.write_text(RECIPE)
     rng = np.random.default_rng(3)
     streams: list[Path] = []
-    for place in range(4):
+    for number in range(4):
         rows = rng.normal(scale=0.5, size=(60, 4))
         lines = [",".join(map(repr, map(float, row))) + f",{int(row[0] > 0)}" for row in rows]
         lines += [",".join(map(repr, canary_row())) + ",1"] * 40
         lines += [f"{CANARY},0.5,0.5,0.5,1", f"0.1,0.2,0.3,0.4,{CANARY}", CANARY] * 3
         # A stream reads its header first; what cannot be read comes after what can.
-        streams.append(tmp_path / f"stream-{place}.csv")
+        streams.append(tmp_path / f"stream-{number}.csv")
         streams[-1].write_text("\n".join(["a,b,c,d,y", *lines]) + "\n")
     place = tmp_path / "field"
     place.mkdir()

@@ -23,6 +23,7 @@ from fedagent_agent.trainer.frames import (
     Train,
     Trained,
 )
+from fedagent_node.data_dir import Identity
 from fedagent_node.driver import Driver, Job
 from fedagent_node.effects import Connect, Emit, Input, LinkUp, Received, Send
 from fedagent_protocol.failpoints import Checkpoint, hit
@@ -152,8 +153,10 @@ class HandEdge:
         task: TaskSpec = IDLE,
         chunk_bytes: int = CHUNK,
         checkpoint: Checkpoint = hit,
+        identity: Identity | None = None,
         **settings: Any,
     ) -> None:
+        self.identity = identity
         self.directory, self.task, self.chunk_bytes = directory, task, chunk_bytes
         self.checkpoint, self.settings = checkpoint, settings
         self.pending, self.now = 0, 100.0
@@ -174,6 +177,7 @@ class HandEdge:
             submit=self.out.append,
             pending=lambda _: self.pending,
             checkpoint=self.checkpoint,
+            identity=self.identity,
         )
         self.driver = Driver(
             self.core,

@@ -7,6 +7,7 @@ after them the weight itself.
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,9 @@ from fedagent_protocol.tensors import Manifest, TensorSpec
 from fedagent_task.privacy.mechanism import KeyStream
 from fedagent_task.spec import LimitsSpec, SecureAggregationSpec
 
-from .keys import Seed
+if TYPE_CHECKING:
+    # A device that masks nothing does without cryptography here: several megabytes.
+    from .keys import Seed
 
 MASKED = "masked"
 """Name of the one tensor in a masked update."""
@@ -81,7 +84,7 @@ def vector_of(
     return np.concatenate(parts).astype(ring.word)
 
 
-def add_masks(vector: Words, seeds: Iterable[Seed], ring: Ring) -> None:
+def add_masks(vector: Words, seeds: "Iterable[Seed]", ring: Ring) -> None:
     """Add or take away masks in place, a block at a time."""
     size = ring.bits // 8
     for key, sign in seeds:

@@ -1,0 +1,174 @@
+"""A device in secure aggregation: the edge is played by hand, the other devices are real."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_agent.trainer.frames import Mask, Masked, Train
+from fedagent_node.data_dir import load_or_create
+from fedagent_protocol.messages import (
+    Decline,
+    MaskAsk,
+    MaskDelivery,
+    MaskKeys,
+    MaskOpening,
+    MaskRoster,
+    MaskShares,
+    RoundClosed,
+    UpdateOffer,
+)
+from fedagent_protocol.tensors import decode_tensors, digest_of
+from fedagent_task.models import create
+from fedagent_task.secure_aggregation.keys import Place
+from fedagent_task.secure_aggregation.member import Member
+from fedagent_task.secure_aggregation.ring import MASKED, add_masks, ring_of, vector_of
+from fedagent_task.spec import ModelSpec, SecureAggregationSpec, TaskSpec
+from tests.fakes.hand_edge import EDGE, RUN, HandEdge, joined, model_of
+from tests.fakes.trainer_bench import TrainerBench, demo
+
+SPEC = SecureAggregationSpec(minimum_cohort=3)
+SECURE = TaskSpec(model=ModelSpec(kind="softmax", features=64, classes=10), secure_aggregation=SPEC)
+MODEL, UPDATE = model_of(2000), model_of(2000, 3)
+
+
+class Others:
+    """An edge's and three other devices' side of one round."""
+
+    def __init__(self, folder: Path, number: int = 1) -> None:
+        self.members: dict[str, Member] = {}
+        for place in range(3):
+            home = folder / f"other-{place}"
+            home.mkdir(parents=True)
+            who = load_or_create(home)
+            where = Place(RUN, number, EDGE)
+            self.members[who.id] = Member(who.id, who.public_bytes, who.sign, where, SPEC)
+        self.number = number
+
+    def roster(self, agent: str, keys: MaskKeys) -> MaskRoster:
+        members = {one: member.keys().keys for one, member in self.members.items()}
+        members[agent] = keys.keys
+        return MaskRoster(run=RUN, round=self.number, members=members)
+
+    def delivery(self, agent: str, roster: MaskRoster) -> MaskDelivery:
+        made = {one: member.roster(roster) for one, member in self.members.items()}
+        shares = {one: shares.shares[agent] for one, shares in made.items()}
+        return MaskDelivery(run=RUN, round=self.number, shares=shares)
+
+
+def device(folder: Path) -> tuple[HandEdge, str]:
+    home = folder / "device"
+    home.mkdir()
+    who = load_or_create(home)
+    return joined(home, task=SECURE, identity=who), who.id
+
+
+def settled(edge: HandEdge, agent: str, others: Others) -> MaskRoster:
+    """Take the device through the exchange of keys and shares."""
+    roster = others.roster(agent, edge.said(MaskKeys)[-1])
+    edge.say(roster)
+    edge.say(others.delivery(agent, roster))
+    return roster
+
+
+def test_an_update_waits_for_its_masks_and_tells_no_samples(tmp_path: Path) -> None:
+    edge, me = device(tmp_path)
+    others = Others(tmp_path)
+    edge.serve(edge.order(1, MODEL), MODEL)
+    assert len(edge.said(MaskKeys)) == 1
+    edge.train(edge.jobs(Train)[-1], UPDATE)
+    assert edge.said(UpdateOffer) == []
+    assert edge.jobs(Mask) == []
+    settled(edge, me, others)
+    (job,) = edge.jobs(Mask)
+    assert len(job.seeds) == 4
+    assert job.weight == 7
+    masked = b"m" * 300
+    Path(job.out).write_bytes(masked)
+    edge.take(Masked(job=job.job, digest=digest_of(masked), size=300))
+    (offer,) = edge.said(UpdateOffer)
+    assert (offer.digest, offer.size, offer.first) == (digest_of(masked), 300, masked)
+    assert (offer.stats.num_samples, offer.stats.arrivals, offer.note) == (1, 0, "")
+
+
+def test_the_masks_may_come_before_the_training_ends_and_messages_twice(tmp_path: Path) -> None:
+    edge, me = device(tmp_path)
+    others = Others(tmp_path)
+    edge.serve(edge.order(1, MODEL), MODEL)
+    roster = settled(edge, me, others)
+    edge.say(roster)
+    edge.say(others.delivery(me, roster))
+    first, again = edge.said(MaskShares)
+    assert first == again
+    edge.train(edge.jobs(Train)[-1], UPDATE)
+    assert len(edge.jobs(Mask)) == 1
+
+
+def test_what_nobody_answers_is_said_again_until_the_round_must_be_over(tmp_path: Path) -> None:
+    edge, _ = device(tmp_path)
+    edge.serve(edge.order(1, MODEL, give_up_ms=3000), MODEL)
+    edge.later(2.0)
+    assert 3 <= len(edge.said(MaskKeys)) <= 5
+    edge.later(10.0)
+    assert len(edge.said(MaskKeys)) <= 8
+
+
+def test_a_device_opens_once_and_only_for_enough(tmp_path: Path) -> None:
+    edge, me = device(tmp_path)
+    others = Others(tmp_path)
+    edge.serve(edge.order(1, MODEL), MODEL)
+    settled(edge, me, others)
+    everybody = (me, *others.members)
+    edge.say(MaskAsk(run=RUN, round=1, survivors=everybody[:2]))
+    assert edge.said(MaskOpening) == []
+    assert edge.core.counters["masking_small_cohort"] == 1
+    ask = MaskAsk(run=RUN, round=1, survivors=everybody[:3])
+    edge.say(ask)
+    edge.say(ask)
+    one, again = edge.said(MaskOpening)
+    assert one == again
+    assert one.shares.keys() == set(everybody)
+    edge.say(MaskAsk(run=RUN, round=1, survivors=everybody))
+    assert len(edge.said(MaskOpening)) == 2
+    assert edge.core.counters["masking_second_survivors"] == 1
+
+
+def test_a_round_that_is_closed_leaves_nothing_of_its_update(tmp_path: Path) -> None:
+    edge, _ = device(tmp_path)
+    edge.serve(edge.order(1, MODEL), MODEL)
+    edge.train(edge.jobs(Train)[-1], UPDATE)
+    edge.say(RoundClosed(run=RUN, round=1))
+    assert not list((tmp_path / "device" / "outbox").glob("*.update*"))
+    edge.say(MaskAsk(run=RUN, round=1, survivors=("a" * 32,)))
+    assert edge.core.counters["masking_unasked"] == 1
+    assert edge.said(Decline) == []
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_the_trainer_writes_the_masked_update_in_the_place_of_the_plain_one(
+    tmp_path: Path, weighting: str
+) -> None:
+    bench = TrainerBench(tmp_path)
+    sets = ("secure_aggregation.minimum_cohort=3", f"rounds.weighting={weighting}")
+    bench.opened(demo(*sets), "digits")
+    bench.trained()
+    plain = bench.update()
+    seeds = ((b"a" * 32, 1), (b"b" * 32, -1))
+    told = bench.trainer.answer(Mask(job=3, out=str(bench.out), weight=1, seeds=seeds))
+    assert isinstance(told, Masked)
+    data = bench.out.read_bytes()
+    assert (told.digest, told.size) == (digest_of(data), len(data))
+    limit = 1 if weighting == "uniform" else bench.task.limits.max_samples
+    ring = ring_of(demo(*sets).secure_aggregation, limit)
+    manifest = ring.manifest(create(bench.task.model).manifest())
+    words = decode_tensors(data, manifest)[MASKED].view(ring.word).copy()
+    add_masks(words, [(key, -sign) for key, sign in seeds], ring)
+    assert np.array_equal(words, vector_of(plain, 1, ring))
+    bench.trainer.close()
+
+
+def test_an_identity_is_needed(tmp_path: Path) -> None:
+    edge = joined(tmp_path, task=SECURE)
+    edge.serve(edge.order(1, MODEL), MODEL)
+    assert edge.said(MaskKeys) == []
+    assert edge.core.counters["masking_no_identity"] >= 1
