@@ -1,6 +1,7 @@
 """The agent as a process: its start, its links, its trainer, and the readings of the device."""
 
 import asyncio
+import functools
 import json
 import logging
 import os
@@ -12,7 +13,7 @@ import msgspec
 from fedagent_node.advert import Advert
 from fedagent_node.data_dir import Identity
 from fedagent_node.effects import Emit
-from fedagent_node.enrolling import Joiner, join_first
+from fedagent_node.enrolling import Joiner, join_first, renew
 from fedagent_node.errors import JoinError
 from fedagent_node.shell import Shell
 
@@ -62,7 +63,7 @@ class AgentDaemon:
         await join_first(shell, identity, "agent", config, name=config.name, must=False)
         if shell.stop.is_set():
             return
-        shell.enrol()
+        shell.enrol(functools.partial(renew, shell.directory, identity))
         self._trainer = TrainerClient(
             nice=config.nice,
             memory_bytes=config.memory_bytes(),
@@ -100,12 +101,12 @@ class AgentDaemon:
 
             discovery.browse("edge", found, needed=not typed)
             if shell.site is None and config.tls is None and not config.insecure:
-                shell.spawn(self._join(joiner, links), "join")
+                shell.spawn(self._join(joiner, links, identity), "join")
         elif not typed:
             me = self._shell.id
             _log.warning("%s: no discovery and no address: nothing to connect to", me)
 
-    async def _join(self, joiner: Joiner, links: BrokerLinks) -> None:
+    async def _join(self, joiner: Joiner, links: BrokerLinks, identity: Identity) -> None:
         """Be let in where an edge of the site says that one can; then use its edges too."""
         shell = self._shell
         try:
@@ -113,7 +114,7 @@ class AgentDaemon:
         except JoinError as error:
             _log.warning("%s: %s", shell.id, error)
             return
-        shell.enrol()
+        shell.enrol(functools.partial(renew, shell.directory, identity))
         links.again()
 
     def _pending_bytes(self, name: str) -> int:

@@ -21,6 +21,7 @@ from .core.effects import Start
 from .core.readiness import DECLINED, STATISTICS
 from .enrolment import Enrolment
 from .join_service import JoinService
+from .revocation import stay_member
 from .run_store import open_coordinator
 from .runs import RunFinishedError, read_recipe
 from .site import Site, open_site
@@ -90,10 +91,9 @@ class Daemon:
             raise
         shell.drive(engine, self._store, functools.partial(route, config.site, me), jobs=JOBS)
         if config.covered:
-            await self._serve_joins(
-                open_site(shell.directory, config.site, days=config.certificate_days)
-            )
-        shell.enrol()
+            site = open_site(shell.directory, config.site, days=config.certificate_days)
+            await self._serve_joins(site)
+            stay_member(shell, site, identity, days=config.certificate_days)
         address, broker_kind = await shell.start_broker(config, "coordinator")
         link = shell.link(
             EDGES,

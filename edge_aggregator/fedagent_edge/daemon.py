@@ -10,8 +10,15 @@ from fedagent_node.address import BrokerAddress
 from fedagent_node.advert import Advert, in_words
 from fedagent_node.credentials import read_joined
 from fedagent_node.data_dir import store_port, stored_port
-from fedagent_node.effects import EVERYBODY, Emit, Send
-from fedagent_node.enrolling import join_first
+from fedagent_node.effects import (
+    EVERYBODY,
+    Connect,
+    Emit,
+    Revoked,
+    Send,
+    TakeRevocations,
+)
+from fedagent_node.enrolling import join_first, renew
 from fedagent_node.errors import LinkError
 from fedagent_node.network import bindable
 from fedagent_node.process import boot_id
@@ -62,7 +69,7 @@ class EdgeDaemon:
         await join_first(shell, identity, "edge", config, name=config.name, must=must)
         if shell.stop.is_set():
             return
-        shell.enrol()
+        shell.enrol(functools.partial(renew, shell.directory, identity))
         address, broker_kind = await shell.start_broker(config, "edge")
         greeting = EdgeHello(
             edge=me,
@@ -73,7 +80,11 @@ class EdgeDaemon:
             rent=round(config.rent * 1_000_000),
         )
         self._core, store = open_edge(config, greeting, now=time.monotonic(), boot=boot_id())
-        shell.drive(self._core, store, functools.partial(route, config.site, me))
+        shell.drive(
+            self._core, store, functools.partial(route, config.site, me), change=self._change
+        )
+        if shell.membership is not None:
+            shell.receive(Revoked(shell.membership.number, frozenset()))
         lan = shell.link(
             LAN,
             address,
@@ -88,6 +99,11 @@ class EdgeDaemon:
         shell.freeze()
         shell.spawn(self._find(address), "find-coordinator")
         await shell.stop.wait()
+
+    def _change(self, effect: Connect) -> None:
+        match effect:
+            case TakeRevocations(crl=crl, ids=ids):
+                self._shell.spawn(self._shell.take_revocations(crl, ids), "revocations")
 
     def _emit_ready(self, address: BrokerAddress, broker_kind: str) -> None:
         me = self._shell.id

@@ -134,3 +134,18 @@ class Warn(Effect, frozen=True):
 
 class Connect(Effect, frozen=True):
     """Base of changes to a role's own links and subscriptions."""
+
+
+class TakeRevocations(Connect, frozen=True):
+    """Keep out who is on a list of revoked certificates: `Revoked`, if it is a newer one."""
+
+    crl: bytes
+    ids: tuple[str, ...] = ()
+
+
+class Revoked(Input, frozen=True):
+    """The list of the revoked that holds from now on, and whose certificates are on it."""
+
+    number: int
+    ids: frozenset[str]
+    crl: bytes = b""

@@ -29,11 +29,12 @@ from .certificates import Role, common_name
 from .data_dir import DataDirLock, Identity, count_start, load_or_create, store_starts
 from .discovery import Advert, Discovery
 from .driver import Core, Driver, Jobs, Store
-from .effects import Connect, Emit, Input, LinkDown, LinkUp, Send, Warn
+from .effects import Connect, Emit, Input, LinkDown, LinkUp, Revoked, Send, Warn
 from .envelope import Gate
 from .errors import InsecureListenError, NotEnrolledError
 from .jobs import JobQueue
 from .link import Arrival, Link
+from .membership import Membership, Renew
 from .settings import BrokerConfig, NodeConfig
 from .site_tls import SiteTls
 from .watch import answers_there
@@ -82,6 +83,7 @@ class Shell:
         """Certificate files that somebody made by hand; they go before those of the site."""
         self.site: SiteTls | None = None
         """TLS of the site that this role joined."""
+        self.membership: Membership | None = None
         self.stop = asyncio.Event()
         """Set to end the process in good order."""
         self.id = ""
@@ -266,10 +268,31 @@ class Shell:
 
     # ------------------------------------------------------------------- links
 
-    def enrol(self) -> None:
-        """Take the credentials in the data directory, where this role joined a site."""
-        if self.tls is None:
-            self.site = SiteTls.of(self.directory)
+    def enrol(self, renew: Renew) -> None:
+        """Take the credentials in the data directory, where this role joined a site.
+
+        Its certificate is renewed for as long as this process lives.
+        """
+        self.site = SiteTls.of(self.directory) if self.tls is None else None
+        if self.site is None:
+            return
+        member = Membership(self.directory, self.site, self.links, self._site_changed)
+        self.membership = self.gate.certifier = member
+        self.spawn(member.keep(renew), "renew-certificate")
+
+    async def _site_changed(self, revoked: Collection[str]) -> None:
+        """Have broker and gate take the files of the site that are new; cut who was revoked."""
+        self.gate.recheck()
+        if self._broker is not None:
+            await self._broker.reload()
+            if revoked:
+                await self._broker.cut(revoked)
+
+    async def take_revocations(self, crl: bytes, ids: Collection[str]) -> None:
+        """Keep out who is on a list of the revoked, and tell the core, if it is a newer one."""
+        member = self.membership
+        if member is not None and await member.take(crl, ids):
+            self.receive(Revoked(member.number, frozenset(ids), crl))
 
     def link(
         self,

@@ -194,6 +194,7 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
         m.OpinionOpen(run=RUN, round=4, model=D1, until_ms=5000, slot=5, epoch=RUN, known=1),
         m.OpinionClose(run=RUN, round=4),
         m.OpinionsReceipt(run=RUN, round=4),
+        m.Revocations(number=2, crl=b"-----BEGIN X509 CRL-----", ids=("agent-9",)),
         *_BOTH,
     ),
 }

@@ -25,6 +25,7 @@ _MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
     "hello.address": (m.Hello, {"name": "kitchen", "address": "192.168.1.20"}),
     "edge-hello.rent": (m.EdgeHello, {"rent": 250_000}),
     "edge-status.rent": (m.EdgeStatus, {"rent": 250_000}),
+    "edge-status.crl": (m.EdgeStatus, {"crl": 2}),
     "edge-status.devices": (
         m.EdgeStatus,
         {

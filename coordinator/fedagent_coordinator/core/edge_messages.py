@@ -86,11 +86,12 @@ def _status(engine: "Engine", edge: str, status: EdgeStatus, now: float) -> list
         names = {agent: safe_text(name, limit=100) for agent, name in status.names.items()}
         engine.indices.label_clients(names)
     session.model = "" if foreign else status.model
+    lags = [engine.send(edge, engine.revocations)] if status.crl < engine.revocations.number else []
     grown, session.agents = status.agents > session.agents, status.agents
     said = _trouble(session, status.trouble)
     if foreign or changed or (said and not session.trouble):
-        return said + _greet(engine, session, now, changed=changed)
-    return said + _news(engine, session, now, grown=grown)
+        return lags + said + _greet(engine, session, now, changed=changed)
+    return lags + said + _news(engine, session, now, grown=grown)
 
 
 def _trouble(session: EdgeSession, trouble: str) -> list[Effect]:

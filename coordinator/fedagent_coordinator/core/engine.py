@@ -23,6 +23,7 @@ from fedagent_node.effects import (
     ModelFinished,
     OtherVersion,
     Received,
+    Revoked,
     Send,
     Warn,
 )
@@ -32,6 +33,7 @@ from fedagent_protocol.messages import (
     EdgeWelcome,
     LedgerHead,
     ReportReceipt,
+    Revocations,
     RoundOpen,
 )
 from fedagent_protocol.topics import OtherVersions
@@ -120,6 +122,7 @@ class Engine:
         self.counters: Counter[str] = Counter()
         self.warnings: set[str] = set()
         self.other_versions = OtherVersions("coordinator")
+        self.revocations = Revocations(number=0, crl=b"")
         self.round = progress.next_round
         self.last_settled = self._ordered_before = progress.next_round - 1
         self.rounds_done = progress.rounds_done
@@ -157,6 +160,8 @@ class Engine:
                 # Edges need as long to be back, and to say what they could not.
                 self.cut_until = now + BACK_S + self.settings.grace_s
                 return [self._beacon()] if self._beacon_at is not None else []
+            case Revoked():
+                return self._revoked(event)
             case ModelFinished() if isinstance(self.phase, Merging):
                 return self.phase.model_finished(event, now)
             case fx.Merged() if isinstance(self.phase, Merging):
@@ -168,6 +173,20 @@ class Engine:
             case fx.RunClosed() if isinstance(self.phase, Ended):
                 return [Emit("end", event.fields), *self.phase.closed(now)]
         return []
+
+    def _revoked(self, revoked: Revoked) -> list[Effect]:
+        """Tell every edge who is out; an edge that is out itself is lost at once."""
+        ids = tuple(sorted(revoked.ids))
+        self.revocations = Revocations(number=revoked.number, crl=revoked.crl, ids=ids)
+        for edge in self.edges.live():
+            if edge.id in revoked.ids:
+                self.counters["edges_revoked"] += 1
+                edge.heard_at = -math.inf
+        return [
+            self.send(edge.id, self.revocations)
+            for edge in self.edges.live()
+            if edge.id not in revoked.ids
+        ]
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""

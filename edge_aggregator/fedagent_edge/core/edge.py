@@ -18,7 +18,9 @@ from fedagent_node.effects import (
     ModelFinished,
     OtherVersion,
     Received,
+    Revoked,
     Send,
+    TakeRevocations,
     Warn,
 )
 from fedagent_protocol.errors import ProtocolError
@@ -43,6 +45,7 @@ from fedagent_protocol.messages import (
     Probe,
     ProbeReply,
     ReportReceipt,
+    Revocations,
     RoundOpen,
     RoundOrder,
     RunEnded,
@@ -145,6 +148,8 @@ class EdgeCore:
                 effects = self._content_lost(event, now)
             case ModelFinished():
                 effects = self._model_finished(event, now)
+            case Revoked():
+                effects = self._revoked(event, now)
         return effects + self.rounds.look(now) + self.evaluations.look(now)
 
     # ------------------------------------------------------------- from agents
@@ -224,6 +229,20 @@ class EdgeCore:
         lost += self.rounds.left(agent, now) + self.evaluations.left(agent, now)
         return lost + self.once.left(agent, now)
 
+    def _revocations(self, message: Revocations) -> list[Effect]:
+        newer = message.number > self.state.crl
+        return [TakeRevocations(message.crl, message.ids)] if newer else []
+
+    def _revoked(self, revoked: Revoked, now: float) -> list[Effect]:
+        """Go on without those whose certificates were revoked, and tell the coordinator."""
+        self.state.crl = revoked.number
+        effects: list[Effect] = []
+        for agent in sorted(revoked.ids):
+            if self.sessions.leave(agent):
+                self.counters["agents_revoked"] += 1
+                effects += self._lost(agent, now)
+        return [*effects, self.upstream.status(now)] if self.upstream.welcomed else effects
+
     def _task_need(self, agent: str, need: TaskNeed) -> list[Effect]:
         memory = self.memory
         if not need.digest or need.digest != memory.task:
@@ -253,6 +272,8 @@ class EdgeCore:
                 case _ if event.sender not in ("", self.upstream.coordinator):
                     self.counters["other_coordinator"] += 1
                     return []
+                case Revocations():
+                    return self._revocations(message)
                 case _ if not message.run or message.run != self.memory.run:
                     self.counters["other_run"] += 1
                     return []

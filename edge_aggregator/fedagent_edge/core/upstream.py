@@ -151,6 +151,7 @@ class Upstream:
             rent=state.me.rent,
             devices=sessions.changed_devices(now),
             trouble=state.trouble,
+            crl=state.crl,
         )
         self._status_at = now + (CHANGES_WAIT_S if sessions.has_changes else STATUS_S)
         return Send(COORDINATOR, message)

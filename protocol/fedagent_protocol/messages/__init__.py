@@ -71,6 +71,7 @@ CoordinatorToEdge = (
     | OpinionOpen
     | OpinionClose
     | OpinionsReceipt
+    | Revocations
 )
 AnyMessage = AgentToEdge | EdgeToAgent | EdgeToCoordinator | CoordinatorToEdge
 

@@ -7,6 +7,8 @@ from msgspec import Meta, Struct, field
 from .fields import *
 
 Padding = Annotated[bytes, Meta(max_length=65_536)]
+MAX_REVOCATIONS_BYTES = 256 * 1024
+"""Some 6000 certificates that were revoked and have not ended by themselves yet."""
 
 
 def _version() -> Version:
@@ -186,6 +188,16 @@ class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
     devices: Annotated[tuple[DeviceNote, ...], Meta(max_length=500)] = ()
     trouble: Text = ""
     """Why it takes no part in rounds, though it lives; empty if it does."""
+    crl: Count = 0
+    """Number of the list of the revoked that it goes by."""
+
+
+class Revocations(Message, frozen=True, kw_only=True, tag="revocations"):
+    """The site's list of revoked certificates, PEM, and whose they are; the newest holds."""
+
+    number: Count
+    crl: Annotated[bytes, Meta(max_length=MAX_REVOCATIONS_BYTES)]
+    ids: Annotated[tuple[Id, ...], Meta(max_length=20_000)] = ()
 
 
 class RunEnded(Message, frozen=True, kw_only=True, tag="run-ended"):

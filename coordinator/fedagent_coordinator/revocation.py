@@ -1,0 +1,41 @@
+"""Who was revoked on the command line, told to all that must keep them out."""
+
+import asyncio
+import functools
+
+from fedagent_node.credentials import Credentials
+from fedagent_node.data_dir import Identity
+from fedagent_node.effects import Revoked
+from fedagent_node.shell import Shell
+
+from .enrolment import Enrolment
+from .site import Site, renew_own
+
+LOOK_S = 1.0
+"""How often the enrolments are looked at: the command line writes them."""
+
+
+async def watch_revocations(shell: Shell, site: Site) -> None:
+    """Take every revocation into the site's list, for as long as the process lives."""
+    with Enrolment(shell.directory) as enrolment:
+        member = shell.membership
+        if member is not None and site.credentials.crl.exists():
+            known = site.credentials.crl.read_bytes()
+            shell.receive(Revoked(member.number, enrolment.revoked_ids(), known))
+        while member is not None:
+            number, serials = enrolment.revocations()
+            if number > member.number:
+                crl = site.authority.crl(serials, number)
+                await shell.take_revocations(crl, enrolment.revoked_ids())
+            await asyncio.sleep(LOOK_S)
+
+
+async def renewed(shell: Shell, site: Site, identity: Identity, days: float) -> Credentials:
+    """Give the coordinator its next certificate; nobody needs to be asked."""
+    return renew_own(shell.directory, site.authority, identity, days=days)
+
+
+def stay_member(shell: Shell, site: Site, identity: Identity, *, days: float) -> None:
+    """Show the coordinator's own certificate, renew it, and watch who is revoked."""
+    shell.enrol(functools.partial(renewed, shell, site, identity, days))
+    shell.spawn(watch_revocations(shell, site), "revocations")

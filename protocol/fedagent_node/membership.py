@@ -1,0 +1,134 @@
+"""A role's standing in its site while it runs: renewal of its certificate, and who was revoked."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from pathlib import Path
+
+from fedagent_protocol.errors import FedagentError
+
+from .certificates import Certificate, CertificateError, read_certificate, read_crl
+from .credentials import Credentials, store_crl
+from .envelope import EnvelopeError, Refusal
+from .link import Link
+from .site_tls import SiteTls
+
+RETRY_S = 60.0
+"""Longest pause between two attempts to renew."""
+LOOK_S = 3600.0
+"""Longest sleep before a renewal: clocks are set, and laptops sleep."""
+_REFUSALS = {
+    "expired": Refusal.EXPIRED,
+    "not_yet": Refusal.EXPIRED,
+    "wrong_role": Refusal.WRONG_ROLE,
+}
+_log = logging.getLogger(__name__)
+
+Renew = Callable[[], Awaitable[Credentials]]
+"""Asks for the next certificate and keeps it; raises `FedagentError` if there is none now."""
+
+
+class Membership:
+    """What the gate asks of certificates (`envelope.Certifier`), and what becomes of them.
+
+    `on_change` is called after the files of the site changed, with who is revoked now.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        site: SiteTls,
+        links: Mapping[str, Link],
+        on_change: Callable[[frozenset[str]], Awaitable[None]],
+    ) -> None:
+        self.site = site
+        self._data_dir = data_dir
+        self._links = links
+        self._on_change = on_change
+        self.number = 0
+        """Of the newest list of the revoked."""
+        self._revoked: frozenset[int] = frozenset()
+        self._read_list()
+
+    # ------------------------------------------------------------- for the gate
+
+    def asked(self, link: str) -> bool:
+        """Whether only members can be on a link."""
+        found = self._links.get(link)
+        return found is not None and found.certified
+
+    def own(self) -> bytes:
+        """Return this process's certificate."""
+        return self.site.credentials.certificate.der
+
+    def read(self, der: bytes) -> Certificate:
+        """Return a certificate that is valid now; `EnvelopeError` with the reason if it is not."""
+        own = self.site.credentials
+        try:
+            found = read_certificate(der, own.ca_der, now=own.judged_time())
+        except CertificateError as exc:
+            raise EnvelopeError(_REFUSALS.get(exc.reason, Refusal.NO_CERTIFICATE)) from exc
+        if found.serial in self._revoked:
+            raise EnvelopeError(Refusal.REVOKED)
+        return found
+
+    # -------------------------------------------------------------- revocations
+
+    async def take(self, pem: bytes, ids: Collection[str]) -> bool:
+        """Take a list of the revoked if it is the authority's and newer; False if it is not.
+
+        `ids` are theirs; the sessions of those are ended.
+        """
+        try:
+            if read_crl(pem, self.site.credentials.ca_der).number <= self.number:
+                return False
+            store_crl(self._data_dir, pem)
+        except (CertificateError, OSError) as exc:
+            _log.warning("a list of the revoked is not used yet: %s", exc)
+            return False
+        self._read_list()
+        _log.warning("revoked: %s", ", ".join(sorted(ids)) or "nobody")
+        await self._on_change(frozenset(ids))
+        return True
+
+    def _read_list(self) -> None:
+        own = self.site.credentials
+        if own.crl.exists():
+            found = read_crl(own.crl.read_bytes(), own.ca_der)
+            self.number, self._revoked = found.number, found.serials
+
+    # ------------------------------------------------------------------ renewal
+
+    async def keep(self, renew: Renew) -> None:
+        """Renew the certificate at two thirds of its life, for ever."""
+        failed = 0
+        while True:
+            await asyncio.sleep(self._pause(failed))
+            own = self.site.credentials.certificate
+            if time.time() < own.renew_at:
+                continue
+            try:
+                await renew()
+            except FedagentError as exc:
+                failed += 1
+                if failed == 1:
+                    left = max(0.0, own.not_after - time.time()) / 86_400
+                    _log.warning(
+                        "the certificate is not renewed yet: %s; it holds for %.1f days, and it is "
+                        "tried again",
+                        *(exc, left),
+                    )
+                continue
+            failed = 0
+            self.site.reload()
+            now = self.site.credentials.certificate
+            until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now.not_after))
+            _log.info("the certificate is renewed, until %s", until)
+            await self._on_change(frozenset())
+
+    def _pause(self, failed: int) -> float:
+        own = self.site.credentials.certificate
+        if failed:
+            return min(RETRY_S, (own.not_after - own.not_before) / 20)
+        return min(LOOK_S, max(0.05, own.renew_at - time.time()))

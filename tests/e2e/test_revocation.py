@@ -1,0 +1,68 @@
+"""Who is revoked is cut while connected, at an edge and at the coordinator; the field goes on."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from fedagent_coordinator.reader import open_reader
+
+from .support import BROKERS, DEMO, PATIENT, check_books, labels, new_field
+from .test_joining import cli
+
+pytestmark = pytest.mark.slow
+CUT_S = 20.0
+"""The promise is 60 s; what takes a third of it is slow already."""
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_revoked_agent_and_a_revoked_edge_are_cut_while_connected(
+    tmp_path: Path, broker: str
+) -> None:
+    with new_field(tmp_path) as field:
+        coordinator = field.coordinator(
+            DEMO,
+            broker=broker,
+            secure=True,
+            join_port=0,
+            permit_join="10m",
+            wait_edges=2,
+            wait_agents=4,
+            sets=("rounds.count=500", *PATIENT),
+        )
+        home = str(coordinator.config["data_dir"])
+        for name in ("hall", "porch"):
+            field.edge(name, broker=broker, secure=True)
+        agents = [field.agent(f"agent-{i}", labels(i)) for i in range(4)]
+        coordinator.wait("round")
+        thief = agents[0]
+        ident = str(thief.wait("ready")["id"])
+        cli("devices", "revoke", "agent-0", "--data-dir", home)
+        at = time.monotonic()
+        edges = [field.processes[name] for name in ("hall", "porch")]
+        while not any(
+            ident in str(e.get("agent")) for edge in edges for e in edge.all("agent_lost")
+        ):
+            assert time.monotonic() - at < CUT_S
+            time.sleep(0.05)
+        while "it was revoked; ask who runs the coordinator" not in thief.log.read_text():
+            assert time.monotonic() - at < CUT_S
+            time.sleep(0.05)
+        print(f"agent cut and told after {time.monotonic() - at:.1f} s")
+        before = coordinator.all("round")[-1]["round"]
+        gone = str(edges[1].wait("ready")["id"])
+        cli("devices", "revoke", "porch", "--data-dir", home)
+        at = time.monotonic()
+        coordinator.wait("edge_lost", timeout_s=CUT_S)
+        assert coordinator.all("edge_lost")[-1]["edge"] == gone
+        while "it was revoked; ask who runs the coordinator" not in edges[1].log.read_text():
+            assert time.monotonic() - at < CUT_S
+            time.sleep(0.05)
+        print(f"edge cut and told after {time.monotonic() - at:.1f} s")
+        while int(str(coordinator.all("round")[-1]["round"])) < int(str(before)) + 4:
+            assert time.monotonic() - at < 60
+            time.sleep(0.05)
+        coordinator.stop()
+    check_books(coordinator, still_open=1)
+    with open_reader(Path(home)) as read:
+        assert read.ledger.verify().balanced
