@@ -160,7 +160,7 @@ def test_a_message_with_anothers_name_is_counted(tmp_path: Path) -> None:
     assert field.core.counters["protocol_version"] == 1
     said = {note.agent: note.reason for note in field.core.sessions.changed_devices(field.now)}
     assert said["x"] == (
-        "it speaks protocol 1, the edge 2: install the same release of fedagent on both"
+        "it speaks protocol 1, the edge 3: install the same release of fedagent on both"
     ), "a person hears of it, too"
     field.to_edge("x", m.Hello(agent="x"))
     field.run_for(0.1)

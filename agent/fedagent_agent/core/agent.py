@@ -239,7 +239,11 @@ class AgentCore:
 
     def _on_welcome(self, session: Session, welcome: Welcome, now: float) -> list[Effect]:
         edge = session.edge
-        if welcome.edge != edge or not session.welcomed(welcome.context_ms):
+        if welcome.edge != edge:
+            return []
+        session.round = welcome.round
+        self.queue.welcomed(welcome.run, welcome.round)
+        if not session.welcomed(welcome.context_ms):
             return []
         effects: list[Effect] = []
         if not session.announced:
@@ -270,6 +274,8 @@ class AgentCore:
         effects, accepted = self.queue.order(key, order, session, now)
         if accepted:
             return [*self.evaluator.make_room(), *self.uploads.end_others(key, now), *effects]
+        if self.queue.outranked(key):
+            effects += self.sessions.ask_welcome(session, now)
         if self.device.price_micro != order.price and session.report_wanted(self.device, now):
             effects.append(Send(session.edge, self.sessions.report(session, now)))
         return effects

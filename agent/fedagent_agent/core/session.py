@@ -56,6 +56,7 @@ class Session:
     heard_at: float
     state: SessionState = SessionState.HELLO
     run: str = ""  # run of its newest order
+    round: int = 0  # that it was at when it welcomed us
     retired: deque[str] = field(default_factory=lambda: deque(maxlen=_RETIRED_RUNS))
     """Runs that it served before; their messages are outdated."""
     measured: LinkQuality = field(default_factory=LinkQuality)
@@ -273,6 +274,10 @@ class Sessions(dict[str, Session]):
             session.link, session.heard_at = link, now
             session.reconnect()
         return session, session.hello(self._greeting, now)
+
+    def ask_welcome(self, session: Session, now: float) -> list[Effect]:
+        """Say hello again, not too often: its orders and our rounds do not fit together."""
+        return session.hello(self._greeting, now)
 
     def beacon(self, session: Session, beacon: EdgeBeacon, now: float) -> list[Effect]:
         """Note how often an edge promises a beacon, and whether it has restarted."""

@@ -9,7 +9,13 @@ from msgspec import structs
 
 from fedagent_agent.trainer.frames import Cancel, Failed, Mask, Masked, Train, Trained
 from fedagent_node.effects import Effect, Emit, Send
-from fedagent_protocol.messages import Decline, DeclineReason, TrainOrder, UpdateOffer
+from fedagent_protocol.messages import (
+    MAX_ROUNDS_AHEAD,
+    Decline,
+    DeclineReason,
+    TrainOrder,
+    UpdateOffer,
+)
 
 from .device import DeviceState, is_stale
 from .effects import (
@@ -148,6 +154,16 @@ class TrainingQueue:
         refused = self._refuse_task()
         return effects + (refused or fetch.begin()), True
 
+    def welcomed(self, run: str, round_: int) -> None:
+        """Go back to an edge's newest round, if an order that was damaged has led beyond it."""
+        if 0 < round_ < self._newest.get(run, 0):
+            self._counters["round_went_back"] += 1
+            self._newest[run] = round_
+
+    def outranked(self, key: Key) -> bool:
+        """Return whether an order of this number is refused for a newer one."""
+        return key.round < self._newest.get(key.run, 0)
+
     def abort(self, detail: str) -> list[Effect]:
         """Give the order under way back: the device may not train any more."""
         if self.active_order is None:
@@ -165,6 +181,8 @@ class TrainingQueue:
         if key.run in session.retired:
             return _Refusal(busy, "this edge serves another run by now")
         newest = self._newest.get(key.run, 0)
+        if key.round > max(newest, session.round) + MAX_ROUNDS_AHEAD:
+            return _Refusal(busy, f"{key.round} is far beyond round {newest}, as if damaged")
         if key.round <= newest:
             return _Refusal(busy, f"round {newest} was ordered already")
         active = self.active_order

@@ -263,10 +263,14 @@ class Engine:
     def welcome(self, edge: str) -> Effect:
         """Answer a hello."""
         s = self.settings
-        return self.send(
-            edge,
-            EdgeWelcome(coordinator=s.coordinator, task=s.task, body=s.body, recipe=s.recipe.name),
+        welcome = EdgeWelcome(
+            round=self.round,
+            coordinator=s.coordinator,
+            task=s.task,
+            body=s.body,
+            recipe=s.recipe.name,
         )
+        return self.send(edge, welcome)
 
     def skip(self, edge: EdgeSession, round_: int, now: float) -> list[Effect]:
         """Use no round's number again that an edge was ordered: these books are of a backup."""

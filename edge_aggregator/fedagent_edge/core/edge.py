@@ -74,7 +74,7 @@ from .effects import (
 )
 from .evaluation import Evaluations
 from .once import OnceFile
-from .rounds import Rounds
+from .rounds import AHEAD, Rounds
 from .state import EdgeState
 from .transfers import ModelExchange
 from .upstream import Upstream
@@ -164,8 +164,9 @@ class EdgeCore:
         if joined and not isinstance(message, Hello):
             effects += self.evaluations.here(agent, now)
         report = message.context if isinstance(message, UpdateOffer) else message
-        if isinstance(report, ContextReport):
-            self.sessions.context(session, report, now)
+        if isinstance(report, ContextReport) and not self.sessions.context(session, report, now):
+            self.counters["context_too_far"] += 1
+            effects.append(Warn(agent, f"context: number {report.seq} is refused: {AHEAD}"))
         try:
             return effects + self._handle(event, message, now)
         except ProtocolError as error:
@@ -217,7 +218,10 @@ class EdgeCore:
         me = self.state.me
         run, task = self.memory.run, self._task_named()
         place = self.state.config.position
-        welcome = Welcome(run=run, edge=me.edge, name=me.name[:100], task=task, place=place)
+        round_ = self.memory.last_round
+        welcome = Welcome(
+            run=run, round=round_, edge=me.edge, name=me.name[:100], task=task, place=place
+        )
         return [
             Send(agent, welcome),
             *self.rounds.hello(agent, now),
@@ -331,7 +335,7 @@ class EdgeCore:
         effects += self.upstream.witness(welcome.head)
         self.sessions.welcomed()
         self.evaluations.welcomed()
-        effects += self.once.welcomed(now)
+        effects += self.once.welcomed(now) + self.rounds.welcomed(welcome)
         return [*effects, self.upstream.status(now), *self.upstream.report_again(now)]
 
     def _run_ended(self, ended: RunEnded, now: float) -> list[Effect]:

@@ -4,8 +4,10 @@ from msgspec.structs import replace
 
 from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
 from fedagent_protocol.messages import (
+    MAX_ROUNDS_AHEAD,
     Chunk,
     Decline,
+    EdgeWelcome,
     MaskKeys,
     MaskOpening,
     MaskShares,
@@ -37,6 +39,7 @@ from .transfers import ModelExchange
 from .upstream import Upstream
 from .weighing import weighing_of
 
+AHEAD = "it is far beyond the last one, as if it were damaged"
 OUTCOMES_WITH_CHUNK = 1000
 """More outcomes leave no room in the report for a chunk of the model."""
 
@@ -74,6 +77,8 @@ class Rounds:
     def open(self, ask: RoundOpen, now: float) -> list[Effect]:
         """Answer with the contexts of all agents."""
         older = self.live is not None and ask.round > self.live.rnd.round
+        if self._too_far(ask):
+            return self._ahead(ask)
         # The coordinator gave an older round up; one that is being committed reports yet.
         effects = self.drop() if older and not self._committing else []
         columns = self.state.sessions.columns(ask, model=self.state.memory.model, now=now)
@@ -84,9 +89,12 @@ class Rounds:
         memory = self.state.memory
         if memory.report is not None and order.round == memory.report.round:
             return self._upstream.report_again(now)
+        if self._too_far(order):
+            return self._ahead(order)
         if order.round <= memory.last_round:
             self.state.counters["order_twice"] += 1
-            return []
+            # One for an older round tells that ours is wrong, or that it was late.
+            return self._upstream.ask_welcome(now) if order.round < memory.last_round else []
         lacks_base = bool(order.base) and order.base != memory.model
         if self._committing or (lacks_base and self._models.expects(order.base)):
             self._waiting = order
@@ -119,6 +127,27 @@ class Rounds:
         self._last = None
         self.live = LiveRound(rnd, self.state, self.pool, start_at=now + self.state.patience_s)
         return effects + self.live.begin(now)
+
+    def _too_far(self, message: RoundOpen | RoundOrder) -> bool:
+        newest = max(self.state.memory.last_round, self._upstream.round)
+        return message.round > newest + MAX_ROUNDS_AHEAD
+
+    def _ahead(self, message: RoundOpen | RoundOrder) -> list[Effect]:
+        """Refuse a round that would end all others."""
+        self.state.counters["round_too_far"] += 1
+        text = f"round {message.round} of the coordinator is refused: {AHEAD}"
+        return [Warn("", text)]
+
+    def welcomed(self, welcome: EdgeWelcome) -> list[Effect]:
+        """Go back to the coordinator's round, if an order that was damaged has led beyond it."""
+        memory, self._upstream.round = self.state.memory, welcome.round
+        if not 0 < welcome.round < memory.last_round:
+            return []
+        text = f"this edge was at round {memory.last_round}, the coordinator is at {welcome.round}"
+        effects: list[Effect] = [] if self._committing else self.drop()
+        memory.last_round, self._waiting = welcome.round - 1, None
+        self.state.counters["round_went_back"] += 1
+        return [*effects, self.state.save(), Warn("", f"{text}: going on there")]
 
     def resume_order(self, now: float) -> list[Effect]:
         """Begin the round that waited for its model, or for the one before."""

@@ -7,7 +7,15 @@ import numpy as np
 
 from fedagent_protocol.columns import Columns, pack
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.messages import ContextReport, DeviceNote, Hello, RoundColumns, RoundOpen
+from fedagent_protocol.messages import (
+    MAX_STARTS_AHEAD,
+    STARTS_BITS,
+    ContextReport,
+    DeviceNote,
+    Hello,
+    RoundColumns,
+    RoundOpen,
+)
 
 FRESH_S = 45.0
 MAX_AGENTS = 20_000
@@ -36,7 +44,8 @@ class Listing:
 class AgentSession:
     """One agent at this edge; `refused` is why its hello was not taken, if it was not.
 
-    One that `prepares` reports anew when it hears of another task.
+    One that `prepares` reports anew when it hears of another task. After a hello the next report
+    counts whatever its number: `greeted`.
     """
 
     index: int
@@ -48,6 +57,7 @@ class AgentSession:
     address: str = ""
     refused: str = ""
     prepares: bool = False
+    greeted: bool = False
 
     @property
     def reason(self) -> str:
@@ -94,7 +104,7 @@ class AgentSessions:
     def greet(self, agent: str, hello: Hello, refused: str) -> bool:
         """Keep what a hello holds of the device; True if that is new."""
         session = self._by_id[agent]
-        session.prepares = hello.prepares
+        session.prepares, session.greeted = hello.prepares, True
         facts = safe_text(hello.software, limit=64), safe_text(hello.address, limit=64), refused
         if facts == (session.software, session.address, session.refused):
             return False
@@ -138,14 +148,19 @@ class AgentSessions:
             del self._unreported[agent]
         return {agent: self._names[agent] for agent in some}
 
-    def context(self, session: AgentSession, report: ContextReport, now: float) -> None:
-        """Keep the newest report."""
-        if session.context is None or report.seq >= session.context.seq:
-            before = _gist(session.reason)
-            session.context = report
-            session.context_at = now
-            if _gist(session.reason) != before:
-                self._changed[self._ids[session.index]] = None
+    def context(self, session: AgentSession, report: ContextReport, now: float) -> bool:
+        """Keep the newest report; False if its number is damaged, and would end all others."""
+        held = session.context
+        if held is not None and not session.greeted:
+            if report.seq > held.seq + (MAX_STARTS_AHEAD << STARTS_BITS):
+                return False
+            if report.seq < held.seq:
+                return True
+        before = _gist(session.reason)
+        session.context, session.context_at, session.greeted = report, now, False
+        if _gist(session.reason) != before:
+            self._changed[self._ids[session.index]] = None
+        return True
 
     def forget_contexts(self) -> None:
         """Wait for new reports of agents that prepare for another task first."""

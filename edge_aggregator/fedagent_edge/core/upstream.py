@@ -37,12 +37,14 @@ class Upstream:
         coordinator: The one served now, or last.
         welcomed: It has answered our hello since the connection came up.
         joined: Its coming was announced.
+        round: Of the coordinator, at the last welcome; 0 where it did not say.
     """
 
     state: EdgeState
     coordinator: str = ""
     welcomed: bool = False
     joined: bool = False
+    round: int = 0
     _heard_at: float = -1e9
     _hello_at: float = 0.0
     _status_at: float = 0.0
@@ -85,6 +87,10 @@ class Upstream:
         new = not self.joined or coordinator != self.coordinator
         self.coordinator, self.welcomed, self.joined, self._heard_at = coordinator, True, True, now
         return [Emit("coordinator_joined", {"coordinator": coordinator})] if new else []
+
+    def ask_welcome(self, now: float) -> list[Effect]:
+        """Say hello again, not too often: orders and our rounds do not fit together."""
+        return [self._hello(now)] if now >= self._hello_at else []
 
     def heard(self, now: float) -> None:
         """Note that the coordinator lives."""

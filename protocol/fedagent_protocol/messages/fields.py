@@ -13,6 +13,8 @@ MAX_CHUNK_BYTES = 512 * 1024
 MAX_CHUNKS = 65_536
 MAX_MICRO = 10**15
 MAX_NEIGHBOURS = 64
+MAX_ROUNDS_AHEAD = 1 << 20
+"""Farther ahead of what a peer said at the welcome, a round is damage: it would end all others."""
 MAX_MOMENTS_BYTES = 200_000
 """Count, sums and squares of as many features as a task can name, and more."""
 MAX_PEER_BYTES = 66_600
@@ -99,6 +101,8 @@ UNANSWERED = "unanswered"
 """Reason of an outcome that was missed by an agent that never showed that it has its order."""
 LEFT = "left"
 """Reason of an agent that is gone; with any other, its edge did not order it at all."""
+MAX_STARTS_AHEAD = 1 << 16
+"""The same for the number of a report, in starts."""
 STARTS_BITS = 32
 """The number of an agent's report is starts * 2^32 + n: it grows over restarts."""
 
