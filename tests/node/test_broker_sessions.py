@@ -1,0 +1,113 @@
+"""Live sessions: cut when revoked, one for each identity, and bounded in what they take up."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from fedagent_node.site_tls import SiteTls
+from fedagent_protocol import topics
+from tests.fakes.links import broker, eventually, peer
+from tests.fakes.site import Members
+
+SITE = "home"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Members:
+    return Members(tmp_path_factory.mktemp("home"), SITE)
+
+
+def ident(member: SiteTls) -> str:
+    return member.credentials.certificate.id
+
+
+def of(edge: SiteTls) -> dict[str, object]:
+    return {
+        "tls": edge.files,
+        "certified": True,
+        "owner": edge.credentials.certificate.name,
+        "site": SITE,
+    }
+
+
+async def test_a_revoked_identity_is_cut_and_stays_out_and_nobody_else_notices(
+    kind: str, tmp_path: Path, home: Members
+) -> None:
+    edge, gone, other = (
+        home.member("edge", "edge"),
+        home.member("gone", "agent"),
+        home.member("other", "agent"),
+    )
+    async with (
+        broker(kind, tmp_path, **of(edge)) as b,
+        peer(
+            b.address, "own", *topics.edge_lan_filters(SITE, ident(edge)), tls=edge.towards("edge")
+        ) as own,
+        peer(b.address, "gone", tls=gone.towards("edge")) as out,
+        peer(b.address, "other", tls=other.towards("edge")) as stays,
+    ):
+        home.revoke("edge", gone)
+        began = time.monotonic()
+        await b.reload()
+        await b.cut([ident(gone)])
+        await out.until(lambda: False in out.states)
+        assert time.monotonic() - began < 5.0
+        await eventually(lambda: out.link.counters["failed_connects"] > 0)
+        assert out.states == [True, False]
+        assert "revoked" in out.link.last_error
+        up = topics.agent_up(SITE, ident(other), ident(edge), "hello")
+        assert stays.link.publish(up, b"still here")
+        await own.until(lambda: bool(own.heard))
+        assert own.states == stays.states == [True]
+        assert b.counters["restarts"] == 0
+
+
+async def test_a_certificate_has_one_session_and_the_broker_tells_who_came_twice(
+    kind: str, tmp_path: Path, home: Members
+) -> None:
+    edge, agent = home.member("edge", "edge"), home.member("agent", "agent")
+    told: list[str] = []
+    async with broker(kind, tmp_path, **of(edge)) as b:
+        b.on_taken_over = told.append
+        async with (
+            peer(b.address, "one", tls=agent.towards("edge")) as one,
+            peer(b.address, "clone", tls=agent.towards("edge")),
+        ):
+            await one.until(lambda: False in one.states)
+            await eventually(lambda: bool(told))
+        assert set(told) == {agent.credentials.certificate.name}
+
+
+async def test_a_message_to_be_retained_ends_its_sender_and_is_kept_nowhere(
+    kind: str, tmp_path: Path, home: Members
+) -> None:
+    edge, agent = home.member("edge", "edge"), home.member("agent", "agent")
+    beacon = topics.edge_beacon(SITE, ident(edge))
+    async with broker(kind, tmp_path, **of(edge)) as b:
+        async with peer(b.address, "own", tls=edge.towards("edge")) as own:
+            own.link._client.publish(beacon, b"kept?", 1, retain=True)
+            own.link._write()
+            await own.until(lambda: False in own.states)
+        async with peer(b.address, "late", tls=agent.towards("edge")) as late:
+            await late.link.subscribe(beacon)
+            await asyncio.sleep(0.3)
+            assert late.heard == []
+
+
+async def test_nobody_waits_for_ever_at_the_embedded_brokers_door(
+    tmp_path: Path, home: Members
+) -> None:
+    """Connections beyond the bound are closed at once, and honest ones still served."""
+    edge, agent = home.member("edge", "edge"), home.member("agent", "agent")
+    async with broker("embedded", tmp_path, **of(edge)) as b:
+        where = (b.address.host, b.address.port)
+        idle = [await asyncio.open_connection(*where) for _ in range(400)]
+        try:
+            await eventually(lambda: b.counters["refused_connects"] >= 400 - 384)
+        finally:
+            for _, writer in idle:
+                writer.close()
+        async with peer(b.address, "honest", tls=agent.towards("edge")) as one:
+            assert one.link.connected
