@@ -52,6 +52,12 @@ class LinkDown(Input, frozen=True):
     link: str
 
 
+class TakenOver(Input, frozen=True):
+    """An agent or edge, by its certificate, came to our broker while it was connected there."""
+
+    sender: str
+
+
 class Effect(Struct, frozen=True):
     """Base of everything that a core asks for."""
 

@@ -62,6 +62,15 @@ class PeerRefusedError(LinkError):
     problem: str
 
 
+class DoubledLinkError(LinkError):
+    """Raised where a broker is reached by another of its addresses already."""
+
+    template = "{ident} is connected at {address} already"
+
+    ident: str
+    address: str
+
+
 class NotEnrolledError(LinkError):
     """Raised where certificates of the site are needed by who has not joined it."""
 

@@ -25,7 +25,7 @@ from .address import BrokerAddress, Cover, TlsFiles, with_hint
 from .errors import LinkError, SubscribeRefusedError, connect_reason, tls_refusal
 from .network import Backoff, connected
 from .paho_client import Client, PublishQueue, Subscriptions
-from .site_tls import Towards
+from .site_tls import Towards, named
 
 __all__ = ["Arrival", "BrokerAddress", "Link", "TlsFiles"]
 
@@ -91,6 +91,8 @@ class Link:
         self.counters: Counter[str] = Counter()
         self.last_error = ""
         """Why there is no connection; empty when there is one."""
+        self.peer = ""
+        """The id in the certificate of who was reached last."""
         self._tls = tls
         self._insecure = insecure
         self._on_arrivals = on_arrivals
@@ -269,6 +271,7 @@ class Link:
         try:
             if self._tls is not None:
                 self._tls.check_peer(sock)
+                self.peer = named(sock)[1]
         except BaseException:
             sock.close()
             raise

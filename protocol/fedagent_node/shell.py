@@ -29,7 +29,7 @@ from .certificates import Role, common_name
 from .data_dir import DataDirLock, Identity, count_start, load_or_create, store_starts
 from .discovery import Advert, Discovery
 from .driver import Core, Driver, Jobs, Store
-from .effects import Connect, Emit, Input, LinkDown, LinkUp, Revoked, Send, Warn
+from .effects import Connect, Emit, Input, LinkDown, LinkUp, Revoked, Send, TakenOver, Warn
 from .envelope import Gate
 from .errors import InsecureListenError, NotEnrolledError
 from .jobs import JobQueue
@@ -208,7 +208,16 @@ class Shell:
             insecure=config.insecure,
         )
         self._broker = Broker(spec)
+        self._broker.on_taken_over = self._taken_over
         return await self._broker.start(), self._broker.kind
+
+    def _taken_over(self, name: str) -> None:
+        """Say that somebody came twice; without certificates anybody can do that to anybody."""
+        text = "came while it was connected: its link broke, or another device has its key"
+        self._warn(Warn(name, text))
+        assert self._broker is not None
+        if self._broker.spec.certified:
+            self.receive(TakenOver(name.partition("/")[2]))
 
     @property
     def has_own_broker(self) -> bool:
@@ -331,7 +340,12 @@ class Shell:
             return self.tls
         if self.site is None:
             raise NotEnrolledError(str(address))
-        return self.site.towards(whose, "broker", ids=ids)
+        return self.site.towards(whose, "broker", ids=ids, elsewhere=self._reached)
+
+    def _reached(self, ident: str) -> str:
+        """Return the address of the link that reaches an identity now, empty if none does."""
+        links = (one for one in self.links.values() if one.connected and one.peer == ident)
+        return next((str(one.address) for one in links), "")
 
     async def _judge(self, advert: Advert) -> str:
         if self.site is None or advert.address.scheme == "mqtt":
@@ -403,6 +417,8 @@ class Shell:
         for name, link in self.links.items():
             for key, value in link.counters.items():
                 counters[f"{name}_{key}"] = value
+        for key, value in self._broker.counters.items() if self._broker is not None else ():
+            counters[f"broker_{key}"] = value
         self.driver.tick()
         self._schedule()
 

@@ -16,7 +16,7 @@ from .address import TlsFiles
 from .advert import Advert
 from .certificates import ROLES, Role
 from .credentials import Credentials, load_credentials
-from .errors import LinkError, PeerRefusedError, connect_reason
+from .errors import DoubledLinkError, LinkError, PeerRefusedError, connect_reason
 from .network import connected
 
 NO_CHECK_TIME = 0x200000
@@ -73,9 +73,18 @@ class SiteTls:
             return connect_reason(exc)
         return ""
 
-    def towards(self, *roles: Role, ids: Callable[[], Collection[str]] = tuple) -> "Towards":
-        """Return what covers a link to one of these roles; without ids, to any of the site."""
-        return Towards(self, roles, ids)
+    def towards(
+        self,
+        *roles: Role,
+        ids: Callable[[], Collection[str]] = tuple,
+        elsewhere: Callable[[str], str] = lambda _: "",
+    ) -> "Towards":
+        """Return what covers a link to one of these roles; without ids, to any of the site.
+
+        `elsewhere` is the address of another link to an identity: a broker has one session of
+        ours, and two links to it would take each other's place.
+        """
+        return Towards(self, roles, ids, elsewhere)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,7 @@ class Towards:
     site: SiteTls
     roles: tuple[Role, ...]
     ids: Callable[[], Collection[str]]
+    elsewhere: Callable[[str], str]
 
     def client_context(self) -> ssl.SSLContext:
         """Return a context that shows our certificate and checks the broker's."""
@@ -106,6 +116,8 @@ class Towards:
             announced = ", ".join(sorted(ids))
             problem = f"is {role} {safe_text(ident)}, and {announced} is announced"
             raise PeerRefusedError("other_id", problem)
+        if role != "broker" and (address := self.elsewhere(ident)):
+            raise DoubledLinkError(safe_text(ident), address)
 
 
 def named(peer: socket.socket) -> tuple[Role | None, str, str]:

@@ -1,10 +1,12 @@
 """A field of members: TLS everywhere, and who is no member or was revoked gets nowhere."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.site import Members
+from tests.typed import fedagent
 
 from .support import BROKERS, check_books, labels, new_field, start_small
 
@@ -33,3 +35,33 @@ def test_members_run_their_rounds_over_tls_and_a_stranger_learns_nothing(
                 str(one["agent"]) for one in field.processes[name].all("agent_joined")
             }
     check_books(coordinator)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_stolen_key_in_use_twice_raises_an_alarm_and_neither_is_paid(
+    tmp_path: Path, broker: str
+) -> None:
+    with new_field(tmp_path) as field:
+        members = Members.of_coordinator(tmp_path, "coordinator", field.site)
+        members.member("edge-0", "edge")
+        for i in range(3):
+            members.member(f"agent-{i}", "agent")
+        shutil.copytree(tmp_path / "agent-0", tmp_path / "clone")
+        coordinator = start_small(field, rounds=10_000, agents=3, broker=broker, secure=True)
+        ident = str(field.processes["agent-0"].wait("ready")["id"])
+        field.agent("clone", labels(0))
+        edge = field.processes["edge-0"]
+        edge.wait("agent_lost", timeout_s=90)
+        assert {str(one["agent"]) for one in edge.all("agent_lost")} == {ident}
+        log = edge.log.read_text()
+        assert f"a/{ident}: came while it was connected" in log
+        assert "cloned: two devices have its key" in log
+        where = ("--data-dir", str(tmp_path / "coordinator"))
+        for _ in range(80):  # it is in the edge's next status
+            listed = fedagent("devices", *where).stdout
+            if "cloned" in listed:
+                break
+        assert "cloned" in listed
+        coordinator.stop()
+    check_books(coordinator, still_open=1)

@@ -8,7 +8,7 @@ import pytest
 
 from fedagent_node.site_tls import SiteTls
 from fedagent_protocol import topics
-from tests.fakes.links import broker, eventually, peer
+from tests.fakes.links import Peer, broker, eventually, peer
 from tests.fakes.site import Members
 
 SITE = "home"
@@ -111,3 +111,23 @@ async def test_nobody_waits_for_ever_at_the_embedded_brokers_door(
                 writer.close()
         async with peer(b.address, "honest", tls=agent.towards("edge")) as one:
             assert one.link.connected
+
+
+async def test_a_second_link_to_one_broker_does_not_take_the_firsts_place(
+    kind: str, tmp_path: Path, home: Members
+) -> None:
+    edge, agent = home.member("edge", "edge"), home.member("agent", "agent")
+    async with (
+        broker(kind, tmp_path, **of(edge)) as b,
+        peer(b.address, "one", tls=agent.towards("edge")) as one,
+    ):
+        assert one.link.peer == ident(edge)
+        cover = agent.towards(
+            "edge", elsewhere=lambda found: "there" if found == one.link.peer else ""
+        )
+        two = Peer(b.address, "two", tls=cover)
+        await two.link.start()
+        await eventually(lambda: "connected at there already" in two.link.last_error)
+        await two.link.stop()
+        assert one.states == [True]
+        assert b.counters["taken_over"] == 0

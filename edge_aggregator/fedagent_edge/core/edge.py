@@ -20,6 +20,7 @@ from fedagent_node.effects import (
     Received,
     Revoked,
     Send,
+    TakenOver,
     TakeRevocations,
     Warn,
 )
@@ -57,6 +58,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.topics import mismatch
 
+from .clones import Clones
 from .disk import Disk
 from .effects import (
     LAN,
@@ -100,6 +102,7 @@ class EdgeCore:
         self.evaluations = Evaluations(state)
         self.once = OnceFile(state, state.memory.once if state.once_held else "")
         self.disk = Disk(state)
+        self.clones = Clones(self.sessions)
         self._ended = ""
         self._recipe = ""
         self._now = self._beacon_at = self._search_at = self._settled_at = 0.0
@@ -124,6 +127,8 @@ class EdgeCore:
                 self._settled_at = now + SETTLING_S
                 self.evaluations.lan_up(now)
                 effects = self._beacon(now)
+            case TakenOver(sender=agent):
+                effects = self._taken_over(agent, now)
             case Checked(key=key):
                 live = self.rounds.find(*key[:2])
                 effects = live.checked(key[2], event.verdict, now) if live else []
@@ -156,6 +161,9 @@ class EdgeCore:
 
     def _from_agent(self, event: Received, now: float) -> list[Effect]:
         agent, message = event.sender, cast("AgentToEdge", event.message)
+        if agent in self.clones.left_out:
+            self.counters["cloned"] += 1
+            return []
         session, joined = self.sessions.hear(agent, now)
         if session is None:
             self.counters["too_many_agents"] += 1
@@ -227,6 +235,14 @@ class EdgeCore:
             *self.rounds.hello(agent, now),
             *self.evaluations.here(agent, now),
         ]
+
+    def _taken_over(self, agent: str, now: float) -> list[Effect]:
+        self.counters["taken_over"] += 1
+        effects = self.clones.taken_over(agent, now)
+        if effects:
+            self.upstream.changed(now)
+            effects += self._lost(agent, now)
+        return effects
 
     def _lost(self, agent: str, now: float) -> list[Effect]:
         lost: list[Effect] = [Emit("agent_lost", {"agent": agent})]

@@ -112,6 +112,13 @@ class AgentSessions:
         self._changed[agent] = None
         return True
 
+    def exclude(self, agent: str, reason: str) -> None:
+        """Note why an agent takes no part from now on, whatever it says."""
+        session = self._by_id.get(agent)
+        if session is not None:
+            session.refused, session.context, session.present = reason, None, False
+            self._changed[agent] = None
+
     def welcomed(self) -> None:
         """A coordinator that has just welcomed us needs all of it."""
         self._unreported = dict.fromkeys(self._names)

@@ -1,0 +1,42 @@
+"""Two devices with one identity: an alarm, and neither takes part."""
+
+from pathlib import Path
+
+from fedagent_edge.core.clones import CLONED, FLAPS, MAX_NOTED, WITHIN_S, Clones
+from fedagent_edge.core.sessions import AgentSessions
+from fedagent_node.effects import TakenOver, Warn
+
+from .harness import field_of
+
+
+def test_a_link_that_breaks_now_and_then_is_no_clone() -> None:
+    clones = Clones(AgentSessions("0" * 32))
+    for i in range(100):
+        assert clones.taken_over("a", i * (WITHIN_S / (FLAPS - 1) + 1)) == []
+    assert not clones.left_out
+
+
+def test_flaps_of_many_names_are_bounded_and_told_once() -> None:
+    clones = Clones(AgentSessions("0" * 32))
+    for i in range(3 * MAX_NOTED):
+        clones.taken_over(f"a{i}", 0.0)
+    assert len(clones._flaps) == MAX_NOTED
+    told = [clones.taken_over("a", float(i)) for i in range(3 * FLAPS)]
+    assert [one for one in told if one] == [[Warn("a", CLONED)]]
+
+
+def test_who_is_cloned_takes_part_no_more_and_the_coordinator_is_told_why(tmp_path: Path) -> None:
+    f = field_of(tmp_path, 3).ready()
+    (cloned, *_) = f.agents
+    for _ in range(FLAPS):
+        f.edge.receive(TakenOver(cloned))
+    f.agents[cloned].hello(f)
+    f.run_for(2.0)
+    notes = {one.agent: one.reason for one in f.core.sessions.changed_devices(f.now)}
+    assert notes.get(cloned, CLONED) == CLONED
+    assert not f.core.sessions.is_present(cloned)
+    assert f.core.counters["taken_over"] == FLAPS
+    assert f.core.counters["cloned"] > 0
+    f.order()
+    report = f.run_until_report()
+    assert cloned not in {one.agent for one in report.outcomes if one.status == "accepted"}
