@@ -124,9 +124,7 @@ class EdgeCore:
             case LinkUp(link=link) if link != LAN:
                 effects = self.upstream.connected(now)
             case LinkUp():
-                self._settled_at = now + SETTLING_S
-                self.evaluations.lan_up(now)
-                effects = self._beacon(now)
+                effects = self._lan_up(now)
             case TakenOver(sender=agent):
                 effects = self._taken_over(agent, now)
             case Checked(key=key):
@@ -156,6 +154,11 @@ class EdgeCore:
             case Revoked():
                 effects = self._revoked(event, now)
         return effects + self.rounds.look(now) + self.evaluations.look(now)
+
+    def _lan_up(self, now: float) -> list[Effect]:
+        self._settled_at = now + SETTLING_S
+        self.evaluations.lan_up(now)
+        return self._beacon(now)
 
     # ------------------------------------------------------------- from agents
 
