@@ -20,8 +20,10 @@ from fedagent_protocol.tensors import (
     tensor_at,
 )
 from fedagent_task.aggregation import ALL_TRAIN, Rules, RunningMean, Strategy
+from fedagent_task.aggregation.robust import PLAIN, Robust
 
 from .core.effects import Merge, Merged
+from .edge_bounds import AGAINST, KEPT, held, located
 
 Tensors = dict[str, npt.NDArray[np.generic]]
 
@@ -84,12 +86,17 @@ def _usable(
 
 
 def merge_files(
-    blobs: BlobStore, manifest: Manifest, merge: Merge, strategy: Strategy | None = None
+    blobs: BlobStore,
+    manifest: Manifest,
+    merge: Merge,
+    strategy: Strategy | None = None,
+    rule: Robust = PLAIN,
 ) -> Merged:
     """Average edge models by digest and weight into a durable global one.
 
     The models are mapped, not read, so that memory stays at one tensor. A strategy that acts on
-    the mean has it, the last model and what it kept in memory.
+    the mean has it, the last model and what it kept in memory; a robust rule has the models that
+    it shortens, and with a block of all of them what needs all.
     """
     buffers = merge.buffers or tuple(weight for _, weight in merge.models)
     with ExitStack() as stack:
@@ -103,8 +110,8 @@ def merge_files(
                 continue
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             models.append(EdgeModel(digest, data, weight, buffer))
-        if strategy is not None and merge.base:
-            return _stepped(blobs, manifest, merge, strategy, models, missing)
+        if merge.base:
+            return _stepped(blobs, manifest, merge, strategy, rule, models, missing)
         mean = merge_models(models, manifest, merge.facts.rules)
         if mean.data:
             blobs.put(mean.data)
@@ -115,23 +122,52 @@ def _stepped(
     blobs: BlobStore,
     manifest: Manifest,
     merge: Merge,
-    strategy: Strategy,
+    strategy: Strategy | None,
+    rule: Robust,
     models: Sequence[EdgeModel],
     missing: Mapping[str, str],
 ) -> Merged:
-    """Do what a strategy makes of the mean; both files are durable before their names are told."""
+    """Do what rules make of the models; all files are durable before their names are told."""
     usable, refused = _usable(models, manifest)
     refused = {**missing, **refused}
     if not usable:
         return Merged(merge.round, "", refused)
-    mean = _means(usable, manifest, merge.facts.rules)
     base = decode_tensors(blobs.get(merge.base), manifest)
     former = _arrays(blobs.get(merge.state)) if merge.state else {}
-    model, state = strategy.server(base, mean, former, merge.facts)
+    usual = {KEPT: former.pop(KEPT)} if KEPT in former else {}
+    mean: Mapping[str, npt.NDArray[np.generic]] | None = None
+    if type(rule) is not Robust:
+        rules, own = merge.facts.rules, [tensors for _, tensors in usable]
+        found = held(rule, base, own, rules, usual.get(KEPT))
+        usual = {KEPT: found.norms}
+        refused |= {
+            one.digest: AGAINST for (one, _), out in zip(usable, found.left_out, strict=True) if out
+        }
+        usable = [
+            (one, tensors)
+            for (one, _), tensors, out in zip(usable, found.tensors, found.left_out, strict=True)
+            if not out
+        ]
+        if not rule.streams and len(usable) > 2:
+            mean = located(rule, base, own, rules)
+        elif len(usable) == 1 and not found.changed and not _acts(strategy):
+            kept = blobs.put(encode_tensors(usual))
+            return Merged(merge.round, usable[0][0].digest, refused, kept)
+    if mean is None:
+        mean = _means(usable, manifest, merge.facts.rules)
+    model: Mapping[str, npt.NDArray[np.generic]] = mean
+    state: Mapping[str, npt.NDArray[np.generic]] = former
+    if _acts(strategy) and strategy is not None:
+        model, state = strategy.server(base, mean, former, merge.facts)
+    state = {**state, **usual}
     if wrong := _unusable(model, manifest):
         return Merged(merge.round, "", {**refused, merge.base: f"the server's step {wrong}"})
     kept = blobs.put(encode_tensors(state)) if state else ""
     return Merged(merge.round, blobs.put(encode_tensors(model)), refused, kept)
+
+
+def _acts(strategy: Strategy | None) -> bool:
+    return strategy is not None and strategy.acts
 
 
 def _unusable(model: Mapping[str, npt.NDArray[np.generic]], manifest: Manifest) -> str:

@@ -11,6 +11,7 @@ from fedagent_protocol.tensors import Manifest
 from fedagent_task import aggregation, models
 from fedagent_task.aggregation import Strategy
 from fedagent_task.aggregation.averaging import FedBn
+from fedagent_task.aggregation.robust import Robust, Selected, rule_of
 from fedagent_task.aggregation.task import rules_of
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe import MAX_TASK_BYTES, task_bytes, task_of
@@ -75,6 +76,21 @@ def aggregation_of(recipe: Recipe) -> Strategy:
         mend = "build the task with local=('norms',), or take fedavg"
         raise RecipeError("aggregation.name", "is fedbn, and no layer of the model is local", mend)
     return made
+
+
+def robust_of(recipe: Recipe) -> Robust:
+    """Return the robust rule of a recipe, as edge models are held to it.
+
+    Raises:
+        UnknownNameError, ParameterError: There is none such.
+        RecipeError: It does not go with the rest of the recipe.
+    """
+    spec = recipe.aggregation
+    rule = rule_of(spec)
+    if isinstance(rule, Selected) and spec.name == "scaffold":
+        wrong = f"is {spec.robust}, which does not look at scaffold's control variates"
+        raise RecipeError("aggregation.robust", wrong, "take clipped-mean, trimmed-mean or median")
+    return rule
 
 
 def _has_local(recipe: Recipe) -> bool:

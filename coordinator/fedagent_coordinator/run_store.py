@@ -57,6 +57,7 @@ from .run_settings import (
     decision_policies,
     model_manifest,
     opinion_mode,
+    robust_of,
     task_body,
 )
 from .runs import OpenedRun, open_run
@@ -106,7 +107,7 @@ class RunStore:
         self._task = task
         self.policies = decision_policies(recipe)
         self.opinions = opinion_mode(recipe, self.policies.policy)
-        self.strategy = aggregation_of(recipe)
+        self.strategy, self.robust = aggregation_of(recipe), robust_of(recipe)
         self.held_out = held_out(recipe, task)
         self._config, self._folder = config, Path(config.data_dir)
         self._checkpoint, self._clock, self._clock_ms = checkpoint, clock, clock_ms
@@ -166,6 +167,7 @@ class RunStore:
             load_limit_ms=max(1, round(1000 * limit_s)) if limit_s > 0 else 0,
             opinions=self.opinions,
             strategy=self.strategy,
+            robust=self.robust,
             rules=rules_of(recipe.model),
         )
 
@@ -331,7 +333,9 @@ class RunStore:
                 work: Callable[[], Input] = partial(self._finish_model, effect)
             case fx.Merge(size=size):
                 size *= len(effect.models)
-                work = partial(merge_files, self.blobs, self._manifest, effect, self.strategy)
+                work = partial(
+                    merge_files, self.blobs, self._manifest, effect, self.strategy, self.robust
+                )
             case fx.EvaluateHeldOut(size=size):
                 samples = 0 if self.held_out is None else len(self.held_out.y)
                 size = size * samples // 64

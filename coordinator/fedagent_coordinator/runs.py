@@ -37,7 +37,7 @@ from .core.settings import (
 from .database.rows import RunRow
 from .errors import CoordinatorError, ModelLostError, RefusedOptionError, RunConflictError
 from .global_model import held_out
-from .run_settings import aggregation_of, decision_policies, model_manifest
+from .run_settings import aggregation_of, decision_policies, model_manifest, robust_of
 from .store import Store
 
 _log = logging.getLogger(__name__)
@@ -83,6 +83,7 @@ def check_recipe(config: CoordinatorConfig) -> None:
     recipe = read.recipe
     decision_policies(recipe)
     aggregation_of(recipe)
+    robust_of(recipe)
     held_out(recipe, read.task)
     if config.init:
         read_first_model(config.init, Path(config.data_dir) / "models", recipe)

@@ -20,6 +20,7 @@ The status is written and the file synced before the receipt goes out. What a ki
 without one is resumed from the flags; a damaged head makes the file as good as none.
 """
 
+import errno
 import mmap
 import os
 import zlib
@@ -110,9 +111,23 @@ class Journal:
             os.ftruncate(self._fd, 0)
             self._end = 0
 
+    def updates(self) -> dict[str, memoryview]:
+        """Return the data of admitted updates by agent, mapped; the newest of each."""
+        if not self._end:
+            return {}
+        mapped = memoryview(mmap.mmap(self._fd, self._end, prot=mmap.PROT_READ))
+        found: dict[str, memoryview] = {}
+        position = 0
+        while (record := _record(mapped, position)) is not None:
+            head, body, following = record
+            if position and len(body):
+                found[_records.decode(head).agent] = body
+            position = following
+        return found
+
     def read(self) -> tuple[OpenRound | None, list[tuple[UpdateRecord, bytes]]]:
         """Return what is whole; cut off what is not."""
-        data = os.pread(self._fd, self._end, 0)
+        data = memoryview(os.pread(self._fd, self._end, 0))
         opened: OpenRound | None = None
         updates: list[tuple[UpdateRecord, bytes]] = []
         position = 0
@@ -122,7 +137,7 @@ class Journal:
                 if opened is None:
                     opened = _rounds.decode(head)
                 else:
-                    updates.append((_records.decode(head), body))
+                    updates.append((_records.decode(head), bytes(body)))
             except (msgspec.DecodeError, ValueError):
                 break
             position = following
@@ -132,7 +147,7 @@ class Journal:
         return opened, updates
 
 
-def _record(data: bytes, position: int) -> tuple[bytes, bytes, int] | None:
+def _record(data: memoryview, position: int) -> tuple[memoryview, memoryview, int] | None:
     """Return head, data and the position after a record, if it is whole."""
     start = position + _FRAME_BYTES
     if start > len(data):
@@ -180,6 +195,13 @@ class Spool:
                 return os.pread(fd, size, HEAD_BYTES)
             mapped = mmap.mmap(fd, HEAD_BYTES + size, prot=mmap.PROT_READ)
             return memoryview(mapped)[HEAD_BYTES:]
+
+    def whole(self, key: Key) -> Buffer:
+        """Return the bytes of an update that was settled."""
+        record = _read_head(self._path(key))
+        if record is None or record.offer is None:
+            raise OSError(errno.EIO, "the head of an update is damaged")
+        return self.content(key, record.offer.size)
 
     def settle(self, record: UpdateRecord) -> None:
         """Make an update durable together with its status."""

@@ -5,12 +5,13 @@ Checkpoints: ``edge.chunk_written``, ``edge.complete``, ``edge.spooled``, ``edge
 ``edge.reported``, ``edge.spool_cleared``, ``edge.model_saved``.
 """
 
+import secrets
 import zlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -43,13 +44,13 @@ from fedagent_protocol.tensors import (
 )
 from fedagent_protocol.transfer import Layout
 from fedagent_protocol.work import is_claimed
-from fedagent_task.aggregation import ALL_TRAIN, Rules, RunningMean
+from fedagent_task.aggregation import ALL_TRAIN, Rules
+from fedagent_task.aggregation.sketch import Floats, Signs
 from fedagent_task.privacy.mechanism import KeyStream, add_noise
-from fedagent_task.secure_aggregation.masked_sum import MaskedSum
 from fedagent_task.secure_aggregation.ring import Ring
 
 from .config import EdgeConfig
-from .core.admission import Verdict, check_content, locate_again
+from .core.admission import Verdict, check_content
 from .core.edge import EdgeCore
 from .core.effects import (
     Admit,
@@ -81,6 +82,7 @@ from .core.state import EdgeState
 from .core.transfers import MAX_MODEL_BYTES
 from .reserve import Reserve
 from .spool import Journal, Spool
+from .summing import RoundSum
 
 SMALL_BYTES = 256 * 1024
 """Models up to this size are handled at once: a hop to another thread costs more."""
@@ -144,7 +146,8 @@ class EdgeStore:
         self._base_bytes = self._models.size(base) if base else 0
         self._rules, self._positions = rules, 0
         self._ring = ring
-        self._mean = RunningMean(rules) if ring is None else MaskedSum(ring, rules)
+        self._sum = RoundSum(rules, ring)
+        self._signs: Signs | None = None
         self._offers: dict[Key, UpdateOffer] = {}
         self._whole: dict[Key, bytes] = {}
         self._unsynced: list[Admit] = []
@@ -174,6 +177,7 @@ class EdgeStore:
             self._clear_round()
             return memory, None
         self._begin_round(opened.base, _rules(opened), opened.ring)
+        self._signs = Signs(opened.signs) if opened.sketched else None
         # What the disk refused to sync may be there, before what the agent sent again.
         last = {record.key: (record, set[int](), data) for record, data in entries}
         found: list[tuple[UpdateRecord, set[int], bytes | None]] = list(last.values())
@@ -181,13 +185,18 @@ class EdgeStore:
         found += [(record, have, None) for record, have in spooled]
         # In the order in which they were in the sum.
         found.sort(key=lambda one: one[0].position)
-        updates = [(record, have) for record, have, data in found if self._recover(record, data)]
+        sketches: dict[str, Floats] = {}
+        updates = [
+            (record, have) for record, have, data in found if self._recover(record, data, sketches)
+        ]
         if opened.boot != self._boot or opened.began_at > now:
             longest = max(opened.order.max_wait_ms, opened.order.deadline_ms) / 1000
             opened = replace(opened, began_at=now - longest - 1.0)
-        return memory, ReopenedRound(opened, updates)
+        return memory, ReopenedRound(opened, updates, sketches)
 
-    def _recover(self, record: UpdateRecord, whole: bytes | None) -> bool:
+    def _recover(
+        self, record: UpdateRecord, whole: bytes | None, sketches: dict[str, Floats]
+    ) -> bool:
         """Put an admitted update into the sum again; False if the disk has damaged it."""
         key, offer = record.key, record.offer
         self._positions = max(self._positions, record.position)
@@ -196,8 +205,17 @@ class EdgeStore:
                 self._offers[key] = offer
             return True
         data = self._spool.content(key, offer.size) if whole is None else whole
-        if check_content(data, offer.digest, self._update_manifest()).valid:
-            _add(self._mean, data, record)
+        found = check_content(
+            data,
+            offer.digest,
+            self._update_manifest(),
+            latest=self._rules.latest,
+            signs=self._signs,
+        )
+        if found.valid:
+            self._sum.admit(record, data)
+            if found.sketch is not None:
+                sketches[record.agent] = found.sketch
             return True
         self._counters["spool_damaged"] += 1
         self._spool.drop(key)
@@ -275,7 +293,8 @@ class EdgeStore:
                 except _LOST as error:
                     lost = self._lost(opened.base, str(error)).lost
                     return ModelLost(opened.run, opened.order.round, lost.digest, lost.detail)
-                begun = replace(opened, boot=self._boot)
+                begun = replace(opened, boot=self._boot, signs=secrets.randbits(63))
+                self._signs = Signs(begun.signs) if begun.sketched else None
                 return self._surely(lambda: self._journal.begin(begun), self._directory)
             case SaveState():
                 packed = msgspec.msgpack.encode(effect.memory)
@@ -352,8 +371,7 @@ class EdgeStore:
         except OSError as error:
             return [_failed(one.record.key, error) for one in batch]
         for record, data in updates:
-            if record.weight > 0:
-                _add(self._mean, data, record)
+            self._sum.admit(record, data)
         self._checkpoint("edge.spooled")
         return [Admitted(record.key) for record, _ in updates]
 
@@ -377,9 +395,10 @@ class EdgeStore:
                 if record.key in self._whole:
                     self._unsynced.append(effect)
                     return None
-                return Job("admit", partial(self._admit, self._next(effect), self._mean), small)
+                return Job("admit", partial(self._admit, self._next(effect), self._sum), small)
             case Commit():
-                return Job("commit", partial(self._commit, effect, self._mean), small)
+                settle = partial(self._commit, effect, self._sum, self._opener(effect))
+                return Job("commit", settle, small)
             case FinishModel():
                 return Job("model", partial(self._finish, effect), effect.size <= SMALL_BYTES)
         raise NotImplementedError(effect)
@@ -404,22 +423,23 @@ class EdgeStore:
             check.norm_limit,
             control_limit=check.control_limit,
             latest=self._rules.latest,
+            signs=self._signs,
         )
         return Checked(key, verdict)
 
-    def _admit(self, record: UpdateRecord, mean: RunningMean | MaskedSum) -> Input:
+    def _admit(self, record: UpdateRecord, total: RoundSum) -> Input:
         self._checkpoint("edge.complete")
         try:
             self._journal.sync()
             self._spool.settle(record)
             self._checkpoint("edge.spooled")
             if record.weight > 0 and record.offer is not None:
-                _add(mean, self._spool.content(record.key, record.offer.size), record)
+                total.admit(record, self._spool.content(record.key, record.offer.size))
         except OSError as error:
             return _failed(record.key, error)
         return Admitted(record.key)
 
-    def _commit(self, commit: Commit, mean: RunningMean | MaskedSum) -> Input:
+    def _commit(self, commit: Commit, total: RoundSum, content: Callable[[str], Buffer]) -> Input:
         """Make base + mean a durable model, unless it is not finite."""
         try:
             data = self._models.get(commit.base)
@@ -428,9 +448,11 @@ class EdgeStore:
         weight = 0.0
         try:
             manifest = Manifest(tuple(item.spec for item in locate(data)))
-            if isinstance(mean, MaskedSum):
-                mean = mean.unmasked(commit.unmask, manifest)
+            if total.masked is not None:
+                mean = total.masked.unmasked(commit.unmask, manifest)
                 weight = mean.weight
+            else:
+                mean = total.settle(commit.rule, commit.terms, content)
             if commit.deviation:
                 mean.change(partial(add_noise, deviation=commit.deviation, stream=KeyStream()))
             tensors = mean.apply(decode_tensors(data, manifest), commit.scale)
@@ -440,13 +462,23 @@ class EdgeStore:
                 digest = self._models.put(fresh)
                 self._verified(digest, fresh)
                 self._manifest = (digest, manifest)
-        except OSError as error:
+        except (OSError, ProtocolError) as error:
             return Committed(commit.run, commit.round, refused=str(error)[:120])
         except ZeroDivisionError:
             return Committed(commit.run, commit.round)
         self._checkpoint("edge.aggregated")
         first = fresh[: self._chunk_bytes]
         return Committed(commit.run, commit.round, digest, len(fresh), first, weight=weight)
+
+    def _opener(self, commit: Commit) -> Callable[[str], Buffer]:
+        """Return what opens an agent's update again: from the journal, or from its file."""
+        # A round with updates in the journal is committed at once: nothing can cut it meanwhile.
+        small = cache(self._journal.updates) if self._base_bytes <= SMALL_BYTES else dict
+
+        def opened(agent: str) -> Buffer:
+            return small().get(agent) or self._spool.whole((commit.run, commit.round, agent))
+
+        return opened
 
     def _finish(self, finish: FinishModel) -> Input:
         refused = ""
@@ -526,11 +558,6 @@ def open_edge(
     memory, reopened = store.load(now)
     state = EdgeState(config, me, memory, counters, once_held=store.has_once())
     return EdgeCore(state, reopened), store
-
-
-def _add(mean: RunningMean | MaskedSum, data: Buffer, record: UpdateRecord) -> None:
-    delta = {item.spec.name: tensor_at(data, item) for item in locate_again(data)}
-    mean.add(delta, record.weight, record.coefficient)
 
 
 def _rules(opened: OpenRound) -> Rules:

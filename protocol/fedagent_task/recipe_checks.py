@@ -8,7 +8,16 @@ from .learner_checks import check_learner, check_names
 from .measures import measures_of
 from .privacy_checks import check_privacy
 from .shapes import pooled
-from .spec import MAX_PARAMETERS, DataSpec, FeatureSpec, LearnerSpec, ModelSpec, Recipe, TaskSpec
+from .spec import (
+    AUTO,
+    MAX_PARAMETERS,
+    DataSpec,
+    FeatureSpec,
+    LearnerSpec,
+    ModelSpec,
+    Recipe,
+    TaskSpec,
+)
 
 VOLUNTEERS = "volunteers"
 """The policy under which agents that volunteer train."""
@@ -38,6 +47,7 @@ def check_recipe(recipe: Recipe) -> None:
     _check_target(recipe)
     _check_opinions(recipe)
     check_privacy(recipe)
+    _check_robust(recipe)
 
 
 def _check_target(recipe: Recipe) -> None:
@@ -46,6 +56,20 @@ def _check_target(recipe: Recipe) -> None:
     if target > 1 and (by is None or by.rising or not recipe.model.regression):
         key = "evaluation.target"
         raise RecipeError(key, f"must be <= 1 (got {target:g})", hint_of(key))
+
+
+def _check_robust(recipe: Recipe) -> None:
+    """Check that an edge sees the single updates that a robust rule looks at."""
+    rule = recipe.aggregation.robust
+    if rule in (AUTO, "none"):
+        return
+    if recipe.secure_aggregation.wanted:
+        why = f"is {rule!r}, and with secure_aggregation an edge sees no single update"
+    elif recipe.privacy.mode == "central":
+        why = f"is {rule!r}: what one update does to others' the noise of privacy does not hide"
+    else:
+        return
+    raise RecipeError("aggregation.robust", why, "leave it out, or write 'none'")
 
 
 def _check_opinions(recipe: Recipe) -> None:

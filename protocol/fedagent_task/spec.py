@@ -328,11 +328,17 @@ class PolicySpec(_Section, frozen=True, kw_only=True):
     params: Params = {}
 
 
+AUTO = "auto"
+"""A robust rule's name: the default one, or none where updates are hidden from the edge."""
+
+
 class AggregationSpec(_Section, frozen=True, kw_only=True):
     """How updates become a model; the strategy itself checks its parameters."""
 
     name: Annotated[Word, _text("a strategy's name", '"fedavg"')] = "fedavg"
     params: Params = {}
+    robust: Annotated[Word, _text("a robust rule's name, or auto", '"clipped-mean"')] = AUTO
+    robust_params: Params = {}
 
 
 class PlacementSpec(_Section, frozen=True, kw_only=True):

@@ -137,7 +137,8 @@ from fedagent_task.recipe import task_bytes
 from fedagent_task.spec import AggregationSpec, ModelSpec, TaskSpec
 model = ModelSpec(kind="softmax", features=2, classes=2)
 task = TaskSpec(model=model, aggregation=AggregationSpec(name="clipped", params={"longest": 2.0}))
-weighing, told = weighing_of(task_bytes(task)), m.TrainStats(num_samples=10)
-print(weighing.weigh(told, m.Assignment(agent="a"), norm=8.0, uniform=False).coefficient)
+weighing, stats = weighing_of(task_bytes(task)), m.TrainStats(num_samples=10)
+told = weighing.told(stats, m.Assignment(agent="a"), norm=8.0, uniform=False)
+print(weighing.weigh(told).coefficient)
 """
     assert run(site, "-c", code) == "2.5\n"

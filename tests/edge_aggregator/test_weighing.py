@@ -24,6 +24,7 @@ from fedagent_edge.core.weighing import PLAIN, weighing_of
 from fedagent_edge.store import EdgeStore
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
+from fedagent_task.aggregation.bounds import Term
 from fedagent_task.privacy import accountant
 from fedagent_task.privacy.accountant import deviation_of
 from fedagent_task.recipe import task_bytes
@@ -135,12 +136,12 @@ def test_control_variates_have_a_limit_of_their_own() -> None:
     def verdict(**limits: float) -> Verdict:
         return check_content(data, digest_of(data), manifest, 3.0, **limits)  # type: ignore[arg-type] # floats
 
-    assert verdict() == Verdict(norm=2.0)
+    assert verdict() == Verdict(norm=2.0, control_norm=10.0)
     assert verdict(control_limit=10.0).valid
     assert verdict(control_limit=9.0).reason == "control_norm"
     assert weighing_of(task("scaffold")).control_limit == 12.0
     counted = check_content(data, digest_of(data), manifest, 1.0, latest=("w",))
-    assert counted == Verdict(norm=0.0)
+    assert counted == Verdict(norm=0.0, control_norm=10.0)
 
 
 def test_the_store_sums_by_coefficients_and_keeps_the_newest_counter(tmp_path: Path) -> None:
@@ -187,7 +188,10 @@ def test_the_store_sums_by_coefficients_and_keeps_the_newest_counter(tmp_path: P
         assert list(store.flush())
     wanted = {"w": np.array([30.0, 12.0]) * 3.0 / 40.0, "n": np.array([14.0])}
     for _ in range(2):
-        job = store.job(Commit(RUN, 1, digest, 3.0))
+        terms = tuple(
+            (f"a{i}", Term(*pair)) for i, pair in enumerate(zip(coefficients, weights, strict=True))
+        )
+        job = store.job(Commit(RUN, 1, digest, 3.0, terms=terms))
         assert job is not None
         done = job.work()
         assert isinstance(done, Committed)

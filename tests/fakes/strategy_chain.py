@@ -6,7 +6,7 @@ from pathlib import Path
 from fedagent_coordinator.core.effects import Merge
 from fedagent_coordinator.core.settings import learnt_weight, most_weight
 from fedagent_coordinator.merged_models import merge_files
-from fedagent_coordinator.run_settings import aggregation_of, model_manifest
+from fedagent_coordinator.run_settings import aggregation_of, model_manifest, robust_of
 from fedagent_coordinator.store import Store
 from fedagent_node.blobs import BlobStore
 from fedagent_task.aggregation import EdgeShare, MergeFacts
@@ -47,6 +47,6 @@ def check_chain(folder: Path, given: Recipe) -> Chain:
             weight=sum(share.weight for share in shares), clients=clients, factor=combined.factor
         )
         merge = Merge(round_, tuple(parts), 0, base=base, state=state, facts=facts)
-        found = merge_files(blobs, model_manifest(given), merge, strategy)
+        found = merge_files(blobs, model_manifest(given), merge, strategy, robust_of(given))
         assert (found.digest, found.state) == (digest, kept)
     return models

@@ -11,6 +11,7 @@ from fedagent_node.effects import Effect, FinishModel, ModelFinished, Send, Warn
 from fedagent_protocol.messages import Chunk, Need, Weighting
 from fedagent_protocol.transfer import Layout, Receiver
 from fedagent_task.aggregation import EdgeShare, MergeFacts
+from fedagent_task.aggregation.robust import Robust
 
 from .edges import EdgeSession
 from .effects import CommitModel, Merge, Merged
@@ -178,7 +179,7 @@ class Merging(Phase):
             buffers=tuple(weight for _, weight in sorted(buffers.items())),
             facts=MergeFacts(rules=settings.rules),
         )
-        if not settings.strategy.acts:
+        if not settings.strategy.acts and type(settings.robust) is Robust:
             return merge
         facts = MergeFacts(
             weight=sum(share.weight for share in shares),

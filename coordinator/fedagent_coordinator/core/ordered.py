@@ -235,7 +235,9 @@ class Ordered(Phase):
         """End the round: books first, then receipts, then what is learnt."""
         engine, ordered = self.engine, self._ordered
         ordered.timing_ms["train"] = milliseconds(now - ordered.ordered_at)
-        settled, odd = settle_round(ordered, now, engine.settings.recipe.learner)
+        settled, odd = settle_round(
+            ordered, now, engine.settings.recipe.learner, engine.settings.weight_cap
+        )
         engine.counters.update({**odd, "client_declined": settled.declined})
         engine.rounds_done += 1
         engine.spent_micro += settled.spent_micro

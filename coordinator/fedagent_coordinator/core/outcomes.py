@@ -43,9 +43,12 @@ MAX_AGGREGATE_S = 2.6e6
 
 
 def settle_round(
-    ordered: "OrderedRound", now: float, learner: LearnerSpec
+    ordered: "OrderedRound", now: float, learner: LearnerSpec, cap: float = 0.0
 ) -> tuple[Settle, Counter[str]]:
     """Return how a round ended, and what was odd about the reports.
+
+    With a `cap` the weight of an edge is at most so many times the median weight of the round's
+    updates for each of its own that is in its sum.
 
     A silent edge failed: its agents missed the round and nothing is paid, even if some of them
     had trained, because nobody can say so (ALGORITHMS section 1). An outcome of an agent that
@@ -67,7 +70,13 @@ def settle_round(
         feedback=with_rent(feedback, ordered.controls.placement, parts),
         details=details,
         edges=tuple(
-            _edge_result(view, feedback, part, most=_most_steps(ordered, part, learner))
+            _edge_result(
+                view,
+                feedback,
+                part,
+                most=_most_steps(ordered, part, learner),
+                heaviest=cap * _usual_weight(details.weight),
+            )
             for part in parts
         ),
         timing_ms=ordered.timing_ms,
@@ -258,20 +267,29 @@ def with_rent(feedback: Feedback, placement: Placement, parts: Sequence["EdgePar
     return replace(feedback, psi=psi, rent_micro=placement.rent_micro)
 
 
+def _usual_weight(weights: FloatArray) -> float:
+    """Return the median weight of updates in the sums; 0 of none."""
+    known = weights[weights > 0]
+    return float(np.median(known)) if len(known) else 0.0
+
+
 def _edge_result(
-    view: RoundView, feedback: Feedback, part: "EdgePart", *, most: float
+    view: RoundView, feedback: Feedback, part: "EdgePart", *, most: float, heaviest: float
 ) -> EdgeResult:
     here = np.asarray(part.rows, dtype=np.int64)
     paid = here[~feedback.void[here]]
     price = view.client_price[view.pair_client[feedback.pairs[paid]]]
     report = part.report or RoundReport(epoch="", outcomes=(), failed=SILENT)
     weight = report.weight if math.isfinite(report.weight) and not report.failed else 0.0
+    used = int(feedback.used[here].sum())
+    if heaviest:
+        weight = min(weight, heaviest * used)
     return EdgeResult(
         edge=part.edge,
         index=part.index,
         ordered=len(here),
         in_time=int(feedback.X[here].sum()),
-        used=int(feedback.used[here].sum()),
+        used=used,
         spent_micro=int(price.sum()),
         failed=report.failed,
         model=report.model,

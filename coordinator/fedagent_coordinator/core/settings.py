@@ -8,6 +8,7 @@ from fedagent_coordinator.policies.base import IntArray
 from fedagent_protocol.messages import OpinionMode
 from fedagent_task.aggregation import ALL_TRAIN, Rules, Strategy
 from fedagent_task.aggregation.averaging import FedAvg
+from fedagent_task.aggregation.robust import PLAIN, Robust
 from fedagent_task.spec import Recipe
 
 
@@ -20,7 +21,7 @@ class Settings:
         wait_edges, wait_agents: How many must be there before the first round; a resumed run
             waits `resume_wait_s` for as many.
         opinions: What clients are asked for after a merge; None for nothing.
-        strategy, rules: How updates become a model.
+        strategy, rules, robust: How updates become a model.
         first_call_s: How long the first evaluation waits at least: devices open streams for it.
     """
 
@@ -39,6 +40,7 @@ class Settings:
     opinions: OpinionMode | None = None
     strategy: Strategy = field(default_factory=FedAvg)
     rules: Rules = ALL_TRAIN
+    robust: Robust = PLAIN
     first_call_s: float = 10.0
     held_out: bool = False  # models are evaluated on a held-out set too
     linger_s: float = 0.0  # how long the end of the run is repeated
@@ -57,6 +59,12 @@ class Settings:
     def most_weight(self) -> float:
         """Largest weight of one update."""
         return most_weight(self.strategy, self.recipe)
+
+    @property
+    def weight_cap(self) -> float:
+        """Multiple of the median weight that an update counts as at most, in an edge's claim."""
+        # What q-FedAvg weighs by is no claim of samples, and differs by design.
+        return 0.0 if "base_loss" in self.strategy.needs else self.robust.cap
 
     def over(self, done: int) -> bool:
         """Return whether no round follows after so many settled ones."""

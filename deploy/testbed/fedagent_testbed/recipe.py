@@ -12,6 +12,7 @@ from fedagent_task.errors import RecipeError
 from fedagent_task.spec import MICRO, Params
 
 from .sections import (
+    Attackers,
     BadEdge,
     Chances,
     Cold,
@@ -163,10 +164,12 @@ class Training(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Aggregation(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How updates become a model, as in a run's recipe."""
+    """How updates become a model, as in a run's recipe; but the mean is plain if not told."""
 
     name: str = "fedavg"
     params: Params = field(default_factory=dict)
+    robust: str = "none"
+    robust_params: Params = field(default_factory=dict)
 
 
 class Streaming(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -257,6 +260,7 @@ class TestbedRecipe(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     chances: Chances = Chances()
     training: Training = Training()
     aggregation: Aggregation = Aggregation()
+    attackers: Attackers = Attackers()
     streaming: Streaming = Streaming()
     policies: dict[str, dict[str, object]] = field(default_factory=dict)
 

@@ -20,6 +20,24 @@ class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of a recipe."""
 
 
+class Attackers(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Clients, fixed by the seed, whose updates do harm, or no work (docs/robust.md)."""
+
+    share: Share = 0.0
+    kind: Literal[
+        "sign-flip",
+        "times-100",
+        "not-finite",
+        "label-flip",
+        "alie",
+        "inner-product",
+        "weight-lie",
+        "free-rider",
+        "noise",
+        "copy",
+    ] = "sign-flip"
+
+
 class Late(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Clients whose computation takes a deadline longer, so that they are never in time."""
 

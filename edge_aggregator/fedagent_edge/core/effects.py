@@ -15,6 +15,9 @@ from fedagent_protocol.messages import (
     UpdateOffer,
 )
 from fedagent_protocol.transfer import Layout
+from fedagent_task.aggregation.bounds import Term, Told
+from fedagent_task.aggregation.robust import PLAIN, Robust
+from fedagent_task.aggregation.sketch import Floats
 from fedagent_task.secure_aggregation.keys import Seed
 from fedagent_task.secure_aggregation.ring import Ring
 
@@ -72,6 +75,9 @@ class Memory(Struct, kw_only=True):
     once_bytes: int = 0
     head: LedgerHead | None = None
     """Newest head of the ledger of the coordinator that was served last."""
+    told: tuple[Told, ...] = ()
+    alignments: dict[str, float] = {}
+    """The newest updates of the run, and how its devices were aligned: what is usual here."""
 
     def adopt(self, run: str, task: str, body: bytes) -> None:
         """Begin with another run, or with this one's task as it is from now on."""
@@ -79,6 +85,7 @@ class Memory(Struct, kw_only=True):
         if run != self.run:
             self.model, self.model_bytes = "", 0
             self.last_round, self.report = 0, None
+            self.told, self.alignments = (), {}
         self.run, self.task, self.body = run, task, body
 
 
@@ -94,6 +101,9 @@ class OpenRound(Struct, frozen=True, kw_only=True):
     latest: tuple[str, ...] = ()
     """Tensors that are averaged as they are, and that take the newest value."""
     ring: Ring | None = None  # of masked updates
+    sketched: bool = False
+    signs: int = 0
+    """Whether updates are sketched, and by which seed, which the disk draws."""
 
 
 class UpdateRecord(Struct, frozen=True, kw_only=True):
@@ -113,6 +123,9 @@ class UpdateRecord(Struct, frozen=True, kw_only=True):
     coefficient: float | None = None
     """Of the update in the sum; None for its weight."""
     local_steps: float = 0.0
+    control_norm: float = 0.0
+    aside: bool = False
+    """It is not added to the sum before the close."""
 
     @property
     def key(self) -> Key:
@@ -126,6 +139,8 @@ class ReopenedRound(Struct, frozen=True):
     opened: OpenRound
     updates: list[tuple[UpdateRecord, set[int]]]
     """Each with its chunks on disk, if it is not whole."""
+    sketches: dict[str, Floats] = {}
+    """By agent, of those that are whole."""
 
 
 class SaveState(Write, frozen=True):
@@ -231,6 +246,7 @@ class Commit(Run, frozen=True):
     """Make the new edge model of the sum, times `scale`: `Committed`, or `ModelLost`.
 
     Noise of this `deviation` is added to each number of the sum before anything else is done.
+    `terms` are the places of the agents' updates, in the order in which they came.
     """
 
     run: str
@@ -239,6 +255,8 @@ class Commit(Run, frozen=True):
     scale: float = 1.0
     deviation: float = 0.0
     unmask: tuple[Seed, ...] = ()  # masks that are left in a sum of masked updates
+    rule: Robust = PLAIN
+    terms: tuple[tuple[str, Term], ...] = ()
 
 
 class Committed(Input, frozen=True):

@@ -28,7 +28,16 @@ from fedagent_protocol.tensors import MAX_HEADER_BYTES
 from fedagent_protocol.transfer import CreditPool, Layout
 
 from .admission import Verdict
-from .effects import Admit, Check, DropSpool, Key, NoteEnd, OpenSpool, UpdateRecord
+from .effects import (
+    Admit,
+    Check,
+    DropSpool,
+    Key,
+    NoteEnd,
+    OpenSpool,
+    ReopenedRound,
+    UpdateRecord,
+)
 from .masking import NOT_IN_COHORT, Masking
 from .round import EdgeRound, Part, Stage
 from .state import EdgeState
@@ -79,15 +88,15 @@ class LiveRound:
                 effects += self.gone(agent, now)
         return effects
 
-    def resume(self, updates: list[tuple[UpdateRecord, set[int]]]) -> None:
+    def resume(self, reopened: ReopenedRound) -> None:
         """Go on after a restart with updates, and the chunks on disk of unfinished ones.
 
         Agents without a receipt offer theirs again, or are ordered again when they say hello.
         """
-        for known, have in updates:
+        for known, have in reopened.updates:
             if known.status is None and known.offer is not None:
                 self._spooled[known.agent] = (known.offer, have)
-            self.rnd.restore(known)
+            self.rnd.restore(known, reopened.sketches.get(known.agent))
         self._distribution.waiting.clear()
         if self.masking is not None:
             self.rnd.void = "secure aggregation: the edge was restarted in the round"
@@ -430,6 +439,7 @@ class LiveRound:
         return Send(part.agent, order)
 
     def _record(self, part: Part, now: float) -> UpdateRecord:
+        placed, rnd = part.scrutiny, self.rnd
         return UpdateRecord(
             run=self.rnd.run,
             round=self.rnd.round,
@@ -442,6 +452,8 @@ class LiveRound:
             norm=part.norm,
             coefficient=part.weighed.coefficient,
             local_steps=part.weighed.local_steps,
+            control_norm=0.0 if placed is None else placed.control_norm,
+            aside=placed is not None and rnd.usual.is_long(rnd.weighing, placed),
         )
 
     def _key(self, agent: str) -> Key:

@@ -21,10 +21,13 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.transfer import Receiver
 from fedagent_protocol.work import proof_of
-from fedagent_task.aggregation import RoundRule, Sums, Weighed
+from fedagent_task.aggregation import Contribution, RoundRule, Sums, Weighed
+from fedagent_task.aggregation.bounds import Term
+from fedagent_task.aggregation.sketch import Floats
 
 from .admission import Verdict
 from .effects import UpdateRecord
+from .usual import Scrutiny, Usual
 from .weighing import PLAIN, Weighing
 
 HANDOVER_S = 0.005
@@ -82,6 +85,7 @@ class Part:
     valid: bool = False
     norm: float = 0.0
     weighed: Weighed = UNWEIGHED
+    scrutiny: Scrutiny | None = None
 
     @property
     def weight(self) -> float:
@@ -117,7 +121,7 @@ class Part:
         self.stage, self.status, self.reason = Stage.WORKING, OutcomeStatus.MISSED, ""
         self.offer, self.receiver, self.receipt = None, None, None
         self.completed_at = self.norm = 0.0
-        self.weighed = UNWEIGHED
+        self.weighed, self.scrutiny = UNWEIGHED, None
         self.in_time = self.valid = False
 
     def come_back(self) -> None:
@@ -150,11 +154,13 @@ class EdgeRound:
     base: str
     began_at: float
     weighing: Weighing = PLAIN
+    usual: Usual = field(default_factory=Usual)
     parts: dict[str, Part] = field(default_factory=dict)
     rule: RoundRule = field(init=False)
     void: str = ""  # why it can come to nothing, whatever still arrives
     closed: bool = False
     closed_at: float = 0.0
+    _placed: int = 0
 
     def __post_init__(self) -> None:
         order = self.order
@@ -171,7 +177,7 @@ class EdgeRound:
     @property
     def used(self) -> int:
         """Updates in the sum."""
-        return sum(part.weight > 0 for part in self.parts.values())
+        return sum(part.scrutiny is not None for part in self.parts.values())
 
     @property
     def sums(self) -> Sums:
@@ -203,11 +209,47 @@ class EdgeRound:
         )
         part.decide(OutcomeStatus.ARRIVED if part.completed_at <= self.rule.deadline_s else late)
         if self.rule.counts(part.completed_at, used=self.used, ordered=len(self.parts)):
-            uniform = self.order.weighting is not Weighting.SAMPLES
-            part.weighed = self.weighing.weigh(
-                part.offer.stats, part.assignment, norm=part.norm, uniform=uniform
-            )
+            told = self._told(part, part.offer)
+            part.weighed = self.weighing.weigh(told)
             part.reason = part.reason or part.weighed.reason
+            if part.weight > 0:
+                self._place(part, told, verdict.control_norm, verdict.sketch)
+
+    def settle(self) -> None:
+        """Weigh the updates of the sum anew, now that all are known. Once, at the close."""
+        parts = {part.agent: part for part in self.in_order}
+        asked = {name: part.scrutiny for name, part in parts.items() if part.scrutiny is not None}
+        for name, (weighed, term, reason) in self.usual.settle(self.weighing, asked).items():
+            part = parts[name]
+            part.weighed, part.reason = weighed, part.reason or reason
+            assert part.scrutiny is not None
+            part.scrutiny.term = term
+
+    @property
+    def in_order(self) -> list[Part]:
+        """Those whose updates are in the sum, in the order in which they came."""
+        placed = [part for part in self.parts.values() if part.scrutiny is not None]
+        return sorted(placed, key=lambda part: part.scrutiny.place if part.scrutiny else 0)
+
+    @property
+    def terms(self) -> tuple[tuple[str, Term], ...]:
+        """The places of the updates in the sum."""
+        return tuple(
+            (part.agent, part.scrutiny.term)
+            for part in self.in_order
+            if part.scrutiny is not None and part.weight > 0
+        )
+
+    def _told(self, part: Part, offer: UpdateOffer) -> Contribution:
+        uniform = self.order.weighting is not Weighting.SAMPLES
+        return self.weighing.told(offer.stats, part.assignment, norm=part.norm, uniform=uniform)
+
+    def _place(
+        self, part: Part, told: Contribution, control_norm: float, sketch: Floats | None
+    ) -> None:
+        self._placed += 1
+        term = Term(part.weighed.coefficient, part.weight)
+        part.scrutiny = Scrutiny(self._placed, told, control_norm, sketch, term)
 
     def is_over(self, now: float) -> bool:
         """Whether the round closes now.
@@ -241,8 +283,8 @@ class EdgeRound:
         """Return how each agent ended."""
         return tuple(self._outcome(part, now) for part in self.parts.values())
 
-    def restore(self, known: UpdateRecord) -> None:
-        """Take up how an agent had ended, as it was decided then."""
+    def restore(self, known: UpdateRecord, sketch: Floats | None = None) -> None:
+        """Take up how an agent had ended, as it was decided then, in the order of the sum."""
         part = self.parts.get(known.agent)
         if part is None or known.status is None:
             return
@@ -255,6 +297,9 @@ class EdgeRound:
             part.offer, part.norm = known.offer, known.norm
             coefficient = known.weight if known.coefficient is None else known.coefficient
             part.weighed = Weighed(coefficient, known.weight, known.local_steps)
+            if part.weight > 0 and known.offer is not None:
+                told = self._told(part, known.offer)
+                self._place(part, told, known.control_norm, sketch)
 
     def _outcome(self, part: Part, now: float) -> Outcome:
         tau = self.tau_ms(part, now)

@@ -37,6 +37,7 @@ from .round import EdgeRound
 from .state import EdgeState
 from .transfers import ModelExchange
 from .upstream import Upstream
+from .usual import Usual
 from .weighing import weighing_of
 
 AHEAD = "it is far beyond the last one, as if it were damaged"
@@ -67,9 +68,11 @@ class Rounds:
             opened = reopened.opened
             state.memory.last_round = opened.order.round
             weighing = weighing_of(state.memory.body)
-            rnd = EdgeRound(opened.run, opened.order, opened.base, opened.began_at, weighing)
+            rnd = EdgeRound(
+                opened.run, opened.order, opened.base, opened.began_at, weighing, self._usual()
+            )
             self.live = LiveRound(rnd, state, self.pool, start_at=opened.began_at)
-            self.live.resume(reopened.updates)
+            self.live.resume(reopened)
             state.counters["rounds_resumed"] += 1
 
     # -------------------------------------------------------- from coordinator
@@ -102,7 +105,7 @@ class Rounds:
         effects = self.drop()
         memory.last_round, memory.report = order.round, None
         weighing = weighing_of(memory.body)
-        rnd = EdgeRound(memory.run, order, memory.model, now, weighing)
+        rnd = EdgeRound(memory.run, order, memory.model, now, weighing, self._usual())
         refusal = ""
         if order.task != memory.task:
             refusal = "the edge has another task"
@@ -122,6 +125,7 @@ class Rounds:
             buffers=tuple(sorted(weighing.rules.mean)),
             latest=tuple(sorted(weighing.rules.latest)),
             ring=weighing.ring,
+            sketched=weighing.robust.directions,
         )
         effects += [SaveRound(opened), Mark("edge.round_saved")]
         self._last = None
@@ -228,6 +232,9 @@ class Rounds:
         reason = "the round is over" if offer.run == self.state.memory.run else "another run"
         return [receipt(agent, offer, ReceiptStatus.EXPIRED, reason)]
 
+    def _usual(self) -> Usual:
+        return Usual(self.state.memory.told, self.state.memory.alignments)
+
     @property
     def _open(self) -> LiveRound | None:
         """The live round, if it is not closed."""
@@ -244,6 +251,7 @@ class Rounds:
         if done.digest:
             memory = self.state.memory
             memory.model, memory.model_bytes = done.digest, done.size
+            memory.told, memory.alignments = live.rnd.usual.told, {**live.rnd.usual.alignments}
         else:
             self.state.counters["aggregate_failed"] += 1
             failed = "the aggregate is not usable"
@@ -293,7 +301,10 @@ class Rounds:
         live = self._open
         if live is None or not live.rnd.is_over(now):
             return []
-        rnd, effects = live.rnd, live.close(now)
+        rnd = live.rnd
+        if not rnd.failed and live.masking is None:
+            rnd.settle()
+        effects = live.close(now)
         if not rnd.failed:
             self._committing = True
             if live.masking is None:
@@ -313,6 +324,8 @@ class Rounds:
             weighing.scale(rnd.sums),
             weighing.deviation,
             seeds or (),
+            weighing.robust,
+            rnd.terms,
         )
 
     def _unmask(self, now: float) -> list[Effect]:

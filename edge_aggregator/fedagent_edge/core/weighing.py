@@ -11,6 +11,7 @@ from fedagent_protocol.messages import Assignment, TrainStats, Weighting
 from fedagent_task import aggregation
 from fedagent_task.aggregation import ALL_TRAIN, Contribution, Rules, Strategy, Sums, Weighed
 from fedagent_task.aggregation.averaging import FedAvg
+from fedagent_task.aggregation.robust import Robust, rule_of
 from fedagent_task.aggregation.task import most_steps, rules_of
 from fedagent_task.privacy.accountant import AccountantMissingError, deviation_of
 from fedagent_task.secure_aggregation.ring import Ring, most_weight, ring_of
@@ -33,6 +34,11 @@ class _Task(msgspec.Struct):
     secure_aggregation: SecureAggregationSpec = SecureAggregationSpec()
     weighting: Weighting = Weighting.SAMPLES
 
+    @property
+    def hides_updates(self) -> bool:
+        """Whether an edge must not, or cannot, weigh an update by others."""
+        return self.privacy.mode == "central" or self.secure_aggregation.wanted
+
 
 _tasks = msgspec.msgpack.Decoder(_Task)
 
@@ -49,12 +55,13 @@ class Weighing:
     secure: SecureAggregationSpec = field(default_factory=SecureAggregationSpec)
     ring: Ring | None = None  # that of masked updates; None where they come as they are
     refusal: str = ""
+    robust: Robust = field(default_factory=Robust)
 
-    def weigh(
+    def told(
         self, stats: TrainStats, assignment: Assignment, *, norm: float, uniform: bool
-    ) -> Weighed:
-        """Return an update's place in the sum; one that cannot be weighed is not used."""
-        told = Contribution(
+    ) -> Contribution:
+        """Return what a device tells of its update."""
+        return Contribution(
             num_samples=float(stats.num_samples),
             norm=norm,
             base_loss=stats.course.base_loss,
@@ -63,6 +70,9 @@ class Weighing:
             rate=self.learner.rate,
             most_steps=most_steps(self.learner, assignment.iterations),
         )
+
+    def weigh(self, told: Contribution) -> Weighed:
+        """Return an update's place in the sum; one that cannot be weighed is not used."""
         try:
             found = self.strategy.weigh(told)
         except FedagentError as error:
@@ -93,7 +103,8 @@ def weighing_of(body: bytes) -> Weighing:
     named, learner, limit = task.aggregation, task.learner, task.limits.norm
     try:
         strategy = aggregation.create(named.name, **named.params)
-        rules = ALL_TRAIN if task.model is None else rules_of(task.model)
+        robust = rule_of(named, hidden=task.hides_updates)
+        roles = ALL_TRAIN if task.model is None else rules_of(task.model)
     except FedagentError as error:
         return Weighing(refusal=f"the edge has no such aggregation: {error}"[:200])
     deviation = 0.0
@@ -106,4 +117,4 @@ def weighing_of(body: bytes) -> Weighing:
     control_limit = 2.0 * limit / learner.rate
     secure = task.secure_aggregation
     ring = ring_of(secure, most_weight(task.weighting, task.limits)) if secure.wanted else None
-    return Weighing(strategy, rules, learner, control_limit, deviation, secure, ring)
+    return Weighing(strategy, roles, learner, control_limit, deviation, secure, ring, robust=robust)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_task.client_terms import CONTROL
+
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 _BLOCK = 1 << 12
 """Elements at a time: a block stays in the cache, and its float64 copy on the heap."""
@@ -63,8 +65,19 @@ class RunningMean:
         """Return the mean of sums that were made elsewhere: flat float64, by tensor."""
         return cls(rules, weight, _sums=sums)
 
-    def add(self, delta: Arrays, weight: float, coefficient: float | None = None) -> None:
-        """Add one update; arrays of any shape, the same names and shapes every time."""
+    def add(
+        self,
+        delta: Arrays,
+        weight: float,
+        coefficient: float | None = None,
+        *,
+        clip: float = 1.0,
+        control_clip: float = 1.0,
+    ) -> None:
+        """Add one update; arrays of any shape, the same names and shapes every time.
+
+        All of it is taken times `clip`, control variates times `control_clip`.
+        """
         if not self._sums:
             self._sums = {name: np.zeros(array.size) for name, array in delta.items()}
         times = weight if coefficient is None else coefficient
@@ -74,8 +87,9 @@ class RunningMean:
                 total[:] = source
                 continue
             by = weight if name in self.rules.mean else times
+            by *= control_clip if name.startswith(CONTROL) else clip
             # Block by block, so that no float64 copy of a whole tensor is made.
-            for block in _blocks(source.size):
+            for block in blocks(source.size):
                 part = source[block].astype(np.float64)
                 part *= by
                 total[block] += part
@@ -104,7 +118,7 @@ class RunningMean:
             fresh = np.empty(source.size, source.dtype)
             # Finite or not is the caller's check; overflow here is not worth a warning.
             with np.errstate(over="ignore", invalid="ignore"):
-                for block in _blocks(source.size):
+                for block in blocks(source.size):
                     moved = total[block] / over
                     if by != 1.0 and over is self.weight:
                         moved *= by
@@ -113,5 +127,6 @@ class RunningMean:
         return result
 
 
-def _blocks(size: int) -> Iterable[slice]:
-    return (slice(start, start + _BLOCK) for start in range(0, size, _BLOCK))
+def blocks(size: int, length: int = _BLOCK) -> Iterable[slice]:
+    """Return slices of so many elements that cover `size`."""
+    return (slice(start, start + length) for start in range(0, size, length))

@@ -3,8 +3,9 @@
 A model of an edge is {"": float32[d]}, with SCAFFOLD's control variate beside it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -19,8 +20,15 @@ from fedagent_task.aggregation import (
     RunningMean,
     Strategy,
     Sums,
+    Weighed,
 )
+from fedagent_task.aggregation.alignment import gram_of, judged
+from fedagent_task.aggregation.alignment import remembered as alignments_after
 from fedagent_task.aggregation.averaging import FedAvg, FedBn, FedNova, FedProx
+from fedagent_task.aggregation.bounds import Told, remembered, settled, told_of
+from fedagent_task.aggregation.combining import combine
+from fedagent_task.aggregation.robust import Robust
+from fedagent_task.aggregation.robust import registry as robust_rules
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.recipe import TestbedRecipe, Training, Weighting
 
@@ -45,6 +53,11 @@ def strategy_of(recipe: TestbedRecipe) -> Strategy:
     return made
 
 
+def rule_of(recipe: TestbedRecipe) -> Robust:
+    """Return the robust rule of a study; raises what `Registry.create` raises."""
+    return robust_rules.create(recipe.aggregation.robust, **recipe.aggregation.robust_params)
+
+
 def _mu(strategy: Strategy) -> float:
     return strategy.mu if isinstance(strategy, FedProx | FedNova) else 0.0
 
@@ -63,6 +76,51 @@ class Updates:
 
 
 @dataclass(slots=True, eq=False)
+class Usual:
+    """A robust rule, and what each edge remembers of the updates before."""
+
+    rule: Robust
+    before: dict[int, tuple[Told, ...]] = field(default_factory=dict)
+    alignments: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def combined(
+        self, strategy: Strategy, edge: int, held: Sequence["_Held"]
+    ) -> tuple[RunningMean, list[Weighed]]:
+        """Return the sum of an edge's updates, and how they weigh; remembers them."""
+        before = self.before.get(edge, ())
+        told = [(one, _norm(delta.get(CONTROL))) for _, one, delta in held]
+        found = settled(self.rule, strategy.weigh, told, before)
+        self.before[edge] = remembered(before, [told_of(*one) for one in told])
+        against = self._against(edge, held) if self.rule.directions else [False] * len(held)
+        used = [
+            (partial(_itself, delta), weighed, term)
+            for (_, _, delta), (weighed, term), out in zip(held, found, against, strict=True)
+            if not out
+        ]
+        mean = combine(self.rule, [(opened, term) for opened, _, term in used])
+        return mean, [weighed for _, weighed, _ in used]
+
+    def _against(self, edge: int, held: Sequence["_Held"]) -> list[bool]:
+        names = [str(client) for client, _, _ in held]
+        before = self.alignments.get(edge, {})
+        gram = gram_of([delta[""].astype(np.float64) for _, _, delta in held])
+        now, against = judged(gram, np.array([before.get(name, np.nan) for name in names]))
+        self.alignments[edge] = alignments_after(before, names, now)
+        return [bool(one) for one in against]
+
+
+def _itself(delta: Arrays) -> Arrays:
+    return delta
+
+
+def _norm(array: Floats | None) -> float:
+    return 0.0 if array is None else float(np.linalg.norm(array))
+
+
+_Held = tuple[int, Contribution, dict[str, Floats]]
+
+
+@dataclass(slots=True, eq=False)
 class RoundSums:
     """The sums of a round at M edges."""
 
@@ -70,27 +128,44 @@ class RoundSums:
     strategy: Strategy = FEDAVG
     weighting: Weighting = "uniform"
     rate: float = 1.0
+    usual: "Usual | None" = None
     means: list[RunningMean] = field(init=False)
     sums: list[Sums] = field(init=False)
+    _held: list[list[_Held]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.means = [RunningMean() for _ in range(self.edges)]
         self.sums = [Sums() for _ in range(self.edges)]
+        self._held = [[] for _ in range(self.edges)]
 
     def add(self, part: Updates) -> None:
         """Add updates one by one: the order of summation must not depend on how they are cut."""
         for row, edge in enumerate(part.edges.tolist()):
-            weighed = self.strategy.weigh(self._told(part, row))
+            told = self._told(part, row)
+            weighed = self.strategy.weigh(told)
             if weighed.weight <= 0:
                 continue
             delta = {"": part.deltas[row]}
             if part.controls is not None:
                 delta[CONTROL] = part.controls[row]
+            if self.usual is not None:
+                self._held[edge].append((int(part.clients[row]), told, delta))
+                continue
             self.means[edge].add(delta, weighed.weight, weighed.coefficient)
             self.sums[edge].add(weighed)
 
+    def _settle(self) -> None:
+        """Make the sums of a robust rule of what was held back for it."""
+        for edge, held in enumerate(self._held):
+            if held and self.usual is not None:
+                self.means[edge], weighed = self.usual.combined(self.strategy, edge, held)
+                for one in weighed:
+                    self.sums[edge].add(one)
+        self._held = [[] for _ in self._held]
+
     def models(self, start: Floats, controls: Floats | None = None) -> tuple[Floats, Floats | None]:
         """Return the edges' models, float32[M, d], and control variates; without updates as is."""
+        self._settle()
         models, kept = start.copy(), None if controls is None else controls.copy()
         for edge, (mean, sums) in enumerate(zip(self.means, self.sums, strict=True)):
             if mean.weight:

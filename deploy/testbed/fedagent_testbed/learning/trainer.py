@@ -13,12 +13,24 @@ import numpy.typing as npt
 from fedagent_coordinator.policies import Feedback
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_task.aggregation import Strategy
+from fedagent_task.aggregation.robust import Robust
 from fedagent_task.models import create
 from fedagent_task.spec import ModelSpec
 from fedagent_testbed.recipe import TestbedRecipe, Training
+from fedagent_testbed.sections import Attackers
 from fedagent_testbed.worlds.base import spawned_rng
 
-from .aggregating import FEDAVG, ClientTerms, EdgeModels, RoundSums, Updates, strategy_of
+from .aggregating import (
+    FEDAVG,
+    ClientTerms,
+    EdgeModels,
+    RoundSums,
+    Updates,
+    Usual,
+    rule_of,
+    strategy_of,
+)
+from .attacks import Attack
 from .datasets import StudyData, load_classes
 from .local_sgd import (
     NO_TERMS,
@@ -47,6 +59,8 @@ _SHARES = 2
 _RATES = 3
 """First word of the spawn key of the rates at which samples come."""
 _BLOCK = 4096
+PLAIN = Robust()
+NOBODY = Attackers()
 
 
 class FederatedTrainer:
@@ -71,6 +85,8 @@ class FederatedTrainer:
         held_out: float = 0.2,
         memory_bytes: int = 64 * 1024**2,
         strategy: Strategy = FEDAVG,
+        robust: Robust = PLAIN,
+        attackers: Attackers = NOBODY,
     ) -> None:
         self.model = model
         tested = slice(training.test_samples or None)
@@ -87,6 +103,9 @@ class FederatedTrainer:
             work = work_bytes(model, longest, training.batch)
         self._chunk = max(1, memory_bytes // work)
         self.strategy = strategy
+        self._usual = None if type(robust) is Robust else Usual(robust)
+        self._attack = Attack.of(attackers, len(partition), seed)
+        self._train = self._attack.flipped(self._train, data.classes)
         self._terms = ClientTerms.of(strategy, training, model.size)
 
     @property
@@ -128,7 +147,7 @@ class FederatedTrainer:
         controls: Floats | None = None,
     ) -> RoundSums:
         """Train these clients and return the edges' sums; see `train`."""
-        sums = RoundSums(len(start), self.strategy, self._weighting, self._rate)
+        sums = RoundSums(len(start), self.strategy, self._weighting, self._rate, self._usual)
         for part in self.train(start, clients, edges, round_, controls):
             sums.add(part)
         return sums
@@ -183,14 +202,17 @@ class FederatedTrainer:
         terms = self._terms.terms(sorted_, None if beside is None else beside[order])
         deltas = np.empty_like(before)
         deltas[order] = self._learnt(before, shards, sorted_, rngs, terms) - before
-        return Updates(
-            clients,
-            edges,
-            shards.counts[clients],
-            deltas,
-            steps,
-            self._base_loss(start, shards, clients, edges),
-            self._terms.learnt(clients, deltas, steps, beside),
+        return self._attack.changed(
+            Updates(
+                clients,
+                edges,
+                shards.counts[clients],
+                deltas,
+                steps,
+                self._base_loss(start, shards, clients, edges),
+                self._terms.learnt(clients, deltas, steps, beside),
+            ),
+            round_,
         )
 
     def _shards(self, round_: int) -> Shards:
@@ -279,6 +301,8 @@ class FederatedLearner:
             held_out=0.2 if training.opinions else 0.0,
             seed=seed,
             strategy=strategy,
+            robust=rule_of(recipe),
+            attackers=recipe.attackers,
         )
         self._first = self._trainer.initial(recipe.edges)
         self._edges = self._fresh()

@@ -1,0 +1,77 @@
+"""Who keeps pointing against the others: the direction of updates, over rounds.
+
+The alignment of an update is the cosine between it and the sum of the others', each of which
+counts by its direction alone, so that neither a long nor a heavy update decides what is usual. Of
+a device it is a mean in which the newest round weighs `NEWEST`.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+NEWEST = 0.3
+AGAINST = -0.05
+"""What is aligned better is not against the others."""
+SPREADS = 1.5
+"""What is so many spreads (1.48 MAD) below the median is, unless it is above `AGAINST`."""
+FEWEST = 4
+"""Of fewer nobody can tell who points against whom."""
+KEPT = 512
+"""Devices that an edge remembers."""
+_PASSES = 10
+
+
+def cosines(gram: Floats, kept: Flags) -> Floats:
+    """Return each update's cosine with the sum of the directions of the other kept ones.
+
+    float64[n], by the inner products float64[n, n].
+    """
+    own = np.sqrt(np.diag(gram))
+    unit = gram / np.maximum(np.outer(own, own), 1e-300)
+    k, self_ = kept.astype(np.float64), np.diag(unit)
+    beside = unit @ k
+    others = beside - self_ * k
+    square = k @ beside - 2.0 * k * beside + self_ * k
+    found = np.clip(others / np.sqrt(np.maximum(square, 1e-12)), -1.0, 1.0)
+    return np.asarray(found, dtype=np.float64)
+
+
+def judged(gram: Floats, before: Floats) -> tuple[Floats, Flags]:
+    """Return each device's alignment now, NaN where nobody can tell, and who is against.
+
+    `before` is float64[n], NaN of a device that is new. Nobody is where it would be half of all.
+    """
+    there = np.diag(gram) > 0
+    if there.sum() < FEWEST:
+        return np.full(len(gram), np.nan), np.zeros(len(gram), dtype=np.bool_)
+    kept, now = there, before
+    for _ in range(_PASSES):
+        fresh = cosines(gram, kept)
+        now = np.where(np.isnan(before), fresh, before + NEWEST * (fresh - before))
+        middle = np.median(now[there])
+        spread = 1.4826 * np.median(np.abs(now[there] - middle))
+        still = there & (now >= min(AGAINST, middle - SPREADS * spread))
+        if np.array_equal(still, kept):
+            break
+        kept = still
+    against = there & ~kept
+    if 2 * against.sum() >= there.sum():
+        against[:] = False
+    return np.where(there, now, np.nan), against
+
+
+def gram_of(vectors: Sequence[Floats]) -> Floats:
+    """Return the inner products of vectors float64[k]."""
+    rows = np.stack(vectors)
+    return np.asarray(rows @ rows.T, dtype=np.float64)
+
+
+def remembered(before: Mapping[str, float], names: Sequence[str], now: Floats) -> dict[str, float]:
+    """Return the alignments of devices after a round; of the newest `KEPT`."""
+    fresh = {name: one for name, one in zip(names, now.tolist(), strict=True) if np.isfinite(one)}
+    kept = {**{name: one for name, one in before.items() if name not in fresh}, **fresh}
+    return dict(list(kept.items())[-KEPT:])

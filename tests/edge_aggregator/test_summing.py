@@ -1,0 +1,180 @@
+"""A round with a liar at an edge: what it does to the model, also over kills and late updates."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from fedagent_edge.core.usual import AGAINST
+from fedagent_edge.core.weighing import weighing_of
+from fedagent_protocol import messages as m
+from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors
+from fedagent_task.aggregation.robust import registry
+from fedagent_task.errors import RecipeError
+from fedagent_task.recipe import task_bytes
+from fedagent_task.recipe_checks import check_recipe
+from fedagent_task.spec import (
+    AggregationSpec,
+    ModelSpec,
+    PrivacySpec,
+    SecureAggregationSpec,
+    TaskSpec,
+)
+from tests.fakes.coordinator_site import recipe
+
+from .harness import Field, ToyAgent, model_tensors
+
+RULES = registry.names()
+AGENTS = 7
+
+
+def body_of(rule: str) -> bytes:
+    model = ModelSpec(kind="softmax", features=2, classes=2)
+    return task_bytes(TaskSpec(model=model, aggregation=AggregationSpec(robust=rule)))
+
+
+def common(size: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(9)
+    return {
+        key: rng.normal(size=one.shape).astype(np.float32)
+        for key, one in model_tensors(size).items()
+    }
+
+
+def ruled(folder: Path, rule: str, *, size: int = 64, lie: float = 1.0, samples: int = 10) -> Field:
+    """Return a field of devices that agree, but for the first."""
+    agents = {}
+    for index in range(AGENTS):
+        rng = np.random.default_rng(index)
+        tensors = {
+            key: one + 0.5 * rng.normal(size=one.shape).astype(np.float32)
+            for key, one in common(size).items()
+        }
+        agent = ToyAgent(f"a{index}", work_s=0.1 + 0.2 * index, size=size, tensors=tensors)
+        agents[agent.id] = agent
+    agents["a0"].tensors = {k: np.float32(lie) * one for k, one in common(size).items()}
+    agents["a0"].samples = samples
+    field = Field(folder, agents, size=size, body=body_of(rule))
+    field.welcome()
+    field.give_model()
+    for agent in agents.values():
+        agent.hello(field)
+    field.run_for(0.5)
+    return field
+
+
+def moved(field: Field, size: int) -> float:
+    """Return how far the edge's model is from the last, in norms of what the devices agree on."""
+    base = model_tensors(size)
+    data = (field.directory / "models").rglob(f"{field.reports[-1].model}*")
+    model = decode_tensors(next(iter(data)).read_bytes(), Manifest.of(base))
+    far = sum(float(np.square(model[k] - base[k]).sum()) for k in base)
+    usual = sum(float(np.square(one).sum()) for one in common(size).values())
+    return float(np.sqrt(far / usual))
+
+
+@pytest.mark.parametrize("rule", [name for name in RULES if name != "none"])
+@pytest.mark.parametrize("size", [64, 100_000], ids=["small", "large"])
+def test_one_liar_moves_the_model_by_no_more_than_an_honest_device(
+    tmp_path: Path, rule: str, size: int
+) -> None:
+    field = ruled(tmp_path, rule, size=size, lie=1e6, samples=1_000_000)
+    field.order(deadline_ms=30_000, max_wait_ms=60_000, norm_limit=0.0, min_updates=AGENTS)
+    report = field.run_until_report(1)
+    assert report.failed == ""
+    assert moved(field, size) < 1.5
+    assert report.weight <= 10 * AGENTS + 10
+    # Its work is paid: that it lies nobody knows but by what others send.
+    assert all(one.valid for one in report.outcomes)
+
+
+def test_without_a_rule_the_liar_has_the_model(tmp_path: Path) -> None:
+    field = ruled(tmp_path, "none", lie=1e6, samples=1_000_000)
+    field.order(deadline_ms=30_000, max_wait_ms=60_000, norm_limit=0.0, min_updates=AGENTS)
+    field.run_until_report(1)
+    assert moved(field, 64) > 1e5
+
+
+@pytest.mark.parametrize("lie", [1.0, 1e6], ids=["honest", "liar"])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("size", [64, 100_000], ids=["small", "large"])
+@pytest.mark.parametrize("point", ["edge.spooled", "edge.receipted", "edge.aggregated"])
+def test_a_killed_edge_comes_to_the_same_model(
+    tmp_path: Path, rule: str, size: int, point: str, lie: float
+) -> None:
+    digests = []
+    for kill in ("", point):
+        field = ruled(tmp_path / f"x{kill}", rule, size=size, lie=lie)
+        field.kill_at, field.kill_nth = kill, 3 if point != "edge.aggregated" else 1
+        field.order(deadline_ms=30_000, max_wait_ms=60_000, norm_limit=0.0, min_updates=AGENTS)
+        digests.append(field.run_until_report(1, max_s=70).model)
+        assert field.kills == bool(kill)
+    assert digests[0] == digests[1]
+
+
+def test_where_nobody_lies_the_model_is_that_of_the_plain_mean(tmp_path: Path) -> None:
+    models = []
+    for rule in ("none", "clipped-mean"):
+        field = ruled(tmp_path / rule, rule)
+        for number in (1, 2):
+            field.order(number)
+            models.append(field.run_until_report(number).model)
+    assert models[:2] == models[2:]
+
+
+def test_who_points_against_the_others_is_paid_and_left_out_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    field = ruled(tmp_path, "clipped-mean", lie=-1.0)
+    field.order(1)
+    first = {one.agent: one for one in field.run_until_report(1).outcomes}
+    assert (first["a0"].valid, first["a0"].used, first["a0"].reason) == (True, False, AGAINST)
+    assert all(first[f"a{i}"].used for i in range(1, AGENTS))
+    field.restart()
+    assert field.core.memory.alignments["a0"] < -0.5
+    assert len(field.core.memory.told) == AGENTS
+
+
+def test_a_late_update_of_a_liar_is_weighed_as_others(tmp_path: Path) -> None:
+    field = ruled(tmp_path, "clipped-mean", lie=1e6)
+    field.agents["a0"].work_s = 3.0
+    field.order(deadline_ms=2000, max_wait_ms=20_000, min_updates=AGENTS, norm_limit=0.0)
+    report = field.run_until_report(1)
+    assert {one.agent: one.in_time for one in report.outcomes}["a0"] is False
+    assert report.used == AGENTS
+    assert moved(field, 64) < 1.5
+
+
+def test_a_rule_that_is_not_known_refuses_the_round(tmp_path: Path) -> None:
+    field = ruled(tmp_path, "no-such-rule")
+    field.order(1)
+    assert "no-such-rule" in field.run_until_report(1).failed
+
+
+@pytest.mark.parametrize("hidden", ["central privacy", "secure aggregation"])
+def test_a_rule_and_hidden_updates_exclude_each_other(hidden: str) -> None:
+    private = hidden == "central privacy"
+    more = {
+        "privacy": PrivacySpec(mode="central" if private else "off"),
+        "secure_aggregation": SecureAggregationSpec(minimum_cohort=0 if private else 5),
+    }
+    model = ModelSpec(kind="softmax", features=2, classes=2)
+    task = TaskSpec(model=model)
+    assert weighing_of(task_bytes(task)).robust.clip > 0
+    assert weighing_of(task_bytes(structs.replace(task, **more))).robust.clip == 0
+    rounds = structs.replace(recipe().rounds, weighting=m.Weighting.UNIFORM, count=5)
+    named = AggregationSpec(robust="median")
+    with pytest.raises(RecipeError, match=r"aggregation\.robust"):
+        check_recipe(structs.replace(recipe(), aggregation=named, rounds=rounds, **more))
+    check_recipe(structs.replace(recipe(), rounds=rounds, **more))
+
+
+def test_small_updates_are_read_again_from_the_journal(tmp_path: Path) -> None:
+    """The liar comes first, is added as it is, and is taken out again at the close."""
+    field = ruled(tmp_path, "clipped-mean", lie=1e3)
+    field.order(deadline_ms=30_000, max_wait_ms=60_000, norm_limit=0.0)
+    field.run_until_report(1)
+    data = encode_tensors(common(64))
+    assert len(data) < 256 * 1024
+    assert moved(field, 64) < 1.5
