@@ -89,3 +89,19 @@ def test_a_link_that_takes_no_packet_is_noticed_and_left(tmp_path: Path) -> None
         while not any(e["used"] == 2 for e in rounds_of(coordinator.shown)[already:]):
             assert time.monotonic() < deadline, coordinator.shown
             time.sleep(0.2)
+
+
+def test_a_slow_uplink_is_late_in_parts_and_counts_where_the_recipe_waits(tmp_path: Path) -> None:
+    """1 Mbit/s: 800 KB take 6.4 s, the deadline is 4 s."""
+    with lan(tmp_path, BOX, DEVICE) as (box, device):
+        shape = "tc qdisc add dev e0 root tbf rate 1mbit burst 16kb latency 400ms"
+        subprocess.run([*device._enter, *shape.split()], check=True)
+        waits = "--set rounds.deadline_s=4 --set rounds.max_wait_s=20 --set rounds.min_updates=2"
+        coordinator = box.opens(f"{COORDINATOR} {waits}")
+        box.opens(EDGE).until("edge ready")
+        box.opens(NEAR)
+        device.opens(FAR).until(r"on 1 sample, late")
+        coordinator.until('"used":2')
+        (first, *_) = [event for event in rounds_of(coordinator.shown) if event["used"] == 2]
+        assert first["in_time"] == 1
+        assert 6.0 < float(str(first["seconds"])) < 20.0
