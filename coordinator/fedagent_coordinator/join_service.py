@@ -120,6 +120,7 @@ class JoinService:
         self._permit_until = monotonic() + permit_s
         self._tries = Tries()
         self._open: Counter[str] = Counter()
+        self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._server: asyncio.Server | None = None
         self._lines = (0.0, 0)
         self.counters = counters if counters is not None else Counter()
@@ -148,10 +149,15 @@ class JoinService:
         return bound
 
     async def close(self) -> None:
-        """Stop listening. Idempotent."""
+        """Stop listening, and hang up. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
+        for writer in tuple(self._serving.values()):
+            # Not cancelled: streams of Python 3.11 log that as an error.
+            writer.transport.abort()
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=1.0)
 
     # -------------------------------------------------------------- a connection
 
@@ -161,6 +167,9 @@ class JoinService:
             self.counters["join_crowded"] += 1
             writer.transport.abort()
             return
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving[task] = writer
         self._open[address] += 1
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -175,6 +184,7 @@ class JoinService:
             self.counters["join_internal_errors"] += 1
             _log.exception("a request to join could not be handled")
         finally:
+            del self._serving[task]
             self._open[address] -= 1
             if not self._open[address]:
                 del self._open[address]

@@ -16,6 +16,7 @@ MAX_BYTES = 32 * 1024
 """Most bytes of one connection in one direction: a handshake and a certificate are 5 kB."""
 DEADLINE_S = 15.0
 CONNECT_S = 3.0
+LAST_WORDS_S = 0.5
 _READ_BYTES = 4096
 
 
@@ -25,7 +26,7 @@ class JoinPipe:
     def __init__(self, places: Callable[[], Sequence[str]], counters: Counter[str]) -> None:
         self._places = places
         self._counters = counters
-        self._open = 0
+        self._open: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
         self._server: asyncio.Server | None = None
 
     async def start(self, listen: str, port: int) -> int:
@@ -36,48 +37,58 @@ class JoinPipe:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stop listening. Idempotent."""
+        """Stop listening, and hang up. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
+        for writer in [one for ends in self._open.values() for one in ends]:
+            # Not cancelled: streams of Python 3.11 log that as an error.
+            writer.transport.abort()
+        if self._open:
+            await asyncio.wait(self._open, timeout=CONNECT_S)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= MAX_CONNECTIONS:
+        if len(self._open) >= MAX_CONNECTIONS:
             self._counters["join_pipe_crowded"] += 1
             writer.transport.abort()
             return
-        self._open += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = [writer]
         try:
             async with asyncio.timeout(DEADLINE_S):
-                await self._join(reader, writer)
+                await self._join(reader, writer, self._open[task])
         except (TimeoutError, OSError):
             self._counters["join_pipe_broken_off"] += 1
         finally:
-            self._open -= 1
-            writer.close()
+            for end in self._open.pop(task):
+                end.close()
 
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _join(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        ends: list[asyncio.StreamWriter],
+    ) -> None:
         there = await self._connected()
         if there is None:
             self._counters["join_pipe_no_coordinator"] += 1
             return
         inner, outer = there
+        ends.append(outer)
+        ways = [
+            asyncio.create_task(_pour(reader, outer), name="join-up"),
+            asyncio.create_task(_pour(inner, writer), name="join-down"),
+        ]
         try:
-            ways = [
-                asyncio.create_task(_pour(reader, outer), name="join-up"),
-                asyncio.create_task(_pour(inner, writer), name="join-down"),
-            ]
-            try:
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-                # What was said last still has to arrive: the service ends first.
-                await asyncio.wait(ways, timeout=1.0)
-            finally:
-                for way in ways:
-                    way.cancel()
-                await asyncio.gather(*ways, return_exceptions=True)
-            self._counters["join_pipe_used"] += 1
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            # What was said last still has to arrive.
+            await asyncio.wait(ways, timeout=LAST_WORDS_S)
         finally:
-            outer.close()
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+        self._counters["join_pipe_used"] += 1
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         for place in tuple(self._places())[:8]:

@@ -43,7 +43,7 @@ _OTHERS = frozenset({"other_authority", "wrong_site", "malformed", "version", "b
 _log = logging.getLogger(__name__)
 
 
-class _Shown(msgspec.Struct, frozen=True):
+class Shown(msgspec.Struct, frozen=True):
     """A code that is shown, kept over a restart."""
 
     code: str
@@ -71,7 +71,7 @@ class Joiner:
         places = given.places if isinstance(given, Invitation) else (given,) if given else ()
         self._places = dict.fromkeys(places)
         self._news = asyncio.Event()
-        self._shown = _read_shown(shell.directory)
+        self._shown = read_shown(shell.directory)
         self._code_at = -NEW_CODE_S
         self._reminded_at = 0.0
         self._said: set[str] = set()
@@ -147,7 +147,7 @@ class Joiner:
         now = time.monotonic()
         if waiting.code:
             self._code_at = now
-            self._shown = _Shown(waiting.code, waiting.session, waiting.fingerprint)
+            self._shown = Shown(waiting.code, waiting.session, waiting.fingerprint)
             path = self._shell.directory / FOLDER / PENDING_FILE
             write_private(path, msgspec.json.encode(self._shown))
         elif now - self._reminded_at < REMIND_S:
@@ -310,8 +310,9 @@ def _store(
     return store_credentials(directory, identity, admitted.certificate, admitted.ca_der, joined)
 
 
-def _read_shown(directory: Path) -> _Shown | None:
+def read_shown(directory: Path) -> Shown | None:
+    """Return the code that a role shows while it waits, None if it shows none."""
     try:
-        return msgspec.json.decode((directory / FOLDER / PENDING_FILE).read_bytes(), type=_Shown)
+        return msgspec.json.decode((directory / FOLDER / PENDING_FILE).read_bytes(), type=Shown)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None

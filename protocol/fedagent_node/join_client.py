@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -82,7 +83,10 @@ async def ask(place: str, applicant: Applicant) -> Admitted | Waiting:
             try:
                 return await _asked(reader, writer, applicant)
             finally:
-                writer.close()
+                # All is said: nothing is waited for but that the socket is closed.
+                writer.transport.abort()
+                with suppress(OSError):
+                    await writer.wait_closed()
     except asyncio.IncompleteReadError as exc:
         raise JoinUnreachableError(place, "it hung up") from exc
     except (OSError, TimeoutError) as exc:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,12 @@ def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False
     broken.
     """
     from .checks import all_checks  # noqa: PLC0415 - sockets and brokers cost 50 ms to import
+    from .site_checks import membership  # noqa: PLC0415
 
     findings = {}
-    for check, look in all_checks(places.home(), *_tables(config)).items():
+    looks = all_checks(places.home(), *_tables(config))
+    looks["site"] = partial(membership, places.home())
+    for check, look in looks.items():
         findings[check] = look()
         if not as_json:
             echo(line(check, findings[check]))

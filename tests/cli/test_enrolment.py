@@ -1,0 +1,170 @@
+"""`fedagent devices invite`, `pending`, `accept`, `revoke`, and the doctor's check of the site."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fedagent_cli import main, site_checks
+from fedagent_cli.checks import Finding
+from fedagent_cli.errors import CliError
+from fedagent_coordinator.enrolment import Enrolment
+from fedagent_coordinator.site import open_site
+from fedagent_node.certificates import fingerprint
+from fedagent_node.credentials import Joined, store_credentials
+from fedagent_node.data_dir import load_or_create
+from fedagent_node.enrolling import Shown
+from fedagent_node.join_client import Applicant, Waiting, ask
+from fedagent_node.joining import Invitation
+from tests.coordinator.test_join_service import Field, serving
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("FEDAGENT_HOME", str(tmp_path))
+
+    def typed(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["fedagent", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main.run()
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    return typed
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "coordinator"
+    folder.mkdir()
+    open_site(folder, "hall")
+    with Enrolment(folder) as found:
+        found.serves_at(("10.0.0.1:8871",))
+    return folder
+
+
+def problem(run: Run, *arguments: str) -> str:
+    with pytest.raises(CliError) as caught:
+        run(*arguments)
+    return str(caught.value)
+
+
+def test_an_invitation_says_all_that_a_device_needs(run: Run, home: Path) -> None:
+    text = run("devices", "invite", "kitchen", "--address", "fed.example.org").strip()
+    found = Invitation.parse(text)
+    assert (found.site, found.role, found.name) == ("hall", "agent", "kitchen")
+    assert found.places == ("fed.example.org", "10.0.0.1:8871")
+    assert found.fingerprint.hex() == fingerprint(open_site(home, "hall").authority.der)
+    told = json.loads(run("devices", "pending", "--json"))
+    assert [one["name"] for one in told["invited"]] == ["kitchen"]
+    assert found.secret not in (home / "site.db").read_bytes(), "kept as a hash"
+
+
+def test_at_a_terminal_there_is_a_code_to_scan(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    shown = run("devices", "invite", "hall", "--role", "edge")
+    assert "█" in shown or "▄" in shown
+    assert "fedagent edge start --listen 0.0.0.0 --name hall --site hall --join fedagent:" in shown
+
+
+def test_what_cannot_be_is_said_with_the_mend(run: Run, tmp_path: Path) -> None:
+    assert "start the coordinator first" in problem(run, "devices", "invite", "kitchen")
+    folder = tmp_path / "coordinator"
+    folder.mkdir()
+    open_site(folder, "hall")
+    assert "add --address" in problem(run, "devices", "invite", "kitchen")
+    assert "not a name" in problem(run, "devices", "invite", "", "--address", "a")
+    assert "write HOST" in problem(run, "devices", "invite", "k", "--address", "a:b")
+    assert "nobody waits" in run("devices", "pending")
+    assert "devices pending" in problem(run, "devices", "accept", "123456")
+    assert "nobody belongs" in problem(run, "devices", "revoke", "kitchen")
+    (folder / "site" / "ca.pem").write_text("what")
+    assert "is no certificate" in problem(run, "devices", "pending")
+
+
+async def _waits(made: Field, name: str) -> str:
+    answer = await ask(made.place, made.device(name))
+    assert isinstance(answer, Waiting)
+    return answer.code
+
+
+def test_who_waits_is_accepted_by_code_alone_where_names_are_the_same(
+    run: Run, tmp_path: Path
+) -> None:
+    async def wait() -> list[str]:
+        async with serving(tmp_path, now=time.time()) as made:
+            first = await _waits(made, "kitchen")
+            other = made.device("other")
+            answer = await ask(made.place, Applicant(other.identity, "agent", "hall", "kitchen"))
+            assert isinstance(answer, Waiting)
+            return [first, answer.code]
+
+    codes = asyncio.run(wait())
+    (tmp_path / "c").rename(tmp_path / "coordinator")
+    assert "more than one" in problem(run, "devices", "accept", "kitchen")
+    assert "accepted agent kitchen" in run("devices", "accept", codes[0])
+    assert "give the code" in problem(run, "devices", "accept", "kitchen")
+    told = json.loads(run("devices", "--json"))
+    states = {one["enrolment"] for one in told["devices"]}
+    assert states == {"accepted", f"waits, code {codes[1][:3]} {codes[1][3:]}"}
+
+
+def test_who_was_revoked_is_shown_as_such(run: Run, tmp_path: Path) -> None:
+    async def join() -> None:
+        async with serving(tmp_path, now=time.time()) as made:
+            await ask(made.place, made.invited())
+
+    asyncio.run(join())
+    (tmp_path / "c").rename(tmp_path / "coordinator")
+    assert "joined, 30 days" in run("devices")
+    assert "revoked agent kitchen" in run("devices", "revoke", "kitchen")
+    assert "revoked" in run("devices")
+    assert "nobody belongs" in problem(run, "devices", "revoke", "kitchen")
+
+
+def test_the_doctor_knows_what_each_role_is_to_its_site(tmp_path: Path) -> None:
+    assert "no role here" in site_checks.membership(tmp_path / "empty").text
+
+    def look() -> Finding:
+        return site_checks.membership(tmp_path)
+
+    async def with_site() -> None:
+        async with serving(tmp_path, now=time.time()) as made:
+            device = made.invited("agent")
+            admitted = await ask(made.place, device)
+            assert not isinstance(admitted, Waiting)
+            folder = tmp_path / "agent"
+            mark = fingerprint(admitted.ca_der)
+            told = Joined(site="hall", fingerprint=mark, services=(made.place,), name="agent")
+            store_credentials(folder, device.identity, admitted.certificate, admitted.ca_der, told)
+            found = await asyncio.to_thread(look)
+            assert found.level == "ok"
+            assert "confirms" in found.text
+            assert "was founded here" in found.text
+            made.enrolment.revoke(device.identity.id, now=made.now)
+            found = await asyncio.to_thread(look)
+            assert found.level == "fail"
+            assert "revoked" in found.text
+            assert "ask for an invitation" in found.hint
+
+    asyncio.run(with_site())
+    found = look()
+    assert found.level == "warn"
+    assert "does not answer" in found.text
+    waiting = tmp_path / "edge" / "site"
+    waiting.mkdir(parents=True)
+    load_or_create(tmp_path / "edge")
+    (waiting / "pending.json").write_bytes(msgspec.json.encode(Shown("123456", b"s", "f")))
+    found = look()
+    assert "code 123 456" in found.text
+    (tmp_path / "agent" / "site" / "cert.pem").write_text("what")
+    assert look().level == "fail"
