@@ -47,6 +47,9 @@ CERTIFIED = frozenset(
     {"hello", "welcome", "edge-hello", "edge-welcome", "edge-beacon", "coordinator-beacon", HEARD}
 )
 """Carry the sender's certificate where the link asks for certificates."""
+HEARTBEATS = frozenset({"context", "edge-status"})
+"""Carry it too for a while after it was renewed: a session may outlive a certificate."""
+PRESENT_S = 60.0
 _WITH_CERTIFICATE = 1
 _HEADER = struct.Struct(">BBB32sQ64s")
 _LENGTH = struct.Struct(">H")
@@ -223,6 +226,7 @@ class Gate:
         self._windows: OrderedDict[str, _Window] = OrderedDict()
         self._answered: OrderedDict[str, float] = OrderedDict()
         self._believed: OrderedDict[bytes, _Believed] = OrderedDict()
+        self._present_until = float("-inf")
         self.certifier: Certifier | None = None
         """The site's certificates, where there are some."""
 
@@ -236,7 +240,8 @@ class Gate:
         number, identity = self._number, self._identity
         signature = identity.sign(signed_bytes(topic, number, body))
         certifier, extra, flags = self.certifier, b"", 0
-        if kind in CERTIFIED and certifier is not None and certifier.asked(link):
+        shown = kind in CERTIFIED or (kind in HEARTBEATS and self._clock() < self._present_until)
+        if shown and certifier is not None and certifier.asked(link):
             der = certifier.own()
             extra, flags = _LENGTH.pack(len(der)) + der, _WITH_CERTIFICATE
         header = _HEADER.pack(MARK, VERSION, flags, identity.public_bytes, number, signature)
@@ -287,6 +292,10 @@ class Gate:
         if believed.certificate.role != role:
             raise EnvelopeError(Refusal.WRONG_ROLE)
         _keep_newest(self._believed, public)
+
+    def present(self) -> None:
+        """Show a certificate that is new to those who know the last one."""
+        self._present_until = self._clock() + PRESENT_S
 
     def recheck(self) -> None:
         """Read every certificate again when its owner next speaks: some may be revoked."""

@@ -196,6 +196,12 @@ class Shell:
                 config.listen,
                 config.site,
             )
+            if self.site.credentials.judged_time() is None:
+                _log.warning(
+                    "%s: this machine's clock is before its own certificate was made: set it "
+                    "(timedatectl set-ntp true); until then its broker lets nobody in",
+                    self.id,
+                )
         spec = BrokerSpec(
             data_dir=self.directory,
             kind=config.broker,  # type: ignore[arg-type]  # `shared` left only the kinds
@@ -292,6 +298,7 @@ class Shell:
     async def _site_changed(self, revoked: Collection[str]) -> None:
         """Have broker and gate take the files of the site that are new; cut who was revoked."""
         self.gate.recheck()
+        self.gate.present()
         if self._broker is not None:
             await self._broker.reload()
             if revoked:

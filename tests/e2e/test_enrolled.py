@@ -1,17 +1,20 @@
 """A field of members: TLS everywhere, and who is no member or was revoked gets nowhere."""
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
+from fedagent_testbed.local import RoleProcess
 from tests.fakes.site import Members
 from tests.typed import fedagent
 
-from .support import BROKERS, check_books, labels, new_field, start_small
+from .support import BROKERS, DEMO, PATIENT, check_books, labels, new_field, start_small
+
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("broker", BROKERS)
 def test_members_run_their_rounds_over_tls_and_a_stranger_learns_nothing(
     tmp_path: Path, broker: str
@@ -65,3 +68,41 @@ def test_a_stolen_key_in_use_twice_raises_an_alarm_and_neither_is_paid(
         assert "cloned" in listed
         coordinator.stop()
     check_books(coordinator, still_open=1)
+
+
+LIFE_S = 20.0
+CHECKED_AFTER_S = 30.0
+"""A certificate that was read is believed so long; see `envelope.RECHECK_S`."""
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_run_outlives_the_certificates_it_began_with(tmp_path: Path, broker: str) -> None:
+    with new_field(tmp_path) as field:
+        coordinator = field.coordinator(
+            DEMO,
+            broker=broker,
+            secure=True,
+            join_port=0,
+            permit_join="10m",
+            certificate_days=LIFE_S / 86_400,
+            wait_agents=2,
+            sets=("rounds.count=10000", *PATIENT),
+        )
+        edge = field.edge("hall", broker=broker, secure=True)
+        agents = [field.agent(f"agent-{i}", labels(i)) for i in range(2)]
+        coordinator.wait("round")
+        time.sleep(LIFE_S + CHECKED_AFTER_S)
+        done = number(coordinator)
+        give_up = time.monotonic() + 20
+        while number(coordinator) < done + 3:
+            assert time.monotonic() < give_up, "rounds stand still"
+            time.sleep(0.1)
+        assert coordinator.all("round")[-1]["used"] == 2
+        for role in (coordinator, edge, *agents):
+            assert "the certificate is renewed, until" in role.log.read_text()
+        coordinator.stop()
+    check_books(coordinator, still_open=1)
+
+
+def number(coordinator: RoleProcess) -> int:
+    return int(str(coordinator.all("round")[-1]["round"]))
