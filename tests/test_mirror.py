@@ -53,7 +53,6 @@ ELSEWHERE = {
     "edge_aggregator/test_evaluation": ("edge/core/answers",),
     "edge_aggregator/test_restart": ("edge/spool", "edge/store"),
     "edge_aggregator/test_round": ("edge/core/edge", "edge/core/live", "edge/core/rounds"),
-    "e2e/test_joining": ("node/enrolling",),
     "node/test_certificates": ("node/authority",),
     "task/program/test_codec": (
         "task/program/operators",

@@ -8,6 +8,7 @@ import asyncio
 import ipaddress
 import logging
 import secrets
+import sqlite3
 import ssl
 import time
 from collections import Counter, OrderedDict
@@ -240,10 +241,14 @@ class JoinService:
             address,
         )
         permitted = self._monotonic() < self._permit_until
-        decision = self._enrolment.decide(application, now=now, open_to_all=permitted)
-        match decision:
-            case "grant":
+        try:
+            decision = self._enrolment.decide(application, now=now, open_to_all=permitted)
+            if decision == "grant":
                 return self._grant(application, now)
+        except sqlite3.Error as error:
+            # A full or locked disk: said once in a while, and the device asks again.
+            return self._refuse("closed", address, request, why=f": {error}")
+        match decision:
             case "wait":
                 self._show(application)
                 return Pending(nonce=nonce)
@@ -287,7 +292,9 @@ class JoinService:
             code,
         )
 
-    def _refuse(self, reason: Refusal, address: str, request: JoinRequest | None) -> Refused:
+    def _refuse(
+        self, reason: Refusal, address: str, request: JoinRequest | None, *, why: str = ""
+    ) -> Refused:
         now = self._monotonic()
         self.counters[f"join_{reason}"] += 1
         if reason in WRONG:
@@ -301,7 +308,8 @@ class JoinService:
             if request is not None:
                 named = f" {safe_text(request.name)}" if request.name else ""
                 who = f"{request.role}{named} ({identity_of(request.public)[:12]})"
-            _log.warning("%s at %s may not join: %s", who, address, JoinError(reason).words)
+            words = f"{JoinError(reason).words}{why}"
+            _log.warning("%s at %s may not join: %s", who, address, words)
         return Refused(reason=reason)
 
 

@@ -284,7 +284,7 @@ async def renew(directory: Path, identity: Identity, *, places: Sequence[str] = 
             continue
         if isinstance(answer, Admitted):
             return _store(directory, identity, answer, dict.fromkeys((place, *answer.services)))
-        failure = JoinError("closed")  # it has forgotten us: a person has to act
+        failure = JoinError("forgotten")
     raise failure or JoinUnreachableError("an unknown place", "none is known")
 
 

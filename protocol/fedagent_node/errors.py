@@ -196,6 +196,10 @@ _JOIN_MENDS: dict[str, tuple[str, str]] = {
         "accept or refuse some: `fedagent devices pending` at the coordinator",
     ),
     "closed": ("the coordinator takes nobody now", "try again"),
+    "forgotten": (
+        "the site does not know this key any more",
+        "was the coordinator restored from a copy? Delete the folder `site` here, and join again",
+    ),
     "other_authority": (
         "who answers there is not the site of the invitation",
         "somebody may stand between, or the site was founded anew: ask for a new invitation",

@@ -49,7 +49,7 @@ Refusal = Literal[
 ]
 """Why nobody is let in; also the names of the service's counters, as ``join_<word>``."""
 REFUSALS: frozenset[str] = frozenset(get_args(Refusal))
-LATER = frozenset({"too_many_tries", "too_many_pending"})
+LATER = frozenset({"too_many_tries", "too_many_pending", "closed"})
 """Refusals that time mends; after the others a person has to act."""
 
 Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]

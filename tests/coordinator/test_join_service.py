@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_coordinator import join_service
-from fedagent_coordinator.enrolment import INVITATION_S, Enrolment, Member
+from fedagent_coordinator.enrolment import INVITATION_S, Application, Enrolment, Member
 from fedagent_coordinator.errors import EnrolmentError
 from fedagent_coordinator.join_service import MAX_OF_ADDRESS, TRIES, TRIES_S, JoinService, Tries
 from fedagent_coordinator.site import open_site
@@ -151,6 +151,41 @@ def test_secrets_are_not_guessed(tmp_path: Path) -> None:
         assert isinstance(await ask(made.place, honest), Admitted)
         assert made.count("unknown_invitation") == TRIES
         assert [one.name for one in made.enrolment.members(now=made.now)] == ["kitchen"]
+
+    on_a_site(test, tmp_path)
+
+
+def test_ten_thousand_guesses_from_everywhere_find_nothing(tmp_path: Path) -> None:
+    made = Field(tmp_path)
+    invited, thief = made.invited(), made.device("thief").identity.public_bytes
+    for number in range(10_000):
+        guess = JoinRequest(
+            version=1,
+            public=thief,
+            role="agent",
+            site="hall",
+            nonce=bytes(32),
+            secret=number.to_bytes(16, "big"),
+        )
+        tried = Application(guess, "000000", b"", f"10.0.{number // 256}.{number % 256}")
+        found = made.enrolment.decide(tried, now=made.now, open_to_all=False)
+        assert found == "unknown_invitation"
+    assert made.enrolment.members(now=made.now) == []
+    assert invited.secret
+    made.enrolment.close()
+
+
+def test_a_disk_that_takes_nothing_lets_nobody_in_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(made: Field) -> None:
+        invited = made.invited()
+        made.enrolment._connection.execute("PRAGMA query_only = ON")
+        assert await refused(made, invited) == "closed"
+        assert "readonly" in caplog.text
+        assert "Traceback" not in caplog.text
+        made.enrolment._connection.execute("PRAGMA query_only = OFF")
+        assert isinstance(await ask(made.place, invited), Admitted)
 
     on_a_site(test, tmp_path)
 

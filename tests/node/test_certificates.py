@@ -81,6 +81,15 @@ def test_the_authority_signs_for_its_own_site_alone(authority: Authority, device
     assert refused(authority.der, authority) in {"wrong_ca", "malformed"}
 
 
+def test_an_id_is_that_of_its_key_whoever_signs(
+    authority: Authority, device: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedagent_node.authority.identity_of", lambda _public: "0" * 32)
+    with pytest.raises(CertificateError) as caught:
+        authority.issue(device.public_bytes, "agent", now=NOW)
+    assert caught.value.reason == "malformed"
+
+
 @given(where=st.integers(0, 500), bit=st.integers(0, 7))
 def test_no_flipped_bit_is_overlooked(
     authority: Authority, device: Identity, where: int, bit: int

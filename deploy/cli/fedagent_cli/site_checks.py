@@ -84,7 +84,7 @@ async def _asked(folder: Path, credentials: Credentials) -> Finding:
         except JoinError as error:
             return broken(f"{folder.name}: site {own.site}: {error.words}", error.hint)
         if isinstance(answer, Waiting):
-            hint = "was the coordinator restored from a copy? `fedagent devices pending` there"
-            return broken(f"{folder.name}: site {own.site} does not know it any more", hint)
+            forgotten = JoinError("forgotten")
+            return broken(f"{folder.name}: site {own.site}: {forgotten.words}", forgotten.hint)
         return fine(f"{folder.name}: {own.role} of site {own.site}, which {place} confirms")
     return odd(f"{folder.name}: {own.role} of site {own.site}; {silent}", JoinUnreachableError.hint)

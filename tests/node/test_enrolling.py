@@ -1,0 +1,94 @@
+"""Coming back to a site after a long time: renewed, forgotten, revoked, or nobody there."""
+
+from pathlib import Path
+
+import pytest
+
+from fedagent_node.certificates import fingerprint
+from fedagent_node.credentials import Joined, load_credentials, read_joined, store_credentials
+from fedagent_node.enrolling import renew
+from fedagent_node.errors import JoinError, JoinUnreachableError
+from fedagent_node.join_client import Admitted, ask
+from tests.coordinator.test_join_service import Field, on_a_site
+
+
+async def member(made: Field, *, days: float = 30.0) -> Path:
+    """Return the directory of a device that joined, with a certificate of so many days."""
+    device = made.invited()
+    found = await ask(made.place, device)
+    assert isinstance(found, Admitted)
+    folder = made.folder / "kitchen"
+    mark = fingerprint(found.ca_der)
+    told = Joined(site="hall", fingerprint=mark, services=(made.place,), name="kitchen")
+    own = made.home.authority.issue(device.identity.public_bytes, "agent", days, now=made.now)
+    store_credentials(folder, device.identity, own, found.ca_der, told)
+    return folder
+
+
+def test_an_expired_certificate_is_renewed_and_the_key_stays(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        folder = await member(made)
+        key = (folder / "site" / "key.pem").read_bytes()
+        made.now += 90 * 86_400
+        new = await renew(folder, made.device().identity)
+        assert new.certificate.not_after == made.now + 30 * 86_400
+        assert load_credentials(folder) == new
+        assert (folder / "site" / "key.pem").read_bytes() == key
+        told = read_joined(folder)
+        assert told is not None
+        assert told.name == "kitchen"
+
+    on_a_site(test, tmp_path)
+
+
+def test_who_may_not_renew_keeps_what_it_has_and_is_told_why(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        folder = await member(made)
+        before = load_credentials(folder)
+        identity = made.device().identity
+        made.enrolment.revoke(identity.id, now=made.now)
+        with pytest.raises(JoinError, match="revoked"):
+            await renew(folder, identity)
+        made.enrolment._connection.execute("DELETE FROM members")
+        with pytest.raises(JoinError, match="does not know this key"):
+            await renew(folder, identity)
+        await made.service.close()
+        with pytest.raises(JoinUnreachableError):
+            await renew(folder, identity)
+        assert load_credentials(folder) == before
+
+    on_a_site(test, tmp_path)
+
+
+def test_a_site_that_moved_is_asked_where_it_is_announced(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        folder = await member(made)
+        told = read_joined(folder)
+        found = load_credentials(folder)
+        assert told is not None
+        assert found is not None
+        identity = made.device().identity
+        moved = Joined(site="hall", fingerprint=told.fingerprint, services=("127.0.0.1:1",))
+        store_credentials(folder, identity, found.certificate, found.ca_der, moved)
+        await renew(folder, identity, places=[made.place])
+        again = read_joined(folder)
+        assert again is not None
+        assert again.services == (made.place,)
+
+    on_a_site(test, tmp_path)
+
+
+def test_another_authority_renews_nobody(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        folder = await member(made)
+        told = read_joined(folder)
+        found = load_credentials(folder)
+        assert told is not None
+        assert found is not None
+        identity = made.device().identity
+        false = Joined(site="hall", fingerprint="0" * 64, services=told.services)
+        store_credentials(folder, identity, found.certificate, found.ca_der, false)
+        with pytest.raises(JoinError, match="is not the site"):
+            await renew(folder, identity)
+
+    on_a_site(test, tmp_path)
