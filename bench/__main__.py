@@ -2,7 +2,7 @@
 
 Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs, learning,
 learners, decisions, democracy, adaptive, calibration, scale, papers, onnx, bas, limits, figures,
-seeds, house, field, graph, families, hostile, faults,
+seeds, house, field, graph, families, hostile, faults, secagg,
 soak.
 All of them without a name; figures are medians, and what is compared is measured in one run.
 """
@@ -35,6 +35,7 @@ from . import (
     rbcs,
     rounds,
     scale,
+    secagg,
     soak,
     solvers,
 )
@@ -84,6 +85,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "graph": graph.rows,
     "families": live_families,
     "hostile": hostile.rows,
+    "secagg": secagg.rows,
     "soak": soak.rows,
     "faults": lambda: iter([faults.rows()]),
     "seeds": lambda: iter([demo.seeds(10)]),

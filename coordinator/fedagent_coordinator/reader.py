@@ -257,6 +257,8 @@ class Reader:
             "SELECT c.idx AS client, c.agent_id AS agent, c.label, COUNT(v.round) AS ordered, "  # noqa: S608 - constants
             "COALESCE(SUM(o.in_time), 0) AS in_time, COALESCE(SUM(o.used), 0) AS used, "
             f"COALESCE({_PAID}, 0) AS paid_micro, "
+            "COALESCE(SUM(v.round IS NOT NULL AND COALESCE(o.status, '') <> 'declined'), 0) "
+            "AS released, "
             # Beside one MAX, sqlite takes status and reason from the row that has it.
             "MAX(o.round) AS last_round, o.status AS last_status, "
             "COALESCE(o.reason, '') AS last_reason FROM clients c "

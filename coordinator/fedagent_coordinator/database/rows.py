@@ -112,6 +112,7 @@ class DeviceRow:
     last_round: int | None = None
     last_status: str | None = None
     last_reason: str = ""
+    released: int = 0  # updates that may have left it; what it declined is not among them
     claim_gap: float | None = None  # observed over claimed time; None if unknown, or not asked for
 
     @property

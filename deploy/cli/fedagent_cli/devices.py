@@ -35,6 +35,7 @@ class SeenDevice(DeviceRow):
     software: str = ""
     reason: str = ""  # why it does not take part; empty if it does
     enrolment: str = ""  # what it is to the site; empty where there are no certificates
+    epsilon: float | None = None  # most that its updates cost; None: nothing is counted here
     note: str = ""  # what is to be known of its samples, though it takes part
 
     def record(self) -> dict[str, object]:
@@ -46,7 +47,8 @@ def seen_devices(reader: "Reader", run: "RunRow") -> list[SeenDevice]:
     """Return every agent of a run, and in the newest one also those that edges refuse."""
     from fedagent_coordinator.status_files import DEVICES_FILE, read_devices  # noqa: PLC0415 - heavy imports
 
-    from .runs import is_running  # noqa: PLC0415
+    from .runs import is_running, recipe_of  # noqa: PLC0415
+    from .spending import epsilon_of  # noqa: PLC0415
 
     folder = reader.folder
     known, running = read_devices(folder), is_running(folder)
@@ -59,6 +61,8 @@ def seen_devices(reader: "Reader", run: "RunRow") -> list[SeenDevice]:
         for row in reader.devices(run.run_id)
         for device in (heard.pop(row.agent, None),)
     ]
+    recipe = recipe_of(run)
+    found = [replace(one, epsilon=epsilon_of(recipe, one.released)) for one in found]
     if known is not None and known.run == run.run_id:
         others = [(DeviceRow(client=NO_CLIENT, agent=one), heard[one]) for one in heard]
         found += [_seen(row, device, running, until_ms) for row, device in others]
@@ -93,17 +97,19 @@ def devices(
     as_json: options.AsJson = False,
 ) -> None:
     """Show every agent of the run: whether it is online, what it did, what it was paid."""
-    from .runs import open_run  # noqa: PLC0415 - heavy imports
+    from .runs import open_run, recipe_of  # noqa: PLC0415 - heavy imports
+    from .spending import epsilon_text  # noqa: PLC0415
 
     members = _members(data_dir)
     try:
         with open_run(data_dir, run) as (reader, chosen):
             found = _enrolled(seen_devices(reader, chosen), members)
             edges, run_id = reader.edges(chosen.run_id), chosen.run_id
+            recipe = recipe_of(chosen)
     except NoRunError:
         if not members or run is not None:
             raise
-        found, edges, run_id = _enrolled([], members), {}, ""
+        found, edges, run_id, recipe = _enrolled([], members), {}, "", None
     others = [one for one in members if one.role == "edge"]
     if as_json:
         told = [{"id": one.id, "name": one.name, "enrolment": _state(one)} for one in others]
@@ -112,10 +118,13 @@ def devices(
     table(
         (
             *("name", "last seen", "edge", "address", "software"),
-            *("ordered", "in time", "used", "paid", "gap", "site", "last"),
+            *("ordered", "in time", "used", "paid", "gap", "epsilon", "site", "last"),
         ),
-        (_cells(name, device, edges) for name, device in zip(_names(found), found, strict=True)),
-        unless={"edge": "-", "address": "-", "software": "-", "gap": "-", "site": "-"},
+        (
+            _cells(name, device, edges, epsilon_text(recipe, device.released) or "-")
+            for name, device in zip(_names(found), found, strict=True)
+        ),
+        unless=dict.fromkeys(("edge", "address", "software", "gap", "epsilon", "site"), "-"),
     )
     for one in others:
         echo(f"edge      {one.name or one.id[:12]}: {_state(one)}")
@@ -184,14 +193,16 @@ def _names(devices: Sequence[SeenDevice]) -> list[str]:
     ]
 
 
-def _cells(name: str, device: SeenDevice, edges: Mapping[str, str]) -> tuple[object, ...]:
+def _cells(
+    name: str, device: SeenDevice, edges: Mapping[str, str], epsilon: str
+) -> tuple[object, ...]:
     at = ", ".join(edges.get(edge) or edge[:8] for edge in device.edges)
     last = "-" if device.last_round is None else f"{device.last_round} {device.last_status}"
     return (
         *(name, _ago(device), at or "-"),
         *(device.address or "-", device.software.removeprefix("fedagent ") or "-"),
         *(device.ordered, device.in_time, device.used, credits_text(device.paid_micro)),
-        *("-" if device.claim_gap is None else f"{device.claim_gap:.2f}",),
+        *("-" if device.claim_gap is None else f"{device.claim_gap:.2f}", epsilon),
         *(device.enrolment or "-", last),
     )
 

@@ -39,7 +39,8 @@ def status(
     from fedagent_coordinator.summary import summarize  # noqa: PLC0415 - heavy imports
     from fedagent_node.data_dir import holder_of  # noqa: PLC0415
 
-    from .runs import metric_line, open_run, run_status_of  # noqa: PLC0415
+    from .runs import metric_line, open_run, recipe_of, run_status_of  # noqa: PLC0415
+    from .spending import epsilon_of, epsilon_text  # noqa: PLC0415
 
     with open_run(data_dir, run) as (reader, chosen):
         agents = seen_devices(reader, chosen)
@@ -48,12 +49,16 @@ def status(
     pid = holder_of(folder)
     now = run_status_of(folder, chosen) if pid is not None else None
     live = _live(folder, agents, now)
+    recipe, released = recipe_of(chosen), max((one.released for one in agents), default=0)
+    live["epsilon"] = epsilon_of(recipe, released)
     record = {**summary.record(), "edges": len(summary.edges), **live}
     if as_json:
         emit(record)
         return
     good = metric_line(summary.measures, summary.metrics)
     _print_status(summary, live, now=now, pid=pid, good=good)
+    if spent := epsilon_text(recipe, released):
+        echo(f"privacy   a device has spent an epsilon of {spent} at most")
     print_reasons(agents, most=MAX_NAMED)
 
 

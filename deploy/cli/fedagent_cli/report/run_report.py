@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedagent_cli.runs import metric_line, open_run, recipe_of
+from fedagent_cli.spending import epsilon_text
 from fedagent_coordinator.database.evaluations import ModelEvaluation
 from fedagent_coordinator.database.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow
 from fedagent_coordinator.summary import RunSummary, summarize
@@ -231,6 +232,7 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
         results, outcomes = reader.edge_results(key), reader.outcomes(key)
         evaluations, gaps = tuple(reader.evaluations.answered(key)), reader.claim_gaps(key)
         devices = [replace(one, claim_gap=gaps.get(one.client)) for one in reader.devices(key)]
+        spent = epsilon_text(recipe, max((one.released for one in devices), default=0))
         rows = [row for row in every if row.state == "done"]
         done = [row.round for row in rows]
         wanted = summary.rounds_wanted
@@ -252,6 +254,7 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
                 **({"began from the model": run.origin} if run.origin else {}),
                 "rounds that were voided": str(sum(row.state == "void" for row in every)),
                 "ledger entries": str(verified.entries),
+                **({"epsilon of a device, at most": spent} if spent else {}),
                 **({"ledger problems": "; ".join(verified.problems)} if verified.problems else {}),
             },
         )
