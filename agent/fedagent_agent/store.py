@@ -29,7 +29,6 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.transfer import Layout
 from fedagent_protocol.work import sign_claim
-from fedagent_task.spec import SecureAggregationSpec
 
 from .core.agent import AgentCore
 from .core.effects import (
@@ -38,7 +37,6 @@ from .core.effects import (
     DropUpdate,
     FinishModel,
     FlushOutbox,
-    Key,
     MakeIdleUpdate,
     ModelOpened,
     OpenModel,
@@ -51,6 +49,7 @@ from .core.effects import (
 )
 from .core.opinions import OpinionRecord
 from .errors import DiskError, OpinionBookError
+from .members import open_member
 from .models_cache import ModelsCache
 from .outbox import MAX_BYTES, Outbox
 from .peers.core.records import StoreSlot
@@ -60,7 +59,6 @@ from .trainer.frames import Cancel, Evaluate, Failed, Mask, Open, Reply, Train, 
 
 if TYPE_CHECKING:
     from fedagent_node.data_dir import Identity
-    from fedagent_task.secure_aggregation.member import Member
 
     from .config import AgentConfig
 
@@ -339,23 +337,12 @@ def open_agent(
         answered=store.outbox.answered(),
         opinions=store.opinions.record,
         releases=store.privacy.releases,
-        masking=partial(_member, identity),
+        masking=partial(open_member, Path(config.data_dir), identity),
         pending=pending,
         peering=peers.open,
         idle_opinions=idle_opinions,
     )
     return core, store
-
-
-def _member(identity: "Identity | None", key: Key, spec: SecureAggregationSpec) -> "Member | None":
-    if identity is None:
-        return None
-    # Imported late: cryptography costs an idle device several megabytes.
-    from fedagent_task.secure_aggregation.keys import Place  # noqa: PLC0415
-    from fedagent_task.secure_aggregation.member import Member  # noqa: PLC0415
-
-    place = Place(key.run, key.round, key.edge)
-    return Member(identity.id, identity.public_bytes, identity.sign, place, spec)
 
 
 def _idle_update(model: bytes | None, round_: int) -> bytes | None:

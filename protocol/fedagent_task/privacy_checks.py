@@ -6,7 +6,7 @@ from fedagent_protocol.messages import Weighting
 
 from .client_terms import client_terms
 from .errors import RecipeError
-from .spec import Recipe
+from .spec import Recipe, TaskSpec
 
 SMALLEST_COHORT = 3
 """Of two, each knows the other's update from the sum."""
@@ -18,6 +18,15 @@ def check_privacy(recipe: Recipe) -> None:
     """Raise `RecipeError` for the first key that does not go with what is to be private."""
     for key, reason, mend in (*_differential(recipe), *_secure(recipe), *_both(recipe)):
         raise RecipeError(key, reason, mend)
+
+
+def check_cohort(task: TaskSpec) -> None:
+    """Raise `RecipeError` for a cohort that hides nobody; devices check it of each task."""
+    least = task.secure_aggregation.minimum_cohort
+    if task.secure_aggregation.wanted and least < SMALLEST_COHORT:
+        why = f"must be at least {SMALLEST_COHORT} (got {least})"
+        key = "secure_aggregation.minimum_cohort"
+        raise RecipeError(key, why, "write minimum_cohort = 5")
 
 
 def _differential(recipe: Recipe) -> Iterator[Wrong]:
@@ -46,9 +55,6 @@ def _secure(recipe: Recipe) -> Iterator[Wrong]:
     spec = recipe.secure_aggregation
     if not spec.wanted:
         return
-    if spec.minimum_cohort < SMALLEST_COHORT:
-        why = f"must be at least {SMALLEST_COHORT} (got {spec.minimum_cohort})"
-        yield "secure_aggregation.minimum_cohort", why, "write minimum_cohort = 5"
     if recipe.learner.name == "none":
         yield "learner.name", "is none, and what nobody trains is not masked", "take another"
     if recipe.placement.rents:

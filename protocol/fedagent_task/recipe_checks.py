@@ -6,7 +6,7 @@ from .errors import RecipeError
 from .explain import hint_of, show
 from .learner_checks import check_learner, check_names
 from .measures import measures_of
-from .privacy_checks import check_privacy
+from .privacy_checks import check_cohort, check_privacy
 from .shapes import pooled
 from .spec import (
     AUTO,
@@ -105,6 +105,7 @@ def check_task(task: TaskSpec) -> None:
         raise RecipeError("data.scale", "must be a finite number other than 0", "leave it out")
     _check_features(model, data)
     _check_secrecy(task)
+    check_cohort(task)
     if task.opinions.low >= task.opinions.high:
         raise RecipeError("opinions.low", "must be less than opinions.high", "leave both out")
     check_names(model, learner)

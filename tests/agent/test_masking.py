@@ -4,8 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from fedagent_agent.trainer.frames import Mask, Masked, Train
+from fedagent_node.authority import Authority
+from fedagent_node.credentials import Joined, store_credentials
 from fedagent_node.data_dir import load_or_create
 from fedagent_protocol.messages import (
     Decline,
@@ -172,3 +175,37 @@ def test_an_identity_is_needed(tmp_path: Path) -> None:
     edge.serve(edge.order(1, MODEL), MODEL)
     assert edge.said(MaskKeys) == []
     assert edge.core.counters["masking_no_identity"] >= 1
+
+
+def test_an_enrolled_device_masks_among_devices_of_its_site_alone(tmp_path: Path) -> None:
+    """An edge cannot be everybody: whom it invents has no certificate."""
+    authority = Authority.create(tmp_path / "ca", "hall")
+    others = Others(tmp_path)
+    (home := tmp_path / "device").mkdir()
+    me = load_or_create(home)
+    certificate = authority.issue(me.public_bytes, "agent")
+    store_credentials(
+        home, me, certificate, authority.der, Joined(site="hall", fingerprint="0" * 64)
+    )
+    for one in others.members.values():
+        one.certificate = authority.issue(one.identity, "agent").der
+    edge = joined(home, task=SECURE, identity=me)
+    edge.serve(edge.order(1, MODEL), MODEL)
+    keys = edge.said(MaskKeys)[-1]
+    assert keys.keys.certificate == certificate.der
+    roster = others.roster(me.id, keys)
+    victim = next(iter(others.members))
+    rogue = Authority.create(tmp_path / "rogue", "hall")
+    for wrong in (
+        b"",
+        b"no certificate",
+        rogue.issue(others.members[victim].identity, "agent").der,
+        authority.issue(others.members[victim].identity, "edge").der,
+        certificate.der,
+    ):
+        claimed = replace(roster.members[victim], certificate=wrong)
+        edge.say(replace(roster, members={**roster.members, victim: claimed}))
+    assert edge.core.counters["masking_stranger"] == 5
+    assert edge.said(MaskShares) == []
+    edge.say(roster)
+    assert len(edge.said(MaskShares)) == 1

@@ -1,1 +1,1 @@
-"""Sums of updates that nobody sees one by one (docs/privacy.md, ADR 42)."""
+"""Sums of updates that nobody sees one by one (docs/privacy.md, ADR 31)."""
