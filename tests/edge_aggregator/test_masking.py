@@ -138,6 +138,7 @@ def expected(agents: list[MaskedAgent]) -> dict[str, np.ndarray]:
 def exact(f: Field, report: m.RoundReport, agents: list[MaskedAgent]) -> None:
     assert report.failed == ""
     assert report.used == len(agents)
+    assert not any(one.norm for one in report.outcomes), "the length of a mask is nobody's"
     made = model_of(f, report)
     for name, array in expected(agents).items():
         assert np.array_equal(made[name], array)

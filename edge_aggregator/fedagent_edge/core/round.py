@@ -203,7 +203,8 @@ class EdgeRound:
         Updates are to be checked in the order in which they were complete.
         """
         assert part.offer is not None
-        part.norm = verdict.norm
+        # What is masked is as long as its mask: that is nobody's norm.
+        part.norm = verdict.norm if self.weighing.ring is None else 0.0
         late = (
             OutcomeStatus.LATE if part.completed_at <= self.rule.give_up_s else OutcomeStatus.MISSED
         )
