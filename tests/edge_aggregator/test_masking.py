@@ -280,3 +280,17 @@ def _keys(agent: MaskedAgent, number: int) -> m.MemberKeys:
     public = agent.key.public_key().public_bytes_raw()
     place = Place("0" * 31 + "1", number, "edge")
     return Member(agent.id, public, agent.key.sign, place, SPEC).keys().keys
+
+
+def test_an_update_before_the_masks_are_settled_is_refused_unread(tmp_path: Path) -> None:
+    f = secure_field(tmp_path, 5)
+    hasty = devices(f)[0]
+    hasty.drops = "mask-shares"  # its keys are on the roster, and shares never come
+    f.order(1)
+    f.run_for(0.2)
+    hasty.silent, hasty.body = False, encode_tensors(delta(hasty.id))
+    f.to_edge(hasty.id, hasty.make_offer(devices(f)[1].orders[-1]))
+    f.run_for(0.1)
+    assert hasty.receipts[-1].reason == "not_in_cohort"
+    exact(f, f.run_until_report(1), devices(f)[1:])
+    assert f.core.counters["rejected_not_in_cohort"] == 1

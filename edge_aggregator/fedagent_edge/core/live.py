@@ -310,10 +310,7 @@ class LiveRound:
             return []
         part.stage = Stage.ENDED
         self._counters[f"updates_{part.receipt.name.lower()}"] += 1
-        effects = [receipt(agent, part.offer, part.receipt, part.reason), Mark("edge.receipted")]
-        if self.masking is not None and part.weight == 0:
-            effects.append(DropSpool(self._key(agent)))  # a late one: nobody shall ever unmask it
-        return effects
+        return [receipt(agent, part.offer, part.receipt, part.reason), Mark("edge.receipted")]
 
     def disk_failed(self, agent: str, detail: str, now: float) -> list[Effect]:
         """The disk did not take an update: wait for it to be offered again."""
