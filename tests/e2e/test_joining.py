@@ -12,7 +12,7 @@ import pytest
 from fedagent_node.credentials import load_credentials
 from fedagent_testbed.local import LocalField, RoleProcess
 
-from .support import DEMO, PATIENT, check_books, labels, new_field
+from .support import BROKERS, DEMO, PATIENT, check_books, labels, new_field
 
 pytestmark = pytest.mark.slow
 
@@ -28,11 +28,13 @@ def cli(*arguments: str, code: int = 0) -> str:
     return done.stdout.strip() or done.stderr.strip()
 
 
-def site_of(field: LocalField, *, rounds: int = 3, agents: int = 3) -> tuple[RoleProcess, str]:
+def site_of(
+    field: LocalField, *, rounds: int = 3, agents: int = 3, broker: str = "embedded"
+) -> tuple[RoleProcess, str]:
     """Start a coordinator that takes members alone; return it and its data directory."""
     coordinator = field.coordinator(
         DEMO,
-        broker="embedded",
+        broker=broker,
         secure=True,
         join_port=0,
         wait_agents=agents,
@@ -46,13 +48,14 @@ def code_shown(role: RoleProcess) -> str:
     return str(role.wait("joining")["code"])
 
 
-def test_a_site_from_its_first_minute(tmp_path: Path) -> None:
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_site_from_its_first_minute(tmp_path: Path, broker: str) -> None:
     with new_field(tmp_path) as field:
-        coordinator, home = site_of(field)
+        coordinator, home = site_of(field, broker=broker)
         hall = cli("devices", "invite", "hall", "--role", "edge", "--data-dir", home)
         kitchen = cli("devices", "invite", "kitchen", "--data-dir", home)
         assert re.fullmatch(r"fedagent:[A-Za-z0-9_-]+", kitchen)
-        edge = field.edge("hall", broker="embedded", secure=True, join=hall)
+        edge = field.edge("hall", broker=broker, secure=True, join=hall)
         edge.wait("joined")
         field.agent("kitchen", labels(0), join=kitchen).wait("joined")
         # Without an invitation: a code on both sides, here through the edge's pipe too.
