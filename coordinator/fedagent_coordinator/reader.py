@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from .core.claims import ClaimGaps
-from .core.decision import CLAIMS
+from .core.decision import CLAIMS, TRUST
 from .core.effects import PLAIN
 from .core.settings import Progress
+from .core.trust import Trust
 from .database.audit import Balance, Ledger
 from .database.connection import DATABASE, damage_behind
 from .database.evaluations import EvaluationQueries
@@ -186,20 +187,34 @@ class Reader:
 
         A snapshot without them is of an older release; of what is damaged nothing is known.
         """
-        gaps, since = ClaimGaps(), 0
+        gaps = ClaimGaps()
+        if not self._caught_up(run_id, gaps, CLAIMS):
+            return {}
+        return {n: gap for n, gap in enumerate(gaps.of(0).tolist()) if math.isfinite(gap)}
+
+    def trust(self, run_id: str) -> dict[int, float]:
+        """Return how far each client is trusted, by index; likewise."""
+        trust, gaps = Trust(), ClaimGaps()
+        if not (self._caught_up(run_id, trust, TRUST) and self._caught_up(run_id, gaps, CLAIMS)):
+            return {}
+        return dict(enumerate(trust.of(0, gaps.of(0)).tolist()))
+
+    def _caught_up(self, run_id: str, part: ClaimGaps | Trust, prefix: str) -> bool:
+        """Let a part learn what it knew at the last snapshot, and the rounds since."""
+        since = 0
         row = self._db.execute(
             "SELECT round, state FROM snapshots WHERE run_id = ? ORDER BY round DESC LIMIT 1",
             (run_id,),
         ).fetchone()
         try:
-            if row is not None and (kept := taken(unpack_arrays(row["state"]), CLAIMS)):
-                gaps.restore(kept)
+            if row is not None and (kept := taken(unpack_arrays(row["state"]), prefix)):
+                part.restore(kept)
                 since = row["round"]
             for feedback, _ in settled(self._db, run_id, since=since):
-                gaps.learn(feedback)
+                part.learn(feedback)
         except (RecordError, StateError):
-            return {}
-        return {n: gap for n, gap in enumerate(gaps.of(0).tolist()) if math.isfinite(gap)}
+            return False
+        return True
 
     def outcomes(self, run_id: str, round_: int | None = None) -> list[OutcomeRow]:
         """Return how the clients ended one round, or every round, in the policy's order."""

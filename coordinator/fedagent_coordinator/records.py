@@ -61,7 +61,7 @@ def unpack_arrays(data: bytes) -> dict[str, npt.NDArray[np.generic]]:
 def pack_view(view: RoundView) -> bytes:
     """Return a view as bytes."""
     return _pack(
-        _columns(view, *_VIEW, "opinions", "volunteers", "client_starts"),
+        _columns(view, *_VIEW, "opinions", "volunteers", "client_starts", "trust"),
         numbers={"deadline_s": view.deadline_s, "model_bytes": float(view.model_bytes)},
         names=view.feature_names,
         round=view.round,

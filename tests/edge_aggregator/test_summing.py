@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from fedagent_edge.core.usual import AGAINST
 from fedagent_edge.core.weighing import weighing_of
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors
+from fedagent_task.aggregation.alignment import OPPOSED
 from fedagent_task.aggregation.robust import registry
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe import task_bytes
@@ -129,7 +129,7 @@ def test_who_points_against_the_others_is_paid_and_left_out_also_after_a_restart
     field = ruled(tmp_path, "clipped-mean", lie=-1.0)
     field.order(1)
     first = {one.agent: one for one in field.run_until_report(1).outcomes}
-    assert (first["a0"].valid, first["a0"].used, first["a0"].reason) == (True, False, AGAINST)
+    assert (first["a0"].valid, first["a0"].used, first["a0"].reason) == (True, False, OPPOSED)
     assert all(first[f"a{i}"].used for i in range(1, AGENTS))
     field.restart()
     assert field.core.memory.alignments["a0"] < -0.5

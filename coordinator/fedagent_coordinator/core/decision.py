@@ -33,6 +33,7 @@ from .iterations import IterationControl, LearnerControl, chosen
 from .observation import Observed
 from .readiness import BUDGET, PRICES, RENTS
 from .settings import Settings
+from .trust import Trust
 
 OPEN_HORIZON = 1000
 """Rounds that a run without an end is first taken to have."""
@@ -41,6 +42,7 @@ NOBODY = -1
 _PLACEMENT = "placement/"
 _ITERATIONS = "iterations/"
 CLAIMS = "claims/"
+TRUST = "trust/"
 
 
 @dataclass(slots=True)
@@ -52,15 +54,18 @@ class DecisionPolicies:
     placement: PlacementPolicy | None = None
     steps: int = 1
     gaps: ClaimGaps = field(default_factory=ClaimGaps)
+    trust: Trust = field(default_factory=Trust)
 
     def seen(self, view: RoundView) -> RoundView:
         """Return the view with what its policy needs and no agent reports."""
+        view = self.trust.shown(view, self.gaps.of(len(view.client_price)))
         return self.gaps.shown(view) if CLAIM_GAP in self.policy.needs else view
 
     def learn(self, feedback: Feedback, controls: Controls) -> None:
         """Learn from a settled round."""
         self.policy.learn(feedback)
         self.gaps.learn(feedback)
+        self.trust.learn(feedback)
         self.control.learn(feedback, horizon=controls.horizon, steps=self.steps)
         if self.placement is not None:
             self.placement.learn(charged(controls.placement, feedback), feedback.psi)
@@ -70,6 +75,7 @@ class DecisionPolicies:
         state: dict[str, Array] = dict(self.policy.state())
         state |= {_ITERATIONS + key: array for key, array in self.control.state().items()}
         state |= {CLAIMS + key: array for key, array in self.gaps.state().items()}
+        state |= {TRUST + key: array for key, array in self.trust.state().items()}
         if self.placement is not None:
             state |= {_PLACEMENT + key: array for key, array in self.placement.state().items()}
         return state
@@ -79,6 +85,7 @@ class DecisionPolicies:
         rest = dict(state)
         control, placement = taken(rest, _ITERATIONS), taken(rest, _PLACEMENT)
         self.gaps.restore(taken(rest, CLAIMS))
+        self.trust.restore(taken(rest, TRUST))
         self.policy.restore(rest)
         self.control.restore(control)
         if self.placement is not None:

@@ -25,6 +25,7 @@ from fedagent_task.aggregation.task import most_steps
 from fedagent_task.spec import LearnerSpec
 
 from .effects import Controls, Details, EdgeResult, Settle
+from .trust import evidence
 
 if TYPE_CHECKING:
     from .ordered import EdgePart, OrderedRound
@@ -64,7 +65,14 @@ def settle_round(
     )
     details = _details(rows, feedback)
     ending = endings_of(details.status, details.reason, feedback.X, feedback.void)
-    feedback = replace(feedback, ending=ending, loss=details.loss)
+    believed = evidence(
+        view.pair_edge[feedback.pairs].astype(np.int64),
+        norm=details.norm,
+        samples=feedback.num_samples,
+        reason=details.reason,
+        valid=~feedback.void,
+    )
+    feedback = replace(feedback, ending=ending, loss=details.loss, evidence=believed)
     settled = Settle(
         round=ordered.round,
         feedback=with_rent(feedback, ordered.controls.placement, parts),

@@ -18,6 +18,7 @@ import numpy as np
 from fedagent_coordinator.core.effects import PLAIN, Controls, Reserve, Settle
 from fedagent_coordinator.core.evaluation import by_client
 from fedagent_coordinator.core.outcomes import endings_of
+from fedagent_coordinator.core.trust import evidence
 from fedagent_coordinator.errors import (
     BudgetExceededError,
     InvalidAmountError,
@@ -340,12 +341,20 @@ def _feedback(sql: sqlite3.Connection, row: sqlite3.Row) -> Feedback:
         opinions = by_client(client, score, len(view.client_price))
     in_time = np.array(columns["in_time"], dtype=np.bool_)
     said = columns["status"], columns["reason"]
+    believed = evidence(
+        view.pair_edge[pairs].astype(np.int64),
+        norm=np.array(columns["norm"], dtype=np.float64),
+        samples=arrays["num_samples"],
+        reason=columns["reason"],
+        valid=~arrays["void"],
+    )
     return Feedback(
         view=view,
         pairs=pairs,
         X=in_time,
         ending=endings_of(*said, in_time, arrays["void"]),
         loss=np.array(columns["loss"], dtype=np.float64),
+        evidence=believed,
         psi=row["psi"],
         rent_micro=row["rent_paid"],
         opinions=opinions,

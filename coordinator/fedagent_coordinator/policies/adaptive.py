@@ -92,6 +92,8 @@ class AdaptivePolicy(ArrayState):
         order = np.lexsort((-promised[due], -idle[view.pair_client[due]]))
         allowed = grown(self._allowance, len(view.edge_budget))[: len(view.edge_budget)]
         turn = self._in_turn(view, due[order], idle, allowed)
+        if view.trust is not None:
+            scores = scores * view.trust[view.pair_client]
         first = fill(_within(view, allowed), turn)
         free = view.client_available & ~self._resting(view, idle)
         free[view.pair_client[first]] = False

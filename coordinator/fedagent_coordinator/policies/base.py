@@ -107,6 +107,8 @@ class RoundView:
         opinions: float64[N], each client's last opinion, NaN where none; or None.
         volunteers: bool[N], clients that have volunteered for this round; or None.
         client_starts: int64[N], how often each client is known to have started; or None.
+        trust: float64[N] in [0, 1], how far its updates are to be trusted; None if nobody is
+            doubted.
 
     Raises:
         InvalidViewError: Shapes, dtypes or ranges contradict each other.
@@ -126,6 +128,7 @@ class RoundView:
     truth: Truth | None = None  # what oracles know; None in a live run
     volunteers: BoolArray | None = None
     client_starts: IntArray | None = None
+    trust: FloatArray | None = None
 
     def __post_init__(self) -> None:
         _protect(self)
@@ -138,6 +141,7 @@ class RoundView:
         check_columns(self, np.float64, (n,), "opinions", optional=True)
         check_columns(self, np.bool_, (n,), "volunteers", optional=True)
         check_columns(self, np.int64, (n,), "client_starts", optional=True)
+        check_columns(self, np.float64, (n,), "trust", optional=True)
         if self.truth is not None:
             check_columns(self.truth, np.bool_, (p,), "arrives")
             check_columns(self.truth, np.float64, (p,), "chance", "tau_s")
@@ -246,6 +250,7 @@ class Feedback:
         loss: float64[S], mean over the device's training, NaN if unknown; or None.
         loss_rms: float64[S], root mean square of its samples' losses, likewise.
         ending: int8[S], the `Ending` of every order; None stands for what the flags say.
+        evidence: float64[S], how far a valid update is believed; NaN where unknown, or None.
 
     Raises:
         InvalidViewError: Shapes, dtypes or ranges contradict each other.
@@ -273,12 +278,13 @@ class Feedback:
     loss_rms: FloatArray | None = None
     rent_micro: int = 0  # what the edge that aggregated was paid
     ending: npt.NDArray[np.int8] | None = None
+    evidence: FloatArray | None = None
 
     def __post_init__(self) -> None:
         _protect(self)
         s = (len(self.pairs),)
         check_columns(self, np.int64, s, "steps", "iterations", optional=True)
-        check_columns(self, np.float64, s, "train_s", "loss", "loss_rms", optional=True)
+        check_columns(self, np.float64, s, "train_s", "loss", "loss_rms", "evidence", optional=True)
         check_columns(self, np.int8, s, "ending", optional=True)
         check_columns(self, np.bool_, s, "X", "used", "censored", "void")
         check_columns(self, np.int64, s, "pairs", "arrivals", "num_samples")

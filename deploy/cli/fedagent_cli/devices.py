@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedagent_coordinator.status_files import Device
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
+_TRUSTED = 0.995
 NO_CLIENT = -1
 """Index of one that no round could have."""
 
@@ -43,6 +44,15 @@ class SeenDevice(DeviceRow):
         return {**asdict(self), "client": None if self.client == NO_CLIENT else self.client}
 
 
+def judged_devices(reader: "Reader", run_id: str) -> list[DeviceRow]:
+    """Return the agents that orders went to, with what their claims and updates came to."""
+    gaps, trust = reader.claim_gaps(run_id), reader.trust(run_id)
+    return [
+        replace(row, claim_gap=gaps.get(row.client), trust=trust.get(row.client))
+        for row in reader.devices(run_id)
+    ]
+
+
 def seen_devices(reader: "Reader", run: "RunRow") -> list[SeenDevice]:
     """Return every agent of a run, and in the newest one also those that edges refuse."""
     from fedagent_coordinator.status_files import DEVICES_FILE, read_devices  # noqa: PLC0415 - heavy imports
@@ -55,10 +65,9 @@ def seen_devices(reader: "Reader", run: "RunRow") -> list[SeenDevice]:
     heard: dict[str, Device] = dict(known.devices) if known is not None else {}
     # Whoever was online when the coordinator was killed was so at least until then.
     until_ms = round(1000 * (folder / DEVICES_FILE).stat().st_mtime) if heard else 0
-    gaps = reader.claim_gaps(run.run_id)
     found = [
-        _seen(replace(row, claim_gap=gaps.get(row.client)), device, running, until_ms)
-        for row in reader.devices(run.run_id)
+        _seen(row, device, running, until_ms)
+        for row in judged_devices(reader, run.run_id)
         for device in (heard.pop(row.agent, None),)
     ]
     recipe = recipe_of(run)
@@ -118,13 +127,15 @@ def devices(
     table(
         (
             *("name", "last seen", "edge", "address", "software"),
-            *("ordered", "in time", "used", "paid", "gap", "epsilon", "site", "last"),
+            *("ordered", "in time", "used", "paid", "gap", "trust", "epsilon", "site", "last"),
         ),
         (
             _cells(name, device, edges, epsilon_text(recipe, device.released) or "-")
             for name, device in zip(_names(found), found, strict=True)
         ),
-        unless=dict.fromkeys(("edge", "address", "software", "gap", "epsilon", "site"), "-"),
+        unless=dict.fromkeys(
+            ("edge", "address", "software", "gap", "trust", "epsilon", "site"), "-"
+        ),
     )
     for one in others:
         echo(f"edge      {one.name or one.id[:12]}: {_state(one)}")
@@ -202,7 +213,9 @@ def _cells(
         *(name, _ago(device), at or "-"),
         *(device.address or "-", device.software.removeprefix("fedagent ") or "-"),
         *(device.ordered, device.in_time, device.used, credits_text(device.paid_micro)),
-        *("-" if device.claim_gap is None else f"{device.claim_gap:.2f}", epsilon),
+        *("-" if device.claim_gap is None else f"{device.claim_gap:.2f}",),
+        *("-" if device.trust is None or device.trust > _TRUSTED else f"{device.trust:.2f}",),
+        epsilon,
         *(device.enrolment or "-", last),
     )
 

@@ -6,15 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedagent_task.aggregation import Contribution, Weighed
-from fedagent_task.aggregation.alignment import gram_of, judged
+from fedagent_task.aggregation.alignment import OPPOSED, doubts, gram_of, judged
 from fedagent_task.aggregation.alignment import remembered as alignments_after
 from fedagent_task.aggregation.bounds import Bounds, Term, Told, remembered, settled, told_of
 from fedagent_task.aggregation.sketch import Floats
 
 from .weighing import Weighing
-
-AGAINST = "points against the others"
-"""Reason of an update that is paid, and left out."""
 
 
 @dataclass(slots=True)
@@ -24,7 +21,6 @@ class Scrutiny:
     Attributes:
         place: Its place in the order in which updates came.
         term: Its place in the sum, plain before the close.
-        alignment: With the others, over rounds; NaN where nobody can tell.
     """
 
     place: int
@@ -32,7 +28,6 @@ class Scrutiny:
     control_norm: float
     sketch: Floats | None
     term: Term
-    alignment: float = float("nan")
 
 
 @dataclass(slots=True)
@@ -59,22 +54,20 @@ class Usual:
         asked = [(one.told, one.control_norm) for one in round_.values()]
         found = settled(rule, weighing.weigh, asked, self.told)
         self.told = remembered(self.told, [told_of(*one) for one in asked])
-        out = self._against(round_) if rule.directions else [False] * len(names)
+        why = self._doubts(round_) if rule.directions else [""] * len(names)
         return {
-            name: (Weighed(0.0, 0.0), term, AGAINST) if left_out else (weighed, term, "")
-            for name, (weighed, term), left_out in zip(names, found, out, strict=True)
+            name: (Weighed(0.0, 0.0) if reason == OPPOSED else weighed, term, reason)
+            for name, (weighed, term), reason in zip(names, found, why, strict=True)
         }
 
-    def _against(self, round_: Mapping[str, Scrutiny]) -> list[bool]:
-        """Return who keeps pointing against the others, of those that have sketches."""
+    def _doubts(self, round_: Mapping[str, Scrutiny]) -> list[str]:
+        """Return why updates are doubted, of those that have sketches."""
         known = {name: one for name, one in round_.items() if one.sketch is not None}
         if not known:
-            return [False] * len(round_)
+            return [""] * len(round_)
         gram = gram_of([one.sketch for one in known.values() if one.sketch is not None])
         before = np.array([self.alignments.get(name, np.nan) for name in known])
         now, against = judged(gram, before)
         self.alignments = alignments_after(self.alignments, list(known), now)
-        for one, alignment in zip(known.values(), now.tolist(), strict=True):
-            one.alignment = alignment
-        out = dict(zip(known, against.tolist(), strict=True))
-        return [out.get(name, False) for name in round_]
+        why = dict(zip(known, doubts(gram, now, against), strict=True))
+        return [why.get(name, "") for name in round_]

@@ -23,6 +23,14 @@ FEWEST = 4
 KEPT = 512
 """Devices that an edge remembers."""
 _PASSES = 10
+_SAME = 0.999
+_ELSEWHERE, _AGREED = 0.1, 0.3
+
+OPPOSED = "points against the others"
+COPIED = "is like an earlier update"
+ELSEWHERE = "points elsewhere than the others"
+DOUBTS = frozenset({OPPOSED, COPIED, ELSEWHERE})
+"""Reasons of updates that are doubted; that of `OPPOSED` ones is left out as well."""
 
 
 def cosines(gram: Floats, kept: Flags) -> Floats:
@@ -62,6 +70,23 @@ def judged(gram: Floats, before: Floats) -> tuple[Floats, Flags]:
     if 2 * against.sum() >= there.sum():
         against[:] = False
     return np.where(there, now, np.nan), against
+
+
+def doubts(gram: Floats, now: Floats, against: Flags) -> list[str]:
+    """Return why each update is doubted, in the order in which they came; empty if it is not.
+
+    Elsewhere is who has less than a tenth of a median alignment that is 0.3 or more, as noise has.
+    """
+    own = np.sqrt(np.diag(gram))
+    unit = gram / np.maximum(np.outer(own, own), 1e-300)
+    copied = (np.tril(unit, -1) > _SAME).any(axis=1)
+    known = now[np.isfinite(now)]
+    middle = float(np.median(known)) if len(known) else 0.0
+    limit = _ELSEWHERE * middle if middle >= _AGREED else -np.inf
+    return [
+        OPPOSED if out else COPIED if same else ELSEWHERE if one < limit else ""
+        for out, same, one in zip(against, copied, now, strict=True)
+    ]
 
 
 def gram_of(vectors: Sequence[Floats]) -> Floats:

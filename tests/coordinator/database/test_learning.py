@@ -13,6 +13,7 @@ from msgspec import structs
 from fedagent_coordinator.core.decision import DecisionPolicies
 from fedagent_coordinator.core.effects import Reserve
 from fedagent_coordinator.core.outcomes import SILENT, endings_of
+from fedagent_coordinator.core.trust import evidence
 from fedagent_coordinator.database.rounds import settled
 from fedagent_coordinator.errors import RecordError, StateError
 from fedagent_coordinator.policies import Feedback, Purpose, create, round_rng
@@ -146,7 +147,14 @@ def test_a_feedback_is_rebuilt_bit_for_bit(tmp_path: Path, *, bare: bool) -> Non
             ending = endings_of(status, reason, feedback.X, feedback.void)
             loss = rng.choice([0.25, 1.5, np.nan], len(feedback.pairs))
             rms = rng.choice([0.1 + 0.2, np.nan], len(feedback.pairs))
-            feedback = replace(feedback, ending=ending, loss=loss, loss_rms=rms)
+            believed = evidence(
+                feedback.view.pair_edge[feedback.pairs].astype(np.int64),
+                norm=result.details.norm,
+                samples=feedback.num_samples,
+                reason=reason,
+                valid=~feedback.void,
+            )
+            feedback = replace(feedback, ending=ending, loss=loss, loss_rms=rms, evidence=believed)
             details = replace(result.details, status=status, reason=reason, loss=loss)
             store.settle(run_id, structs.replace(result, feedback=feedback, details=details))
             given.append(feedback)

@@ -2,10 +2,11 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedagent_cli.devices import judged_devices
 from fedagent_cli.runs import metric_line, open_run, recipe_of
 from fedagent_cli.spending import epsilon_text
 from fedagent_coordinator.database.evaluations import ModelEvaluation
@@ -230,8 +231,8 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
         every = reader.rounds(key)
         verified = reader.ledger.verify()
         results, outcomes = reader.edge_results(key), reader.outcomes(key)
-        evaluations, gaps = tuple(reader.evaluations.answered(key)), reader.claim_gaps(key)
-        devices = [replace(one, claim_gap=gaps.get(one.client)) for one in reader.devices(key)]
+        evaluations = tuple(reader.evaluations.answered(key))
+        devices = judged_devices(reader, key)
         spent = epsilon_text(recipe, max((one.released for one in devices), default=0))
         rows = [row for row in every if row.state == "done"]
         done = [row.round for row in rows]
