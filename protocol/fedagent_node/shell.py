@@ -335,7 +335,7 @@ class Shell:
             insecure=self._config.insecure,
             on_arrivals=lambda batch: self._arrived(name, incoming, batch),
             on_state=lambda up: self.receive(LinkUp(name) if up else LinkDown(name)),
-            urgent=self.driver.core.urgent,
+            urgent=self._urgent,
         )
         self.links[name] = link
         return link
@@ -348,6 +348,9 @@ class Shell:
         if self.site is None:
             raise NotEnrolledError(str(address))
         return self.site.towards(whose, "broker", ids=ids, elsewhere=self._reached)
+
+    def _urgent(self) -> bool:
+        return self.driver.core.urgent()
 
     def _reached(self, ident: str) -> str:
         """Return the address of the link that reaches an identity now, empty if none does."""
