@@ -238,7 +238,9 @@ def test_several_machines(tmp_path: Path, routed: bool) -> None:
 
 
 def test_several_machines_by_codes(tmp_path: Path) -> None:
+    """The device reaches the edge alone, and joins through it."""
     with lan(tmp_path, *HOSTS) as (one, two, three):
+        three.cannot_reach(HOSTS[0])
         coordinator = one.opens(SITE)
         for machine, line in ((two, EDGE_IN), (three, AGENT_IN)):
             asking = machine.opens(line.removesuffix(" --join STRING"))
