@@ -8,13 +8,22 @@ import contextlib
 import os
 import signal
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from fedagent_node.driver import Driver, Job
+from fedagent_node.effects import Input
+from fedagent_node.jobs import JobQueue
+from fedagent_node.link import Link
+from fedagent_node.settings import NodeConfig
+from fedagent_node.shell import LATE_S, LONGEST_JOB_S, Shell
 from fedagent_node.watchdog import Systemd, Watchdog
 from tests.e2e.support import DEMO, labels, new_field
 from tests.fakes.links import eventually
@@ -123,6 +132,45 @@ def test_an_abstract_socket_is_written_to(monkeypatch: pytest.MonkeyPatch) -> No
     assert Systemd().tell("READY=1")
     assert ear.told() == ["READY=1"]
     ear.sock.close()
+
+
+def test_what_does_not_get_on_is_named(tmp_path: Path) -> None:
+    now, due = time.monotonic(), 0.0
+
+    class Made(Shell):
+        @property
+        def driver(self) -> Driver:
+            return cast("Driver", SimpleNamespace(next_due=lambda: due))
+
+    shell = Made(NodeConfig(data_dir=str(tmp_path)), fatal=(), show=lambda _: None)
+    due = now + 1.0
+    assert shell._hindrance() == ""
+    due = now - LATE_S - 20.0
+    assert shell._hindrance() == "nothing was decided for 30 s"
+    due = now + 1.0
+    shell.links["lan"] = cast("Link", SimpleNamespace(ended=True))
+    assert shell._hindrance() == "nobody works on the link lan"
+    shell.links["lan"] = cast("Link", SimpleNamespace(ended=False))
+    long = ("commit", LONGEST_JOB_S + 100.0)
+    shell._jobs = cast("JobQueue", SimpleNamespace(longest=lambda _: long))
+    assert shell._hindrance() == "commit is at work for 700 s"
+    long = ("commit", 10.0)
+    assert shell._hindrance() == ""
+
+
+async def test_a_job_is_at_work_until_it_ends() -> None:
+    goes_on, over = threading.Event(), asyncio.Event()
+    jobs = JobQueue(lambda _: over.set(), lambda _: None)
+    assert jobs.longest(time.monotonic()) == ("", 0.0)
+    jobs.submit(Job("commit", lambda: (goes_on.wait(10), Input())[1], small=False))
+    name, seconds = jobs.longest(time.monotonic() + 5.0)
+    assert name == "commit"
+    assert 5.0 <= seconds < 8.0
+    goes_on.set()
+    await asyncio.wait_for(over.wait(), 10)
+    await asyncio.sleep(0)
+    assert jobs.longest(time.monotonic())[0] == ""
+    jobs.close()
 
 
 async def test_every_role_is_ready_pings_and_falls_silent_when_it_is_stopped(
