@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float64]
 LENGTH = 512
 BLOCK = 1 << 12
 """Numbers that are taken at a time, as many as an update is checked by."""
-_TURNS = 65_521
+_TURNS = 4_093
 """Blocks after which the signs of whole blocks begin again."""
 
 
