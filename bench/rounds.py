@@ -14,10 +14,12 @@ import statistics
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedagent_testbed.local import LocalField, RoleProcess
+from tests.fakes.site import Members
 
 from .rows import show
 
@@ -38,6 +40,8 @@ class Case:
     size: str
     agents: int
     broker: str
+    secure: bool = False
+    """With TLS between members of a site."""
 
     @property
     def bar(self) -> float | None:
@@ -68,12 +72,24 @@ def wire_field(case: Case, *, rounds: int) -> Iterator[tuple[LocalField, RolePro
     with tempfile.TemporaryDirectory(prefix="fedagent-bench-") as folder:
         field = LocalField(Path(folder), f"bench-{secrets.token_hex(4)}")
         field.defaults = {"log_level": "warning"}
+        cover: dict[str, Any] = {}
+        if case.secure:
+            cover = {"secure": True}
+            members = Members.of_coordinator(Path(folder), "coordinator", field.site)
+            members.member("edge-1", "edge")
+            for i in range(case.agents):
+                members.member(f"agent-{i}", "agent")
         with field:
             coordinator = field.coordinator(
-                RECIPE, broker=case.broker, sets=sets, wait_edges=1, wait_agents=case.agents
+                RECIPE,
+                broker=case.broker,
+                sets=sets,
+                wait_edges=1,
+                wait_agents=case.agents,
+                **cover,
             )
             # As services run: only the coordinator, which is listened to, tells events.
-            field.edge("edge-1", broker=case.broker, json_events=False)
+            field.edge("edge-1", json_events=False, **cover)
             for i in range(case.agents):
                 field.agent(f"agent-{i}", "digits:rate=1", json_events=False)
             yield field, coordinator
@@ -99,6 +115,7 @@ def measure(case: Case) -> dict[str, object]:
         "size": case.size,
         "agents": case.agents,
         "broker": case.broker,
+        "secure": case.secure,
         "rounds": len(seconds),
         "seconds_per_round": round(median, 5),
         "p90": round(seconds[int(0.9 * len(seconds))], 5),
@@ -115,11 +132,12 @@ def main() -> None:
     parser.add_argument("--case", choices=list(SHAPES))
     parser.add_argument("--agents", type=int)
     parser.add_argument("--broker", choices=["mosquitto", "embedded"])
+    parser.add_argument("--secure", action="store_true", help="with TLS between members")
     chosen = parser.parse_args()
     for case in ALL:
         wanted = (chosen.case or case.size, chosen.agents or case.agents)
         if wanted == (case.size, case.agents) and chosen.broker in (None, case.broker):
-            show([measure(case)])
+            show([measure(replace(case, secure=chosen.secure))])
 
 
 if __name__ == "__main__":

@@ -33,10 +33,10 @@ class Background:
 
 
 @contextmanager
-def shared_broker(directory: Path) -> Iterator[str]:
+def shared_broker(directory: Path, *, kind: str = "auto") -> Iterator[str]:
     """Run a broker; give its address."""
     background = Background()
-    broker = Broker(BrokerSpec(data_dir=directory, kind="auto"))
+    broker = Broker(BrokerSpec(data_dir=directory, kind=kind))  # type: ignore[arg-type]  # from a parameter
     try:
         background.run(broker.start())
         yield f"mqtt://{broker.address}"

@@ -15,7 +15,7 @@ from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
 
-from .harness import RUN, Field, expected_mean, field_of
+from .harness import RUN, Field, ToyAgent, expected_mean, field_of
 
 WEIGHTS = {"a0": 10.0, "a1": 20.0, "a2": 30.0}
 POINTS = [
@@ -378,3 +378,25 @@ def test_a_damaged_model_reaches_nobody_is_said_in_one_line_and_fetched_again(
     field.order(2)
     assert field.run_until_report(2).used == 3
     assert len(field.notes) == 1
+
+
+def test_a_receipt_that_was_lost_is_issued_again_equal(tmp_path: Path) -> None:
+    """By the same process, by the next one, after the close: it was stored before it was sent."""
+    field = Field(tmp_path, {"a": ToyAgent("a"), "slow": ToyAgent("slow", work_s=3.0)}).ready()
+    field.order()
+    field.run_for(1.0)
+    agent = field.agents["a"]
+    offer = agent.make_offer(agent.orders[-1])
+    (first,) = agent.receipts
+    assert first.status is m.ReceiptStatus.ACCEPTED
+    field.to_edge("a", offer)
+    field.run_for(0.2)
+    field.restart()
+    field.run_for(0.5)
+    field.to_edge("a", offer)
+    field.run_for(4.0)
+    assert [report.round for report in field.reports] == [1]
+    field.to_edge("a", offer)
+    field.run_for(0.2)
+    assert len(agent.receipts) >= 4
+    assert set(map(str, agent.receipts)) == {str(first)}

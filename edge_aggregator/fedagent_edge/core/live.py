@@ -113,7 +113,7 @@ class LiveRound:
         if part.stage is Stage.ENDED:
             self._counters["offer_twice"] += 1
             status = part.receipt or ReceiptStatus.EXPIRED
-            return [receipt(part.agent, offer, status, part.reason[:60])]
+            return [receipt(part.agent, offer, status, part.reason)]
         if part.offer is not None and part.offer.digest == offer.digest:
             return self._again(part, event, offer, now)
         if part.offer is not None:
@@ -374,7 +374,7 @@ class LiveRound:
         if part is None:
             return self._not_ordered(agent, offer)
         if part.receipt is not None:
-            return [receipt(agent, offer, part.receipt, part.reason[:60])]
+            return [receipt(agent, offer, part.receipt, part.reason)]
         self._counters["updates_too_late"] += 1
         tau = round((now - self.rnd.began_at) * 1000)
         return [
