@@ -47,6 +47,11 @@ class OwnKeys:
     seed: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
 
+def identity_of(public: bytes) -> str:
+    """Return the id that a device's key certifies."""
+    return hashlib.sha256(public).hexdigest()[:32]
+
+
 def signed_bytes(place: Place, mask: bytes, seal: bytes) -> bytes:
     """Return what a device signs about its keys."""
     return _SIGNED + place.salt + mask + seal
@@ -54,7 +59,7 @@ def signed_bytes(place: Place, mask: bytes, seal: bytes) -> bytes:
 
 def verify(agent: str, keys: MemberKeys, place: Place) -> None:
     """Raise `MaskingError` unless the keys are this agent's for this round: ids are of keys."""
-    if hashlib.sha256(keys.identity).hexdigest()[:32] != agent:
+    if identity_of(keys.identity) != agent:
         raise MaskingError("other_key", f"{agent[:12]}: the key is another's")
     try:
         public = Ed25519PublicKey.from_public_bytes(keys.identity)

@@ -5,7 +5,6 @@ for a cohort of survivors that is large enough. Since more than half of a cohort
 edge comes to both kinds of one device's shares by telling devices different things.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -189,8 +188,3 @@ class Member:
 def sign_of(agent: str, other: str) -> int:
     """Return whether a device adds the mask that it shares with another: they cancel out."""
     return 1 if agent < other else -1
-
-
-def identity_of(public: bytes) -> str:
-    """Return the id that a device's key certifies."""
-    return hashlib.sha256(public).hexdigest()[:32]

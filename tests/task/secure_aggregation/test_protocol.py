@@ -14,8 +14,8 @@ from fedagent_protocol.messages import MaskAsk, MaskDelivery, MaskKeys, MaskRost
 from fedagent_protocol.tensors import Manifest
 from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
 from fedagent_task.secure_aggregation.errors import MaskingError
-from fedagent_task.secure_aggregation.keys import Place
-from fedagent_task.secure_aggregation.member import Member, identity_of
+from fedagent_task.secure_aggregation.keys import Place, identity_of
+from fedagent_task.secure_aggregation.member import Member
 from fedagent_task.secure_aggregation.ring import Ring, add_masks, ring_of, sums_of, vector_of
 from fedagent_task.spec import SecureAggregationSpec
 
