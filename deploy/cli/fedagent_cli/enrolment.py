@@ -76,11 +76,11 @@ def invite(
         split_place,
     )
 
-    folder = _folder(data_dir)
-    site, fingerprint = _site(folder)
+    folder = site_folder(data_dir)
+    site, fingerprint = founded_site(folder)
     if not 0 < len(name) <= 64 or not name.isprintable():
         raise UsageError(f"not a name: {name!r}", "use 1 to 64 letters")
-    with _enrolment(folder) as found:
+    with opened_enrolment(folder) as found:
         reached = tuple(dict.fromkeys((*(address or ()), *found.places())))[:16]
         try:
             for place in reached:
@@ -121,7 +121,7 @@ def invite(
 def pending(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = False) -> None:
     """Show who waits to be accepted, and who was invited and has not come."""
     now = time.time()
-    with _enrolment(_folder(data_dir)) as found:
+    with opened_enrolment(site_folder(data_dir)) as found:
         waiting = [one for one in found.members(now=now) if one.state == "pending"]
         invited = found.invitations(now=now)
     if as_json:
@@ -152,7 +152,7 @@ def accept(
 
     By its name you are asked whether it shows the same code: that tells who stands between.
     """
-    with _enrolment(_folder(data_dir)) as found:
+    with opened_enrolment(site_folder(data_dir)) as found:
         waiting = [one for one in found.members(now=time.time()) if one.state == "pending"]
         digits = who.replace(" ", "").replace("-", "")
         by_code = [one for one in waiting if one.code == digits]
@@ -177,7 +177,7 @@ def revoke(
 
     A running coordinator cuts it off within a minute, at every edge.
     """
-    with _enrolment(_folder(data_dir)) as found:
+    with opened_enrolment(site_folder(data_dir)) as found:
         members = [one for one in found.members(now=time.time()) if one.state != "revoked"]
         one = _only(members, who, "belongs to the site under that name or id")
         found.revoke(one.id, now=time.time())
@@ -210,11 +210,12 @@ def _confirm(one: "Member", *, as_json: bool) -> None:
         raise UsageError("not accepted", "another code means that somebody stands between")
 
 
-def _folder(data_dir: Path | None) -> Path:
+def site_folder(data_dir: Path | None) -> Path:
+    """Return the directory of the coordinator that is meant."""
     return (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
 
 
-def _site(folder: Path) -> tuple[str, bytes]:
+def founded_site(folder: Path) -> tuple[str, bytes]:
     """Return the name of the site that was founded here, and its authority's fingerprint."""
     from fedagent_node.certificates import CertificateError, fingerprint, site_of  # noqa: PLC0415
     from fedagent_node.credentials import CA_FILE, FOLDER  # noqa: PLC0415
@@ -234,7 +235,7 @@ def _site(folder: Path) -> tuple[str, bytes]:
 
 
 @contextmanager
-def _enrolment(folder: Path) -> "Iterator[Enrolment]":
+def opened_enrolment(folder: Path) -> "Iterator[Enrolment]":
     """Open the enrolments of the site that was founded here."""
     import sqlite3  # noqa: PLC0415 - heavy imports
 
@@ -243,7 +244,7 @@ def _enrolment(folder: Path) -> "Iterator[Enrolment]":
 
     from .runs import forbidden  # noqa: PLC0415
 
-    _site(folder)
+    founded_site(folder)
     try:
         with Enrolment(folder) as found:
             yield found

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 from click.exceptions import ClickException, NoArgsIsHelpError
 
-from . import command_line, enrolment, launch, ledger, models, service, start
+from . import broker, command_line, enrolment, launch, ledger, models, service, start
 from .beliefs import beliefs
 from .demo.command import demo
 from .doctor import doctor
@@ -85,6 +85,7 @@ add(
 )
 testbed_command.mount(app, panel=STUDY)
 app.add_group(service.app, panel=MACHINE)
+app.add_group(broker.app, panel=MACHINE)
 add(
     *(MACHINE, beliefs, "fedagent beliefs", "fedagent beliefs --name kitchen --last 100"),
     "fedagent beliefs --plot beliefs.svg",

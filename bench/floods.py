@@ -1,0 +1,306 @@
+"""Floods against an edge's broker while honest rounds go on: memory of broker and role.
+
+``python -m bench.floods [mosquitto|embedded ...]``, in a network of its own. Attackers of TLS are
+enrolled agents; those of the plain broker are anybody. Memory is the resident set of the edge and
+what it started, above that of quiet rounds just before.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import secrets
+import ssl
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from fedagent_coordinator.reader import open_reader
+from fedagent_node.mosquitto import connect_packet
+from fedagent_node.network import free_port
+from fedagent_protocol import topics
+from fedagent_testbed.local import LocalField, RoleProcess
+from tests.fakes.site import Members
+from tests.fakes.voices import Voice
+from tests.fakes.voices import identity as identity_named
+
+from .rows import Rows, show
+
+RECIPE = Path(__file__).parent.parent / "deploy" / "recipes" / "bench-wire.toml"
+SETS = ("rounds.count=0", "rounds.every_s=1", "rounds.deadline_s=4", "rounds.max_wait_s=6")
+AGENTS, ATTACKERS = 5, 20
+FLOOD_S, QUIET_S = 6.0, 3.0
+BAR_MB = 128.0
+BLOCK = os.urandom(200_000)
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@dataclass
+class Attack:
+    """What is attacked, and with which identities."""
+
+    port: int
+    edge: str
+    site: str
+    contexts: list[ssl.SSLContext | None]
+    ids: list[str]
+    counts: dict[str, int] = field(default_factory=dict)
+
+    async def connected(self, i: int, *, session: bool = True) -> Streams:
+        """Return a connection of the i-th attacker."""
+        i %= len(self.ids)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=self.contexts[i], limit=1 << 16
+        )
+        if session:
+            writer.write(connect_packet(self.ids[i] if self.contexts[i] is None else "x"))
+            await reader.readexactly(4)
+        return reader, writer
+
+    def up(self, i: int) -> str:
+        """Return a topic that the i-th may write to."""
+        return topics.agent_up(self.site, self.ids[i % len(self.ids)], self.edge, "hello")
+
+    def count(self, what: str) -> None:
+        """Count what was done."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+
+async def sent(writer: asyncio.StreamWriter, packet: bytes) -> None:
+    """Write, unless the broker has closed the connection."""
+    if writer.transport.is_closing():
+        raise ConnectionResetError
+    writer.write(packet)
+    await writer.drain()
+    await asyncio.sleep(0)
+
+
+def publish(topic: str, body: bytes, *, retain: bool = False) -> bytes:
+    """Return a PUBLISH at QoS 0."""
+    name = topic.encode()
+    rest = len(name).to_bytes(2, "big") + name + body
+    return bytes([0x31 if retain else 0x30]) + _length(len(rest)) + rest
+
+
+def subscribe(*filters: str) -> bytes:
+    """Return a SUBSCRIBE."""
+    rest = b"\0\1" + b"".join(len(f).to_bytes(2, "big") + f.encode() + b"\1" for f in filters)
+    return b"\x82" + _length(len(rest)) + rest
+
+
+def _length(n: int) -> bytes:
+    out = b""
+    while True:
+        n, low = divmod(n, 128)
+        out += bytes([low | (0x80 if n else 0)])
+        if not n:
+            return out
+
+
+async def retained(a: Attack, i: int) -> None:
+    """Leave messages to be kept, each on a topic of its own."""
+    _, writer = await a.connected(i)
+    for n in itertools.count():
+        await sent(writer, publish(f"{a.up(i)}{n}", BLOCK, retain=True))
+        a.count("messages")
+
+
+async def stalled(a: Attack, i: int) -> None:
+    """Subscribe to everything and all of one's own, make traffic, and never read."""
+    _, writer = await a.connected(i)
+    mine = topics.agent_filters(a.site, a.ids[i % len(a.ids)])
+    writer.write(subscribe("#", "$SYS/#", *mine, topics.model(a.site, a.edge, "+")))
+    writer.transport.pause_reading()  # type: ignore[attr-defined]  # of a socket
+    _, other = await a.connected(i + 1)
+    while True:
+        await sent(other, publish(a.up(i + 1), BLOCK))
+        a.count("messages")
+
+
+async def half_open(a: Attack, _: int) -> None:
+    """Hold connections that say nothing, or the first byte of something."""
+    held = []
+    for n in range(150):
+        reader, writer = await asyncio.open_connection("127.0.0.1", a.port)
+        writer.write(b"\x16" * (n % 2))
+        held.append((reader, writer))
+        a.count("connections")
+    await asyncio.sleep(FLOOD_S)
+
+
+async def connects(a: Attack, i: int) -> None:
+    """Come and go as fast as can be."""
+    while True:
+        _, writer = await a.connected(i)
+        writer.close()
+        a.count("connections")
+
+
+async def giants(a: Attack, i: int) -> None:
+    """Announce a packet of 200 MB, and send it."""
+    _, writer = await a.connected(i)
+    writer.write(b"\x30" + _length(200_000_000) + b"\0\1x")
+    while True:
+        await sent(writer, BLOCK)
+        a.count("blocks")
+
+
+async def published(a: Attack, i: int) -> None:
+    """Send where one may, as fast as can be."""
+    _, writer = await a.connected(i)
+    while True:
+        await sent(writer, publish(a.up(i), BLOCK))
+        a.count("messages")
+
+
+async def subscribed(a: Attack, i: int) -> None:
+    """Subscribe to ever more filters."""
+    _, writer = await a.connected(i)
+    for n in itertools.count():
+        own = f"fedagent/3/{a.site}/a/{a.ids[i % len(a.ids)]}/down/"
+        await sent(writer, subscribe(*(f"{own}{n}/{k}" for k in range(50))))
+        a.count("packets")
+
+
+async def invented(a: Attack, i: int) -> None:
+    """Say hello in 20 000 names, each with a key of its own."""
+    from fedagent_protocol.messages import Hello
+
+    _, writer = await a.connected(i)
+    for n in range(20_000 // ATTACKERS):
+        voice = Voice(f"invented-{i}-{n}")
+        topic = topics.agent_up(a.site, voice.id, a.edge, "hello")
+        await sent(writer, publish(topic, voice.seal(topic, Hello(agent=voice.id))))
+        a.count("names")
+        await asyncio.sleep(0)
+
+
+FLOODS: dict[str, Callable[[Attack, int], Awaitable[None]]] = {
+    "retained": retained,
+    "stalled subscribers": stalled,
+    "half-open": half_open,
+    "connects": connects,
+    "giant packets": giants,
+    "publishes": published,
+    "filters": subscribed,
+    "invented ids": invented,
+}
+
+
+async def _flood(how: Callable[[Attack, int], Awaitable[None]], attack: Attack) -> None:
+    async def one(i: int) -> None:
+        while True:
+            with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+                await how(attack, i)
+            await asyncio.sleep(0.05)
+
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FLOOD_S):
+            await asyncio.gather(*(one(i) for i in range(ATTACKERS)))
+
+
+def _memory(edge: RoleProcess) -> float:
+    """Return the resident megabytes of the edge and its children."""
+    total = 0
+    with suppress(psutil.NoSuchProcess):
+        family = [psutil.Process(edge.pid)]
+        family += family[0].children(recursive=True)
+        for one in family:
+            with suppress(psutil.NoSuchProcess):
+                total += one.memory_info().rss
+    return total / 1e6
+
+
+def _rounds(coordinator: RoleProcess) -> int:
+    with open_reader(Path(str(coordinator.config["data_dir"]))) as read:
+        return sum(one.state == "done" for one in read.rounds(read.run().run_id))
+
+
+def measure(broker: str, *, secure: bool) -> Rows:
+    """Run every flood against one edge."""
+    with tempfile.TemporaryDirectory(prefix="fedagent-floods-") as folder:
+        home = Path(folder)
+        site = f"floods-{secrets.token_hex(4)}"
+        with LocalField(home, site, defaults={"log_level": "error"}) as here:
+            cover: dict[str, object] = {"secure": True} if secure else {}
+            join = {"join_port": free_port("127.0.0.1")} if secure else {}
+            contexts: list[ssl.SSLContext | None] = [None] * ATTACKERS
+            ids = [identity_named(f"attacker-{i}").id for i in range(ATTACKERS)]
+            if secure:
+                members = Members.of_coordinator(home, "coordinator", site)
+                members.member("edge-0", "edge")
+                for i in range(AGENTS):
+                    members.member(f"agent-{i}", "agent")
+                found = [members.member(f"attacker-{i}", "agent") for i in range(ATTACKERS)]
+                contexts = [one.client_context() for one in found]
+                ids = [one.credentials.certificate.id for one in found]
+            coordinator = here.coordinator(
+                RECIPE, broker=broker, sets=SETS, wait_agents=AGENTS, **cover, **join
+            )
+            edge = here.edge("edge-0", broker=broker, **cover)
+            for i in range(AGENTS):
+                here.agent(f"agent-{i}", "digits:rate=5", json_events=False)
+            ready = edge.wait("ready")
+            attack = Attack(int(str(ready["port"])), str(ready["id"]), site, contexts, ids)
+            time.sleep(8.0)
+            for name, how in FLOODS.items():
+                yield _one(name, how, attack, coordinator, edge, broker, secure=secure)
+
+
+def _one(
+    name: str,
+    how: Callable[[Attack, int], Awaitable[None]],
+    attack: Attack,
+    coordinator: RoleProcess,
+    edge: RoleProcess,
+    broker: str,
+    *,
+    secure: bool,
+) -> dict[str, object]:
+    time.sleep(QUIET_S)
+    idle, before, began = _memory(edge), _rounds(coordinator), time.monotonic()
+    attack.counts.clear()
+    flood = threading.Thread(target=lambda: asyncio.run(_flood(how, attack)))
+    flood.start()
+    peak = idle
+    while flood.is_alive():
+        peak = max(peak, _memory(edge))
+        time.sleep(0.1)
+    during, took = _rounds(coordinator) - before, time.monotonic() - began
+    time.sleep(QUIET_S)
+    after = _rounds(coordinator) - before - during
+    alive = edge.popen.poll() is None
+    met = peak - idle <= BAR_MB and during > 0 and after > 0 and alive
+    return {
+        "bench": "floods",
+        "broker": broker,
+        "link": "tls" if secure else "plain",
+        "flood": name,
+        **attack.counts,
+        "idle_mb": round(idle, 1),
+        "beyond_mb": round(peak - idle, 1),
+        "after_mb": round(_memory(edge) - idle, 1),
+        "rounds_during": during,
+        "seconds": round(took, 1),
+        "rounds_after": after,
+        "met": met,
+    }
+
+
+def rows(brokers: tuple[str, ...] = ("mosquitto", "embedded")) -> Rows:
+    """Return every flood on every kind of broker, with and without certificates."""
+    for broker in brokers:
+        for secure in (True, False):
+            yield from measure(broker, secure=secure)
+
+
+if __name__ == "__main__":
+    sys.exit(not show(rows(tuple(sys.argv[1:]) or ("mosquitto", "embedded"))))
