@@ -12,8 +12,8 @@ from .acl import AccessList
 from .address import TlsFiles
 from .data_dir import write_private
 
-MAX_CONNECTIONS = 2048
-"""Half of them may be half-open; mosquitto closes what is silent for 90 s."""
+MAX_CONNECTIONS = 1200
+"""Each may be half-open, and costs 60 KB then; mosquitto closes what is silent for 90 s."""
 MAX_QUEUED_MESSAGES = 400
 MAX_QUEUED_BYTES = 48 << 20
 """Per subscriber, as the messages. The receivers' credit keeps honest roles far below."""
