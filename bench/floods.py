@@ -2,7 +2,7 @@
 
 ``python -m bench.floods [mosquitto|embedded ...]``, in a network of its own. Attackers of TLS are
 enrolled agents; those of the plain broker are anybody. Memory is the resident set of the edge and
-what it started, above that of quiet rounds just before.
+what it started, above that of quiet rounds before the first flood.
 """
 
 import asyncio
@@ -251,8 +251,10 @@ def measure(broker: str, *, secure: bool) -> Rows:
             ready = edge.wait("ready")
             attack = Attack(int(str(ready["port"])), str(ready["id"]), site, contexts, ids)
             time.sleep(8.0)
+            first = _memory(edge)
             for name, how in FLOODS.items():
-                yield _one(name, how, attack, coordinator, edge, broker, secure=secure)
+                row = _one(name, how, attack, coordinator, edge, first)
+                yield {"broker": broker, "link": "tls" if secure else "plain", **row}
 
 
 def _one(
@@ -261,16 +263,14 @@ def _one(
     attack: Attack,
     coordinator: RoleProcess,
     edge: RoleProcess,
-    broker: str,
-    *,
-    secure: bool,
+    idle: float,
 ) -> dict[str, object]:
     time.sleep(QUIET_S)
-    idle, before, began = _memory(edge), _rounds(coordinator), time.monotonic()
+    before, began = _rounds(coordinator), time.monotonic()
     attack.counts.clear()
     flood = threading.Thread(target=lambda: asyncio.run(_flood(how, attack)))
     flood.start()
-    peak = idle
+    peak = 0.0
     while flood.is_alive():
         peak = max(peak, _memory(edge))
         time.sleep(0.1)
@@ -281,8 +281,6 @@ def _one(
     met = peak - idle <= BAR_MB and during > 0 and after > 0 and alive
     return {
         "bench": "floods",
-        "broker": broker,
-        "link": "tls" if secure else "plain",
         "flood": name,
         **attack.counts,
         "idle_mb": round(idle, 1),

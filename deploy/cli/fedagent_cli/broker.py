@@ -65,7 +65,9 @@ def acl(
     site, _ = founded_site(folder)
     with opened_enrolment(folder) as found:
         members = found.members(now=time.time())
-    edges = [one.id for one in members if one.role == "edge" and one.state in ("accepted", "joined")]
+    edges = [
+        one.id for one in members if one.role == "edge" and one.state in ("accepted", "joined")
+    ]
     named = [common_name("edge", ident) for ident in edges]
     named.append(common_name("coordinator", load_or_create(folder).id))
     table = AccessList(site, tuple(named))
