@@ -2,8 +2,7 @@
 
 Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs, learning,
 learners, decisions, democracy, adaptive, calibration, scale, papers, onnx, bas, limits, figures,
-seeds, house, field, graph, families, hostile, faults, secagg,
-soak.
+seeds, house, field, graph, families, hostile, faults, secagg, soak, floods, storm.
 All of them without a name; figures are medians, and what is compared is measured in one run.
 """
 
@@ -22,6 +21,7 @@ from . import (
     democracy,
     faults,
     field,
+    floods,
     gda,
     graph,
     hostile,
@@ -38,6 +38,7 @@ from . import (
     secagg,
     soak,
     solvers,
+    storm,
 )
 from .rows import ROOT, Row, Rows, show, tested
 
@@ -87,6 +88,8 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "hostile": hostile.rows,
     "secagg": secagg.rows,
     "soak": soak.rows,
+    "floods": floods.rows,
+    "storm": storm.rows,
     "faults": lambda: iter([faults.rows()]),
     "seeds": lambda: iter([demo.seeds(10)]),
 }
