@@ -36,6 +36,8 @@ READY_S = 15.0
 STOP_S = 3.0
 PORT_ATTEMPTS = 4
 _WRAPPER = "fedagent_node.broker_wrapper"
+_GIVES_BACK = {"MALLOC_TRIM_THRESHOLD_": "1048576", "MALLOC_MMAP_THRESHOLD_": "131072"}
+"""glibc keeps what a flood took, unless it is told not to learn from it."""
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -261,6 +263,7 @@ class Broker:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
+                env={**os.environ, **_GIVES_BACK},
                 start_new_session=True,
             )
         finally:

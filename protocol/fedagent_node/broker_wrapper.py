@@ -22,8 +22,6 @@ from typing import IO, Never
 PR_SET_PDEATHSIG = 1
 TERM_GRACE_S = 1.0
 EXIT_USAGE = 64
-GIVES_BACK = {"MALLOC_TRIM_THRESHOLD_": "1048576", "MALLOC_MMAP_THRESHOLD_": "131072"}
-"""glibc keeps what a flood took, unless it is told not to learn from it."""
 LOG_BYTES = 1 << 20
 """Of a broker's words the rest is forgotten: a flood must not fill a disk."""
 TOLD_PER_S = 50.0
@@ -59,7 +57,6 @@ def _run_mosquitto(program: str, config: str) -> int:
         stderr=subprocess.PIPE,
         cwd=Path(config).parent,  # for its side door, whose path must be short
         umask=0o077,
-        env={**os.environ, **GIVES_BACK},
         preexec_fn=die_with_us,  # noqa: PLW1509 - see above
     )
     _announce(broker.pid)

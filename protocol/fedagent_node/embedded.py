@@ -6,6 +6,7 @@ we own the socket, the TLS context and the adapters where the limits are.
 """
 
 import asyncio
+import gc
 import logging
 import socket
 import ssl
@@ -17,7 +18,15 @@ from pathlib import Path
 import msgspec
 
 from .address import TlsFiles
-from .embedded_limits import PATIENCE_S, Admission, Entry, LimitedReader, Writer, name_of
+from .embedded_limits import (
+    PATIENCE_S,
+    STREAM_BYTES,
+    Admission,
+    Entry,
+    LimitedReader,
+    Writer,
+    name_of,
+)
 from .embedded_sessions import LISTENER, SessionBroker
 
 ACCEPT_BACKLOG = 512
@@ -82,6 +91,8 @@ async def _report(counters: Counter[str], tell: Tell) -> None:
     """Tell of what was counted, at most once a second."""
     while True:
         await asyncio.sleep(TELL_S)
+        if gc.get_count()[1] > 0:
+            gc.collect()  # an ended session is a ring, and holds its packets
         if counters and tell(counts=dict(counters)):
             counters.clear()
 
@@ -157,7 +168,7 @@ class _Front:
         self, sock: socket.socket
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=self._config.max_packet_bytes)
+        reader = asyncio.StreamReader(limit=STREAM_BYTES)
         protocol = asyncio.StreamReaderProtocol(reader)
         patience = PATIENCE_S if self._context is not None else None
         transport, _ = await loop.connect_accepted_socket(

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from amqtt.adapters import ReaderAdapter
 from amqtt.broker import Broker as AmqttBroker
 from amqtt.contexts import Action
 from amqtt.errors import MQTTError
@@ -17,7 +16,7 @@ from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import Session
 
 from .acl import AccessList
-from .embedded_limits import Writer
+from .embedded_limits import LimitedReader, Writer
 
 if TYPE_CHECKING:
     from .embedded import EmbeddedConfig
@@ -28,10 +27,8 @@ MAX_BACKLOG_BYTES = 48 << 20
 ALL_BACKLOG_BYTES = 80 << 20
 """Most bytes that wait for all of them."""
 MAX_KEEPALIVE_S = 300
-MAX_FILTERS = 128
-"""Of one client."""
-MAX_WAITING = 64
-"""Messages of one client that were read and not yet passed on."""
+MAX_FILTERS = 64
+"""Of one client; who wants more is cut off."""
 
 _log = logging.getLogger(__name__)
 
@@ -86,14 +83,15 @@ class SessionBroker(AmqttBroker):  # type: ignore[misc]  # as above
     # ------------------------------------------------------------------ who it is
 
     async def _initialize_client_session(
-        self, reader: ReaderAdapter, writer: Writer, remote_address: str, remote_port: int
+        self, reader: LimitedReader, writer: Writer, remote_address: str, remote_port: int
     ) -> tuple[BrokerProtocolHandler, Session]:
         """Read a CONNECT; whose session it was before is not known any more."""
         handler, session = await _Handler.init_from_connect(reader, writer, self.plugins_manager)
         session.keep_alive = min(session.keep_alive or MAX_KEEPALIVE_S, MAX_KEEPALIVE_S) * 3 // 2
         session.clean_session, session.will_flag, session.parent = True, False, 0
-        session.delivered_message_queue = asyncio.Queue(MAX_WAITING)
         session.attributes["name"] = writer.name or self._by_password(session)
+        reader.waiting = session.delivered_message_queue.qsize
+        reader.trusted = bool(self._owner) and session.attributes["name"] == self._owner
         session.client_id = writer.name or session.client_id or f"{remote_address}:{remote_port}"
         if await self.end_session(session.client_id):
             self._tell(taken_over=session.client_id)
@@ -139,6 +137,7 @@ class SessionBroker(AmqttBroker):  # type: ignore[misc]  # as above
         filters = session.attributes.setdefault("filters", set())
         if len(filters) >= MAX_FILTERS and subscription[0] not in filters:
             self._counters["denied_subscribe"] += 1
+            await self.end_session(session.client_id)
             return 0x80
         granted: int = await super().add_subscription((subscription[0], 0), session)
         if granted == 0:
