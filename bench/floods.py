@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -230,8 +231,8 @@ def measure(broker: str, *, secure: bool) -> Rows:
         home = Path(folder)
         site = f"floods-{secrets.token_hex(4)}"
         with LocalField(home, site, defaults={"log_level": "error"}) as here:
-            cover: dict[str, object] = {"secure": True} if secure else {}
-            join = {"join_port": free_port("127.0.0.1")} if secure else {}
+            cover: dict[str, Any] = {"secure": True} if secure else {}
+            join: dict[str, Any] = {"join_port": free_port("127.0.0.1")} if secure else {}
             contexts: list[ssl.SSLContext | None] = [None] * ATTACKERS
             ids = [identity_named(f"attacker-{i}").id for i in range(ATTACKERS)]
             if secure:

@@ -7,6 +7,7 @@ trainers. Joined is who the edge has greeted since it is back.
 
 import argparse
 import asyncio
+import functools
 import logging
 import secrets
 import subprocess
@@ -21,6 +22,7 @@ from fedagent_agent.config import AgentConfig
 from fedagent_agent.links import BrokerLinks
 from fedagent_agent.store import open_agent
 from fedagent_node.address import BrokerAddress
+from fedagent_node.enrolling import renew
 from fedagent_node.network import free_port
 from fedagent_node.shell import Shell
 from fedagent_testbed.local import LocalField, RoleProcess
@@ -41,7 +43,7 @@ async def _agent(folder: Path, site: str, address: str) -> None:
 
     async def serve() -> None:
         identity = shell.identify()
-        shell.enrol()
+        shell.enrol(functools.partial(renew, shell.directory, identity))
         core, store = open_agent(
             config,
             identity.id,
