@@ -124,7 +124,7 @@ def measure(broker: str) -> Row:
                 memory = sum(one.memory_info().rss for one in family) / 1e6
             finally:
                 for host in hosts:
-                    host.terminate()
+                    host.kill()
                 for host in hosts:
                     host.wait(20)
     return {
