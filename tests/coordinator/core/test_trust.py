@@ -55,7 +55,8 @@ def believed(norms: list[float], **given: object) -> list[float]:
         "valid": np.ones(n, np.bool_),
         **given,
     }
-    return evidence(np.zeros(n, np.int64), norm=np.array(norms), **facts).tolist()  # type: ignore[arg-type]
+    found = evidence(np.zeros(n, np.int64), norm=np.array(norms), **facts)  # type: ignore[arg-type]
+    return [float(one) for one in found]
 
 
 def test_an_update_is_held_against_those_of_its_round() -> None:
