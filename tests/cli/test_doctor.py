@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from fedagent_cli.adverts import Seen
 from fedagent_cli.checks import Finding, Level, of_adverts
 from fedagent_node.address import BrokerAddress
 from fedagent_node.advert import Advert
+from fedagent_node.certificates import Role
 from fedagent_protocol.extras import how_to_add
 from tests.documents.machines import Space, why_not
+from tests.fakes.site import Members
 
 
 def seen(**refused: str) -> Seen:
@@ -76,3 +79,33 @@ def test_doctor_json_is_one_object() -> None:
     record = json.loads(done.stdout)
     assert done.returncode == record["exit_code"]
     assert {check["check"] for check in record["checks"]} >= {"python", "mdns", "broker", "fsync"}
+
+
+@pytest.mark.parametrize(
+    ("role", "began_days", "state", "hint"),
+    [
+        ("agent", 0, "agent of site home, certificate until", ""),
+        ("agent", -40, "certificate expired on", "start the role where it reaches"),
+        ("agent", 5, "begins later than this clock shows", "timedatectl"),
+        ("edge", -25, "edge of site home, certificate until", "due to be renewed"),
+    ],
+)
+def test_a_certificate_that_does_not_hold_is_explained(
+    tmp_path: Path, role: Role, began_days: int, state: str, hint: str
+) -> None:
+    Members(tmp_path).member("kitchen", role, now=time.time() + began_days * 86_400)
+    found = checks.certificates(tmp_path)
+    assert (found.level is Level.OK) == (not hint)
+    assert f"kitchen: {state}" in found.text or state in found.text
+    assert hint in found.hint
+
+
+def test_a_revoked_or_damaged_certificate_is_explained(tmp_path: Path) -> None:
+    assert "no role" in checks.certificates(tmp_path).text
+    members = Members(tmp_path)
+    members.revoke("thief", members.member("thief", "agent"))
+    found = checks.certificates(tmp_path)
+    assert "thief: agent of site home, revoked" in found.text
+    assert "`fedagent devices`" in found.hint
+    (tmp_path / "thief" / "site" / "cert.pem").write_text("nothing")
+    assert "join again" in checks.certificates(tmp_path).hint

@@ -13,6 +13,7 @@ from tests.typed import fedagent
 from .support import BROKERS, DEMO, PATIENT, check_books, labels, new_field, start_small
 
 pytestmark = pytest.mark.slow
+FAKETIME = shutil.which("faketime")
 
 
 @pytest.mark.parametrize("broker", BROKERS)
@@ -106,3 +107,26 @@ def test_a_run_outlives_the_certificates_it_began_with(tmp_path: Path, broker: s
 
 def number(coordinator: RoleProcess) -> int:
     return int(str(coordinator.all("round")[-1]["round"]))
+
+
+@pytest.mark.skipif(FAKETIME is None, reason="faketime is not installed")
+def test_a_device_whose_clock_begins_in_1970_joins_and_checks_all_but_the_times(
+    tmp_path: Path,
+) -> None:
+    past = [str(FAKETIME), "-f", "@1970-01-02 00:00:00"]
+    env = {"FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    with new_field(tmp_path) as field:
+        members = Members.of_coordinator(tmp_path, "coordinator", field.site)
+        members.member("edge-0", "edge")
+        members.member("agent-0", "agent")
+        foreign = Members(tmp_path / "elsewhere", field.site)
+        foreign.member("stranger", "agent")
+        coordinator = start_small(field, rounds=2, agents=0, wait_agents=1, secure=True)
+        device = {"stream": labels(0), "price": {"base": 0.0, "per_compute": 0.0}}
+        field.start("agent", "agent-0", device, prefix=past, environment=env)
+        there = {"data_dir": str(tmp_path / "elsewhere" / "stranger"), **device}
+        stranger = field.start("agent", "stranger", there, prefix=past, environment=env)
+        assert coordinator.wait("end", timeout_s=60)["rounds_done"] == 2
+        assert not stranger.all("edge_joined")
+        assert "no authority of ours made it" in stranger.log.read_text()
+    check_books(coordinator)

@@ -48,6 +48,8 @@ MDNS_PORT = 5353
 LOW_DISK_BYTES = 500 * 1024**2
 MIN_DISK_BYTES = 50 * 1024**2
 SLOW_FSYNC_MS = 50.0
+LATE_S = 86_400.0
+"""How long a renewal may be due before somebody is told."""
 RELEASED = 1_760_000_000
 """A second before this version was made: a clock that shows less is wrong."""
 
@@ -181,6 +183,50 @@ def clock() -> Finding:
     return fine(text)
 
 
+def certificates(folder: Path) -> Finding:
+    """Say which sites the roles of this machine joined, and whether their certificates hold."""
+    from fedagent_node.errors import LinkError  # noqa: PLC0415
+
+    told, bad, hints = [], [], []
+    for place in sorted(folder.glob("*/site/cert.pem")):
+        role = place.parents[1].name
+        try:
+            state, hint = _standing(place.parents[1])
+        except LinkError as error:
+            state, hint = str(error), "delete that folder `site`, and join again with --join"
+        told.append(f"{role}: {state}")
+        if hint:
+            bad.append(f"{role}: {state}")
+            hints.append(hint)
+    if bad:
+        return odd("; ".join(bad), hints[0])
+    return fine("; ".join(told) or "no role of this machine joined a site")
+
+
+def _standing(data_dir: Path) -> tuple[str, str]:
+    """Return how a role's certificate stands, and the mend if it does not hold."""
+    from fedagent_node.credentials import load_credentials  # noqa: PLC0415
+
+    held = load_credentials(data_dir)
+    if held is None:
+        return "not joined", ""
+    own, now = held.certificate, time.time()
+    site = f"{own.role} of site {own.site}"
+    until = time.strftime("%Y-%m-%d", time.gmtime(own.not_after))
+    if own.serial in held.revoked():
+        return f"{site}, revoked", "ask who runs the coordinator: `fedagent devices` shows it"
+    if now < own.not_before:
+        hint = "set the clock: timedatectl set-ntp true; until then times are not judged here"
+        return f"{site}, certificate begins later than this clock shows", hint
+    if now >= own.not_after:
+        hint = "start the role where it reaches the coordinator: it is renewed then"
+        return f"{site}, certificate expired on {until}", hint
+    if now >= own.renew_at + LATE_S:
+        hint = "it is due to be renewed: start the role where it reaches the coordinator"
+        return f"{site}, certificate until {until}", hint
+    return f"{site}, certificate until {until}", ""
+
+
 def disk(folder: Path) -> Finding:
     """Check free space where the data directories are."""
     free = shutil.disk_usage(_existing(folder)).free
@@ -303,6 +349,7 @@ def all_checks(
         "broker": broker,
         "port": port,
         "clock": clock,
+        "certificates": partial(certificates, folder),
         "disk": partial(disk, folder),
         "fsync": partial(fsync, folder),
         **{rule: partial(rules.check, rule) for rule in RULES},
