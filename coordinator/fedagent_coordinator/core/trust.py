@@ -69,7 +69,9 @@ def evidence(
         if len(here) < _FEWEST:
             continue
         length, claimed = norm[here], samples[here].astype(np.float64)
-        usual = float(np.median(length[length > 0])) if (length > 0).any() else 0.0
+        if not (length > 0).any():
+            continue  # where updates are masked or private, edges tell no norms
+        usual = float(np.median(length[length > 0]))
         found[here] = np.minimum(
             1.0,
             np.minimum(

@@ -72,6 +72,11 @@ def test_an_update_is_held_against_those_of_its_round() -> None:
     assert np.isnan(believed([1.0] * 4, valid=np.array([True] * 3 + [False]))[-1])
 
 
+def test_nobody_is_doubted_for_norms_that_an_edge_keeps_to_itself() -> None:
+    """As where updates are masked, or get their noise in the sum."""
+    assert believed([0.0] * 5) == [1.0] * 5
+
+
 def test_trust_is_lost_and_won_back_and_kept() -> None:
     trust, seen = Trust(), view(1)
     lies = np.where(np.arange(CLIENTS) < LIARS, 0.0, 1.0)
