@@ -111,7 +111,7 @@ class RunStore:
         self.held_out = held_out(recipe, task)
         self._config, self._folder = config, Path(config.data_dir)
         self._checkpoint, self._clock, self._clock_ms = checkpoint, clock, clock_ms
-        self._commits = 0
+        self._commits, self._proofs = 0, identity is not None
         self.database = Store(
             self._folder,
             accept_lost_history=config.accept_lost_history,
@@ -169,6 +169,7 @@ class RunStore:
             strategy=self.strategy,
             robust=self.robust,
             rules=rules_of(recipe.model),
+            proofs=self._proofs,
         )
 
     def progress(self) -> Progress:

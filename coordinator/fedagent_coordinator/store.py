@@ -26,6 +26,7 @@ from .database.evaluations import insert_evaluation
 from .database.heads import is_genuine
 from .database.ledger import checked_micro
 from .database.models import insert_metrics
+from .database.proofs import insert_proofs
 from .database.rounds import settled
 from .database.rows import RunRow
 from .errors import (
@@ -324,7 +325,8 @@ class Store(ExitStack):
             return False
         reserved = rounds.reservations_of(self._db.connection, run_id, result.round)
         paid = rounds.checked_ends(result, reserved)
-        with self._db.transaction("settle"):
+        with self._db.transaction("settle") as sql:
+            reserved = insert_proofs(sql, run_id, result, reserved, paid)
             rounds.end_entries(self._db, run_id, result.round, reserved, paid)
             rounds.insert_scores(self._db, run_id, result)
             rounds.close_round(self._db, run_id, result)

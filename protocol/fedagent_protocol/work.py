@@ -6,13 +6,20 @@ before an update is accepted and before it is paid, and kept with the payment. P
 
 from collections.abc import Callable
 
-from msgspec.msgpack import Encoder
+from msgspec import DecodeError
+from msgspec.msgpack import Decoder, Encoder
 
+from .errors import MalformedError
 from .messages import Digest, Id, Outcome, RunId, UpdateOffer, WorkProof
 from .signatures import KEY_BYTES, SIGNATURE_BYTES, identity_of, verify
 
 _SIGNED = b"fedagent/work/1\x00"
 _encoder = Encoder()
+_FACTS = (
+    *("run", "round", "edge", "agent", "task", "base", "update", "size", "num_samples"),
+    "iterations",
+)
+_decoder = Decoder(tuple[str, int, str, str, str, str, str, int, int, int])
 
 
 def claim_bytes(
@@ -65,7 +72,16 @@ def is_proved(outcome: Outcome, *, run: RunId, round_: int, edge: Id, task: Dige
     proof = outcome.proof
     if proof is None or identity_of(proof.public) != outcome.agent:
         return False
-    claimed = claim_bytes(
+    claimed = claimed_in(outcome, run=run, round_=round_, edge=edge, task=task)
+    return verify(proof.public, proof.signature, claimed)
+
+
+def claimed_in(outcome: Outcome, *, run: RunId, round_: int, edge: Id, task: Digest) -> bytes:
+    """Return what the proof of an outcome must be a signature of; empty without a proof."""
+    proof = outcome.proof
+    if proof is None:
+        return b""
+    return claim_bytes(
         run=run,
         round_=round_,
         edge=edge,
@@ -77,7 +93,19 @@ def is_proved(outcome: Outcome, *, run: RunId, round_: int, edge: Id, task: Dige
         num_samples=outcome.stats.num_samples,
         iterations=outcome.stats.iterations,
     )
-    return verify(proof.public, proof.signature, claimed)
+
+
+def work_in(claim: bytes) -> dict[str, object]:
+    """Return what a kept claim says, by name.
+
+    Raises:
+        MalformedError: It is no claim.
+    """
+    try:
+        facts = _decoder.decode(claim.removeprefix(_SIGNED))
+    except DecodeError as error:
+        raise MalformedError("no claim of work") from error
+    return dict(zip(_FACTS, facts, strict=True))
 
 
 def _claimed(offer: UpdateOffer, *, edge: Id, agent: Id) -> bytes:

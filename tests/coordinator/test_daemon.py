@@ -11,11 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import pytest
+from msgspec.structs import replace
 
 from fedagent_coordinator.daemon import level_of
+from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
 from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.link import Arrival, BrokerAddress, Link
@@ -25,10 +27,13 @@ from fedagent_protocol.codec import Direction
 from fedagent_task.recipe import parse_recipe
 from tests.fakes.coordinator_site import RECIPE, toy_edges
 from tests.fakes.toy_edge import ToyEdge, declined
-from tests.fakes.voices import read, voice
+from tests.fakes.voices import Voice, read, voice
+from tests.typed import fedagent
 
 Event = dict[str, object]
 LIMIT_S = 60.0
+AGENTS: dict[str, Voice] = {}
+"""Those of toy edges, by id."""
 
 
 @dataclass
@@ -109,6 +114,10 @@ class HandEdge:
         self.toy = toy
         self.voice = voice("toy edge")
         toy.id = self.voice.id
+        for agent in toy.agents:
+            if agent.id not in AGENTS:
+                said = voice(agent.id)
+                AGENTS[said.id], agent.id = said, said.id
         self.kinds: list[str] = []
         self.link = Link(
             BrokerAddress.parse(address),
@@ -130,13 +139,30 @@ class HandEdge:
         await self.link.stop()
 
     def say(self, message: m.EdgeToCoordinator) -> None:
+        if isinstance(message, m.RoundReport):
+            message = self.proved(message)
         topic = topics.edge_up("default", self.toy.id, m.kind(message))
         self.link.publish(topic, self.voice.seal(topic, message))
+
+    def proved(self, report: m.RoundReport) -> m.RoundReport:
+        """Return a report with the signatures of its agents."""
+        about: dict[str, Any] = {
+            "run": report.run,
+            "round_": report.round,
+            "edge": self.toy.id,
+            "task": self.task,
+        }
+        return replace(
+            report,
+            outcomes=tuple(AGENTS[one.agent].prove(one, **about) for one in report.outcomes),
+        )
 
     def _arrived(self, batch: list[Arrival]) -> None:
         for arrival in batch:
             message = read(Direction.COORDINATOR_TO_EDGE, arrival.payload)
             self.kinds.append(m.kind(message))
+            if isinstance(message, m.RoundOrder):
+                self.task = message.task
             for answer in self.toy.receive(
                 cast("m.CoordinatorToEdge", message), asyncio.get_running_loop().time()
             ):
@@ -151,6 +177,42 @@ class HandEdge:
 
 def toy() -> ToyEdge:
     return toy_edges(parse_recipe(RECIPE))[0]
+
+
+async def test_what_no_agent_has_signed_is_not_paid_and_not_merged(tmp_path: Path) -> None:
+    """A ghost edge that invents what agents did earns nothing."""
+    async with coordinator(tmp_path) as process:
+        ready = await process.until("ready")
+        async with HandEdge(toy(), str(ready["broker"])) as edge:
+            edge.proved = lambda report: report  # type: ignore[method-assign]
+            end = await process.until("end")
+            assert (end["rounds_done"], end["spent_micro"], end["updates_used"]) == (4, 0, 0)
+            assert end["ledger_balanced"] is True
+            assert await process.ended() == 0
+    with open_reader(tmp_path / "data") as reader:
+        run = reader.run().run_id
+        assert {row.failed for row in reader.edge_results(run)} == {"bad_claim"}
+        assert {(row.status, row.reason) for row in reader.outcomes(run)} == {
+            ("rejected", "bad_claim")
+        }
+
+
+async def test_what_is_paid_can_be_shown(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as process:
+        ready = await process.until("ready")
+        async with HandEdge(toy(), str(ready["broker"])):
+            await process.until("end")
+            assert await process.ended() == 0
+    with open_reader(tmp_path / "data") as reader:
+        run = reader.run().run_id
+        paid = [row for row in reader.outcomes(run) if row.paid_micro]
+        proofs = [reader.ledger.proof(run, row.round, row.agent) for row in paid]
+    assert len(proofs) == len(paid) > 4
+    assert all(found is not None and not found.problem for found in proofs)
+    about = ("--round", "1", "--client", paid[0].agent)
+    said = fedagent("ledger", "proof", *about, "--data-dir", str(tmp_path / "data"))
+    assert said.returncode == 0
+    assert "its own signature" in said.stdout
 
 
 async def test_a_whole_run_over_a_real_broker(tmp_path: Path) -> None:

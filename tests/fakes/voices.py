@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from fedagent_node.data_dir import Identity
 from fedagent_node.envelope import Gate, split
 from fedagent_protocol.codec import Direction, decode, encode
-from fedagent_protocol.messages import AnyMessage, UpdateOffer, kind
+from fedagent_protocol.messages import AnyMessage, Outcome, UpdateOffer, WorkProof, kind
 from fedagent_protocol.signatures import identity_of
-from fedagent_protocol.work import sign_claim
+from fedagent_protocol.work import claimed_in, sign_claim
 
 
 def identity(name: str) -> Identity:
@@ -39,6 +39,17 @@ class Voice:
         me = self.identity
         claim = sign_claim(offer, edge=edge, agent=me.id, public=me.public_bytes, sign=me.sign)
         return replace(offer, claim=claim)
+
+    def prove(self, outcome: Outcome, *, run: str, round_: int, edge: str, task: str) -> Outcome:
+        """Return an outcome with this one's signature that it did the work."""
+        me = self.identity
+        proof = WorkProof(
+            update=bytes(32), size=9, base=bytes(32), public=me.public_bytes, signature=bytes(64)
+        )
+        claimed = claimed_in(
+            replace(outcome, proof=proof), run=run, round_=round_, edge=edge, task=task
+        )
+        return replace(outcome, proof=replace(proof, signature=me.sign(claimed)))
 
     def seal_bytes(self, topic: str, body: bytes) -> bytes:
         return self.gate.seal(topic, body)

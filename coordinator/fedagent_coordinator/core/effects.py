@@ -102,8 +102,19 @@ class Details:
     train_loss: float = math.nan  # mean loss of their training, by samples
 
 
+class Proof(msgspec.Struct, frozen=True):
+    """What an agent signed of its work, with its key (`fedagent_protocol.work`)."""
+
+    claim: bytes
+    public: bytes
+    signature: bytes
+
+
 class Settle(Write, frozen=True, eq=False):
-    """Commit how the round ended, once; `reason` is of orders whose update was not used."""
+    """Commit how the round ended, once; `reason` is of orders whose update was not used.
+
+    `proofs` are of what is paid, by client.
+    """
 
     round: int
     feedback: Feedback
@@ -111,6 +122,7 @@ class Settle(Write, frozen=True, eq=False):
     edges: tuple[EdgeResult, ...]
     timing_ms: dict[str, float] = msgspec.field(default_factory=dict)
     reason: str = ""
+    proofs: Mapping[int, Proof] = msgspec.field(default_factory=dict)
 
     @property
     def spent_micro(self) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from fedagent_coordinator.policies.base import RoundView, Selection
 from fedagent_node.effects import Effect, Emit, Mark
@@ -19,7 +20,7 @@ from .edges import EdgeSession
 from .effects import Controls, Learn, Reserve, Settle, ShowStatus
 from .merge import Merging
 from .observation import Observed
-from .outcomes import round_event, settle_round
+from .outcomes import BAD_CLAIM, proofs_of, proved, round_event, settle_round
 from .phases import Phase, milliseconds
 from .readiness import DECLINED
 from .settings import learnt_weight, merge_period
@@ -188,6 +189,14 @@ class Ordered(Phase):
         if part.report is not None:
             self.engine.counters["report_twice"] += 1
             return []
+        settings = self.engine.settings
+        if settings.proofs:
+            given = report
+            report = proved(given, run=settings.run, edge=edge, task=settings.task)
+            pairs = zip(given.outcomes, report.outcomes, strict=True)
+            unproved = sum(old is not new for old, new in pairs)
+            if unproved:
+                self.engine.counters[BAD_CLAIM] += unproved
         part.report, part.resend_at = report, None
         waits = any(part.report is None for part in ordered.parts.values())
         return [] if waits else self._settle(now)
@@ -238,6 +247,8 @@ class Ordered(Phase):
         settled, odd = settle_round(
             ordered, now, engine.settings.recipe.learner, engine.settings.weight_cap
         )
+        proofs = proofs_of(ordered, run=engine.settings.run, task=engine.settings.task)
+        settled = structs.replace(settled, proofs=proofs)
         engine.counters.update({**odd, "client_declined": settled.declined})
         engine.rounds_done += 1
         engine.spent_micro += settled.spent_micro

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from fedagent_coordinator.placement.base import Placement
 from fedagent_coordinator.policies.base import Ending, Feedback, RoundView
@@ -21,10 +22,11 @@ from fedagent_protocol.messages import (
     RoundReport,
     TrainStats,
 )
+from fedagent_protocol.work import claimed_in, is_proved
 from fedagent_task.aggregation.task import most_steps
 from fedagent_task.spec import LearnerSpec
 
-from .effects import Controls, Details, EdgeResult, Settle
+from .effects import Controls, Details, EdgeResult, Proof, Settle
 from .trust import evidence
 
 if TYPE_CHECKING:
@@ -41,6 +43,46 @@ MAX_REASONS = 3
 """Different reasons for one kind of end that a round names."""
 MAX_AGGREGATE_S = 2.6e6
 """An edge's own word on its aggregation is not believed beyond a month."""
+
+
+BAD_CLAIM = "bad_claim"
+"""Why an update is not paid that no signature of its agent shows, and its edge's model not used."""
+
+
+def proofs_of(ordered: "OrderedRound", *, run: str, task: str) -> dict[int, Proof]:
+    """Return what agents signed of the work that is paid, by client."""
+    clients = ordered.observed.view.pair_client[ordered.selection.pairs].tolist()
+    found: dict[int, Proof] = {}
+    for part in ordered.parts.values():
+        rows = dict(zip(part.agents, part.rows, strict=True))
+        for outcome in part.report.outcomes if part.report is not None else ():
+            proof, row = outcome.proof, rows.get(outcome.agent)
+            if proof is None or row is None or not outcome.valid:
+                continue
+            claim = claimed_in(outcome, run=run, round_=ordered.round, edge=part.edge, task=task)
+            found.setdefault(clients[row], Proof(claim, proof.public, proof.signature))
+    return found
+
+
+def proved(report: RoundReport, *, run: str, edge: str, task: str) -> RoundReport:
+    """Return a report without what its agents did not sign; an edge that used it has failed."""
+
+    def checked(outcome: Outcome) -> Outcome:
+        if not (outcome.valid or outcome.used or outcome.in_time) or is_proved(
+            outcome, run=run, round_=report.round, edge=edge, task=task
+        ):
+            return outcome
+        return Outcome(
+            agent=outcome.agent,
+            status=OutcomeStatus.REJECTED,
+            tau_ms=outcome.tau_ms,
+            reason=BAD_CLAIM,
+        )
+
+    outcomes = tuple(map(checked, report.outcomes))
+    if outcomes == report.outcomes:
+        return report
+    return structs.replace(report, outcomes=outcomes, failed=BAD_CLAIM)
 
 
 def settle_round(
@@ -258,13 +300,14 @@ def with_rent(feedback: Feedback, placement: Placement, parts: Sequence["EdgePar
     """Return the feedback with the rent that is due and the cost psi that was measured.
 
     The rent is due once the edge has reported, also that it failed: its use of the round was
-    paid for. It is not where the edge was silent, since nobody can say that it got the order.
+    paid for. It is not where the edge was silent, since nobody can say that it got the order,
+    nor where it told of work that no agent signed.
     psi is the sum over the ordered agents of download and upload seconds (one that showed none
     counts as the mean of the others) and the seconds of the aggregation; None where the edge
     showed no aggregate (docs/adr/0006-placed-rounds.md).
     """
     part = next((part for part in parts if part.index == placement.edge), None)
-    if part is None or part.report is None:
+    if part is None or part.report is None or part.report.failed == BAD_CLAIM:
         return feedback
     moved = feedback.dt_s[part.rows] + feedback.ut_s[part.rows]
     shown = moved[np.isfinite(moved)]

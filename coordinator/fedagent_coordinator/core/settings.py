@@ -44,6 +44,7 @@ class Settings:
     first_call_s: float = 10.0
     held_out: bool = False  # models are evaluated on a held-out set too
     linger_s: float = 0.0  # how long the end of the run is repeated
+    proofs: bool = False  # an update counts that its agent has signed, and no other
 
     @property
     def deadline_ms(self) -> int:

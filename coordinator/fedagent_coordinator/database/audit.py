@@ -6,7 +6,6 @@ the tables of rounds, models and evaluations are compared with the facts that th
 """
 
 import csv
-import hashlib
 import io
 import json
 import sqlite3
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
+from fedagent_coordinator.core.effects import Proof
 from fedagent_node.data_dir import read_public
 from fedagent_node.errors import IdentityError
 from fedagent_protocol import signatures
@@ -25,6 +25,7 @@ from . import facts
 from .heads import head_bytes, is_genuine
 from .ledger import COLUMNS, GENESIS, GRANTOR, ROUTES, TREASURY, Entry
 from .mark import HighWaterMark, read_mark
+from .proofs import PaidWork, digest_of, paid_work
 from .schema import has_changed
 
 _Place = tuple[str | None, int | None, int | None]
@@ -88,6 +89,10 @@ class Ledger:
                 line = io.StringIO()
                 csv.writer(line).writerow(row.values())
                 yield line.getvalue()
+
+    def proof(self, run_id: str, round_: int, agent: str) -> PaidWork | None:
+        """Return what an agent was paid for in a round, with its signature; None if unknown."""
+        return paid_work(self._db, run_id, round_, agent)
 
     def verify(self, witness: LedgerHead | None = None) -> LedgerReport:
         """Re-add everything from the entries and say what is wrong, if anything.
@@ -253,7 +258,7 @@ class _Audit:
         for run_id, round_, client, claim, public, signature in self.db.execute(
             "SELECT run_id, round, client, claim, public, signature FROM proofs"
         ):
-            found = hashlib.sha256(claim + public + signature).digest()
+            found = digest_of(Proof(claim, public, signature))
             if self.proofs.pop((run_id, round_, client), None) != found:
                 self.problem(f"round {round_}, client {client}: its proof has changed")
         for _, round_, client in sorted(self.proofs, key=str):

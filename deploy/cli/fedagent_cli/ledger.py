@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from . import command_line, options
-from .errors import UnbalancedError, UsageError
+from .errors import MissingError, UnbalancedError, UsageError
 from .output import credits_text, echo, emit, table, writing
 
 if TYPE_CHECKING:
@@ -90,6 +90,59 @@ def ledger_verify(
         f"= {credits_text(report.free_micro)} free + {credits_text(report.reserved_micro)} "
         f"reserved + {credits_text(report.settled_micro)} paid; the hash chain is whole"
     )
+
+
+@app.command(
+    "proof",
+    epilog=options.examples(
+        "fedagent ledger proof --round 12 --client kitchen",
+        "fedagent ledger proof --round 12 --client kitchen --json > proof.json",
+    ),
+)
+def ledger_proof(
+    *,
+    round_: Annotated[int, command_line.Option("--round", help="The round that was paid.")],
+    client: Annotated[
+        str,
+        command_line.Option(
+            "--client", metavar="NAME", help="One client: its name, or the start of its id."
+        ),
+    ],
+    data_dir: options.CoordinatorData = None,
+    run: options.RunId = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show what a client signed of the work that it was paid for, and check it.
+
+    Exit code 41 if the proof does not hold, 43 if there is none.
+    """
+    from .opinions import agent_named  # noqa: PLC0415 - heavy imports
+    from .runs import open_run  # noqa: PLC0415 - heavy imports
+
+    with open_run(data_dir, run) as (reader, chosen):
+        names = {row.agent: row.label or row.agent for row in reader.devices(chosen.run_id)}
+        agent = agent_named(names, client)
+        found = reader.ledger.proof(chosen.run_id, round_, agent)
+    if found is None:
+        raise MissingError(
+            f"there is no proof of {names[agent]} for round {round_}",
+            "it was not paid, or played in a testbed: see `fedagent rounds`",
+        )
+    if as_json:
+        emit(found.record())
+    if found.problem:
+        raise UnbalancedError(
+            f"the proof of {names[agent]} for round {round_} does not hold: {found.problem}",
+            "fedagent ledger verify",
+        )
+    if not as_json:
+        paid, work = credits_text(found.entry.amount_micro), found.work
+        echo(
+            f"{names[agent]} was paid {paid} credits for round {round_} (entry {found.entry.seq}); "
+            f"it is shown by its own signature: update {str(work['update'])[:12]} of "
+            f"{work['num_samples']} samples, {work['iterations']} iterations, for edge "
+            f"{str(work['edge'])[:12]}"
+        )
 
 
 def _head_at(folder: Path) -> "LedgerHead":

@@ -61,7 +61,7 @@ def opinions(
         names = {row.agent: row.name for row in reader.devices(chosen.run_id)}
         recipe = recipe_of(chosen)
     rows = _chosen(whole, round_) if round_ is not None else whole[-last:]
-    agent = None if client is None else _agent(names, client)
+    agent = None if client is None else agent_named(names, client)
     if plot is not None:
         _draw(whole, names, plot)
     if as_json:
@@ -91,7 +91,8 @@ def _chosen(rows: Sequence["ModelEvaluation"], round_: int) -> list["ModelEvalua
     return found
 
 
-def _agent(names: Names, wanted: str) -> str:
+def agent_named(names: Names, wanted: str) -> str:
+    """Return the id of the one agent that has this name, or an id that begins so."""
     found = [agent for agent, name in names.items() if name == wanted]
     found = found or [agent for agent in names if agent.startswith(wanted)]
     if len(found) != 1:
