@@ -2,7 +2,8 @@
 
 Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs, learning,
 learners, decisions, democracy, adaptive, calibration, scale, papers, onnx, bas, limits, figures,
-seeds, house, field, graph, families, hostile, faults, secagg, soak, floods, storm.
+seeds, house, ledger, ledger-model, field, graph, families, hostile, faults, secagg, soak, floods,
+storm.
 All of them without a name; figures are medians, and what is compared is measured in one run.
 """
 
@@ -28,6 +29,7 @@ from . import (
     house,
     learners,
     learning,
+    ledger,
     limits,
     memory,
     onnx,
@@ -82,6 +84,8 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "limits": limits.rows,
     "figures": lambda: iter([tested("figures", str(ROOT / "bench" / "checks"))]),
     "house": house.rows,
+    "ledger": ledger.rows,
+    "ledger-model": lambda: iter([ledger.model()]),
     "field": field.rows,
     "graph": graph.rows,
     "families": live_families,

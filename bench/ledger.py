@@ -8,13 +8,17 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 
 from fedagent_coordinator.policies import RoundView
 from fedagent_coordinator.store import Store
 from fedagent_node.data_dir import Identity, load_or_create
+from tests.coordinator.database.test_ledger import walk
 from tests.fakes.stored_runs import begun, play, small_plan, small_view
 
 from .rows import Row, Rows, show
@@ -92,18 +96,32 @@ def _timed(opened: Callable[[], Store]) -> float:
     return round(took, 2)
 
 
+def model(steps: int = MILLION) -> Row:
+    """Random rounds, crashes and restarts against an oracle of four numbers (RELIABILITY L9)."""
+    began = time.perf_counter()
+    seeds = range(-(-steps // 10_000))
+    with ProcessPoolExecutor(2) as pool:
+        taken = sum((pool.map(walk, repeat(10_000), seeds)), Counter[str]())
+    took = round(time.perf_counter() - began)
+    return {"bench": "ledger-model", "steps": taken.total(), **taken, "violations": 0, "s": took}
+
+
 def rows() -> Rows:
     """Return every figure."""
     yield cost()
     yield start()
+    yield model()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--row", default="")
     parser.add_argument("--entries", type=int, default=MILLION)
+    parser.add_argument("--steps", type=int, default=MILLION)
     given = parser.parse_args()
     if given.row in ("", "cost"):
         show([cost()])
     if given.row in ("", "start"):
         show([start(given.entries)])
+    if given.row in ("", "model"):
+        show([model(given.steps)])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedagent_node.data_dir import write_private
+from fedagent_node.data_dir import make_private, write_private
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import UpdateOffer
 
@@ -62,6 +62,7 @@ class Outbox:
         self._bodies: dict[Key, bytes | Path] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
+            make_private(self._path)
             self._db = sqlite3.connect(self._path, isolation_level=None)
             self._prepare()
             self.boots = self._count_boot()

@@ -184,6 +184,16 @@ class StoreFailedError(StoreError):
     cause: str
 
 
+class BackupError(StoreError):
+    """Raised when a copy of a data directory cannot be made, or be laid down."""
+
+    template = "{path} {problem}"
+
+    path: str
+    problem: str
+    hint: str
+
+
 class OvertakenError(StoreError):
     """Raised when another process has written the books; nothing was written."""
 

@@ -7,6 +7,7 @@ flight. The process that opens a store holds the data directory's lock.
 
 import hashlib
 import logging
+import re
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -46,6 +47,8 @@ from .records import pack_arrays, unpack_arrays
 
 _log = logging.getLogger(__name__)
 
+ACCEPTED = "accepted lost history"
+_ENTRY_NAMED = re.compile(r"entry (\d+) \(")
 _MANY_ENTRIES = 10_000
 """Verifying so many takes a time that a person notices."""
 SNAPSHOT_EVERY = 50
@@ -166,16 +169,21 @@ class Store(ExitStack):
             return
         problem = f"edge {edge} is a witness of entry {head.seq} ({head.hash.hex()[:16]}), "
         problem += "here it is another one" if row else f"here is {self._db.ledger.seq} the last"
-        # Only what was said of this entry: another loss was not accepted with it.
-        said = sql.execute(
-            "SELECT 1 FROM entries WHERE kind = 'note' AND instr(target, ?)",
-            (f"entry {head.seq} ({head.hash.hex()[:16]})",),
+        # What was lost between the note and the entry that it names, and nothing after it.
+        accepted = sql.execute(
+            "SELECT seq, target FROM entries WHERE kind = 'note' AND instr(target, ?)", (ACCEPTED,)
         )
-        if said.fetchone() is not None:
-            return
+        for seq, target in accepted.fetchall():
+            named = _ENTRY_NAMED.search(target)
+            if named is not None and seq <= head.seq <= int(named[1]):
+                return
         if not self._accept:
             raise HistoryLostError(str(self._db.folder / DATABASE), problem)
-        self._db.note(f"accepted lost history: {problem}")
+        self.note(f"{ACCEPTED}: {problem}")
+
+    def note(self, text: str) -> None:
+        """Say in the ledger what an operator did."""
+        self._db.note(text)
 
     @property
     def head(self) -> LedgerHead | None:

@@ -110,14 +110,13 @@ async def coordinator(
 class HandEdge:
     """A toy edge on a real link."""
 
-    def __init__(self, toy: ToyEdge, address: str) -> None:
+    def __init__(self, toy: ToyEdge, address: str, *, knows: Self | None = None) -> None:
         self.toy = toy
+        self.head = None if knows is None else knows.head
+        self.newest = ("", 0) if knows is None else knows.newest
         self.voice = voice("toy edge")
         toy.id = self.voice.id
-        for agent in toy.agents:
-            if agent.id not in AGENTS:
-                said = voice(agent.id)
-                AGENTS[said.id], agent.id = said, said.id
+        with_keys(toy)
         self.kinds: list[str] = []
         self.link = Link(
             BrokerAddress.parse(address),
@@ -141,6 +140,9 @@ class HandEdge:
     def say(self, message: m.EdgeToCoordinator) -> None:
         if isinstance(message, m.RoundReport):
             message = self.proved(message)
+        if isinstance(message, m.EdgeHello):
+            run, newest = self.newest
+            message = replace(message, run=run, round=newest, head=self.head)
         topic = topics.edge_up("default", self.toy.id, m.kind(message))
         self.link.publish(topic, self.voice.seal(topic, message))
 
@@ -162,7 +164,9 @@ class HandEdge:
             message = read(Direction.COORDINATOR_TO_EDGE, arrival.payload)
             self.kinds.append(m.kind(message))
             if isinstance(message, m.RoundOrder):
-                self.task = message.task
+                self.task, self.newest = message.task, (message.run, message.round)
+            if isinstance(message, m.EdgeWelcome | m.ReportReceipt):
+                self.head = message.head
             for answer in self.toy.receive(
                 cast("m.CoordinatorToEdge", message), asyncio.get_running_loop().time()
             ):
@@ -176,7 +180,15 @@ class HandEdge:
 
 
 def toy() -> ToyEdge:
-    return toy_edges(parse_recipe(RECIPE))[0]
+    return with_keys(toy_edges(parse_recipe(RECIPE))[0])
+
+
+def with_keys(edge: ToyEdge) -> ToyEdge:
+    for agent in edge.agents:
+        if agent.id not in AGENTS:
+            said = voice(agent.id)
+            AGENTS[said.id], agent.id = said, said.id
+    return edge
 
 
 async def test_what_no_agent_has_signed_is_not_paid_and_not_merged(tmp_path: Path) -> None:

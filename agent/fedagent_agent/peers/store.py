@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fedagent_agent.errors import PeerStoreError
+from fedagent_node.data_dir import make_private
 
 from .core.records import ArmStats, SlotRecord, StoreSlot
 from .core.selection import PeerAccess
@@ -70,6 +71,7 @@ class PeerStore:
         with _reported(self._path):
             # SQLite would make it readable by others.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            make_private(self._path)
             self._db = sqlite3.connect(self._path, isolation_level=None)
             try:
                 self._prepare()

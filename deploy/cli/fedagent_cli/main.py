@@ -8,6 +8,7 @@ import click
 from click.exceptions import ClickException, NoArgsIsHelpError
 
 from . import broker, command_line, enrolment, launch, ledger, models, service, start
+from .backup import backup, restore
 from .beliefs import beliefs
 from .demo.command import demo
 from .doctor import doctor
@@ -86,6 +87,14 @@ add(
 testbed_command.mount(app, panel=STUDY)
 app.add_group(service.app, panel=MACHINE)
 app.add_group(broker.app, panel=MACHINE)
+add(
+    *(MACHINE, backup, "fedagent backup /mnt/usb/fedagent-monday"),
+    "fedagent backup /mnt/usb/fedagent-monday --data-dir /srv/coordinator --json",
+)
+add(
+    *(MACHINE, restore, "fedagent restore /mnt/usb/fedagent-monday"),
+    "fedagent restore /mnt/usb/fedagent-monday --accept-lost-history",
+)
 add(
     *(MACHINE, beliefs, "fedagent beliefs", "fedagent beliefs --name kitchen --last 100"),
     "fedagent beliefs --plot beliefs.svg",

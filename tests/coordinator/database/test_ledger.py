@@ -1,7 +1,9 @@
 """The ledger against a small oracle, through crashes and restarts (RELIABILITY L9)."""
 
+import random
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from hypothesis import settings
@@ -153,4 +155,35 @@ class SettledLookup(RuleBasedStateMachine):
 
 
 TestBooks = SettledLookup.TestCase
-TestBooks.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestBooks.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+
+
+STEPS_OF_ONE = 250
+
+
+def walk(steps: int, seed: int) -> Counter[str]:
+    """Take so many steps of the machine at random, without the cost of a shrinkable search."""
+    chance, taken = random.Random(seed), Counter[str]()
+    while taken.total() < steps:
+        machine = SettledLookup()
+        machine.start()
+        for _ in range(STEPS_OF_ONE):
+            if chance.random() < 0.02:
+                step = "restart"
+                machine.crash_and_restart()
+            elif machine.oracle.open:
+                step, crash = "settle", chance.choice(("",) * 20 + POINTS[2:])
+                machine.settle(paid={n for n in range(8) if chance.random() < 0.5}, crash=crash)
+            else:
+                step, crash = "reserve", chance.choice(("",) * 20 + POINTS[:2])
+                prices = [chance.randint(0, 40) for _ in range(chance.randint(0, 8))]
+                machine.reserve(prices=prices, budget=chance.randint(200, 900), crash=crash)
+            machine.the_oracle_agrees()
+            taken[step] += 1
+        machine.teardown()
+    return taken
+
+
+def test_ten_thousand_random_steps_agree_with_the_oracle() -> None:
+    taken = walk(10_000, seed=14)
+    assert min(taken.values()) > 100

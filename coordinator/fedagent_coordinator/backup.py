@@ -1,0 +1,171 @@
+"""Copies of a coordinator's data directory: made beside a running one, laid down with care.
+
+A copy is as old as it is. What was paid since is known to edges, which are witnesses: a coordinator
+on an older copy is ended by the first hello that knows better (docs/coordinator.md).
+"""
+
+import shutil
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from fedagent_node.data_dir import (
+    LOCK_FILE,
+    DataDirLock,
+    count_start,
+    load_or_create,
+    make_private,
+    store_starts,
+    sync_folder,
+    write_private,
+)
+
+from .database.blocks import BLOCKS
+from .database.connection import DATABASE
+from .database.heads import head_bytes
+from .database.ledger import GENESIS
+from .database.mark import MARK, HighWaterMark, MarkFile, read_mark
+from .errors import BackupError, LedgerBrokenError
+from .reader import open_reader
+from .store import ACCEPTED, Store
+
+ABOUT = "backup.json"
+STARTS_SKIPPED = 1000
+"""What was sent since a backup was numbered by starts that the backup does not know."""
+_OWN = {LOCK_FILE, MARK, BLOCKS, ABOUT}
+_OF_SQLITE = ("-wal", "-shm", "-journal")
+
+
+class Backup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a copy is of; `seq` is the newest entry of its ledger."""
+
+    at_ms: int
+    commits: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was laid down; `aside` is where the former directory is now, if there was one."""
+
+    backup: Backup
+    aside: Path | None
+
+
+def back_up(folder: Path, target: Path) -> Backup:
+    """Copy a data directory, whether its coordinator runs or not, into one that is empty or new.
+
+    Raises:
+        BackupError: The target has files, or there is nothing to copy.
+        OSError, sqlite3.Error: A disk failed.
+    """
+    if target.exists() and any(target.iterdir()):
+        raise BackupError(str(target), "is not empty", "name another folder")
+    if not (folder / DATABASE).exists():
+        raise BackupError(str(folder), "has no coordinator.db", "name a coordinator's --data-dir")
+    part = target.with_name(f"{target.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(mode=0o700, parents=True)
+    mark = _copy_ledger(folder, part)
+    # After the ledger: what it names is not collected so soon.
+    _copy_files(folder, part)
+    about = Backup(at_ms=time.time_ns() // 1_000_000, commits=mark.commits, seq=mark.seq)
+    write_private(part / ABOUT, msgspec.json.encode(about))
+    if target.exists():
+        target.rmdir()
+    part.rename(target)
+    sync_folder(target.parent)
+    return about
+
+
+def restore(backup: Path, folder: Path, *, accept_lost_history: bool = False) -> Restored:
+    """Lay a copy down as a data directory; what was there before is moved aside, not deleted.
+
+    Raises:
+        BackupError: It is no backup, or older than what is there and nobody accepts that.
+        DataDirBusyError: A coordinator works on the directory.
+        LedgerBrokenError: The ledger of the copy is not whole.
+    """
+    try:
+        about = msgspec.json.decode((backup / ABOUT).read_bytes(), type=Backup)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise BackupError(
+            str(backup), "is no backup", "name what `fedagent backup` wrote"
+        ) from error
+    with open_reader(backup) as reader:
+        report = reader.ledger.verify()
+    if report.problems:
+        raise LedgerBrokenError(str(backup), len(report.problems), report.problems[0])
+    aside, lost = None, ""
+    if folder.exists():
+        with DataDirLock(folder):
+            lost = _lost(folder, about)
+            if lost and not accept_lost_history:
+                raise BackupError(
+                    str(backup),
+                    f"is older than {folder}: {lost}",
+                    "restore a newer one, or accept the loss with --accept-lost-history",
+                )
+            aside = folder.with_name(f"{folder.name}.before-restore-{time.time_ns() // 10**9}")
+            folder.rename(aside)
+    shutil.copytree(backup, folder, ignore=shutil.ignore_patterns(ABOUT))
+    folder.chmod(0o700)
+    store_starts(folder, count_start(folder) + STARTS_SKIPPED)
+    made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.at_ms / 1000))
+    note = f"restored from a backup of {made}, entry {about.seq}"
+    with Store(folder, identity=load_or_create(folder)) as store:
+        store.note(f"{note}; {ACCEPTED}: {lost}" if lost else note)
+    return Restored(about, aside)
+
+
+def _copy_ledger(folder: Path, part: Path) -> HighWaterMark:
+    make_private(part / DATABASE)
+    _copy_database(folder / DATABASE, part / DATABASE)
+    with closing(sqlite3.connect(part / DATABASE)) as sql:
+        (commits,) = sql.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()
+        query = "SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1"
+        seq, hash_ = sql.execute(query).fetchone() or (0, GENESIS)
+    signature = load_or_create(folder).sign(head_bytes(seq, hash_)) if seq else b""
+    mark = HighWaterMark(commits=commits, seq=seq, hash=hash_.hex(), signature=signature)
+    MarkFile(part / MARK, mark).close()
+    return mark
+
+
+def _copy_files(folder: Path, part: Path) -> None:
+    for path in sorted(folder.rglob("*")):
+        copy = part / path.relative_to(folder)
+        if path.name in _OWN or path.name.endswith(_OF_SQLITE) or path == folder / DATABASE:
+            continue
+        if path.is_dir():
+            copy.mkdir(mode=0o700, exist_ok=True)
+        elif path.suffix == ".db":
+            make_private(copy)
+            _copy_database(path, copy)
+        elif path.is_file():
+            try:
+                write_private(copy, path.read_bytes())
+            except FileNotFoundError:
+                continue  # a model that was collected, a file that was replaced
+
+
+def _copy_database(source: Path, copy: Path) -> None:
+    with (
+        closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as old,
+        closing(sqlite3.connect(copy)) as new,
+    ):
+        old.backup(new)
+
+
+def _lost(folder: Path, about: Backup) -> str:
+    """Return what the directory knows that a backup does not."""
+    try:
+        mark = read_mark(folder / MARK)
+    except ValueError:
+        return ""  # there is nothing left to lose
+    if mark is None or mark.seq <= about.seq:
+        return ""
+    return f"entry {mark.seq} ({mark.hash[:16]}) is there, here is {about.seq} the last"
