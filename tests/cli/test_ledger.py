@@ -1,8 +1,13 @@
 """`fedagent ledger`, on a directory that the real store wrote."""
 
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.fakes.written_runs import write_run
 from tests.typed import call, last_object
@@ -35,3 +40,19 @@ def test_verify_finds_a_changed_amount(home: Path, tmp_path: Path) -> None:
     said = call(tmp_path, "ledger", "verify")
     assert said.returncode == 41
     assert "hash chain" in said.stderr
+
+
+@pytest.mark.parametrize("words", [("ledger", "export"), ("ledger", "show"), ("rounds", "--json")])
+def test_an_output_on_a_full_disk_is_one_line(home: Path, words: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedagent_cli", *words],
+            env={**os.environ, "FEDAGENT_HOME": str(home)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "fedagent: cannot write: No space left on device; make room on the disk\n"

@@ -3,6 +3,7 @@
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,7 +95,7 @@ async def test_edges_know_what_a_restored_coordinator_does_not(
 ) -> None:
     """Over a real broker: money that was paid since is refused, a number alone is skipped."""
     data, copy, edge_side = tmp_path / "data", tmp_path / "copy", toy()
-    long = {"sets": ("rounds.count=8",)}
+    long: dict[str, Any] = {"sets": ("rounds.count=8",)}
     async with coordinator(tmp_path, **long) as process:
         ready = await process.until("ready")
         async with HandEdge(edge_side, str(ready["broker"])) as edge:

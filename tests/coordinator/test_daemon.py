@@ -112,8 +112,8 @@ class HandEdge:
 
     def __init__(self, toy: ToyEdge, address: str, *, knows: Self | None = None) -> None:
         self.toy = toy
-        self.head = None if knows is None else knows.head
-        self.newest = ("", 0) if knows is None else knows.newest
+        self.head: m.LedgerHead | None = None if knows is None else knows.head
+        self.newest: tuple[str, int] = ("", 0) if knows is None else knows.newest
         self.voice = voice("toy edge")
         toy.id = self.voice.id
         with_keys(toy)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import click
 from click.exceptions import ClickException, NoArgsIsHelpError
 
+from fedagent_node.data_dir import is_disk_error
+
 from . import broker, command_line, enrolment, launch, ledger, models, service, start
 from .backup import backup, restore
 from .beliefs import beliefs
@@ -113,6 +115,7 @@ def run() -> None:
     """
     try:
         code = app()
+        sys.stdout.flush()
     except NoArgsIsHelpError as error:
         error.show()
         raise SystemExit(error.exit_code) from None
@@ -124,10 +127,20 @@ def run() -> None:
             raise
         raise launch.lacking("coordinator", who="this") from error
     except BrokenPipeError:
-        # Whoever read this is gone, as in `| head`; nothing may be flushed there at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read this is gone, as in `| head`.
+        _flush_nothing()
         raise SystemExit(1) from None
+    except OSError as error:
+        if not is_disk_error(error):
+            raise
+        _flush_nothing()
+        raise UsageError(f"cannot write: {error.strerror}", "make room on the disk") from error
     raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _flush_nothing() -> None:
+    """Leave nothing to be flushed at exit to where nothing can be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

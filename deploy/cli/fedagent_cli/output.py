@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -126,7 +126,8 @@ def fail(error: CliError | InterruptedEnd, *, as_json: bool) -> NoReturn:
     problem = hide_password(error.problem)
     sys.stderr.write(f"fedagent: {problem}{'; ' if error.hint else ''}{error.hint}\n")
     if as_json:
-        emit({"error": problem, "hint": error.hint, "exit_code": error.exit_code})
+        with suppress(OSError):  # that may be the error
+            emit({"error": problem, "hint": error.hint, "exit_code": error.exit_code})
     raise SystemExit(error.exit_code)
 
 
