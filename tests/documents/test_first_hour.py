@@ -60,7 +60,6 @@ SEVERAL = (
     "fedagent edge start --name hall --insecure --listen 0.0.0.0",
     "fedagent start --name kitchen --stream digits --insecure",
 )
-README.takes(*SEVERAL)
 Page("docs/coordinator.md").takes(THREE[0])
 README.skips("this is it", "make test")
 DEMO, COMPARE = README.takes(
@@ -75,14 +74,16 @@ QUICKSTART.skips(
     "sudo /opt/fedagent/bin/fedagent service install agent",
 )
 PLAIN = QUICKSTART.takes(*SEVERAL)
-SITE, INVITE_EDGE, INVITE_AGENT, EDGE_IN, AGENT_IN, PENDING, ACCEPT = QUICKSTART.takes(
+JOINING = (
     "fedagent coordinator start --recipe digits --listen 0.0.0.0",
     "fedagent devices invite hall --role edge",
     "fedagent devices invite kitchen",
     "fedagent edge start --name hall --listen 0.0.0.0 --join STRING",
     "fedagent start --name kitchen --stream digits --join STRING",
-    "fedagent devices pending",
-    "fedagent devices accept 123456",
+)
+README.takes(*JOINING)
+SITE, INVITE_EDGE, INVITE_AGENT, EDGE_IN, AGENT_IN, PENDING, ACCEPT = QUICKSTART.takes(
+    *JOINING, "fedagent devices pending", "fedagent devices accept 123456"
 )
 COORDINATOR_AT, EDGE_AT, AGENT_AT = QUICKSTART.takes(
     "fedagent coordinator start --recipe digits --listen 0.0.0.0 --port 1884",
