@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from fedagent_protocol.errors import ParameterError
 from fedagent_task.aggregation import ALL_TRAIN, Contribution, Rules, combining
-from fedagent_task.aggregation.alignment import KEPT, gram_of, judged, remembered
+from fedagent_task.aggregation.alignment import (
+    COPIED,
+    KEPT,
+    doubts,
+    gram_of,
+    judged,
+    remembered,
+)
 from fedagent_task.aggregation.averaging import FedAvg, FedNova
 from fedagent_task.aggregation.bounds import Term, Told, settled
 from fedagent_task.aggregation.combining import combine
@@ -240,3 +247,21 @@ def test_sketches_have_the_inner_products_of_the_updates() -> None:
 def test_parameters_out_of_range_are_refused(name: str, params: dict[str, float]) -> None:
     with pytest.raises(ParameterError):
         registry.create(name, **params)
+
+
+@given(st.integers(0, 2**32), st.floats(1e-6, 0.02))
+def test_devices_that_hardly_differ_are_no_copies_of_each_other(seed: int, size: float) -> None:
+    updates = np.ones((7, 400)) + size * np.random.default_rng(seed).normal(size=(7, 400))
+    found = doubts(updates @ updates.T, np.ones(7), np.zeros(7, dtype=np.bool_))
+    assert COPIED not in found
+
+
+def test_a_copy_among_updates_that_differ_is_seen() -> None:
+    updates = np.random.default_rng(3).normal(size=(7, 50)) + 1.0
+    updates[4] = 2.0 * updates[1]
+    found = doubts(updates @ updates.T, np.ones(7), np.zeros(7, dtype=np.bool_))
+    assert [place for place, why in enumerate(found) if why == COPIED] == [4]
+
+
+def test_the_same_update_of_everybody_is_no_copy() -> None:
+    assert COPIED not in doubts(np.full((8, 8), 3.7), np.ones(8), np.zeros(8, dtype=np.bool_))

@@ -141,9 +141,11 @@ class _Audit:
 
     def read_mark(self, path: Path) -> HighWaterMark | None:
         try:
-            self.public = read_public(path.parent)
             mark = read_mark(path)
+            self.public = read_public(path.parent)
         except (ValueError, IdentityError) as error:
+            if isinstance(error.__cause__, PermissionError):
+                raise error.__cause__ from error  # whose key cannot be read is not damaged
             self.problem(f"the high-water mark cannot be read: {error}")
             return None
         if mark is None:

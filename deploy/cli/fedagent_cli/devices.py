@@ -150,9 +150,9 @@ def _members(data_dir: Path | None) -> "list[Member]":
     from fedagent_coordinator.errors import UnreadableDatabaseError  # noqa: PLC0415
 
     folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
-    if not (folder / DATABASE).exists():
-        return []
     try:
+        if not (folder / DATABASE).exists():
+            return []
         with Enrolment(folder) as found:
             return found.members(now=time.time())
     except (OSError, sqlite3.Error, UnreadableDatabaseError):

@@ -62,6 +62,11 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
         ) from error
     except (StoreDamagedError, SchemaVersionError) as error:
         raise UnreadableError(error.sentence, error.hint) from error
+    except PermissionError as error:
+        if folder not in Path(str(error.filename)).parents:
+            raise
+        # The mark and the key are the owner's alone: others cannot verify.
+        raise forbidden(folder) from error
     except sqlite3.OperationalError as error:
         # A reader makes the files beside the database if the coordinator does not run.
         if not os.access(folder, os.W_OK):

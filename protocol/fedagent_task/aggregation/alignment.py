@@ -23,7 +23,8 @@ FEWEST = 4
 KEPT = 512
 """Devices that an edge remembers."""
 _PASSES = 10
-_SAME = 0.999
+_SAME, _UNUSUAL = 0.999, 0.01
+"""A copy is so like another, and so much nearer to it than two updates usually are."""
 _ELSEWHERE, _AGREED = 0.1, 0.3
 
 OPPOSED = "points against the others"
@@ -78,8 +79,11 @@ def doubts(gram: Floats, now: Floats, against: Flags) -> list[str]:
     Elsewhere is who has less than a tenth of a median alignment that is 0.3 or more, as noise has.
     """
     own = np.sqrt(np.diag(gram))
-    unit = gram / np.maximum(np.outer(own, own), 1e-300)
-    copied = (np.tril(unit, -1) > _SAME).any(axis=1)
+    unit = np.minimum(gram / np.maximum(np.outer(own, own), 1e-300), 1.0)
+    # Where honest devices hardly differ (much data, a small model), nobody can tell a copy.
+    pairs = unit[np.tril_indices(len(unit), -1)]
+    usual = float(np.median(pairs)) if len(pairs) else 0.0
+    copied = (np.tril(unit, -1) > max(_SAME, 1.0 - _UNUSUAL * (1.0 - usual))).any(axis=1)
     known = now[np.isfinite(now)]
     middle = float(np.median(known)) if len(known) else 0.0
     limit = _ELSEWHERE * middle if middle >= _AGREED else -np.inf
