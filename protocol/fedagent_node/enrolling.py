@@ -84,6 +84,11 @@ class Joiner:
         if self._places:
             self._news.set()
 
+    @property
+    def asked(self) -> bool:
+        """Whether a join service has taken the request: it is a person's turn."""
+        return self._shown is not None
+
     async def run(self) -> Credentials:
         """Return the credentials, once they are stored.
 
@@ -234,12 +239,13 @@ async def _run_until_stopped(shell: Shell, joiner: Joiner, config: NodeConfig) -
             done, _ = await asyncio.wait(
                 {joining, stopping}, timeout=QUIET_S, return_when="FIRST_COMPLETED"
             )
-        if not done:
+        if not done and not joiner.asked:
             _log.warning(
                 "%s: not in site %s yet; where zeroconf does not reach, name the join service: "
                 "--join HOST:PORT, or an invitation",
                 *(shell.id, config.site),
             )
+        if not done:
             await asyncio.wait({joining, stopping}, return_when="FIRST_COMPLETED")
         if joining.done():
             joining.result()

@@ -8,6 +8,7 @@ import asyncio
 import functools
 import gc
 import logging
+import math
 import os
 import signal
 import sys
@@ -105,6 +106,7 @@ class Shell:
         self._warnings = WARNINGS_PER_S
         self._warned_at = 0.0
         self._systemd = Systemd()
+        self._watched_from = -math.inf
 
     async def run(self, serve: Callable[[], Awaitable[None]]) -> None:
         """Hold the data directory and serve; then close everything, and raise what failed."""
@@ -266,6 +268,7 @@ class Shell:
         gc.collect()
         gc.freeze()
         self._schedule()
+        self._watched_from = time.monotonic()
         counters = self.driver.core.counters
         watchdog = Watchdog(self.id, self._systemd, hindrance=self._hindrance, counters=counters)
         self.spawn(watchdog.run(), "watchdog")
@@ -273,8 +276,9 @@ class Shell:
     def _hindrance(self) -> str:
         """Return what does not get on although the event loop turns; empty if all does."""
         now, due = time.monotonic(), self.driver.next_due()
-        if due is not None and now - due > LATE_S:
-            return f"nothing was decided for {now - due:.0f} s"
+        late_s = now - max(due, self._watched_from) if due is not None else 0.0
+        if late_s > LATE_S:
+            return f"nothing was decided for {late_s:.0f} s"
         for name, link in self.links.items():
             if link.ended:
                 return f"nobody works on the link {name}"

@@ -12,8 +12,9 @@ import pytest
 
 from fedagent_cli import main, site_checks
 from fedagent_cli.checks import Finding
+from fedagent_cli.devices import SeenDevice, _as_member
 from fedagent_cli.errors import CliError
-from fedagent_coordinator.enrolment import Enrolment
+from fedagent_coordinator.enrolment import Enrolment, Member
 from fedagent_coordinator.site import open_site
 from fedagent_node.certificates import fingerprint
 from fedagent_node.credentials import Joined, store_credentials
@@ -111,7 +112,7 @@ def test_who_waits_is_accepted_by_code_alone_where_names_are_the_same(
     codes = asyncio.run(wait())
     (tmp_path / "c").rename(tmp_path / "coordinator")
     assert "more than one" in problem(run, "devices", "accept", "kitchen")
-    assert "accepted agent kitchen" in run("devices", "accept", codes[0])
+    assert "accepted agent kitchen" in run("devices", "accept", codes[0][:3], codes[0][3:])
     assert "give the code" in problem(run, "devices", "accept", "kitchen")
     told = json.loads(run("devices", "--json"))
     states = {one["enrolment"] for one in told["devices"]}
@@ -168,3 +169,17 @@ def test_the_doctor_knows_what_each_role_is_to_its_site(tmp_path: Path) -> None:
     assert "code 123 456" in found.text
     (tmp_path / "agent" / "site" / "cert.pem").write_text("what")
     assert look().level == "fail"
+
+
+def test_a_device_is_named_as_the_site_knows_it_where_it_told_no_name() -> None:
+    member = Member("a", "agent", "kitchen", "revoked", "", "", "", 0.0, 0.0)
+    silent = _as_member(SeenDevice(client=0, agent="a"), member)
+    assert (silent.label, silent.enrolment) == ("kitchen", "revoked")
+    other = _as_member(SeenDevice(client=0, agent="a", label="thief"), member)
+    assert (other.label, other.enrolment) == ("thief", "revoked as kitchen")
+    same = _as_member(SeenDevice(client=0, agent="a", label="kitchen"), member)
+    assert same.enrolment == "revoked"
+
+
+def test_an_option_that_is_needed_is_asked_for(run: Run) -> None:
+    assert "Missing option '--round'" in problem(run, "ledger", "proof")

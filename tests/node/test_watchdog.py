@@ -147,6 +147,8 @@ def test_what_does_not_get_on_is_named(tmp_path: Path) -> None:
     assert shell._hindrance() == ""
     due = now - LATE_S - 20.0
     assert shell._hindrance() == "nothing was decided for 30 s"
+    shell._watched_from, due = now, 0.0
+    assert shell._hindrance() == "", "at its start a role is due since ever"
     due = now + 1.0
     shell.links["lan"] = cast("Link", SimpleNamespace(ended=True))
     assert shell._hindrance() == "nobody works on the link lan"

@@ -31,7 +31,8 @@ def backup(
         raise RoleError(error.sentence, error.hint, exit_code=2) from error
     except sqlite3.Error as error:
         raise UnreadableError(
-            f"{source} cannot be copied: {error}", "fedagent ledger verify"
+            f"{source} cannot be copied to {folder}: {error}",
+            "is there room at both? then `fedagent ledger verify`",
         ) from error
     if as_json:
         emit({"backup": str(folder), "entries": made.seq, "commits": made.commits})

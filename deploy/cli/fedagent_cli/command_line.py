@@ -219,6 +219,7 @@ def _parameter(name: str, default: object, annotation: object) -> click.Paramete
         [name],
         type=_click_type(kind, marker),
         metavar=marker.metavar,
+        nargs=-1 if many else 1,
         required=required,
         **shown,
     )
@@ -245,13 +246,16 @@ def _declared_option(one: "Declared") -> "_Option":
 def _option(name: str, kind: Any, marker: _Parameter, *, default: object, many: bool) -> "_Option":
     names = marker.names or (f"--{name.replace('_', '-')}",)
     flag = kind is bool
+    required = default is inspect.Parameter.empty
+    shown: dict[str, Any] = {} if required else {"default": default}
     option = _Option(
         [name, *names],
         help=marker.help,
-        default=default,
+        required=required,
         show_default=marker.show_default if not (flag and marker.show_default is True) else False,
         multiple=many,
         metavar=marker.metavar,
+        **shown,
         **({"is_flag": True} if flag else {"type": _click_type(kind, marker)}),
     )
     option.panel = marker.panel

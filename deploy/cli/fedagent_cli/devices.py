@@ -162,15 +162,21 @@ def _members(data_dir: Path | None) -> "list[Member]":
 def _enrolled(found: list[SeenDevice], members: "Sequence[Member]") -> list[SeenDevice]:
     """Return the devices with what they are to the site, and those that were in no round yet."""
     by_id = {one.id: one for one in members if one.role == "agent"}
-    known = [
-        replace(one, enrolment=_state(by_id.pop(one.agent)) if one.agent in by_id else "")
-        for one in found
-    ]
+    known = [_as_member(one, by_id.pop(one.agent, None)) for one in found]
     new = [
         SeenDevice(client=NO_CLIENT, agent=one.id, label=one.name, enrolment=_state(one))
         for one in by_id.values()
     ]
     return [*known, *new]
+
+
+def _as_member(device: SeenDevice, member: "Member | None") -> SeenDevice:
+    """Add what a device is to the site; the site's name for it, which `revoke` takes, is said."""
+    if member is None:
+        return device
+    other = f" as {member.name}" if member.name not in ("", device.label or member.name) else ""
+    label = device.label or member.name
+    return replace(device, label=label, enrolment=_state(member) + other)
 
 
 def _state(one: "Member") -> str:

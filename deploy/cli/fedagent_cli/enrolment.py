@@ -143,7 +143,10 @@ def pending(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson
 )
 def accept(
     *,
-    who: Annotated[str, command_line.Argument(help="The code that it shows, or its name.")],
+    who: Annotated[
+        list[str],
+        command_line.Argument(help="The code that it shows, with a space or not; or its name."),
+    ],
     yes: Yes = False,
     data_dir: options.CoordinatorData = None,
     as_json: options.AsJson = False,
@@ -154,9 +157,10 @@ def accept(
     """
     with opened_enrolment(site_folder(data_dir)) as found:
         waiting = [one for one in found.members(now=time.time()) if one.state == "pending"]
-        digits = who.replace(" ", "").replace("-", "")
+        named = " ".join(who)
+        digits = named.replace(" ", "").replace("-", "")
         by_code = [one for one in waiting if one.code == digits]
-        one = _only(by_code or waiting, "" if by_code else who, "waits with that code or name")
+        one = _only(by_code or waiting, "" if by_code else named, "waits with that code or name")
         if not by_code and not yes:
             _confirm(one, as_json=as_json)
         found.accept(one.code, one.id, now=time.time())
