@@ -76,6 +76,7 @@ class AgentDaemon:
         )
         links = BrokerLinks(shell, core, config.site)
         shell.drive(core, store, links.route, change=links.change)
+        shell.tell_revocations()
         shell.emit(Emit("ready", {"id": me}))
         _log.info("%s: ready, looks for edges of site %s", me, config.site)
         self._measure()
@@ -115,6 +116,7 @@ class AgentDaemon:
             _log.warning("%s: %s", shell.id, error)
             return
         shell.enrol(functools.partial(renew, shell.directory, identity))
+        shell.tell_revocations()
         links.again()
 
     def _pending_bytes(self, name: str) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedagent_node.address import BrokerAddress
 from fedagent_node.advert import Advert
-from fedagent_node.effects import Connect, Send
+from fedagent_node.effects import Connect, Send, TakeRevocations
 from fedagent_node.errors import LinkError, SubscribeRefusedError
 from fedagent_node.link import Link
 from fedagent_node.shell import Shell
@@ -60,6 +60,8 @@ class BrokerLinks:
             case UnsubscribeModel():
                 if (link := self._link_of(effect.edge)) is not None:
                     link.unsubscribe(topics.model(self._site, effect.edge, effect.digest))
+            case TakeRevocations(crl=crl):
+                self._shell.spawn(self._shell.take_revocations(crl, ()), "revocations")
             case Relink():
                 self._renew(effect.link)
 

@@ -14,7 +14,6 @@ from fedagent_node.effects import (
     EVERYBODY,
     Connect,
     Emit,
-    Revoked,
     Send,
     TakeRevocations,
 )
@@ -83,8 +82,7 @@ class EdgeDaemon:
         shell.drive(
             self._core, store, functools.partial(route, config.site, me), change=self._change
         )
-        if shell.membership is not None:
-            shell.receive(Revoked(shell.membership.number, frozenset()))
+        shell.tell_revocations()
         lan = shell.link(
             LAN,
             address,

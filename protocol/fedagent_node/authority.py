@@ -128,10 +128,12 @@ class Authority:
     def crl(self, serials: Iterable[int], number: int, *, now: float | None = None) -> bytes:
         """Return a list of the revoked serials, as PEM; a newer one has a higher number."""
         begin = time.time() if now is None else now
+        authority = x509.load_der_x509_certificate(self.der)
         builder = (
             x509.CertificateRevocationListBuilder()
-            .issuer_name(x509.load_der_x509_certificate(self.der).subject)
-            .last_update(_moment(begin - _EARLY_S))
+            .issuer_name(authority.subject)
+            # As old as the authority: a device whose clock is late must not think it invalid.
+            .last_update(authority.not_valid_before_utc)
             # It holds until the next one comes: an edge that is cut off goes on.
             .next_update(_moment(begin + _CA_DAYS * _DAY_S))
             .add_extension(x509.CRLNumber(number), critical=False)

@@ -180,7 +180,7 @@ def _parsed(der: bytes) -> "Parsed":
             # What the library only warns of is not of our form either.
             warnings.simplefilter("error")
             return x509.load_der_x509_certificate(der)
-    except (ValueError, UserWarning) as exc:
+    except (ValueError, UserWarning, x509.InvalidVersion) as exc:
         raise CertificateError(reason="malformed") from exc
 
 

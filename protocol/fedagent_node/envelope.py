@@ -297,6 +297,18 @@ class Gate:
         """Show a certificate that is new to those who know the last one."""
         self._present_until = self._clock() + PRESENT_S
 
+    def revoked(self) -> frozenset[str]:
+        """Return the ids of those believed until now whose certificates were revoked."""
+        found: set[str] = set()
+        for public, believed in self._believed.items():
+            try:
+                if self.certifier is not None:
+                    self.certifier.read(believed.der)
+            except EnvelopeError as error:
+                if error.refusal is Refusal.REVOKED:
+                    found.add(identity_of(public))
+        return frozenset(found)
+
     def recheck(self) -> None:
         """Read every certificate again when its owner next speaks: some may be revoked."""
         for believed in self._believed.values():

@@ -88,7 +88,8 @@ class Membership:
             _log.warning("a list of the revoked is not used yet: %s", exc)
             return False
         self._read_list()
-        _log.warning("revoked: %s", ", ".join(sorted(ids)) or "nobody")
+        names = ", ".join(sorted(ids))
+        _log.warning("list %d of the revoked holds%s", self.number, f": {names}" if names else "")
         await self._on_change(frozenset(ids))
         return True
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedagent_agent.core.device import DeviceState, LinkQuality, PriceSettings, Readings
 from fedagent_agent.core.effects import EdgesFound, Relink, Stopping
-from fedagent_node.effects import LinkDown, LinkUp, Received
+from fedagent_node.effects import LinkDown, LinkUp, Received, Revoked, TakeRevocations
 from fedagent_protocol.messages import (
     Bye,
     ContextReport,
@@ -14,6 +14,8 @@ from fedagent_protocol.messages import (
     Hello,
     Probe,
     ProbeReply,
+    Revocations,
+    RevocationsNeed,
     UpdateOffer,
     Welcome,
 )
@@ -239,3 +241,33 @@ def test_a_declared_position_is_a_feature() -> None:
         not {"x_km", "y_km"}
         & DeviceState(price).context_report(link, run="", seq=1).features.keys()
     )
+
+
+def test_a_newer_list_of_the_revoked_is_asked_for_once_and_taken_once(edge: HandEdge) -> None:
+    edge.join()
+    edge.say(EdgeBeacon(edge=EDGE, crl=3))
+    assert not edge.said(RevocationsNeed), "outside of a site there are none"
+    edge.take(Revoked(2, frozenset()))
+    edge.say(EdgeBeacon(edge=EDGE, crl=2))
+    assert not edge.said(RevocationsNeed)
+    edge.say(Revocations(number=3, crl=b"unasked"))
+    for _ in range(3):
+        edge.say(EdgeBeacon(edge=EDGE, crl=3))
+    assert edge.said(RevocationsNeed) == [RevocationsNeed(number=2)]
+    edge.say(Revocations(number=3, crl=b"list"))
+    edge.say(Revocations(number=4, crl=b"again"))
+    assert edge.jobs(TakeRevocations) == [TakeRevocations(b"list")]
+    assert edge.core.counters["revocations_unasked"] == 2
+
+
+def test_a_revoked_edge_is_left_at_once_and_heard_on_no_link(edge: HandEdge) -> None:
+    edge.join()
+    edge.join(edge=OTHER)
+    edge.take(Revoked(1, frozenset({EDGE})))
+    assert edge.events("edge_lost") == [{"edge": EDGE}]
+    hellos = len(edge.said(Hello))
+    edge.say(EdgeBeacon(edge=EDGE))
+    edge.take(Received(EDGE, EdgeBeacon(edge=EDGE), "another:1883", edge.now))
+    assert len(edge.said(Hello)) == hellos
+    assert edge.core.counters["edge_revoked"] == 2
+    assert set(edge.core.sessions) == {OTHER}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator.reader import open_reader
+from fedagent_node.credentials import load_credentials
 
 from .support import BROKERS, DEMO, PATIENT, check_books, labels, new_field
 from .test_joining import cli
@@ -59,6 +60,18 @@ def test_a_revoked_agent_and_a_revoked_edge_are_cut_while_connected(
             assert time.monotonic() - at < CUT_S
             time.sleep(0.05)
         print(f"edge cut and told after {time.monotonic() - at:.1f} s")
+        while not all(
+            gone in {str(one["edge"]) for one in agent.all("edge_lost")} for agent in agents[1:]
+        ):
+            assert time.monotonic() - at < CUT_S
+            time.sleep(0.05)
+        for i in (1, 2, 3):
+            held = load_credentials(tmp_path / f"agent-{i}")
+            assert held is not None
+            assert len(held.revoked()) == 2
+            log = agents[i].log.read_text()
+            assert "list 2 of the revoked holds" in log
+        print(f"agents left it after {time.monotonic() - at:.1f} s")
         while int(str(coordinator.all("round")[-1]["round"])) < int(str(before)) + 4:
             assert time.monotonic() - at < 60
             time.sleep(0.05)

@@ -241,7 +241,9 @@ def test_a_link_of_the_site_asks_for_certificates(agent: Party, edge: Party) -> 
     assert opened is not None
     assert opened.body == b"hello"
     assert edge.open(agent.seal()), "it is known now"
+    assert not edge.gate.revoked()
     site.ended.add(b"agent agent")
+    assert edge.gate.revoked() == {AGENT.id}
     edge.gate.recheck()
     assert edge.refuses(agent.seal()) == "revoked"
 

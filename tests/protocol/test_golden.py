@@ -26,6 +26,7 @@ _MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
     "edge-hello.rent": (m.EdgeHello, {"rent": 250_000}),
     "edge-status.rent": (m.EdgeStatus, {"rent": 250_000}),
     "edge-status.crl": (m.EdgeStatus, {"crl": 2}),
+    "edge-beacon.crl": (m.EdgeBeacon, {"crl": 2}),
     "edge-status.devices": (
         m.EdgeStatus,
         {

@@ -31,6 +31,7 @@ from fedagent_node.effects import (
     ModelFinished,
     OtherVersion,
     Received,
+    Revoked,
     Send,
     Write,
     WriteModel,
@@ -52,6 +53,7 @@ from fedagent_protocol.messages import (
     Probe,
     ProbeReply,
     Receipt,
+    Revocations,
     RoundClosed,
     TaskBody,
     TrainOrder,
@@ -173,6 +175,8 @@ class AgentCore:
                 return self.sessions.receive(event, now)
             case Measured():
                 return self._on_measured(event, now)
+            case Revoked():
+                return self._revoked(event, now)
             case TrainerEnded():
                 self.device.cold = True
                 return self.sessions.measured(now)
@@ -208,6 +212,7 @@ class AgentCore:
         match message:
             case EdgeBeacon():
                 effects = self.sessions.beacon(session, message, now)
+                effects += self.sessions.ask_revocations(session, message, now)
                 return effects + self._named(session, message, now)
             case Welcome():
                 return self._on_welcome(session, message, now)
@@ -229,11 +234,13 @@ class AgentCore:
                 return self.masking.receive(edge, message, now)
             case Probe() | ProbeReply():
                 return self._on_probe(session, message, now)
-            case OpinionCall():
+            case Revocations():
+                return self.sessions.take_revocations(session, message)
+            case OpinionCall() | Neighbours() | PeerDeliver():
                 effects = self._to_peers(self.peers.receive(edge, message, now))
-                return effects + self.evaluator.call(session, message, now)
-            case Neighbours() | PeerDeliver():
-                return self._to_peers(self.peers.receive(edge, message, now))
+                if isinstance(message, OpinionCall):
+                    effects += self.evaluator.call(session, message, now)
+                return effects
             case _:
                 raise MalformedError(f"{kind(message)} to an agent")
 
@@ -377,9 +384,7 @@ class AgentCore:
         effects: list[Effect] = []
         for session in list(self.sessions.values()):
             if now >= session.silent_at:
-                effects += self.sessions.lose(session)
-                effects += self._tasks.lost(session.edge)
-                effects += self.evaluator.lost(session.edge, now)
+                effects += self._lose(session, now)
         if (once := self._tasks.once) is not None:
             effects += once.look(now)
         effects += self.queue.tick(now)
@@ -393,6 +398,20 @@ class AgentCore:
             if now >= session.probe_at:
                 effects += self._probe(session, now)
         return effects
+
+    def _revoked(self, revoked: Revoked, now: float) -> list[Effect]:
+        """Leave edges that were revoked; what they ordered is for nobody."""
+        active, effects = self.queue.active_order, list[Effect]()
+        keys = {*self.uploads.by_key, *([active.key] if active is not None else ())}
+        for key in sorted(key for key in keys if key.edge in revoked.ids):
+            effects += self.queue.closed(key) + self.uploads.closed(key, now)
+        for session in self.sessions.revoked(revoked):
+            effects += self._lose(session, now)
+        return effects
+
+    def _lose(self, session: Session, now: float) -> list[Effect]:
+        effects = self.sessions.lose(session) + self._tasks.lost(session.edge)
+        return effects + self.evaluator.lost(session.edge, now)
 
     def next_due(self) -> float | None:
         """Return when `tick` is wanted; None while nothing is going on."""

@@ -5,7 +5,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 
-from fedagent_node.effects import Effect, Emit, LinkDown, LinkUp, OtherVersion, Send, Warn
+from fedagent_node.effects import (
+    Effect,
+    Emit,
+    LinkDown,
+    LinkUp,
+    OtherVersion,
+    Revoked,
+    Send,
+    TakeRevocations,
+    Warn,
+)
 from fedagent_protocol.messages import (
     STARTS_BITS,
     Bye,
@@ -14,6 +24,8 @@ from fedagent_protocol.messages import (
     Hello,
     Probe,
     ProbeReply,
+    Revocations,
+    RevocationsNeed,
 )
 from fedagent_protocol.topics import OtherVersions
 
@@ -25,6 +37,8 @@ SILENT_PERIODS = 3
 MIN_PERIOD_S = 0.2
 MAX_PERIOD_S = 60.0
 HELLO_AGAIN_S = 1.0
+CRL_AGAIN_S = 10.0
+"""How often one edge is asked for a list of the revoked that it says it has."""
 PROBE_BYTES = 16 * 1024
 PROBE_AGAIN_S = 60.0
 MIN_REPORT_S = 1.0
@@ -68,6 +82,8 @@ class Session:
     reported: ContextReport | None = None
     reported_at: float = -1e9
     look_at: float | None = None
+    crl_asked: bool = False
+    crl_asked_at: float = -1e9
     _hello_at: float = -1e9
     _probe: _Probe | None = None
     _nonce: int = 0
@@ -196,6 +212,8 @@ class Sessions(dict[str, Session]):
         self._found: dict[str, tuple[str, ...]] = {}
         self._others = OtherVersions("agent")
         self._refused: dict[str, str] = {}
+        self._crl: int | None = None  # number of the list of the revoked; None outside of a site
+        self._revoked: set[str] = set()
 
     def open(self, edge: str) -> Session | None:
         """Return the session with an edge if it is open."""
@@ -258,6 +276,9 @@ class Sessions(dict[str, Session]):
     def hear(self, edge: str, link: str, now: float) -> tuple[Session | None, list[Effect]]:
         """Note a sign of life; a silent edge may come back on another link."""
         session = self.get(edge)
+        if edge in self._revoked:
+            self._counters["edge_revoked"] += 1
+            return None, []
         if session is None:
             if len(self) >= MAX_SESSIONS:
                 self._counters["too_many_edges"] += 1
@@ -292,6 +313,30 @@ class Sessions(dict[str, Session]):
         if session.state is SessionState.OPEN:
             return []
         return session.hello(self._greeting, now)
+
+    # ------------------------------------------------------------ who was revoked
+
+    def ask_revocations(self, session: Session, beacon: EdgeBeacon, now: float) -> list[Effect]:
+        """Ask an edge for a list of the revoked that is newer than ours, not too often."""
+        behind = self._crl is not None and beacon.crl > self._crl
+        if not behind or beacon.edge != session.edge or now < session.crl_asked_at + CRL_AGAIN_S:
+            return []
+        session.crl_asked, session.crl_asked_at = True, now
+        return [Send(session.edge, RevocationsNeed(number=self._crl or 0))]
+
+    def take_revocations(self, session: Session, message: Revocations) -> list[Effect]:
+        """Take a list that was asked for; whether it is the authority's is seen outside."""
+        if not session.crl_asked or self._crl is None or message.number <= self._crl:
+            self._counters["revocations_unasked"] += 1
+            return []
+        session.crl_asked = False
+        return [TakeRevocations(message.crl)]
+
+    def revoked(self, revoked: Revoked) -> list[Session]:
+        """Go by a list of the revoked; return the sessions that end by it."""
+        self._crl = revoked.number
+        self._revoked |= revoked.ids
+        return [session for session in self.values() if session.edge in revoked.ids]
 
     def lose(self, session: Session) -> list[Effect]:
         """End a session by silence."""

@@ -47,6 +47,7 @@ from fedagent_protocol.messages import (
     ProbeReply,
     ReportReceipt,
     Revocations,
+    RevocationsNeed,
     RoundOpen,
     RoundOrder,
     RunEnded,
@@ -88,6 +89,8 @@ BEACON_S = 2.0
 """Agents drop an edge after three silent periods."""
 SEARCH_S = 5.0
 """How often agents that fell silent are looked for."""
+CRL_AGAIN_S = 5.0
+"""How often one agent is sent the list of the revoked: it may be large."""
 
 
 class EdgeCore:
@@ -201,6 +204,8 @@ class EdgeCore:
                 return self._hello(agent, message, now)
             case TaskNeed():
                 return self._task_need(agent, message)
+            case RevocationsNeed():
+                return self._revocations_need(agent, message, now)
             case Probe():
                 padding = bytes(message.reply_bytes)
                 return [Send(agent, ProbeReply(nonce=message.nonce, data=padding))]
@@ -258,13 +263,23 @@ class EdgeCore:
 
     def _revoked(self, revoked: Revoked, now: float) -> list[Effect]:
         """Go on without those whose certificates were revoked, and tell the coordinator."""
-        self.state.crl = revoked.number
-        effects: list[Effect] = []
+        self.state.crl, self.state.crl_pem = revoked.number, revoked.crl
+        effects: list[Effect] = self._beacon(now) if self._beacon_at else []
         for agent in sorted(revoked.ids):
             if self.sessions.leave(agent):
                 self.counters["agents_revoked"] += 1
                 effects += self._lost(agent, now)
         return [*effects, self.upstream.status(now)] if self.upstream.welcomed else effects
+
+    def _revocations_need(self, agent: str, need: RevocationsNeed, now: float) -> list[Effect]:
+        """Pass the authority's list on: agents learn of revoked edges by any other edge."""
+        session, crl = self.sessions.hear(agent, now)[0], self.state.crl_pem
+        late = session is None or now < session.crl_at + CRL_AGAIN_S
+        if session is None or late or not crl or need.number >= self.state.crl:
+            self.counters["revocations_unneeded"] += 1
+            return []
+        session.crl_at = now
+        return [Send(agent, Revocations(number=self.state.crl, crl=crl))]
 
     def _task_need(self, agent: str, need: TaskNeed) -> list[Effect]:
         memory = self.memory
@@ -455,6 +470,7 @@ class EdgeCore:
             period_ms=round(BEACON_S * 1000),
             epoch=me.epoch,
             task=self._task_named(),
+            crl=self.state.crl if self.state.crl_pem else 0,
         )
         return [Send(EVERYBODY, beacon)]
 

@@ -1,5 +1,6 @@
 """The agents an edge can see, and their newest contexts as columns."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -58,6 +59,7 @@ class AgentSession:
     refused: str = ""
     prepares: bool = False
     greeted: bool = False
+    crl_at: float = -math.inf  # when it was sent the list of the revoked
 
     @property
     def reason(self) -> str:

@@ -28,6 +28,7 @@ class EdgeState:
     """Why the edge takes no part, in the disk's words; empty if it does."""
     crl: int = 0
     """Number of the list of the revoked that is gone by."""
+    crl_pem: bytes = b""
     offered_bytes: int = 0  # size of the model that was offered last
     sessions: AgentSessions = field(init=False)
 

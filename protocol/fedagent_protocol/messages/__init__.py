@@ -28,6 +28,7 @@ AgentToEdge = (
     | MaskKeys
     | MaskShares
     | MaskOpening
+    | RevocationsNeed
 )
 EdgeToAgent = (
     EdgeBeacon
@@ -46,6 +47,7 @@ EdgeToAgent = (
     | MaskRoster
     | MaskDelivery
     | MaskAsk
+    | Revocations
 )
 EdgeToCoordinator = (
     EdgeHello

@@ -66,6 +66,14 @@ class EdgeBeacon(Message, frozen=True, kw_only=True, tag="edge-beacon"):
     period_ms: Millis = 5000
     epoch: RunId = ""
     task: OptionalDigest = ""
+    crl: Count = 0
+    """Number of the list of the revoked that it has."""
+
+
+class RevocationsNeed(Message, frozen=True, kw_only=True, tag="revocations-need"):
+    """Ask for the list of the revoked, which a beacon says is newer than ours, of this number."""
+
+    number: Count = 0
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
@@ -193,7 +201,10 @@ class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
 
 
 class Revocations(Message, frozen=True, kw_only=True, tag="revocations"):
-    """The site's list of revoked certificates, PEM, and whose they are; the newest holds."""
+    """The site's list of revoked certificates, PEM, and whose they are; the newest holds.
+
+    Its authority signed it, so whoever passes it on can change nothing; `ids` are for edges alone.
+    """
 
     number: Count
     crl: Annotated[bytes, Meta(max_length=MAX_REVOCATIONS_BYTES)]

@@ -16,7 +16,7 @@ from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.errors import InvalidSelectionError
 from fedagent_coordinator.policies.base import Bound, FloatArray, IntArray, RoundView, Selection
 from fedagent_coordinator.policies.state import StatelessPolicy
-from fedagent_node.effects import Effect, LinkDown, LinkUp, Mark
+from fedagent_node.effects import Effect, LinkDown, LinkUp, Mark, Revoked
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import START_BYTES, Field, mute_when_ordered, settings, toy_edges
 
@@ -130,6 +130,39 @@ def test_a_silent_edge_costs_its_round_and_nothing_else() -> None:
     dead = next(edge for edge in field.settled[2].edges if edge.edge == "edge-1")
     assert (dead.failed, dead.spent_micro, dead.in_time) == ("silent", 0, 0)
     assert len(field.settled) == 3
+
+
+def test_an_edge_revoked_with_an_open_reservation_costs_its_round_once() -> None:
+    edges = toy_edges(2)
+    field = Field(edges, settings(count=4, wait_edges=2, wait_agents=6))
+    mute_when_ordered(edges[1], 2)
+    ordered = edges[1].receive
+    revoked_at: list[float] = []
+
+    def revoke() -> None:
+        assert 2 in field.reserved
+        assert 2 not in field.settled, "the reservation is open"
+        event = Revoked(1, frozenset({"edge-1"}), b"list")
+        for _ in range(2):
+            field.perform(field.engine.receive(event, field.kernel.now))
+        revoked_at.append(field.kernel.now)
+
+    def receive(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
+        if isinstance(message, m.RoundOrder) and message.round == 2 and not revoked_at:
+            field.kernel.after(0.01, revoke)
+        return ordered(message, now)
+
+    edges[1].receive = receive  # type: ignore[method-assign] # the test's watched edge
+    field.run()
+    check_books(field)
+    assert revoked_at
+    dead = next(edge for edge in field.settled[2].edges if edge.edge == "edge-1")
+    assert (dead.spent_micro, dead.in_time) == (0, 0)
+    assert len(field.settled) == 4
+    assert all(edge.edge != "edge-1" for n in (3, 4) for edge in field.settled[n].edges)
+    told = {to for to, message in field.sent if isinstance(message, m.Revocations)}
+    assert told == {"edge-0"}
+    assert field.engine.counters["edges_revoked"] >= 1
 
 
 def test_an_order_is_repeated_ever_more_seldom() -> None:
