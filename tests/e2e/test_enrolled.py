@@ -95,10 +95,10 @@ def test_a_run_outlives_the_certificates_it_began_with(tmp_path: Path, broker: s
         time.sleep(LIFE_S + CHECKED_AFTER_S)
         done = number(coordinator)
         give_up = time.monotonic() + 20
-        while number(coordinator) < done + 3:
+        # With both devices: one whose link is just renewed may miss a round.
+        while number(coordinator) < done + 3 or coordinator.all("round")[-1]["used"] != 2:
             assert time.monotonic() < give_up, "rounds stand still"
             time.sleep(0.1)
-        assert coordinator.all("round")[-1]["used"] == 2
         for role in (coordinator, edge, *agents):
             assert "the certificate is renewed, until" in role.log.read_text()
         coordinator.stop()
