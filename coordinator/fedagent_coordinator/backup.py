@@ -29,6 +29,8 @@ from .database.connection import DATABASE
 from .database.heads import head_bytes
 from .database.ledger import GENESIS
 from .database.mark import MARK, HighWaterMark, MarkFile, read_mark
+from .enrolment import DATABASE as SITE_DATABASE
+from .enrolment import Enrolment
 from .errors import BackupError, LedgerBrokenError
 from .reader import open_reader
 from .store import ACCEPTED, Store
@@ -114,6 +116,9 @@ def restore(backup: Path, folder: Path, *, accept_lost_history: bool = False) ->
             folder.rename(aside)
     shutil.copytree(backup, folder, ignore=shutil.ignore_patterns(ABOUT))
     folder.chmod(0o700)
+    if aside is not None and (aside / SITE_DATABASE).exists():
+        with Enrolment(aside) as newer, Enrolment(folder) as site:
+            site.inherit(newer)  # who was revoked since then stays so
     store_starts(folder, count_start(folder) + STARTS_SKIPPED)
     made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.at_ms / 1000))
     note = f"restored from a backup of {made}, entry {about.seq}"

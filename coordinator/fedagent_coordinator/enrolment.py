@@ -206,6 +206,26 @@ class Enrolment:
             )
             self._set("revocations", self.fact("revocations", 0) + 1)
 
+    def inherit(self, newer: "Enrolment") -> frozenset[str]:
+        """Take over who was revoked in a newer database of the site; return who was not here."""
+        found = newer.revoked_ids() - self.revoked_ids()
+        with self._writing():
+            for ident in found:
+                for table in ("members", "certificates"):
+                    rows = newer._connection.execute(  # noqa: SLF001 - the same class
+                        f"SELECT * FROM {table} WHERE id = ?",  # noqa: S608 - constants
+                        (ident,),
+                    ).fetchall()
+                    for row in rows:
+                        places = ", ".join("?" * len(row))
+                        self._connection.execute(
+                            f"INSERT OR REPLACE INTO {table} VALUES ({places})",  # noqa: S608
+                            row,
+                        )
+            numbers = self.fact("revocations", 0), newer.fact("revocations", 0)
+            self._set("revocations", max(numbers) + bool(found))
+        return found
+
     # -------------------------------------------------------- the join service
 
     def decide(self, application: Application, *, now: float, open_to_all: bool) -> Decision:

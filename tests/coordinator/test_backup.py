@@ -1,13 +1,13 @@
 """A backup is made beside a running coordinator, and restored without a word lost in silence."""
 
 import shutil
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedagent_coordinator.backup import back_up, restore
+from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import BackupError, HistoryLostError, LedgerBrokenError
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
@@ -26,8 +26,7 @@ def _filled(folder: Path) -> str:
     (folder / "models" / ("a" * 64)).write_bytes(b"model")
     (folder / "site").mkdir()
     (folder / "site" / "ca.pem").write_bytes(b"ca")
-    with sqlite3.connect(folder / "site.db") as sql:
-        sql.execute("CREATE TABLE members (id TEXT)")
+    Enrolment(folder).close()
     return run
 
 
@@ -152,3 +151,33 @@ def test_a_witness_of_more_than_was_accepted_is_heard(tmp_path: Path) -> None:
         assert heads[1] is not None
         with pytest.raises(HistoryLostError):
             store.check_witness("hall", heads[1])
+
+
+def joined(site: Enrolment, name: str) -> None:
+    ident = name.encode().hex().ljust(32, "0")
+    site._connection.execute(
+        "INSERT INTO members VALUES (?, 'agent', ?, 'joined', '', x'', '', '', 0, 0)", (ident, name)
+    )
+    site._connection.execute(
+        "INSERT INTO certificates VALUES (?, ?, x'00', 9e9, 9e9)", (ident[:8], ident)
+    )
+
+
+def test_who_was_revoked_since_the_backup_stays_revoked(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "data", tmp_path / "copy"
+    _filled(folder)
+    with Enrolment(folder) as site:
+        for name in ("kitchen", "hall"):
+            joined(site, name)
+    back_up(folder, copy)
+    with Enrolment(folder) as site:
+        (gone,) = [one.id for one in site.members(now=1.0) if one.name == "hall"]
+        site.revoke(gone, now=1.0)
+        site.revoke(gone, now=2.0)
+        number, serials = site.revocations()
+    assert serials
+    restore(copy, folder)
+    with Enrolment(folder) as site:
+        assert site.revoked_ids() == {gone}
+        assert site.revocations() == (number + 1, serials)
+        assert len(site.members(now=1.0)) == 2
