@@ -63,7 +63,7 @@ def start_small(
         wait_edges=max(1, edges),
         wait_agents=wait_agents or max(1, agents),
         sets=(f"rounds.count={rounds}", *PATIENT, *sets),
-        **cover,
+        **({**cover, "join_port": 0} if secure else {}),
     )
     for i in range(edges):
         field.edge(f"edge-{i}", broker=broker, **cover)

@@ -140,6 +140,8 @@ def test_poison_is_rejected_with_a_reason_and_the_round_goes_on(tmp_path: Path) 
         for hostile in everyone:
             assert hostile.orders > 0, hostile.poison
             told = {(receipt.status, receipt.reason) for receipt in hostile.receipts}
+            # On a busy machine the poison of one of the four rounds may come after its end.
+            told.discard((m.ReceiptStatus.EXPIRED, "the round is over"))
             reason = POISONS[hostile.poison]
             assert told == ({(m.ReceiptStatus.REJECTED, reason)} if reason else set()), (
                 hostile.poison
