@@ -28,6 +28,8 @@ MAX_PENDING = 64
 MAX_PENDING_OF_ADDRESS = 16
 PENDING_S = 300.0
 """A device that has not asked for so long does not wait any more."""
+NEXT_CODE_S = 60.0
+"""How long one that waits keeps its code: who tries codes until one fits has few tries."""
 _BUSY_S = 5.0
 _SCHEMA = 1
 _TABLES = """
@@ -228,12 +230,19 @@ class Enrolment:
 
     # -------------------------------------------------------- the join service
 
-    def decide(self, application: Application, *, now: float, open_to_all: bool) -> Decision:
-        """Return what becomes of a request, and keep what follows from it."""
-        with self._writing():
-            return self._decided(application, now, open_to_all=open_to_all)
+    def decide(
+        self, application: Application, *, now: float, open_to_all: bool, guessed: bool = False
+    ) -> Decision:
+        """Return what becomes of a request, and keep what follows from it.
 
-    def _decided(self, application: Application, now: float, *, open_to_all: bool) -> Decision:
+        Where somebody `guessed` at the same address, only members and who waits are heard.
+        """
+        with self._writing():
+            return self._decided(application, now, open_to_all=open_to_all, guessed=guessed)
+
+    def _decided(
+        self, application: Application, now: float, *, open_to_all: bool, guessed: bool
+    ) -> Decision:
         request = application.request
         found = self._one("SELECT state, role, session FROM members WHERE id = ?", application.id)
         state, role, session = found or ("", request.role, b"")
@@ -241,6 +250,9 @@ class Enrolment:
             return "revoked"
         if role != request.role and state != "pending":
             return "wrong_role"
+        shown = bytes(session) and hmac.compare_digest(session, request.session)
+        if guessed and state not in ("accepted", "joined") and (request.secret or not shown):
+            return "too_many_tries"
         name = request.name
         if request.secret:
             # Also of one that is known: what was used lies open nowhere.
@@ -280,6 +292,13 @@ class Enrolment:
                 "UPDATE members SET asked_s = ? WHERE id = ?", (now, application.id)
             )
             return "waiting"
+        (early,) = self._one(
+            "SELECT count(*) FROM members WHERE id = ? AND state = 'pending' AND since_s > ? "
+            "AND since_s <= ?",
+            *(application.id, now - NEXT_CODE_S, now),
+        )
+        if early:
+            return "too_many_pending"
         self._connection.execute(
             "DELETE FROM members WHERE state = 'pending' AND (asked_s <= ? OR id = ?)",
             (now - PENDING_S, application.id),
@@ -325,9 +344,14 @@ class Enrolment:
         return bytes(row[0]) if row else None
 
     def issued(self, certificate: Certificate, *, now: float) -> None:
-        """Keep what was issued, until it ends by itself."""
+        """Keep what was issued, until it ends by itself; of the revoked for good."""
         with self._writing():
-            self._connection.execute("DELETE FROM certificates WHERE not_after_s < ?", (now,))
+            # Never of who was revoked: a clock that is ahead for an hour would let them in again.
+            self._connection.execute(
+                "DELETE FROM certificates WHERE not_after_s < ? "
+                "AND id NOT IN (SELECT id FROM members WHERE state = 'revoked')",
+                (now,),
+            )
             self._connection.execute(
                 "INSERT INTO certificates VALUES (?, ?, ?, ?, ?)",
                 (

@@ -50,7 +50,7 @@ DEADLINE_S = 5.0
 """How long one connection may take, handshake and all."""
 TRIES = 5
 TRIES_S = 60.0
-"""Wrong tries that an address has in this time; then it is not heard for as long."""
+"""Wrong tries that an address has in this time; then nobody new is heard for as long."""
 MAX_ADDRESSES = 4096
 LINES_PER_MINUTE = 30
 WRONG: frozenset[Refusal] = frozenset(
@@ -212,8 +212,6 @@ class JoinService:
 
     async def _answer(self, reader: asyncio.StreamReader, begun: "Begun") -> Answer:
         address = begun.address
-        if self._tries.blocked(address, self._monotonic()):
-            return self._refuse("too_many_tries", address, None)
         length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
         if not 0 < length <= MAX_FRAME_BYTES:
             return self._refuse("malformed", address, None)
@@ -240,9 +238,14 @@ class JoinService:
             session_of(request.nonce, nonce),
             address,
         )
-        permitted = self._monotonic() < self._permit_until
+        since = self._monotonic()
         try:
-            decision = self._enrolment.decide(application, now=now, open_to_all=permitted)
+            decision = self._enrolment.decide(
+                application,
+                now=now,
+                open_to_all=since < self._permit_until,
+                guessed=self._tries.blocked(address, since),
+            )
             if decision == "grant":
                 return self._grant(application, now)
         except sqlite3.Error as error:
@@ -297,7 +300,7 @@ class JoinService:
     ) -> Refused:
         now = self._monotonic()
         self.counters[f"join_{reason}"] += 1
-        if reason in WRONG:
+        if reason in WRONG and not self._tries.blocked(address, now):
             self._tries.add(address, now)
         since, lines = self._lines
         if now - since >= 60.0:

@@ -33,7 +33,9 @@ WINDOW = 1024
 MAX_SENDERS = 20_000
 MAX_CERTIFICATE_BYTES = 4096
 MAX_STARTS = 2**31
-"""Farthest that hearsay may move an own number."""
+"""No process was started so often."""
+MAX_STEP = 2**16
+"""How many starts hearsay moves an own number at once: one lie must leave enough of them."""
 MAX_JUMPS = 8
 """How often in one process: more is another process with the same key."""
 RECHECK_S = 30.0
@@ -348,9 +350,10 @@ class Gate:
         if starts >= MAX_STARTS or self._jumps >= MAX_JUMPS:
             return
         self._jumps += 1
-        behind = starts - (self._number >> STARTS_BITS)
-        self._keep_starts(starts + 1)
-        self._number = (starts + 1) << STARTS_BITS
+        behind = starts - (now := self._number >> STARTS_BITS)
+        ahead = min(starts, now + MAX_STEP) + 1
+        self._keep_starts(ahead)
+        self._number = ahead << STARTS_BITS
         self._log(
             f"{peer} has heard this identity {behind} starts ahead: its data directory was "
             "restored from a backup, or another process has a copy of it; going on ahead of that"

@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_coordinator import join_service
-from fedagent_coordinator.enrolment import INVITATION_S, Application, Enrolment, Member
+from fedagent_coordinator.enrolment import INVITATION_S, NEXT_CODE_S, Application, Enrolment, Member
 from fedagent_coordinator.errors import EnrolmentError
 from fedagent_coordinator.join_service import MAX_OF_ADDRESS, TRIES, TRIES_S, JoinService, Tries
 from fedagent_coordinator.site import open_site
@@ -232,6 +232,7 @@ def test_a_code_is_accepted_only_while_it_is_shown(tmp_path: Path) -> None:
     async def test(made: Field) -> None:
         device = made.device()
         first = await ask(made.place, device)
+        made.now += NEXT_CODE_S
         second = await ask(made.place, device)  # started anew
         assert isinstance(first, Waiting)
         assert isinstance(second, Waiting)
@@ -271,6 +272,56 @@ def test_who_is_known_renews_without_a_person_and_who_was_revoked_does_not(
         assert second.certificate.serial in serials
         assert await refused(made, known) == "revoked"
         assert await refused(made, made.invited()) == "revoked", "for good, whatever it brings"
+
+    on_a_site(test, tmp_path)
+
+
+def test_a_clock_that_was_ahead_forgets_no_revocation(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        gone = await ask(made.place, made.invited())
+        assert isinstance(gone, Admitted)
+        made.enrolment.revoke(gone.certificate.id, now=made.now)
+        made.now += 400 * 86_400
+        assert isinstance(await ask(made.place, made.invited("bath")), Admitted)
+        made.now -= 400 * 86_400
+        assert made.enrolment.revocations() == (1, frozenset({gone.certificate.serial}))
+
+    on_a_site(test, tmp_path)
+
+
+def test_who_is_known_is_renewed_where_others_guess(tmp_path: Path) -> None:
+    """Five guesses through an edge's pipe come from that edge's address, as all behind it do."""
+
+    async def test(made: Field) -> None:
+        known, waits = made.invited(), made.device("waits")
+        first = await ask(made.place, known)
+        made.now += 25 * 86_400
+        shown = await ask(made.place, waits)
+        assert isinstance(shown, Waiting)
+        for _ in range(TRIES):
+            guess = made.device("thief", secret=secrets.token_bytes(16))
+            assert await refused(made, guess) == "unknown_invitation"
+        assert await refused(made, made.invited("bath")) == "too_many_tries"
+        second = await ask(made.place, replace(known, secret=b""))
+        assert isinstance(await ask(made.place, replace(waits, session=shown.session)), Waiting)
+        assert isinstance(first, Admitted)
+        assert isinstance(second, Admitted)
+        assert second.certificate.not_after > first.certificate.not_after
+
+    on_a_site(test, tmp_path)
+
+
+def test_who_stands_between_cannot_try_codes_until_one_fits(tmp_path: Path) -> None:
+    """A million tries find the code that the device shows; they are counted before."""
+
+    async def test(made: Field) -> None:
+        waiting = await ask(made.place, made.device("between"))
+        assert isinstance(waiting, Waiting)
+        for _ in range(3):
+            assert await refused(made, made.device("between")) == "too_many_pending"
+        assert made.member("between").code == waiting.code
+        made.now += NEXT_CODE_S
+        assert isinstance(await ask(made.place, made.device("between")), Waiting)
 
     on_a_site(test, tmp_path)
 

@@ -11,6 +11,7 @@ from fedagent_node.envelope import (
     HEARD,
     MAX_JUMPS,
     MAX_SENDERS,
+    MAX_STEP,
     RECHECK_S,
     WINDOW,
     EnvelopeError,
@@ -92,7 +93,11 @@ def test_nothing_of_it_can_be_changed(agent: Party, edge: Party) -> None:
 
 @given(st.binary(max_size=300))
 def test_whatever_comes_is_refused_with_a_typed_error(garbage: bytes) -> None:
-    for payload in (garbage, b"\xc1\x01\x01" + garbage, Party().seal()[:110] + garbage):
+    for payload in (
+        garbage,
+        b"\xc1\x01\x01" + garbage,
+        Party().seal(b"nobody guesses")[:110] + garbage,
+    ):
         with pytest.raises(ProtocolError):
             Party("edge").open(payload)
 
@@ -169,6 +174,30 @@ def test_hearsay_moves_a_number_by_bounded_steps(agent: Party) -> None:
     assert agent.open(liar.seal(other, topic, HEARD), topic) is None
     assert agent.open(liar.seal(b"short", topic, HEARD), topic) is None
     assert len(agent.log) == MAX_JUMPS
+
+
+def test_one_lie_does_not_use_up_what_is_left_of_the_numbers(agent: Party, edge: Party) -> None:
+    """The highest number that is no nonsense; the process starts again afterwards."""
+    assert edge.open(agent.seal())
+    topic = topics.agent_down("here", AGENT.id, EDGE.id, HEARD)
+    body = ((2**31 - 1) << 32).to_bytes(8) + AGENT.id.encode()
+    assert agent.open(Party("edge").seal(body, topic, HEARD), topic) is None
+    assert agent.starts <= 2 + MAX_STEP
+    assert edge.open(agent.seal()), "it goes on"
+    again = Party("agent", starts=agent.starts % 2**31 + 1)  # as `count_start` counts
+    assert edge.open(again.seal()), "and does so after it was restarted"
+
+
+def test_who_is_far_behind_comes_ahead_in_steps(edge: Party) -> None:
+    assert edge.open(Party("agent", starts=3 * MAX_STEP).seal())
+    restored = Party("agent")
+    for _ in range(3):
+        edge.now += 2.0
+        edge.said.clear()
+        assert edge.refuses(restored.seal()) == "replayed"
+        ((topic, payload),) = edge.said
+        assert restored.open(payload, topic) is None
+    assert edge.open(restored.seal())
 
 
 def test_a_number_beyond_all_reason_closes_the_door_to_nobody(edge: Party) -> None:
