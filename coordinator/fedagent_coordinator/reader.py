@@ -6,13 +6,13 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from .core.claims import ClaimGaps
 from .core.decision import CLAIMS, TRUST
-from .core.effects import PLAIN
+from .core.effects import PLAIN, Controls
 from .core.settings import Progress
 from .core.trust import Trust
 from .database.audit import Balance, Ledger
@@ -22,10 +22,10 @@ from .database.ledger import RENT_PAID, TREASURY
 from .database.mark import MARK
 from .database.models import ModelQueries, recipe_in
 from .database.rounds import settled
-from .database.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow, RunRow, fetch
+from .database.rows import DeviceRow, EdgeRow, OrderRow, OutcomeRow, RoundRow, RunRow, fetch
 from .database.schema import readable
 from .errors import RecordError, StateError, StoreDamagedError, UnknownRoundError, UnknownRunError
-from .policies.base import Feedback, IntArray, RoundView, Selection
+from .policies.base import Feedback, IntArray, RoundView, Selection, State
 from .policies.state import taken
 from .records import unpack_arrays, unpack_controls, unpack_selection, unpack_view
 
@@ -34,6 +34,16 @@ _RUN = (
     "origin, begun_ms, ended_ms, end_reason FROM runs r LEFT JOIN standardized s USING (run_id)"
 )
 _PAID = "SUM(CASE WHEN NOT o.void THEN v.price_micro END)"
+
+
+class Restorable(Protocol):
+    """What decided the rounds of a run (`core.decision.DecisionPolicies`)."""
+
+    def restore(self, state: State) -> None:
+        """Continue from `state` exactly."""
+
+    def learn(self, feedback: Feedback, controls: Controls) -> None:
+        """Learn from a settled round."""
 
 
 class Reader:
@@ -173,6 +183,58 @@ class Reader:
             raise UnknownRoundError(run_id, round_)
         return unpack_view(row["view"]), unpack_selection(row["selection"])
 
+    def free_before(self, run_id: str, round_: int) -> int | None:
+        """Return what the run could pay to the clients of a round; None for no limit."""
+        if self._value("SELECT unlimited FROM runs WHERE run_id = ?", run_id):
+            return None
+        moved = self._value(
+            "SELECT COALESCE(SUM((target = ?1) * amount_micro - (source = ?1) * amount_micro), 0) "
+            "FROM entries WHERE run_id = ?2 AND COALESCE(round, 0) < ?3",
+            TREASURY,
+            run_id,
+            round_,
+        )
+        rent = self._value(
+            "SELECT rent_micro FROM rounds WHERE run_id = ? AND round = ?", run_id, round_
+        )
+        return int(moved) - int(rent or 0)
+
+    def orders_of(
+        self, run_id: str, client: int, *, until: int | None = None, last: int = 500
+    ) -> list[OrderRow]:
+        """Return the orders of a client in the `last` rounds until one, newest first."""
+        until = self.last_round(run_id) if until is None else until
+        return fetch(
+            self._db,
+            OrderRow,
+            "SELECT v.round, e.edge_id, v.price_micro, COALESCE(o.status, r.state) AS status, "
+            "COALESCE(o.reason, r.reason) AS reason, COALESCE(o.in_time, 0) AS in_time, o.tau_s "
+            "FROM reservations v JOIN rounds r USING (run_id, round) "
+            "JOIN edges e ON e.run_id = v.run_id AND e.idx = v.edge "
+            "LEFT JOIN outcomes o USING (run_id, round, client) "
+            "WHERE v.run_id = ? AND v.client = ? AND v.round > ? AND v.round <= ? "
+            "ORDER BY v.round DESC",
+            (run_id, client, until - last, until),
+        )
+
+    def restore(self, run_id: str, policies: Restorable, *, before: int) -> None:
+        """Give policies what they knew when a round was decided.
+
+        Raises:
+            RecordError, StateError: Stored bytes are damaged, or of other policies.
+        """
+        row = self._db.execute(
+            "SELECT round, state FROM snapshots WHERE run_id = ? AND round < ? "
+            "ORDER BY round DESC LIMIT 1",
+            (run_id, before),
+        ).fetchone()
+        if row is not None:
+            policies.restore(unpack_arrays(row["state"]))
+        for feedback, controls in settled(
+            self._db, run_id, since=0 if row is None else row["round"], before=before
+        ):
+            policies.learn(feedback, controls)
+
     def client_starts(self, run_id: str) -> IntArray | None:
         """Return how often clients had started as the last round saw them; None if unknown."""
         last = self.last_round(run_id)
@@ -230,8 +292,10 @@ class Reader:
             (run_id, round_, round_),
         )
 
-    def edge_results(self, run_id: str, round_: int | None = None) -> list[EdgeRow]:
-        """Return how one round, or every round, ended at each edge."""
+    def edge_results(
+        self, run_id: str, round_: int | None = None, *, since: int = 0
+    ) -> list[EdgeRow]:
+        """Return how one round, or every round after `since`, ended at each edge."""
         return fetch(
             self._db,
             EdgeRow,
@@ -241,9 +305,9 @@ class Reader:
             "JOIN edges e ON e.run_id = s.run_id AND e.idx = s.edge "
             "LEFT JOIN reservations v USING (run_id, round, edge) "
             "LEFT JOIN outcomes o USING (run_id, round, client) "
-            "WHERE s.run_id = ? AND (? IS NULL OR s.round = ?) "
+            "WHERE s.run_id = ? AND s.round > ? AND (? IS NULL OR s.round = ?) "
             "GROUP BY s.round, s.edge ORDER BY s.round, s.edge",
-            (run_id, round_, round_),
+            (run_id, since, round_, round_),
         )
 
     def updates_used(self, run_id: str) -> int:

@@ -151,9 +151,8 @@ class Decider:
         if placement.edge is not None:
             view = at_edge(view, placement, free_micro)
             left = None if free_micro is None else free_micro - placement.rent_micro
-        selection = self.policies.policy.select(view, self._rng(view.round, Purpose.SELECT))
-        check_selection(view, selection.pairs)
-        selection = affordable(view, selection, left)
+        seed = self.settings.recipe.seed
+        selection = solved(self.policies.policy, view, seed=seed, free_micro=left)
         control = self.policies.control
         clients = view.pair_client[selection.pairs].astype(np.int64)
         rng = self._rng(view.round, Purpose.ITERATE)
@@ -176,6 +175,19 @@ class Decider:
 
     def _rng(self, round_: int, purpose: Purpose) -> np.random.Generator:
         return round_rng(self.settings.recipe.seed, round_, purpose)
+
+
+def solved(
+    policy: SelectionPolicy, view: RoundView, *, seed: int, free_micro: int | None
+) -> Selection:
+    """Return whom a policy selects of a view, as far as the run can pay; changes no state.
+
+    Raises:
+        PolicyError: The policy failed, or broke a constraint.
+    """
+    selection = policy.select(view, round_rng(seed, view.round, Purpose.SELECT))
+    check_selection(view, selection.pairs)
+    return affordable(view, selection, free_micro)
 
 
 def affordable(view: RoundView, selection: Selection, free_micro: int | None) -> Selection:

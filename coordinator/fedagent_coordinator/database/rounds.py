@@ -26,7 +26,7 @@ from fedagent_coordinator.errors import (
     OutcomeMismatchError,
     RecordError,
 )
-from fedagent_coordinator.policies.base import Feedback
+from fedagent_coordinator.policies.base import MAX_COUNT, Feedback
 from fedagent_coordinator.policies.selection import check_selection, check_view, spent_per_edge
 from fedagent_coordinator.records import (
     pack_controls,
@@ -300,14 +300,14 @@ def open_rounds(sql: sqlite3.Connection, run_id: str) -> tuple[int, ...]:
 
 
 def settled(
-    sql: sqlite3.Connection, run_id: str, *, since: int = 0
+    sql: sqlite3.Connection, run_id: str, *, since: int = 0, before: int = MAX_COUNT
 ) -> Iterator[tuple[Feedback, Controls]]:
-    """Yield what was learnt of every settled round after `since`, in order."""
+    """Yield what was learnt of every settled round after `since` and `before` another, in order."""
     rows = sql.execute(
         f"SELECT r.*, {RENT_PAID} AS rent_paid, e.mode FROM rounds r "  # noqa: S608 - constant
         "LEFT JOIN evaluations e USING (run_id, round) "
-        "WHERE r.run_id = ? AND r.round > ? AND r.state = 'done' ORDER BY r.round",
-        (run_id, since),
+        "WHERE r.run_id = ? AND r.round > ? AND r.round < ? AND r.state = 'done' ORDER BY r.round",
+        (run_id, since, before),
     )
     for row in rows:
         yield _feedback(sql, row), unpack_controls(row["controls"]) if row["controls"] else PLAIN

@@ -81,6 +81,19 @@ class OutcomeRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OrderRow:
+    """One order of a client; `status` is its round's while nothing is known of it."""
+
+    round: int
+    edge_id: str
+    price_micro: int
+    status: str
+    reason: str
+    in_time: bool
+    tau_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeRow:
     """How one round ended at one edge; `failed` is empty when it has a new model."""
 

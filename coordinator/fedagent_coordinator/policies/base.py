@@ -8,7 +8,7 @@ micro-credits.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Protocol, runtime_checkable
 
@@ -339,6 +339,27 @@ class SelectionPolicy(Protocol):
 
     def restore(self, state: State) -> None:
         """Continue from `state` exactly; raise `StateError` if it is of other parameters."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aspects:
+    """What a policy's scores are made of.
+
+    Attributes:
+        values: Named numbers of every pair, float64[P]; NaN where there is none.
+        experts: Weights of those of `values` that are forecasts, which are averaged.
+    """
+
+    values: Mapping[str, FloatArray] = field(default_factory=dict)
+    experts: Mapping[str, float] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A policy that says what its scores are made of; others have their scores alone."""
+
+    def aspects(self, view: RoundView) -> Aspects:
+        """Return what it knows of a view's pairs. Changes no state."""
 
 
 def check_columns(

@@ -1,0 +1,156 @@
+"""What kept a device out of a round, and that in words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedagent_coordinator.policies.base import Bound
+
+from .account import Change, Constraint, Kind, State
+from .decided import DecidedRound
+
+_MICRO = 1e6
+_HOPELESS = 0.02
+"""Forecasts below this share of the best buy nothing (`policies.adaptive`)."""
+_QUEUED = frozenset({"fair", "rbcs-f"})
+_UNITS = {"price": " credits", "budget": " credits", "run_budget": " credits", "rate": " bit/s"}
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How a device stood, what bound, and why in plain sentences."""
+
+    state: State
+    constraint: Constraint
+    reasons: Sequence[str]
+
+
+def binding(
+    decided: DecidedRound, client: int, names: Mapping[str, str], values: Mapping[str, np.ndarray]
+) -> Binding:
+    """Return what bound a client; `names` are of edges by id, `values` what its policy knows."""
+    view = decided.view
+    pair = decided.best_pair(client) if client < len(view.client_price) else None
+    if pair is None:
+        text = "no edge reported it in this round, or not what the policy needs of it"
+        return Binding("not_visible", Constraint(kind="visibility"), [text])
+    edge_id = decided.edge_id(int(view.pair_edge[pair]))
+    where = names.get(edge_id) or edge_id
+    if decided.chosen_pair(client) is not None:
+        place = decided.selection.pairs.tolist().index(pair) + 1
+        text = f"selected at edge {where}, choice {place} of {len(decided.selection.pairs)}"
+        return Binding("selected", Constraint(edge=edge_id), [text, *_chosen_by(decided)])
+    if not view.client_available[client]:
+        text = "it said that it would not train, or had just declined an order"
+        return Binding("unavailable", Constraint(kind="availability"), [text])
+    return _unselected(decided, client, pair, (edge_id, where), values)
+
+
+def _unselected(
+    decided: DecidedRound,
+    client: int,
+    pair: int,
+    at: tuple[str, str],
+    values: Mapping[str, np.ndarray],
+) -> Binding:
+    view, (edge_id, where) = decided.view, at
+    price, budget = int(view.client_price[client]), int(view.edge_budget[view.pair_edge[pair]])
+    edges = view.pair_edge[decided.pairs_of(client)]
+    if (view.edge_budget[edges] < price).all():
+        text = (
+            f"its price of {_credits(price)} is more than edge {where} may spend in a round, "
+            f"{_credits(budget)}"
+        )
+        bound = Constraint(kind="edge_budget", edge=edge_id, limit=budget, used=price)
+        return Binding("unaffordable", bound, [text])
+    chosen = decided.selection.pairs
+    spent = int(view.pair_price[chosen].sum())
+    free = decided.free_micro
+    if free is not None and spent + price > free:
+        text = (
+            f"the run could still pay {_credits(free)}; those chosen ask {_credits(spent)}, "
+            f"it asks {_credits(price)}"
+        )
+        return Binding(
+            "not_selected", Constraint(kind="run_budget", limit=free, used=spent), [text]
+        )
+    most, size = decided.parameters.get("clients_per_round"), len(chosen)
+    kind, text = _wanted(decided, pair, values)
+    if kind == "rank" and isinstance(most, int) and 0 < most <= size:
+        text = f"{size} of {most} clients for a round were chosen before it"
+        bound = Constraint(kind="clients_per_round", limit=most, used=size)
+        return Binding("not_selected", bound, [text])
+    bounds = decided.selection.bound[decided.pairs_of(client)]
+    if kind == "rank" and (bounds == Bound.EDGE_BUDGET).all():
+        here = chosen[view.pair_edge[chosen] == view.pair_edge[pair]]
+        used = int(view.pair_price[here].sum())
+        text = (
+            f"edge {where} spent {_credits(used)} of {_credits(budget)} on {len(here)} before it: "
+            f"its price of {_credits(price)} did not fit any more"
+        )
+        bound = Constraint(kind="edge_budget", edge=edge_id, limit=budget, used=used)
+        return Binding("not_selected", bound, [text])
+    return Binding("not_selected", Constraint(kind=kind, edge=edge_id), [text])
+
+
+def _wanted(decided: DecidedRound, pair: int, values: Mapping[str, np.ndarray]) -> tuple[Kind, str]:
+    """Return why the policy wanted others, by what it noted of the round."""
+    notes, scores, last = (
+        decided.selection.notes,
+        decided.selection.scores,
+        decided.last_chosen(pair),
+    )
+    if decided.name == "adaptive" and len(scores) and scores[pair] < _HOPELESS * scores.max():
+        return "deadline", (
+            f"the policy forecasts {scores[pair]:.1%} that it is in time: hardly ever, "
+            "so its edge would wait in vain"
+        )
+    queue = values.get("queue")
+    if (
+        decided.name in _QUEUED
+        and queue is not None
+        and last is not None
+        and queue[last] > queue[pair]
+    ):
+        return "fairness_queue", (
+            f"others are owed more rounds: its fairness queue is {queue[pair]:.2f}, "
+            f"of the last chosen {queue[last]:.2f}"
+        )
+    if notes.get("cold"):
+        return "cold_start", "the cold start goes on: who has not trained yet comes first"
+    if notes.get("slot") and np.isnan(scores).all() and not notes.get("explore"):
+        return "slot", "a slot is under way, and its clients stay the same until it ends"
+    if last is not None and np.isfinite(scores[[pair, last]]).all():
+        return "rank", (
+            f"the policy preferred others: its score is {scores[pair]:.3g}, "
+            f"of the last chosen {scores[last]:.3g}"
+        )
+    return "rank", "the policy wanted others" if last is not None else "the policy chose nobody"
+
+
+def _chosen_by(decided: DecidedRound) -> list[str]:
+    if decided.selection.notes.get("cold"):
+        return ["the cold start goes on: who has not trained yet comes first"]
+    if decided.selection.notes.get("explore"):
+        return ["the policy explored in this round"]
+    return []
+
+
+def change_text(change: Change, names: Mapping[str, str]) -> str:
+    """Return one line on a change that would have selected the device."""
+    where = names.get(change.edge) or change.edge
+    unit = _UNITS.get(change.what, "")
+    if change.what == "availability":
+        return "available, it would have been selected"
+    if change.what in {"price", "budget", "run_budget"}:
+        before, to = _credits(change.before), _credits(change.to)
+        what = {"budget": f"a budget of edge {where}", "run_budget": "a budget of the run"}
+        way = "or less" if change.to < change.before else "or more"
+        return f"{what.get(change.what, 'a price')} of {to}{unit} {way}, in place of {before}"
+    of = f"rates to edge {where}" if change.what == "rate" else "a compute"
+    return f"{of} {change.factor:.3g} times as high, {change.before:.3g} to {change.to:.3g}{unit}"
+
+
+def _credits(micro: float) -> str:
+    return f"{micro / _MICRO:.6f}".rstrip("0").rstrip(".")

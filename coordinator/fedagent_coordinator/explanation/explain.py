@@ -1,0 +1,226 @@
+"""The explanation of a round from what the books keep of it.
+
+The policy's state before the round is restored from a snapshot and the rounds since, the round is
+solved again, and only if that gives what was recorded, changes are looked for that select it.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from fedagent_coordinator.database.models import recipe_in
+from fedagent_coordinator.database.rows import DeviceRow, OrderRow, RunRow
+from fedagent_coordinator.policies import parameters
+from fedagent_coordinator.policies.base import Aspects, RoundView, Selection, SelectionPolicy
+from fedagent_coordinator.reader import Reader
+from fedagent_coordinator.run_settings import decision_policies
+from fedagent_protocol.errors import FedagentError
+from fedagent_task.spec import Recipe
+
+from .account import Constraint, Ended, Expert, Explanation, Score, known
+from .binding import Binding, binding
+from .decided import DecidedRound
+from .history import never_delivers, told
+from .nearest import nearest_changes
+
+
+def explain(
+    reader: Reader,
+    agent_id: str,
+    round: int | None = None,  # noqa: A002 - the word of the field
+    *,
+    run_id: str | None = None,
+    nearest: bool = True,
+) -> Explanation:
+    """Return why a device was, or was not, selected in a round; the newest one if None.
+
+    `nearest` false leaves out what takes long: to solve the round again.
+
+    Raises:
+        UnknownRunError, UnknownRoundError: There is no such run, or round.
+    """
+    run = reader.run(run_id)
+    device = next((one for one in reader.devices(run.run_id) if one.agent == agent_id), None)
+    round_ = reader.last_round(run.run_id) if round is None else round
+    decided = _decided(reader, run, round_, restore=nearest)
+    if device is None:
+        said = Binding("unknown_device", Constraint(kind="visibility"), ["no edge has reported it"])
+        return _account(run.run_id, agent_id, agent_id[:8], decided, said)
+    return explained_round(
+        decided,
+        device,
+        run_id=run.run_id,
+        names=reader.edges(run.run_id),
+        orders=_orders(reader.orders_of(run.run_id, device.client, until=round_)),
+        nearest=nearest,
+    )
+
+
+def explained_round(
+    decided: DecidedRound,
+    device: DeviceRow,
+    *,
+    run_id: str = "",
+    names: Mapping[str, str] | None = None,
+    orders: list[Ended] | None = None,
+    nearest: bool = True,
+) -> Explanation:
+    """Return the same of a round that was decided anywhere; `names` are of edges by id."""
+    names, orders = names or {}, orders or []
+    aspects, client = decided.aspects(), device.client
+    said = binding(decided, client, names, aspects.values)
+    in_time = sum(one.in_time for one in orders)
+    ordered = sum(one.status != "void" for one in orders)
+    never = never_delivers(ordered, in_time, orders)
+    changes = nearest_changes(decided, client) if nearest else []
+    pair = decided.best_pair(client) if said.state != "not_visible" else None
+    reasons = [*said.reasons]
+    if said.state != "selected" and decided.policy is not None and not changes and nearest:
+        reasons.append(
+            "no change of its price, its rates, its compute or a budget alone selects it"
+        )
+    reasons += told(ordered, in_time, orders)
+    if never:
+        reasons += _believed(aspects, pair)
+    return _account(
+        run_id,
+        device.agent,
+        device.name,
+        decided,
+        said,
+        reasons=reasons,
+        scores=_scores(decided, aspects, pair),
+        experts=_experts(decided, aspects, pair),
+        nearest_change=changes,
+        ordered=ordered,
+        in_time=in_time,
+        never_delivering=never,
+        orders=orders,
+    )
+
+
+def _orders(rows: Iterable[OrderRow]) -> list[Ended]:
+    return [
+        Ended(
+            round=row.round,
+            status=row.status,
+            in_time=row.in_time,
+            reason=row.reason,
+            seconds=row.tau_s,
+        )
+        for row in rows
+    ]
+
+
+def _account(
+    run: str, device: str, name: str, decided: DecidedRound, said: Binding, **more: object
+) -> Explanation:
+    given: dict[str, object] = {"reasons": list(said.reasons), **more}
+    return Explanation(
+        run=run,
+        round=decided.view.round,
+        device=device,
+        name=name,
+        policy=decided.name,
+        state=said.state,
+        edge=said.constraint.edge,
+        constraint=said.constraint,
+        solved=decided.policy is not None,
+        **given,  # type: ignore[arg-type] # fields of the explanation
+    )
+
+
+def _scores(decided: DecidedRound, aspects: Aspects, pair: int | None) -> list[Score]:
+    if pair is None:
+        return []
+    last, price = decided.last_chosen(pair), decided.view.pair_price / 1e6
+    score = decided.selection.scores
+    columns = {"score": score, "price": price}
+    if "solver" in decided.parameters:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            columns["score per credit"] = score / price
+    columns |= {name: of for name, of in aspects.values.items() if name not in aspects.experts}
+    return [
+        Score(
+            name=name, device=known(of[pair]), last_chosen=None if last is None else known(of[last])
+        )
+        for name, of in columns.items()
+        if np.isfinite(of[pair]) or (last is not None and np.isfinite(of[last]))
+    ]
+
+
+def _experts(decided: DecidedRound, aspects: Aspects, pair: int | None) -> list[Expert]:
+    if pair is None:
+        return []
+    last = decided.last_chosen(pair)
+    return [
+        Expert(
+            name=name,
+            weight=float(weight),
+            prediction=known(aspects.values[name][pair]),
+            last_chosen=None if last is None else known(aspects.values[name][last]),
+        )
+        for name, weight in aspects.experts.items()
+    ]
+
+
+def _believed(aspects: Aspects, pair: int | None) -> list[str]:
+    never = aspects.values.get("never delivers")
+    if never is None or pair is None:
+        return []
+    return [f"the policy believes with {never[pair]:.0%} that it never delivers"]
+
+
+def _decided(reader: Reader, run: RunRow, round_: int, *, restore: bool) -> DecidedRound:
+    view, selection = reader.plan(run.run_id, round_)
+    recipe = recipe_in(run.recipe)
+    if recipe is None:
+        return DecidedRound(view=view, selection=selection, name="", seed=run.seed)
+    policy = _policy_before(reader, run, recipe, round_) if restore else None
+    decided = DecidedRound(
+        view=view,
+        selection=selection,
+        name=recipe.policy.name,
+        seed=recipe.seed,
+        policy=policy,
+        parameters=_parameters(recipe),
+        free_micro=reader.free_before(run.run_id, round_),
+        cap_micro=recipe.budget.per_edge_micro,
+        edges=list(reader.edges(run.run_id)),
+    )
+    return decided if policy is None else _checked(decided, view, selection)
+
+
+def _checked(decided: DecidedRound, view: RoundView, selection: Selection) -> DecidedRound:
+    """Return a round that, solved again, is as it was recorded; else one without a policy."""
+    found = decided.again()
+    if found is not None and np.array_equal(found.pairs, selection.pairs):
+        return decided
+    return DecidedRound(
+        view=view,
+        selection=selection,
+        name=decided.name,
+        seed=decided.seed,
+        parameters=decided.parameters,
+        free_micro=decided.free_micro,
+        cap_micro=decided.cap_micro,
+        edges=decided.edges,
+    )
+
+
+def _policy_before(
+    reader: Reader, run: RunRow, recipe: Recipe, round_: int
+) -> SelectionPolicy | None:
+    try:
+        policies = decision_policies(recipe)
+        reader.restore(run.run_id, policies, before=round_)
+    except FedagentError:
+        return None  # of another version, or damaged: what is recorded is told all the same
+    return policies.policy
+
+
+def _parameters(recipe: Recipe) -> dict[str, object]:
+    try:
+        return {**parameters(recipe.policy.name), **recipe.policy.params}
+    except FedagentError:
+        return dict(recipe.policy.params)

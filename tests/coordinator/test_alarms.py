@@ -1,0 +1,82 @@
+"""Each alarm: what raises it, and that nothing else does."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from fedagent_coordinator import alarms as module
+from fedagent_coordinator.alarms import Alarm, alarms
+from fedagent_coordinator.core.outcomes import SILENT
+from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.status_files import (
+    DEVICES_FILE,
+    Device,
+    Known,
+    RunStatus,
+    write_beside,
+)
+from fedagent_coordinator.store import Store
+from tests.fakes.stored_runs import small_plan, small_result, small_view
+from tests.fakes.written_runs import RECIPE, begin, play, write_run
+
+LATER = 4e9
+"""A wall clock long after the tests."""
+
+
+def raised(folder: Path, status: RunStatus | None = None, *, now: float = LATER) -> list[Alarm]:
+    with open_reader(folder) as read:
+        found = alarms(read, status, now)
+    assert all(one.mend and one.text and one.subject for one in found)
+    return found
+
+
+def test_one_that_was_never_in_time_is_named_and_no_other(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    assert [(one.kind, one.subject) for one in raised(tmp_path)] == [
+        ("never_delivering", "agent-b")
+    ]
+    write_run(tmp_path / "short", rounds=2)
+    assert not raised(tmp_path / "short")
+
+
+def test_another_coordinator(tmp_path: Path) -> None:
+    run = write_run(tmp_path, rounds=1)
+    found = raised(tmp_path, RunStatus(run=run, others=("10.0.0.2:1883",)))
+    assert [(one.kind, one.subject) for one in found] == [("second_coordinator", "10.0.0.2:1883")]
+
+
+def test_a_clock_that_went_back(tmp_path: Path) -> None:
+    write_run(tmp_path, rounds=1)
+    assert [one.kind for one in raised(tmp_path, now=1e9)] == ["clock"]
+
+
+def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, rounds=1)
+    full = SimpleNamespace(disk_usage=lambda _folder: SimpleNamespace(free=5 << 20))
+    monkeypatch.setattr(module, "shutil", full)
+    (one,) = raised(tmp_path)
+    assert (one.kind, "5 MiB" in one.text) == ("disk", True)
+
+
+def test_a_device_that_says_why_it_does_not_take_part(tmp_path: Path) -> None:
+    run = write_run(tmp_path, rounds=1)
+    heard = Known(run=run, devices={"agent-c": Device(seen_ms=5000, reason="battery is at 9 %")})
+    write_beside(tmp_path / DEVICES_FILE, msgspec.json.encode(heard))
+    (one,) = raised(tmp_path)
+    assert (one.kind, one.subject, one.since) == ("declining", "agent-c", 5.0)
+    assert "battery is at 9 %" in one.text
+
+
+def test_an_edge_that_did_not_report(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begin(store, RECIPE, ["agent-a"])
+        plan = small_plan(small_view(1, [1_000_000], budgets=[4_000_000]))
+        result = small_result(plan, {0})
+        edges = [replace(one, failed=SILENT) for one in result.edges]
+        play(store, run, plan, structs.replace(result, edges=edges), policy="random")
+    (one,) = raised(tmp_path)
+    assert (one.kind, one.subject, one.name) == ("silent_edge", "edge-0", "hall")
