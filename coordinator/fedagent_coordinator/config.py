@@ -97,6 +97,14 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
         return seconds
 
     @property
+    def founds(self) -> bool:
+        """Whether the site is this coordinator's: its broker, or a shared one, knows members."""
+        shared = self.shared()
+        return self.covered or (
+            self.tls is None and shared is not None and shared.scheme == "mqtts"
+        )
+
+    @property
     def recipe_sets(self) -> tuple[str, ...]:
         """All overrides of the recipe; later ones win."""
         policy = () if self.policy is None else (f"policy.name={self.policy}",)

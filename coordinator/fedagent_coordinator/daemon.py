@@ -90,7 +90,7 @@ class Daemon:
             )
             raise
         shell.drive(engine, self._store, functools.partial(route, config.site, me), jobs=JOBS)
-        if config.covered:
+        if config.founds:
             site = open_site(shell.directory, config.site, days=config.certificate_days)
             await self._serve_joins(site)
             stay_member(shell, site, identity, days=config.certificate_days)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from fedagent_node.certificates import Certificate
+from fedagent_node.certificates import Certificate, Role
 from fedagent_node.joining import JoinRequest, Refusal, secret_hash
 from fedagent_protocol.signatures import identity_of
 
@@ -227,6 +227,28 @@ class Enrolment:
             numbers = self.fact("revocations", 0), newer.fact("revocations", 0)
             self._set("revocations", max(numbers) + bool(found))
         return found
+
+    def admit(self, public: bytes, role: Role, name: str, *, now: float) -> None:
+        """Let in a key that a person brought here.
+
+        Raises:
+            EnrolmentError: It was revoked, or is another's.
+        """
+        ident = identity_of(public)
+        with self._writing():
+            state, known = self._one("SELECT state, role FROM members WHERE id = ?", ident) or (
+                "",
+                role,
+            )
+            if state == "revoked":
+                raise EnrolmentError("its key was revoked", "remove it: a new one is made")
+            if known != role:
+                raise EnrolmentError(f"its key is that of an {known}", "take another folder")
+            self._connection.execute(
+                "INSERT INTO members VALUES (?, ?, ?, 'joined', '', x'', '', '', ?, ?) "
+                "ON CONFLICT (id) DO UPDATE SET name = excluded.name, asked_s = excluded.asked_s",
+                (ident, role, name, now, now),
+            )
 
     # -------------------------------------------------------- the join service
 

@@ -7,6 +7,7 @@ application asks again.
 
 import asyncio
 import logging
+import secrets
 import socket
 import time
 from collections import Counter
@@ -66,7 +67,8 @@ class Link:
     """A connection to one broker that comes back by itself, or a `PlainTextError`.
 
     Args:
-        client_id: Unique at the broker; the start of log lines.
+        client_id: The start of log lines, and of what the broker knows the session by: nobody
+            guesses the rest, so nobody takes its place.
         on_arrivals: Takes the messages, in order and in batches.
         on_state: Takes every change of `connected`, in order with the messages.
             At True the subscriptions are on their way: what the listener publishes
@@ -88,6 +90,7 @@ class Link:
         address.check_cover(insecure=insecure)
         self.address = address
         self.client_id = client_id
+        self._session = f"{client_id}-{secrets.token_hex(8)}"
         self.counters: Counter[str] = Counter()
         self.last_error = ""
         """Why there is no connection; empty when there is one."""
@@ -359,7 +362,7 @@ class Link:
     # --------------------------------------------------------- paho's callbacks
 
     def _new_client(self) -> Client:
-        client = Client(self.client_id, MAX_PACKET_BYTES)
+        client = Client(self._session, MAX_PACKET_BYTES)
         client.on_connect = self._connected
         client.on_disconnect = self._disconnected
         client.on_subscribe = self._subscribed

@@ -63,7 +63,7 @@ class SiteTls:
 
     async def answers_there(self, advert: Advert) -> str:
         """Return why who answers at an advert's address is not who it names; empty if it is."""
-        cover = self.towards(advert.role, ids=lambda: (advert.id,))
+        cover = self.towards(advert.role, "broker", ids=lambda: (advert.id,))
         where = advert.address
         try:
             found = await connected(where.host, where.port, cover.client_context(), verdict=False)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_node.mosquitto import connect_packet
 from fedagent_node.site_tls import SiteTls
 from fedagent_protocol import topics
 from tests.fakes.links import Peer, broker, eventually, peer
@@ -78,6 +79,24 @@ async def test_a_certificate_has_one_session_and_the_broker_tells_who_came_twice
             await one.until(lambda: False in one.states)
             await eventually(lambda: bool(told))
         assert set(told) == {agent.credentials.certificate.name}
+
+
+async def test_nobody_without_a_certificate_takes_over_a_session_by_its_name(
+    kind: str, tmp_path: Path
+) -> None:
+    """Ids are no secret, and names of sessions were made of them."""
+    ident = "e" * 32
+    async with (
+        broker(kind, tmp_path, owner=f"e/{ident}", site=SITE) as b,
+        peer(b.address, f"{ident}-lan") as own,
+    ):
+        for name in (ident, f"{ident}-lan", f"e/{ident}"):
+            reader, writer = await asyncio.open_connection(b.address.host, b.address.port)
+            writer.write(connect_packet(name))
+            assert (await reader.readexactly(4))[3] == 0
+            writer.close()
+        assert own.states == [True]
+        assert b.counters["taken_over"] == 0
 
 
 async def test_a_message_to_be_retained_ends_its_sender_and_is_kept_nowhere(

@@ -1,22 +1,25 @@
-"""`fedagent broker acl`: who may do what on a shared broker, as that broker reads it."""
+"""`fedagent broker`: the certificate of a shared broker, and who may do what there."""
 
 import time
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from . import command_line, options
 from .enrolment import founded_site, opened_enrolment, site_folder
-from .output import echo
+from .errors import NoRunError, UnreadableError, UsageError
+from .output import echo, emit
+
+if TYPE_CHECKING:
+    from fedagent_node.credentials import Credentials
 
 app = command_line.CommandGroup(name="broker", help="Set up a shared broker.", no_args_is_help=True)
 _HEADS = {
     "mosquitto": """\
 # Who may do what on site {site}. mosquitto.conf needs beside it:
 #   listener 8883
-#   cafile ca.pem
-#   crlfile crl.pem
-#   certfile cert.pem
-#   keyfile key.pem
+#   cafile, crlfile, certfile, keyfile: see `fedagent broker certificate`
+#   tls_version tlsv1.3
 #   require_certificate true
 #   use_identity_as_username true
 #   allow_anonymous false
@@ -25,6 +28,9 @@ _HEADS = {
 #   max_packet_size 1048576
 #   max_inflight_messages 100
 #   max_queued_messages 400
+#   max_connections 1200
+#   max_keepalive 300
+#   memory_limit 117440512
 # Write it again (and send SIGHUP) when an edge has joined.
 """,
     "emqx": """\
@@ -73,3 +79,83 @@ def acl(
     table = AccessList(site, tuple(named))
     text = table.mosquitto() if kind is Kind.MOSQUITTO else table.emqx()
     echo(_HEADS[kind].format(site=site) + text.rstrip("\n"))
+
+
+@app.command(
+    "certificate",
+    epilog=options.examples(
+        "fedagent broker certificate --to /etc/mosquitto/fedagent",
+        "fedagent broker certificate --to /etc/mosquitto/fedagent --site barn --days 365",
+    ),
+)
+def certificate(
+    *,
+    to: Annotated[Path, command_line.Option("--to", help="The broker's folder; made if need be.")],
+    site: Annotated[
+        str, command_line.Option("--site", help="Which site to found, where there is none.")
+    ] = "",
+    days: Annotated[float, command_line.Option(min=1, max=365, help="How long it holds.")] = 90.0,
+    data_dir: options.CoordinatorData = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Give a shared broker its key and certificate, and the list of who was revoked.
+
+    Again with the same folder it renews them, the key stays; then the broker wants a SIGHUP, and
+    a restart where somebody was revoked: that ends their sessions.
+    """
+    from fedagent_protocol.errors import FedagentError  # noqa: PLC0415 - heavy imports
+
+    folder = site_folder(data_dir)
+    try:
+        site = site or founded_site(folder)[0]
+    except NoRunError as error:
+        hint = "name the site to found with --site, or the coordinator's folder with --data-dir"
+        raise NoRunError(f"no site in {folder}", hint) from error
+    try:
+        kept = _certified(folder, site, to, days)
+    except FedagentError as error:
+        raise UsageError(error.sentence, error.hint) from error
+    except OSError as error:
+        raise UnreadableError(
+            f"{error.filename}: {error.strerror}", "choose another --to"
+        ) from error
+    files = {
+        "cafile": str(kept.ca.absolute()),
+        "crlfile": str(kept.crl.absolute()),
+        "certfile": str(kept.cert.absolute()),
+        "keyfile": str(kept.key.absolute()),
+    }
+    made = kept.certificate
+    if as_json:
+        emit({"id": made.id, "site": site, "until": round(made.not_after), **files})
+        return
+    for word, path in files.items():
+        echo(f"{word} {path}")
+    until = time.strftime("%Y-%m-%d", time.localtime(made.not_after))
+    echo(f"# of site {site}, until {until}; only you read them: chown them to the broker's user")
+
+
+def _certified(folder: Path, site: str, to: Path, days: float) -> "Credentials":
+    """Found the site if need be; return what the broker whose folder is `to` has of it now."""
+    from fedagent_coordinator.enrolment import Enrolment  # noqa: PLC0415 - heavy imports
+    from fedagent_coordinator.site import open_site  # noqa: PLC0415
+    from fedagent_node import credentials as held  # noqa: PLC0415
+    from fedagent_node.certificates import fingerprint  # noqa: PLC0415
+    from fedagent_node.data_dir import load_or_create  # noqa: PLC0415
+
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home = open_site(folder, site)
+    before = held.load_credentials(to)
+    if before is not None and before.certificate.role != "broker":
+        role = before.certificate.role
+        raise UsageError(f"{to} is where the {role} lives", "give the broker a folder of its own")
+    identity, now = load_or_create(to), time.time()
+    with Enrolment(folder) as enrolment:
+        enrolment.admit(identity.public_bytes, "broker", to.absolute().name[:64], now=now)
+        made = home.authority.issue(identity.public_bytes, "broker", days, now=now)
+        enrolment.issued(made, now=now)
+        number, serials = enrolment.revocations()
+    joined = held.Joined(site=site, fingerprint=fingerprint(home.authority.der))
+    kept = held.store_credentials(to, identity, made, home.authority.der, joined)
+    held.store_crl(to, home.authority.crl(serials, number))
+    return kept

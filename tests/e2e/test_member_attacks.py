@@ -1,0 +1,269 @@
+"""A device with a certificate of the site takes over and floods, at own and at shared brokers.
+
+Its tools are none of ours. What it says is signed as it should be, or is garbage.
+"""
+
+import itertools
+import json
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from fedagent_coordinator.enrolment import Enrolment
+from fedagent_node.certificates import Certificate, Role
+from fedagent_node.data_dir import load_or_create
+from fedagent_node.envelope import Gate
+from fedagent_node.network import free_port
+from fedagent_node.site_tls import SiteTls
+from fedagent_protocol import messages as m
+from fedagent_protocol import topics
+from fedagent_protocol.codec import encode
+from fedagent_testbed.local import LocalField
+from tests.fakes.attacker import Attack, Attacker
+from tests.fakes.site import Members
+from tests.typed import fedagent
+
+from .support import BROKERS, DEMO, MOSQUITTO, PATIENT, check_books, labels, new_field
+from .test_attacks import MODEL, honest_rounds
+
+pytestmark = pytest.mark.slow
+AGENTS, ROUNDS = 3, 3
+MESSAGES = 20_000
+"""A flood ebbs away after so many, for the sake of the machine that the tests run on."""
+
+
+Said = tuple[str, bytes]
+
+
+class Flood:
+    """Sends what it is given, as fast as a broker takes it; others open sessions of many names."""
+
+    def __init__(
+        self, address: str, evil: SiteTls, others: SiteTls, names: list[str], said: list[Said]
+    ) -> None:
+        host, _, port = address.rpartition("//")[2].partition(":")
+        self._where = (host, int(port))
+        self._names, self._said = names, said
+        self._over = threading.Event()
+        self.sent = self.sessions = 0
+        self._threads = [
+            threading.Thread(target=self._run, args=(context, each), daemon=True)
+            for context, each in (
+                (others.client_context(), self._take_over),
+                (evil.client_context(), self._fill),
+            )
+        ]
+
+    def __enter__(self) -> Self:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for each in self._threads:
+            each.join(20)
+
+    def _run(self, context: ssl.SSLContext, work: Callable[[paho.Client], None]) -> None:
+        for name in itertools.cycle(self._names):
+            if self._over.is_set():
+                return
+            with suppress(OSError):
+                client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name)
+                client.tls_set_context(context)
+                client.tls_insecure_set(True)
+                client.connect(*self._where)
+                self.sessions += 1
+                client.loop_start()
+                work(client)
+                client.disconnect()
+                client.loop_stop()
+
+    def _take_over(self, _client: paho.Client) -> None:
+        self._over.wait(0.1)
+
+    def _fill(self, client: paho.Client) -> None:
+        for _ in range(200):
+            for topic, payload in self._said * 25:
+                written = client.publish(topic, payload, 0)
+                self.sent += 1
+            with suppress(ValueError, RuntimeError):
+                written.wait_for_publish(1.0)
+            if self._over.is_set() or not client.is_connected():
+                return
+            if self.sent > MESSAGES:
+                self._over.wait(0.5)
+
+
+def guests(members: Members) -> list[SiteTls]:
+    """Return two devices and two edges of the site that mean no good."""
+    roles: tuple[Role, ...] = ("agent", "agent", "edge", "edge")
+    return [members.member(f"evil-{i}", role) for i, role in enumerate(roles)]
+
+
+def names_of(*ids: str) -> list[str]:
+    """Return every name that a session of ours has, or had, at a broker."""
+    ways = ("{}", "{}-lan", "{}-wan", "c-{}", "c/{}", "e/{}", "a/{}", "{}-1", "{}-0")
+    return [way.format(ident) for ident in ids for way in ways]
+
+
+class Shown:
+    """What a gate asks of certificates: shows one's own."""
+
+    def __init__(self, der: bytes) -> None:
+        self._der = der
+
+    def asked(self, _link: str) -> bool:
+        return True
+
+    def own(self) -> bytes:
+        return self._der
+
+    def read(self, der: bytes) -> Certificate:
+        raise NotImplementedError
+
+
+def lies(site: str, evil: SiteTls, folder: Path, edge: str, victim: str) -> list[Said]:
+    """Return messages of the evil device, in its own name and in the victim's."""
+    gate = Gate(load_or_create(folder), starts=5, clock=time.monotonic)
+    gate.certifier = Shown(evil.credentials.certificate.der)
+    me = evil.credentials.certificate.id
+    said = [(topics.agent_up(site, me, edge, "update"), bytes(20_000))]
+    for message in (
+        m.Hello(agent=victim),
+        m.ContextReport(seq=1, available=False, price=9),
+        m.Bye(),
+    ):
+        for who in (me, victim):
+            topic = topics.agent_up(site, who, edge, m.kind(message))
+            sealed = gate.seal(topic, encode(message), link="", kind=m.kind(message))
+            said.append((topic, sealed))
+    return said
+
+
+def check_unmoved(field: LocalField, *evil: SiteTls) -> None:
+    """Nobody honest was lost, or lost its broker."""
+    for process in field.processes.values():
+        lost = {str(one["agent"]) for one in process.all("agent_lost")}
+        assert lost <= {one.credentials.certificate.id for one in evil}
+        assert not process.all("edge_lost")
+    for process in field.processes.values():
+        log = process.log.read_text()
+        assert "Traceback" not in log
+        assert log.count(": connected to") <= 2, log
+
+
+@pytest.mark.parametrize("kind", BROKERS)
+def test_a_member_takes_over_no_session_and_its_flood_stops_no_round(
+    tmp_path: Path, kind: str
+) -> None:
+    with new_field(tmp_path) as field:
+        members = Members.of_coordinator(tmp_path, "coordinator", field.site)
+        members.member("edge-0", "edge")
+        for i in range(AGENTS):
+            members.member(f"agent-{i}", "agent")
+        evil, other, hall, porch = guests(members)
+        sets = (f"rounds.count={ROUNDS}", *PATIENT, "policy.name=cheapest", "budget.per_edge=10")
+        coordinator = field.coordinator(
+            DEMO, broker=kind, secure=True, join_port=0, wait_edges=1, wait_agents=AGENTS, sets=sets
+        )
+        edge = field.edge("edge-0", broker=kind, secure=True)
+        victim = field.agent("agent-0", labels(0))
+        field.agent("agent-1", labels(1))
+        ids = [str(each.wait("ready")["id"]) for each in (edge, coordinator, victim)]
+        names = names_of(*ids)
+        said = lies(field.site, evil, tmp_path / "evil-0", ids[0], ids[2])
+        here, there = str(edge.wait("ready")["broker"]), str(coordinator.wait("ready")["broker"])
+        with (
+            Flood(here, evil, other, names, said) as flood,
+            Flood(there, hall, porch, names, said),
+        ):
+            field.agent("agent-2", labels(2))
+            honest_rounds(coordinator)
+        assert flood.sent > 100
+        assert flood.sessions > 3
+        check_unmoved(field, evil, other)
+    check_books(coordinator)
+    assert "refused: unsigned" in edge.log.read_text()
+
+
+@contextmanager
+def shared(folder: Path, home: Path) -> Iterator[str]:
+    """Run a mosquitto as `fedagent broker` says that it should be."""
+    made = fedagent(
+        *("broker", "certificate", "--to", str(folder / "broker")),
+        *("--data-dir", str(home), "--json"),
+    )
+    assert made.returncode == 0, made.stderr
+    files = json.loads(made.stdout)
+    rules = fedagent("broker", "acl", "--for", "mosquitto", "--data-dir", str(home)).stdout
+    port = free_port("127.0.0.1")
+    (folder / "acl").write_text(rules)
+    lines = [line[4:] for line in rules.splitlines() if line.startswith("#   ")]
+    kept = [line for line in lines if not line.startswith(("listener", "cafile", "acl_file"))]
+    config = [
+        *("user root", f"listener {port} 127.0.0.1", f"acl_file {folder / 'acl'}", *kept),
+        *(f"{word} {files[word]}" for word in ("cafile", "crlfile", "certfile", "keyfile")),
+    ]
+    (folder / "conf").write_text("\n".join(config) + "\n")
+    with (
+        (folder / "mosquitto.log").open("wb") as log,
+        subprocess.Popen([str(MOSQUITTO), "-c", str(folder / "conf")], stderr=log) as run,
+    ):
+        try:
+            yield f"mqtts://127.0.0.1:{port}"
+        finally:
+            run.terminate()
+
+
+@pytest.mark.mosquitto
+@pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
+def test_at_a_shared_broker_of_the_site_a_member_gets_no_farther(tmp_path: Path) -> None:
+    """Its certificate and its list come from `fedagent broker`; all links are on it."""
+    with new_field(tmp_path) as field:
+        home = tmp_path / "coordinator"
+        members = Members.of_coordinator(tmp_path, "coordinator", field.site)
+        edges = [members.member("edge-0", "edge")]
+        agents = [members.member(f"agent-{i}", "agent") for i in range(AGENTS)]
+        evil, other, *_ = guests(members)
+        with Enrolment(home) as enrolment:
+            for one in (each.credentials.certificate for each in (*edges, *agents, evil, other)):
+                enrolment.admit(one.public, one.role, one.id[:8], now=time.time())
+        with shared(tmp_path, home) as address:
+            sets = (f"rounds.count={ROUNDS}", *PATIENT, "policy.name=cheapest")
+            coordinator = field.coordinator(
+                DEMO,
+                broker=address,
+                join_port=0,
+                wait_edges=1,
+                wait_agents=AGENTS,
+                sets=(*sets, "budget.per_edge=10"),
+            )
+            edge = field.edge("edge-0", broker=address, coordinator=address)
+            victim = field.agent("agent-0", labels(0))
+            field.agent("agent-1", labels(1))
+            ids = [str(each.wait("ready")["id"]) for each in (edge, coordinator, victim)]
+            up, down = topics.agent_up, topics.agent_down
+            reach = ("#", down(field.site, ids[2], "+", "#"), up(field.site, "+", "+", "#"))
+            attack = Attack(MODEL, *reach)
+            said = lies(field.site, evil, tmp_path / "evil-0", ids[0], ids[2])
+            with (
+                Attacker(address, attack, context=evil.client_context()) as ear,
+                Flood(address, evil, other, names_of(*ids), said) as flood,
+            ):
+                field.agent("agent-2", labels(2))
+                honest_rounds(coordinator)
+            kinds = {topics.parse(topic).kind for topic, _ in ear.heard}
+            assert not kinds - {"edge-beacon", "coordinator-beacon", "chunk"}
+            assert flood.sent > 100
+            check_unmoved(field, evil, other)
+    check_books(coordinator)
