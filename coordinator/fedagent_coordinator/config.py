@@ -66,7 +66,8 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
     permit_join: Annotated[
         str,
         Option(
-            "Let in everybody who asks for so long, e.g. 10m; for a lab.",
+            "Let in everybody who asks for so long from the first start with it, e.g. 10m; for a "
+            "lab.",
             metavar="TIME",
             panel=LINK,
         ),

@@ -131,8 +131,14 @@ class Daemon:
         shell.at_close.append(close)
         self._join_port = await service.start(config.listen, config.join_port)
         _log.info("devices and edges join site %s at %s", site.name, ", ".join(service.places))
-        if config.permit_s():
-            _log.warning("EVERYBODY who asks is let in to the site for %s", config.permit_join)
+        if (left := service.permit_until - time.time()) > 0:
+            _log.warning("EVERYBODY who asks is let in to the site for %.0f more seconds", left)
+        elif config.permit_s():
+            _log.warning(
+                "--permit-join %s is over: it counts from the first start with it; for more "
+                "start once without it, or name another time",
+                config.permit_join,
+            )
 
     async def _start(self, subscribed: asyncio.Future[None]) -> None:
         """Start once we can hear and be heard: the first beacon makes edges say hello."""

@@ -4,6 +4,7 @@ A database of its own (``site.db``, 0600): the join service and the command line
 """
 
 import hmac
+import math
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -227,6 +228,18 @@ class Enrolment:
             numbers = self.fact("revocations", 0), newer.fact("revocations", 0)
             self._set("revocations", max(numbers) + bool(found))
         return found
+
+    def permit_until(self, seconds: float, *, now: float) -> float:
+        """Return until when everybody is let in, for `seconds` from the first start with that.
+
+        A restart gives no more time; a start with another time, or none between, does.
+        """
+        wanted = math.ceil(seconds)
+        with self._writing():
+            if self.fact("permit_s", 0) != wanted:
+                self._set("permit_s", wanted)
+                self._set("permit_until", int(now) + wanted if wanted else 0)
+        return float(self.fact("permit_until", 0))
 
     def admit(self, public: bytes, role: Role, name: str, *, now: float) -> None:
         """Let in a key that a person brought here.

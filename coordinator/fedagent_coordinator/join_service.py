@@ -100,7 +100,7 @@ class Begun:
 
 
 class JoinService:
-    """Listens until closed; `permit_until` lets everybody in until then, on the own clock."""
+    """Listens until closed; until `permit_until` everybody is let in, in seconds since 1970."""
 
     def __init__(
         self,
@@ -118,7 +118,8 @@ class JoinService:
         self._days = certificate_days
         self._clock = clock
         self._monotonic = monotonic
-        self._permit_until = monotonic() + permit_s
+        self._permit_s = permit_s
+        self.permit_until = enrolment.permit_until(permit_s, now=clock())
         self._tries = Tries()
         self._open: Counter[str] = Counter()
         self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
@@ -238,13 +239,14 @@ class JoinService:
             session_of(request.nonce, nonce),
             address,
         )
-        since = self._monotonic()
+        # A clock that was set back opens nothing for longer than was asked for.
+        permitted = 0.0 < self.permit_until - now <= self._permit_s
         try:
             decision = self._enrolment.decide(
                 application,
                 now=now,
-                open_to_all=since < self._permit_until,
-                guessed=self._tries.blocked(address, since),
+                open_to_all=permitted,
+                guessed=self._tries.blocked(address, self._monotonic()),
             )
             if decision == "grant":
                 return self._grant(application, now)

@@ -326,6 +326,24 @@ def test_who_stands_between_cannot_try_codes_until_one_fits(tmp_path: Path) -> N
     on_a_site(test, tmp_path)
 
 
+def test_a_restart_opens_the_door_for_no_longer(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        assert isinstance(await ask(made.place, made.device()), Admitted)
+        for later, opened in ((300.0, True), (599.0, True), (600.0, False), (-90_000.0, False)):
+            again = Field(tmp_path, permit_s=600.0, now=made.now + later)
+            port = await again.service.start(LOOPBACK, 0)
+            answer = await ask(f"{LOOPBACK}:{port}", made.device(f"at{later}"))
+            assert isinstance(answer, Admitted if opened else Waiting)
+            await again.service.close()
+            again.enrolment.close()
+        Field(tmp_path).enrolment.close()  # a start without it
+        asked = Field(tmp_path, permit_s=600.0, now=made.now + 9000)
+        assert asked.service.permit_until == made.now + 9600
+        asked.enrolment.close()
+
+    on_a_site(test, tmp_path, permit_s=600.0)
+
+
 def test_another_key_is_not_spoken_for(tmp_path: Path) -> None:
     async def test(made: Field) -> None:
         victim, thief = made.invited("victim"), made.device("thief")

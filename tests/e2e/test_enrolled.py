@@ -130,3 +130,32 @@ def test_a_device_whose_clock_begins_in_1970_joins_and_checks_all_but_the_times(
         assert not stranger.all("edge_joined")
         assert "no authority of ours made it" in stranger.log.read_text()
     check_books(coordinator)
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_two_authorities_of_one_name_in_one_network_do_not_meet(
+    tmp_path: Path, broker: str
+) -> None:
+    """A neighbour has a site of the same name: each device works for its own."""
+    ours, theirs = new_field(tmp_path / "ours"), new_field(tmp_path / "theirs")
+    theirs.site = ours.site
+    with ours, theirs:
+        coordinators = []
+        for field in (theirs, ours):
+            members = Members.of_coordinator(field.directory, "coordinator", field.site)
+            members.member("edge-0", "edge")
+            for i in range(2):
+                members.member(f"agent-{i}", "agent")
+            coordinators.append(start_small(field, rounds=3, agents=2, broker=broker, secure=True))
+        for field, coordinator in zip((theirs, ours), coordinators, strict=True):
+            assert coordinator.wait("end", timeout_s=60)["rounds_done"] == 3
+            own = str(field.processes["edge-0"].wait("ready")["id"])
+            for i in range(2):
+                agent = field.processes[f"agent-{i}"]
+                assert {str(one["edge"]) for one in agent.all("edge_joined")} == {own}
+            joined = {str(one["agent"]) for one in field.processes["edge-0"].all("agent_joined")}
+            assert joined == {
+                str(field.processes[f"agent-{i}"].wait("ready")["id"]) for i in (0, 1)
+            }
+    for coordinator in coordinators:
+        check_books(coordinator)

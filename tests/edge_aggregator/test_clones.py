@@ -39,4 +39,6 @@ def test_who_is_cloned_takes_part_no_more_and_the_coordinator_is_told_why(tmp_pa
     assert f.core.counters["cloned"] > 0
     f.order()
     report = f.run_until_report()
-    assert cloned not in {one.agent for one in report.outcomes if one.status == "accepted"}
+    assert {one.agent: one.used for one in report.outcomes} == {
+        agent: agent != cloned for agent in f.agents
+    }
