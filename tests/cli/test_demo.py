@@ -351,3 +351,11 @@ def test_streams_that_do_not_fit_a_task_are_refused_before_the_start(
     path = str(written(tmp_path, dense_task(3, 2)))
     with pytest.raises(UsageError, match=says):
         wanted(tmp_path / "a", path, **wish)
+
+
+def test_a_dear_device_is_one_more_that_no_edge_can_pay(tmp_path: Path) -> None:
+    _, plain = wanted(tmp_path / "a")
+    _, plan = wanted(tmp_path / "b", dear=True)
+    assert plan.agents[:-1] == plain.agents
+    assert plan.agents[-1].price > plan.budget == plain.budget
+    assert (plan.slow, plan.victim) == (plain.slow, plain.victim)

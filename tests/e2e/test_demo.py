@@ -12,6 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fedagent_coordinator.alarms import alarms
+from fedagent_coordinator.explanation import explain
+from fedagent_coordinator.reader import open_reader
+
 pytestmark = pytest.mark.slow
 
 SMALL = ("--agents", "4", "--edges", "2", "--json")
@@ -208,3 +212,32 @@ def test_listeners_are_on_loopback_only_and_kill_9_leaves_nobody(
     demo.popen.wait(60)
     _, alive = psutil.wait_procs(family, timeout=60)
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_why_explains_each_kind_of_device(tmp_path: Path, demos: list[Running]) -> None:
+    asked = ("--rounds", "16", "--policy", "random", "--dear", "--json")
+    demo = Running(tmp_path / "w", *asked)
+    demos.append(demo)
+    lines, err = demo.rest()
+    assert demo.popen.returncode == 0, err
+    with open_reader(Path(str(lines[-1]["data_dir"]))) as reader:
+        run = reader.run().run_id
+        ids = {row.name: row.agent for row in reader.devices(run)}
+        told = [
+            explain(reader, agent, round_)
+            for agent in ids.values()
+            for round_ in range(2, reader.last_round(run) + 1, 2)
+        ]
+        dear = explain(reader, ids["agent-9"])
+        slow = explain(reader, ids["agent-2"])
+        raised = {one.kind: one.name for one in alarms(reader, None, time.time())}
+    assert all(one.solved for one in told), "a recorded round is not decided as it was"
+    assert {"selected", "not_selected", "unaffordable"} <= {one.state for one in told}
+    unselected = [one for one in told if one.state == "not_selected"]
+    assert all(one.constraint.kind == "edge_budget" for one in unselected)
+    assert any(one.nearest_change for one in unselected)
+    assert (dear.state, dear.ordered) == ("unaffordable", 0)
+    assert {change.what for change in dear.nearest_change} == {"price", "budget"}
+    assert (slow.never_delivering, slow.in_time) == (True, 0)
+    assert slow.ordered >= 3
+    assert raised == {"never_delivering": "agent-2"}

@@ -23,6 +23,13 @@ from .decided import DecidedRound
 from .history import never_delivers, told
 from .nearest import nearest_changes
 
+_NOTHING_ELSE = "no change of its price, its rates, its compute or a budget alone selects it"
+_UNCHANGED = {
+    "not_selected": [_NOTHING_ELSE],
+    "unaffordable": [_NOTHING_ELSE],
+    "unavailable": ["had it been available, others would still have been selected"],
+}
+
 
 def explain(
     reader: Reader,
@@ -75,10 +82,8 @@ def explained_round(
     changes = nearest_changes(decided, client) if nearest else []
     pair = decided.best_pair(client) if said.state != "not_visible" else None
     reasons = [*said.reasons]
-    if said.state != "selected" and decided.policy is not None and not changes and nearest:
-        reasons.append(
-            "no change of its price, its rates, its compute or a budget alone selects it"
-        )
+    if decided.policy is not None and not changes and nearest:
+        reasons += _UNCHANGED.get(said.state, [])
     reasons += told(ordered, in_time, orders)
     if never:
         reasons += _believed(aspects, pair)

@@ -14,7 +14,7 @@ from fedagent_coordinator.solvers import Solver, assign
 from fedagent_coordinator.solvers import create as create_solver
 from fedagent_protocol.registry import require
 
-from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
+from .base import Aspects, BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
 from .common_cause import COMMON
 from .forecasts import Forecasts
 from .selection import explained, fill, spent_per_edge
@@ -108,6 +108,22 @@ class AdaptivePolicy(ArrayState):
         )
         notes = {**self._forecasts.weights, "probes": float(len(first))}
         return explained(view, np.concatenate((first, rest)), scores, notes)
+
+    def aspects(self, view: RoundView) -> Aspects:
+        """Return the forecasts of all experts, and what is believed of each device."""
+        forecast, own, promised = self._scores(view)
+        clients = view.pair_client.astype(np.int64)
+        values = {
+            "forecast": forecast,
+            "without shared failures": own,
+            "promised by the context": promised,
+            "never delivers": self._forecasts.never(clients, view.round),
+            "rounds since ordered": np.minimum(self._idle(view), view.round)[clients] * 1.0,
+        }
+        if view.trust is not None:
+            values["trust"] = view.trust[clients]
+        experts, weights = self._forecasts.by_expert(view)
+        return Aspects(values | experts, weights)
 
     def learn(self, feedback: Feedback) -> None:
         """Teach the forecasts; remember who played, and what an update costs."""

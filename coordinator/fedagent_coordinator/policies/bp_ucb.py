@@ -19,7 +19,7 @@ import numpy as np
 from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.registry import require
 
-from .base import OPINIONS, BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
+from .base import OPINIONS, Aspects, BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
 from .beliefs import BeliefResult, Wiring, propagate, propagate_literal, wire
 from .neighbours import Graph, declared, k_nearest, within_radius
 from .selection import explained
@@ -109,6 +109,21 @@ class BpUcbPolicy(ArrayState):
         clients = clients[np.argsort(-index[clients], kind="stable")]
         pairs = take(view, clients, self._size)
         return explained(view, pairs, index[view.pair_client], notes)
+
+    def aspects(self, view: RoundView) -> Aspects:
+        """Return what an index is the sum of, and how often each client was pulled."""
+        total, clients = len(view.client_price), view.pair_client
+        mean, count = self._with_first(view.opinions, total)
+        index = self._index(view, self._seen(view))
+        values = {
+            "mean opinion": mean,
+            "belief": grown(self._belief, total, 0.5),
+            "pulls": count.astype(np.float64),
+            "chosen": grown(self._chosen, total).astype(np.float64),
+        }
+        if index is not None:
+            values |= {"index": index, "has yet to train": self._cold(total).astype(np.float64)}
+        return Aspects({name: column[clients] for name, column in values.items()})
 
     def learn(self, feedback: Feedback) -> None:
         """Note positions and first opinions; at the end of a slot, pulls and beliefs."""

@@ -19,7 +19,7 @@ from fedagent_coordinator.solvers import create as create_solver
 from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.registry import require
 
-from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
+from .base import Aspects, BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
 from .selection import explained, spent_per_edge
 from .state import ArrayState, floats, ints
 
@@ -123,6 +123,13 @@ class CocsPolicy(ArrayState):
         scores = np.where(counts > 0, rate, np.nan)
         notes = {"explore": float(under.any()), "under_explored": float(under.sum()), "k": limit}
         return explained(view, pairs, scores, notes)
+
+    def aspects(self, view: RoundView) -> Aspects:
+        """Return the plays of the cell that each pair is in, and how many make it explored."""
+        counts, _ = self._cells.lookup(self._keys(view, self._contexts(view)))
+        limit = self._k_scale * view.round**self._z * math.log(view.round)
+        enough = np.full(len(counts), limit)
+        return Aspects({"plays of its cell": counts.astype(np.float64), "explored above": enough})
 
     def learn(self, feedback: Feedback) -> None:
         """Count every played pair in the cell it was seen in, then move the bounds."""

@@ -15,7 +15,7 @@ import numpy as np
 from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.registry import require
 
-from .base import Feedback, FloatArray, IndexArray, IntArray, RoundView, Selection
+from .base import Aspects, Feedback, FloatArray, IndexArray, IntArray, RoundView, Selection
 from .selection import explained, fill
 from .state import ArrayState, bools, floats, grown
 
@@ -209,6 +209,10 @@ class FastestPolicy(ArrayState):
         pairs = fill(view, rows[order])[: self._clients_per_round]
         notes = {"tau_max_s": float(tau[pairs].max(initial=0.0))}
         return explained(view, pairs, -tau, notes)
+
+    def aspects(self, view: RoundView) -> Aspects:
+        """Return the estimated time."""
+        return Aspects({"estimated seconds": self._times.lower_bound(view)})
 
     def learn(self, feedback: Feedback) -> None:
         """Learn the times."""

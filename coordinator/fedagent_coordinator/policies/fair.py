@@ -13,7 +13,7 @@ import numpy as np
 from fedagent_protocol.registry import require
 
 from . import create
-from .base import Feedback, RoundView, Selection, SelectionPolicy
+from .base import Aspects, Explains, Feedback, RoundView, Selection, SelectionPolicy
 from .exchange_time import affordable
 from .rbcs_f import FairnessQueues
 from .selection import explained, fill
@@ -75,6 +75,13 @@ class FairPolicy(ArrayState):
             "fair_replaced": float(len(np.setdiff1d(inner.pairs, pairs))),
         }
         return explained(view, pairs, scores, notes)
+
+    def aspects(self, view: RoundView) -> Aspects:
+        """Return the fairness queue, and what the inner policy knows."""
+        queue = self._queues.lengths(len(view.client_price))[view.pair_client]
+        inner: object = self._inner
+        found = inner.aspects(view) if isinstance(inner, Explains) else Aspects()
+        return Aspects({**found.values, "queue": queue}, found.experts)
 
     def learn(self, feedback: Feedback) -> None:
         """Let the inner policy learn from what was played, then move the queues."""

@@ -14,7 +14,7 @@ from .base import BoolArray, Ending, Feedback, FloatArray, IntArray, RoundView
 from .common_cause import CommonCauses
 from .context_experts import CONTEXT, LOW, ContextExperts, is_shares, mixed
 from .kinds import KindFilters, outlook
-from .slack import Rows
+from .slack import EVERY, Rows
 from .state import ArrayState, floats
 
 _SLOW, _FAST = 0.003, 0.05
@@ -54,6 +54,16 @@ class Forecasts(ArrayState):
         chances: FloatArray = self._weights @ self._corrected(view, rows, promised)
         shared = self._causes.factor(view.pair_edge[rows], len(view.edge_budget))
         return np.stack((chances * shared, chances, promised))
+
+    def by_expert(self, view: RoundView) -> tuple[dict[str, FloatArray], dict[str, float]]:
+        """Return float64[P] of every expert, and its weight; those of the context share theirs."""
+        of_context = self._context.forecasts(self._context.read(view, EVERY))
+        promised = self._context.mixture @ of_context
+        forecasts = (*of_context, *self._corrected(view, EVERY, promised)[1:])
+        context, *others = self._weights.tolist()
+        weights = (*(context * self._context.mixture).tolist(), *others)
+        names = (*(f"context_{name}" for name in CONTEXT), *EXPERTS[1:])
+        return dict(zip(names, forecasts, strict=True)), dict(zip(names, weights, strict=True))
 
     def never(self, clients: IntArray, round_: int) -> FloatArray:
         """Return float64[R], the chance that each client never delivers."""

@@ -19,7 +19,7 @@ from fedagent_coordinator.solvers import Solver, assign
 from fedagent_coordinator.solvers import create as create_solver
 from fedagent_protocol.registry import require
 
-from .base import Feedback, FloatArray, IntArray, RoundView, Selection
+from .base import Aspects, Feedback, FloatArray, IntArray, RoundView, Selection
 from .exchange_time import MIN_RIDGE
 from .selection import explained
 from .state import ArrayState, floats
@@ -210,6 +210,13 @@ class LinUcbPolicy(ArrayState):
         )
         pairs = assign(view, np.maximum(scores, _LEAST), self._solver, rng)
         return explained(view, pairs, scores)
+
+    def aspects(self, view: RoundView) -> Aspects:
+        """Return the regression's mean, and the width that makes it a bound."""
+        x = self._features(view, np.arange(len(view.pair_client), dtype=np.int64))
+        arms, edges = self._arms.grown(len(view.edge_budget)), view.pair_edge.astype(np.int64)
+        mean = arms.upper(edges, x, 0.0)
+        return Aspects({"mean": mean, "width": arms.upper(edges, x, self._alpha) - mean})
 
     def learn(self, feedback: Feedback) -> None:
         """Regress X of what was played, then move the bounds."""

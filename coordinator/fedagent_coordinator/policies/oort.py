@@ -21,6 +21,7 @@ from fedagent_protocol.registry import require
 from .base import (
     LOSSES,
     MAX_COUNT,
+    Aspects,
     BoolArray,
     Ending,
     Feedback,
@@ -121,6 +122,18 @@ class OortPolicy(ArrayState):
             "removed": float(removed.sum()),
         }
         return explained(view, pairs, utility[view.pair_client], notes)
+
+    def aspects(self, view: RoundView) -> Aspects:
+        """Return the utility and its last parts, and the duration that makes a client slow."""
+        clients = len(view.client_price)
+        explored = grown(self._involved, clients) > 0
+        values = {
+            "loss of its samples": np.where(explored, grown(self._utility, clients), np.nan),
+            "seconds": np.where(explored, grown(self._duration_s, clients), np.nan),
+            "preferred seconds": np.full(clients, self.preferred_s),
+            "picked": grown(self._picked, clients).astype(np.float64),
+        }
+        return Aspects({name: column[view.pair_client] for name, column in values.items()})
 
     def learn(self, feedback: Feedback) -> None:
         """Take in utilities and durations, then let the pacer look back."""

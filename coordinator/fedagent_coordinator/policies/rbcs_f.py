@@ -13,7 +13,7 @@ import numpy as np
 from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.registry import require
 
-from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
+from .base import Aspects, BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
 from .exchange_time import ExchangeTimes, affordable, min_per_client
 from .fair_set import fair_set
 from .selection import explained, fill
@@ -181,6 +181,12 @@ class RbcsFPolicy(ArrayState):
             ),
         }
         return explained(view, pairs, queue[view.pair_client] - self._v * tau, notes)
+
+    def aspects(self, view: RoundView) -> Aspects:
+        """Return the fairness queue and the estimated time, whose difference is the score."""
+        queue = self._queues.lengths(len(view.client_price))
+        tau = self._times.lower_bound(view)
+        return Aspects({"queue": queue[view.pair_client], "estimated seconds": tau})
 
     def learn(self, feedback: Feedback) -> None:
         """Learn the times, then move the queues."""

@@ -23,6 +23,7 @@ from .report.command import report
 from .status import rounds, runs, status
 from .task import app as task_app
 from .testbed import command as testbed_command
+from .why import why
 
 app = command_line.CommandGroup(
     name="fedagent",
@@ -67,6 +68,10 @@ add(
 )
 add(READ, status, "fedagent status", "fedagent status --json --data-dir /srv/coordinator")
 add(READ, rounds, "fedagent rounds --last 5", "fedagent rounds --last 0 --json")
+add(
+    *(READ, why, "fedagent why kitchen", "fedagent why kitchen --round 12"),
+    "fedagent why 3f2a --json --data-dir /srv/coordinator",
+)
 app.add_group(enrolment.app, panel=READ)
 add(READ, runs, "fedagent runs", "fedagent runs --json --data-dir /srv/coordinator")
 app.add_group(ledger.app, panel=READ)

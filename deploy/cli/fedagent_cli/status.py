@@ -1,17 +1,18 @@
 """`fedagent status`, `rounds` and `runs`: one run in a few lines, its rounds, and every run."""
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from . import options
+from . import command_line, options
 from .devices import SeenDevice, print_reasons, seen_devices
 from .output import credits_text, echo, emit, number_text, rounds_text, table
 
 if TYPE_CHECKING:
-    from fedagent_coordinator.database.rows import RoundRow
+    from fedagent_coordinator.database.rows import RoundRow, RunRow
+    from fedagent_coordinator.reader import Reader
     from fedagent_coordinator.status_files import RunStatus
     from fedagent_coordinator.summary import RunSummary
 
@@ -27,39 +28,69 @@ WAITING = {
 """Words for the reasons of docs/coordinator.md, A round."""
 MAX_NAMED = 5
 """Agents that decline, a line each."""
+Watch = Annotated[
+    bool,
+    command_line.Option("--watch", help="Go on: a live view, or one line for each event."),
+]
 
 
-def status(
-    *,
-    data_dir: options.CoordinatorData = None,
-    run: options.RunId = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Show a run in a few lines, while the coordinator runs or afterwards."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A run as it stands: in one record for programs, and in lines for people."""
+
+    run: "RunRow"
+    record: dict[str, object]
+    lines: list[str]
+    now: "RunStatus | None"
+    agents: "list[SeenDevice]"
+
+
+def standing(reader: "Reader", chosen: "RunRow") -> Standing:
+    """Return how a run stands."""
     from fedagent_coordinator.summary import summarize  # noqa: PLC0415 - heavy imports
     from fedagent_node.data_dir import holder_of  # noqa: PLC0415
 
-    from .runs import metric_line, open_run, recipe_of, run_status_of  # noqa: PLC0415
+    from .runs import metric_line, recipe_of, run_status_of  # noqa: PLC0415
     from .spending import epsilon_of, epsilon_text  # noqa: PLC0415
 
-    with open_run(data_dir, run) as (reader, chosen):
-        agents = seen_devices(reader, chosen)
-        summary = summarize(reader, chosen)
-    folder = reader.folder
+    agents = seen_devices(reader, chosen)
+    summary, folder = summarize(reader, chosen), reader.folder
     pid = holder_of(folder)
     now = run_status_of(folder, chosen) if pid is not None else None
     live = _live(folder, agents, now)
     recipe, released = recipe_of(chosen), max((one.released for one in agents), default=0)
     live["epsilon"] = epsilon_of(recipe, released)
-    record = {**summary.record(), "edges": len(summary.edges), **live}
-    if as_json:
-        emit(record)
-        return
     good = metric_line(summary.measures, summary.metrics)
-    _print_status(summary, live, now=now, pid=pid, good=good)
+    lines = list(_status_lines(summary, live, now=now, pid=pid, good=good))
     if spent := epsilon_text(recipe, released):
-        echo(f"privacy   a device has spent an epsilon of {spent} at most")
-    print_reasons(agents, most=MAX_NAMED)
+        lines.append(f"privacy   a device has spent an epsilon of {spent} at most")
+    record = {**summary.record(), "edges": len(summary.edges), **live}
+    return Standing(run=chosen, record=record, lines=lines, now=now, agents=agents)
+
+
+def status(
+    *,
+    watch: Watch = False,
+    data_dir: options.CoordinatorData = None,
+    run: options.RunId = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show a run in a few lines, while the coordinator runs or afterwards."""
+    from .runs import open_run  # noqa: PLC0415 - heavy imports
+
+    if watch:
+        from .watching import watch_run  # noqa: PLC0415 - heavy imports
+
+        watch_run(data_dir, run, as_json=as_json)
+        return
+    with open_run(data_dir, run) as (reader, chosen):
+        found = standing(reader, chosen)
+    if as_json:
+        emit(found.record)
+        return
+    for line in found.lines:
+        echo(line)
+    print_reasons(found.agents, most=MAX_NAMED)
 
 
 def _live(folder: Path, agents: Sequence[SeenDevice], now: "RunStatus | None") -> dict[str, object]:
@@ -85,42 +116,42 @@ def _live(folder: Path, agents: Sequence[SeenDevice], now: "RunStatus | None") -
     }
 
 
-def _print_status(
+def _status_lines(
     run: "RunSummary",
     live: Mapping[str, Any],
     *,
     now: "RunStatus | None",
     pid: int | None,
     good: tuple[str, str],
-) -> None:
+) -> Iterator[str]:
     process = f"coordinator runs (process {pid})" if pid else "coordinator does not run"
     if live["running"] is None:
         process = "only its owner can see whether the coordinator runs"
     ended = f"ended: {run.conclusion or run.reason}"
-    echo(f"run       {run.run[:12]}  {run.recipe}, policy {run.policy}")
-    echo(f"state     {ended if run.ended_ms else process}")
+    yield f"run       {run.run[:12]}  {run.recipe}, policy {run.policy}"
+    yield f"state     {ended if run.ended_ms else process}"
     if now is not None and now.waiting:
         what = WAITING.get(now.waiting, now.waiting)
         count = f"{now.found} of {now.wanted}" if now.wanted else now.detail
-        echo(f"waiting   {what}{count and ': ' + count}")
+        yield f"waiting   {what}{count and ': ' + count}"
     for other in now.others if now is not None else ():
-        echo(f"beside    another coordinator of this site, {other}: stop one, or change its --site")
+        yield f"beside    another coordinator of this site, {other}: stop one, or change its --site"
     if run.origin:
-        echo(f"began     from model {run.origin[:12]}")
+        yield f"began     from model {run.origin[:12]}"
     rounds = rounds_text(run.rounds_done, run.rounds_wanted)
-    echo(f"rounds    {rounds}, {run.updates_used} updates used")
+    yield f"rounds    {rounds}, {run.updates_used} updates used"
     if live["next_round_s"] is not None:
-        echo(f"next      round in {live['next_round_s']:.0f} s")
-    echo(f"{good[0]:10}{good[1]}")
-    echo(
+        yield f"next      round in {live['next_round_s']:.0f} s"
+    yield f"{good[0]:10}{good[1]}"
+    yield (
         f"spent     {credits_text(run.spent_micro)} credits, "
         f"{credits_text(run.reserved_micro)} reserved"
         + (f"; {credits_text(run.rent_micro)} of it rents" if run.rent_micro else "")
     )
     here = f"{live['agents_live']} live of " if now is not None else ""
-    echo(f"agents    {here}{live['agents']} seen")
+    yield f"agents    {here}{live['agents']} seen"
     here = f"{now.edges_live} live of " if now is not None else ""
-    echo(f"edges     {here}{len(run.edges)} seen")
+    yield f"edges     {here}{len(run.edges)} seen"
 
 
 def rounds(

@@ -15,6 +15,7 @@ from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.explanation import DecidedRound, explained_round, nearest_changes
 from fedagent_coordinator.explanation.account import Change, Explanation
 from fedagent_coordinator.policies import RoundView
+from fedagent_coordinator.records import pack_arrays
 from fedagent_protocol.errors import ParameterError
 from tests.fakes.rounds import column_view, random_feedback, random_view
 
@@ -171,3 +172,25 @@ def test_where_no_change_helps_it_is_said() -> None:
     assert not said.nearest_change
     assert said.solved
     assert any("no change of its price" in reason for reason in said.reasons)
+
+
+@pytest.mark.parametrize("name", policies.names())
+def test_what_a_policy_says_of_its_scores_is_of_every_pair(name: str) -> None:
+    the_round = decided(name, rounds=8, free_micro=None, seed=3)
+    assert the_round is not None
+    assert the_round.policy is not None
+    before = pack_arrays(the_round.policy.state())
+    aspects = the_round.aspects()
+    assert pack_arrays(the_round.policy.state()) == before
+    assert {len(column) for column in aspects.values.values()} <= {len(the_round.view.pair_client)}
+    if aspects.experts:
+        assert sum(aspects.experts.values()) == pytest.approx(1.0)
+        assert set(aspects.experts) <= set(aspects.values)
+
+
+def test_experts_average_to_the_forecast() -> None:
+    the_round = decided("adaptive", rounds=8, free_micro=None, seed=3)
+    assert the_round is not None
+    aspects = the_round.aspects()
+    mean = sum(weight * aspects.values[name] for name, weight in aspects.experts.items())
+    assert np.allclose(mean, aspects.values["without shared failures"], atol=1e-3)

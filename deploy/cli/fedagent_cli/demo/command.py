@@ -69,6 +69,10 @@ Test = Annotated[
 Broker = Annotated[
     str, command_line.Option(help="auto, mosquitto, embedded, or the URL of a running broker.")
 ]
+Dear = Annotated[
+    bool,
+    command_line.Option("--dear", help="Add a device that asks more than an edge may spend."),
+]
 Folder = Annotated[
     Path | None,
     command_line.Option(
@@ -96,6 +100,7 @@ def demo(
     dataset: Dataset = None,
     test: Test = None,
     broker: Broker = "auto",
+    dear: Dear = False,
     folder: Folder = None,
     keep: Keep = False,
     as_json: options.AsJson = False,
@@ -125,6 +130,7 @@ def demo(
             dataset=dataset,
             test=test,
             broker=broker,
+            dear=dear,
             folder=folder,
         )
         code = _run(settings, plan, keep=keep, as_json=as_json, caught=caught)

@@ -14,6 +14,9 @@ RENT = 0.25
 STEP = 1.4
 """By how much each edge asks more than the one before it."""
 
+DEAR = 1.5
+"""What the dear device asks, as a share of what an edge may spend on devices in a round."""
+
 BEYOND_S = 0.2
 """How far the slow agent's training goes beyond the deadline."""
 
@@ -136,6 +139,15 @@ def make_evaluated_plan(*, agents: int, edges: int, best: int) -> Plan:
     share = math.ceil(best / edges) * max(prices)
     rents = (0.0,) * edges
     return Plan(agents=made, edges=_edge_names(edges), budget=round(share, 3), rents=rents)
+
+
+def with_dear(plan: Plan) -> Plan:
+    """Return the fleet with one more device, which asks more than an edge may spend."""
+    agents = plan.agents
+    price = round(DEAR * plan.budget, 3)
+    name, note = f"agent-{len(agents) + 1}", "asks more than an edge may spend"
+    dear = replace(agents[0], name=name, price=price, note=note, slow_s=0.0)
+    return replace(plan, agents=(*agents, dear))
 
 
 def spread(plan: Plan) -> Plan:

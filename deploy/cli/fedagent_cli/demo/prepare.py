@@ -22,7 +22,7 @@ from fedagent_task.recipe_file import open_recipe
 from fedagent_task.spec import Recipe
 from fedagent_task.task_file import SUFFIX
 
-from .plan import Plan, make_evaluated_plan, make_plan, spread
+from .plan import Plan, make_evaluated_plan, make_plan, spread, with_dear
 from .run import DemoSettings
 from .streams import check_stream, own_fleet
 
@@ -58,6 +58,7 @@ def prepare(
     stream: str | None = None,
     dataset: str | None = None,
     test: str | None = None,
+    dear: bool = False,
 ) -> tuple[DemoSettings, Plan]:
     """Return the settings and the fleet, and make the demo's folder.
 
@@ -84,6 +85,7 @@ def prepare(
     # Bundled recipes and tasks leave the budget to the fleet; a person's own says what it means.
     bundled = path.parent == places.bundled("recipes") or path.suffix == SUFFIX
     plan = _fleet(read, agents=agents, edges=edges)
+    plan = with_dear(plan) if dear else plan
     if path.suffix == SUFFIX or template:
         plan = own_fleet(plan, template)
         check_stream(plan.agents[0].stream, read)

@@ -1,0 +1,110 @@
+"""`fedagent why`: why a device was, or was not, selected in a round."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from . import command_line, options
+from .errors import MissingError
+from .opinions import agent_named
+from .output import echo, emit, number_text, table
+
+if TYPE_CHECKING:
+    from fedagent_coordinator.explanation import Explanation
+
+MOST_ORDERS = 8
+"""Orders of a device that are listed."""
+STATES = {
+    "selected": "was selected",
+    "not_selected": "was not selected",
+    "unaffordable": "could not be paid",
+    "unavailable": "was not available",
+    "not_visible": "was not there",
+    "unknown_device": "is not known",
+}
+Device = Annotated[
+    str, command_line.Argument(metavar="DEVICE", help="Its name, or the start of its id.")
+]
+Round = Annotated[
+    int | None,
+    command_line.Option("--round", min=1, help="Which round.", show_default="the newest"),
+]
+
+
+def why(
+    device: Device,
+    *,
+    round_: Round = None,
+    data_dir: options.CoordinatorData = None,
+    run: options.RunId = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say why a device was selected in a round or not, and what would have changed it.
+
+    The round is decided again with what the policy knew; a change that is named really selects it.
+    """
+    import msgspec  # noqa: PLC0415 - heavy imports
+
+    from fedagent_coordinator.errors import UnknownRoundError  # noqa: PLC0415
+    from fedagent_coordinator.explanation import change_text, explain  # noqa: PLC0415
+    from fedagent_coordinator.status_files import read_devices  # noqa: PLC0415
+
+    from .runs import open_run  # noqa: PLC0415
+
+    with open_run(data_dir, run) as (reader, chosen):
+        book = read_devices(reader.folder)
+        heard = book.devices if book is not None and book.run == chosen.run_id else {}
+        names = {agent: agent[:8] for agent in heard}
+        names |= {row.agent: row.name for row in reader.devices(chosen.run_id)}
+        agent = agent_named(names, device)
+        if not (last := reader.last_round(chosen.run_id)):
+            raise MissingError("no round was decided yet", "see `fedagent status`")
+        try:
+            said = explain(reader, agent, round_, run_id=chosen.run_id)
+        except UnknownRoundError as error:
+            raise MissingError(f"there is no round {round_}", f"the newest is {last}") from error
+        edges = reader.edges(chosen.run_id)
+    changes = [change_text(change, edges) for change in said.nearest_change]
+    if as_json:
+        emit({**msgspec.to_builtins(said), "changes": changes})
+        return
+    _print(said, changes)
+
+
+def _print(said: "Explanation", changes: list[str]) -> None:
+    echo(f"round {said.round}: device {said.name} {STATES[said.state]}, policy {said.policy}")
+    for reason in said.reasons:
+        echo(f"  {reason}")
+    if said.propensity is not None:
+        echo(f"  chosen at random among near-equals, with a chance of {said.propensity:.3g}")
+    if changes:
+        echo(f"it would have been selected with{' one of these' if changes[1:] else ''}")
+    for change in changes:
+        echo(f"  {change}")
+    if not said.solved and said.state in {"not_selected", "unaffordable"}:
+        echo("  the round cannot be decided again with what is kept, so no change is named")
+    if said.scores:
+        echo()
+        rows = [(one.name, _cell(one.device), _cell(one.last_chosen)) for one in said.scores]
+        table(("what the policy knew", "device", "last chosen"), rows)
+    if said.experts:
+        echo()
+        table(
+            ("forecast", "weight", "device", "last chosen"),
+            [
+                (one.name, f"{one.weight:.0%}", _cell(one.prediction), _cell(one.last_chosen))
+                for one in said.experts
+            ],
+        )
+    if said.orders:
+        echo()
+        table(
+            ("round", "ended", "seconds", "reason"),
+            [
+                (one.round, one.status, _cell(one.seconds), one.reason)
+                for one in said.orders[:MOST_ORDERS]
+            ],
+            unless={"reason": ""},
+        )
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else number_text(value)
