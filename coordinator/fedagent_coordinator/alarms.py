@@ -16,7 +16,7 @@ LEAST_FREE = 200 << 20
 """Bytes on the disk of a coordinator below which it is said."""
 NEVER_AFTER = 3
 """Orders after which a device that came in time never is said to deliver never."""
-LAST_ROUNDS = 20
+LAST_ROUNDS = 200
 """Rounds in which an edge must have failed to be said silent."""
 _BACK_MS = 60_000
 MOST = 50

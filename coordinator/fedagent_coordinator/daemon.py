@@ -109,6 +109,7 @@ class Daemon:
         shell.spawn(self._start(subscribed), "start")
         shell.spawn(self._advertise(address), "advertise")
         shell.spawn(self._linger(), "linger")
+        await shell.serve_metrics("coordinator")
         shell.freeze()
         await shell.stop.wait()
 

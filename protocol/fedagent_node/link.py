@@ -191,6 +191,7 @@ class Link:
             return False
         self._outbox.add(info, size)
         self.counters["sent"] += 1
+        self.counters["sent_bytes"] += len(payload)
         self._write()
         return True
 
@@ -436,6 +437,7 @@ class Link:
 
     def _arrived(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
         self.counters["received"] += 1
+        self.counters["received_bytes"] += len(message.payload)
         try:
             self._later(Arrival(message.topic, bytes(message.payload), time.monotonic()))
         except UnicodeDecodeError:

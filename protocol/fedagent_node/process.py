@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from .log_lines import formatter
 from .settings import NodeConfig, SettingError
 
 C = TypeVar("C", bound=NodeConfig)
@@ -26,9 +27,9 @@ def start(
         config = load(parser.parse_args().config)
     except SettingError as error:
         return end(role, error, codes, as_json=False)
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter(config.log_format))
+    logging.basicConfig(level=config.log_level.upper(), handlers=[handler])
     return run(config)
 
 

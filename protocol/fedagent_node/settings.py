@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
@@ -16,6 +17,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from fedagent_protocol.errors import TopicError, safe_text
+from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.option import Declared, Option, declared
 from fedagent_protocol.topics import check_id
 
@@ -29,6 +31,7 @@ LINK = "Link"
 """Panel of the options of links."""
 PRIVATE_BROKERS = ("auto", "embedded", "mosquitto")
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 Scope = Literal["lan", "loopback", "off"]
 Name = Annotated[
     str, Meta(max_length=100), Option("A name for people; it also names the data directory.")
@@ -100,6 +103,13 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ]
     log_level: Annotated[LogLevel, Option("debug, info, warning or error.")] = "info"
+    log_format: Annotated[LogFormat, Option("Log lines as text, or as one JSON object each.")] = (
+        "text"
+    )
+    metrics: Annotated[
+        str,
+        Option("Serve metrics for Prometheus at this address.", metavar="[HOST:]PORT", panel=LINK),
+    ] = ""
     json_events: bool = False  # one JSON object per line on stdout
     watch_parent: bool = False  # end when stdin ends
 
@@ -142,7 +152,29 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             check_id(self.site)
         except TopicError as error:
             raise SettingError("site", error.detail, "choose another name") from error
+        self.metrics_place()
         return self
+
+    def metrics_place(self) -> tuple[str, int] | None:
+        """Return where metrics are served; None for nowhere. They are no secret, and plain HTTP.
+
+        Raises:
+            SettingError: It is no address, or what it needs is not there.
+        """
+        if not self.metrics:
+            return None
+        given = self.metrics if ":" in self.metrics else f"127.0.0.1:{self.metrics}"
+        try:
+            host, port = split_place(given)
+        except JoinError as error:
+            form = "write PORT or HOST:PORT, e.g. 9100 or 10.0.0.2:9100"
+            raise SettingError("metrics", "is not an address", form) from error
+        if not (is_loopback(host) or self.insecure):
+            hint = "serve them on loopback behind a proxy or a tunnel, or add --insecure"
+            raise SettingError("metrics", f"{given} is not on this machine, in plain text", hint)
+        if find_spec("prometheus_client") is None:
+            raise SettingError("metrics", "needs prometheus_client", how_to_add("metrics"))
+        return host, port
 
     def address(self, key: str, text: str) -> BrokerAddress:
         """Return the broker address that a setting names, with the password where it has a user.

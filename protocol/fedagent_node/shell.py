@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import structs
@@ -51,6 +52,9 @@ LATE_S = 10.0
 """A core that is called so much later than it asked for is called no more."""
 LONGEST_JOB_S = 600.0
 """What takes longer than this comes to no end: a dead disk, a dead lock."""
+
+if TYPE_CHECKING:
+    from .metrics import Metrics
 
 _log = logging.getLogger(__name__)
 _to_json = msgspec.json.Encoder()
@@ -106,6 +110,7 @@ class Shell:
         self._warnings = WARNINGS_PER_S
         self._warned_at = 0.0
         self._systemd = Systemd()
+        self._metrics: Metrics | None = None
         self._watched_from = -math.inf
 
     async def run(self, serve: Callable[[], Awaitable[None]]) -> None:
@@ -272,6 +277,28 @@ class Shell:
         counters = self.driver.core.counters
         watchdog = Watchdog(self.id, self._systemd, hindrance=self._hindrance, counters=counters)
         self.spawn(watchdog.run(), "watchdog")
+
+    async def serve_metrics(self, role: Role) -> None:
+        """Serve metrics, where they are asked for.
+
+        Raises:
+            SettingError: The address cannot be taken.
+        """
+        place = self._config.metrics_place()
+        if place is None:
+            return
+        from .metrics import Metrics, counted  # noqa: PLC0415 - of an extra, and a device has 30 MB
+
+        self._metrics = Metrics(role, self.id)
+        self._metrics.collect(
+            lambda: counted(
+                self.driver.core.counters,
+                {name: (one.connected, one.counters) for name, one in dict(self.links).items()},
+                self._broker.counters if self._broker is not None else {},
+            )
+        )
+        self.at_close.append(await self._metrics.serve(*place))
+        _log.info("%s: metrics at http://%s:%d/metrics", self.id, place[0], self._metrics.port)
 
     def _hindrance(self) -> str:
         """Return what does not get on although the event loop turns; empty if all does."""
@@ -448,6 +475,8 @@ class Shell:
     def emit(self, event: Emit) -> None:
         """Show an event to people, and to a program that reads stdout."""
         self._show(event)
+        if self._metrics is not None:
+            self._metrics.note(event)
         if not self._config.json_events:
             return
         try:

@@ -1,0 +1,134 @@
+"""The page for Prometheus: what events and counters come to, and that Grafana's file fits it."""
+
+import asyncio
+import json
+import re
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from fedagent_node.effects import Emit
+from fedagent_node.metrics import Metrics, counted
+from fedagent_node.settings import SettingError
+from tests.typed import call
+
+DASHBOARD = Path(__file__).parents[2] / "deploy/grafana/fedagent.json"
+ROUND = {
+    "round": 3,
+    "ordered": 4,
+    "in_time": 3,
+    "used": 3,
+    "seconds": 2.0,
+    "total_spent_micro": 5_500_000,
+    "train_loss": 0.5,
+    "device_score": None,
+}
+
+
+def links() -> Iterator[Metric]:
+    core = Counter({"refused_stale": 2, "edges_sent": 9, "broker_restarts": 1})
+    return counted(core, {"edges": (True, Counter(sent=9, sent_bytes=900))}, Counter(restarts=1))
+
+
+def told() -> Metrics:
+    """Metrics that have heard an event of each kind."""
+    metrics = Metrics("coordinator", "me")
+    metrics.collect(links)
+    for event in (
+        Emit("edge_joined", {"edge": "a"}),
+        Emit("edge_joined", {"edge": "b"}),
+        Emit("edge_lost", {"edge": "a"}),
+        Emit("round", ROUND),
+        Emit("model", {"round": 3, "digest": "d", "accuracy": 0.9, "spiteful": 1.0}),
+        Emit("receipt", {"status": "late"}),
+        Emit("declined", {"reason": "x"}),
+        Emit("declined", {"agents": ["x"], "seconds": 4.0}),
+    ):
+        metrics.note(event)
+    return metrics
+
+
+def values(text: str) -> dict[str, float]:
+    return {
+        f"{sample.name}{list(sample.labels.values()) or ''}": sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_events_and_counters_come_to_their_metrics() -> None:
+    found = values(generate_latest(told().registry).decode())
+    expected = {
+        "fedagent_rounds_total['yes']": 1,
+        "fedagent_updates_total['ordered']": 4,
+        "fedagent_updates_total['in_time']": 3,
+        "fedagent_updates_total['late']": 1,
+        "fedagent_updates_total['declined']": 1,
+        "fedagent_round": 3,
+        "fedagent_round_seconds_sum": 2,
+        "fedagent_spent_credits": 5.5,
+        "fedagent_model['accuracy']": 0.9,
+        "fedagent_model['train_loss']": 0.5,
+        "fedagent_peers['edge']": 1,
+        "fedagent_counts_total['refused_stale']": 2,
+        "fedagent_link_up['edges']": 1,
+        "fedagent_link_counts_total['edges', 'sent_bytes']": 900,
+        "fedagent_broker_counts_total['restarts']": 1,
+        "fedagent_events_total['round']": 1,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert found["process_resident_memory_bytes"] > 1e6
+    # What a link or the broker has counted is told once; nobody's words become a name.
+    assert not [name for name in found if "edges_sent" in name or "spiteful" in name]
+
+
+def test_every_metric_of_the_dashboard_is_there() -> None:
+    there = {name.partition("[")[0] for name in values(generate_latest(told().registry).decode())}
+    targets = [
+        target["expr"]
+        for panel in json.loads(DASHBOARD.read_text())["panels"]
+        for target in panel.get("targets", ())
+    ]
+    named = {name for text in targets for name in re.findall(r"\b(?:fedagent|process)_\w+", text)}
+    assert len(named) > 8
+    assert named <= there
+
+
+def test_the_page_is_served_until_it_is_closed() -> None:
+    async def serve() -> tuple[str, int]:
+        metrics = told()
+        close = await metrics.serve("127.0.0.1", 0)
+        url = f"http://127.0.0.1:{metrics.port}/metrics"
+        page = await asyncio.to_thread(partial(urllib.request.urlopen, url, timeout=5))
+        with page, pytest.raises(SettingError, match="another port"):
+            await told().serve("127.0.0.1", metrics.port)
+        await close()
+        return page.headers["Content-Type"], metrics.port
+
+    kind, port = asyncio.run(serve())
+    assert kind.startswith("text/plain")
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("9100", ""),
+        ("127.0.0.1:9100", ""),
+        ("[::1]:9100", ""),
+        ("kitchen", "write PORT"),
+        ("0", "write PORT"),
+        ("10.0.0.2:9100", "--insecure"),
+    ],
+)
+def test_where_metrics_may_be_served(tmp_path: Path, place: str, said: str) -> None:
+    done = call(tmp_path, "edge", "start", "--metrics", place, "--print-config")
+    assert (said in done.stderr, done.returncode != 0) == (True, bool(said)), done.stderr
