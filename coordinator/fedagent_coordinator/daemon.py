@@ -224,7 +224,7 @@ def _log_phase(former: str, phase: str) -> None:
 def level_of(name: str, fields: Mapping[str, object]) -> int:
     """Return how loud an event is: what costs the run its rounds is a warning."""
     loud = (
-        name in {"edge_lost", "edge_refused", "warning"}
+        name in {"edge_lost", "edge_refused", "strangers", "warning"}
         or (name == "edge_trouble" and bool(fields["reason"]))
         or (name == "round" and not fields["used"])
         or (name == "waiting" and fields["reason"] == DECLINED)
@@ -245,6 +245,12 @@ def words_of(name: str, fields: Mapping[str, object]) -> str:
         who = f"edge {fields['name'] or fields['edge']}"
         reason = fields["reason"]
         return f"{who} takes no part: {reason}" if reason else f"{who} takes part again"
+    if name == "strangers":
+        return (
+            f"edge {fields['name'] or fields['edge']} names {fields['agents']} agents that do not "
+            "belong to the site: they get no orders and are not paid; let them join it: "
+            "`fedagent devices invite`"
+        )
     if name == "edge_refused":
         return f"edge {fields['edge']} {fields['reason']}"
     if name == "warning":

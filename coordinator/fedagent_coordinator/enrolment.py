@@ -403,6 +403,17 @@ class Enrolment:
         serials = frozenset(int(serial, 16) for (serial,) in rows)
         return self.fact("revocations", 0), serials
 
+    def agents(self) -> frozenset[str]:
+        """Return which agents belong to the site."""
+        rows = self._connection.execute(
+            "SELECT id FROM members WHERE role = 'agent' AND state IN ('accepted', 'joined')"
+        )
+        return frozenset(ident for (ident,) in rows)
+
+    def changes(self) -> int:
+        """Return a number that is another one after anybody else has written."""
+        return int(self._one("PRAGMA data_version")[0])
+
     def revoked_ids(self) -> frozenset[str]:
         """Return who was revoked, ever."""
         rows = self._connection.execute("SELECT id FROM members WHERE state = 'revoked'")

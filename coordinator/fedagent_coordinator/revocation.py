@@ -1,4 +1,4 @@
-"""Who was revoked on the command line, told to all that must keep them out."""
+"""Who belongs to the site and who was revoked, told to all that must let in or keep out."""
 
 import asyncio
 import functools
@@ -8,6 +8,7 @@ from fedagent_node.data_dir import Identity
 from fedagent_node.effects import Revoked
 from fedagent_node.shell import Shell
 
+from .core.effects import Enrolled
 from .enrolment import Enrolment
 from .site import Site, renew_own
 
@@ -15,14 +16,18 @@ LOOK_S = 1.0
 """How often the enrolments are looked at: the command line writes them."""
 
 
-async def watch_revocations(shell: Shell, site: Site) -> None:
-    """Take every revocation into the site's list, for as long as the process lives."""
+async def watch_members(shell: Shell, site: Site) -> None:
+    """Tell the core who belongs to the site, and take every revocation into the site's list."""
     with Enrolment(shell.directory) as enrolment:
         member = shell.membership
         if member is not None and site.credentials.crl.exists():
             known = site.credentials.crl.read_bytes()
             shell.receive(Revoked(member.number, enrolment.revoked_ids(), known))
+        seen = -1
         while member is not None:
+            if (changes := enrolment.changes()) != seen:
+                seen = changes
+                shell.receive(Enrolled(enrolment.agents()))
             number, serials = enrolment.revocations()
             if number > member.number:
                 crl = site.authority.crl(serials, number)
@@ -36,6 +41,8 @@ async def renewed(shell: Shell, site: Site, identity: Identity, days: float) -> 
 
 
 def stay_member(shell: Shell, site: Site, identity: Identity, *, days: float) -> None:
-    """Show the coordinator's own certificate, renew it, and watch who is revoked."""
+    """Show the coordinator's own certificate, renew it, and watch who belongs to the site."""
+    with Enrolment(shell.directory) as enrolment:
+        shell.receive(Enrolled(enrolment.agents()))  # before any edge can name anybody
     shell.enrol(functools.partial(renewed, shell, site, identity, days))
-    shell.spawn(watch_revocations(shell, site), "revocations")
+    shell.spawn(watch_members(shell, site), "members")

@@ -18,7 +18,6 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from fedagent_coordinator.enrolment import Enrolment
 from fedagent_node.certificates import Certificate, Role
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.envelope import Gate
@@ -232,12 +231,10 @@ def test_at_a_shared_broker_of_the_site_a_member_gets_no_farther(tmp_path: Path)
     with new_field(tmp_path) as field:
         home = tmp_path / "coordinator"
         members = Members.of_coordinator(tmp_path, "coordinator", field.site)
-        edges = [members.member("edge-0", "edge")]
-        agents = [members.member(f"agent-{i}", "agent") for i in range(AGENTS)]
+        members.member("edge-0", "edge")
+        for i in range(AGENTS):
+            members.member(f"agent-{i}", "agent")
         evil, other, *_ = guests(members)
-        with Enrolment(home) as enrolment:
-            for one in (each.credentials.certificate for each in (*edges, *agents, evil, other)):
-                enrolment.admit(one.public, one.role, one.id[:8], now=time.time())
         with shared(tmp_path, home) as address:
             sets = (f"rounds.count={ROUNDS}", *PATIENT, "policy.name=cheapest")
             coordinator = field.coordinator(
@@ -266,4 +263,34 @@ def test_at_a_shared_broker_of_the_site_a_member_gets_no_farther(tmp_path: Path)
             assert not kinds - {"edge-beacon", "coordinator-beacon", "chunk"}
             assert flood.sent > 100
             check_unmoved(field, evil, other)
+    check_books(coordinator)
+
+
+@pytest.mark.parametrize("kind", BROKERS)
+def test_an_enrolled_edge_is_paid_for_no_device_that_it_invents(tmp_path: Path, kind: str) -> None:
+    """Keys cost nothing: with them it signs what work it likes, of devices that never joined."""
+    with new_field(tmp_path) as field:
+        members = Members.of_coordinator(tmp_path, "coordinator", field.site)
+        for name, role in (("honest", "edge"), ("ghost", "edge"), ("agent-0", "agent")):
+            members.member(name, role)  # type: ignore[arg-type]  # roles
+        coordinator = field.coordinator(
+            DEMO,
+            broker=kind,
+            secure=True,
+            join_port=0,
+            wait_edges=2,
+            sets=("rounds.count=3", *PATIENT, "policy.name=cheapest", "budget.per_edge=10"),
+        )
+        price = {"base": 1.0, "per_compute": 0.0}
+        ghost = field.edge("ghost", broker=kind)
+        at = str(ghost.wait("ready")["broker"])
+        for i in range(3):
+            field.agent(f"invented-{i}", labels(i), price=price, discovery="off", broker=at)
+        field.edge("honest", broker=kind, secure=True)
+        time.sleep(1.0)
+        field.agent("agent-0", labels(4), price=price)
+        assert coordinator.wait("strangers", timeout_s=60)["name"] == "ghost"
+        end = coordinator.wait("end", timeout_s=60)
+        assert (end["rounds_done"], end["updates_used"], end["spent_micro"]) == (3, 3, 3_000_000)
+    assert "do not belong to the site" in coordinator.log.read_text()
     check_books(coordinator)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Self
 
+from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.site import open_site
 from fedagent_node.authority import Authority
 from fedagent_node.certificates import Role, fingerprint
@@ -17,6 +18,7 @@ class Members:
     def __init__(self, folder: Path, site: str = "home") -> None:
         self.folder = folder
         self.site = site
+        self.home: Path | None = None
         self.authority = Authority.create(folder / "authority", site)
 
     @classmethod
@@ -25,6 +27,7 @@ class Members:
         found = cls.__new__(cls)
         found.folder, found.site = folder, site
         found.authority = open_site(folder / name, site).authority
+        found.home = folder / name
         return found
 
     def member(
@@ -43,6 +46,9 @@ class Members:
         joined = Joined(site=self.site, fingerprint=fingerprint(ca))
         store_credentials(folder, identity, made, ca, joined)
         self.revoke(name)
+        if self.home is not None:
+            with Enrolment(self.home) as enrolment:
+                enrolment.admit(identity.public_bytes, role, name, now=0.0)
         found = SiteTls.of(folder)
         assert found is not None
         return found

@@ -1,10 +1,13 @@
 """What a message of an edge does, in whichever phase it comes."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from fedagent_coordinator.policies.base import MAX_MICRO
 from fedagent_node.effects import Effect, Emit, Mark, Received
-from fedagent_protocol.columns import unpack
+from fedagent_protocol.columns import Columns, unpack
 from fedagent_protocol.errors import MalformedError, ProtocolError, safe_text
 from fedagent_protocol.messages import (
     PROTOCOL_VERSION,
@@ -141,7 +144,31 @@ def _columns(
     if not isinstance(engine.phase, Observing) or message.round != engine.round:
         engine.counters["columns_unasked"] += 1
         return []
-    return engine.phase.receive_columns(edge, columns, now)
+    columns, effects = _of_site(engine, edge, columns)
+    return effects + engine.phase.receive_columns(edge, columns, now)
+
+
+def _of_site(engine: "Engine", edge: EdgeSession, named: Columns) -> tuple[Columns, list[Effect]]:
+    """Leave out who does not belong to the site: an edge may name whom it likes, and is paid for.
+
+    An edge with strangers is said once, and again when there are more.
+    """
+    if engine.enrolled is None:
+        return named, []
+    ids = [edge.ids[row] for row in named.session.tolist()]
+    known = np.array([agent in engine.enrolled for agent in ids], dtype=np.bool_)
+    count = int((~known).sum())
+    engine.counters["not_enrolled"] += count
+    effects: list[Effect] = []
+    if count > edge.strangers:
+        edge.strangers = count
+        fields = {"edge": edge.id, "name": edge.name, "agents": count}
+        effects = [Emit("strangers", fields)]
+    kept = {
+        name: getattr(named, name)[known]
+        for name in ("session", "price", "context_seq", "age_ms", "available", "values")
+    }
+    return replace(named, **kept) if count else named, effects
 
 
 def _report(engine: "Engine", edge: EdgeSession, report: RoundReport, now: float) -> list[Effect]:

@@ -69,6 +69,7 @@ class EdgeSession:
     live: bool = True
     quiet: bool = False  # it did not answer the last observation, and has been silent since
     trouble: str = ""  # why it takes no part in rounds, in its own words
+    strangers: int = 0  # agents that it named last and that do not belong to the site
     ids: list[str] = field(default_factory=list)  # session ids of `epoch`, in the edge's order
     client: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 

@@ -289,3 +289,9 @@ class RunClosed(Input, frozen=True):
 
 class Start(Input, frozen=True):
     """Edges can be heard, and hear us."""
+
+
+class Enrolled(Input, frozen=True):
+    """Which agents belong to the site from now on."""
+
+    agents: frozenset[str]

@@ -123,6 +123,8 @@ class Engine:
         self.warnings: set[str] = set()
         self.other_versions = OtherVersions("coordinator")
         self.revocations = Revocations(number=0, crl=b"")
+        self.enrolled: frozenset[str] | None = None
+        """The agents of the site; None where there is none: then everybody may take part."""
         self.round = progress.next_round
         self.last_settled = self._ordered_before = progress.next_round - 1
         self.rounds_done = progress.rounds_done
@@ -162,6 +164,8 @@ class Engine:
                 return [self._beacon()] if self._beacon_at is not None else []
             case Revoked():
                 return self._revoked(event)
+            case fx.Enrolled():
+                self.enrolled = event.agents
             case ModelFinished() if isinstance(self.phase, Merging):
                 return self.phase.model_finished(event, now)
             case fx.Merged() if isinstance(self.phase, Merging):

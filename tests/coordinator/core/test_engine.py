@@ -397,3 +397,16 @@ def test_a_broker_that_never_comes_back_holds_no_round_for_ever() -> None:
     field.run(until=80.0)
     assert waited == [True]
     assert set(field.settled) == {1}
+
+
+def test_agents_that_do_not_belong_to_the_site_get_no_order() -> None:
+    field = Field(toy_edges(2), settings(count=3, wait_edges=2))
+    field.engine.receive(fx.Enrolled(frozenset({"agent-0-0", "agent-1-0", "agent-1-1"})), 0.0)
+    field.run()
+    check_books(field)
+    for settle in field.settled.values():
+        assert len(settle.feedback.pairs) == 3
+    said = [event.fields for event in field.events if event.name == "strangers"]
+    assert {(one["edge"], one["agents"]) for one in said} == {("edge-0", 2), ("edge-1", 1)}
+    assert len(said) == 2
+    assert field.engine.counters["not_enrolled"] >= 3 * 3
