@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fedagent_cli import command_line, options
 from fedagent_cli.errors import KilledError, MissingError, UsageError
-from fedagent_cli.output import aligned, echo, emit, table
+from fedagent_cli.output import aligned, echo, emit, table, writing
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -128,6 +128,12 @@ def run(
             "virtual time. Slower; without training.",
         ),
     ] = False,
+    folder: Annotated[
+        Path | None,
+        command_line.Option(
+            "--dir", help="Empty folder for the run of --full: `fedagent why` reads it."
+        ),
+    ] = None,
     sets: Sets = None,
     plot: Plot = None,
     as_json: options.AsJson = False,
@@ -144,14 +150,26 @@ def run(
         from .full import show_full  # noqa: PLC0415 - heavy imports
 
         with _fixable():
-            show_full(made, name, seed, as_json=as_json)
+            show_full(made, name, seed, folder=_empty(folder), as_json=as_json)
         return
+    if folder is not None:
+        raise UsageError("--dir goes with --full", "add --full, or leave it out")
     if made.world == "bas" and name == "all":
         raise UsageError("`all` is no single pair", "take `testbed compare`, or name a pair")
     result = _compared(
         made, [name], seeds=1, first_seed=seed, jobs=1, ray=None, quiet=as_json, expand=False
     )
     _show(result, plot, as_json=as_json)
+
+
+def _empty(folder: Path | None) -> Path | None:
+    if folder is None:
+        return None
+    with writing(folder, what="into "):
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty", "name another folder with --dir")
+    return folder
 
 
 def compare(

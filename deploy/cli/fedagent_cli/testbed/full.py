@@ -1,6 +1,7 @@
 """`fedagent testbed run --full`: one policy through a whole federation in virtual time."""
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from fedagent_cli.errors import UnbalancedError
@@ -11,16 +12,21 @@ from fedagent_testbed.study.full import play_full
 from fedagent_testbed.study.history import jain
 
 
-def show_full(recipe: TestbedRecipe, policy: str, seed: int, *, as_json: bool) -> None:
-    """Run, and print the figures of the run's database.
+def show_full(
+    recipe: TestbedRecipe, policy: str, seed: int, *, folder: Path | None, as_json: bool
+) -> None:
+    """Run, and print the figures of the run's database, which stays in a folder if one is named.
 
     Raises:
         PolicyError, RecipeError, DatasetError: As `play_full`.
         UnbalancedError: The ledger does not add up.
     """
     rounds = recipe.rounds.count
-    with tempfile.TemporaryDirectory(prefix="fedagent-full-") as folder:
-        run = play_full(recipe, policy, seed, Path(folder))
+    with ExitStack() as stack:
+        if folder is None:
+            passing = tempfile.TemporaryDirectory(prefix="fedagent-full-")
+            folder = Path(stack.enter_context(passing))
+        run = play_full(recipe, policy, seed, folder)
     history, ending = run.history, run.ending
     record = {
         "recipe": recipe.name,
