@@ -32,6 +32,15 @@ ELSEWHERE = {
     "coordinator/core/test_engine": ("coordinator/core/edge_messages",),
     "coordinator/core/test_evaluation": ("coordinator/core/answers", "coordinator/core/evaluating"),
     "coordinator/core/test_iterations": ("coordinator/core/primal_dual",),
+    "coordinator/web/test_api": (
+        "coordinator/web/access",
+        "coordinator/web/books",
+        "coordinator/web/endpoints",
+        "coordinator/web/feed",
+        "coordinator/web/records",
+        "coordinator/web/server",
+        "coordinator/web/watcher",
+    ),
     "coordinator/core/test_outcomes": ("coordinator/core/ordered",),
     "coordinator/core/test_round_placement": (
         "coordinator/core/decision",

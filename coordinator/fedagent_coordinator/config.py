@@ -2,10 +2,12 @@
 
 import math
 import re
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 from msgspec import Meta
 
+from fedagent_node.address import BrokerAddress, is_loopback
+from fedagent_node.errors import AddressError
 from fedagent_node.joining import JOIN_PORT
 from fedagent_node.settings import LINK, BrokerConfig, Seed, SettingError
 from fedagent_protocol.option import Option
@@ -13,6 +15,20 @@ from fedagent_protocol.option import Option
 _TIME = re.compile(r"([0-9]{1,5})([smh])")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _MAX_PERMIT_S = 86_400.0
+DEFAULT_PAGE_PORT = 7428
+"""Port of the live page, where nobody else has it."""
+
+
+class PageAddress(NamedTuple):
+    """Where the live page listens; port 0 takes the last one, or a free one."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self.host)
 
 
 class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,12 +94,43 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
         Option("How long a certificate of the site holds; renewed after two thirds.", panel=LINK),
     ] = 30.0
 
+    web: Annotated[
+        str,
+        Meta(max_length=300),
+        Option(
+            "Serve the live page there. Beyond loopback it speaks TLS, and takes its token.",
+            metavar="HOST:PORT",
+            default="127.0.0.1:7428, or a free port",
+            panel=LINK,
+        ),
+    ] = ""
+    no_web: Annotated[bool, Option("Serve no live page.", panel=LINK)] = False
+
     def checked(self) -> Self:
         """Return the settings; a run is either new or goes on."""
         if self.new_run and self.more_rounds:
             raise SettingError("more_rounds", "does not go with new_run", "leave one of them out")
+        if self.web and self.no_web:
+            raise SettingError("web", "does not go with no_web", "leave one of them out")
         self.permit_s()
+        self.page()
         return super().checked()
+
+    def page(self) -> PageAddress | None:
+        """Return where the live page listens; None for no page."""
+        if self.no_web:
+            return None
+        if not self.web:
+            return PageAddress("127.0.0.1", 0)
+        host, _, port = self.web.rpartition(":")
+        try:
+            if port != "0":
+                address = BrokerAddress.parse(self.web)
+                return PageAddress(address.host, address.port)
+            return PageAddress(BrokerAddress.parse(f"{host}:1").host, 0)
+        except AddressError as error:
+            hint = "write HOST:PORT, e.g. 127.0.0.1:7428 or 0.0.0.0:7428"
+            raise SettingError("web", f"{self.web[:80]!r} is no address", hint) from error
 
     def permit_s(self) -> float:
         """Return for how many seconds everybody is let in."""

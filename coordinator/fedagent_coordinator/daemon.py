@@ -25,6 +25,7 @@ from .revocation import stay_member
 from .run_store import open_coordinator
 from .runs import RunFinishedError, read_recipe
 from .site import Site, open_site
+from .web.server import PageServer, start_page
 
 _log = logging.getLogger(__name__)
 
@@ -105,13 +106,23 @@ class Daemon:
         )
         subscribed = link.subscribe(*topics.coordinator_filters(config.site))
         await link.start()
-        self._emit_ready(address, broker_kind)
+        self._emit_ready(address, broker_kind, self._show_page())
         shell.spawn(self._start(subscribed), "start")
         shell.spawn(self._advertise(address), "advertise")
         shell.spawn(self._linger(), "linger")
         await shell.serve_metrics("coordinator")
         shell.freeze()
         await shell.stop.wait()
+
+    def _show_page(self) -> str:
+        """Serve the live page beside the rounds; return its address, empty for none."""
+        config, shell = self._config, self._shell
+        place = config.page()
+        if place is None:
+            return ""
+        server = PageServer(shell.directory, place, tls=shell.tls, insecure=config.insecure)
+        shell.at_close.append(functools.partial(asyncio.to_thread, server.stop))
+        return start_page(server, asked=bool(config.web))
 
     async def _serve_joins(self, site: Site) -> None:
         """Let devices and edges join the site, as long as this process lives."""
@@ -182,12 +193,13 @@ class Daemon:
 
     # ------------------------------------------------------------------ events
 
-    def _emit_ready(self, address: BrokerAddress, broker_kind: str) -> None:
+    def _emit_ready(self, address: BrokerAddress, broker_kind: str, page: str) -> None:
         run, recipe = self._store.run, self._recipe
         fields = {
             "id": self._shell.id,
             "broker": str(address),
             "broker_kind": broker_kind,
+            "web": page,
             "site": self._config.site,
             "run": run.run_id,
             "recipe": recipe.name,

@@ -56,6 +56,15 @@ class Reader:
         self.evaluations = EvaluationQueries(connection)
         self.ledger = Ledger(connection, folder / MARK)
 
+    @contextmanager
+    def unmoved(self) -> Iterator[None]:
+        """See one state of the database in all queries of this context."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
     # ------------------------------------------------------------------- runs
 
     def runs(self) -> list[RunRow]:
@@ -346,6 +355,13 @@ class Reader:
             "AND o.client = v.client WHERE c.run_id = ? GROUP BY c.idx ORDER BY c.idx",
             (run_id,),
         )
+
+    def clients(self, run_id: str) -> dict[str, str]:
+        """Return the name of every client of a run by id, in the order of their indices."""
+        rows = self._db.execute(
+            "SELECT agent_id, label FROM clients WHERE run_id = ? ORDER BY idx", (run_id,)
+        )
+        return dict(rows.fetchall())
 
     def edges(self, run_id: str) -> dict[str, str]:
         """Return the name of every edge that was heard in a run, by id."""

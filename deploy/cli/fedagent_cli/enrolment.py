@@ -109,7 +109,7 @@ def invite(
     if not sys.stdout.isatty():
         echo(text)
         return
-    _draw(text)
+    draw_qr(text)
     start = "fedagent edge start --listen 0.0.0.0" if role is InvitedRole.EDGE else "fedagent start"
     named = f"--name {name}" if role is InvitedRole.EDGE else f"--name {name} --stream ..."
     other = f" --site {site}" if site != "default" else ""
@@ -262,7 +262,8 @@ def opened_enrolment(folder: Path) -> "Iterator[Enrolment]":
         raise NoRunError(f"{folder} cannot be written: {error}", "try again") from error
 
 
-def _draw(text: str) -> None:
+def draw_qr(text: str) -> None:
+    """Draw a QR code on the terminal, where the package for it is installed."""
     with suppress(ModuleNotFoundError):
         import segno  # noqa: PLC0415 - for a terminal alone
 

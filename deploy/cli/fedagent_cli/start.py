@@ -3,10 +3,12 @@
 Their options are the fields of the role's configuration (`fedagent_protocol.option`).
 """
 
+import sys
 from functools import partial
 
 from . import command_line, launch, options, places
-from .errors import UsageError
+from .errors import NoRunError, UsageError
+from .output import echo, emit
 
 AGENT = """Run this device as an agent: find the edges, learn on the own stream.
 
@@ -53,6 +55,7 @@ def mount(app: command_line.CommandGroup, *, panel: str) -> None:
         "fedagent coordinator start --recipe digits --more-rounds 30",
         "fedagent coordinator start --recipe digits --new-run --init digits.safetensors",
     )
+    coordinator.command("page", epilog=options.examples("fedagent coordinator page"))(page)
     app.add_group(edge, panel=panel)
     app.add_group(coordinator, panel=panel)
 
@@ -88,3 +91,29 @@ def _complete(role: str, made: launch.Config) -> None:
     if "data_dir" not in made:
         name = made.get("name")
         made["data_dir"] = str(places.data_dir(role, None if name is None else str(name)))
+
+
+def page(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = False) -> None:
+    """Show where the live page is, with the token that opens it: a link, and its QR code.
+
+    Whoever has it sees the run, and may accept devices that wait.
+    """
+    from fedagent_coordinator.web.access import read_page  # noqa: PLC0415 - heavy imports
+
+    folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
+    found = read_page(folder)
+    if found is None or not found.url:
+        raise NoRunError(
+            f"no live page in {folder}",
+            "start the coordinator (`fedagent coordinator start`), or give --data-dir",
+        )
+    if as_json:
+        emit({"url": found.url, "link": found.link, "fingerprint": found.fingerprint})
+        return
+    if sys.stdout.isatty():
+        from .enrolment import draw_qr  # noqa: PLC0415
+
+        draw_qr(found.link)
+    echo(found.link)
+    if found.fingerprint:
+        echo(f"its certificate is its own; compare in the browser: SHA-256 {found.fingerprint}")

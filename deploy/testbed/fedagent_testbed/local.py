@@ -222,8 +222,9 @@ class LocalField(AbstractContextManager["LocalField", None]):
         return process
 
     def coordinator(self, recipe: Path, name: str = "coordinator", **config: object) -> RoleProcess:
-        """Start the coordinator for a recipe."""
-        return self.start("coordinator", name, {"recipe": str(recipe), **config})
+        """Start the coordinator for a recipe; it has a live page only if `web` says where."""
+        page: dict[str, object] = {} if config.get("web") else {"no_web": True}
+        return self.start("coordinator", name, {"recipe": str(recipe), **page, **config})
 
     def edge(self, name: str, **config: object) -> RoleProcess:
         """Start an edge aggregator."""

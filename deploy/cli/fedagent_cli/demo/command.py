@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -83,6 +84,10 @@ Keep = Annotated[
     bool, command_line.Option("--keep", help="Keep the data directories of agents and edges too.")
 ]
 
+Web = Annotated[
+    bool,
+    command_line.Option("--web", help="Serve the live page; open it where there is a screen."),
+]
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -103,6 +108,7 @@ def demo(
     dear: Dear = False,
     folder: Folder = None,
     keep: Keep = False,
+    web: Web = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Run a whole federation on this machine and watch it.
@@ -133,6 +139,7 @@ def demo(
             dear=dear,
             folder=folder,
         )
+        settings = replace(settings, web=web)
         code = _run(settings, plan, keep=keep, as_json=as_json, caught=caught)
     raise command_line.Exit(code)
 

@@ -4,7 +4,10 @@ import os
 import queue
 import secrets
 import shutil
+import sys
+import threading
 import time
+import webbrowser
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +40,7 @@ class DemoSettings:
     broker: str  # ``auto``, ``embedded``, ``mosquitto``, or the URL of a running broker
     directory: Path  # data directories, logs and the report go here
     max_wait_s: float
+    web: bool = False  # serve the live page
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,7 @@ class Demo:
             seed=own.seed,
             wait_edges=len(self.plan.edges),
             wait_agents=len(self.plan.agents),
+            no_web=not own.web,
             **({} if own.policy is None else {"policy": own.policy}),
         )
         for name, rent in zip(self.plan.edges, self.plan.rents, strict=True):
@@ -157,8 +162,12 @@ class Demo:
     def _take(self, name: str, event: Event) -> None:
         at = event.get("at")
         now = at if isinstance(at, float) else time.monotonic()
+        shown = self.state.page
         self.state.apply(name, event, now)
         self.view.event(name, event, self.state)
+        if self.state.page and not shown:
+            self._note(f"live page: {self.state.page}")
+            open_browser(self.state.page)
         if event.get("event") == "round":
             self._moved_at = now
             self._kill_half_way()
@@ -205,6 +214,12 @@ class Demo:
             self._take(*self._events.get())
         if code != 0:
             raise _fallen(coordinator, code)
+
+
+def open_browser(url: str) -> None:
+    """Open a page where there is a screen."""
+    if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
 def tidy(directory: Path, plan: Plan) -> None:

@@ -102,6 +102,7 @@ class DemoState:
     policy: str = ""
     broker: str = ""
     run: str = ""
+    page: str = ""  # address of the live page, empty for none
     spent_micro: int = 0
     first_round_at: float | None = None
     primary_metric: Measure = ACCURACY
@@ -157,6 +158,7 @@ class DemoState:
             case "ready":
                 self.policy = str(event.get("policy", ""))
                 self.run = str(event.get("run", ""))
+                self.page = str(event.get("web", ""))
                 self.rounds = _integer(event, "rounds", self.rounds)
                 self.primary_metric = BY_KEY.get(str(event.get("primary_metric")), ACCURACY)
                 own = str(event.get("broker_kind", ""))

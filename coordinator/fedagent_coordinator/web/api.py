@@ -1,0 +1,275 @@
+"""The page and its `/api` as an application of starlette."""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fedagent_coordinator.enrolment import DATABASE as SITE_DATABASE
+from fedagent_coordinator.enrolment import Enrolment
+from fedagent_coordinator.errors import CoordinatorError
+from fedagent_protocol import SOFTWARE
+from fedagent_protocol.errors import FedagentError
+
+from .access import COOKIE, Access
+from .device import detail, why
+from .endpoints import ENDPOINTS, Endpoint, openapi
+from .feed import MAX_VIEWERS, Feed, Viewer
+from .records import Accept, DeviceCard, Done, Problem, Token
+
+STATIC = Path(__file__).with_name("static")
+MAX_BODY = 4096
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+T = TypeVar("T")
+B = TypeVar("B", bound=msgspec.Struct)
+_encode = msgspec.json.Encoder().encode
+
+
+class Api:
+    """Answers requests; all state is the feed's and the database's."""
+
+    def __init__(self, folder: Path, feed: Feed, access: Access) -> None:
+        self._folder = folder
+        self._feed = feed
+        self._access = access
+        self._reading = asyncio.Semaphore(2)
+        """What is read for one viewer alone is read by few at a time."""
+
+    async def field(self, _request: Request) -> Response:
+        """Return the whole field."""
+        return Response(self._feed.whole(), media_type="application/json")
+
+    async def events(self, _request: Request) -> Response:
+        """Stream the field and its changes."""
+        if len(self._feed.viewers) >= MAX_VIEWERS:
+            return refusal(503, f"{MAX_VIEWERS} viewers are looking", "close another one")
+        events = self._feed.events(Viewer())
+        return StreamingResponse(events, media_type="text/event-stream")
+
+    async def rounds(self, _request: Request) -> Response:
+        """Return the newest rounds."""
+        return answer(self._feed.field().rounds)
+
+    async def round(self, request: Request) -> Response:
+        """Return the orders of one of the newest two rounds."""
+        field, wanted = self._feed.field(), request.path_params["round"]
+        for one in (field.running, field.last):
+            if one is not None and one.round == wanted:
+                return answer(one)
+        return refusal(404, f"round {wanted} is not among the newest two", "see /api/rounds")
+
+    async def edges(self, _request: Request) -> Response:
+        """Return all edges."""
+        return answer(self._feed.field().edges)
+
+    async def devices(self, _request: Request) -> Response:
+        """Return all devices."""
+        return answer(self._feed.field().devices)
+
+    async def device(self, request: Request) -> Response:
+        """Return one device."""
+        card = self._card(request.path_params["id"])
+        return answer(await self._read(partial(detail, self._folder, card)))
+
+    async def why(self, request: Request) -> Response:
+        """Return why it was, or was not, selected."""
+        card, text = self._card(request.path_params["id"]), request.query_params.get("round")
+        if text is not None and not (text.isascii() and text.isdigit() and len(text) < 10):
+            return refusal(400, "round is no number", "leave it out for the newest round")
+        round_ = None if text is None else int(text)
+        return answer(await self._read(partial(why, self._folder, card.id, round_)))
+
+    async def alarms(self, _request: Request) -> Response:
+        """Return what is to be seen to."""
+        return answer(self._feed.field().alarms)
+
+    async def pending(self, _request: Request) -> Response:
+        """Return who asks to join."""
+        return answer(self._feed.field().pending)
+
+    async def accept(self, request: Request) -> Response:
+        """Let in one that waits."""
+        body = await _body(request, Accept)
+        if not (self._folder / SITE_DATABASE).exists():
+            return refusal(404, "nobody can join here", "start with --listen 0.0.0.0")
+        await self._read(
+            partial(_accept, self._folder, body.code.replace(" ", ""), request.path_params["id"])
+        )
+        return answer(Done(may_change=True))
+
+    async def session(self, request: Request) -> Response:
+        """Say what this viewer may."""
+        known = self._access.knows(request.headers, request.cookies)
+        return answer(Done(may_change=known))
+
+    async def sign_in(self, request: Request) -> Response:
+        """Open a session."""
+        if not self._access.takes((await _body(request, Token)).token):
+            await asyncio.sleep(0.2)
+            return refusal(403, "that is not the token", "see `fedagent coordinator page`")
+        found = answer(Done(may_change=True))
+        found.set_cookie(
+            COOKIE,
+            self._access.cookie,
+            max_age=30 * 86_400,
+            httponly=True,
+            samesite="strict",
+            secure=self._access.secure,
+        )
+        return found
+
+    async def document(self, _request: Request) -> Response:
+        """Return the OpenAPI document."""
+        return answer(openapi(SOFTWARE.removeprefix("fedagent ")))
+
+    def _card(self, ident: str) -> DeviceCard:
+        for card in self._feed.field().devices:
+            if card.id == ident:
+                return card
+        raise HTTPException(404, "there is no such device")
+
+    async def _read(self, work: Callable[[], T]) -> T:
+        async with self._reading:
+            return await asyncio.to_thread(work)
+
+
+class Guard:
+    """Lets through who may; gives every answer the headers of a page that loads nothing else."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def dressed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *HEADERS]
+            await send(message)
+
+        refused = self._refused(Request(scope))
+        await (refused or self._app)(scope, receive, dressed)
+
+    def _refused(self, request: Request) -> Response | None:
+        access, headers = self._access, request.headers
+        if not access.is_here(headers):
+            return refusal(421, "this page has no such name", "open it by its address")
+        path = request.url.path
+        if not path.startswith("/api/"):
+            return None
+        if request.method == "POST":
+            if not access.same_origin(headers):
+                return refusal(403, "another page asked for it", "use the page itself")
+            if path == "/api/session" or access.knows(headers, request.cookies):
+                return None
+            return refusal(401, "that needs the token", "see `fedagent coordinator page`")
+        if access.open or path == "/api/session" or access.knows(headers, request.cookies):
+            return None
+        return refusal(401, "this page needs its token", "see `fedagent coordinator page`")
+
+
+def application(folder: Path, feed: Feed, access: Access) -> ASGIApp:
+    """Return the application."""
+    api = Api(folder, feed, access)
+
+    @asynccontextmanager
+    async def working(_app: Starlette) -> AsyncIterator[None]:
+        looking = asyncio.create_task(feed.run(), name="feed")
+        try:
+            yield
+        finally:
+            looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await looking
+
+    app = Starlette(
+        routes=[
+            *(_route(api, one) for one in ENDPOINTS),
+            Route("/api/openapi.json", api.document),
+            Mount("/", StaticFiles(directory=STATIC, html=True)),
+        ],
+        exception_handlers={
+            HTTPException: _http_problem,
+            FedagentError: _own_problem,
+            sqlite3.Error: _own_problem,
+        },
+        lifespan=working,
+    )
+    return Guard(app, access)
+
+
+def _route(api: Api, one: Endpoint) -> Route:
+    work: Callable[[Request], Awaitable[Response]] = getattr(api, one.name)
+    path = one.path.replace("{round}", "{round:int}")
+    return Route(path, work, methods=[one.method], name=one.name)
+
+
+def answer(value: object) -> Response:
+    """Return a value as JSON."""
+    return Response(_encode(value), media_type="application/json")
+
+
+def refusal(status: int, error: str, mend: str) -> Response:
+    """Return why not."""
+    body = _encode(Problem(error=error, mend=mend))
+    return Response(body, status_code=status, media_type="application/json")
+
+
+async def _http_problem(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return refusal(error.status_code, error.detail, "")
+
+
+async def _own_problem(_request: Request, error: Exception) -> Response:
+    known = isinstance(error, CoordinatorError)
+    hint = str(getattr(error, "hint", "try again")) if known else "try again"
+    return refusal(409 if known else 503, str(error), hint)
+
+
+async def _body(request: Request, kind: type[B]) -> B:
+    """Read what was sent.
+
+    Raises:
+        HTTPException: It is too large, or not of this kind.
+    """
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > MAX_BODY:
+            raise HTTPException(413, "that is too large")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise HTTPException(400, f"that cannot be read: {error}") from error
+
+
+def _accept(folder: Path, code: str, ident: str) -> None:
+    with Enrolment(folder) as enrolment:
+        enrolment.accept(code, ident, now=time.time())

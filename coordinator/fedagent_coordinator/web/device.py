@@ -1,0 +1,78 @@
+"""What a device's card has beside its row: its context, its trust and its newest orders."""
+
+import math
+from pathlib import Path
+
+from fedagent_coordinator.explanation import Explanation, explain
+from fedagent_coordinator.policies.base import Bound, RoundView, Selection
+from fedagent_coordinator.reader import open_reader
+
+from .records import Context, DeviceCard, DeviceDetail, Ended
+
+ORDERS = 25
+
+
+def detail(folder: Path, card: DeviceCard) -> DeviceDetail:
+    """Read what is known of a device.
+
+    Raises:
+        CoordinatorError: The database cannot be read.
+    """
+    with open_reader(folder) as reader:
+        run = reader.run()
+        round_ = reader.last_round(run.run_id)
+        if card.index is None or not round_:
+            return DeviceDetail(card=card, round=round_)
+        view, selection = reader.plan(run.run_id, round_)
+        orders = reader.orders_of(run.run_id, card.index)[:ORDERS]
+        return DeviceDetail(
+            card=card,
+            round=round_,
+            contexts=_contexts(view, selection, card.index, list(reader.edges(run.run_id))),
+            trust=reader.trust(run.run_id).get(card.index),
+            claim_gap=reader.claim_gaps(run.run_id).get(card.index),
+            orders=tuple(
+                Ended(
+                    round=row.round,
+                    edge=row.edge_id,
+                    status=row.status,
+                    in_time=row.in_time,
+                    price_micro=row.price_micro,
+                    reason=row.reason,
+                    seconds=row.tau_s,
+                )
+                for row in orders
+            ),
+        )
+
+
+def why(folder: Path, ident: str, round_: int | None) -> Explanation:
+    """Return why a device was, or was not, selected in a round.
+
+    Raises:
+        CoordinatorError: There is no such round, or it cannot be read.
+    """
+    with open_reader(folder) as reader:
+        return explain(reader, ident, round_)
+
+
+def _contexts(
+    view: RoundView, selection: Selection, client: int, edges: list[str]
+) -> tuple[Context, ...]:
+    found = []
+    for pair in (view.pair_client == client).nonzero()[0].tolist():
+        values = view.pair_features[pair].tolist()
+        named = zip(view.feature_names, values, strict=True)
+        found.append(
+            Context(
+                edge=edges[int(view.pair_edge[pair])],
+                features={name: _known(value) for name, value in named},
+                score=_known(float(selection.scores[pair])),
+                bound=Bound(int(selection.bound[pair])).name.lower(),
+            )
+        )
+    return tuple(found)
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,190 @@
+"""The page's server: a thread with a loop of its own, so that the rounds wait for no viewer."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from fedagent_coordinator.config import DEFAULT_PAGE_PORT, PageAddress
+from fedagent_node.address import TlsFiles
+from fedagent_node.network import lan_addresses
+
+from .certificate import own_certificate
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from .access import Page
+    from .feed import Feed
+
+_log = logging.getLogger(__name__)
+_STOP_S = 2.0
+_BACKLOG = 64
+PACKAGES = ("starlette", "uvicorn")
+
+
+def lacking() -> bool:
+    """Return whether this installation has no packages for the page."""
+    return any(find_spec(package) is None for package in PACKAGES)
+
+
+class PageServer:
+    """Serves the page of one data directory.
+
+    Args:
+        folder: The coordinator's data directory.
+        place: Where it listens; port 0 takes the last one, else the usual one, else a free one.
+        tls: Certificate files to serve it with; beyond loopback it makes its own without.
+        insecure: Serve it beyond loopback in the clear.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        place: PageAddress,
+        *,
+        tls: TlsFiles | None = None,
+        insecure: bool = False,
+    ) -> None:
+        self._folder = folder
+        self._place = place
+        self._tls = tls
+        self._insecure = insecure
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._socket: socket.socket | None = None
+        self._feed: Feed | None = None
+
+    def start(self) -> str:
+        """Listen, and begin to serve in a thread; return the page's address.
+
+        Raises:
+            OSError: Nobody can listen there.
+        """
+        from .access import kept_page, write_page  # noqa: PLC0415 - megabytes, where nobody looks
+
+        page = kept_page(self._folder)
+        self._socket = _listen(self._place, page.port)
+        port = self._socket.getsockname()[1]
+        files, print_ = self._cover()
+        scheme = "https" if files is not None else "http"
+        page = structs.replace(
+            page,
+            url=f"{scheme}://{_shown(self._place.host)}:{port}/",
+            port=port,
+            fingerprint=print_,
+        )
+        write_page(self._folder, page)
+        self._thread = threading.Thread(
+            target=self._serve, args=(page, files), name="page", daemon=True
+        )
+        self._thread.start()
+        return page.url
+
+    def _cover(self) -> tuple[tuple[Path, Path] | None, str]:
+        """Return certificate and key, and a fingerprint where nobody vouches for them."""
+        if self._tls is not None:
+            return (self._tls.cert, self._tls.key), ""
+        if self._place.is_loopback or self._insecure:
+            return None, ""
+        return own_certificate(self._folder, [self._place.host, *lan_addresses()])
+
+    def _serve(self, page: "Page", files: tuple[Path, Path] | None) -> None:
+        try:
+            self._run(page, files)
+        except Exception:  # noqa: BLE001 - a page that fails costs no round
+            _log.exception("the live page has ended")
+
+    def _run(self, page: "Page", files: tuple[Path, Path] | None) -> None:
+        import uvicorn  # noqa: PLC0415 - megabytes, where nobody looks
+
+        from .access import Access  # noqa: PLC0415
+        from .api import application  # noqa: PLC0415
+        from .feed import Feed  # noqa: PLC0415
+        from .watcher import Watcher  # noqa: PLC0415
+
+        watcher = Watcher(self._folder)
+        self._feed = Feed(watcher.look)
+        access = Access(page.token, host=self._place.host, secure=files is not None)
+        config = uvicorn.Config(
+            application(self._folder, self._feed, access),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            ws="none",
+            loop="asyncio",
+            http="h11",
+            limit_concurrency=100,
+            h11_max_incomplete_event_size=16_384,
+            timeout_graceful_shutdown=1,
+            ssl_certfile=None if files is None else files[0],
+            ssl_keyfile=None if files is None else files[1],
+        )
+        self._server = uvicorn.Server(config)
+        assert self._socket is not None
+        self._server.run(sockets=[self._socket])
+        watcher.close()
+
+    def stop(self) -> None:
+        """End it; viewers are cut off."""
+        deadline = time.monotonic() + _STOP_S
+        if self._server is not None and self._feed is not None:
+            self._feed.end()
+            self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._socket is not None:
+            self._socket.close()
+
+
+def start_page(server: PageServer, *, asked: bool) -> str:
+    """Start it and say where it is; empty where there is none, and the run goes on without.
+
+    Raises:
+        OSError: Nobody can listen where it was `asked` to.
+    """
+    if lacking():
+        loud: Callable[..., None] = _log.warning if asked else _log.info
+        loud("no live page: it needs the extra `web` (pip install 'fedagent[web]')")
+        return ""
+    try:
+        url = server.start()
+    except OSError as error:
+        if asked:
+            raise
+        _log.warning("no live page: %s", error)
+        return ""
+    _log.info("live page: %s (its token: `fedagent coordinator page`)", url)
+    return url
+
+
+def _listen(place: PageAddress, last: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+    wanted = [place.port] if place.port else [*filter(None, (last, DEFAULT_PAGE_PORT)), 0]
+    for port in wanted:
+        found = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind((place.host, port))
+            found.listen(_BACKLOG)
+        except OSError:
+            found.close()
+            if port == wanted[-1]:
+                raise
+        else:
+            return found
+    raise AssertionError
+
+
+def _shown(host: str) -> str:
+    """Return the host of an address for people; where it is all, one of this machine's."""
+    if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+        host = next(iter(lan_addresses()), socket.gethostname())
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,270 @@
+"""`/api` over real databases: what it says, to whom, and what it refuses."""
+
+import http.client
+import json
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+
+from fedagent_coordinator.config import PageAddress
+from fedagent_coordinator.enrolment import Application, Enrolment
+from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.store import Store
+from fedagent_coordinator.web.access import PAGE_FILE
+from fedagent_coordinator.web.endpoints import ENDPOINTS, openapi
+from fedagent_coordinator.web.feed import QUEUED, Feed, Viewer
+from fedagent_coordinator.web.records import Change, Field, apply, change
+from fedagent_coordinator.web.server import start_page
+from fedagent_coordinator.web.watcher import Watcher
+from fedagent_node.joining import JOIN_VERSION, NONCE_BYTES, JoinRequest
+from tests.fakes.stored_runs import small_plan, small_result, small_view
+from tests.fakes.written_runs import RECIPE, begin, play, write_evaluated, write_run
+
+from .served import LOOPBACK, Served, served
+
+OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("run")
+    write_run(made, rounds=5, end=False)
+    return made
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Iterator[Served]:
+    with served(folder) as found:
+        yield found
+
+
+def test_the_field_says_what_the_books_say(page: Served, folder: Path) -> None:
+    field = page.get("api/field")
+    with open_reader(folder) as reader:
+        run = reader.run()
+        rows = {row.agent: row for row in reader.devices(run.run_id)}
+        balance = reader.balance(run.run_id)
+    assert field["run"]["id"] == run.run_id
+    assert field["money"]["settled_micro"] == balance.settled_micro
+    for card in field["devices"]:
+        row = rows[card["id"]]
+        assert card.get("ordered", 0) == row.ordered
+        assert card.get("in_time", 0) == row.in_time
+        assert card.get("paid_micro", 0) == row.paid_micro
+    assert [one["round"] for one in field["rounds"]] == [1, 2, 3, 4, 5]
+    assert field["rounds"][-1]["metrics"]["accuracy"] == pytest.approx(1.0)
+    assert field["last"]["round"] == 5
+    assert [one["kind"] for one in field["alarms"]] == ["never_delivering"]
+
+
+def test_every_endpoint_answers_as_its_document_says(page: Served) -> None:
+    document = page.get("api/openapi.json")
+    assert document["paths"].keys() == {one.path for one in ENDPOINTS}
+    for one in ENDPOINTS:
+        if one.method == "GET" and one.name != "events":
+            path = one.path.replace("{id}", "agent-a").replace("{round}", "5")
+            status, body, _ = page.ask(path[1:])
+            assert (status, one.name) == (200, one.name)
+            msgspec.convert(body, one.answer, strict=False)
+
+
+def test_the_document_names_every_schema_that_it_refers_to() -> None:
+    text = json.dumps(openapi("1"))
+    known = openapi("1")["components"]["schemas"]
+    named = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
+    assert named <= known.keys()
+
+
+def test_why_and_the_device_itself(page: Served) -> None:
+    found = page.get("api/devices/agent-b")
+    assert [one["in_time"] for one in found["orders"]] == [False] * 5
+    assert found["contexts"][0]["edge"] == "edge-0"
+    said = page.get("api/devices/agent-b/why?round=3")
+    assert (said["round"], said["state"], said["never_delivering"]) == (3, "selected", True)
+    assert page.ask("api/devices/nobody")[0] == 404
+    assert page.ask("api/devices/agent-b/why?round=99")[0] == 409
+    assert page.ask("api/devices/agent-b/why?round=-1")[0] == 400
+
+
+def test_events_begin_with_the_field_and_go_on_with_changes(tmp_path: Path) -> None:
+    run = write_run(tmp_path, rounds=2, end=False)
+    with served(tmp_path) as page:
+        connection = http.client.HTTPConnection(urlsplit(page.url).netloc, timeout=20)
+        connection.request("GET", "/api/events")
+        answer = connection.getresponse()
+        assert answer.readline() == b"event: field\n"
+        field = msgspec.json.decode(answer.readline()[6:], type=Field)
+        assert [one.round for one in field.rounds] == [1, 2]
+        answer.readline()
+        with Store(tmp_path) as store:
+            plan = small_plan(small_view(3, [1_000_000, 1_500_000], budgets=[4_000_000]))
+            play(store, run, plan, small_result(plan, {0}), policy="random")
+        while field.rounds[-1].round != 3 or field.rounds[-1].regret is None:
+            while answer.readline() != b"event: change\n":
+                pass
+            field = apply(field, msgspec.json.decode(answer.readline()[6:], type=Change))
+        assert field.devices[0].ordered == 3
+        connection.close()
+        whole = msgspec.convert(page.get("api/field"), Field)
+        assert msgspec.structs.replace(whole, version=0, at_ms=0) == msgspec.structs.replace(
+            field, version=0, at_ms=0
+        )
+
+
+# ------------------------------------------------------------------------ who may what
+
+
+def test_nothing_but_the_host_itself_is_loaded(page: Served) -> None:
+    for path in ("", "api/field", "nothing"):
+        _, _, head = page.ask(path)
+        assert "default-src 'none'" in head["content-security-policy"]
+        assert "unsafe" not in head["content-security-policy"]
+        assert head["x-content-type-options"] == "nosniff"
+        assert "server" not in {name.lower() for name in head}
+
+
+def test_another_name_that_leads_here_is_refused(page: Served) -> None:
+    """A stranger's page whose name is made to point to loopback (DNS rebinding)."""
+    status, _, _ = page.ask("api/field", headers={"Host": "evil.example"})
+    assert status == 421
+    assert page.ask("api/field", headers={"Host": "localhost:1"})[0] == 200
+
+
+def test_a_change_needs_the_token_and_the_pages_own_origin(page: Served) -> None:
+    bearer = {"Authorization": f"Bearer {page.token}"}
+    path, code = "api/pending/agent-a/accept", {"code": "123456"}
+    assert page.ask(path, code)[0] == 401
+    assert page.ask(path, code, headers={"Authorization": "Bearer wrong"})[0] == 401
+    for theirs in (
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ):
+        assert page.ask(path, code, headers={**bearer, **theirs})[0] == 403
+    assert page.ask(path, code, headers={**bearer, "Origin": page.url[:-1]})[0] == 404  # no site
+    assert page.ask(path, {"code": 1}, headers=bearer)[0] == 400
+    assert page.ask(path, {"code": "1" * 5000}, headers=bearer)[0] == 413
+
+
+def test_the_token_opens_a_session_whose_cookie_is_not_the_token(page: Served) -> None:
+    assert page.ask("api/session", {"token": "wrong"})[0] == 403
+    status, body, head = page.ask("api/session", {"token": page.token}, headers=OWN_PAGE)
+    assert (status, body["may_change"]) == (200, True)
+    cookie = head["set-cookie"]
+    assert page.token not in cookie
+    assert all(word in cookie for word in ("HttpOnly", "SameSite=strict"))
+    session = {"Cookie": cookie.split(";")[0]}
+    assert page.ask("api/session", headers=session)[1]["may_change"]
+    assert not page.ask("api/session")[1]["may_change"]
+    assert page.ask("api/session", {"token": page.token}, headers={"Origin": "null"})[0] == 403
+
+
+def test_the_token_is_kept_for_its_owner_and_over_restarts(folder: Path, page: Served) -> None:
+    assert stat.S_IMODE((folder / PAGE_FILE).stat().st_mode) == 0o600
+    with served(folder) as again:
+        assert (again.token, again.url != page.url) == (page.token, True)
+
+
+def test_beyond_loopback_nobody_sees_anything_without_the_token(folder: Path) -> None:
+    with served(folder, PageAddress("0.0.0.0", 0), insecure=True) as page:
+        page.url = f"http://127.0.0.1:{urlsplit(page.url).port}/"
+        for path in ("api/field", "api/events", "api/devices/agent-a", "api/openapi.json"):
+            assert page.ask(path)[0] == 401
+        assert page.ask("")[0] == 200
+        bearer = {"Authorization": f"Bearer {page.token}"}
+        assert page.ask("api/field", headers=bearer)[0] == 200
+
+
+def test_a_device_that_waits_is_let_in_by_the_code_that_it_shows(tmp_path: Path) -> None:
+    write_run(tmp_path, rounds=1)
+    request = JoinRequest(
+        version=JOIN_VERSION,
+        role="agent",
+        name="kitchen",
+        site="default",
+        public=b"p" * 32,
+        nonce=b"n" * NONCE_BYTES,
+    )
+    asked = Application(request, "123456", b"s" * 32, "10.0.0.7")
+    with Enrolment(tmp_path) as site:
+        site.decide(asked, now=time.time(), open_to_all=False)
+    with served(tmp_path) as page:
+        bearer = {"Authorization": f"Bearer {page.token}"}
+        (one,) = page.get("api/pending")
+        assert (one["name"], one["code"]) == ("kitchen", "123456")
+        path = f"api/pending/{one['id']}/accept"
+        assert page.ask(path, {"code": "654321"}, headers=bearer)[0] == 409
+        assert page.ask(path, {"code": "123 456"}, headers=bearer)[0] == 200
+    with Enrolment(tmp_path) as site:
+        assert [one.state for one in site.members(now=time.time())] == ["accepted"]
+
+
+# ------------------------------------------------------------------------- the feed
+
+
+def test_a_slow_viewer_is_given_the_whole_field_again(folder: Path) -> None:
+    watcher = Watcher(folder)
+    feed, slow = Feed(watcher.look), Viewer()
+    slow.behind = False
+    for _ in range(QUEUED):
+        slow.offer(b"change")
+    assert not slow.behind
+    slow.offer(b"change")
+    assert (slow.behind, slow.queue.qsize(), slow.dropped) == (True, 0, 1)
+    assert b'"epoch"' in feed.whole()
+    watcher.close()
+
+
+def test_a_change_makes_the_new_field_of_the_old(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begin(store, RECIPE, ["agent-a", "agent-b"])
+        watcher = Watcher(tmp_path)
+        field = watcher.look()
+        for round_ in range(1, 6):
+            plan = small_plan(small_view(round_, [1_000_000, 1_500_000], budgets=[4_000_000]))
+            store.reserve(run, plan, policy="random")
+            ordered = watcher.look()
+            assert ordered.running is not None
+            assert ordered.running.round == round_
+            field = apply(field, change(field, ordered))
+            assert field == ordered
+            store.settle(run, small_result(plan, {round_ % 2}))
+            settled = watcher.look()
+            assert settled.running is None
+            field = apply(field, change(field, settled))
+            assert field == settled
+        assert [one.ordered for one in field.devices] == [5, 5]
+        assert [one.in_time for one in field.devices] == [2, 3]
+        watcher.close()
+    fresh = Watcher(tmp_path).look()
+    assert (fresh.devices, fresh.edges) == (field.devices, field.edges)
+
+
+def test_opinions_are_shown_where_the_run_has_them(tmp_path: Path) -> None:
+    write_evaluated(tmp_path)
+    found = Watcher(tmp_path).look()
+    assert {one.name: one.opinion for one in found.devices}["kitchen"] == pytest.approx(0.9)
+    assert found.rounds[-1].opinion is not None
+
+
+def test_a_folder_without_a_run_is_an_empty_field(tmp_path: Path) -> None:
+    with served(tmp_path) as page:
+        assert page.get("api/field").get("run") is None
+        write_run(tmp_path, rounds=1)
+        time.sleep(1.1)
+        assert page.get("api/field")["run"]["rounds_done"] == 1
+
+
+def test_a_port_that_is_taken_ends_only_who_asked_for_it(folder: Path, page: Served) -> None:
+    from fedagent_coordinator.web.server import PageServer
+
+    taken = PageAddress("127.0.0.1", urlsplit(page.url).port or 0)
+    assert start_page(PageServer(folder, taken), asked=False) == ""
+    with pytest.raises(OSError, match="in use"):
+        start_page(PageServer(folder, taken), asked=True)
+    assert LOOPBACK.is_loopback
