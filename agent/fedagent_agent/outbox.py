@@ -112,6 +112,32 @@ class Outbox:
         self._updates[key], self._bodies[key] = update, body
         self._checkpoint("agent.outbox.after-put")
 
+    def carry(self, old: Key, update: PendingUpdate) -> None:
+        """Let an update answer another order, durably.
+
+        Raises:
+            OutboxError: The disk refused, or there is no such update.
+        """
+        key, offer = update.key, _encoder.encode(update.offer)
+        if old not in self._bodies:
+            raise OutboxError(self._path, "the update is gone")
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._delete_done()
+            self._db.execute(
+                "UPDATE OR REPLACE updates SET edge = ?, run = ?, round = ?, credit = ?, offer = ? "
+                "WHERE edge = ? AND run = ? AND round = ?",
+                (*_ids(key), update.credit, offer, *_ids(old)),
+            )
+            self._db.execute("INSERT OR REPLACE INTO answered VALUES (?,?,?)", _ids(key))
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            raise OutboxError(self._path, str(error)) from error
+        self._done.clear()
+        del self._updates[old]
+        self._updates[key], self._bodies[key] = update, self._bodies.pop(old)
+
     def over_limit(self) -> list[Key]:
         """Return the oldest updates that must go to respect the limits, never the newest."""
         total = sum(update.offer.size for update in self._updates.values())

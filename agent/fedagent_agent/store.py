@@ -32,6 +32,7 @@ from fedagent_protocol.work import sign_claim
 
 from .core.agent import AgentCore
 from .core.effects import (
+    CarryUpdate,
     DiskFailed,
     DropOutput,
     DropUpdate,
@@ -185,6 +186,10 @@ class AgentStore:
                     return self._make_idle_update(effect)
                 case StoreUpdate():
                     return self._store_update(effect)
+                case CarryUpdate():
+                    update = self._claimed(effect.update)
+                    self.outbox.carry(effect.old, update)
+                    return UpdateStored(update)
                 case StoreOpinion():
                     self.opinions.keep(effect.answer, effect.spent)
                     return OpinionStored(effect.answer)

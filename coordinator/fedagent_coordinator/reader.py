@@ -21,6 +21,7 @@ from .database.evaluations import EvaluationQueries
 from .database.ledger import RENT_PAID, TREASURY
 from .database.mark import MARK
 from .database.models import ModelQueries, recipe_in
+from .database.proofs import recent_work
 from .database.rounds import settled
 from .database.rows import DeviceRow, EdgeRow, OrderRow, OutcomeRow, RoundRow, RunRow, fetch
 from .database.schema import readable
@@ -248,6 +249,10 @@ class Reader:
         """Return how often clients had started as the last round saw them; None if unknown."""
         last = self.last_round(run_id)
         return self.plan(run_id, last)[0].client_starts if last else None
+
+    def recent_work(self, run_id: str, since: int) -> frozenset[tuple[str, int]]:
+        """Return agent and round of all work that was paid in the rounds from `since` on."""
+        return recent_work(self._db, run_id, since)
 
     def learnt(self, run_id: str) -> Iterator[Feedback]:
         """Yield what the policy learnt of each settled round, in order."""

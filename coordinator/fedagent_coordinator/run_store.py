@@ -177,6 +177,9 @@ class RunStore:
         found, ours = read_run_status(self._folder), (self._status.run, self._status.boot)
         same = found is not None and (found.run, found.boot) == ours
         progress = replace(self.run.progress, open_at=found.next_at if found and same else 0.0)
+        since = progress.next_round - self.run.recipe.aggregation.late_rounds
+        paid = self.database.read.recent_work(self.run.run_id, since)
+        progress = replace(progress, paid_work=paid)
         starts = self.database.read.client_starts(self.run.run_id)
         return progress if starts is None else replace(progress, client_starts=starts)
 

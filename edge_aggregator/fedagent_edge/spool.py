@@ -24,7 +24,7 @@ import errno
 import mmap
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -214,13 +214,24 @@ class Spool:
         """Remove what there is of an agent."""
         self._path(key).unlink(missing_ok=True)
 
-    def clear(self) -> None:
-        """Remove everything."""
+    def move(self, old: Key, key: Key, offer: UpdateOffer) -> None:
+        """Give what there is of an update to a later round."""
+        self._used = True
+        run, number, agent = key
+        head = _pack(UpdateRecord(run=run, round=number, agent=agent, offer=offer))
+        with _opened(self._path(old), os.O_WRONLY) as fd:
+            _write(fd, head, 0)
+        self._path(old).rename(self._path(key))
+
+    def clear(self, kept: Collection[Key] = ()) -> None:
+        """Remove everything but what is kept for later rounds."""
         if not self._used:
             return
+        names = {self._path(key) for key in kept}
         for path in self._directory.glob(f"*{_SUFFIX}"):
-            path.unlink(missing_ok=True)
-        self._used = False
+            if path not in names:
+                path.unlink(missing_ok=True)
+        self._used = bool(names)
 
     def recover(self, run: str, number: int) -> list[tuple[UpdateRecord, set[int]]]:
         """Return the updates of a round, with the chunks of unfinished ones; remove the rest."""

@@ -64,9 +64,11 @@ from .core.effects import (
     DiskTried,
     DropSpool,
     ForgetRound,
+    KeepWork,
     Key,
     Memory,
     ModelLost,
+    MoveSpool,
     NoteEnd,
     OpenModel,
     OpenRound,
@@ -139,6 +141,8 @@ class EdgeStore:
         self._spool = Spool(directory / "spool")
         self._journal = Journal(directory / "spool" / "round.journal")
         self._reserve = Reserve(directory / "reserve")
+        self._kept = KeepWork()
+        self._offers: dict[Key, UpdateOffer] = {}
         self._begin_round("")
 
     def _begin_round(self, base: str, rules: Rules = ALL_TRAIN, ring: Ring | None = None) -> None:
@@ -148,7 +152,7 @@ class EdgeStore:
         self._ring = ring
         self._sum = RoundSum(rules, ring)
         self._signs: Signs | None = None
-        self._offers: dict[Key, UpdateOffer] = {}
+        self._offers = {key: self._offers[key] for key in self._kept.keys & self._offers.keys()}
         self._whole: dict[Key, bytes] = {}
         self._unsynced: list[Admit] = []
 
@@ -266,7 +270,9 @@ class EdgeStore:
         match effect:
             case Mark():
                 self._checkpoint(effect.name)
-            case OpenSpool(key=key) | WriteSpool(key=key) | DropSpool(key=key):
+            case KeepWork():
+                self._kept = effect
+            case OpenSpool(key=key) | WriteSpool(key=key) | MoveSpool(key=key) | DropSpool(key=key):
                 try:
                     self._write_spool(effect)
                 except OSError as error:
@@ -320,7 +326,7 @@ class EdgeStore:
             return DiskRefused(str(full)[:120])
         return None
 
-    def _write_spool(self, effect: OpenSpool | WriteSpool | DropSpool) -> None:
+    def _write_spool(self, effect: OpenSpool | WriteSpool | MoveSpool | DropSpool) -> None:
         key = effect.key
         match effect:
             case OpenSpool():
@@ -339,6 +345,10 @@ class EdgeStore:
                 layout = Layout(offer.size, offer.chunk_bytes)
                 self._spool.write(key, layout, effect.index, effect.data)
                 self._checkpoint("edge.chunk_written")
+            case MoveSpool():
+                self._offers.pop(effect.old, None)
+                self._spool.move(effect.old, key, effect.offer)
+                self._offers[key] = effect.offer
             case DropSpool():
                 self._offers.pop(key, None)
                 self._whole.pop(key, None)
@@ -353,7 +363,7 @@ class EdgeStore:
         self._begin_round("")
         try:
             self._journal.clear()
-            self._spool.clear()
+            self._spool.clear(self._kept.keys)
         except OSError as error:
             raise disk_refused(self._directory, error) from error
 
@@ -504,7 +514,7 @@ class EdgeStore:
 
     def _hold(self, digest: str) -> None:
         self._held = [*(d for d in self._held if d != digest), digest][-KEPT_MODELS:]
-        kept = [*self._held, self._once]
+        kept = [*self._held, self._once, *self._kept.models]
         self._models.collect(kept)
         self._sums = {one: sums for one, sums in self._sums.items() if one in kept}
 

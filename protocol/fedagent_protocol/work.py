@@ -1,7 +1,8 @@
 """Work claims: an agent's own signature that it made this update, in this round, at this edge.
 
 An edge cannot make one, and relabelling an update to another round breaks it. They are checked
-before an update is accepted and before it is paid, and kept with the payment. Pure.
+before an update is accepted and before it is paid, and kept with the payment. The claim of work
+that was begun in an earlier round names that round as well (ADR 33). Pure.
 """
 
 from collections.abc import Callable
@@ -17,9 +18,13 @@ _SIGNED = b"fedagent/work/1\x00"
 _encoder = Encoder()
 _FACTS = (
     *("run", "round", "edge", "agent", "task", "base", "update", "size", "num_samples"),
-    "iterations",
+    *("iterations", "made_in"),
 )
-_decoder = Decoder(tuple[str, int, str, str, str, str, str, int, int, int])
+_Facts = tuple[str, int, str, str, str, str, str, int, int, int]
+_decoder = Decoder(_Facts)
+_late_decoder = Decoder(tuple[str, int, str, str, str, str, str, int, int, int, int])
+_TEN = 0x9A
+"""First byte of an array of ten: of work that was begun and done in one round."""
 
 
 def claim_bytes(
@@ -34,10 +39,11 @@ def claim_bytes(
     size: int,
     num_samples: int,
     iterations: int,
+    made_in: int = 0,
 ) -> bytes:
     """Return what the signature of a claim covers."""
     facts = (run, round_, edge, agent, task, base, update, size, num_samples, iterations)
-    return _SIGNED + _encoder.encode(facts)
+    return _SIGNED + _encoder.encode((*facts, made_in) if made_in else facts)
 
 
 def sign_claim(
@@ -92,20 +98,22 @@ def claimed_in(outcome: Outcome, *, run: RunId, round_: int, edge: Id, task: Dig
         size=proof.size,
         num_samples=outcome.stats.num_samples,
         iterations=outcome.stats.iterations,
+        made_in=outcome.made_in,
     )
 
 
 def work_in(claim: bytes) -> dict[str, object]:
-    """Return what a kept claim says, by name.
+    """Return what a kept claim says, by name; `made_in` where it is of an earlier round.
 
     Raises:
         MalformedError: It is no claim.
     """
     try:
-        facts = _decoder.decode(claim.removeprefix(_SIGNED))
+        packed = claim.removeprefix(_SIGNED)
+        facts = (_decoder if packed[:1] == bytes([_TEN]) else _late_decoder).decode(packed)
     except DecodeError as error:
         raise MalformedError("no claim of work") from error
-    return dict(zip(_FACTS, facts, strict=True))
+    return dict(zip(_FACTS, facts, strict=False))
 
 
 def _claimed(offer: UpdateOffer, *, edge: Id, agent: Id) -> bytes:
@@ -120,4 +128,5 @@ def _claimed(offer: UpdateOffer, *, edge: Id, agent: Id) -> bytes:
         size=offer.size,
         num_samples=offer.stats.num_samples,
         iterations=offer.stats.iterations,
+        made_in=offer.made_in,
     )

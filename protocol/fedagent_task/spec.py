@@ -339,6 +339,7 @@ class AggregationSpec(_Section, frozen=True, kw_only=True):
     params: Params = {}
     robust: Annotated[Word, _text("a robust rule's name, or auto", '"clipped-mean"')] = AUTO
     robust_params: Params = {}
+    late_rounds: Annotated[int, Meta(ge=0, le=5), _text("rounds, at most 5", 2)] = 5
 
 
 class PlacementSpec(_Section, frozen=True, kw_only=True):

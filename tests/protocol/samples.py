@@ -94,6 +94,7 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
         m.MaskDelivery(run=RUN, round=4, shares={"agent-2": bytes(148)}),
         m.MaskAsk(run=RUN, round=4, survivors=("agent-1", "agent-2")),
         m.Revocations(number=2, crl=b"-----BEGIN X509 CRL-----"),
+        m.Unfinished(run=RUN, round=4, made_in=2, model=D1),
         *_BOTH,
         *_PROBES,
     ),

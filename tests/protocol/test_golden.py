@@ -21,6 +21,8 @@ _HEAD = m.LedgerHead(coordinator="site-a", seq=12, hash=bytes(32), signature=byt
 _MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
     "update.steps": (m.UpdateOffer, {"note": "spread of 2 features", "stats": _STATS}),
     "update.claim": (m.UpdateOffer, {"claim": bytes(range(96))}),
+    "update.made-in": (m.UpdateOffer, {"made_in": 3}),
+    "closed.kept": (m.RoundClosed, {"kept": True}),
     "order.load-limit": (m.TrainOrder, {"load_limit_ms": 1300}),
     "hello.address": (m.Hello, {"name": "kitchen", "address": "192.168.1.20"}),
     "edge-hello.rent": (m.EdgeHello, {"rent": 250_000}),
@@ -64,6 +66,8 @@ def _cases() -> dict[str, tuple[Direction, m.AnyMessage]]:
     proof = m.WorkProof(update=b"u" * 32, size=900, base=b"b" * 32, public=_KEY, signature=2 * _KEY)
     outcomes = tuple(msgspec.structs.replace(one, proof=proof) for one in report.outcomes)
     found[f"{way.value}.report.proof"] = (way, msgspec.structs.replace(report, outcomes=outcomes))
+    outcomes = tuple(msgspec.structs.replace(one, made_in=3) for one in report.outcomes)
+    found[f"{way.value}.report.made-in"] = (way, msgspec.structs.replace(report, outcomes=outcomes))
     return found
 
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from fedagent_protocol.messages import Outcome, OutcomeStatus, TrainStats, UpdateOffer
-from fedagent_protocol.work import is_claimed, is_proved, proof_of, sign_claim
+from fedagent_protocol.work import claimed_in, is_claimed, is_proved, proof_of, sign_claim, work_in
 from tests.fakes.voices import identity
 
 ME, OTHER = identity("agent"), identity("other")
@@ -52,6 +52,7 @@ def test_a_claim_is_verified_by_the_edge_and_by_the_coordinator() -> None:
         {"digest": "9" * 64},
         {"size": 901},
         {"base": "9" * 64},
+        {"made_in": 5},
         {"task": "9" * 64},
         {"stats": TrainStats(num_samples=11, iterations=3)},
         {"stats": TrainStats(num_samples=10, iterations=4)},
@@ -80,3 +81,18 @@ def test_what_an_edge_reports_of_an_agent_needs_its_claim() -> None:
     assert not proved(replace(honest, stats=replace(honest.stats, num_samples=10**6)))
     for changes in ({"run": "9" * 32}, {"round_": 8}, {"edge": "f" * 32}, {"task": "9" * 64}):
         assert not proved(honest, **changes)
+
+
+def test_late_work_is_claimed_for_the_round_that_pays_and_names_the_one_it_was_begun_in() -> None:
+    late = replace(OFFER, made_in=5)
+    claim = sign_claim(late, edge=EDGE, agent=ME.id, public=ME.public_bytes, sign=ME.sign)
+    late = replace(late, claim=claim)
+    assert is_claimed(late, edge=EDGE, agent=ME.id)
+    assert not is_claimed(replace(late, made_in=0), edge=EDGE, agent=ME.id)
+    told = replace(outcome(late), made_in=5)
+    assert proved(told)
+    assert not any(proved(replace(told, made_in=other)) for other in (0, 4, 6))
+    facts = work_in(claimed_in(told, run=RUN, round_=7, edge=EDGE, task=TASK))
+    assert (facts["round"], facts["made_in"]) == (7, 5)
+    plain = work_in(claimed_in(outcome(claimed()), run=RUN, round_=7, edge=EDGE, task=TASK))
+    assert "made_in" not in plain

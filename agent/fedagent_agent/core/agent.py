@@ -7,6 +7,7 @@ changes nothing else.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,7 @@ from fedagent_protocol.messages import (
     RoundClosed,
     TaskBody,
     TrainOrder,
+    Unfinished,
     Welcome,
     kind,
 )
@@ -64,6 +66,7 @@ from fedagent_protocol.messages import (
 from .device import DeviceState
 from .download import Download
 from .effects import (
+    CarryUpdate,
     DiskFailed,
     DropOutput,
     EdgesFound,
@@ -216,7 +219,7 @@ class AgentCore:
                 return effects + self._named(session, message, now)
             case Welcome():
                 return self._on_welcome(session, message, now)
-            case TrainOrder():
+            case TrainOrder() | Unfinished():
                 return self._on_order(session, message, now)
             case TaskBody():
                 return self._on_task(edge, message, now)
@@ -229,7 +232,9 @@ class AgentCore:
             case RoundClosed():
                 key = Key(edge, message.run, message.round)
                 self.masking.closed(key)
-                return self.queue.closed(key) + self.uploads.closed(key, now)
+                kept = message.kept
+                effects = self.queue.closed(key, now, kept=kept)
+                return effects + self.uploads.closed(key, now, kept=kept)
             case MaskRoster() | MaskDelivery() | MaskAsk():
                 return self.masking.receive(edge, message, now)
             case Probe() | ProbeReply():
@@ -273,12 +278,19 @@ class AgentCore:
         busy = self.queue.active_order is not None or self.evaluator.pending is not None
         return self.preparation.named(session, message, now, busy=busy)
 
-    def _on_order(self, session: Session, order: TrainOrder, now: float) -> list[Effect]:
+    def _on_order(
+        self, session: Session, order: TrainOrder | Unfinished, now: float
+    ) -> list[Effect]:
+        if isinstance(order, Unfinished):
+            session.unfinished = order
+            return []
         self.peers.ordered(order)
         key = Key(session.edge, order.run, order.round)
         if (offer := self.uploads.offer_again(key, now)) is not None:
             return offer
-        effects, accepted = self.queue.order(key, order, session, now)
+        wanted = session.wanted_in(key.rank)
+        carry = partial(self.uploads.carry, key, wanted)
+        effects, accepted = self.queue.order(key, order, session, now, wanted=wanted, carry=carry)
         if accepted:
             return [*self.evaluator.make_room(), *self.uploads.end_others(key, now), *effects]
         if self.queue.outranked(key):
@@ -369,6 +381,8 @@ class AgentCore:
                 return self._go_on(now)
             case StoreUpdate():
                 return self.queue.store_failed(effect.update.key, problem)
+            case CarryUpdate():
+                return self.queue.carry_failed(effect.update.key, problem)
             case StoreOpinion():
                 return self.evaluator.store_failed(effect.answer, problem, now)
             case FlushOutbox():
@@ -404,7 +418,8 @@ class AgentCore:
         active, effects = self.queue.active_order, list[Effect]()
         keys = {*self.uploads.by_key, *([active.key] if active is not None else ())}
         for key in sorted(key for key in keys if key.edge in revoked.ids):
-            effects += self.queue.closed(key) + self.uploads.closed(key, now)
+            effects += self.queue.closed(key, now, kept=False)
+            effects += self.uploads.closed(key, now, kept=False)
         for session in self.sessions.revoked(revoked):
             effects += self._lose(session, now)
         return effects

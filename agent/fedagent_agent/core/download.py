@@ -128,6 +128,14 @@ class Download:
         self._receiver.forget_credit()
         return [SubscribeModel(self.key.edge, self.digest)]
 
+    def go_on(self, key: Key, now: float) -> list[Effect]:
+        """Go on for a later round, which gives new credit."""
+        self.key = key
+        if not self.loading or self._receiver is None or self._receiver.complete:
+            return self.acknowledge()
+        self._receiver.forget_credit()
+        return self._ask(now)
+
     def look(self, now: float) -> list[Effect]:
         """Ask again for what did not come, if that is due."""
         return self._ask(now) if (due := self.due) is not None and now >= due else []

@@ -153,6 +153,13 @@ class StoreUpdate(Write, frozen=True):
     releases: int = 0  # updates of this run with it, which cost privacy; 0 where none is counted
 
 
+class CarryUpdate(Write, frozen=True):
+    """Have an update answer a later order as well; results in `UpdateStored`."""
+
+    old: Key
+    update: PendingUpdate
+
+
 class UpdateStored(Input, frozen=True):
     """An update is durable, and may be offered."""
 

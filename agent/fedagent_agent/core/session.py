@@ -26,6 +26,7 @@ from fedagent_protocol.messages import (
     ProbeReply,
     Revocations,
     RevocationsNeed,
+    Unfinished,
 )
 from fedagent_protocol.topics import OtherVersions
 
@@ -79,6 +80,7 @@ class Session:
     announced: bool = False
     epoch: str = ""  # which life of the edge the beacons come from
     task: str = ""  # which it named last
+    unfinished: Unfinished | None = None  # what the next order may be answered with
     reported: ContextReport | None = None
     reported_at: float = -1e9
     look_at: float | None = None
@@ -88,6 +90,11 @@ class Session:
     _probe: _Probe | None = None
     _nonce: int = 0
     _rtt_at: float = -1e9
+
+    def wanted_in(self, rank: tuple[str, int]) -> Unfinished | None:
+        """Return with what earlier work the order of this run and round may be answered."""
+        named = self.unfinished
+        return named if named is not None and (named.run, named.round) == rank else None
 
     @property
     def silent_at(self) -> float:

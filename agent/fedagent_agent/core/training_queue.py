@@ -1,7 +1,7 @@
 """The training queue: takes orders, has task and model fetched and trained, refuses the rest."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from fedagent_protocol.messages import (
     Decline,
     DeclineReason,
     TrainOrder,
+    Unfinished,
     UpdateOffer,
 )
 
@@ -31,6 +32,8 @@ from .masking import Masking
 from .session import Session
 
 REMEMBERED = 64
+KEPT_S = 60.0
+"""How long work goes on after its round, until an order wants it."""
 
 
 @dataclass(slots=True)
@@ -45,11 +48,24 @@ class ActiveOrder:
     train_at: float = 0.0  # LC starts here
     idle_until: float | None = None  # when an update without training is made
     unmasked: Trained | None = None  # the training's end, while its update has no masks yet
+    made_in: int = 0  # the earlier round that it was ordered in first
 
     @property
     def key(self) -> Key:
         """Edge, run and round."""
         return self.fetch.key
+
+    def is_wanted(self, key: Key, order: TrainOrder, wanted: Unfinished | None) -> bool:
+        """Whether a later order may be answered with this work."""
+        mine = self.key
+        if wanted is None or self.unmasked is not None:
+            return False
+        return (mine.edge, mine.run, self.order.task, self.order.model) == (
+            key.edge,
+            key.run,
+            order.task,
+            wanted.model,
+        ) and wanted.made_in == (self.made_in or mine.round)
 
     def update(self, result: Trained, now: float) -> PendingUpdate:
         """Describe the finished update."""
@@ -71,6 +87,7 @@ class ActiveOrder:
             task=self.order.task,
             stats=stats,
             note=result.note[:500],
+            made_in=self.made_in,
         )
         return PendingUpdate(self.key, offer, self.order.credit)
 
@@ -122,11 +139,20 @@ class TrainingQueue:
     # ----------------------------------------------------------------- orders
 
     def order(
-        self, key: Key, order: TrainOrder, session: Session, now: float
+        self,
+        key: Key,
+        order: TrainOrder,
+        session: Session,
+        now: float,
+        *,
+        wanted: Unfinished | None = None,
+        carry: Callable[[], list[Effect]] = list,
     ) -> tuple[list[Effect], bool]:
         """Take an order; return effects, and whether it ranks above all before.
 
-        A newer order cancels older work. An older one repeats the last answer, or is refused.
+        A newer order cancels older work, unless it wants that. An older one repeats the last
+        answer, or is refused. Work that the edge has `wanted` goes on; `carry` answers with an
+        update of it that is there, or with nothing.
         """
         active = self.active_order
         if active is not None and active.key == key:
@@ -141,6 +167,12 @@ class TrainingQueue:
             return self._decline(key, *refusal), False
         self._note_order(key)
         session.enter_run(key.run)
+        if (
+            active is not None
+            and active.is_wanted(key, order, wanted)
+            and self._unfit(order) is None
+        ):
+            return self._go_on_in(active, key, order, now), True
         effects: list[Effect] = []
         if active is not None:
             detail = f"round {key.round} was ordered"
@@ -148,11 +180,25 @@ class TrainingQueue:
         effects.append(Emit("ordered", {"round": key.round, "edge": key.edge}))
         if (refusal := self._unfit(order)) is not None:
             return effects + self._decline(key, *refusal), True
+        if carried := carry():
+            # Its update answers the order once the disk has it for this round.
+            self._note_answer(key, None)
+            return effects + carried, True
         fetch = Fetch(key, order, self._tasks, self._counters)
         self.active_order = ActiveOrder(order, fetch, now, now + order.give_up_ms / 1000)
         effects += self._tasks.want(order.task, key, now)
         refused = self._refuse_task()
         return effects + (refused or fetch.begin()), True
+
+    def _go_on_in(
+        self, active: ActiveOrder, key: Key, order: TrainOrder, now: float
+    ) -> list[Effect]:
+        """Answer a later order with the work under way."""
+        self._counters["carried_on"] += 1
+        active.made_in = active.made_in or active.key.round
+        active.give_up_at = now + order.give_up_ms / 1000
+        ordered = Emit("ordered", {"round": key.round, "edge": key.edge})
+        return [ordered, *active.fetch.go_on(key, now)]
 
     def welcomed(self, run: str, round_: int) -> None:
         """Go back to an edge's newest round, if an order that was damaged has led beyond it."""
@@ -170,9 +216,12 @@ class TrainingQueue:
             return []
         return self._give_back(DeclineReason.UNAVAILABLE, detail)
 
-    def closed(self, key: Key) -> list[Effect]:
-        """Stop at the end of the round."""
+    def closed(self, key: Key, now: float, *, kept: bool) -> list[Effect]:
+        """Stop at the end of the round, unless its edge may want the work in a later one."""
         if self.active_order is None or self.active_order.key != key:
+            return []
+        if kept:
+            self.active_order.give_up_at = max(self.active_order.give_up_at, now + KEPT_S)
             return []
         return self._abandon("closed")
 
@@ -412,6 +461,10 @@ class TrainingQueue:
             return []
         self.active_order.job = None
         return self._give_back(DeclineReason.ERROR, detail)
+
+    def carry_failed(self, key: Key, detail: str) -> list[Effect]:
+        """Decline the order for which the disk did not take an update over."""
+        return self._decline(key, DeclineReason.ERROR, detail)
 
     # ------------------------------------------------------------------- time
 

@@ -8,10 +8,10 @@ from functools import partial
 from msgspec import structs
 
 from fedagent_node.effects import Effect, Emit, Send
-from fedagent_protocol.messages import Chunk, ContextReport, Need, Receipt
+from fedagent_protocol.messages import Chunk, ContextReport, Need, Receipt, Unfinished
 from fedagent_protocol.transfer import Layout, RangeList, Sender
 
-from .effects import DropUpdate, FlushOutbox, Key, PendingUpdate, UpdateStored
+from .effects import CarryUpdate, DropUpdate, FlushOutbox, Key, PendingUpdate, UpdateStored
 from .session import Session, Sessions
 
 FIRST_REPEAT_S = 1.5
@@ -27,10 +27,15 @@ FLUSH_AGAIN_S = 30.0
 
 @dataclass(slots=True)
 class Upload:
-    """One update, offered to the edge that ordered it until that receipts it."""
+    """One update, offered to the edge that ordered it until that receipts it.
+
+    Attributes:
+        paused: Its round is over; the edge will ask for the rest with a later order.
+    """
 
     update: PendingUpdate
     offers: int = 0
+    paused: bool = False
     _sender: Sender = field(init=False)
     _asked: bool = False
     repeat_at: float = 0.0
@@ -102,7 +107,7 @@ class Upload:
     @property
     def poll_at(self) -> float | None:
         """When `pump` is wanted; None while there is no credit to use."""
-        return self._poll_at if self._sender.pending else None
+        return self._poll_at if self._sender.pending and not self.paused else None
 
     def measured(self, now: float) -> tuple[int, float] | None:
         """Bytes and seconds from first offer to receipt; None if they say nothing.
@@ -110,7 +115,7 @@ class Upload:
         A small update's time is the edge's disk, and a repeated one's is silence.
         """
         offer = self.update.offer
-        if self.offers != 1 or offer.size <= offer.chunk_bytes:
+        if self.offers != 1 or offer.size <= offer.chunk_bytes or offer.made_in:
             return None
         return offer.size, now - self._offered_at
 
@@ -160,7 +165,7 @@ class Uploads:
         """Offer an edge all that it has no receipt for."""
         effects: list[Effect] = []
         for upload in self.by_key.values():
-            if upload.update.key.edge == edge:
+            if upload.update.key.edge == edge and not upload.paused:
                 upload.reconnected()
                 effects += self._offer(upload, now)
         return effects
@@ -190,13 +195,31 @@ class Uploads:
         }
         return [*self._end(upload.update.key, now), Emit("receipt", fields)]
 
-    def closed(self, key: Key, now: float) -> list[Effect]:
-        """Forget an update whose round is over without a receipt."""
+    def closed(self, key: Key, now: float, *, kept: bool) -> list[Effect]:
+        """Forget an update whose round is over without a receipt, unless its edge may want it."""
         if key not in self.by_key:
+            return []
+        if kept:
+            self.by_key[key].paused = True
             return []
         self._counters["closed_unreceipted"] += 1
         fields = {"round": key.round, "edge": key.edge, "reason": "closed"}
         return [*self._end(key, now), Emit("abandoned", fields)]
+
+    def carry(self, key: Key, wanted: Unfinished | None) -> list[Effect]:
+        """Answer an order with an update that the edge has a part of; nothing if it is not here."""
+        if wanted is None:
+            return []
+        base, number = wanted.model, wanted.made_in
+        for old, upload in self.by_key.items():
+            offer = upload.update.offer
+            made_in = offer.made_in or offer.round
+            if (old.edge, old.run, offer.base, made_in) == (key.edge, key.run, base, number):
+                del self.by_key[old]
+                self._counters["carried_on"] += 1
+                offer = structs.replace(offer, round=key.round, made_in=made_in, claim=b"")
+                return [CarryUpdate(old, PendingUpdate(key, offer, 0))]
+        return []
 
     def end_others(self, key: Key, now: float) -> list[Effect]:
         """Forget what the edge ordered before: a newer order ends it."""
@@ -214,7 +237,7 @@ class Uploads:
         effects: list[Effect] = []
         for upload in self.by_key.values():
             edge = upload.update.key.edge
-            if self._sessions.open(edge) is None:
+            if self._sessions.open(edge) is None or upload.paused:
                 continue
             if upload.poll_at is not None and now >= upload.poll_at:
                 effects += upload.pump(partial(self._pending, edge), now)
@@ -229,7 +252,7 @@ class Uploads:
         """Return when `tick` is wanted."""
         times = [self._flush_at] if self._flush_at is not None else []
         for upload in self.by_key.values():
-            if self._sessions.open(upload.update.key.edge) is not None:
+            if self._sessions.open(upload.update.key.edge) is not None and not upload.paused:
                 times.append(upload.repeat_at)
                 if upload.poll_at is not None:
                     times.append(upload.poll_at)

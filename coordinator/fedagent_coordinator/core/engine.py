@@ -48,6 +48,7 @@ from .evaluation import StatisticsCollection
 from .merge import Merging
 from .observation import ClientStarts
 from .ordered import Ordered, SettledRound
+from .paid_work import PaidWork
 from .phases import Ended, Idle, Observing, Phase
 from .readiness import DECLINED, EDGES, STATISTICS, NeedsUnmetError, Readiness, Waiting
 from .settings import Progress, Settings
@@ -129,6 +130,8 @@ class Engine:
         self.last_settled = self._ordered_before = progress.next_round - 1
         self.rounds_done = progress.rounds_done
         self.spent_micro = progress.spent_micro
+        late_rounds = settings.recipe.aggregation.late_rounds
+        self.paid_work = PaidWork(late_rounds, set(progress.paid_work))
         self.opens_at = self.not_before = 0.0
         self.status = fx.ShowStatus()
         self.evaluating, self.evaluated = 0, ""

@@ -192,7 +192,8 @@ class Ordered(Phase):
         settings = self.engine.settings
         if settings.proofs:
             given = report
-            report = proved(given, run=settings.run, edge=edge, task=settings.task)
+            paid = self.engine.paid_work
+            report = proved(given, run=settings.run, edge=edge, task=settings.task, paid=paid)
             pairs = zip(given.outcomes, report.outcomes, strict=True)
             unproved = sum(old is not new for old, new in pairs)
             if unproved:
@@ -254,6 +255,7 @@ class Ordered(Phase):
         engine.spent_micro += settled.spent_micro
         engine.last_settled = ordered.round
         reports = {p.edge: p.report for p in ordered.parts.values() if p.report is not None}
+        engine.paid_work.settled(ordered.round, reports.values())
         last = engine.settings.over(engine.rounds_done)
         due = engine.evaluations.due(ordered, settled.feedback, last=last)
         learn = Learn(ordered.round, settled.feedback, ordered.controls)

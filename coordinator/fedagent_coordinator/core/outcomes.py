@@ -27,6 +27,7 @@ from fedagent_task.aggregation.task import most_steps
 from fedagent_task.spec import LearnerSpec
 
 from .effects import Controls, Details, EdgeResult, Proof, Settle
+from .paid_work import PaidWork
 from .trust import evidence
 
 if TYPE_CHECKING:
@@ -64,13 +65,17 @@ def proofs_of(ordered: "OrderedRound", *, run: str, task: str) -> dict[int, Proo
     return found
 
 
-def proved(report: RoundReport, *, run: str, edge: str, task: str) -> RoundReport:
-    """Return a report without what its agents did not sign; an edge that used it has failed."""
+def proved(report: RoundReport, *, run: str, edge: str, task: str, paid: PaidWork) -> RoundReport:
+    """Return a report without what its agents did not sign, or were `paid` for already.
+
+    An edge that used it has failed.
+    """
 
     def checked(outcome: Outcome) -> Outcome:
-        if not (outcome.valid or outcome.used or outcome.in_time) or is_proved(
-            outcome, run=run, round_=report.round, edge=edge, task=task
-        ):
+        if not (outcome.valid or outcome.used or outcome.in_time):
+            return outcome
+        signed = is_proved(outcome, run=run, round_=report.round, edge=edge, task=task)
+        if signed and not paid.refuses(outcome, report.round):
             return outcome
         return Outcome(
             agent=outcome.agent,
@@ -185,6 +190,8 @@ def _feedback(
         return np.where(known, counts(name) / 1000.0, np.nan)
 
     valid, steps, tau_ms = flags("valid"), counts("steps"), counts("tau_ms")
+    # Of work that was begun in an earlier round, this one has not seen the parts.
+    seen = valid & (counts("made_in") == 0)
     return Feedback(
         view=view,
         pairs=pairs,
@@ -193,9 +200,9 @@ def _feedback(
         void=~valid,
         censored=flags("censored"),
         tau_s=np.where(tau_ms == _UNTIMED, waited_s, tau_ms / 1000.0),
-        dt_s=seconds("dt_ms", valid),
-        lc_s=seconds("lc_ms", valid),
-        ut_s=seconds("ut_ms", valid),
+        dt_s=seconds("dt_ms", seen),
+        lc_s=seconds("lc_ms", seen),
+        ut_s=seconds("ut_ms", seen),
         train_s=seconds("train_ms", valid & (steps > 0)),
         seconds_per_iteration=_numbers(rows, "seconds_per_iteration", valid, math.nan),
         arrivals=counts("arrivals"),

@@ -153,3 +153,4 @@ class Progress:
     evaluations: PastEvaluations = NO_EVALUATIONS
     open_at: float = 0.0
     client_starts: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    paid_work: frozenset[tuple[str, int]] = frozenset()  # agent and round, of the newest rounds

@@ -86,6 +86,15 @@ def paid_work(sql: sqlite3.Connection, run_id: str, round_: int, agent: str) -> 
     return PaidWork(entry, proof, work, problem or _problem(entry, proof, work))
 
 
+def recent_work(sql: sqlite3.Connection, run_id: str, since: int) -> frozenset[tuple[str, int]]:
+    """Return agent and round of all work that was paid in the rounds from `since` on."""
+    claims = sql.execute(
+        "SELECT claim FROM proofs WHERE run_id = ? AND round >= ?", (run_id, since)
+    )
+    works = [work_in(claim) for (claim,) in claims]
+    return frozenset((str(w["agent"]), int(str(w.get("made_in", w["round"])))) for w in works)
+
+
 def _problem(entry: Entry, proof: Proof, work: dict[str, object]) -> str:
     if entry.expected_hash() != entry.hash or entry.facts != digest_of(proof):
         return "the entry of the payment has another proof"

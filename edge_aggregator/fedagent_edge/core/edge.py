@@ -404,6 +404,7 @@ class EdgeCore:
         if self.once.serves(lost.digest):
             return self.once.lost(lost, now)
         if lost.digest != self.memory.model:
+            self.rounds.late.forget_base(lost.digest)
             return []
         live, run = self.rounds.live, self.memory.run
         number = live.rnd.round if live is not None else 0

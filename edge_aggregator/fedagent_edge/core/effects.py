@@ -174,6 +174,21 @@ class WriteSpool(Write, frozen=True):
     data: bytes
 
 
+class MoveSpool(Write, frozen=True):
+    """Go on with the spool of an update in a later round."""
+
+    old: Key
+    key: Key
+    offer: UpdateOffer
+
+
+class KeepWork(Write, frozen=True):
+    """Keep the spools and models of unfinished work when a round is forgotten, and no others."""
+
+    keys: frozenset[Key] = frozenset()
+    models: frozenset[str] = frozenset()
+
+
 class DropSpool(Write, frozen=True):
     """Remove the spool of an update."""
 

@@ -33,11 +33,13 @@ from .effects import (
     Check,
     DropSpool,
     Key,
+    MoveSpool,
     NoteEnd,
     OpenSpool,
     ReopenedRound,
     UpdateRecord,
 )
+from .late import LateWork, LateWorks, dropped, same_content
 from .masking import NOT_IN_COHORT, Masking
 from .round import EdgeRound, Part, Stage
 from .state import EdgeState
@@ -56,15 +58,23 @@ class LiveRound:
 
     Args:
         start_at: When the model goes out although some have not answered.
+        late: What agents may go on with.
 
     Attributes:
         outcomes: How each agent ended, once it is closed.
     """
 
     def __init__(
-        self, rnd: EdgeRound, state: EdgeState, pool: CreditPool, *, start_at: float
+        self,
+        rnd: EdgeRound,
+        state: EdgeState,
+        pool: CreditPool,
+        *,
+        start_at: float,
+        late: LateWorks,
     ) -> None:
         self.rnd = rnd
+        self._late = late
         self.masking = None if rnd.weighing.ring is None else Masking(rnd, state.me.edge)
         self.model = state.layout
         self.outcomes: tuple[Outcome, ...] = ()
@@ -75,14 +85,18 @@ class LiveRound:
         self._distribution = Distribution(
             rnd.run, rnd.round, rnd.base, self.model, start_at, set(rnd.parts)
         )
+        self._older: dict[str, Distribution] = {}
+        """The models of earlier rounds, for those who go on with work from them."""
         self._spooled: dict[str, tuple[UpdateOffer, set[int]]] = {}
+        for agent, part in rnd.parts.items():
+            part.late = late.by_agent.get(agent)
 
     def begin(self, now: float) -> list[Effect]:
         """Order the agents; tau starts here."""
         effects: list[Effect] = []
         for agent, part in self.rnd.parts.items():
             if self._sessions.is_present(agent):
-                effects.append(self._order(part, now))
+                effects += self._order(part, now)
             else:
                 self._counters["ordered_absent"] += 1
                 effects += self.gone(agent, now)
@@ -143,6 +157,12 @@ class LiveRound:
         effects += self._check_whole(part, event)
         return effects + self._uploads.grant(part.agent, now)
 
+    def receives(self, agent: str, chunk: Chunk) -> bool:
+        """Whether a chunk is of an update that is on its way, whichever round it names."""
+        part = self.rnd.parts.get(agent)
+        offer = part.offer if part is not None else None
+        return offer is not None and (offer.run, offer.digest) == (chunk.run, chunk.digest)
+
     def mask(
         self, agent: str, message: MaskKeys | MaskShares | MaskOpening, now: float
     ) -> list[Effect]:
@@ -187,7 +207,7 @@ class LiveRound:
             return []
         part.come_back()
         if part.stage is Stage.WORKING:
-            return [self._order(part, now)]
+            return self._order(part, now)
         if part.stage is Stage.SENDING:
             # Its credit may have been lost with the connection.
             self._uploads.renew(part)
@@ -197,11 +217,30 @@ class LiveRound:
     def need(self, event: Received, need: Need, now: float) -> list[Effect]:
         """Send the model to those who were ordered to train from it, and to no other."""
         part = self.rnd.parts.get(event.sender)
-        if part is None or need.digest != self.rnd.base:
+        late = part.late.base if part is not None and part.late is not None else ""
+        if part is None or need.digest not in (self.rnd.base, late):
             self._counters["need_unknown"] += 1
             return []
         part.answered = True
-        return self._distribution.need(event, need, now)
+        part.fresh = part.fresh or need.digest == self.rnd.base != late
+        if need.digest == self.rnd.base:
+            return self._distribution.need(event, need, now)
+        return self._distribution.answered(part.agent, now) + self._older_need(part, event, need)
+
+    def _older_need(self, part: Part, event: Received, need: Need) -> list[Effect]:
+        """Go on sending the model of an earlier round."""
+        assert part.late is not None
+        if need.digest not in self._older:
+            self._older[need.digest] = Distribution(
+                self.rnd.run, self.rnd.round, need.digest, part.late.layout, event.at, set()
+            )
+        return self._older[need.digest].need(event, need, event.at)
+
+    def _needs_nothing(self, agent: str, now: float) -> list[Effect]:
+        effects = self._distribution.answered(agent, now)
+        for older in self._older.values():
+            effects += older.answered(agent, now)
+        return effects
 
     def task_need(self, agent: str) -> None:
         """Note that an agent has its order."""
@@ -223,7 +262,11 @@ class LiveRound:
         order = self.rnd.order
         if offer.task != order.task:
             return "wrong_task", offer.task[:12]
-        if offer.base != self.rnd.base:
+        late = self.rnd.parts[offer_of].late
+        if offer.made_in:
+            if late is None or (late.round, late.base) != (offer.made_in, offer.base):
+                return "stale_base", f"nothing of round {offer.made_in} is waited for"
+        elif offer.base != self.rnd.base:
             return "stale_base", offer.base[:12]
         if not 0 < offer.stats.num_samples <= order.max_samples:
             return "sample_count", f"{offer.stats.num_samples} of at most {order.max_samples}"
@@ -244,14 +287,19 @@ class LiveRound:
 
     def _begin(self, part: Part, event: Received, offer: UpdateOffer, now: float) -> list[Effect]:
         bare = replace(offer, first=b"", context=None)
-        effects: list[Effect] = self._distribution.answered(part.agent, now)
+        effects: list[Effect] = self._needs_nothing(part.agent, now)
         stored, have = self._spooled.pop(part.agent, (None, set()))
-        part.resumed = stored is not None and _same_content(stored, offer)
+        late, key = part.late, self._key(part.agent)
+        if offer.made_in and late is not None and late.key is not None and late.is_of(offer):
+            effects.append(MoveSpool(late.key, key, bare))
+            stored, have, late.key = late.offer, set(late.have), None
+        effects += dropped(late)
+        part.resumed = stored is not None and same_content(stored, offer)
         if part.resumed:
             self._counters["resumed"] += 1
         else:
             have = set()
-            effects.append(OpenSpool(self._key(part.agent), bare))
+            effects.append(OpenSpool(key, bare))
         part.stage = Stage.SENDING
         effects += self._uploads.begin(part, bare, have, now, first=offer.first)
         effects += self._check_whole(part, event)
@@ -332,13 +380,15 @@ class LiveRound:
     def tick(self, now: float) -> list[Effect]:
         """Repeat what was not answered, and send what may be sent."""
         effects = self._uploads.tick(now) + self._distribution.pump(now)
+        for older in self._older.values():
+            effects += older.pump(now)
         if self.masking is not None:
             effects += self.masking.tick(now) + self._leave_out(now)
         for part in self.rnd.parts.values():
             if part.stage is Stage.WORKING and not part.answered and now >= part.order_again_at:
                 self._counters["order_again"] += 1
                 part.order_wait_s *= 2
-                effects.append(self._order(part, now))
+                effects += self._order(part, now)
         return effects
 
     def next_due(self, now: float) -> float:
@@ -346,6 +396,7 @@ class LiveRound:
         times = [self.rnd.next_due(now), self._uploads.next_due(), self._distribution.next_due(now)]
         if self.masking is not None:
             times.append(self.masking.next_due())
+        times += [older.next_due(now) for older in self._older.values()]
         times += [
             part.order_again_at
             for part in self.rnd.parts.values()
@@ -360,10 +411,37 @@ class LiveRound:
         self.outcomes = rnd.outcomes(now)
         effects: list[Effect] = []
         for agent, part in rnd.parts.items():
+            work = self._unfinished(part)
             self._uploads.end(part)
+            if work is not None:
+                self._late.keep(work)
+            else:
+                self._late.forget(agent)
             if part.stage is not Stage.ENDED:
-                effects.append(Send(agent, RoundClosed(run=rnd.run, round=rnd.round)))
+                closed = RoundClosed(run=rnd.run, round=rnd.round, kept=work is not None)
+                effects.append(Send(agent, closed))
         return effects
+
+    def _unfinished(self, part: Part) -> LateWork | None:
+        """Return what an agent may go on with in later rounds; None if there is nothing."""
+        rnd, offer, late = self.rnd, part.offer, part.late
+        if part.stage is Stage.CHECKING:
+            return None
+        if part.stage is Stage.ENDED and part.status is not OutcomeStatus.GONE:
+            return None
+        have = set(part.receiver.have) if part.receiver is not None else set[int]()
+        if offer is None and part.agent in self._spooled:
+            offer, have = self._spooled[part.agent]
+        work = None
+        if late is not None and (offer.made_in if offer is not None else not part.fresh):
+            work = late
+        elif offer is not None or (part.fresh and self.model.count > 1):
+            work = LateWork(part.agent, rnd.run, rnd.round, rnd.base, self.model)
+        if work is None or rnd.round + 1 - work.round > rnd.weighing.late_rounds:
+            return None
+        if offer is not None and have:
+            work.key, work.offer, work.have = self._key(part.agent), offer, have
+        return work
 
     def too_late(self, agent: str, offer: UpdateOffer, now: float) -> list[Effect]:
         """Answer an update that comes after the close: it changes nothing, and is not looked at.
@@ -404,17 +482,20 @@ class LiveRound:
 
     def _ended(self, part: Part, now: float) -> list[Effect]:
         """Clear up after an agent that ended without an update."""
+        receiver = part.receiver
         self._uploads.end(part)
         self._spooled.pop(part.agent, None)
         effects: list[Effect] = []
-        if part.offer is not None:
+        if part.offer is not None and receiver is not None and part.status is OutcomeStatus.GONE:
+            self._spooled[part.agent] = (part.offer, set(receiver.have))
+        elif part.offer is not None:
             effects.append(DropSpool(self._key(part.agent)))
         if part.status is not OutcomeStatus.GONE:
             # Who left may come back; the others are final.
             effects.append(NoteEnd(replace(self._record(part, now), offer=None)))
-        return effects + self._distribution.answered(part.agent, now)
+        return effects + self._needs_nothing(part.agent, now)
 
-    def _order(self, part: Part, now: float) -> Send:
+    def _order(self, part: Part, now: float) -> list[Effect]:
         rnd = self.rnd
         part.order_again_at = now + part.order_wait_s
         first = min(self.model.chunk_bytes, self.model.size + HEADER_ROOM)
@@ -433,7 +514,8 @@ class LiveRound:
             context_seq=part.assignment.context_seq,
             load_limit_ms=rnd.order.load_limit_ms,
         )
-        return Send(part.agent, order)
+        named = [] if part.late is None else [part.late.named(rnd.round)]
+        return [*named, Send(part.agent, order)]
 
     def _record(self, part: Part, now: float) -> UpdateRecord:
         placed, rnd = part.scrutiny, self.rnd
@@ -463,11 +545,3 @@ def receipt(agent: str, offer: UpdateOffer, status: ReceiptStatus, reason: str) 
         run=offer.run, round=offer.round, digest=offer.digest, status=status, reason=reason
     )
     return Send(agent, message)
-
-
-def _same_content(stored: UpdateOffer, offer: UpdateOffer) -> bool:
-    return (stored.digest, stored.size, stored.chunk_bytes) == (
-        offer.digest,
-        offer.size,
-        offer.chunk_bytes,
-    )

@@ -27,6 +27,7 @@ from fedagent_task.aggregation.sketch import Floats
 
 from .admission import Verdict
 from .effects import UpdateRecord
+from .late import LateWork
 from .usual import Scrutiny, Usual
 from .weighing import PLAIN, Weighing
 
@@ -65,6 +66,8 @@ class Part:
         credit_bytes: Credit that the order gave in advance.
         resumed: A part of the update was on disk before this process began.
         stalls: How often in a row its transfer was silent.
+        late: What it may go on with instead of training anew.
+        fresh: It asked for the round's own model.
     """
 
     assignment: Assignment
@@ -86,6 +89,8 @@ class Part:
     norm: float = 0.0
     weighed: Weighed = UNWEIGHED
     scrutiny: Scrutiny | None = None
+    late: LateWork | None = None
+    fresh: bool = False
 
     @property
     def weight(self) -> float:
@@ -242,8 +247,13 @@ class EdgeRound:
         )
 
     def _told(self, part: Part, offer: UpdateOffer) -> Contribution:
-        uniform = self.order.weighting is not Weighting.SAMPLES
-        return self.weighing.told(offer.stats, part.assignment, norm=part.norm, uniform=uniform)
+        return self.weighing.told(
+            offer.stats,
+            part.assignment,
+            norm=part.norm,
+            uniform=self.order.weighting is not Weighting.SAMPLES,
+            age=max(0, self.round - offer.made_in) if offer.made_in else 0,
+        )
 
     def _place(
         self, part: Part, told: Contribution, control_norm: float, sketch: Floats | None
@@ -313,9 +323,10 @@ class EdgeRound:
         offer = part.offer
         # What an agent claims cannot be longer than what its edge measured, and its score
         # counts by its samples: no more than for an update.
-        dt = min(offer.stats.dt_ms, tau)
-        lc = min(offer.stats.lc_ms, tau - dt)
-        prepare = min(offer.stats.prepare_ms, tau - dt - lc)
+        # Of work of an earlier round, this one has seen the end of the upload alone.
+        dt = 0 if offer.made_in else min(offer.stats.dt_ms, tau)
+        lc = 0 if offer.made_in else min(offer.stats.lc_ms, tau - dt)
+        prepare = 0 if offer.made_in else min(offer.stats.prepare_ms, tau - dt - lc)
         stats = structs.replace(
             offer.stats,
             dt_ms=dt,
@@ -338,4 +349,5 @@ class EdgeRound:
             stats=stats,
             reason=part.reason or offer.note,
             proof=proof_of(offer),
+            made_in=offer.made_in,
         )

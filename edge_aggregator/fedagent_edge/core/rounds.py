@@ -15,6 +15,7 @@ from fedagent_protocol.messages import (
     Outcome,
     OutcomeStatus,
     ReceiptStatus,
+    RoundClosed,
     RoundOpen,
     RoundOrder,
     RoundReport,
@@ -32,6 +33,7 @@ from .effects import (
     ReopenedRound,
     SaveRound,
 )
+from .late import LateWorks
 from .live import LiveRound, receipt
 from .round import EdgeRound
 from .state import EdgeState
@@ -62,6 +64,7 @@ class Rounds:
         self._models = models
         self._last: LiveRound | None = None
         self._waiting: RoundOrder | None = None
+        self.late = LateWorks()
         self._committing = False
         self._unmasking = False
         if reopened is not None:
@@ -71,7 +74,7 @@ class Rounds:
             rnd = EdgeRound(
                 opened.run, opened.order, opened.base, opened.began_at, weighing, self._usual()
             )
-            self.live = LiveRound(rnd, state, self.pool, start_at=opened.began_at)
+            self.live = LiveRound(rnd, state, self.pool, start_at=opened.began_at, late=self.late)
             self.live.resume(reopened)
             state.counters["rounds_resumed"] += 1
 
@@ -127,9 +130,11 @@ class Rounds:
             ring=weighing.ring,
             sketched=weighing.robust.directions,
         )
-        effects += [SaveRound(opened), Mark("edge.round_saved")]
+        self.late.begin(memory.run, order.round, weighing.late_rounds)
+        effects += [self.late.saved(), SaveRound(opened), Mark("edge.round_saved")]
         self._last = None
-        self.live = LiveRound(rnd, self.state, self.pool, start_at=now + self.state.patience_s)
+        start_at = now + self.state.patience_s
+        self.live = LiveRound(rnd, self.state, self.pool, start_at=start_at, late=self.late)
         return effects + self.live.begin(now)
 
     def _too_far(self, message: RoundOpen | RoundOrder) -> bool:
@@ -167,7 +172,8 @@ class Rounds:
             return []
         self._last = live
         self.state.counters["rounds_dropped"] += 1
-        return [*([] if live.rnd.closed else live.close(live.rnd.rule.give_up_s)), ForgetRound()]
+        effects = [] if live.rnd.closed else live.close(live.rnd.rule.give_up_s)
+        return [*effects, self.late.saved(), ForgetRound()]
 
     def forget(self) -> None:
         """Forget the order that waits: the run is over, or another."""
@@ -191,6 +197,10 @@ class Rounds:
                     return self._too_late(event.sender, message, now)
                 return live.offer(event, message, now)
             case Chunk():
+                if (live := self._open) is not None and live.receives(event.sender, message):
+                    return live.chunk(event, message, now)
+                if kept := self.late.chunk(event.sender, message):
+                    return kept
                 if live := self.find(message.run, message.round):
                     return live.chunk(event, message, now)
             case Decline():
@@ -213,7 +223,10 @@ class Rounds:
     def serves(self, agent: str, digest: str) -> bool:
         """Whether an agent is to train from this model."""
         live = self.live
-        return live is not None and agent in live.rnd.parts and digest == live.rnd.base
+        part = live.rnd.parts.get(agent) if live is not None else None
+        if live is None or part is None:
+            return False
+        return digest == live.rnd.base or (part.late is not None and digest == part.late.base)
 
     def hello(self, agent: str, now: float) -> list[Effect]:
         """Go on with an agent that came, or came back."""
@@ -224,6 +237,8 @@ class Rounds:
         return self._open.gone(agent, now) if self._open else []
 
     def _too_late(self, agent: str, offer: UpdateOffer, now: float) -> list[Effect]:
+        if self.late.waits_for(agent, offer):
+            return [Send(agent, RoundClosed(run=offer.run, round=offer.round, kept=True))]
         # The closing round, until the next is there: also while it is committed.
         last = self.live or self._last
         if last is not None and (last.rnd.run, last.rnd.round) == (offer.run, offer.round):
@@ -386,6 +401,7 @@ class Rounds:
             "seconds": round(now - rnd.began_at, 4),
         }
         return [
+            self.late.saved(),
             self.state.save(),
             Mark("edge.reported"),
             ForgetRound(),

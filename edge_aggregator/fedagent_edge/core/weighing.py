@@ -1,7 +1,7 @@
 """How updates are weighed at an edge: by the strategy that the run's task names."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import msgspec
@@ -56,11 +56,18 @@ class Weighing:
     ring: Ring | None = None  # that of masked updates; None where they come as they are
     refusal: str = ""
     robust: Robust = field(default_factory=Robust)
+    late_rounds: int = 0  # for so many rounds agents may go on with what they have begun
 
     def told(
-        self, stats: TrainStats, assignment: Assignment, *, norm: float, uniform: bool
+        self,
+        stats: TrainStats,
+        assignment: Assignment,
+        *,
+        norm: float,
+        uniform: bool,
+        age: int = 0,
     ) -> Contribution:
-        """Return what a device tells of its update."""
+        """Return what a device tells of its update, which it began `age` rounds before."""
         return Contribution(
             num_samples=float(stats.num_samples),
             norm=norm,
@@ -69,6 +76,7 @@ class Weighing:
             uniform=uniform,
             rate=self.learner.rate,
             most_steps=most_steps(self.learner, assignment.iterations),
+            discount=(1.0 + age) ** -0.5,
         )
 
     def weigh(self, told: Contribution) -> Weighed:
@@ -80,7 +88,10 @@ class Weighing:
         numbers = (found.coefficient, found.weight, found.local_steps)
         if not all(math.isfinite(number) for number in numbers) or found.weight < 0:
             return Weighed(0.0, 0.0, reason="the strategy gave no number")
-        return found
+        if told.discount == 1.0:
+            return found
+        coefficient, weight = found.coefficient * told.discount, found.weight * told.discount
+        return replace(found, coefficient=coefficient, weight=weight)
 
     def scale(self, sums: Sums) -> float:
         """Return the factor on the sum's mean; of no use where the strategy fails."""
@@ -117,4 +128,14 @@ def weighing_of(body: bytes) -> Weighing:
     control_limit = 2.0 * limit / learner.rate
     secure = task.secure_aggregation
     ring = ring_of(secure, most_weight(task.weighting, task.limits)) if secure.wanted else None
-    return Weighing(strategy, roles, learner, control_limit, deviation, secure, ring, robust=robust)
+    return Weighing(
+        strategy,
+        roles,
+        learner,
+        control_limit,
+        deviation,
+        secure,
+        ring,
+        robust=robust,
+        late_rounds=0 if task.hides_updates else named.late_rounds,
+    )

@@ -48,6 +48,7 @@ EdgeToAgent = (
     | MaskDelivery
     | MaskAsk
     | Revocations
+    | Unfinished
 )
 EdgeToCoordinator = (
     EdgeHello

@@ -14,6 +14,16 @@ from .session import ContextReport, LedgerHead
 # --------------------------------------------------------------- edge and agent
 
 
+class Unfinished(Message, frozen=True, kw_only=True, tag="unfinished"):
+    """Let an agent answer the order that follows with the work that it began `made_in` a round.
+
+    Who has no work from this model trains anew.
+    """
+
+    made_in: Round
+    model: Digest
+
+
 class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
     """Order one agent to train, chosen by `price` and `context_seq`.
 
@@ -118,6 +128,7 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
     context: ContextReport | None = None  # the report after the round, saving a message
     note: Text = ""  # a warning about the device's samples
     claim: Claim = b""  # public key and signature: `fedagent_protocol.work`
+    made_in: Round = 0  # the earlier round in which it was begun; 0: this one
 
 
 class Receipt(Message, frozen=True, kw_only=True, tag="receipt"):
@@ -129,7 +140,12 @@ class Receipt(Message, frozen=True, kw_only=True, tag="receipt"):
 
 
 class RoundClosed(Message, frozen=True, kw_only=True, tag="closed"):
-    """The round is over: an agent that still works on it may stop."""
+    """The round is over: an agent that still works on it may stop.
+
+    With `kept` a later order of the edge may ask for the rest: the agent keeps what it has.
+    """
+
+    kept: bool = False
 
 
 # --------------------------------------------------------- edge and coordinator
@@ -213,6 +229,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stats: TrainStats = NO_STATS  # as offered, no duration longer than the edge measured
     reason: Text = ""  # why there is no valid update; of one, its `note`
     proof: WorkProof | None = None  # of a valid update
+    made_in: Round = 0  # the earlier round in which the update was begun; 0: this one
 
     def __post_init__(self) -> None:
         check_finite("weight and norm", self.weight, self.norm)

@@ -22,6 +22,7 @@ class Contribution:
         uniform: Updates count alike, not by samples.
         rate: The learner's step size.
         most_steps: More steps of the optimiser than the order allows no device has done.
+        discount: What its weight is multiplied by, for its age.
     """
 
     num_samples: float
@@ -31,6 +32,7 @@ class Contribution:
     uniform: bool = False
     rate: float = 1.0
     most_steps: float = 1.0
+    discount: float = 1.0
 
     @property
     def share(self) -> float:

@@ -1,0 +1,162 @@
+"""Work that a round's end interrupts: a later order of the edge is answered with the rest."""
+
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from fedagent_agent.core.effects import Subscribed, SubscribeModel
+from fedagent_agent.trainer.frames import Cancel, Train
+from fedagent_node.data_dir import Identity
+from fedagent_protocol.messages import (
+    Chunk,
+    EdgeBeacon,
+    EdgeToAgent,
+    Need,
+    RoundClosed,
+    Unfinished,
+    UpdateOffer,
+)
+from fedagent_protocol.work import is_claimed
+from tests.fakes.hand_edge import EDGE, REAL, RUN, HandEdge, digest_of, joined, model_of
+from tests.fakes.voices import identity
+
+PIECE = 64 * 1024
+OLD, NEW = model_of(5 * PIECE), model_of(5 * PIECE, 1)
+BODY = bytes(range(250)) * 1000
+
+
+def unfinished(number: int, *, made_in: int = 1, model: bytes = OLD) -> EdgeToAgent:
+    return Unfinished(run=RUN, round=number, made_in=made_in, model=digest_of(model))
+
+
+def closed(number: int, *, kept: bool = True) -> EdgeToAgent:
+    return RoundClosed(run=RUN, round=number, kept=kept)
+
+
+def chunk(model: bytes, index: int, number: int) -> Chunk:
+    data = model[index * PIECE : (index + 1) * PIECE]
+    return Chunk(run=RUN, round=number, digest=digest_of(model), index=index, data=data)
+
+
+@pytest.fixture
+def me() -> Identity:
+    return identity("agent")
+
+
+@pytest.fixture
+def edge(tmp_path: Path, me: Identity) -> HandEdge:
+    return joined(tmp_path, chunk_bytes=PIECE, task=REAL, identity=me)
+
+
+def downloading(edge: HandEdge) -> None:
+    """Bring an order to where two chunks of five are here."""
+    edge.serve([e for e in edge.order(1, OLD) if not isinstance(e, SubscribeModel)], NEW)
+    edge.take(Subscribed(EDGE, digest_of(OLD)))
+    for index in (0, 1):
+        edge.say(chunk(OLD, index, 1))
+
+
+def uploading(edge: HandEdge) -> UpdateOffer:
+    """Bring an order to where two chunks of the update were sent."""
+    edge.serve(edge.order(1, OLD, credit=0), OLD)
+    edge.train(edge.jobs(Train)[-1], BODY)
+    offer = edge.said(UpdateOffer)[-1]
+    edge.say(Need(run=RUN, round=1, digest=offer.digest, ranges=((0, 2),)))
+    return offer
+
+
+def test_a_download_goes_on_with_what_is_here(edge: HandEdge) -> None:
+    downloading(edge)
+    edge.say(closed(1))
+    assert not edge.events("abandoned")
+    edge.out.clear()
+    edge.say(unfinished(2))
+    edge.order(2, NEW)
+    (need,) = edge.said(Need)
+    assert (need.round, need.digest, need.ranges) == (2, digest_of(OLD), ((2, 5),))
+    for index in (2, 3, 4):
+        edge.say(chunk(OLD, index, 2))
+    edge.train(edge.jobs(Train)[-1], BODY)
+    (offer,) = edge.said(UpdateOffer)
+    assert (offer.round, offer.made_in, offer.base) == (2, 1, digest_of(OLD))
+
+
+def test_an_upload_goes_on_under_a_claim_of_the_round_that_pays(
+    edge: HandEdge, me: Identity
+) -> None:
+    first = uploading(edge)
+    edge.say(closed(1))
+    edge.out.clear()
+    for _ in range(4):
+        assert not edge.said(UpdateOffer, edge.later(8.0)), "nothing is sent without an order"
+        edge.say(EdgeBeacon(edge=EDGE))
+    edge.say(unfinished(2))
+    edge.order(2, NEW)
+    (offer,) = edge.said(UpdateOffer)
+    kept = (offer.digest, offer.base, offer.stats)
+    assert kept == (first.digest, first.base, first.stats)
+    assert (offer.round, offer.made_in, offer.first) == (2, 1, b"")
+    mine = structs.replace(offer, context=None)
+    assert is_claimed(mine, edge=EDGE, agent=me.id)
+    assert not is_claimed(structs.replace(mine, round=1, made_in=0), edge=EDGE, agent=me.id)
+    edge.say(Need(run=RUN, round=2, digest=offer.digest, ranges=((2, 4),)))
+    assert [c.index for c in edge.said(Chunk)] == [2, 3]
+    edge.receipt(offer)
+    assert not edge.core.uploads.by_key
+
+
+def test_it_goes_on_after_a_restart(edge: HandEdge) -> None:
+    uploading(edge)
+    edge.say(closed(1))
+    edge.say(unfinished(2))
+    edge.order(2, NEW)
+    edge.say(closed(2))
+    edge.restart(EDGE)
+    edge.say(closed(2))  # what the edge answers to its offer
+    edge.say(unfinished(3))
+    edge.order(3, NEW)
+    offer = edge.said(UpdateOffer)[-1]
+    assert (offer.round, offer.made_in) == (3, 1)
+    edge.say(Need(run=RUN, round=3, digest=offer.digest, ranges=((3, 4),)))
+    assert edge.said(Chunk)[-1].data == BODY[3 * PIECE :]
+    assert len(list((edge.directory / "outbox").glob("*.update"))) <= 1
+
+
+@pytest.mark.parametrize("begin", [downloading, uploading])
+def test_who_is_not_asked_for_the_rest_begins_anew(edge: HandEdge, begin: object) -> None:
+    assert callable(begin)
+    begin(edge)
+    edge.say(closed(1))
+    edge.say(unfinished(2, made_in=4))
+    edge.out.clear()
+    edge.serve(edge.order(2, NEW), NEW)
+    assert edge.jobs(Train)[-1].model.endswith(digest_of(NEW)), "it trains from the new model"
+    assert all(offer.made_in == 0 for offer in edge.said(UpdateOffer))
+    assert not edge.core.uploads.by_key
+
+
+def test_it_goes_on_although_the_close_was_lost(edge: HandEdge) -> None:
+    downloading(edge)
+    edge.out.clear()
+    edge.say(unfinished(2))
+    edge.order(2, NEW)
+    assert not edge.jobs(Cancel)
+    assert edge.said(Need)[-1].digest == digest_of(OLD)
+
+
+def test_the_unfinished_work_of_another_round_is_nobodys(edge: HandEdge) -> None:
+    uploading(edge)
+    edge.say(closed(1))
+    edge.say(unfinished(2))
+    out = edge.order(3, NEW)
+    assert not edge.said(UpdateOffer, out)
+    assert not edge.core.uploads.by_key
+
+
+def test_a_closed_round_that_nobody_keeps_ends_it(edge: HandEdge) -> None:
+    uploading(edge)
+    edge.say(closed(1, kept=False))
+    assert not edge.core.uploads.by_key
+    edge.say(unfinished(2))
+    assert not edge.said(UpdateOffer, edge.order(2, NEW))
