@@ -49,10 +49,7 @@ ELSEWHERE = {
     "coordinator/database/test_connection": ("coordinator/database/schema",),
     "coordinator/database/test_learning": ("coordinator/database/rounds", "coordinator/records"),
     "coordinator/explanation/test_explain": ("coordinator/explanation/account",),
-    "coordinator/explanation/test_nearest": (
-        "coordinator/explanation/binding",
-        "coordinator/explanation/decided",
-    ),
+    "coordinator/explanation/test_nearest": ("coordinator/explanation/decided",),
     "coordinator/placement/test_rules": ("coordinator/placement/budgeted_ucb",),
     "coordinator/policies/test_quick_init": ("coordinator/policies/cold_start",),
     "coordinator/policies/test_subset_enumeration": ("coordinator/policies/slots",),

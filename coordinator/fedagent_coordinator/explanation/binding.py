@@ -14,7 +14,6 @@ _MICRO = 1e6
 _HOPELESS = 0.02
 """Forecasts below this share of the best buy nothing (`policies.adaptive`)."""
 _QUEUED = frozenset({"fair", "rbcs-f"})
-_UNITS = {"price": " credits", "budget": " credits", "run_budget": " credits", "rate": " bit/s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +116,11 @@ def _wanted(decided: DecidedRound, pair: int, values: Mapping[str, np.ndarray]) 
             f"others are owed more rounds: its fairness queue is {queue[pair]:.2f}, "
             f"of the last chosen {queue[last]:.2f}"
         )
-    if notes.get("cold"):
+    new = values.get("has yet to train")
+    if notes.get("cold") and (new is None or not new[pair]):
         return "cold_start", "the cold start goes on: who has not trained yet comes first"
+    if notes.get("explore") and last is not None and np.isnan(scores[last]):
+        return "exploration", "the policy explored: it tried others that it knows less of"
     if notes.get("slot") and np.isnan(scores).all() and not notes.get("explore"):
         return "slot", "a slot is under way, and its clients stay the same until it ends"
     if last is not None and np.isfinite(scores[[pair, last]]).all():
@@ -140,16 +142,17 @@ def _chosen_by(decided: DecidedRound) -> list[str]:
 def change_text(change: Change, names: Mapping[str, str]) -> str:
     """Return one line on a change that would have selected the device."""
     where = names.get(change.edge) or change.edge
-    unit = _UNITS.get(change.what, "")
     if change.what == "availability":
         return "available, it would have been selected"
     if change.what in {"price", "budget", "run_budget"}:
         before, to = _credits(change.before), _credits(change.to)
         what = {"budget": f"a budget of edge {where}", "run_budget": "a budget of the run"}
         way = "or less" if change.to < change.before else "or more"
-        return f"{what.get(change.what, 'a price')} of {to}{unit} {way}, in place of {before}"
-    of = f"rates to edge {where}" if change.what == "rate" else "a compute"
-    return f"{of} {change.factor:.3g} times as high, {change.before:.3g} to {change.to:.3g}{unit}"
+        return f"{what.get(change.what, 'a price')} of {to} credits {way}, in place of {before}"
+    of, scale = ("a compute", 1.0) if change.what == "compute" else (f"rates to edge {where}", 1e6)
+    unit = "" if change.what == "compute" else " Mbit/s"
+    ends = f"{change.before / scale:.3g} to {change.to / scale:.3g}{unit}"
+    return f"{of} {change.factor:.3g} times as high, {ends}"
 
 
 def _credits(micro: float) -> str:
