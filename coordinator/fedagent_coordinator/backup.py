@@ -131,7 +131,7 @@ def _copy_ledger(folder: Path, part: Path) -> HighWaterMark:
     make_private(part / DATABASE)
     _copy_database(folder / DATABASE, part / DATABASE)
     with closing(sqlite3.connect(part / DATABASE)) as sql:
-        (commits,) = sql.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()
+        (commits,) = sql.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone() or (0,)
         query = "SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1"
         seq, hash_ = sql.execute(query).fetchone() or (0, GENESIS)
     signature = load_or_create(folder).sign(head_bytes(seq, hash_)) if seq else b""

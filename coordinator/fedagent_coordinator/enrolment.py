@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 
 from fedagent_node.certificates import Certificate, Role
 from fedagent_node.joining import JoinRequest, Refusal, secret_hash
+from fedagent_protocol.errors import safe_text
 from fedagent_protocol.signatures import identity_of
 
 from .errors import EnrolmentError, UnreadableDatabaseError
@@ -358,8 +359,8 @@ class Enrolment:
             "state = excluded.state, code = excluded.code, session = excluded.session, "
             "address = excluded.address, software = excluded.software, asked_s = excluded.asked_s",
             (
-                *(application.id, request.role, name, state, code, session),
-                *(application.address, request.software, now, now),
+                *(application.id, request.role, safe_text(name, limit=64), state, code, session),
+                *(application.address, safe_text(request.software, limit=64), now, now),
             ),
         )
 

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,16 @@ def test_the_help_does_not_load_what_it_does_not_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@given(st.text(max_size=40))
+def test_a_table_has_one_line_for_each_row_and_nothing_that_a_terminal_obeys(name: str) -> None:
+    for show in (
+        lambda: output.table(("name", "code"), [(name, "123 456")]),
+        lambda: output.aligned([["name", "code"], [name, "123 456"]]),
+    ):
+        with redirect_stdout(StringIO()) as said:
+            show()
+        lines = said.getvalue().split("\n")
+        assert len(lines) == 3
+        assert all(line.isprintable() for line in lines)

@@ -344,6 +344,17 @@ def test_a_restart_opens_the_door_for_no_longer(tmp_path: Path) -> None:
     on_a_site(test, tmp_path, permit_s=600.0)
 
 
+def test_the_name_of_a_stranger_writes_nothing_on_a_terminal(tmp_path: Path) -> None:
+    """It is shown beside the code that a person compares."""
+
+    async def test(made: Field) -> None:
+        name = "kit\x1b[2J\nchen\u202e"
+        await ask(made.place, replace(made.device(), name=name))
+        assert made.member("kit [2J chen").state == "pending"
+
+    on_a_site(test, tmp_path)
+
+
 def test_another_key_is_not_spoken_for(tmp_path: Path) -> None:
     async def test(made: Field) -> None:
         victim, thief = made.invited("victim"), made.device("thief")

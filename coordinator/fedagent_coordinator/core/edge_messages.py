@@ -74,7 +74,7 @@ def _hello(engine: "Engine", edge: str, hello: EdgeHello, now: float) -> list[Ef
     if hello.head is not None:
         engine.witness(edge, hello.head)
     session, changed = _hear(engine, edge, hello.epoch, now)
-    session.name, session.rent = hello.name or edge, hello.rent
+    session.name, session.rent = safe_text(hello.name, limit=100) or edge, hello.rent
     engine.once.greeted(edge)
     ours = hello.run == engine.settings.run
     skipped = engine.skip(session, hello.round, now) if ours else []

@@ -269,7 +269,8 @@ class _Audit:
     def _check_mark(self, mark: HighWaterMark | None) -> None:
         if mark is None:
             return
-        commits = self.db.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()[0]
+        row = self.db.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()
+        commits = row[0] if row is not None else 0
         if commits < mark.commits or self.seq < mark.seq:
             self.problem(
                 f"history is lost: commit {commits}, entry {self.seq}; "

@@ -265,6 +265,8 @@ class Database:
 
     def _read_commits(self) -> int:
         row = self.connection.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()
+        if row is None:
+            raise sqlite3.DatabaseError("its number of commits is missing")
         return int(row["value"])
 
     def _lost_history(self, *, missing: bool) -> str:
@@ -274,7 +276,8 @@ class Database:
         except ValueError as error:
             return str(error)
         if mark is None:
-            return "its high-water mark is missing" if self._commits else ""
+            begun = self._commits or self.connection.execute("SELECT 1 FROM entries").fetchone()
+            return "its high-water mark is missing" if begun else ""
         if missing and mark.commits:
             return "the database is missing"
         if self._commits < mark.commits:

@@ -63,6 +63,11 @@ def number_text(value: float) -> str:
     return f"{value:.1f}" if size >= 1000 else f"{value:.3f}"
 
 
+def printable(text: str) -> str:
+    """Return text in which a space stands for what is no character to be seen."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
 _FOLDED = 10
 """Least width of a column that is folded."""
 _PIPED = 160
@@ -116,7 +121,8 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return number_text(value) if isinstance(value, float) else str(value)
+    # Others chose some of it: nothing that a terminal obeys, and no line of its own.
+    return number_text(value) if isinstance(value, float) else printable(str(value))
 
 
 def fail(error: CliError | InterruptedEnd, *, as_json: bool) -> NoReturn:
@@ -133,6 +139,7 @@ def fail(error: CliError | InterruptedEnd, *, as_json: bool) -> NoReturn:
 
 def aligned(rows: list[list[str]]) -> None:
     """Print rows as columns; lines longer than the terminal are the terminal's affair."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

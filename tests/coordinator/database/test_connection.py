@@ -15,6 +15,7 @@ from fedagent_coordinator.errors import (
     SchemaVersionError,
     StoreDamagedError,
     StoreFailedError,
+    UnreadableDatabaseError,
 )
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
@@ -101,6 +102,23 @@ def test_a_missing_database_or_mark_is_refused(tmp_path: Path) -> None:
         Store(lay_down(tmp_path / "d", {**files, MARK: b"\0" * 1024}))
     with pytest.raises(HistoryLostError, match="damaged"):
         Store(lay_down(tmp_path / "e", {**files, DATABASE: b"not a database" * 1000}))
+
+
+def test_a_count_of_commits_that_was_taken_out_or_set_back_is_refused(tmp_path: Path) -> None:
+    with Store(tmp_path / "a") as store:
+        begun(store)
+    files = files_of(tmp_path / "a")
+    gone = lay_down(tmp_path / "gone", files)
+    tampered(gone, "DELETE FROM meta")
+    with open_reader(gone) as read:
+        assert "history is lost: commit 0" in read.ledger.verify().problems[0]
+    with pytest.raises(UnreadableDatabaseError, match="number of commits is missing"):
+        Store(gone)
+    anew = lay_down(tmp_path / "anew", files)
+    tampered(anew, "UPDATE meta SET value = 0")
+    (anew / MARK).unlink()
+    with pytest.raises(HistoryLostError, match="mark is missing"):
+        Store(anew)
 
 
 def test_an_operator_can_accept_the_loss_and_the_ledger_says_so(tmp_path: Path) -> None:
