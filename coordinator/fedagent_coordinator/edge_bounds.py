@@ -45,8 +45,9 @@ def held(
     before: npt.NDArray[np.generic] | None = None,
 ) -> Held:
     """Return what edge models count as, and what is kept of them; `before` is float64[n, 2]."""
-    signs = Signs(secrets.randbits(63))
-    sketches = [Sketch(signs) for _ in models]
+    compared = rule.directions and len(models) > 1
+    signs = Signs(secrets.randbits(63)) if compared else None
+    sketches = [None if signs is None else Sketch(signs) for _ in models]
     norms = np.array([_norms(base, *one, rules) for one in zip(models, sketches, strict=True)])
     past = [
         Told(norm, beside, 1.0, 0.0, 0.0)
@@ -55,8 +56,8 @@ def held(
     round_ = [(Contribution(num_samples=1.0, norm=norm), beside) for norm, beside in norms.tolist()]
     terms = [term for _, term in settled(rule, FedAvg().weigh, round_, past)]
     out = [False] * len(models)
-    if rule.directions and len(models) > 1:
-        gram = gram_of([sketch.values for sketch in sketches])
+    if compared:
+        gram = gram_of([sketch.values for sketch in sketches if sketch is not None])
         out = [bool(one) for one in judged(gram, np.full(len(models), np.nan))[1]]
     shortened = [
         model if term.is_plain else _shortened(base, model, term, rules)
@@ -85,7 +86,9 @@ def _move(base: Arrays, model: Tensors) -> Arrays:
     }
 
 
-def _norms(base: Arrays, model: Tensors, sketch: Sketch, rules: Rules) -> tuple[float, float]:
+def _norms(
+    base: Arrays, model: Tensors, sketch: Sketch | None, rules: Rules
+) -> tuple[float, float]:
     """Return the norms of a move and of its control variates, which are not in its sketch."""
     squares = [0.0, 0.0]
     for name, array in base.items():
@@ -94,7 +97,7 @@ def _norms(base: Arrays, model: Tensors, sketch: Sketch, rules: Rules) -> tuple[
         one, other = array.reshape(-1), model[name].reshape(-1)
         for block in blocks(one.size):
             apart = other[block].astype(np.float64) - one[block].astype(np.float64)
-            if not name.startswith(CONTROL):
+            if sketch is not None and not name.startswith(CONTROL):
                 sketch.take(apart)
             squares[name.startswith(CONTROL)] += float((apart * apart).sum())
     return float(np.sqrt(squares[0])), float(np.sqrt(squares[1]))

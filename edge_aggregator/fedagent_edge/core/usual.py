@@ -9,6 +9,7 @@ from fedagent_task.aggregation import Contribution, Weighed
 from fedagent_task.aggregation.alignment import OPPOSED, doubts, gram_of, judged
 from fedagent_task.aggregation.alignment import remembered as alignments_after
 from fedagent_task.aggregation.bounds import Bounds, Term, Told, remembered, settled, told_of
+from fedagent_task.aggregation.robust import Robust
 from fedagent_task.aggregation.sketch import Floats
 
 from .weighing import Weighing
@@ -36,15 +37,26 @@ class Usual:
 
     told: tuple[Told, ...] = ()
     alignments: Mapping[str, float] = field(default_factory=dict)
+    _before: tuple[Robust, tuple[Told, ...], Bounds] | None = field(
+        default=None, repr=False, compare=False
+    )
+    """What rounds before tell, which each update of a round is held against."""
 
     def is_long(self, weighing: Weighing, one: Scrutiny) -> bool:
         """Whether an update will have to wait for the close, as far as rounds before tell."""
         rule = weighing.robust
         if not rule.streams:
             return True
-        bounds = Bounds.of((), self.told, clip=rule.clip, cap=rule.cap)
+        bounds = self._bounds(rule)
         long = one.told.norm > bounds.norm > 0 or one.control_norm > bounds.control_norm > 0
         return long or bounds.believed(one.told) != one.told
+
+    def _bounds(self, rule: Robust) -> Bounds:
+        known = self._before
+        if known is None or known[0] is not rule or known[1] is not self.told:
+            bounds = Bounds.of((), self.told, clip=rule.clip, cap=rule.cap)
+            known = self._before = (rule, self.told, bounds)
+        return known[2]
 
     def settle(
         self, weighing: Weighing, round_: Mapping[str, Scrutiny]

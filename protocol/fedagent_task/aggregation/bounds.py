@@ -4,10 +4,10 @@ A norm is held against the median of the norms, a claim against the median of th
 round and of as many updates before it: as long as liars are fewer than half, both are honest.
 """
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 from msgspec import Struct
 
 from .base import Contribution, Weighed
@@ -116,8 +116,9 @@ def remembered(before: Sequence[Told], round_: Sequence[Told]) -> tuple[Told, ..
 
 def _median(values: Sequence[float]) -> float:
     """Return the median of what is above 0; 0 of nothing."""
+    # Once per update over some dozens of numbers: an array would cost more than it saves.
     known = [value for value in values if value > 0]
-    return float(np.median(known)) if known else 0.0
+    return float(statistics.median(known)) if known else 0.0
 
 
 def _shorter(norm: float, limit: float) -> float:

@@ -36,8 +36,8 @@ class Sketch:
     def take(self, block: Floats) -> None:
         """Add up to `BLOCK` numbers, float64[b]."""
         signed = block * self._signs.within[: block.size]
-        if short := -block.size % LENGTH:
-            signed = np.pad(signed, (0, short))
-        turn = self._signs.of_blocks[self._block % _TURNS]
-        self.values += turn * signed.reshape(-1, LENGTH).sum(axis=0)
+        whole = block.size - block.size % LENGTH
+        found = signed[:whole].reshape(-1, LENGTH).sum(axis=0)
+        found[: block.size - whole] += signed[whole:]
+        self.values += self._signs.of_blocks[self._block % _TURNS] * found
         self._block += 1
