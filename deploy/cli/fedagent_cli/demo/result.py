@@ -139,7 +139,9 @@ def show(
     console.print(Panel(grid, title=ended, title_align="left", border_style="blue", padding=1))
     program = _program()
     if run is not None:
-        looks = ("rounds", "opinions") if run.evaluations else ("rounds",)
+        looks = ["rounds", "opinions"] if run.evaluations else ["rounds"]
+        if run.agents:  # who came in time least has most to be explained
+            looks.append(f"why {min(run.agents, key=lambda agent: agent.in_time).name}")
         echo("Look closer:")
         for look in looks:
             echo(f"  {program} {look} --data-dir {os.path.relpath(data_dir)}")
