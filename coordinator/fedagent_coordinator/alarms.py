@@ -29,6 +29,7 @@ Kind = Literal[
     "disk",
     "clock",
     "silent_edge",
+    "edge_trouble",
 ]
 
 
@@ -59,7 +60,7 @@ def alarms(
         *_second(status),
         *_disk(reader),
         *_clock(reader, run.run_id, now),
-        *_silent(reader, run.run_id),
+        *_edges(reader, run.run_id, status),
         *_declining(reader, run.run_id, devices),
         *_never(devices),
     ]
@@ -100,19 +101,34 @@ def _clock(reader: Reader, run_id: str, now: float) -> Iterator[Alarm]:
             )
 
 
-def _silent(reader: Reader, run_id: str) -> Iterator[Alarm]:
-    last = reader.last_round(run_id)
+def _edges(reader: Reader, run_id: str, status: RunStatus | None) -> Iterator[Alarm]:
+    """Yield the edges that are not heard, did not report their newest round, or are in trouble."""
+    last, names = reader.last_round(run_id), reader.edges(run_id)
     rows = reader.edge_results(run_id, since=last - LAST_ROUNDS)
     newest = {row.edge_id: row for row in rows}  # in the order of the rounds
-    for row in newest.values():
-        if row.failed == SILENT:
-            yield Alarm(
-                kind="silent_edge",
-                subject=row.edge_id,
-                name=row.label,
-                text=f"edge {row.label or row.edge_id} has not reported since round {row.round}",
-                mend="see whether it runs and reaches the coordinator: `fedagent doctor` on it",
-            )
+    said = {
+        row.edge_id: f"has not reported since round {row.round}"
+        for row in newest.values()
+        if row.failed == SILENT
+    }
+    for edge in status.silent if status is not None else ():
+        said[edge] = "is not heard any more"
+    for edge, problem in said.items():
+        yield Alarm(
+            kind="silent_edge",
+            subject=edge,
+            name=names.get(edge, ""),
+            text=f"edge {names.get(edge) or edge} {problem}",
+            mend="see whether it runs and reaches the coordinator: `fedagent doctor` on it",
+        )
+    for edge, why in (status.trouble if status is not None else {}).items():
+        yield Alarm(
+            kind="edge_trouble",
+            subject=edge,
+            name=names.get(edge, ""),
+            text=f"edge {names.get(edge) or edge} takes no part: {why}",
+            mend="its own words say what it lacks; it takes part again by itself",
+        )
 
 
 def _declining(reader: Reader, run_id: str, devices: list[DeviceRow]) -> Iterator[Alarm]:

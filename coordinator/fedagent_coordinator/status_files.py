@@ -34,6 +34,8 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         found, wanted: How many edges or agents are there of those that are waited for; 0 and
             0 where it is no number.
+        silent, trouble: Ids of edges that are not heard any more, and why those that are heard take
+            no part.
         others: Other coordinators that are announced at this site, each with its address.
     """
 
@@ -46,6 +48,8 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     next_at: float = 0.0  # no round begins before, by the monotonic clock of `boot`; 0 for at once
     boot: str = ""
     others: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    trouble: dict[str, str] = {}
 
 
 class Device(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -80,3 +80,12 @@ def test_an_edge_that_did_not_report(tmp_path: Path) -> None:
         play(store, run, plan, structs.replace(result, edges=edges), policy="random")
     (one,) = raised(tmp_path)
     assert (one.kind, one.subject, one.name) == ("silent_edge", "edge-0", "hall")
+
+
+def test_edges_that_are_not_heard_or_take_no_part(tmp_path: Path) -> None:
+    run = write_run(tmp_path, rounds=1)
+    status = RunStatus(run=run, silent=("edge-0",), trouble={"edge-9": "the disk is full"})
+    silent, troubled = raised(tmp_path, status)
+    assert (silent.kind, silent.text) == ("silent_edge", "edge hall is not heard any more")
+    assert (troubled.kind, troubled.subject) == ("edge_trouble", "edge-9")
+    assert "the disk is full" in troubled.text

@@ -22,7 +22,7 @@ def test_edges_are_known_before_the_first_round_and_counted_while_they_live(tmp_
     site.kernel.run(until=site.kernel.now + 20.0)
     found = read_run_status(tmp_path)
     assert found is not None
-    assert found.edges_live == 1
+    assert (found.edges_live, found.silent) == (1, ("edge-1",))
     book = read_devices(tmp_path)
     assert book is not None
     here = {agent: one.edges for agent, one in book.devices.items() if one.edges}

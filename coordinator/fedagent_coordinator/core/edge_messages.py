@@ -91,19 +91,20 @@ def _status(engine: "Engine", edge: str, status: EdgeStatus, now: float) -> list
     session.model = "" if foreign else status.model
     lags = [engine.send(edge, engine.revocations)] if status.crl < engine.revocations.number else []
     grown, session.agents = status.agents > session.agents, status.agents
-    said = _trouble(session, status.trouble)
+    said = _trouble(engine, session, status.trouble)
     if foreign or changed or (said and not session.trouble):
         return lags + said + _greet(engine, session, now, changed=changed)
     return lags + said + _news(engine, session, now, grown=grown)
 
 
-def _trouble(session: EdgeSession, trouble: str) -> list[Effect]:
+def _trouble(engine: "Engine", session: EdgeSession, trouble: str) -> list[Effect]:
     """Note why an edge takes no part; say what is new of it."""
     text = safe_text(trouble, limit=200)
     if text == session.trouble:
         return []
     session.trouble, session.offered_at = text, None
-    return [Emit("edge_trouble", {"edge": session.id, "name": session.name, "reason": text})]
+    fields = {"edge": session.id, "name": session.name, "reason": text}
+    return [Emit("edge_trouble", fields), engine.show(engine.status)]
 
 
 def _news(engine: "Engine", session: EdgeSession, now: float, *, grown: bool) -> list[Effect]:

@@ -273,6 +273,8 @@ class ShowStatus(Write, frozen=True):
     wanted: int = 0
     edges_live: int = 0
     next_at: float = 0.0
+    silent: tuple[str, ...] = ()
+    trouble: Mapping[str, str] = {}
 
 
 class End(Write, frozen=True):

@@ -310,8 +310,14 @@ class Engine:
 
     def show(self, status: fx.ShowStatus) -> Effect:
         """Keep for people what is waited for, and which edges are there."""
-        live = len(self.edges.live())
-        self.status = structs.replace(status, edges_live=live, next_at=self.not_before)
+        known = self.edges.by_id.values()
+        self.status = structs.replace(
+            status,
+            edges_live=sum(edge.live for edge in known),
+            next_at=self.not_before,
+            silent=tuple(edge.id for edge in known if not edge.live),
+            trouble={edge.id: edge.trouble for edge in known if edge.live and edge.trouble},
+        )
         return self.status
 
     def evaluate_model(self, round_: int, digest: str) -> Effect:
