@@ -1,8 +1,159 @@
-// What the coordinator says, as it comes.
-const source = new EventSource("/api/events");
-source.addEventListener("field", (event) => {
-  const field = JSON.parse(event.data);
-  const pre = document.createElement("pre");
-  pre.textContent = JSON.stringify(field.run, null, 2);
-  document.getElementById("view-overview").replaceChildren(pre);
-});
+// What the coordinator says as it comes, and which view shows it.
+import { openCard } from "./card.js";
+import { VIEWS, forecast } from "./views.js";
+import { credits, h, number, percent, seconds } from "./words.js";
+
+const ROWS = { edges: "id", devices: "id", reach: "id", rounds: "round" };
+const app = { field: null, skew: 0, mayChange: false, view: "overview", link: "wait", open: (id) => openCard(app, id) };
+const at = (id) => document.getElementById(id);
+const made = {};
+
+app.get = async (path, body) => {
+  try {
+    const answer = await fetch(path, body ? { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) } : {});
+    return await answer.json();
+  } catch {
+    return { error: "the coordinator does not answer", mend: "see whether it runs" };
+  }
+};
+app.signIn = async (token) => {
+  const answer = await app.get("/api/session", { token });
+  if (answer.error) return say(`${answer.error}: ${answer.mend}`);
+  app.mayChange = true;
+  say("");
+  listen();
+};
+app.accept = async (one, button) => {
+  button.disabled = true;
+  const answer = await app.get(`/api/pending/${encodeURIComponent(one.id)}/accept`, { code: one.code });
+  say(answer.error ? `${answer.error}: ${answer.mend}` : `${one.name || one.role} is let in`);
+  button.disabled = false;
+};
+function say(text) {
+  at("banner").hidden = !text;
+  at("banner").replaceChildren(h("p", {}, text));
+}
+
+// ---------------------------------------------------------------- what comes
+let source = null, asked = false;
+function whole(text) {
+  const found = JSON.parse(text);
+  for (const [name, key] of Object.entries(ROWS)) found[name] = new Map(found[name].map((row) => [row[key], row]));
+  app.field = found;
+  came(found);
+}
+function part(text) {
+  const found = JSON.parse(text), field = app.field;
+  if (!field || found.epoch !== field.epoch) return;
+  for (const [name, value] of Object.entries(found)) {
+    if (name === "gone") continue;
+    if (ROWS[name]) for (const row of value) field[name].set(row[ROWS[name]], row);
+    else field[name] = value;
+  }
+  for (const [name, keys] of Object.entries(found.gone ?? {})) for (const key of keys) field[name].delete(name === "rounds" ? Number(key) : key);
+  came(found);
+}
+function came(found) {
+  app.skew = found.at_ms - Date.now();
+  app.link = "live";
+  later();
+}
+function listen() {
+  source?.close();
+  source = new EventSource("/api/events");
+  source.addEventListener("field", (event) => whole(event.data));
+  source.addEventListener("change", (event) => part(event.data));
+  source.onerror = async () => {
+    app.link = "lost";
+    later();
+    if (source.readyState === EventSource.CLOSED) setTimeout(listen, 3000);
+    if (app.field || asked) return;
+    asked = true;
+    const answer = await app.get("/api/field");
+    if (answer.mend) say(`${answer.error}: ${answer.mend}`);
+  };
+}
+
+// ---------------------------------------------------------------- what is shown
+let due = false;
+function later() {
+  if (due) return;
+  due = true;
+  requestAnimationFrame(() => { due = false; draw(); });
+}
+function state(field) {
+  const run = field?.run;
+  if (app.link === "lost") return ["lost", run ? "the coordinator has ended, or cannot be reached: this is the last that it said" : "the coordinator cannot be reached"];
+  if (!run) return ["wait", "no run yet"];
+  if (run.ended_ms) return ["wait", `the run has ended${run.end_reason ? `: ${run.end_reason}` : ""}`];
+  if (run.waiting) return ["wait", run.wanted ? `waiting for ${run.waiting}: ${run.found ?? 0} of ${run.wanted}` : `waiting for ${run.waiting}${run.waiting_detail ? `: ${run.waiting_detail}` : ""}`];
+  return ["live", field.running ? `round ${field.running.round} is running` : run.next_ms ? `next round ${new Date(run.next_ms).toLocaleTimeString()}` : "between rounds"];
+}
+function tile(name, figure, more, note) {
+  return h("div", { class: "tile" }, h("p", { class: "soft" }, name), h("p", { class: "figure" }, figure, more ? h("small", {}, ` ${more}`) : ""), h("p", { class: "soft" }, note ?? "\u00a0"));
+}
+function tiles(field) {
+  const run = field.run, money = field.money, devices = [...field.devices.values()], here = devices.filter((one) => one.online).length;
+  const list = [...field.rounds.values()], settled = list.filter((one) => one.state === "done"), key = run.measure, measured = settled.filter((one) => one.metrics?.[key] !== undefined), newest = measured.at(-1)?.metrics[key], best = measured.reduce((found, one) => Math[run.rising === false ? "min" : "max"](found, one.metrics[key]), run.rising === false ? Infinity : -Infinity);
+  const last = settled.slice(-20), ordered = last.reduce((sum, one) => sum + (one.ordered ?? 0), 0), intime = last.reduce((sum, one) => sum + (one.in_time ?? 0), 0), ahead = forecast(field);
+  return [
+    tile("Rounds", (run.rounds_done ?? 0).toLocaleString("en"), run.rounds_wanted ? `of ${run.rounds_wanted.toLocaleString("en")}` : "", run.rounds_wanted === 0 ? "no end set" : settled.length > 1 ? `${seconds((settled.at(-1).opened_ms - settled[0].opened_ms) / 1000 / (settled.length - 1))} each` : ""),
+    key ? tile(run.measure_name[0].toUpperCase() + run.measure_name.slice(1), newest === undefined ? "–" : number(newest), "", measured.length ? `best ${number(best)}${run.target ? `, target ${run.target}` : ""}` : "") : null,
+    tile("In time", percent(intime, ordered), "", `${number(ordered / (last.length || 1), 1)} ordered a round`),
+    tile("Devices", String(here), `of ${devices.length}`, `${field.edges.size} edge${field.edges.size === 1 ? "" : "s"}`),
+    money ? tile("Spent", credits(money.settled_micro), run.unlimited ? "credits" : `of ${credits(money.granted_micro)}`, run.unlimited ? "no limit" : ahead === null ? "" : ahead.enough ? "enough to the end" : `about ${ahead.left.toLocaleString("en")} rounds left`) : null,
+    tile("Alarms", String(field.alarms.length), "", field.pending.length ? `${field.pending.length} ask to join` : field.alarms.length ? "see Alarms" : "all well"),
+  ].filter(Boolean);
+}
+function draw() {
+  const field = app.field, [kind, text] = state(field);
+  if (at("state").textContent !== text) at("state").textContent = text;
+  at("state").className = `state ${kind}`;
+  if (!field) return;
+  if (!field.run) { at("about").textContent = "nothing has run here yet"; return; }
+  at("about").textContent = `${field.run.recipe} · policy ${field.run.policy} · run ${field.run.id.slice(0, 8)}`;
+  document.title = `fedagent · ${field.run.recipe}`;
+  at("version").textContent = field.run.software;
+  at("tiles").replaceChildren(...tiles(field));
+  const count = field.alarms.length + field.pending.length, alarm = at("tab-alarms");
+  alarm.replaceChildren("Alarms", ...(count ? [h("span", { class: "count", "aria-label": `${count} to see to` }, String(count))] : []));
+  made[app.view].draw(field);
+}
+function show(name, focus) {
+  app.view = made[name] ? name : "overview";
+  for (const [one] of VIEWS) {
+    const tab = at(`tab-${one}`), chosen = one === app.view;
+    tab.setAttribute("aria-selected", chosen);
+    tab.tabIndex = chosen ? 0 : -1;
+    at(`view-${one}`).hidden = !chosen;
+    if (chosen && focus) tab.focus();
+    if (chosen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+  if (location.hash !== `#${app.view}`) history.replaceState(null, "", `#${app.view}`);
+  later();
+}
+function begin() {
+  const tabs = at("tabs");
+  for (const [name, title, make] of VIEWS) {
+    tabs.append(h("button", { role: "tab", id: `tab-${name}`, "aria-controls": `view-${name}`, onclick: () => show(name) }, title));
+    at(`view-${name}`).setAttribute("aria-labelledby", `tab-${name}`);
+    made[name] = make(app);
+    at(`view-${name}`).append(...made[name].elements);
+  }
+  tabs.addEventListener("keydown", (event) => {
+    const names = VIEWS.map((one) => one[0]), index = names.indexOf(app.view);
+    const next = { ArrowRight: index + 1, ArrowLeft: index - 1 + names.length, Home: 0, End: names.length - 1 }[event.key];
+    if (next !== undefined) { event.preventDefault(); show(names[next % names.length], true); }
+  });
+  addEventListener("resize", later);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", later);
+  addEventListener("hashchange", () => show(location.hash.slice(1)));
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  show(token ? "overview" : location.hash.slice(1));
+  if (token) app.signIn(token);
+  else {
+    listen();
+    app.get("/api/session").then((answer) => { app.mayChange = answer.may_change === true; later(); });
+  }
+}
+begin();

@@ -1,0 +1,65 @@
+// A round as bars: download, training, upload of each device against the deadline.
+import { colour, empty, fit, pen, still } from "./draw.js";
+
+const PARTS = [["download_s", "c0"], ["train_s", "c2"], ["upload_s", "c4"]];
+const MOST = 150;
+
+export function timeline(canvas, round, names, skew) {
+  const rows = round ? [...round.bars].sort((a, b) => (b.total_s ?? 0) - (a.total_s ?? 0)) : [];
+  const shown = rows.slice(0, MOST), step = shown.length > 40 ? 7 : shown.length > 20 ? 14 : 22;
+  canvas.style.height = `${Math.max(120, shown.length * step + 46)}px`;
+  const found = pen(canvas);
+  if (!found) return;
+  const { context, width, height } = found;
+  if (!shown.length) return empty(found, round ? "nobody was ordered" : "no round is open");
+  const left = step >= 12 ? Math.min(130, width * 0.28) : 10, right = width - 64, top = 22, bottom = height - 22;
+  const open = round.state === "open", now = open ? (Date.now() + skew - round.opened_ms) / 1000 : 0;
+  const high = Math.max(round.deadline_s ?? 0, Math.min(now, round.max_wait_s ?? now), ...shown.map((bar) => Math.min(bar.total_s ?? 0, round.max_wait_s ?? Infinity))) * 1.08 || 1;
+  const x = (value) => left + (Math.min(value, high) / high) * (right - left);
+  shown.forEach((bar, at) => {
+    const y = top + at * step, tall = Math.max(3, step - (step > 10 ? 7 : 2));
+    if (step >= 12) {
+      context.fillStyle = colour("soft");
+      context.textAlign = "right";
+      context.textBaseline = "middle";
+      context.fillText(fit(context, names.get(bar.device)?.name ?? bar.device.slice(0, 8), left - 12), left - 8, y + tall / 2);
+    }
+    context.globalAlpha = bar.expected ? 0.35 : 1;
+    let from = 0;
+    const parts = PARTS.map(([key, name]) => [bar[key] ?? 0, name]), known = parts.reduce((sum, part) => sum + part[0], 0);
+    const rest = Math.max(0, (bar.total_s ?? 0) - known);
+    for (const [value, name] of [[rest, "line"], ...parts]) {
+      context.fillStyle = colour(known || name === "line" ? name : "line");
+      context.fillRect(x(from), y, Math.max(0, x(from + value) - x(from)), tall);
+      from += value;
+    }
+    context.globalAlpha = 1;
+    if (step >= 12 && !open) {
+      context.fillStyle = colour(bar.in_time ? "good" : "bad");
+      context.textAlign = "left";
+      context.fillText(bar.in_time ? "in time" : bar.status, Math.max(x(bar.total_s ?? 0), x(from)) + 6, y + tall / 2);
+    }
+  });
+  context.textBaseline = "alphabetic";
+  const mark = (at, text, name, dash) => {
+    context.strokeStyle = context.fillStyle = colour(name);
+    context.setLineDash(dash);
+    context.lineWidth = 1.5;
+    context.beginPath();
+    context.moveTo(x(at), 16);
+    context.lineTo(x(at), bottom + 2);
+    context.stroke();
+    context.setLineDash([]);
+    context.textAlign = x(at) > width * 0.7 ? "right" : "left";
+    context.fillText(text, x(at) + (context.textAlign === "right" ? -4 : 4), 12);
+  };
+  if (round.deadline_s) mark(round.deadline_s, `deadline ${round.deadline_s} s`, "bad", []);
+  if (open && now < high) mark(now, "now", "accent", [3, 3]);
+  context.fillStyle = colour("soft");
+  context.textAlign = "left";
+  context.fillText("0 s", left, height - 6);
+  context.textAlign = "right";
+  context.fillText(`${high.toFixed(high < 10 ? 1 : 0)} s`, right, height - 6);
+  if (rows.length > MOST) context.fillText(`${rows.length - MOST} faster ones are not drawn`, right - 60, height - 6);
+  if (open && now < high && !still()) requestAnimationFrame(() => canvas.isConnected && canvas.dataset.round === String(round.round) && timeline(canvas, round, names, skew));
+}

@@ -1,0 +1,191 @@
+"""The page in Chromium: every view by click and by key, light and dark, small and large."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fedagent_coordinator.web.access import read_page
+from tests.fakes.written_runs import write_run
+
+from .served import Served, served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+STATIC = Path("coordinator/fedagent_coordinator/web/static")
+VIEWS = ("Overview", "Round", "Learning", "Money", "Fairness", "Devices", "Alarms")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium (apt-get install chromium)"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("run")
+    write_run(folder, rounds=6, end=False)
+    with served(folder) as found:
+        yield found
+
+
+TROUBLES: list[str] = []
+"""What failed on the newest page, and what it asked for elsewhere."""
+
+
+def opened(browser: "Browser", url: str, *, width: int = 1280, dark: bool = False) -> "Page":
+    size: Any = {"width": width, "height": 800}
+    page = browser.new_page(viewport=size, color_scheme="dark" if dark else "light")
+    TROUBLES.clear()
+    own = url.partition("#")[0]
+
+    def asked(request: "Request") -> None:
+        if not request.url.startswith(own):
+            TROUBLES.append(request.url)
+
+    def said(line: "ConsoleMessage") -> None:
+        if line.type == "error":
+            TROUBLES.append(line.text)
+
+    page.on("pageerror", lambda error: TROUBLES.append(str(error)))
+    page.on("console", said)
+    page.on("request", asked)
+    page.goto(url)
+    page.get_by_text("Rounds", exact=True).wait_for()
+    return page
+
+
+def serious(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """What axe-core found of weight: its rule, and the first element."""
+    return [
+        (one["id"], one["nodes"][0]["html"][:200])
+        for one in found["violations"]
+        if one["impact"] in {"serious", "critical"}
+    ]
+
+
+def quiet(page: "Page") -> None:
+    """Nothing failed, and nothing was asked for elsewhere."""
+    assert TROUBLES == []
+    page.close()
+
+
+def test_every_view_opens_by_click_and_by_key(browser: "Browser", site: Served) -> None:
+    page = opened(browser, site.url)
+    for name in VIEWS:
+        page.get_by_role("tab", name=name).click()
+        assert page.locator("main > .view:visible").count() == 1
+    page.get_by_role("tab", name="Overview").click()
+    for name in VIEWS[1:]:
+        page.keyboard.press("ArrowRight")
+        assert page.get_by_role("tab", name=name).get_attribute("aria-selected") == "true"
+    quiet(page)
+
+
+def test_a_devices_card_says_why(browser: "Browser", site: Served) -> None:
+    page = opened(browser, f"{site.url}")
+    page.get_by_role("tab", name="Devices").click()
+    page.get_by_role("searchbox").fill("agent-b")
+    page.get_by_role("button", name="agent-b").press("Enter")
+    card = page.locator("dialog[open]")
+    card.get_by_text("ordered in 6 rounds, in time in 0").wait_for()
+    card.get_by_label("Round").fill("2")
+    card.get_by_role("button", name="Ask").click()
+    card.get_by_text("in round 2").wait_for()
+    page.keyboard.press("Escape")
+    assert not card.is_visible()
+    page.get_by_role("tab", name="Alarms").click()
+    page.get_by_text("was never in time").wait_for()
+    quiet(page)
+
+
+def test_the_token_in_the_link_opens_a_session_and_leaves_the_address(
+    browser: "Browser", site: Served
+) -> None:
+    page = opened(browser, f"{site.url}#token={site.token}")
+    page.get_by_role("tab", name="Alarms").click()
+    page.wait_for_function("!document.getElementById('token')")
+    assert site.token not in page.url
+    (cookie,) = page.context.cookies()
+    assert (cookie.get("httpOnly"), cookie.get("sameSite")) == (True, "Strict")
+    page.close()
+
+
+@pytest.mark.parametrize(("width", "dark"), [(360, False), (1920, True)])
+def test_axe_finds_nothing_serious_and_nothing_is_cut_off(
+    browser: "Browser", site: Served, width: int, dark: bool
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = opened(browser, site.url, width=width, dark=dark)
+    for name in VIEWS:
+        page.get_by_role("tab", name=name).click()
+        assert not serious(axe.run(page).response), name
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+    page.get_by_role("tab", name="Devices").click()
+    page.get_by_role("button", name="agent-a").click()
+    page.locator("dialog[open]").get_by_text("Newest orders").wait_for()
+    assert not serious(axe.run(page).response)
+    quiet(page)
+
+
+def test_what_a_device_calls_itself_is_text(browser: "Browser", tmp_path: Path) -> None:
+    from fedagent_coordinator.store import Store
+
+    run = write_run(tmp_path, rounds=2, end=False)
+    with Store(tmp_path) as store:
+        store.indices(run).label_clients({"agent-a": "<img src=x onerror=alert(1)>"})
+    with served(tmp_path) as site:
+        page = opened(browser, site.url)
+        page.get_by_role("tab", name="Devices").click()
+        page.get_by_role("button", name="<img src=x").wait_for()
+        assert page.locator("main img").count() == 0
+        quiet(page)
+
+
+def test_the_page_weighs_little() -> None:
+    assert sum(one.stat().st_size for one in STATIC.iterdir()) <= 250_000
+
+
+@pytest.mark.slow
+def test_a_live_demo_is_seen_from_start_to_end(browser: "Browser", tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    asked = ("--web", "--rounds", "16", "--agents", "4", "--dir", str(folder))
+    command = [sys.executable, "-m", "fedagent_cli", "demo", *asked]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("DISPLAY", None)
+    with (tmp_path / "log").open("wb") as log:
+        demo = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    try:
+        until = time.monotonic() + 60
+        while (found := read_page(folder / "coordinator")) is None:
+            assert time.monotonic() < until, (tmp_path / "log").read_text()
+            time.sleep(0.1)
+        page = opened(browser, found.url)
+        page.get_by_text("running").or_(page.get_by_text("between rounds")).first.wait_for()
+        for name in VIEWS:
+            page.get_by_role("tab", name=name).click()
+        page.get_by_role("tab", name="Devices").click()
+        page.get_by_role("button", name="agent-1").click()
+        page.locator("dialog[open]").get_by_text("in round").first.wait_for()
+        page.keyboard.press("Escape")
+        page.get_by_text("this is the last that it said").wait_for(timeout=60_000)
+        page.close()
+    finally:
+        demo.terminate()
+        demo.wait(60)
