@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -72,7 +73,12 @@ class AgentDaemon:
         )
         shell.at_close.append(self._trainer.close)
         core, store = open_agent(
-            config, me, submit=self._submit, pending=self._pending_bytes, identity=identity
+            config,
+            me,
+            submit=self._submit,
+            pending=self._pending_bytes,
+            quiet=self._quiet_s,
+            identity=identity,
         )
         links = BrokerLinks(shell, core, config.site)
         shell.drive(core, store, links.route, change=links.change)
@@ -123,6 +129,10 @@ class AgentDaemon:
     def _pending_bytes(self, name: str) -> int:
         link = self._shell.links.get(name)
         return link.pending_bytes if link is not None else 0
+
+    def _quiet_s(self, name: str) -> float:
+        link = self._shell.links.get(name)
+        return link.quiet_s if link is not None else math.inf
 
     # ------------------------------------------------------- trainer and device
 

@@ -5,6 +5,7 @@ A kill between any two disk effects is a `checkpoint` that does not return.
 
 import dataclasses
 import hashlib
+import math
 import struct
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -314,6 +315,7 @@ def open_agent(
     *,
     submit: Callable[[TrainerRequest], None],
     pending: Callable[[str], int],
+    quiet: Callable[[str], float] = lambda _: math.inf,
     identity: "Identity | None" = None,
     checkpoint: Checkpoint = hit,
     outbox_bytes: int = MAX_BYTES,
@@ -344,6 +346,7 @@ def open_agent(
         releases=store.privacy.releases,
         masking=partial(open_member, Path(config.data_dir), identity),
         pending=pending,
+        quiet=quiet,
         peering=peers.open,
         idle_opinions=idle_opinions,
     )

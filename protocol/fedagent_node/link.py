@@ -136,6 +136,11 @@ class Link:
         """Payload bytes published on this connection and not yet acknowledged."""
         return self._outbox.pending_bytes
 
+    @property
+    def quiet_s(self) -> float:
+        """How long nothing has come, not even a part of a message."""
+        return time.monotonic() - self._client.received_at
+
     async def start(self) -> None:
         """Begin to connect in the background; `LinkError` if certificates do not fit."""
         if (self._tls is not None) != (self.address.scheme == "mqtts"):

@@ -1,7 +1,9 @@
 """What a link needs beyond paho: its client, what is unacknowledged, what is subscribed to."""
 
 import asyncio
+import math
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +36,7 @@ class Client(PahoClient):
         self.limit = max_packet_bytes
         self.failure: OSError | None = None
         self.ready_socket: socket.socket | None = None
+        self.received_at = -math.inf  # by the monotonic clock
         self._ahead = b""
         self._at = 0
 
@@ -76,8 +79,11 @@ class Client(PahoClient):
             raise self._failed(OSError(f"a packet of {bufsize} bytes, the limit is {self.limit}"))
         try:
             if bufsize >= READ_AHEAD_BYTES:
-                return super()._sock_recv(bufsize)
+                found = super()._sock_recv(bufsize)
+                self.received_at = time.monotonic()
+                return found
             self._ahead = super()._sock_recv(READ_AHEAD_BYTES)
+            self.received_at = time.monotonic()
         except BlockingIOError:
             raise
         except OSError as exc:

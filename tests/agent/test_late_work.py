@@ -51,7 +51,10 @@ def edge(tmp_path: Path, me: Identity) -> HandEdge:
 
 def downloading(edge: HandEdge) -> None:
     """Bring an order to where two chunks of five are here."""
-    edge.serve([e for e in edge.order(1, OLD) if not isinstance(e, SubscribeModel)], NEW)
+    edge.serve(
+        [e for e in edge.order(1, OLD, give_up_ms=200_000) if not isinstance(e, SubscribeModel)],
+        NEW,
+    )
     edge.take(Subscribed(EDGE, digest_of(OLD)))
     for index in (0, 1):
         edge.say(chunk(OLD, index, 1))
@@ -160,3 +163,23 @@ def test_a_closed_round_that_nobody_keeps_ends_it(edge: HandEdge) -> None:
     assert not edge.core.uploads.by_key
     edge.say(unfinished(2))
     assert not edge.said(UpdateOffer, edge.order(2, NEW))
+
+
+def test_a_link_on_which_a_chunk_comes_slowly_is_not_silent(edge: HandEdge) -> None:
+    downloading(edge)
+    edge.quiet_s = 1.0
+    edge.later(50.0)
+    assert not edge.events("edge_lost")
+    edge.later(15.0)
+    assert edge.events("edge_lost"), "not for ever"
+
+
+@pytest.mark.parametrize(("loads", "quiet_s"), [(True, 6.0), (False, 1.0)])
+def test_a_link_is_silent_on_which_nothing_comes_or_nothing_is_waited_for(
+    edge: HandEdge, loads: bool, quiet_s: float
+) -> None:
+    if loads:
+        downloading(edge)
+    edge.quiet_s = quiet_s
+    edge.later(16.0)
+    assert edge.events("edge_lost")

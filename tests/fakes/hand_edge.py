@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -143,6 +144,7 @@ class HandEdge:
         out: All that left the agent, in order.
         models: Those that were called for, by digest; served whatever `serve` is given.
         pending: Bytes that the link holds unacknowledged.
+        quiet_s: Seconds since a part of a message came over the link.
         now: The clock; the test moves it.
     """
 
@@ -159,7 +161,7 @@ class HandEdge:
         self.identity = identity
         self.directory, self.task, self.chunk_bytes = directory, task, chunk_bytes
         self.checkpoint, self.settings = checkpoint, settings
-        self.pending, self.now = 0, 100.0
+        self.pending, self.now, self.quiet_s = 0, 100.0, math.inf
         self.out: list[Outward] = []
         self.models: dict[str, bytes] = {}
         self.boot()
@@ -176,6 +178,7 @@ class HandEdge:
             AGENT,
             submit=self.out.append,
             pending=lambda _: self.pending,
+            quiet=lambda _: self.quiet_s,
             checkpoint=self.checkpoint,
             identity=self.identity,
         )

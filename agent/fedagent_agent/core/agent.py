@@ -106,6 +106,7 @@ class AgentCore:
         answered: Orders that were answered with an update before.
         releases: Updates that have cost privacy, by run.
         pending: Bytes that a link holds unacknowledged.
+        quiet: Seconds since anything came over a link, parts of messages too.
         peering: Opens keys towards neighbours at the first need.
         idle_opinions: There are opinions even where the task learns nothing.
     """
@@ -122,10 +123,12 @@ class AgentCore:
         releases: Mapping[str, int],
         masking: OpenMember,
         pending: Callable[[str], int],
+        quiet: Callable[[str], float],
         peering: OpenPeers,
         idle_opinions: bool,
     ) -> None:
         self._private = config.privacy != NO_LIMITS
+        self._quiet_s = quiet
         self.counters: Counter[str] = Counter()
         self.peers = PeerSelection(self.counters, peering)
         self.device = DeviceState(
@@ -397,7 +400,7 @@ class AgentCore:
         """Do what is due."""
         effects: list[Effect] = []
         for session in list(self.sessions.values()):
-            if now >= session.silent_at:
+            if now >= session.silent_at and not self._comes_slowly(session, now):
                 effects += self._lose(session, now)
         if (once := self._tasks.once) is not None:
             effects += once.look(now)
@@ -423,6 +426,14 @@ class AgentCore:
         for session in self.sessions.revoked(revoked):
             effects += self._lose(session, now)
         return effects
+
+    def _comes_slowly(self, session: Session, now: float) -> bool:
+        """Whether a chunk is on its way that takes longer than silence is allowed to."""
+        fetches = (self.evaluator.fetch, self.queue.fetch, self._tasks.once)
+        loads = any(
+            one is not None and one.loading and one.key.edge == session.edge for one in fetches
+        )
+        return loads and session.spare(self._quiet_s(session.link), now)
 
     def _lose(self, session: Session, now: float) -> list[Effect]:
         effects = self.sessions.lose(session) + self._tasks.lost(session.edge)

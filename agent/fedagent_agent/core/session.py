@@ -29,6 +29,7 @@ from fedagent_protocol.messages import (
     Unfinished,
 )
 from fedagent_protocol.topics import OtherVersions
+from fedagent_protocol.transfer import LONGEST_CHUNK_S
 
 from .device import MIN_GAP_S, DeviceState, LinkQuality
 from .effects import EdgesFound, Relink
@@ -68,7 +69,7 @@ class Session:
 
     edge: str
     link: str
-    heard_at: float
+    heard_at: float  # a whole message
     state: SessionState = SessionState.HELLO
     run: str = ""  # run of its newest order
     round: int = 0  # that it was at when it welcomed us
@@ -87,6 +88,7 @@ class Session:
     crl_asked: bool = False
     crl_asked_at: float = -1e9
     _hello_at: float = -1e9
+    _spared_until: float = -1e9
     _probe: _Probe | None = None
     _nonce: int = 0
     _rtt_at: float = -1e9
@@ -99,12 +101,19 @@ class Session:
     @property
     def silent_at(self) -> float:
         """When silence ends the session."""
-        return self.heard_at + SILENT_PERIODS * self.period_s
+        return max(self.heard_at + SILENT_PERIODS * self.period_s, self._spared_until)
 
     @property
     def link_silent_at(self) -> float:
         """When another link may take the edge over."""
         return self.heard_at + 1.5 * self.period_s
+
+    def spare(self, quiet_s: float, now: float) -> bool:
+        """Wait longer while parts of a message come over the link, but not for ever."""
+        if quiet_s >= self.period_s or now - self.heard_at >= LONGEST_CHUNK_S:
+            return False
+        self._spared_until = now - quiet_s + self.period_s
+        return True
 
     def hello(self, greeting: Hello, now: float) -> list[Effect]:
         """Send a hello, unless that was just done."""
