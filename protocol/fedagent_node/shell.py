@@ -179,6 +179,7 @@ class Shell:
         task = self._group.create_task(self._careful(work), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # cancelled before it began
         return task
 
     async def _careful(self, work: Coroutine[object, object, None]) -> None:

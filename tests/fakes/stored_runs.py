@@ -33,6 +33,8 @@ from fedagent_node.data_dir import Identity
 from .rounds import column_view, ended
 
 DIGEST = "d" * 64
+MEMORY = Path("/dev/shm")
+"""Where a sync costs nothing; what a crash leaves is laid down by the test itself."""
 
 
 class Crash(BaseException):

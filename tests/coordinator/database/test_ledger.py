@@ -4,16 +4,18 @@ import random
 import shutil
 import tempfile
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fedagent_coordinator.core.effects import Reserve
+from fedagent_coordinator.core.effects import Reserve, Settle
 from fedagent_coordinator.errors import BudgetExceededError
 from fedagent_coordinator.store import Store
 from tests.fakes.stored_runs import (
+    MEMORY,
     Crash,
     CrashAt,
     begun,
@@ -26,6 +28,16 @@ from tests.fakes.stored_runs import (
 
 TOTAL = 4000
 POINTS = ("reserve.before-commit", "reserve.committed", "settle.first-entry", "settle.committed")
+
+
+@lru_cache(maxsize=4096)
+def planned(number: int, prices: tuple[int, ...], budget: int) -> Reserve:
+    return small_plan(small_view(number, prices, budgets=[budget]))
+
+
+@lru_cache(maxsize=4096)
+def ended(plan: Reserve, paid: frozenset[int]) -> Settle:
+    return small_result(plan, paid)
 
 
 class Oracle:
@@ -59,8 +71,9 @@ class SettledLookup(RuleBasedStateMachine):
     """Random rounds, crashes and restarts."""
 
     @initialize()
-    def start(self) -> None:
-        self.root = Path(tempfile.mkdtemp())
+    def start(self, folder: Path | None = None) -> None:
+        self.root = Path(tempfile.mkdtemp(dir=folder))
+        self.met = Counter[str]()
         self.copies = 0
         self.checkpoint = CrashAt()
         self.folder = self.root / "0"
@@ -78,15 +91,16 @@ class SettledLookup(RuleBasedStateMachine):
     )
     def reserve(self, prices: list[int], budget: int, crash: str) -> None:
         self.number += 1
-        plan = small_plan(small_view(self.number, prices, budgets=[budget]))
+        plan = planned(self.number, tuple(prices), budget)
         fits = sum(prices) <= min(budget, self.oracle.free)
         self.checkpoint.name = crash
         try:
             self.store.reserve(self.run_id, plan, policy="random")
         except BudgetExceededError:
             assert not fits
+            self.met["exhausted" if sum(prices) > self.oracle.free else "refused"] += 1
         except Crash:
-            self._reopen()
+            self._reopen(crash)
             if crash == "reserve.committed":
                 self.oracle.reserve(self.number, prices)
             self._void()
@@ -100,12 +114,12 @@ class SettledLookup(RuleBasedStateMachine):
     @rule(paid=st.sets(st.integers(0, 7)), crash=st.sampled_from(("", "", *POINTS[2:])))
     def settle(self, paid: set[int], crash: str) -> None:
         assert self.plan is not None
-        result = small_result(self.plan, paid)
+        result = ended(self.plan, frozenset(paid))
         self.checkpoint.name = crash
         try:
             assert self.store.settle(self.run_id, result)
         except Crash:
-            self._reopen()
+            self._reopen(crash)
             if crash == "settle.committed":
                 self.oracle.settle(self.plan.round, paid)
                 assert not self.store.settle(self.run_id, result)
@@ -117,7 +131,7 @@ class SettledLookup(RuleBasedStateMachine):
 
     @rule()
     def crash_and_restart(self) -> None:
-        self._reopen()
+        self._reopen("restarted")
         self._void()
 
     @invariant()
@@ -139,8 +153,9 @@ class SettledLookup(RuleBasedStateMachine):
             self.store.close()
             shutil.rmtree(self.root)
 
-    def _reopen(self) -> None:
+    def _reopen(self, why: str) -> None:
         """Die without closing: only the bytes in the files survive."""
+        self.met[why] += 1
         files = files_of(self.folder)
         self.store.close()
         self.copies += 1
@@ -158,32 +173,44 @@ TestBooks = SettledLookup.TestCase
 TestBooks.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
 
 
-STEPS_OF_ONE = 250
+STEPS_OF_ONE = 160
+CLIENTS = (0, 1, 1, 2, 2, 3, 3, 8)
+"""How many are chosen in each shape of a round; there are few shapes, so plans are made once."""
 
 
-def walk(steps: int, seed: int) -> Counter[str]:
-    """Take so many steps of the machine at random, without the cost of a shrinkable search."""
-    chance, taken = random.Random(seed), Counter[str]()
+def walk(steps: int, seed: int) -> tuple[Counter[str], Counter[str]]:
+    """Take so many steps of the machine at random, without the cost of a shrinkable search.
+
+    Returns how often each step was taken, and how often a crash or a refusal was met.
+    """
+    chance, taken, met = random.Random(seed), Counter[str](), Counter[str]()
+    shapes = [
+        ([chance.randint(0, 200) for _ in range(n)], chance.randint(100, 600)) for n in CLIENTS
+    ]
+    ends = [{n for n in range(8) if chance.random() < share} for share in (0, 0.3, 0.5, 0.7, 1)]
     while taken.total() < steps:
         machine = SettledLookup()
-        machine.start()
-        for _ in range(STEPS_OF_ONE):
-            if chance.random() < 0.02:
+        machine.start(MEMORY if MEMORY.is_dir() else None)
+        for _ in range(min(STEPS_OF_ONE, steps - taken.total())):
+            if chance.random() < 0.01:
                 step = "restart"
                 machine.crash_and_restart()
             elif machine.oracle.open:
-                step, crash = "settle", chance.choice(("",) * 20 + POINTS[2:])
-                machine.settle(paid={n for n in range(8) if chance.random() < 0.5}, crash=crash)
+                step, crash = "settle", chance.choice(("",) * 60 + POINTS[2:])
+                machine.settle(paid=chance.choice(ends), crash=crash)
             else:
-                step, crash = "reserve", chance.choice(("",) * 20 + POINTS[:2])
-                prices = [chance.randint(0, 40) for _ in range(chance.randint(0, 8))]
-                machine.reserve(prices=prices, budget=chance.randint(200, 900), crash=crash)
+                step, crash = "reserve", chance.choice(("",) * 60 + POINTS[:2])
+                prices, budget = chance.choice(shapes)
+                machine.reserve(prices=prices, budget=budget, crash=crash)
             machine.the_oracle_agrees()
             taken[step] += 1
         machine.teardown()
-    return taken
+        met += machine.met
+    return taken, met
 
 
 def test_ten_thousand_random_steps_agree_with_the_oracle() -> None:
-    taken = walk(10_000, seed=14)
-    assert min(taken.values()) > 100
+    taken, met = walk(10_000, seed=14)
+    assert taken.total() == 10_000
+    assert min(met[name] for name in ("refused", "exhausted", "restarted", *POINTS)) >= 30, met
+    assert taken["settle"] > 3000

@@ -1,0 +1,209 @@
+"""A disk that loses power: it keeps what was synced, and of the rest what it happens to keep.
+
+The product speaks to SQLite as usual; its connection goes through apsw, whose file system is
+ours. What was written is noted in order, and any moment of it can be laid down as files.
+"""
+
+import random
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from fedagent_coordinator.database import blocks, mark
+
+SECTOR = 512
+Keep = Callable[[int, int], Sequence[tuple[int, int]]]
+"""Which parts (from, to) a disk keeps of the unsynced write (place from the last, bytes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """One thing that happened: write, truncate, sync, or a promise to whoever asked."""
+
+    kind: str
+    name: str
+    offset: int = 0
+    data: bytes = b""
+
+
+def nothing(_place: int, _size: int) -> Sequence[tuple[int, int]]:
+    return ()
+
+
+def everything(_place: int, size: int) -> Sequence[tuple[int, int]]:
+    return ((0, size),)
+
+
+def torn(least: int) -> Keep:
+    """Keep all but the last write, of which only the beginning arrived."""
+    return lambda place, size: ((0, size if place else min(least, size)),)
+
+
+def scattered(seed: int) -> Keep:
+    """Keep each sector or not, as disks with a cache do."""
+    chance = random.Random(seed)
+
+    def keep(_place: int, size: int) -> Sequence[tuple[int, int]]:
+        sectors = range(0, max(size, 1), SECTOR)
+        return [(at, min(at + SECTOR, size)) for at in sectors if chance.random() < 0.5]
+
+    return keep
+
+
+def left(files: dict[str, bytes], log: Sequence[Noted], keep: Keep) -> dict[str, bytes]:
+    """Return the files after a power cut at the end of `log`."""
+    synced = {noted.name: at for at, noted in enumerate(log) if noted.kind == "sync"}
+    disk = {name: bytearray(data) for name, data in files.items()}
+    waiting = [
+        one for at, one in enumerate(log) if one.kind in _CHANGES and at > synced.get(one.name, -1)
+    ]
+    lost = {id(one): keep(place, len(one.data)) for place, one in enumerate(reversed(waiting))}
+    for one in log:
+        if one.kind in _CHANGES:
+            _apply(disk.setdefault(one.name, bytearray()), one, lost.get(id(one)))
+    return {name: bytes(data) for name, data in disk.items()}
+
+
+_CHANGES = ("write", "truncate")
+
+
+def _apply(file: bytearray, change: Noted, parts: Sequence[tuple[int, int]] | None) -> None:
+    if change.kind == "truncate":
+        if parts is None or parts:
+            file[change.offset :] = bytes(max(0, change.offset - len(file)))
+        return
+    for start, end in ((0, len(change.data)),) if parts is None else parts:
+        at = change.offset + start
+        file.extend(bytes(max(0, at - len(file))))
+        file[at : at + end - start] = change.data[start:end]
+
+
+class _File(apsw.VFSFile):
+    def __init__(self, log: list[Noted], name: str | apsw.URIFilename, flags: list[int]) -> None:
+        super().__init__("", name, flags)
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        self._log, self._name = log, Path(path or "").name
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - of apsw
+        self._log.append(Noted("write", self._name, offset, bytes(data)))
+        super().xWrite(data, offset)
+
+    def xTruncate(self, newsize: int) -> None:  # noqa: N802 - of apsw
+        self._log.append(Noted("truncate", self._name, newsize))
+        super().xTruncate(newsize)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802 - of apsw
+        self._log.append(Noted("sync", self._name))
+        super().xSync(flags)
+
+
+class _Files(apsw.VFS):
+    def __init__(self, log: list[Noted]) -> None:
+        self._log = log
+        super().__init__("noting", "")
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - of apsw
+        return apsw.VFSFile("", name, flags) if name is None else _File(self._log, name, flags)
+
+
+class _Row(tuple[object, ...]):  # noqa: SLOT001 - a tuple has none
+    names: dict[str, int]
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(self.names[key] if isinstance(key, str) else key)
+
+    def keys(self) -> list[str]:
+        return list(self.names)
+
+
+class _Cursor(list[object]):
+    """The rows of a statement; with what a cursor of sqlite3 has beside."""
+
+    row_factory: object = _Row
+    rowcount = -1
+    fetchall = list.copy
+
+    def __init__(self, raw: apsw.Connection) -> None:
+        super().__init__()
+        self._raw = raw
+
+    def fetchone(self) -> object:
+        return self.pop(0) if self else None
+
+    def execute(self, statement: str, values: object = ()) -> "_Cursor":
+        def row(cursor: apsw.Cursor, found: tuple[object, ...]) -> object:
+            if self.row_factory is None:
+                return found
+            made = _Row(found)
+            made.names = {column[0]: at for at, column in enumerate(cursor.get_description())}
+            return made
+
+        cursor = self._raw.cursor()
+        cursor.row_trace = row
+        self[:] = cursor.execute(statement, values)  # type: ignore[arg-type]
+        self.rowcount = self._raw.changes()
+        return self
+
+
+class _Connection:
+    """What the product uses of a connection of sqlite3."""
+
+    row_factory: object = None
+
+    def __init__(self, path: Path) -> None:
+        self._raw = apsw.Connection(str(path), vfs="noting")
+        self._raw.set_busy_timeout(1000)
+        self.close = self._raw.close
+
+    def cursor(self) -> _Cursor:
+        return _Cursor(self._raw)
+
+    def execute(self, statement: str, values: object = ()) -> _Cursor:
+        return self.cursor().execute(statement, values)
+
+    def executemany(self, statement: str, rows: Iterator[object]) -> None:
+        self._raw.cursor().executemany(statement, rows)  # type: ignore[arg-type]
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._raw.in_transaction
+
+
+@contextmanager
+def noted(patch: pytest.MonkeyPatch, log: list[Noted]) -> Iterator[None]:
+    """Note in `log` what a `Store` that is opened in here writes and syncs."""
+
+    def whole(file: Path) -> None:
+        data = file.read_bytes()
+        log.append(Noted("write", file.name, 0, data))
+        log.append(Noted("truncate", file.name, len(data)))
+
+    def mark_write(self: mark.MarkFile, made: mark.HighWaterMark) -> None:
+        slot = mark._slot(made)
+        log.append(Noted("write", mark.MARK, made.commits % 2 * len(slot), slot))
+        mark_write_now(self, made)
+        log.append(Noted("sync", mark.MARK))
+
+    def after(method: Callable[..., None]) -> Callable[..., None]:
+        def call(self: blocks.BlockDigests, *given: object) -> None:
+            method(self, *given)
+            if self._path.exists():
+                whole(self._path)
+
+        return call
+
+    files = _Files(log)
+    mark_write_now = mark.MarkFile.write
+    with patch.context() as patched:
+        patched.setattr(mark.MarkFile, "write", mark_write)
+        patched.setattr(blocks.BlockDigests, "update", after(blocks.BlockDigests.update))
+        patched.setattr(blocks.BlockDigests, "renew", after(blocks.BlockDigests.renew))
+        patched.setattr(sqlite3, "connect", lambda path, **_: _Connection(path))
+        yield
+    files.unregister()
