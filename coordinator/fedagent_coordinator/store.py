@@ -51,12 +51,16 @@ ACCEPTED = "accepted lost history"
 _ENTRY_NAMED = re.compile(r"entry (\d+) \(")
 _MANY_ENTRIES = 10_000
 """Verifying so many takes a time that a person notices."""
+MAX_WAITING = 20_000
 SNAPSHOT_EVERY = 50
 """Rounds between snapshots: replay stays short and full states are written rarely."""
 
 
 class _Index:
-    """Places and labels of the ids in one table, ``clients`` or ``edges``."""
+    """Places and labels of the ids in one table, ``clients`` or ``edges``.
+
+    A label of an id without a place waits, `MAX_WAITING` of them: it is anybody's word.
+    """
 
     def __init__(self, database: Database, run_id: str, table: str, column: str) -> None:
         self._db, self._run_id = database, run_id
@@ -68,6 +72,7 @@ class _Index:
         ).fetchall()
         self.places: dict[str, int] = {row[0]: row[1] for row in rows}
         self._labels: dict[str, str] = {row[0]: row[2] for row in rows}
+        self._waiting: dict[str, str] = {}
 
     def find(self, ids: Sequence[str]) -> list[int]:
         fresh = [id_ for id_ in dict.fromkeys(ids) if id_ not in self.places]
@@ -77,13 +82,20 @@ class _Index:
                 rows = [(self._run_id, place, id_) for id_, place in places.items()]
                 sql.executemany(self._insert, rows)
             self.places.update(places)
+            self.label({id_: self._waiting.pop(id_) for id_ in fresh if id_ in self._waiting})
         return [self.places[id_] for id_ in ids]
 
     def label(self, labels: Mapping[str, str]) -> None:
-        changed = {id_: label for id_, label in labels.items() if self._labels.get(id_) != label}
+        changed = {}
+        for id_, label in labels.items():
+            if id_ not in self.places:
+                self._waiting[id_] = label
+            elif self._labels.get(id_) != label:
+                changed[id_] = label
+        while len(self._waiting) > MAX_WAITING:
+            del self._waiting[next(iter(self._waiting))]
         if not changed:
             return
-        self.find(list(changed))
         with self._db.transaction("label") as sql:
             rows = [(label, self._run_id, id_) for id_, label in changed.items()]
             sql.executemany(self._rename, rows)
@@ -97,8 +109,13 @@ class RunIndices:
         self._clients = _Index(database, run_id, "clients", "agent_id")
         self._edges = _Index(database, run_id, "edges", "edge_id")
 
+    def known(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
+        """Return int32[len(ids)], the index of each agent that has one, -1 of the others."""
+        places = self._clients.places
+        return np.array([places.get(id_, -1) for id_ in ids], dtype=np.int32)
+
     def clients(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
-        """Return int32[len(ids)], the index of each agent."""
+        """Return int32[len(ids)], the index of each agent; give one to who has none."""
         return np.array(self._clients.find(ids), dtype=np.int32)
 
     def edge(self, edge: str) -> int:
@@ -114,7 +131,7 @@ class RunIndices:
         self._edges.label({edge: label})
 
     def label_clients(self, labels: Mapping[str, str]) -> None:
-        """Remember what people call clients."""
+        """Remember what people call clients; of one without an index, until it has one."""
         self._clients.label(labels)
 
 

@@ -31,7 +31,8 @@ from .effects import (
 )
 from .envelope import EnvelopeError, Gate, Refusal, named_sender
 
-_parse = functools.lru_cache(maxsize=4096)(topics.parse)
+_parse = functools.lru_cache(maxsize=256)(topics.parse)
+"""Kept are few: a topic may name a model, and each that is kept is half a kilobyte."""
 
 _RECEIVERS = {
     Direction.AGENT_TO_EDGE: "edge",

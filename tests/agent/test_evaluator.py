@@ -81,6 +81,13 @@ def test_a_model_is_fetched_scored_and_answered_once_for_all(edge: HandEdge) -> 
     assert "0.75" not in str(edge.events("opinion"))
 
 
+def test_a_call_of_the_last_round_of_all_is_refused(edge: HandEdge) -> None:
+    edge.call(2**53 - 1, MODEL)
+    assert edge.core.counters["opinion_too_far"] == 1
+    edge.evaluate(asked(edge, 1), 0.75)
+    assert [opinion.round for opinion in edge.said(Opinion)] == [1]
+
+
 def test_two_edges_that_ask_at_once_have_the_same_answer(edge: HandEdge) -> None:
     edge.call(0, MODEL)
     out = edge.call(0, MODEL, edge=OTHER)

@@ -211,6 +211,20 @@ def test_what_ends_a_call(end: str) -> None:
         assert hall.core.counters["opinion_open_old"] == 1
 
 
+def test_a_call_of_the_last_round_of_all_is_refused_and_a_smaller_jump_healed() -> None:
+    hall = _hall("a0")
+    hall.open(2**53 - 1)
+    assert hall.core.counters["opinion_open_too_far"] == 1
+    assert not hall.down("a0", m.OpinionCall)
+    hall.open(1000)
+    hall.open(1)
+    assert hall.core.counters["opinion_open_old"] == 1
+    hall.core.evaluations.welcomed(1)
+    hall.open(1)
+    assert hall.core.counters["opinion_open_went_back"] == 1
+    assert [call.round for call in hall.down("a0", m.OpinionCall)] == [1000, 1]
+
+
 def test_a_later_round_is_evaluated_although_the_one_before_was_not_receipted() -> None:
     hall = _hall("a0")
     hall.open(1)

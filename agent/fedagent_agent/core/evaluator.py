@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fedagent_agent.peers.core.selection import PeerSelection
 from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed
 from fedagent_node.effects import Effect, Emit, Send
-from fedagent_protocol.messages import Opinion, OpinionCall, OpinionMode
+from fedagent_protocol.messages import MAX_ROUNDS_AHEAD, Opinion, OpinionCall, OpinionMode
 
 from .device import DeviceState
 from .effects import Key, OpinionAnswer, StoreOpinion, state_name
@@ -158,6 +158,9 @@ class Evaluator:
     def _hindrance(self, session: Session, call: OpinionCall, newest: OpinionAnswer | None) -> str:
         """Return why a call is left without an answer; the edge repeats it."""
         pending, active = self.pending, self._queue.active_order
+        newest_round = max(newest.opinion.round if newest else 0, session.round)
+        if call.round > newest_round + MAX_ROUNDS_AHEAD:
+            return "opinion_too_far"
         if call.run in session.retired or (newest and call.round < newest.opinion.round):
             return "opinion_outdated"
         if pending is not None:

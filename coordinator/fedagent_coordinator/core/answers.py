@@ -1,7 +1,7 @@
 """What edges answer when their clients evaluate a model, checked (docs/opinions.md)."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,17 +29,21 @@ class RefusedAnswerError(MalformedError):
         self.word = word
 
 
+Index = Callable[[EdgeSession, npt.NDArray[np.int32]], npt.NDArray[np.int32]]
+"""Gives the run-wide indices of sessions, -1 of those that have none."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeAnswer:
     """What one edge answered, by run-wide clients; volunteers have no columns but `client`.
 
     Attributes:
-        named: int64[Q], clients that the edge has ever named, with those of `client`.
+        named: Agents that the edge has ever named.
     """
 
     client: IntArray  # int64[P], like the columns up to `epsilon`
     asked: int  # agents that were asked there, at least P
-    named: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    named: tuple[str, ...] = ()
     score: FloatArray = field(default_factory=lambda: np.zeros(0))
     samples: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     epsilon: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -66,11 +70,11 @@ def moments_in(message: EdgeMoments, *, model: str, features: int, max_samples: 
     return EdgeAnswer(none, message.asked, reasons=reasons, moments=found, agents=agents)
 
 
-def opinions_in(message: Opinions, session: EdgeSession, *, model: str) -> EdgeAnswer:
+def opinions_in(message: Opinions, session: EdgeSession, index: Index, *, model: str) -> EdgeAnswer:
     """Return the opinions in a message whose ids the session knows."""
     if message.model != model:
         raise RefusedAnswerError("model", "an opinion of another model")
-    client = _clients(message, session)
+    client = _clients(message, session, index)
     score = column(message.score, np.float32, "score").astype(np.float64)
     samples = column(message.samples, np.int64, "samples")
     epsilon = column(message.epsilon, np.float32, "epsilon").astype(np.float64)
@@ -83,22 +87,23 @@ def opinions_in(message: Opinions, session: EdgeSession, *, model: str) -> EdgeA
         raise RefusedAnswerError("range", "an opinion is not in [0, 1]")
     if not (np.isfinite(epsilon) & (epsilon >= 0)).all() or not (samples > 0).all():
         raise RefusedAnswerError("range", "an epsilon or a number of samples is out of range")
+    known = client >= 0
     return EdgeAnswer(
-        client=client,
+        client=client[known],
         asked=max(message.asked, len(client)),
-        score=score + 0.0,  # no -0.0: the books do not keep its sign
-        samples=samples,
-        epsilon=epsilon + 0.0,
+        score=score[known] + 0.0,  # no -0.0: the books do not keep its sign
+        samples=samples[known],
+        epsilon=epsilon[known] + 0.0,
         metric=safe_text(message.metric, limit=100),
         reasons=_reasons(message.reasons),
     )
 
 
-def volunteers_in(message: Volunteers, session: EdgeSession) -> EdgeAnswer:
+def volunteers_in(message: Volunteers, session: EdgeSession, index: Index) -> EdgeAnswer:
     """Return the volunteers in a message whose ids the session knows."""
-    client = _clients(message, session)
-    named = session.client.astype(np.int64)
-    return EdgeAnswer(client=client, asked=max(message.asked, len(client)), named=named)
+    client = _clients(message, session, index)
+    asked = max(message.asked, len(client))
+    return EdgeAnswer(client=client[client >= 0], asked=asked, named=tuple(session.ids))
 
 
 def _reasons(named: Mapping[str, int]) -> dict[str, int]:
@@ -110,10 +115,11 @@ def _reasons(named: Mapping[str, int]) -> dict[str, int]:
     return reasons
 
 
-def _clients(message: Opinions | Volunteers, session: EdgeSession) -> IntArray:
+def _clients(message: Opinions | Volunteers, session: EdgeSession, index: Index) -> IntArray:
+    """Return int64[rows], -1 of agents that have no index."""
     rows = column(message.session, np.int32, "session")
     if len(rows) and not (rows.min() >= 0 and rows.max() < len(session.ids)):
         raise RefusedAnswerError("session", "a row names an unknown session")
     if len(np.unique(rows)) != len(rows):
         raise RefusedAnswerError("twice", "a session has two rows")
-    return session.client[rows].astype(np.int64)
+    return index(session, rows).astype(np.int64)

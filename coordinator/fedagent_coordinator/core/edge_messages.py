@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from fedagent_coordinator.policies.base import MAX_MICRO
 from fedagent_node.effects import Effect, Emit, Mark, Received
@@ -137,7 +138,7 @@ def _columns(
     engine: "Engine", edge: EdgeSession, message: RoundColumns, now: float
 ) -> list[Effect]:
     columns = unpack(message)
-    if not edge.learn_ids(message.known, message.new_ids, engine.indices):
+    if not edge.learn_ids(message.known, message.new_ids):
         return [engine.ask_columns(edge)]
     if (columns.price > MAX_MICRO).any() or (columns.context_seq < 0).any():
         raise MalformedError("a price or a sequence number is out of range")
@@ -146,7 +147,25 @@ def _columns(
         engine.counters["columns_unasked"] += 1
         return []
     columns, effects = _of_site(engine, edge, columns)
+    client = edge.index_of(columns.session, engine.indices, engine.enrolled)
+    if (client < 0).any():
+        effects += _crowded(engine, edge, int((client < 0).sum()))
+        columns = _kept(columns, client >= 0)
     return effects + engine.phase.receive_columns(edge, columns, now)
+
+
+def _crowded(engine: "Engine", edge: EdgeSession, agents: int) -> list[Effect]:
+    """Count agents that are not observed, as their edge has named too many; say it once."""
+    engine.counters["no_index"] += agents
+    if edge.crowded:
+        return []
+    edge.crowded = True
+    return [Emit("crowded", {"edge": edge.id, "name": edge.name, "agents": agents})]
+
+
+def _kept(columns: Columns, rows: npt.NDArray[np.bool_]) -> Columns:
+    names = ("session", "price", "context_seq", "age_ms", "available", "values")
+    return replace(columns, **{name: getattr(columns, name)[rows] for name in names})
 
 
 def _of_site(engine: "Engine", edge: EdgeSession, named: Columns) -> tuple[Columns, list[Effect]]:
@@ -165,11 +184,7 @@ def _of_site(engine: "Engine", edge: EdgeSession, named: Columns) -> tuple[Colum
         edge.strangers = count
         fields = {"edge": edge.id, "name": edge.name, "agents": count}
         effects = [Emit("strangers", fields)]
-    kept = {
-        name: getattr(named, name)[known]
-        for name in ("session", "price", "context_seq", "age_ms", "available", "values")
-    }
-    return replace(named, **kept) if count else named, effects
+    return _kept(named, known) if count else named, effects
 
 
 def _report(engine: "Engine", edge: EdgeSession, report: RoundReport, now: float) -> list[Effect]:

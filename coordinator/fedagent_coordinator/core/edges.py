@@ -22,16 +22,23 @@ LOST_S = 15.0
 """Silence after which an edge is gone: three periods of its status."""
 REOFFER_S = 1.5
 CHUNKS_AT_ONCE = 8
+MAX_SESSIONS = 20_000
+"""How many agents one process of an edge names at most, as edges bound them."""
+MAX_CLIENTS = 5_000
+"""How many agents get their index by the word of one edge, in a run: an index is for good."""
 
 
 class Indices(Protocol):
     """Gives run-wide indices to ids; an id keeps its index, none is used twice."""
 
+    def known(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
+        """Return int32[len(ids)], the index of each agent that has one, -1 of the others."""
+
     def clients(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
-        """Return int32[len(ids)], the index of each agent."""
+        """Return int32[len(ids)], the index of each agent; give one to who has none."""
 
     def label_clients(self, labels: Mapping[str, str]) -> None:
-        """Remember what people call agents."""
+        """Remember what people call agents; of one without an index, until it has one."""
 
     def edge(self, edge: str) -> int:
         """Return the index of an edge."""
@@ -49,7 +56,8 @@ class EdgeSession:
 
     Attributes:
         offered_at: When the global model was last offered or asked for; None if settled.
-        client: int32[len(ids)], their run-wide indices.
+        client: int32[len(ids)], their run-wide indices; -1 of who was only named.
+        indexed: How many got their index by its word in this run.
     """
 
     id: str
@@ -70,6 +78,8 @@ class EdgeSession:
     quiet: bool = False  # it did not answer the last observation, and has been silent since
     trouble: str = ""  # why it takes no part in rounds, in its own words
     strangers: int = 0  # agents that it named last and that do not belong to the site
+    indexed: int = 0
+    crowded: bool = False  # it was said that it names more than get an index
     ids: list[str] = field(default_factory=list)  # session ids of `epoch`, in the edge's order
     client: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
@@ -81,7 +91,7 @@ class EdgeSession:
         self.ids = []
         self.client = np.zeros(0, dtype=np.int32)
 
-    def learn_ids(self, known: int, new_ids: tuple[str, ...], indices: Indices) -> bool:
+    def learn_ids(self, known: int, new_ids: tuple[str, ...]) -> bool:
         """Add the ids from `known` on; False if ids are missing between.
 
         Raises:
@@ -95,10 +105,34 @@ class EdgeSession:
         fresh = new_ids[len(overlap) :]
         if len(set(fresh)) != len(fresh) or not set(fresh).isdisjoint(self.ids):
             raise MalformedError("two sessions have one id")
+        if len(self.ids) + len(fresh) > MAX_SESSIONS:
+            raise MalformedError("more sessions than an edge has")
         if fresh:
             self.ids.extend(fresh)
-            self.client = np.concatenate([self.client, indices.clients(fresh)])
+            self.client = np.concatenate([self.client, np.full(len(fresh), -1, dtype=np.int32)])
         return True
+
+    def index_of(
+        self, rows: npt.NDArray[np.int32], indices: Indices, enrolled: frozenset[str] | None
+    ) -> npt.NDArray[np.int32]:
+        """Return int32[P] of sessions that were heard, -1 of those that get no index.
+
+        These are too many for one edge, or for the edges of the run (which still holds after a
+        restart of the coordinator), or not among the `enrolled` of a site.
+        """
+        unknown = np.unique(rows[self.client[rows] < 0])
+        if len(unknown):
+            self.client[unknown] = indices.known([self.ids[row] for row in unknown.tolist()])
+            new = unknown[self.client[unknown] < 0].tolist()
+            if enrolled is not None:
+                new = [row for row in new if self.ids[row] in enrolled]
+            clients, edges = indices.sizes()
+            room = min(MAX_CLIENTS - self.indexed, MAX_CLIENTS * edges - clients)
+            new = new[: max(room, 0)]
+            if new:
+                self.client[new] = indices.clients([self.ids[row] for row in new])
+                self.indexed += len(new)
+        return self.client[rows]
 
 
 @dataclass(slots=True)

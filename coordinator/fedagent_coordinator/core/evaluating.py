@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import structs
 
 from fedagent_coordinator.policies.base import (
@@ -116,7 +117,7 @@ class Evaluating(Phase):
         part = evaluation.parts[edge.id]
         try:
             known = isinstance(message, EdgeMoments) or edge.learn_ids(
-                message.known, message.new_ids, engine.indices
+                message.known, message.new_ids
             )
             if not known:
                 # What it names goes on where an answer ended that never came.
@@ -133,13 +134,18 @@ class Evaluating(Phase):
         evaluation.take(edge.id, answer, now)
         return self.tick(now)
 
+    def _index(self, edge: EdgeSession, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        client = edge.index_of(rows, self.engine.indices, self.engine.enrolled)
+        self.engine.counters["no_index"] += int((client < 0).sum())
+        return client
+
     def _read(self, message: AnswerMessage, edge: EdgeSession) -> EdgeAnswer:
         model, s = self._evaluation.digest, self.engine.settings
         match message:
             case Opinions():
-                return opinions_in(message, edge, model=model)
+                return opinions_in(message, edge, self._index, model=model)
             case Volunteers():
-                return volunteers_in(message, edge)
+                return volunteers_in(message, edge, self._index)
             case EdgeMoments():
                 return moments_in(
                     message,

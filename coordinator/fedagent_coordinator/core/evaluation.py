@@ -240,8 +240,8 @@ class VolunteerEvaluation(ClientEvaluation):
         if volunteered >= self.wanted:
             return True
         # An agent that two edges see was asked by both, and is one.
-        named = joined([answer.named for answer in answers], np.int64)
-        everybody = min(sum(answer.asked for answer in answers), len(np.unique(named)))
+        named = set[str]().union(*(answer.named for answer in answers))
+        everybody = min(sum(answer.asked for answer in answers), len(named))
         return len(answers) == len(self.parts) and 0 < everybody <= volunteered
 
 

@@ -368,7 +368,7 @@ class EdgeCore:
         self._recipe = welcome.recipe
         effects += self.upstream.witness(welcome.head)
         self.sessions.welcomed()
-        self.evaluations.welcomed()
+        self.evaluations.welcomed(welcome.round)
         effects += self.once.welcomed(now) + self.rounds.welcomed(welcome)
         return [*effects, self.upstream.status(now), *self.upstream.report_again(now)]
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from fedagent_node.effects import Effect, Emit, Received, Send, Warn
 from fedagent_protocol.messages import (
+    MAX_ROUNDS_AHEAD,
     Need,
     Opinion,
     OpinionCall,
@@ -28,6 +29,7 @@ from fedagent_task.spec import LimitsSpec, OpinionsSpec, PeersSpec
 from .answers import Answers, Scores, answers_to
 from .effects import COORDINATOR
 from .relay import Relay
+from .rounds import AHEAD
 from .state import EdgeState
 from .transfers import Distribution
 
@@ -281,6 +283,7 @@ class Evaluations:
     current: Evaluation = field(init=False)
     relay: Relay = field(init=False)
     _returned_at: float = 0.0
+    _round: int = 0
     _task: _Task = field(default_factory=_Task)
 
     def __post_init__(self) -> None:
@@ -300,8 +303,15 @@ class Evaluations:
             self._task = _Task()
         self.relay.begin(self.state.memory.run, self._task.peers, open_=self._has_peers)
 
-    def welcomed(self) -> None:
-        """Go on: the coordinator is there, maybe again after it had ended the run."""
+    def welcomed(self, round_: int) -> None:
+        """Go on: the coordinator is at a round, maybe again after it had ended the run.
+
+        A call of a later round was damaged.
+        """
+        self._round = round_
+        if 0 < round_ < self.current.ask.round:
+            self.state.counters["opinion_open_went_back"] += 1
+            self.adopt()
         self.relay.open = self.relay.open or self._has_peers
 
     def lan_up(self, now: float) -> None:
@@ -314,6 +324,9 @@ class Evaluations:
         """Begin an evaluation, or answer again what became of it."""
         last = self.current
         newest = max(self.state.memory.last_round, last.ask.round)
+        if ask.round > max(newest, self._round) + MAX_ROUNDS_AHEAD:
+            self.state.counters["opinion_open_too_far"] += 1
+            return [Warn("", f"the call for opinions of round {ask.round} is refused: {AHEAD}")]
         if ask.round < newest or (last.ended and ask.round == last.ask.round):
             self.state.counters["opinion_open_old"] += 1
             return []

@@ -18,7 +18,16 @@ from fedagent_coordinator.policies.base import Bound, FloatArray, IntArray, Roun
 from fedagent_coordinator.policies.state import StatelessPolicy
 from fedagent_node.effects import Effect, LinkDown, LinkUp, Mark, Revoked
 from fedagent_protocol import messages as m
-from tests.fakes.engine_field import START_BYTES, Field, mute_when_ordered, settings, toy_edges
+from tests.fakes.engine_field import (
+    MANIFEST,
+    START_BYTES,
+    Field,
+    MemoryIndices,
+    mute_when_ordered,
+    settings,
+    toy_edges,
+)
+from tests.fakes.toy_edge import ToyAgent, ToyEdge
 
 
 class FixedPolicy(StatelessPolicy):
@@ -410,3 +419,19 @@ def test_agents_that_do_not_belong_to_the_site_get_no_order() -> None:
     assert {(one["edge"], one["agents"]) for one in said} == {("edge-0", 2), ("edge-1", 1)}
     assert len(said) == 2
     assert field.engine.counters["not_enrolled"] >= 3 * 3
+
+
+def test_an_edge_that_invents_agents_fills_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedagent_coordinator.core.edges.MAX_CLIENTS", 5)
+    liar = ToyEdge("edge-9", MANIFEST, [ToyAgent(f"invented-{i}") for i in range(40)])
+    field = Field([*toy_edges(), liar], settings(count=4))
+    field.run()
+    check_books(field)
+    assert len(field.settled) == 4
+    indices = field.engine.indices
+    assert isinstance(indices, MemoryIndices)
+    honest = {agent for agent in indices.client_of if agent.startswith("agent-0-")}
+    assert len(honest) == 3, "who is at another edge is observed"
+    assert len(indices.client_of) <= 2 * 5
+    assert len([event for event in field.events if event.name == "crowded"]) == 1
+    assert field.engine.counters["no_index"] >= 35
