@@ -65,6 +65,8 @@ def test_an_invitation_says_all_that_a_device_needs(run: Run, home: Path) -> Non
     assert found.fingerprint.hex() == fingerprint(open_site(home, "hall").authority.der)
     told = json.loads(run("devices", "pending", "--json"))
     assert [one["name"] for one in told["invited"]] == ["kitchen"]
+    other = json.loads(run("devices", "invite", "attic", "--address", "fed.example.org", "--json"))
+    assert 0 <= other["expires"] - told["invited"][0]["expires"] < 60
     assert found.secret not in (home / "site.db").read_bytes(), "kept as a hash"
 
 

@@ -125,7 +125,10 @@ def pending(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson
         waiting = [one for one in found.members(now=now) if one.state == "pending"]
         invited = found.invitations(now=now)
     if as_json:
-        emit({"pending": [asdict(one) for one in waiting], "invited": [asdict(i) for i in invited]})
+        names = [
+            {"name": one.name, "role": one.role, "expires": round(one.expires_s)} for one in invited
+        ]
+        emit({"pending": [asdict(one) for one in waiting], "invited": names})
         return
     if not waiting:
         echo("nobody waits")
