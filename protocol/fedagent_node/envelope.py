@@ -41,6 +41,8 @@ MAX_JUMPS = 8
 RECHECK_S = 30.0
 """How long a certificate is believed before it is read again, for its end and revocation."""
 HEARD_AGAIN_S = 1.0
+NEW_AT_ONCE, NEW_PER_S = 1000, 50
+"""How many whom nobody has heard before are taken in on plain links."""
 HEARD = "heard"
 """Kind of the answer to who is behind: the number its receiver had from it."""
 BARE = frozenset({"peer-send", "peer-deliver"})
@@ -76,6 +78,7 @@ class Refusal(StrEnum):
     WRONG_ROLE = "wrong_role"
     REVOKED = "revoked"
     EXPIRED = "expired"
+    CROWD = "crowd"  # too many whom nobody has heard before came at once
 
 
 MENDS = {
@@ -87,6 +90,8 @@ MENDS = {
     Refusal.WRONG_ROLE: "its certificate is for another role",
     Refusal.REVOKED: "its certificate was revoked: `fedagent devices`",
     Refusal.EXPIRED: "its certificate has ended: let it join again",
+    Refusal.CROWD: "many new ids at once: it is taken when it says so again; join devices to the "
+    "site (`fedagent devices invite`) if somebody invents them",
 }
 
 
@@ -226,6 +231,7 @@ class Gate:
         self._log = log
         self._jumps = 0
         self._windows: OrderedDict[str, _Window] = OrderedDict()
+        self._room, self._room_at = float(NEW_AT_ONCE), clock()
         self._answered: OrderedDict[str, float] = OrderedDict()
         self._believed: OrderedDict[bytes, _Believed] = OrderedDict()
         self._present_until = float("-inf")
@@ -267,6 +273,8 @@ class Gate:
         sender = identity_of(public)
         if named not in ("", sender):
             raise EnvelopeError(Refusal.OTHER_KEY)
+        if sender not in self._windows:
+            self._admit(link)
         if not verify(public, signature, signed_bytes(topic, number, body)):
             raise EnvelopeError(Refusal.BAD_SIGNATURE)
         if self.certifier is not None and self.certifier.asked(link):
@@ -276,6 +284,20 @@ class Gate:
             self._heard(sender, body)
             return None
         return Opened(sender, number, body, payload[: len(payload) - len(body)])
+
+    def _admit(self, link: str) -> None:
+        """Refuse who is new if many are, before it costs a signature's check and an answer.
+
+        A site's brokers let nobody in without a certificate.
+        """
+        if self.certifier is not None and self.certifier.asked(link):
+            return
+        now = self._clock()
+        grown = self._room + (now - self._room_at) * NEW_PER_S
+        self._room, self._room_at = min(float(NEW_AT_ONCE), grown), now
+        if self._room < 1.0:
+            raise EnvelopeError(Refusal.CROWD)
+        self._room -= 1.0
 
     def _check_certificate(
         self, certifier: Certifier, public: bytes, der: bytes, role: str

@@ -15,10 +15,10 @@ from .data_dir import write_private
 MAX_CONNECTIONS = 1200
 """Each may be half-open, and costs 60 KB then; mosquitto closes what is silent for 90 s."""
 MAX_QUEUED_MESSAGES = 400
-MAX_QUEUED_BYTES = 48 << 20
+MAX_QUEUED_BYTES = 32 << 20
 """Per subscriber, as the messages. The receivers' credit keeps honest roles far below."""
 MAX_INFLIGHT = 100
-MEMORY_LIMIT = 112 << 20
+MEMORY_LIMIT = 80 << 20
 """Of all that mosquitto allocates itself; OpenSSL's share is not counted."""
 _CUT_S = 2.0
 _ITERATIONS = 101
