@@ -347,17 +347,19 @@ class Reader:
         return fetch(
             self._db,
             DeviceRow,
-            "SELECT c.idx AS client, c.agent_id AS agent, c.label, COUNT(v.round) AS ordered, "  # noqa: S608 - constants
-            "COALESCE(SUM(o.in_time), 0) AS in_time, COALESCE(SUM(o.used), 0) AS used, "
-            f"COALESCE({_PAID}, 0) AS paid_micro, "
-            "COALESCE(SUM(v.round IS NOT NULL AND COALESCE(o.status, '') <> 'declined'), 0) "
-            "AS released, "
+            "SELECT c.idx AS client, c.agent_id AS agent, c.label, "  # noqa: S608 - constants
+            "COALESCE(t.ordered, 0) AS ordered, COALESCE(t.in_time, 0) AS in_time, "
+            "COALESCE(t.used, 0) AS used, COALESCE(t.paid_micro, 0) AS paid_micro, "
+            "COALESCE(t.released, 0) AS released, t.last_round, t.last_status, "
+            "COALESCE(t.last_reason, '') AS last_reason FROM clients c LEFT JOIN ("
+            "SELECT v.client, COUNT(*) AS ordered, SUM(o.in_time) AS in_time, "
+            f"SUM(o.used) AS used, {_PAID} AS paid_micro, "
+            "SUM(COALESCE(o.status, '') <> 'declined') AS released, "
             # Beside one MAX, sqlite takes status and reason from the row that has it.
-            "MAX(o.round) AS last_round, o.status AS last_status, "
-            "COALESCE(o.reason, '') AS last_reason FROM clients c "
-            "LEFT JOIN reservations v ON v.run_id = c.run_id AND v.client = c.idx "
-            "LEFT JOIN outcomes o ON o.run_id = v.run_id AND o.round = v.round "
-            "AND o.client = v.client WHERE c.run_id = ? GROUP BY c.idx ORDER BY c.idx",
+            "MAX(o.round) AS last_round, o.status AS last_status, o.reason AS last_reason "
+            "FROM reservations v LEFT JOIN outcomes o ON o.run_id = v.run_id "
+            "AND o.round = v.round AND o.client = v.client WHERE v.run_id = ?1 GROUP BY v.client"
+            ") t ON t.client = c.idx WHERE c.run_id = ?1 ORDER BY c.idx",
             (run_id,),
         )
 

@@ -14,9 +14,9 @@ from fedagent_coordinator.reader import Reader
 from .records import Bar, Reach, RoundCard, Timeline
 from .regret import chances, round_regret
 
-KEPT_ROUNDS = 400
+KEPT_ROUNDS = 150
 """Rounds that the page shows."""
-AT_ONCE = 20
+AT_ONCE = 8
 """Rounds whose regret is estimated in one go: the first look must not take long."""
 
 

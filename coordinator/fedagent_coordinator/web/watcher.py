@@ -102,7 +102,7 @@ class Watcher:
             return empty
 
     def _forget(self) -> None:
-        self._alarms: Seldom[tuple[Alarm, ...]] = Seldom((), 5.0)
+        self._alarms: Seldom[tuple[Alarm, ...]] = Seldom((), 5.0, time.monotonic() + 0.5)
         self._queues: Seldom[list[float]] = Seldom([], 5.0)
         self._opinions: Seldom[dict[int, float]] = Seldom({}, 2.0)
         self._evaluated: Seldom[dict[int, RoundCard]] = Seldom({}, 2.0)
