@@ -85,6 +85,7 @@ class Field:
         indices.clients(ids)
         indices.label_clients({ident: f"device-{at}" for at, ident in enumerate(ids)})
         for at in range(EDGES):
+            indices.edge(f"edge-{at}")
             indices.label_edge(f"edge-{at}", f"hall-{at}")
         heard = {
             ident: Device(seen_ms=1, software="fedagent 0.1.0", edges=[f"edge-{at % EDGES}"])

@@ -37,6 +37,7 @@ def begin(store: Store, recipe: str, agents: list[str]) -> str:
         total_micro=100_000_000,
     ).run_id
     store.indices(run).clients(agents)
+    store.indices(run).edge("edge-0")
     store.indices(run).label_edge("edge-0", "hall")
     return run
 
