@@ -61,6 +61,16 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
         ),
     ] = ""
     accept_lost_history: Annotated[bool, Option("Go on with a database older than it was.")] = False
+    keep_rounds: Annotated[
+        int,
+        Meta(ge=0, le=10_000_000),
+        Option(
+            "Of older rounds drop what they saw and decided, as the run goes on; the ledger stays.",
+            default="every round",
+            at_least=1,
+        ),
+    ] = 0
+    """0: nothing is dropped."""
     wait_edges: Annotated[
         int, Meta(ge=1, le=100_000), Option("Edges that must be there before round 1.")
     ] = 1

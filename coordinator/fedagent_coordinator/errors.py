@@ -315,6 +315,17 @@ class UnknownRoundError(StoreError):
     round: int
 
 
+class PrunedRoundError(StoreError):
+    """Raised when somebody asks what a pruned round saw or decided."""
+
+    template = "round {round} of run {run_id:.8} was pruned, with all before round {first}"
+    hint = "ask of a later round, or look into an older `fedagent backup`"
+
+    run_id: str
+    round: int
+    first: int
+
+
 class RecordError(StoreError):
     """Raised when stored bytes are not the record they should be."""
 

@@ -22,10 +22,18 @@ from .database.ledger import RENT_PAID, TREASURY
 from .database.mark import MARK
 from .database.models import ModelQueries, recipe_in
 from .database.proofs import recent_work
-from .database.rounds import settled
+from .database.pruning import Prunable, prunable
+from .database.rounds import pruned_until, settled
 from .database.rows import DeviceRow, EdgeRow, OrderRow, OutcomeRow, RoundRow, RunRow, fetch
 from .database.schema import readable
-from .errors import RecordError, StateError, StoreDamagedError, UnknownRoundError, UnknownRunError
+from .errors import (
+    PrunedRoundError,
+    RecordError,
+    StateError,
+    StoreDamagedError,
+    UnknownRoundError,
+    UnknownRunError,
+)
 from .policies.base import Feedback, IntArray, RoundView, Selection, State
 from .policies.state import taken
 from .records import unpack_arrays, unpack_controls, unpack_selection, unpack_view
@@ -185,13 +193,27 @@ class Reader:
         return found
 
     def plan(self, run_id: str, round_: int) -> tuple[RoundView, Selection]:
-        """Return what the policy saw and decided, for "why"."""
+        """Return what the policy saw and decided, for "why".
+
+        Raises:
+            UnknownRoundError, PrunedRoundError: There is no such round, or no more.
+        """
         row = self._db.execute(
             "SELECT view, selection FROM rounds WHERE run_id = ? AND round = ?", (run_id, round_)
         ).fetchone()
         if row is None:
             raise UnknownRoundError(run_id, round_)
+        if round_ <= (last := self.pruned_until(run_id)):
+            raise PrunedRoundError(run_id, round_, last + 1)
         return unpack_view(row["view"]), unpack_selection(row["selection"])
+
+    def pruned_until(self, run_id: str) -> int:
+        """Return the last round of which what it saw and decided is gone; 0 for none."""
+        return pruned_until(self._db, run_id)
+
+    def prunable(self, run_id: str, *, keep_rounds: int = 0, before_ms: int = 2**62) -> Prunable:
+        """Return what `fedagent prune` would drop."""
+        return prunable(self._db, run_id, keep_rounds=keep_rounds, before_ms=before_ms)
 
     def free_before(self, run_id: str, round_: int) -> int | None:
         """Return what the run could pay to the clients of a round; None for no limit."""
@@ -255,8 +277,10 @@ class Reader:
         return recent_work(self._db, run_id, since)
 
     def learnt(self, run_id: str) -> Iterator[Feedback]:
-        """Yield what the policy learnt of each settled round, in order."""
-        return (feedback for feedback, _ in settled(self._db, run_id))
+        """Yield what the policy learnt of each settled round that is not pruned, in order."""
+        return (
+            feedback for feedback, _ in settled(self._db, run_id, since=self.pruned_until(run_id))
+        )
 
     def claim_gaps(self, run_id: str) -> dict[int, float]:
         """Return what each client's updates took over what it claimed; by index, where known.
@@ -288,7 +312,7 @@ class Reader:
                 since = row["round"]
             for feedback, _ in settled(self._db, run_id, since=since):
                 part.learn(feedback)
-        except (RecordError, StateError):
+        except (PrunedRoundError, RecordError, StateError):
             return False
         return True
 

@@ -1,8 +1,8 @@
 """The disk of a coordinator: the database, the models of its run, and files for people.
 
 Checkpoints, with those of `store` between them: ``decided``, ``reserved``; ``settling``,
-``settled``, ``learnt``, ``snapshot``; ``evaluating``, ``evaluated``; ``merged``, ``committed``;
-``standardizing``, ``standardized``; ``ending``, ``reported-result``. The core marks
+``settled``, ``learnt``, ``snapshot``, ``pruned``; ``evaluating``, ``evaluated``; ``merged``,
+``committed``; ``standardizing``, ``standardized``; ``ending``, ``reported-result``. The core marks
 ``orders.half`` and ``reported``.
 """
 
@@ -66,6 +66,10 @@ from .store import SNAPSHOT_EVERY, Store
 from .summary import summarize
 
 COLLECT_EVERY = 10
+PRUNE_MOST = 4 * SNAPSHOT_EVERY
+"""Rounds that are pruned in one step of a running coordinator: some tens of milliseconds."""
+ROLE = "coordinator"
+"""Who prunes while a run goes on."""
 RESULT_FILE = "result.json"
 GRAPHS = "graphs"
 """Folder of the ONNX graphs that tasks have brought, by run: for exports."""
@@ -257,6 +261,9 @@ class RunStore:
                 if effect.round % SNAPSHOT_EVERY == 0:
                     self.database.snapshot(run_id, effect.round, policy, self.policies.state())
                     self._checkpoint("snapshot")
+                    if keep := self._config.keep_rounds:
+                        self.database.prune(run_id, keep_rounds=keep, most=PRUNE_MOST, by=ROLE)
+                        self._checkpoint("pruned")
             case fx.CommitModel():
                 self._checkpoint("merged")
                 size = self.blobs.size(effect.digest)

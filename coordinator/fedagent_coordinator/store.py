@@ -28,6 +28,7 @@ from .database.heads import is_genuine
 from .database.ledger import checked_micro
 from .database.models import insert_metrics
 from .database.proofs import insert_proofs
+from .database.pruning import Prunable, prunable, prune
 from .database.rounds import settled
 from .database.rows import RunRow
 from .errors import (
@@ -420,6 +421,28 @@ class Store(ExitStack):
             policies.learn(feedback, controls)
             replayed += 1
         return replayed
+
+    def prune(
+        self, run_id: str, *, keep_rounds: int = 0, before_ms: int = 2**62, most: int, by: str
+    ) -> Prunable:
+        """Drop what the oldest rounds saw and decided, `most` of them in one piece.
+
+        Of the newest rounds `keep_rounds` stay, those that ended after a time, and all that
+        followed the oldest snapshot. Returns what went. Crash points: those of `pruning.prune`.
+        """
+        piece = prunable(
+            self._db.connection, run_id, keep_rounds=keep_rounds, before_ms=before_ms, most=most
+        )
+        if piece.rounds:
+            prune(self._db, piece, by=by)
+        return piece
+
+    def compact(self) -> None:
+        """Give the room of what was dropped back to the disk; takes the size of what is left.
+
+        Crash points: ``compact.begun``, ``compact.written``.
+        """
+        self._db.compact()
 
     # ------------------------------------------------------------------ models
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator import policies
+from fedagent_coordinator import policies, run_store
 from fedagent_coordinator.core.decision import DecisionPolicies
 from fedagent_coordinator.database.rounds import settled
 from fedagent_coordinator.errors import RunConflictError
@@ -124,6 +124,28 @@ def test_a_kill_at_every_point(tmp_path: Path, point: str, hit: int, edges: int)
         assert [row.round for row in rows if row.state == "void"] == [2]
         if point == "reported":
             assert (2, True) in site.edges[0].receipts
+
+
+@pytest.mark.parametrize("point", ["", "snapshot", "prune.dropped", "prune.committed", "pruned"])
+def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    monkeypatch.setattr(run_store, "SNAPSHOT_EVERY", 1)
+    given = recipe("policy.name=cocs-paper")
+    site = Site(tmp_path, given, toy_edges(given), kill_at=point, kill_hit=2, keep_rounds=1)
+    site.run()
+    assert site.kills == bool(point)
+    site.close()
+    with Store(tmp_path) as store:
+        run = store.read.run().run_id
+        assert store.read.ledger.verify().problems == ()
+        rows = store.read.rounds(run)
+        assert [row.state for row in rows].count("done") == 4
+        assert store.read.pruned_until(run) >= 2
+        assert store.read.pruned_until(run) < store.read.last_round(run)
+        assert store.read.claim_gaps(run) is not None
+        policy = DecisionPolicies(policies.create("cocs-paper", **site.recipe.policy.params))
+        store.restore(run, "cocs-paper", policy)
 
 
 def test_edges_go_on_from_what_the_books_know_of_them(tmp_path: Path) -> None:

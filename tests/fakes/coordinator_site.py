@@ -78,6 +78,7 @@ class Site:
     kill_hit: int = 1
     new_run: bool = False
     more_rounds: int = 0
+    keep_rounds: int = 0
     init: str = ""
     task: TaskFile | None = None
     kernel: Kernel = field(default_factory=Kernel)
@@ -114,6 +115,7 @@ class Site:
             recipe="",
             new_run=self.new_run,
             more_rounds=self.more_rounds,
+            keep_rounds=self.keep_rounds,
             init=self.init,
             wait_edges=len(self.edges),
             wait_agents=sum(len(edge.agents) for edge in self.edges),

@@ -124,7 +124,7 @@ class Database:
             if refused_by_disk(error):
                 raise StoreFailedError(str(error)) from error
             raise UnreadableDatabaseError(
-                str(path), f"the database is damaged ({error})"
+                str(path), f"the database is damaged ({' '.join(str(error).split())})"
             ) from error
         if lost and not accept:
             raise HistoryLostError(str(path), lost)
@@ -210,6 +210,24 @@ class Database:
         except (sqlite3.Error, OSError) as error:
             self._failed = str(error)
             raise StoreFailedError(self._failed) from error
+
+    def compact(self) -> None:
+        """Write the database anew without its free pages.
+
+        Raises:
+            StoreFailedError: The disk failed, or has no room for it.
+        """
+        if self._failed is not None:
+            raise StoreFailedError(self._failed)
+        self.checkpoint("compact.begun")
+        try:
+            self.connection.execute("VACUUM")
+            self._frames.advance()
+        except (sqlite3.Error, OSError) as error:
+            self._failed = str(error)
+            raise StoreFailedError(self._failed) from error
+        self.checkpoint("compact.written")
+        self.fold_wal()
 
     def _roll_back(self, error: BaseException) -> None:
         try:

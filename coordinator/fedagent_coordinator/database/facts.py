@@ -18,10 +18,14 @@ from .ledger import LedgerWriter, Transfer
 FACT = "fact"
 RUN, PLAN, OUTCOME = "run", "plan", "outcome"
 MODEL, METRICS, EVALUATION, FORGOTTEN = "model", "metrics", "evaluation", "forgotten"
+PRUNED = "pruned"
 
 _CLIENT = "JOIN clients c ON c.run_id = a.run_id AND c.idx = a.client"
 _EDGE = "JOIN edges e ON e.run_id = a.run_id AND e.idx = a.edge"
 _RENTED = "LEFT JOIN edges e ON e.run_id = a.run_id AND e.idx = a.rented_edge"
+_LEFT = "pruned a JOIN {} r ON r.run_id = a.run_id AND r.round BETWEEN a.first AND a.round"
+_CLIENT_LEFT = "JOIN clients c ON c.run_id = r.run_id AND c.idx = r.client"
+_EDGE_LEFT = "JOIN edges e ON e.run_id = r.run_id AND e.idx = r.edge"
 
 
 def _query(columns: str, source: str, order: str = "", *, of_round: bool = True) -> str:
@@ -86,6 +90,24 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
         _query("client, edge, c.agent_id, e.edge_id", f"volunteers a {_CLIENT} {_EDGE}", "client"),
     ),
     FORGOTTEN: (_query("e.edge_id", f"forgotten a {_EDGE}", "e.edge_id"),),
+    PRUNED: (
+        _query("first, by, at_ms", "pruned a"),
+        _query(
+            "r.round, policy, view, selection, controls, rent_micro, opened_ms, e.edge_id",
+            f"{_LEFT.format('rounds')} {_RENTED.replace('a.', 'r.')}",
+            "r.round",
+        ),
+        _query(
+            "r.round, edge, budget_micro, reserved_micro, e.edge_id",
+            f"{_LEFT.format('edge_budgets')} {_EDGE_LEFT}",
+            "r.round, edge",
+        ),
+        _query(
+            "r.round, client, edge, price_micro, context_seq, place, c.agent_id, e.edge_id",
+            f"{_LEFT.format('reservations')} {_CLIENT_LEFT} {_EDGE_LEFT}",
+            "r.round, client",
+        ),
+    ),
 }
 """Queries of each subject: run and round come first, then what is bound."""
 _CHANGED = {
@@ -96,6 +118,7 @@ _CHANGED = {
     METRICS: "what was measured has changed",
     EVALUATION: "the evaluation of its model has changed",
     FORGOTTEN: "what is forgotten has changed",
+    PRUNED: "what is left of pruned rounds has changed",
 }
 _NOTHING = hashlib.sha256(msgspec.msgpack.encode([])).digest()
 
@@ -142,11 +165,17 @@ def check(sql: sqlite3.Connection, newest: Newest, problem: Callable[[str], None
                 parts.setdefault(key, [_NOTHING] * len(queries))[place] = digest
         found = {key: _joined(digests) for key, digests in parts.items()}
         said = {key[1:]: digest for key, digest in newest.items() if key[0] == subject}
-        for key in sorted({*found, *said}):
+        gone = _pruned(sql) if subject == PLAN else set()
+        for key in sorted({*found, *said} - gone):
             if found.get(key, _joined([_NOTHING] * len(queries))) != said.get(key):
                 run_id, round_ = key
                 where = f"run {run_id[:8]}" if subject == RUN else f"round {round_}"
                 problem(f"{where}: {_CHANGED[subject]}")
+
+
+def _pruned(sql: sqlite3.Connection) -> set[tuple[str, int]]:
+    """Return the rounds whose plans are bound by the piece that they went with."""
+    return set(_plain(sql, f"SELECT r.run_id, r.round FROM {_LEFT.format('rounds')}"))  # noqa: S608 - constants
 
 
 def _grouped(sql: sqlite3.Connection, query: str) -> Iterator[tuple[tuple[str, int], bytes]]:

@@ -24,6 +24,7 @@ from fedagent_coordinator.errors import (
     InvalidAmountError,
     InvalidSelectionError,
     OutcomeMismatchError,
+    PrunedRoundError,
     RecordError,
 )
 from fedagent_coordinator.policies.base import MAX_COUNT, Feedback
@@ -299,10 +300,22 @@ def open_rounds(sql: sqlite3.Connection, run_id: str) -> tuple[int, ...]:
 # -------------------------------------------------------------------- learning
 
 
+def pruned_until(sql: sqlite3.Connection, run_id: str) -> int:
+    """Return the last round of which what it saw and decided is gone; 0 for none."""
+    query = "SELECT COALESCE(MAX(round), 0) FROM pruned WHERE run_id = ?"
+    return int(sql.execute(query, (run_id,)).fetchone()[0])
+
+
 def settled(
     sql: sqlite3.Connection, run_id: str, *, since: int = 0, before: int = MAX_COUNT
 ) -> Iterator[tuple[Feedback, Controls]]:
-    """Yield what was learnt of every settled round after `since` and `before` another, in order."""
+    """Yield what was learnt of every settled round after `since` and `before` another, in order.
+
+    Raises:
+        PrunedRoundError: What the first of them saw is gone.
+    """
+    if since < (last := pruned_until(sql, run_id)) and since + 1 < before:
+        raise PrunedRoundError(run_id, since + 1, last + 1)
     rows = sql.execute(
         f"SELECT r.*, {RENT_PAID} AS rent_paid, e.mode FROM rounds r "  # noqa: S608 - constant
         "LEFT JOIN evaluations e USING (run_id, round) "

@@ -11,11 +11,8 @@ from contextlib import closing
 
 from fedagent_coordinator.errors import NewerSchemaError, SchemaVersionError
 
-VERSION = 9
+VERSION = 10
 """In `PRAGMA user_version`; before 7 there was a table of migrations in its place."""
-
-UPGRADES: Mapping[int, Sequence[str]] = {}
-"""Statements that lead to a version from the one before; without a gap up to `VERSION`."""
 
 _RUNS = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
@@ -245,14 +242,37 @@ CREATE TABLE volunteers (
 ) STRICT, WITHOUT ROWID;
 """
 
-_ONCE = """
+_PRUNED = """
+-- Rounds from `first` to `round`: what they saw and decided is gone.
+CREATE TABLE pruned (
+    run_id TEXT NOT NULL REFERENCES runs,
+    first INTEGER NOT NULL CHECK (first >= 1),
+    round INTEGER NOT NULL CHECK (round >= first),
+    by TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    PRIMARY KEY (run_id, round)
+) STRICT, WITHOUT ROWID;
+"""
+
+_ROUNDS_END_ONCE = """
 CREATE TRIGGER rounds_end_once BEFORE UPDATE ON rounds
-    WHEN OLD.state <> 'open' OR NEW.state = 'open'
+    WHEN (OLD.state <> 'open' OR NEW.state = 'open'
         OR OLD.run_id <> NEW.run_id OR OLD.round <> NEW.round
         OR OLD.view <> NEW.view OR OLD.policy <> NEW.policy
         OR OLD.selection <> NEW.selection OR OLD.controls <> NEW.controls
-        OR OLD.rented_edge IS NOT NEW.rented_edge OR OLD.rent_micro <> NEW.rent_micro
+        OR OLD.rented_edge IS NOT NEW.rented_edge OR OLD.rent_micro <> NEW.rent_micro)
+        AND NOT (NEW.view = x'' AND NEW.selection = x'' AND NEW.controls = x''
+            AND (OLD.run_id, OLD.round, OLD.state, OLD.policy, OLD.rented_edge, OLD.rent_micro,
+                OLD.psi, OLD.reason, OLD.timing, OLD.opened_ms, OLD.closed_ms)
+            IS (NEW.run_id, NEW.round, NEW.state, NEW.policy, NEW.rented_edge, NEW.rent_micro,
+                NEW.psi, NEW.reason, NEW.timing, NEW.opened_ms, NEW.closed_ms)
+            AND OLD.state <> 'open' AND EXISTS (
+                SELECT 1 FROM pruned p WHERE p.run_id = OLD.run_id
+                AND p.round >= OLD.round AND p.first <= OLD.round))
     BEGIN SELECT RAISE(ABORT, 'a round ends exactly once'); END;
+"""
+
+_ONCE = """
 CREATE TRIGGER rounds_stay BEFORE DELETE ON rounds
     BEGIN SELECT RAISE(ABORT, 'rounds are never deleted'); END;
 CREATE TRIGGER runs_end_once BEFORE UPDATE ON runs
@@ -269,6 +289,29 @@ _APPEND_ONLY = (
 )
 
 
+def _protected(*tables: str) -> list[str]:
+    return [
+        f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
+        f"BEGIN SELECT RAISE(ABORT, '{table} can only be appended to'); END"
+        for table in tables
+        for verb in ("UPDATE", "DELETE")
+    ]
+
+
+UPGRADES: Mapping[int, Sequence[str]] = {
+    10: (
+        _PRUNED,
+        *_protected("pruned"),
+        "DROP TRIGGER rounds_end_once",
+        _ROUNDS_END_ONCE,
+    )
+}
+"""Statements that lead to a version from the one before; without a gap up to `VERSION`.
+
+What they leave is written as this release writes it, or `has_changed` finds it changed.
+"""
+
+
 def prepare(connection: sqlite3.Connection, path: str) -> None:
     """Create the schema in an empty database, or bring that of a former version up to date.
 
@@ -277,7 +320,11 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
         sqlite3.DatabaseError: It is damaged, or no coordinator's.
     """
     if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
-        _run(connection, (_RUNS, _ROUNDS, _MONEY, _MODELS, _ONCE, *_protected()))
+        triggers = _protected(*_APPEND_ONLY, "pruned")
+        _run(
+            connection,
+            (_RUNS, _ROUNDS, _MONEY, _MODELS, _PRUNED, _ROUNDS_END_ONCE, _ONCE, *triggers),
+        )
         return
     found = _readable_version(connection, path)
     if found < VERSION:
@@ -308,8 +355,6 @@ def readable(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
 
 def has_changed(connection: sqlite3.Connection) -> bool:
     """Return whether tables or triggers are others than this release makes."""
-    if UPGRADES:
-        return False  # what an upgrade leaves is written otherwise
     query = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
     with closing(sqlite3.connect(":memory:")) as fresh:
         prepare(fresh, "")
@@ -329,12 +374,3 @@ def _readable_version(connection: sqlite3.Connection, path: str) -> int:
 def _run(connection: sqlite3.Connection, statements: Sequence[str]) -> None:
     body = ";\n".join(statements)
     connection.executescript(f"BEGIN IMMEDIATE; {body}; PRAGMA user_version = {VERSION}; COMMIT")
-
-
-def _protected() -> list[str]:
-    return [
-        f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
-        f"BEGIN SELECT RAISE(ABORT, '{table} can only be appended to'); END"
-        for table in _APPEND_ONLY
-        for verb in ("UPDATE", "DELETE")
-    ]

@@ -193,6 +193,7 @@ class Books:
 
     def _regret(self, reader: Reader) -> None:
         """Estimate the regret of rounds for which that was not done, oldest first."""
+        pruned = reader.pruned_until(self.run_id)
         for round_ in range(self._regretted + 1, min(self.seen, self._regretted + AT_ONCE) + 1):
             self._regretted = round_
             rows = reader.outcomes(self.run_id, round_)
@@ -201,6 +202,8 @@ class Books:
             for row in rows:
                 self._tries[row.client] = self._tries.get(row.client, 0) + 1
                 self._hits[row.client] = self._hits.get(row.client, 0) + row.in_time
+            if round_ <= pruned:
+                continue
             view, selection = reader.plan(self.run_id, round_)
             n = len(view.client_price)
             hits = np.fromiter((self._hits.get(i, 0) for i in range(n)), np.int64, n)

@@ -19,6 +19,7 @@ from .new import new
 from .opinions import opinions
 from .options import examples
 from .predict import predict
+from .prune import prune
 from .report.command import report
 from .status import rounds, runs, status
 from .task import app as task_app
@@ -101,6 +102,10 @@ add(
 add(
     *(MACHINE, restore, "fedagent restore /mnt/usb/fedagent-monday"),
     "fedagent restore /mnt/usb/fedagent-monday --accept-lost-history",
+)
+add(
+    *(MACHINE, prune, "fedagent prune --keep-rounds 10000 --dry-run"),
+    "fedagent prune --keep-days 90 --data-dir /srv/coordinator",
 )
 add(
     *(MACHINE, beliefs, "fedagent beliefs", "fedagent beliefs --name kitchen --last 100"),

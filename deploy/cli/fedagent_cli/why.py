@@ -43,7 +43,7 @@ def why(
     """
     import msgspec  # noqa: PLC0415 - heavy imports
 
-    from fedagent_coordinator.errors import UnknownRoundError  # noqa: PLC0415
+    from fedagent_coordinator.errors import PrunedRoundError, UnknownRoundError  # noqa: PLC0415
     from fedagent_coordinator.explanation import change_text, explain  # noqa: PLC0415
     from fedagent_coordinator.status_files import read_devices  # noqa: PLC0415
 
@@ -61,6 +61,8 @@ def why(
             said = explain(reader, agent, round_, run_id=chosen.run_id)
         except UnknownRoundError as error:
             raise MissingError(f"there is no round {round_}", f"the newest is {last}") from error
+        except PrunedRoundError as error:
+            raise MissingError(error.sentence, error.hint) from error
         edges = reader.edges(chosen.run_id)
     changes = [change_text(change, edges) for change in said.nearest_change]
     if as_json:

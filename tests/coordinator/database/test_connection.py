@@ -23,6 +23,7 @@ from tests.fakes.stored_runs import (
     begun,
     files_of,
     lay_down,
+    play,
     small_plan,
     small_result,
     small_view,
@@ -190,21 +191,25 @@ def test_a_database_that_is_no_coordinators_is_named(tmp_path: Path) -> None:
 
 
 def test_a_former_schema_is_brought_up_to_date_and_read_without_a_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     with Store(tmp_path) as store:
         run = begun(store)
-    monkeypatch.setattr(schema, "VERSION", VERSION + 1)
-    upgrade = "ALTER TABLE runs ADD COLUMN more TEXT"
-    monkeypatch.setattr(schema, "UPGRADES", {VERSION + 1: (upgrade,)})
+        play(store, run.run_id, small_plan(small_view(1, [100])), {0})
+    with closing(sqlite3.connect(tmp_path / DATABASE)) as sql:
+        sql.executescript(
+            "DROP TABLE pruned; DROP TRIGGER rounds_end_once; PRAGMA user_version = 9;"
+            "CREATE TRIGGER rounds_end_once BEFORE UPDATE ON rounds WHEN OLD.state <> 'open' "
+            "BEGIN SELECT RAISE(ABORT, 'a round ends exactly once'); END"
+        )
     kept = (tmp_path / DATABASE).read_bytes()
     with open_reader(tmp_path) as reader:
         assert reader.run() == run
-        assert reader._db.execute("SELECT more FROM runs").fetchone()["more"] is None
+        assert reader.pruned_until(run.run_id) == 0
     assert (tmp_path / DATABASE).read_bytes() == kept
     for _ in range(2):
         with Store(tmp_path) as store:
-            assert store._db.connection.execute("SELECT more FROM runs").fetchall()
+            assert not schema.has_changed(store._db.connection)
             assert store.read.ledger.verify().balanced
 
 

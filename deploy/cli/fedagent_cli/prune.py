@@ -1,0 +1,96 @@
+"""`fedagent prune`: drop what old rounds saw and decided; the ledger stays whole."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from . import command_line, options
+from .errors import RoleError, UsageError
+from .output import echo, emit, writing
+
+if TYPE_CHECKING:
+    from fedagent_coordinator.database.pruning import Prunable
+
+PIECE = 1000
+"""Rounds in one transaction."""
+_DAY_MS = 86_400_000
+
+
+def prune(
+    *,
+    keep_rounds: Annotated[
+        int | None,
+        command_line.Option(min=1, help="Keep so many of a run's newest rounds.", show_default=""),
+    ] = None,
+    keep_days: Annotated[
+        float | None,
+        command_line.Option(
+            min=0, help="Keep the rounds that ended in so many days.", show_default=""
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, command_line.Option("--dry-run", help="Say what would go, and change nothing.")
+    ] = False,
+    data_dir: options.CoordinatorData = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Drop what old rounds saw and decided, of every run of a coordinator that does not run.
+
+    The ledger stays whole, with payments, outcomes and what was measured; a pruned round can no
+    more be replayed or asked why. A running coordinator prunes by itself: --keep-rounds.
+    """
+    from .runs import open_run  # noqa: PLC0415 - heavy imports
+
+    if (keep_rounds is None) == (keep_days is None):
+        raise UsageError("how much is to be kept?", "give one of --keep-rounds and --keep-days")
+    kept = keep_rounds or 0
+    before = 2**62 if keep_days is None else time.time_ns() // 10**6 - int(keep_days * _DAY_MS)
+    with open_run(data_dir) as (reader, _):
+        pieces = [
+            reader.prunable(run.run_id, keep_rounds=kept, before_ms=before) for run in reader.runs()
+        ]
+        folder = reader.folder
+    pieces = [piece for piece in pieces if piece.rounds]
+    freed = sum(piece.bytes for piece in pieces)
+    if not dry_run:
+        freed = _dropped(folder, pieces) if pieces else 0
+    if as_json:
+        runs = {piece.run_id: {"first": piece.first, "last": piece.last} for piece in pieces}
+        emit({"pruned": runs, "bytes_freed": freed, "dry_run": dry_run})
+        return
+    for piece in pieces:
+        done = "would be pruned" if dry_run else "pruned"
+        echo(f"run {piece.run_id[:8]}: rounds {piece.first} to {piece.last} {done}")
+    if not pieces:
+        echo("nothing to prune: the rounds since the oldest policy snapshot are always kept")
+    else:
+        echo(f"{freed} bytes {'would be ' if dry_run else ''}freed")
+
+
+def _dropped(folder: Path, pieces: "list[Prunable]") -> int:
+    """Prune, write the database anew, and return by how much it is smaller."""
+    from fedagent_coordinator.database.connection import DATABASE  # noqa: PLC0415 - heavy imports
+    from fedagent_coordinator.errors import CoordinatorError  # noqa: PLC0415 - heavy imports
+    from fedagent_coordinator.exits import exit_code  # noqa: PLC0415 - heavy imports
+    from fedagent_coordinator.store import Store  # noqa: PLC0415 - heavy imports
+    from fedagent_node.data_dir import DataDirLock, load_or_create  # noqa: PLC0415
+    from fedagent_node.errors import DataDirBusyError  # noqa: PLC0415 - heavy imports
+
+    size = (folder / DATABASE).stat().st_size
+    try:
+        with (
+            writing(folder),
+            DataDirLock(folder),
+            Store(folder, identity=load_or_create(folder)) as store,
+        ):
+            for piece in pieces:
+                left = piece.rounds
+                while left > 0:
+                    most = min(left, PIECE)
+                    if not (done := store.prune(piece.run_id, most=most, by="operator").rounds):
+                        break
+                    left -= done
+            store.compact()
+    except (CoordinatorError, DataDirBusyError) as error:
+        raise RoleError(error.sentence, error.hint, exit_code=exit_code(error) or 33) from error
+    return size - (folder / DATABASE).stat().st_size

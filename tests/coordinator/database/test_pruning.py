@@ -1,0 +1,204 @@
+"""Pruning takes what old rounds saw, and nothing that the ledger promises."""
+
+import sqlite3
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator.backup import back_up
+from fedagent_coordinator.database.connection import DATABASE
+from fedagent_coordinator.errors import PrunedRoundError
+from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.store import Store
+from fedagent_node.data_dir import load_or_create
+from tests.fakes.stored_runs import (
+    Crash,
+    CrashAt,
+    begun,
+    play,
+    problems,
+    recompute,
+    small_plan,
+    small_view,
+)
+from tests.typed import fedagent
+
+ROUNDS, SNAPSHOTS = 30, (10, 20)
+POINTS = (
+    *("prune.named", "prune.dropped"),
+    *("prune.before-commit", "prune.committed", "prune.marked"),
+    *("compact.begun", "compact.written"),
+)
+
+
+def filled(folder: Path, rounds: int = ROUNDS, devices: int = 4) -> str:
+    """Rounds of a few devices, with the policy's state after the tenth and the twentieth."""
+    with Store(folder, identity=load_or_create(folder)) as store:
+        run = begun(store, total_micro=None, clients=devices).run_id
+        for number in range(1, rounds + 1):
+            play(store, run, small_plan(small_view(number, [10] * devices)), {0, 2})
+            if number in SNAPSHOTS:
+                store.snapshot(run, number, "random", {"n": np.array([number])})
+    return run
+
+
+def test_the_ledger_is_whole_and_pruned_rounds_say_so(tmp_path: Path) -> None:
+    run = filled(tmp_path)
+    with open_reader(tmp_path) as reader:
+        before = reader.ledger.verify()
+        outcomes, rows = reader.outcomes(run), reader.rounds(run)
+        assert reader.prunable(run, keep_rounds=25).last == 5
+        assert reader.prunable(run, keep_rounds=1).last == SNAPSHOTS[0]
+        assert not reader.prunable(run, before_ms=1).rounds
+    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
+        assert store.prune(run, keep_rounds=25, most=3, by="operator").rounds == 3
+        assert store.prune(run, keep_rounds=25, most=3, by="operator").rounds == 2
+        assert store.prune(run, keep_rounds=25, most=3, by="operator").rounds == 0
+    with open_reader(tmp_path) as reader:
+        after = reader.ledger.verify()
+        assert after.problems == ()
+        assert after.entries == before.entries + 2
+        assert after.runs == before.runs
+        assert (reader.outcomes(run), reader.rounds(run)) == (outcomes, rows)
+        with pytest.raises(PrunedRoundError, match=r"round 5 .* before round 6"):
+            reader.plan(run, 5)
+        assert reader.plan(run, 6)[0].round == 6
+        assert [feedback.view.round for feedback in reader.learnt(run)] == list(range(6, 31))
+
+
+def test_nothing_goes_without_a_snapshot_to_go_on_from(tmp_path: Path) -> None:
+    run = filled(tmp_path, rounds=SNAPSHOTS[0] - 1)
+    with open_reader(tmp_path) as reader:
+        assert reader.prunable(run).rounds == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE rounds SET view = x'', selection = x'', controls = x'' WHERE round = 9",
+        "UPDATE rounds SET policy = 'other' WHERE round = 2",
+        "UPDATE reservations SET context_seq = 99 WHERE round = 2 AND client = 1",
+        "UPDATE pruned SET by = 'nobody'",
+        "DELETE FROM pruned",
+        "UPDATE pruned SET round = 9",
+        "INSERT INTO pruned SELECT run_id, 6, 9, by, at_ms FROM pruned",
+        "UPDATE outcomes SET tau_s = 1 WHERE round = 2 AND client = 1",
+    ],
+)
+def test_what_is_left_of_pruned_rounds_is_bound(tmp_path: Path, change: str) -> None:
+    run = filled(tmp_path)
+    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
+        store.prune(run, most=5, by="operator")
+    assert any("round" in problem for problem in problems(tmp_path, change))
+
+
+def test_nothing_is_dropped_but_by_a_row_that_says_so(tmp_path: Path) -> None:
+    run = filled(tmp_path)
+    drop = "UPDATE rounds SET view = x'', selection = x'', controls = x'' WHERE round = {}"
+    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
+        store.prune(run, most=5, by="operator")
+        sql = store._db.connection
+        for change in (drop.format(6), "UPDATE rounds SET psi = 3 WHERE round = 2"):
+            with pytest.raises(sqlite3.IntegrityError, match="exactly once"):
+                sql.execute(change)
+        with pytest.raises(sqlite3.IntegrityError, match="appended"):
+            sql.execute("DELETE FROM pruned")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_kill_at_every_step_leaves_it_whole(tmp_path: Path, point: str) -> None:
+    run = filled(tmp_path)
+    store = Store(tmp_path, identity=load_or_create(tmp_path), checkpoint=CrashAt(point))
+
+    def pruned() -> None:
+        store.prune(run, most=5, by="operator")
+        store.compact()
+
+    with pytest.raises(Crash):
+        pruned()
+    store._db.connection.close()  # without folding the WAL, as a kill does
+    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
+        assert store.read.ledger.verify().problems == ()
+        store.prune(run, most=5, by="operator")
+        store.compact()
+        assert store.read.pruned_until(run) in {5, 10}
+    with open_reader(tmp_path) as reader:
+        assert reader.ledger.verify().problems == ()
+
+
+def test_a_start_after_compacting_trusts_the_files(tmp_path: Path) -> None:
+    run = filled(tmp_path, devices=60)
+    size = (tmp_path / DATABASE).stat().st_size
+    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
+        freed = store.prune(run, most=50, by="operator").bytes
+        store.compact()
+    assert (tmp_path / DATABASE).stat().st_size <= size - freed / 2
+    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
+        assert store._db.untouched
+
+
+def test_a_backup_beside_rounds_and_pruning_is_whole(tmp_path: Path) -> None:
+    run = filled(tmp_path / "data")
+    made: list[BaseException | None] = []
+
+    def copies() -> None:
+        for number in range(5):
+            back_up(tmp_path / "data", tmp_path / f"copy-{number}")
+            made.append(None)
+
+    thread = threading.Thread(target=copies)
+    with Store(tmp_path / "data", identity=load_or_create(tmp_path / "data")) as store:
+        thread.start()
+        number = ROUNDS
+        while thread.is_alive():
+            number += 1
+            play(store, run, small_plan(small_view(number, [100] * 4)), {0})
+            store.prune(run, most=1, by="coordinator")
+        thread.join()
+    assert len(made) == 5
+    for copy in range(5):
+        with open_reader(tmp_path / f"copy-{copy}") as reader:
+            assert reader.ledger.verify().problems == ()
+
+
+def test_the_wal_stays_small_in_a_long_run(tmp_path: Path) -> None:
+    wal, most = tmp_path / f"{DATABASE}-wal", 0
+    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
+        run = begun(store, total_micro=None, clients=60).run_id
+        for number in range(1, 101):
+            store.reserve(run, small_plan(small_view(number, [1] * 60)), policy="random")
+            store.save_metrics(run, number, "d" * 64, {"accuracy": 0.5})
+            most = max(most, wal.stat().st_size)
+            assert number % 5 or store.void_open_rounds(run, "test")
+    assert most <= 6e6
+
+
+def test_the_command_prunes_and_names_what_was_freed(tmp_path: Path) -> None:
+    run = filled(tmp_path, devices=60)
+    told = ("--data-dir", str(tmp_path))
+    said = fedagent("prune", "--keep-rounds", "22", "--dry-run", *told)
+    assert said.returncode == 0, said.stderr
+    assert f"run {run[:8]}: rounds 1 to 8 would be pruned" in said.stdout
+    with open_reader(tmp_path) as reader:
+        assert reader.pruned_until(run) == 0
+    said = fedagent("prune", "--keep-rounds", "22", "--json", *told)
+    assert f'"{run}":{{"first":1,"last":8}}' in said.stdout.replace(" ", "")
+    assert fedagent("ledger", "verify", *told).returncode == 0
+    assert "nothing to prune" in fedagent("prune", "--keep-days", "1", *told).stdout
+    why = fedagent("why", "agent-1", "--round", "3", *told)
+    assert why.returncode == 43
+    assert "was pruned, with all before round 9" in why.stderr
+    assert fedagent("prune", *told).returncode == 2
+
+
+def test_a_forged_piece_needs_the_key(tmp_path: Path) -> None:
+    filled(tmp_path)
+    recompute(
+        tmp_path,
+        "INSERT INTO pruned SELECT run_id, 1, 9, 'operator', 1 FROM runs",
+        "UPDATE rounds SET view = x'', selection = x'', controls = x'' WHERE round <= 9",
+    )
+    with open_reader(tmp_path) as reader:
+        assert reader.ledger.verify().problems
