@@ -1,10 +1,11 @@
 """Views, selections, controls and policy states as bytes: raw columns in MessagePack.
 
 Numpy arrays keep dtype, shape and little-endian bytes; nothing is executed when
-they are read back, and what comes back is bit-equal.
+they are read back, and what comes back is bit-equal. What is smaller so is deflated (zlib).
 """
 
 import math
+import zlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -21,6 +22,8 @@ Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 _DTYPES = frozenset(["|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8"])
 _NOTE = "note/"
+_DEFLATED = b"\x78"
+"""How zlib begins; a record, which is a map, does not."""
 _VIEW = (
     *("pair_client", "pair_edge", "pair_features"),
     *("client_price", "client_available", "edge_budget"),
@@ -146,13 +149,16 @@ def _pack(arrays: Arrays, **scalars: Any) -> bytes:
         if little.dtype.str not in _DTYPES:
             raise RecordError(name, f"has dtype {array.dtype}, which is not kept")
         encoded[name] = _Array(little.dtype.str, array.shape, little.tobytes())
-    return msgspec.msgpack.encode(_Record(arrays=encoded, **scalars))
+    plain = msgspec.msgpack.encode(_Record(arrays=encoded, **scalars))
+    deflated = zlib.compress(plain, level=1)
+    return min(plain, deflated, key=len)
 
 
 def _unpack(data: bytes, what: str) -> tuple[dict[str, npt.NDArray[np.generic]], _Record]:
     try:
-        record = msgspec.msgpack.decode(data, type=_Record)
-    except msgspec.DecodeError as error:
+        plain = zlib.decompress(data) if data[:1] == _DEFLATED else data
+        record = msgspec.msgpack.decode(plain, type=_Record)
+    except (msgspec.DecodeError, zlib.error) as error:
         raise RecordError(what, str(error)) from error
     arrays: dict[str, npt.NDArray[np.generic]] = {}
     for name, column in record.arrays.items():
