@@ -367,7 +367,7 @@ def _windows(store: Store, run_id: str, most: float) -> tuple[Window, ...]:
     model: dict[str, str] = {}
     weight: dict[str, float] = {}
     steps: dict[str, float] = {}
-    for row in store.read.edge_results(run_id):
+    for row in store.read.edge_results(run_id, since=since):
         if row.round > max(since, forgotten.get(row.edge_id, 0)) and row.model and not row.failed:
             model[row.edge_id] = row.model
             more = learnt_weight(row.weight, row.ordered, most)

@@ -1,16 +1,18 @@
 """A start trusts files that are bit for bit what the last coordinator left, and no others."""
 
+import os
 import random
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.database import audit
+from fedagent_coordinator.database import audit, blocks
 from fedagent_coordinator.database.blocks import BLOCKS
 from fedagent_coordinator.database.connection import DATABASE
-from fedagent_coordinator.errors import HistoryLostError, LedgerBrokenError
+from fedagent_coordinator.errors import HistoryLostError, LedgerBrokenError, StoreError
 from fedagent_coordinator.store import Store
 from fedagent_node.data_dir import load_or_create
 from tests.fakes.stored_runs import (
@@ -132,3 +134,38 @@ def _rows(folder: Path) -> list[str]:
     copy = lay_down(folder.with_name(f"{folder.name}-rows"), files_of(folder))
     with closing(sqlite3.connect(copy / DATABASE)) as sql:
         return [line for line in sql.iterdump() if " meta" not in line and '"meta"' not in line]
+
+
+def test_a_start_hashes_a_part_of_a_large_file_that_nobody_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "_AT_START", 2)
+    with _open(tmp_path) as store:
+        run = begun(store, total_micro=None, clients=60).run_id
+        for number in range(1, 2 * ROUNDS):
+            play(store, run, small_plan(small_view(number, [1] * 60)), set(range(60)))
+    count = -(-(tmp_path / DATABASE).stat().st_size // blocks.BLOCK_BYTES)
+    assert count > 4
+    hashed: list[list[int]] = []
+    plain = blocks.BlockDigests._hash
+
+    def watched(self: blocks.BlockDigests, wanted: Sequence[int]) -> bytes:
+        hashed.append(list(wanted))
+        return plain(self, wanted)
+
+    monkeypatch.setattr(blocks.BlockDigests, "_hash", watched)
+    for begin in (0, 2):
+        hashed.clear()
+        with _open(tmp_path) as store:
+            assert store._db.untouched
+        assert hashed[0] == [begin, begin + 1]
+    os.utime(tmp_path / DATABASE)
+    hashed.clear()
+    with _open(tmp_path) as store:
+        assert store._db.untouched
+    assert hashed[0] == list(range(count))
+    data = bytearray((tmp_path / DATABASE).read_bytes())
+    data[-100] ^= 1
+    (tmp_path / DATABASE).write_bytes(data)
+    with pytest.raises(StoreError):
+        _open(tmp_path)
