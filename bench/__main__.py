@@ -2,8 +2,8 @@
 
 Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs, learning,
 learners, decisions, democracy, adaptive, calibration, scale, papers, onnx, bas, limits, figures,
-seeds, house, ledger, ledger-model, field, graph, families, hostile, faults, secagg, soak, floods,
-storm.
+seeds, house, loss, ledger, ledger-model, field, graph, families, hostile, faults, secagg, soak,
+floods, storm.
 All of them without a name; figures are medians, and what is compared is measured in one run.
 """
 
@@ -31,6 +31,7 @@ from . import (
     learning,
     ledger,
     limits,
+    loss,
     memory,
     onnx,
     papers,
@@ -82,6 +83,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "onnx": onnx.rows,
     "bas": bas.rows,
     "limits": limits.rows,
+    "loss": loss.rows,
     "figures": lambda: iter([tested("figures", str(ROOT / "bench" / "checks"))]),
     "house": house.rows,
     "ledger": ledger.rows,
