@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 from click.testing import CliRunner
@@ -110,8 +111,8 @@ def test_installing_twice_changes_nothing_and_keeps_edited_settings(tmp_path: Pa
     assert states() == ["changed", "kept"]
     assert settings.read_text() == 'name = "mine"\n'
     assert typed("status", "edge", *root)["unit"]
-    assert typed("remove", "edge", *root)["removed"] is True
-    assert typed("remove", "edge", *root)["removed"] is False
+    assert typed("uninstall", "edge", *root)["removed"] is True
+    assert typed("uninstall", "edge", *root)["removed"] is False
     assert typed("status", "edge", *root)["unit"] is None
     assert settings.exists()
 
@@ -129,6 +130,40 @@ def test_systemd_takes_the_units(role: str, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+@pytest.mark.parametrize("role", ROLES)
+def test_systemd_finds_a_unit_little_exposed(role: str) -> None:
+    unit = places.bundled("systemd") / f"fedagent-{role}.service"
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-300:]
+
+
+def test_a_service_of_ones_own_needs_no_root_and_asks_for_nothing_of_roots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    told = typed("install", "agent", "--mine", "--dry-run")
+    unit, settings = cast("list[dict[str, str]]", told["files"])
+    assert unit["path"] == str(tmp_path / "systemd/user/fedagent-agent.service")
+    assert settings["path"] == str(tmp_path / "fedagent/agent.toml")
+    assert "WantedBy=default.target" in unit["text"]
+    for of_root in ("DynamicUser", "StateDirectory", "Capability", "Protect", "After=", "/etc/"):
+        assert of_root not in unit["text"]
+    assert "NoNewPrivileges=yes" in unit["text"]
+    assert told["commands"][0] == "systemctl --user daemon-reload"  # type: ignore[index]
+    monkeypatch.setattr(systemd, "lingers", lambda: False)
+    assert "enable-linger" in str(typed("install", "agent", "--mine", "--dry-run")["note"])
+    with pytest.raises(UsageError, match="goes with none of"):
+        service.install(service.Role.AGENT, mine=True, user="pi")
+    with pytest.raises(UsageError, match="your user has no systemd here; log in"):
+        service.uninstall(service.Role.AGENT, mine=True)
+
+
 def tls(folder: Path) -> list[str]:
     found = []
     for part in ("ca", "cert", "key"):
@@ -144,10 +179,10 @@ def test_a_dry_run_needs_nothing_and_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_where_nobody_can_make_services_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd, "systemd_runs", lambda: False)
+    monkeypatch.setattr(systemd, "systemd_runs", lambda **_: False)
     with pytest.raises(UsageError, match="systemd does not run here; --dry-run prints"):
-        service.remove(service.Role.AGENT)
-    monkeypatch.setattr(systemd, "systemd_runs", lambda: True)
+        service.uninstall(service.Role.AGENT)
+    monkeypatch.setattr(systemd, "systemd_runs", lambda **_: True)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr("sys.argv", ["fedagent", "service", "install", "agent", "--user", "pi"])
     with pytest.raises(

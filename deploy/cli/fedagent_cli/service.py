@@ -1,15 +1,16 @@
-"""`fedagent service install|remove|status`: a role as a systemd service."""
+"""`fedagent service install|uninstall|status|logs`: a role as a systemd service."""
 
 import os
 import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Annotated
 
 from fedagent_protocol.extras import source_of
 
-from . import command_line, launch, options, systemd
+from . import command_line, launch, options, places, systemd
 from .errors import UsageError
 from .output import echo, emit
 from .systemd import Service
@@ -41,6 +42,10 @@ Root = Annotated[
         exists=True, help="Folder of the system to change, e.g. a mounted image.", metavar="DIR"
     ),
 ]
+Mine = Annotated[
+    bool,
+    command_line.Option("--mine", help="A service of your own user's systemd, without root."),
+]
 User = Annotated[
     str | None,
     command_line.Option(help="Whom it runs as.", show_default="one that systemd makes up for it"),
@@ -67,6 +72,7 @@ def _files_of_root() -> "list[Declared]":
     options=_files_of_root,
     epilog=options.examples(
         "sudo fedagent service install agent",
+        "fedagent service install agent --mine",
         "fedagent service install edge --dry-run",
         "sudo fedagent service install agent --user pi --data-dir /srv/agent",
         "sudo fedagent service install edge --password-file /root/mqtt-password",
@@ -78,6 +84,7 @@ def install(
     user: User = None,
     config: Config = None,
     data_dir: DataDir = None,
+    mine: Mine = False,
     dry_run: DryRun = False,
     root: Root = _ROOT,
     as_json: options.AsJson = False,
@@ -88,14 +95,16 @@ def install(
     A settings' file that is there stays as it is. Certificates and the password's file may be
     readable by root alone: systemd hands them to the service.
     """
-    if data_dir is not None and user is None:
+    root = root.absolute()
+    _check_mine(mine=mine, root=root, user=user, files=any(of_root.values()))
+    if data_dir is not None and user is None and not mine:
         raise UsageError("--data-dir needs --user", "the user that systemd makes up has its own")
     launch.tls(*(of_root.get(f"tls_{part}") for part in ("ca", "cert", "key")))
     service = Service(
         role=role.value,
         program=systemd.program(),
         reads=systemd.own_files(),
-        config=(config or systemd.SETTINGS / f"{role.value}.toml").absolute(),
+        config=(config or systemd.settings(role.value, mine=mine)).absolute(),
         user=user,
         data_dir=None if data_dir is None else data_dir.absolute(),
         files={
@@ -103,12 +112,12 @@ def install(
             for name, path in of_root.items()
             if path is not None
         },
+        mine=mine,
     )
-    root = root.absolute()
     note = _note(service)
     if not dry_run and root == _ROOT:
-        _need_root_and_systemd()
-        if note:
+        _need_systemd(mine=mine)
+        if note and not mine:
             raise UsageError(*note)
     files = systemd.files_of(service)
     states = [file.state(root) for file in files]
@@ -132,11 +141,16 @@ def install(
     if as_json:
         emit(record)
         return
-    _show(record, files, root, dry_run=dry_run)
+    _show(record, files, root, dry_run=dry_run, mine=mine)
 
 
 def _show(
-    record: dict[str, object], files: list[systemd.Wanted], root: Path, *, dry_run: bool
+    record: dict[str, object],
+    files: list[systemd.Wanted],
+    root: Path,
+    *,
+    dry_run: bool,
+    mine: bool,
 ) -> None:
     for file in files:
         path, state = systemd.below(root, file.path), file.state(root)
@@ -151,10 +165,10 @@ def _show(
     if record["note"]:
         echo(f"note: {record['note']}")
     if not dry_run:
-        name = record["service"]
-        echo(
-            f"its log: journalctl -fu {name}; after a change of settings: systemctl restart {name}"
-        )
+        name, user = str(record["service"]), " --user" if mine else ""
+        role = name.removeprefix("fedagent-")
+        log = f"fedagent service logs {role} --follow{' --mine' if mine else ''}"
+        echo(f"its log: {log}; after a change of settings: systemctl{user} restart {name}")
 
 
 def _put(files: list[systemd.Wanted], root: Path) -> None:
@@ -167,7 +181,10 @@ def _put(files: list[systemd.Wanted], root: Path) -> None:
 
 
 def _note(service: Service) -> tuple[str, str] | tuple[()]:
-    """Return why the service's user could not run this fedagent, and the hint."""
+    """Return why the service could not run this fedagent as it should, and the hint."""
+    if service.mine:
+        lonely = "it runs while you are logged in only", "loginctl enable-linger keeps it"
+        return () if systemd.lingers() else lonely
     closed = systemd.unseen(service)
     if not closed:
         return ()
@@ -177,29 +194,33 @@ def _note(service: Service) -> tuple[str, str] | tuple[()]:
     return f"{who} may not read {closed}", f"install it where all may: {hint}; or name --user"
 
 
-@app.command(epilog=options.examples("sudo fedagent service remove agent"))
-def remove(
+@app.command(epilog=options.examples("sudo fedagent service uninstall agent"))
+def uninstall(
     role: Which,
     *,
+    mine: Mine = False,
     dry_run: DryRun = False,
     root: Root = _ROOT,
     as_json: options.AsJson = False,
 ) -> None:
     """Stop a role's service and take its unit away; settings and data stay."""
     root = root.absolute()
+    _check_mine(mine=mine, root=root)
     if not dry_run and root == _ROOT:
-        _need_root_and_systemd()
+        _need_systemd(mine=mine)
     name = f"fedagent-{role.value}"
-    unit = systemd.below(root, systemd.UNITS / f"{name}.service")
+    unit = systemd.below(root, systemd.units(mine=mine) / f"{name}.service")
     there = unit.exists()
+    ctl = systemd.systemctl(mine=mine)
     other = [] if root == _ROOT else ["--root", str(root)]
-    commands = [["systemctl", *other, "disable", *([] if other else ["--now"]), name]]
+    commands = [[*ctl, *other, "disable", *([] if other else ["--now"]), name]]
     if not dry_run and there:
         systemd.call(commands)
         unit.unlink()
         if not other:
-            systemd.call([["systemctl", "daemon-reload"]])
-    kept = [str(systemd.below(root, systemd.SETTINGS / f"{role.value}.toml")), f"/var/lib/{name}"]
+            systemd.call([[*ctl, "daemon-reload"]])
+    data = str(places.data_dir(role.value)) if mine else f"/var/lib/{name}"
+    kept = [str(systemd.below(root, systemd.settings(role.value, mine=mine))), data]
     if as_json:
         emit({"service": name, "dry_run": dry_run, "removed": there, "kept": kept})
     elif not there:
@@ -214,36 +235,76 @@ def remove(
 @app.command(
     epilog=options.examples("fedagent service status agent", "fedagent service status edge --json")
 )
-def status(role: Which, *, root: Root = _ROOT, as_json: options.AsJson = False) -> None:
-    """Show whether a role is a service here, and what systemd says of it."""
+def status(
+    role: Which, *, mine: Mine = False, root: Root = _ROOT, as_json: options.AsJson = False
+) -> None:
+    """Show whether a role is a service here, what systemd says of it, and since when it runs."""
     root = root.absolute()
+    _check_mine(mine=mine, root=root)
     name = f"fedagent-{role.value}"
-    unit = systemd.below(root, systemd.UNITS / f"{name}.service")
-    running = root == _ROOT and systemd.systemd_runs()
+    unit = systemd.below(root, systemd.units(mine=mine) / f"{name}.service")
+    running = root == _ROOT and systemd.systemd_runs(mine=mine)
+    said = systemd.shown(name, mine=mine) if running else {}
     record = {
         "service": name,
         "unit": str(unit) if unit.exists() else None,
         "systemd": running,
-        "enabled": systemd.ask("is-enabled", name) if running else None,
-        "active": systemd.ask("is-active", name) if running else None,
+        "enabled": said.get("UnitFileState"),
+        "active": said.get("ActiveState"),
+        "since": said.get("ActiveEnterTimestamp"),
+        "restarts": int(said["NRestarts"]) if said.get("NRestarts", "").isdigit() else None,
+        "pid": int(said["MainPID"]) if said.get("MainPID", "0") != "0" else None,
     }
     if as_json:
         emit(record)
         return
+    flag = " --mine" if mine else ""
     if record["unit"] is None:
-        echo(f"{name}: not installed; sudo fedagent service install {role.value}")
+        sudo = "" if mine else "sudo "
+        echo(f"{name}: not installed; {sudo}fedagent service install {role.value}{flag}")
         return
     echo(f"{name}: {unit}")
     if running:
-        echo(f"{record['active']}, {record['enabled']}; its log: journalctl -u {name}")
+        since = f" since {record['since']}" if record["since"] else ""
+        restarts = f", restarted {record['restarts']} times" if record["restarts"] else ""
+        echo(f"{record['active']}, {record['enabled']}{since}{restarts}")
+        echo(f"its log: fedagent service logs {role.value}{flag}")
     else:
         echo("systemd does not run here")
 
 
-def _need_root_and_systemd() -> None:
-    if not systemd.systemd_runs():
+@app.command(
+    epilog=options.examples("fedagent service logs edge", "fedagent service logs agent --follow")
+)
+def logs(
+    role: Which,
+    *,
+    mine: Mine = False,
+    lines: Annotated[int, command_line.Option(help="How many of the newest.", min=1)] = 50,
+    follow: Annotated[
+        bool, command_line.Option("--follow", "-f", help="Go on as lines come; Ctrl-C ends it.")
+    ] = False,
+) -> None:
+    """Show the newest lines of a service's log, which journald keeps."""
+    if which("journalctl") is None:
+        raise UsageError("there is no journalctl here", "systemd keeps the log of a service")
+    unit = ["--user-unit" if mine else "--unit", f"fedagent-{role.value}"]
+    more = ["--follow"] if follow else ["--no-pager"]
+    words = ["journalctl", *unit, "--lines", str(lines), "--output", "short-iso", *more]
+    os.execvp(words[0], words)  # noqa: S606 - the system's own, with fixed words
+
+
+def _check_mine(*, mine: bool, root: Path, user: str | None = None, files: bool = False) -> None:
+    if mine and (root != _ROOT or user is not None or files):
+        problem = "--mine goes with none of --root, --user, --tls-... and --password-file"
+        raise UsageError(problem, "name files of your own in the settings' file")
+
+
+def _need_systemd(*, mine: bool) -> None:
+    if not systemd.systemd_runs(mine=mine):
         hint = "--dry-run prints the files; --root DIR writes them into another system"
-        raise UsageError("systemd does not run here", hint)
-    if os.geteuid() != 0:
+        whose = "your user has no systemd" if mine else "systemd does not run"
+        raise UsageError(f"{whose} here", "log in by ssh or at the desk" if mine else hint)
+    if not mine and os.geteuid() != 0:
         again = shlex.join([*systemd.program(), *sys.argv[1:]])
-        raise UsageError("services belong to root", f"sudo {again}")
+        raise UsageError("services belong to root", f"sudo {again}, or --mine")

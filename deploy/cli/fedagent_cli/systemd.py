@@ -18,6 +18,12 @@ UNITS = Path("/etc/systemd/system")
 SETTINGS = Path("/etc/fedagent")
 HOMES = tuple(map(PurePosixPath, ("/home", "/root", "/run/user")))
 """What ``ProtectHome=yes`` hides."""
+_OF_SYSTEM = re.compile(
+    r"^(Wants|After|DynamicUser|Environment|StateDirectory|CapabilityBoundingSet"
+    r"|Protect\w+|Private\w+)=.*\n|^# Put in place by .*\n(?=# To)",
+    re.MULTILINE,
+)
+"""What the manager of one user cannot give everywhere: other users, namespaces, capabilities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,7 @@ class Service:
     user: str | None = None  # none for one that systemd makes up for it
     data_dir: Path | None = None  # instead of the one below ``/var/lib``; needs a user
     files: Mapping[str, Path] = field(default_factory=dict)
+    mine: bool = False  # of the user's own manager
 
     @property
     def name(self) -> str:
@@ -52,6 +59,9 @@ class Service:
 def unit_text(bundled: str, service: Service) -> str:
     """Return the bundled unit with a service's own program, user and files."""
     text = re.sub(r"^ExecStart=.*$", lambda _: _start(service), bundled, flags=re.MULTILINE)
+    if service.mine:
+        text = _OF_SYSTEM.sub("", text.replace("multi-user.target", "default.target"))
+        text = text.replace("systemctl edit", "systemctl --user edit")
     text = text.replace(f"/etc/fedagent/{service.role}.toml", str(service.config))
     if service.user is not None:
         text = text.replace("DynamicUser=yes", f"User={service.user}")
@@ -106,6 +116,28 @@ class Wanted:
             path.chmod(0o644)
 
 
+def own_folder() -> Path:
+    """Return where this user keeps settings: ``$XDG_CONFIG_HOME``, else ``~/.config``."""
+    shared = os.environ.get("XDG_CONFIG_HOME")
+    return Path(shared).expanduser() if shared else Path.home() / ".config"
+
+
+def units(*, mine: bool) -> Path:
+    """Return the folder of units, the system's or this user's."""
+    return own_folder() / "systemd/user" if mine else UNITS
+
+
+def settings(role: str, *, mine: bool) -> Path:
+    """Return a role's settings' file, the system's or this user's."""
+    return (own_folder() / "fedagent" if mine else SETTINGS) / f"{role}.toml"
+
+
+def lingers() -> bool:
+    """Return whether this user's services run without anybody logged in."""
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    return os.geteuid() == 0 or (Path("/var/lib/systemd/linger") / name).exists()
+
+
 def below(root: Path, path: Path) -> Path:
     """Return an absolute path as a path below another root."""
     return root / path.relative_to("/")
@@ -135,7 +167,15 @@ def files_of(service: Service) -> list[Wanted]:
     folder = places.bundled("systemd")
     bundled = (folder / f"{service.name}.service").read_text("utf-8")
     example = (folder / f"{service.role}.toml").read_text("utf-8")
-    unit = Wanted(UNITS / f"{service.name}.service", unit_text(bundled, service), ours=True)
+    path = units(mine=service.mine) / f"{service.name}.service"
+    unit = Wanted(path, unit_text(bundled, service), ours=True)
+    example = (
+        example.replace(
+            f"restart fedagent-{service.role}", f"--user restart fedagent-{service.role}"
+        )
+        if service.mine
+        else example
+    )
     return [unit, Wanted(service.config, example, ours=False)]
 
 
@@ -143,11 +183,17 @@ def commands_of(service: Service, root: Path, *, changed: bool) -> list[list[str
     """Return what makes systemd take a service in; below another root it can only be enabled."""
     if root != Path("/"):
         return [["systemctl", "--root", str(root), "enable", service.name]]
+    ctl = systemctl(mine=service.mine)
     return [
-        ["systemctl", "daemon-reload"],
-        ["systemctl", "enable", service.name],
-        ["systemctl", "restart" if changed else "start", service.name],
+        [*ctl, "daemon-reload"],
+        [*ctl, "enable", service.name],
+        [*ctl, "restart" if changed else "start", service.name],
     ]
+
+
+def systemctl(*, mine: bool) -> list[str]:
+    """Return the beginning of a command to the system's manager, or to this user's."""
+    return ["systemctl", "--user"] if mine else ["systemctl"]
 
 
 def unseen(service: Service) -> str:
@@ -192,13 +238,18 @@ def call(commands: Iterable[Sequence[str]]) -> None:
             )
 
 
-def ask(*words: str) -> str:
-    """Return the first line of systemctl's answer, whatever its exit code."""
-    command = ["systemctl", *words]
+def shown(name: str, *, mine: bool) -> dict[str, str]:
+    """Return what systemd says of a unit, by property; empty if it answers nothing."""
+    wanted = "UnitFileState,ActiveState,ActiveEnterTimestamp,NRestarts,MainPID"
+    command = [*systemctl(mine=mine), "show", f"--property={wanted}", name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return (done.stdout.strip().splitlines() or [""])[0]
+    found = (line.partition("=") for line in done.stdout.splitlines())
+    return {key: value for key, _, value in found}
 
 
-def systemd_runs() -> bool:
-    """Return whether this machine was started by systemd (sd_booted(3))."""
+def systemd_runs(*, mine: bool = False) -> bool:
+    """Return whether this machine was started by systemd (sd_booted(3)), or this user has one."""
+    if mine:
+        folder = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.geteuid()}")
+        return (Path(folder) / "systemd/private").exists() and which("systemctl") is not None
     return Path("/run/systemd/system").is_dir() and which("systemctl") is not None
