@@ -87,7 +87,10 @@ def unpack_view(data: bytes) -> RoundView:
 
 def pack_selection(selection: Selection) -> bytes:
     """Return a selection as bytes."""
-    return _pack(_columns(selection, "pairs", "scores", "bound"), numbers=dict(selection.notes))
+    return _pack(
+        _columns(selection, "pairs", "scores", "bound", "propensities"),
+        numbers=dict(selection.notes),
+    )
 
 
 def unpack_selection(data: bytes) -> Selection:

@@ -326,6 +326,8 @@ class PolicySpec(_Section, frozen=True, kw_only=True):
 
     name: Annotated[Word, _text("a policy's name", '"adaptive"')] = "adaptive"
     params: Params = {}
+    exploration: Annotated[float, Meta(ge=0, le=1), _text("a share from 0 to 1", 0.1)] = 0.0
+    exploration_bound: Annotated[float, Meta(ge=0, le=1e6), _text("a share >= 0", 0.1)] = 0.1
 
 
 AUTO = "auto"

@@ -23,8 +23,10 @@ from fedagent_coordinator.policies.base import (
     State,
     round_rng,
 )
+from fedagent_coordinator.policies.exploration import explored
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_coordinator.policies.state import Array, taken
+from fedagent_task.spec import PolicySpec
 
 from .claims import ClaimGaps
 from .edges import EdgeSession
@@ -152,7 +154,13 @@ class Decider:
             view = at_edge(view, placement, free_micro)
             left = None if free_micro is None else free_micro - placement.rent_micro
         seed = self.settings.recipe.seed
-        selection = solved(self.policies.policy, view, seed=seed, free_micro=left)
+        selection = solved(
+            self.policies.policy,
+            view,
+            seed=seed,
+            free_micro=left,
+            spec=self.settings.recipe.policy,
+        )
         control = self.policies.control
         clients = view.pair_client[selection.pairs].astype(np.int64)
         rng = self._rng(view.round, Purpose.ITERATE)
@@ -178,16 +186,28 @@ class Decider:
 
 
 def solved(
-    policy: SelectionPolicy, view: RoundView, *, seed: int, free_micro: int | None
+    policy: SelectionPolicy,
+    view: RoundView,
+    *,
+    seed: int,
+    free_micro: int | None,
+    spec: PolicySpec | None = None,
 ) -> Selection:
     """Return whom a policy selects of a view, as far as the run can pay; changes no state.
+
+    Of `spec` only how much it explores counts; without one it does not.
 
     Raises:
         PolicyError: The policy failed, or broke a constraint.
     """
     selection = policy.select(view, round_rng(seed, view.round, Purpose.SELECT))
     check_selection(view, selection.pairs)
-    return affordable(view, selection, free_micro)
+    selection = affordable(view, selection, free_micro)
+    if spec is None or not spec.exploration:
+        return selection
+    rng = round_rng(seed, view.round, Purpose.EXPLORE)
+    share, bound = spec.exploration, spec.exploration_bound
+    return explored(view, selection, rng, share=share, bound=bound, free_micro=free_micro)
 
 
 def affordable(view: RoundView, selection: Selection, free_micro: int | None) -> Selection:

@@ -82,7 +82,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         orders: The newest orders of the device up to this round, newest first.
         solved: Whether the round could be solved again with what the policy knew; only then is
             an empty `nearest_change` of a device that was not selected an answer.
-        propensity: Chance with which its choice was drawn, where the run explores.
+        propensity: Chance with which it was ordered at `edge`, where the run explores.
     """
 
     run: str

@@ -17,6 +17,7 @@ from fedagent_coordinator.policies.base import (
     SelectionPolicy,
 )
 from fedagent_protocol.errors import ParameterError
+from fedagent_task.spec import PolicySpec
 
 from .account import Change
 
@@ -29,6 +30,7 @@ class DecidedRound:
     """One round, and the policy as it was before it learnt from it.
 
     Attributes:
+        spec: How it explores, beside its name.
         policy: None where what it knew cannot be restored.
         free_micro: What the run could still pay to clients; None for no limit.
         cap_micro: What the recipe lets an edge spend in a round.
@@ -39,6 +41,7 @@ class DecidedRound:
     selection: Selection
     name: str
     seed: int
+    spec: PolicySpec | None = None
     policy: SelectionPolicy | None = None
     parameters: Mapping[str, object] = field(default_factory=dict)
     free_micro: int | None = None
@@ -88,14 +91,18 @@ class DecidedRound:
             return Aspects()
 
     def again(self, change: Change | None = None, client: int = 0) -> Selection | None:
-        """Solve the round again, with a change; None where the policy refuses it."""
+        """Solve the round again, or as it were with a change and without exploration.
+
+        None where the policy refuses it.
+        """
         if self.policy is None:
             return None
         view, free = self.view, self.free_micro
         if change is not None:
             view, free = self.changed(change, client)
         try:
-            return solved(self.policy, view, seed=self.seed, free_micro=free)
+            spec = self.spec if change is None else None
+            return solved(self.policy, view, seed=self.seed, free_micro=free, spec=spec)
         except (PolicyError, ParameterError):
             return None
 

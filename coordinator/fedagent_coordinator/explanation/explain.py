@@ -5,13 +5,14 @@ solved again, and only if that gives what was recorded, changes are looked for t
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from fedagent_coordinator.database.models import recipe_in
 from fedagent_coordinator.database.rows import DeviceRow, OrderRow, RunRow
 from fedagent_coordinator.policies import parameters
-from fedagent_coordinator.policies.base import Aspects, RoundView, Selection, SelectionPolicy
+from fedagent_coordinator.policies.base import Aspects, Selection, SelectionPolicy
 from fedagent_coordinator.reader import Reader
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_protocol.errors import FedagentError
@@ -97,11 +98,17 @@ def explained_round(
         scores=_scores(decided, aspects, pair),
         experts=_experts(decided, aspects, pair),
         nearest_change=changes,
+        propensity=_propensity(decided, client),
         ordered=ordered,
         in_time=in_time,
         never_delivering=never,
         orders=orders,
     )
+
+
+def _propensity(decided: DecidedRound, client: int) -> float | None:
+    chances, pair = decided.selection.propensities, decided.best_pair(client)
+    return None if chances is None or pair is None else float(chances[pair])
 
 
 def _orders(rows: Iterable[OrderRow]) -> list[Ended]:
@@ -187,30 +194,22 @@ def _decided(reader: Reader, run: RunRow, round_: int, *, restore: bool) -> Deci
         selection=selection,
         name=recipe.policy.name,
         seed=recipe.seed,
+        spec=recipe.policy,
         policy=policy,
         parameters=_parameters(recipe),
         free_micro=reader.free_before(run.run_id, round_),
         cap_micro=recipe.budget.per_edge_micro,
         edges=list(reader.edges(run.run_id)),
     )
-    return decided if policy is None else _checked(decided, view, selection)
+    return decided if policy is None else _checked(decided, selection)
 
 
-def _checked(decided: DecidedRound, view: RoundView, selection: Selection) -> DecidedRound:
+def _checked(decided: DecidedRound, selection: Selection) -> DecidedRound:
     """Return a round that, solved again, is as it was recorded; else one without a policy."""
     found = decided.again()
     if found is not None and np.array_equal(found.pairs, selection.pairs):
         return decided
-    return DecidedRound(
-        view=view,
-        selection=selection,
-        name=decided.name,
-        seed=decided.seed,
-        parameters=decided.parameters,
-        free_micro=decided.free_micro,
-        cap_micro=decided.cap_micro,
-        edges=decided.edges,
-    )
+    return replace(decided, policy=None)
 
 
 def _policy_before(

@@ -51,6 +51,7 @@ class Purpose(IntEnum):
     PLACE = 1
     ITERATE = 2
     ENVIRONMENT = 3
+    EXPLORE = 4
 
 
 def round_rng(seed: int, t: int, purpose: int) -> np.random.Generator:
@@ -235,6 +236,8 @@ class Selection:
     scores: FloatArray  # float64[P], what the policy ranked every pair by; NaN if unranked
     bound: npt.NDArray[np.int8]  # int8[P], the `Bound` of every pair
     notes: Mapping[str, float]  # named numbers that explain the choice, e.g. ``explore`` 1.0
+    propensities: FloatArray | None = None
+    """float64[P], chance of every pair to be ordered, where the run explores (`exploration`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -76,7 +76,7 @@ def _print(said: "Explanation", changes: list[str]) -> None:
     for reason in said.reasons:
         echo(f"  {reason}")
     if said.propensity is not None:
-        echo(f"  chosen at random among near-equals, with a chance of {said.propensity:.3g}")
+        echo(f"  the run explores: the chance that it was ordered was {said.propensity:.3g}")
     if changes:
         echo(f"it would have been selected with{' one of these' if changes[1:] else ''}")
     for change in changes:

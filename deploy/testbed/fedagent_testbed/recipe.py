@@ -263,6 +263,8 @@ class TestbedRecipe(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     attackers: Attackers = Attackers()
     streaming: Streaming = Streaming()
     policies: dict[str, dict[str, object]] = field(default_factory=dict)
+    exploration: Share = 0.0
+    exploration_bound: Annotated[float, Meta(ge=0, le=1e6)] = 0.1
 
     @property
     def budget_micro(self) -> int:

@@ -207,7 +207,12 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int) -> Recipe:
             weighting=Weighting.UNIFORM,
         ),
         budget=BudgetSpec(per_edge_micro=recipe.budget_micro),
-        policy=PolicySpec(name=policy, params=params),
+        policy=PolicySpec(
+            name=policy,
+            params=params,
+            exploration=recipe.exploration,
+            exploration_bound=recipe.exploration_bound,
+        ),
         opinions=OpinionsSpec(
             mode="peers" if VOLUNTEERS in needs else "auto", every=slots if evaluated else 1
         ),

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedagent_coordinator import policies
 from fedagent_coordinator.core.claims import ClaimGaps
+from fedagent_coordinator.core.decision import solved
 from fedagent_coordinator.errors import MissingFeatureError, PolicyError
 from fedagent_coordinator.policies import Purpose, RoundView, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import (
@@ -22,7 +23,7 @@ from fedagent_coordinator.policies.base import (
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_protocol.errors import RegistryError, UnknownNameError
 from fedagent_task.errors import RecipeError
-from fedagent_task.spec import MICRO
+from fedagent_task.spec import MICRO, PolicySpec
 from fedagent_testbed.learning.trainer import FederatedLearner
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.worlds import make_world
@@ -45,6 +46,9 @@ class SelectionStudy:
         self._recipe, self._seed = recipe, seed
         self._policy, self._world = make_policy(recipe, name), make_world(recipe, seed)
         self._needs = self._policy.needs
+        self._spec = PolicySpec(
+            exploration=recipe.exploration, exploration_bound=recipe.exploration_bound
+        )
         self._gaps = ClaimGaps() if CLAIM_GAP in self._needs else None
         training = recipe.training
         self._learner = FederatedLearner(recipe, seed) if training.dataset else None
@@ -58,9 +62,8 @@ class SelectionStudy:
         if self._gaps is not None:
             shown = self._gaps.shown(shown)
         began = time.perf_counter()
-        selection = self._policy.select(shown, round_rng(self._seed, t, Purpose.SELECT))
+        selection = solved(self._policy, shown, seed=self._seed, free_micro=None, spec=self._spec)
         decided = time.perf_counter() - began
-        check_selection(shown, selection.pairs)
         feedback = self._world.play(view, rows[selection.pairs])
         accuracy = opinion = np.nan
         if self._learner is not None:
