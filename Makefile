@@ -5,7 +5,7 @@
 BIN := .venv/bin
 ARGS ?=
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lock audit bench bench-peers wheel clean run-env dev-env
+.PHONY: help demo test check format lock audit bench bench-peers screenshots wheel clean run-env dev-env
 
 help: ## Show the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ bench: dev-env ## Measure every figure of the documents
 
 bench-peers: dev-env ## Measure other frameworks side by side
 	@$(BIN)/python -m bench.peers $(ARGS)
+
+screenshots: dev-env ## Take the pictures of the live page for the documents (needs Chromium)
+	@$(BIN)/python -m bench.screens
 
 wheel: ## Build the wheel that a device installs
 	@sh deploy/setup.sh wheel

@@ -1,6 +1,7 @@
 """The tutorials, typed as they stand."""
 
 import json
+import re
 import shutil
 import stat
 import sys
@@ -56,6 +57,18 @@ FA_READS = OPINIONS.takes(
     "fedagent opinions --data-dir fa/coordinator --plot opinions.svg",
 )
 DA_READS = OPINIONS.takes("fedagent opinions --data-dir da/coordinator")
+OBSERVE = Page("docs/observe.md")
+STUDY = OBSERVE.takes(
+    "fedagent testbed run cocs-decisions --full --set clients=8 --set rounds.count=30 --dir study",
+    "fedagent why agent-3 --data-dir study/coordinator --round 12",
+)
+OBSERVE.skips(
+    "of a run of one's own: tests/e2e/test_demo.py asks why, tests/cli/test_watching.py watches, "
+    "tests/e2e/test_observed.py scrapes",
+    "fedagent status --watch",
+    "fedagent why agent-9 --data-dir fedagent-demo/.../coordinator",
+    "fedagent coordinator start --recipe digits --metrics 9100",
+)
 INTERRUPTED = 130
 SIZE = 2
 """Who trains in a round."""
@@ -141,3 +154,13 @@ class TestOpinions:
 def test_the_tables_of_the_page_fit_a_recipe(block: str) -> None:
     digits = places.find_recipe("digits").read_text()
     parse_recipe(f"{digits}\n{block}")
+
+
+class TestObserving:
+    pytestmark = machines
+
+    def test_a_study_is_asked_why(self, tmp_path: Path) -> None:
+        with lan(tmp_path, "192.168.1.10") as (machine,):
+            shown = machine.types(*STUDY)
+        assert "round 12" in shown
+        assert re.search("selected|unavailable|not fit", shown), shown
