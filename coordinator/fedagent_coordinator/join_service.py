@@ -22,6 +22,7 @@ from fedagent_node.errors import JoinError, LinkError
 from fedagent_node.joining import (
     JOIN_VERSION,
     LENGTH_BYTES,
+    MAX_CRL_BYTES,
     MAX_FRAME_BYTES,
     NONCE_BYTES,
     Answer,
@@ -269,7 +270,13 @@ class JoinService:
             certificate = self._issue(request, now)
             der = certificate.der
         name = self._enrolment.name_of(ident)
-        return Granted(certificate=der, name=name, services=self.places[:16])
+        crl = self._site.own().crl.read_bytes()
+        return Granted(
+            certificate=der,
+            name=name,
+            services=self.places[:16],
+            crl=crl if len(crl) <= MAX_CRL_BYTES else b"",
+        )
 
     def _issue(self, request: JoinRequest, now: float) -> Certificate:
         certificate = self._site.authority.issue(request.public, request.role, self._days, now=now)

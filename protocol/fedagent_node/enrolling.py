@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -13,12 +14,14 @@ from fedagent_protocol.errors import safe_text
 from .advert import Advert
 from .certificates import fingerprint
 from .credentials import (
+    CRL_FILE,
     FOLDER,
     Credentials,
     Joined,
     load_credentials,
     read_joined,
     store_credentials,
+    store_crl,
 )
 from .data_dir import Identity, write_private
 from .discovery import Discovery
@@ -31,6 +34,7 @@ from .settings import NodeConfig
 from .shell import Shell
 
 PENDING_FILE = "pending.json"
+REFUSED_FILE = "refused.json"
 POLL_S = 2.0
 NEW_CODE_S = 30.0
 """A device shows no more codes than this: who stands between has few tries."""
@@ -41,6 +45,7 @@ MAX_PLACES = 32
 _OTHERS = frozenset({"other_authority", "wrong_site", "malformed", "version", "bad_commitment"})
 """What somebody else may say: the site that is meant may still answer elsewhere."""
 _log = logging.getLogger(__name__)
+Kept = TypeVar("Kept", bound=msgspec.Struct)
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -49,6 +54,13 @@ class Shown(msgspec.Struct, frozen=True):
     code: str
     session: bytes
     fingerprint: str
+
+
+class Told(msgspec.Struct, frozen=True):
+    """Why a site did not let this role in, kept for the doctor."""
+
+    site: str
+    reason: str
 
 
 class Joiner:
@@ -95,6 +107,14 @@ class Joiner:
         Raises:
             JoinError: The site does not let us in, for a reason that time does not mend.
         """
+        try:
+            return await self._until_admitted()
+        except JoinError as error:
+            told = msgspec.json.encode(Told(self._site, error.reason))
+            write_private(self._shell.directory / FOLDER / REFUSED_FILE, told)
+            raise
+
+    async def _until_admitted(self) -> Credentials:
         backoff = Backoff(first_s=1.0, cap_s=10.0)
         while True:
             refusals = []
@@ -179,7 +199,8 @@ class Joiner:
 
     def _forget(self) -> None:
         self._shown = None
-        (self._shell.directory / FOLDER / PENDING_FILE).unlink(missing_ok=True)
+        for name in (PENDING_FILE, REFUSED_FILE):
+            (self._shell.directory / FOLDER / name).unlink(missing_ok=True)
 
     def _say(self, error: Exception) -> None:
         """Log an error once: it is tried again."""
@@ -313,12 +334,25 @@ def _store(
         services=tuple(places)[:16],
         name=safe_text(admitted.name, limit=64),
     )
+    if admitted.crl and not (directory / FOLDER / CRL_FILE).exists():
+        # Before a broker starts: mosquitto reads a list anew, but not that there is one.
+        store_crl(directory, admitted.crl)
     return store_credentials(directory, identity, admitted.certificate, admitted.ca_der, joined)
 
 
 def read_shown(directory: Path) -> Shown | None:
     """Return the code that a role shows while it waits, None if it shows none."""
+    return _read(directory / FOLDER / PENDING_FILE, Shown)
+
+
+def read_refusal(directory: Path) -> JoinError | None:
+    """Return why a role was not let in when it asked last, None if it was or never asked."""
+    told = _read(directory / FOLDER / REFUSED_FILE, Told)
+    return None if told is None else JoinError(safe_text(told.reason, limit=64))
+
+
+def _read(path: Path, wanted: type[Kept]) -> Kept | None:
     try:
-        return msgspec.json.decode((directory / FOLDER / PENDING_FILE).read_bytes(), type=Shown)
+        return msgspec.json.decode(path.read_bytes(), type=wanted)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from fedagent_protocol import SOFTWARE
 
-from .certificates import Certificate, CertificateError, fingerprint, read_certificate
+from .certificates import Certificate, CertificateError, fingerprint, read_certificate, read_crl
 from .data_dir import Identity
 from .errors import JoinError, JoinUnreachableError, connect_reason
 from .joining import (
@@ -50,12 +50,13 @@ class Applicant:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A certificate, and the authority behind it."""
+    """A certificate, the authority behind it, and its list of the revoked if it came along."""
 
     certificate: Certificate
     ca_der: bytes
     name: str
     services: tuple[str, ...]
+    crl: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +144,13 @@ def _check(opening: Opening, leaf: bytes, applicant: Applicant) -> None:
 def _admitted(granted: Granted, ca_der: bytes, applicant: Applicant) -> Admitted:
     try:
         certificate = read_certificate(granted.certificate, ca_der, now=None)
+        if granted.crl:
+            read_crl(granted.crl, ca_der)
     except CertificateError as exc:
         raise JoinError("malformed") from exc
     if certificate.id != applicant.identity.id or certificate.role != applicant.role:
         raise JoinError("malformed")
-    return Admitted(certificate, ca_der, granted.name, granted.services)
+    return Admitted(certificate, ca_der, granted.name, granted.services, granted.crl)
 
 
 def _waiting(revealed: bytes, nonce: bytes, opening: Opening, applicant: Applicant) -> Waiting:

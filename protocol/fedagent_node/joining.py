@@ -31,6 +31,8 @@ _COMMITMENT = b"fedagent/join/commitment/1\0"
 _CODE = b"fedagent/join/code/1\0"
 _SESSION = b"fedagent/join/session/1\0"
 CODES = 1_000_000
+MAX_CRL_BYTES = 4096
+"""Of a list of the revoked in an answer; a longer one comes with the coordinator's welcome."""
 
 JoinRole = Literal["agent", "edge"]
 Refusal = Literal[
@@ -87,11 +89,15 @@ class JoinRequest(Struct, frozen=True, kw_only=True, tag="join"):
 
 
 class Granted(Struct, frozen=True, kw_only=True, tag="granted"):
-    """A certificate; `services` are more addresses of join services, `name` the enrolled one."""
+    """A certificate; `services` are more addresses of join services, `name` the enrolled one.
+
+    `crl` is the list of the revoked, PEM; empty of former releases, and where it is long.
+    """
 
     certificate: Annotated[bytes, Meta(max_length=MAX_DER_BYTES)]
     name: Name = ""
     services: Annotated[tuple[Place, ...], Meta(max_length=16)] = ()
+    crl: Annotated[bytes, Meta(max_length=MAX_CRL_BYTES)] = b""
 
 
 class Pending(Struct, frozen=True, kw_only=True, tag="pending"):

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedagent_cli import main, site_checks
+from fedagent_agent.config import AgentConfig
+from fedagent_cli import doctor, main, site_checks
 from fedagent_cli.checks import Finding
 from fedagent_cli.devices import SeenDevice, _as_member
 from fedagent_cli.errors import CliError
@@ -19,9 +20,11 @@ from fedagent_coordinator.site import open_site
 from fedagent_node.certificates import fingerprint
 from fedagent_node.credentials import Joined, store_credentials
 from fedagent_node.data_dir import load_or_create
-from fedagent_node.enrolling import Shown
+from fedagent_node.enrolling import Joiner, Shown
+from fedagent_node.errors import JoinError
 from fedagent_node.join_client import Applicant, Waiting, ask
-from fedagent_node.joining import Invitation
+from fedagent_node.joining import JOIN_VERSION, Invitation
+from fedagent_node.shell import Shell
 from tests.coordinator.test_join_service import Field, serving
 
 Run = Callable[..., str]
@@ -135,7 +138,8 @@ def test_who_was_revoked_is_shown_as_such(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_doctor_knows_what_each_role_is_to_its_site(tmp_path: Path) -> None:
-    assert "no role here" in site_checks.membership(tmp_path / "empty").text
+    nobody = site_checks.membership(tmp_path / "empty")
+    assert f"no role in {tmp_path / 'empty'} belongs to a site" in nobody.text
 
     def look() -> Finding:
         return site_checks.membership(tmp_path)
@@ -171,6 +175,37 @@ def test_the_doctor_knows_what_each_role_is_to_its_site(tmp_path: Path) -> None:
     assert "code 123 456" in found.text
     (tmp_path / "agent" / "site" / "cert.pem").write_text("what")
     assert look().level == "fail"
+
+
+def test_the_doctor_says_why_a_device_was_not_let_in_also_elsewhere(tmp_path: Path) -> None:
+    thief = tmp_path / "thief"
+
+    async def refused() -> None:
+        async with serving(tmp_path / "field", now=time.time()) as made:
+            invited = made.invited("kitchen")
+            await ask(made.place, invited)
+            text = Invitation(
+                version=JOIN_VERSION,
+                secret=invited.secret,
+                fingerprint=bytes.fromhex(invited.fingerprint),
+                site="hall",
+                role="agent",
+                name="thief",
+                places=(made.place,),
+            ).text()
+            config = AgentConfig(site="hall", stream="digits", data_dir=str(thief), join=text)
+            shell = Shell(config, fatal=(), show=lambda _: None)
+            with pytest.raises(JoinError, match="used"):
+                await Joiner(shell, load_or_create(thief), "agent", config, name="thief").run()
+
+    asyncio.run(refused())
+    found = site_checks.membership(tmp_path)
+    assert found.level == "fail"
+    assert found.text == f"thief: was not let in: {JoinError('used_invitation').words}"
+    config = tmp_path / "agent.toml"
+    config.write_text(f'data_dir = "{thief}"\n')
+    for folders in (doctor._folders(None, [thief]), doctor._folders(config, None)):
+        assert site_checks.membership(tmp_path / "home", *folders) == found
 
 
 def test_a_device_is_named_as_the_site_knows_it_where_it_told_no_name() -> None:

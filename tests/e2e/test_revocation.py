@@ -76,6 +76,8 @@ def test_a_revoked_agent_and_a_revoked_edge_are_cut_while_connected(
             assert time.monotonic() - at < 60
             time.sleep(0.05)
         coordinator.stop()
+    for one in (coordinator, *edges):
+        assert "broker ended" not in one.log.read_text(), "a reload is enough"
     check_books(coordinator, still_open=1)
     with open_reader(Path(home)) as read:
         assert read.ledger.verify().balanced

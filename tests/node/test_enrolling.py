@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_node.certificates import fingerprint
-from fedagent_node.credentials import Joined, load_credentials, read_joined, store_credentials
+from fedagent_node.certificates import fingerprint, read_crl
+from fedagent_node.credentials import (
+    Joined,
+    load_credentials,
+    read_joined,
+    store_credentials,
+    store_crl,
+)
 from fedagent_node.enrolling import renew
 from fedagent_node.errors import JoinError, JoinUnreachableError
 from fedagent_node.join_client import Admitted, ask
@@ -90,5 +96,25 @@ def test_another_authority_renews_nobody(tmp_path: Path) -> None:
         store_credentials(folder, identity, found.certificate, found.ca_der, false)
         with pytest.raises(JoinError, match="is not the site"):
             await renew(folder, identity)
+
+    on_a_site(test, tmp_path)
+
+
+def test_the_list_of_the_revoked_is_there_before_a_broker_starts(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        folder = await member(made)
+        crl = folder / "site" / "crl.pem"
+        assert not crl.exists()
+        found = await renew(folder, made.device().identity)
+        assert read_crl(crl.read_bytes(), found.ca_der).number == 0
+        newer = made.home.authority.crl((7,), 1)
+        store_crl(folder, newer)
+        await renew(folder, made.device().identity)
+        assert crl.read_bytes() == newer
+        home = made.folder / "c"
+        store_crl(home, made.home.authority.crl(range(1, 300), 2))
+        crl.unlink()
+        await renew(folder, made.device().identity)
+        assert not crl.exists(), "a long one comes with the welcome"
 
     on_a_site(test, tmp_path)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from . import command_line, launch, options, places
 from .errors import FAILED, OK, WARNED, UsageError
@@ -19,11 +19,19 @@ if TYPE_CHECKING:
 MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
-def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False) -> None:
+def doctor(
+    *,
+    config: options.ConfigFile = None,
+    data_dir: Annotated[
+        list[Path] | None,
+        command_line.Option("--data-dir", help="A role's directory to look at too. Repeatable."),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
     """Check this machine, one line per check with the hint.
 
-    With --config, the rules of that agent's table `limits` say whether it would train now, and
-    its table `privacy` what opinions it would give.
+    With --config, the rules of that agent's table `limits` say whether it would train now, its
+    table `privacy` what opinions it would give, and its `data_dir` is looked at too.
 
     Exit code 0: all is well; 44: it works with the warnings named; 45: something is
     broken.
@@ -33,7 +41,7 @@ def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False
 
     findings = {}
     looks = all_checks(places.home(), *_tables(config))
-    looks["site"] = partial(membership, places.home())
+    looks["site"] = partial(membership, places.home(), *_folders(config, data_dir))
     for check, look in looks.items():
         findings[check] = look()
         if not as_json:
@@ -43,6 +51,13 @@ def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False
         checks = [{"check": check, **asdict(found)} for check, found in findings.items()]
         emit({"ok": code == OK, "exit_code": code, "checks": checks})
     raise command_line.Exit(code)
+
+
+def _folders(config: Path | None, named: list[Path] | None) -> list[Path]:
+    """Return the data directories that were named, one by one or in a configuration."""
+    configured = launch.read_config(config).get("data_dir")
+    folders = [*(named or ()), *([Path(configured)] if isinstance(configured, str) else [])]
+    return [folder.expanduser() for folder in folders]
 
 
 def _tables(config: Path | None) -> "tuple[LimitsSettings, PrivacySettings]":

@@ -20,16 +20,22 @@ MAX_ROLES = 8
 ASK_S = 3.0
 
 
-def membership(home: Path) -> Finding:
-    """Ask the join service of each role of this machine whether it still belongs to its site."""
-    folders = sorted(path.parent for path in home.glob(f"*/{FOLDER}"))[:MAX_ROLES]
+def membership(home: Path, *more: Path) -> Finding:
+    """Ask the join service of each role of this machine whether it still belongs to its site.
+
+    `more` are data directories outside of `home`.
+    """
+    named = [path.absolute() for path in more if (path / FOLDER).exists()]
+    found_here = sorted(path.parent.absolute() for path in home.glob(f"*/{FOLDER}"))
+    folders = list(dict.fromkeys([*named, *found_here]))[:MAX_ROLES]
     found = [asyncio.run(_state(folder)) for folder in folders]
     for bad in (broken, odd):
         worst = [one for one in found if one.level == bad("").level]
         if worst:
             return bad("; ".join(one.text for one in worst), worst[0].hint)
     if not found:
-        return fine("no role here belongs to a site; on one machine none has to")
+        looked = ", ".join(str(path) for path in (home, *more))
+        return fine(f"no role in {looked} belongs to a site; on one machine none has to")
     return fine("; ".join(one.text for one in found))
 
 
@@ -49,8 +55,11 @@ async def _state(folder: Path) -> Finding:
 
 
 def _not_yet(folder: Path) -> Finding:
-    from fedagent_node.enrolling import read_shown  # noqa: PLC0415 - the whole shell
+    from fedagent_node.enrolling import read_refusal, read_shown  # noqa: PLC0415 - the whole shell
 
+    refused = read_refusal(folder)
+    if refused is not None:
+        return broken(f"{folder.name}: was not let in: {refused.words}", refused.hint)
     shown = read_shown(folder)
     if shown is None:
         hint = "start it with `--join` and an invitation of `fedagent devices invite NAME`"
