@@ -167,17 +167,19 @@ class EdgeDaemon:
 
     def _on_adverts(self, adverts: frozenset[Advert]) -> None:
         """Take in who is on the network, in an order that all edges share."""
-        self._seen = [advert.address for advert in sorted(adverts, key=lambda one: one.id)]
+        ordered = sorted(adverts, key=lambda one: (one.refused, one.id))
+        self._seen = [advert.address for advert in ordered]
         self._services = [f"{one.address.host}:{one.join}" for one in adverts if one.join]
         self._announced = {
             at: {one.id for one in adverts if one.address == at} for at in self._seen
         }
-        if len(adverts) > 1:
+        rivals = [one for one in adverts if not one.refused]
+        if len(rivals) > 1:
             _log.warning(
                 "site %s has more than one coordinator: %s; this edge serves the one that "
                 "welcomes it first: stop the others, or give them another --site",
                 self._config.site,
-                ", ".join(in_words(adverts)),
+                ", ".join(in_words(rivals)),
             )
         self._adverts_changed.set()
 

@@ -164,9 +164,15 @@ class TlsFiles:
         return context
 
 
-def with_hint(reason: str, address: BrokerAddress) -> str:
-    """Return why a broker did not take us, and what to do where that is known."""
-    if reason == os.strerror(errno.ECONNREFUSED) and not is_loopback(address.host):
+def with_hint(reason: str, address: BrokerAddress, *, before: bool = False) -> str:
+    """Return why a broker did not take us, and what to do where that is known.
+
+    `before` says that it did in this process's life.
+    """
+    silent = reason == os.strerror(errno.ECONNREFUSED)
+    if silent and before:
+        return f"{reason}; it answered before: it has ended, or starts again; still trying"
+    if silent and not is_loopback(address.host):
         return (
             f"{reason}; start a broker there, one that listens beyond its own loopback "
             "(Debian's mosquitto does not by itself: docs/quickstart.md, 4)"

@@ -32,6 +32,8 @@ class Advert:
     hosts: tuple[str, ...] = field(default=(), compare=False)
     join: int = 0
     """Port of the join service on its machine; 0 for none."""
+    refused: bool = False
+    """Whether who answers there was found to be another, or does not take us."""
 
     def at(self, host: str, port: int | None = None) -> "Advert":
         """Return the same role at another place."""

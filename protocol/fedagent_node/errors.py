@@ -344,6 +344,11 @@ def tls_refusal(exc: Exception) -> tuple[str, str] | None:
     return None
 
 
+def is_strangers(reason: str) -> bool:
+    """Whether a `connect_reason` is of somebody who answered, and is not who was meant."""
+    return reason.startswith((_MINE, _YOURS, PeerRefusedError.template.partition(" {")[0]))
+
+
 def connect_reason(exc: Exception) -> str:
     """Return why a connection failed, on one line and the same for the same cause."""
     if (refused := tls_refusal(exc)) is not None:

@@ -258,7 +258,8 @@ class Link:
         except (OSError, ValueError, LinkError) as exc:
             self.counters["failed_connects"] += 1
             self._count_refusal(exc)
-            self._note_error(with_hint(connect_reason(exc), self.address))
+            before = self.counters["connects"] > 0
+            self._note_error(with_hint(connect_reason(exc), self.address, before=before))
             return
         give_up = time.monotonic() + ANSWER_S
         while self._client.socket() is not None:

@@ -5,10 +5,12 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from .advert import MAX_TXT_BYTES, Advert, Role, advert_from, service_type
+from .errors import is_strangers
 from .network import by_nearness, refusal
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ class Watch:
         self._lookups: dict[str, asyncio.Task[None]] = {}
         self._retries: dict[str, asyncio.TimerHandle] = {}
         self._complaints: dict[str, tuple[str, ...]] = {}
+        self._answered: set[str] = set()
         self._needed = needed
         self._quiet: asyncio.TimerHandle | None = None
         self._elsewhere: set[str] = set()
@@ -109,6 +112,7 @@ class Watch:
         """Take a browser's event; the parameters are zeroconf's."""
         if state_change.name == "Removed":
             self._complaints.pop(name, None)
+            self._answered.discard(name)
             if (retry := self._retries.pop(name, None)) is not None:
                 retry.cancel()
             if self._known.pop(name, None) is not None:
@@ -145,8 +149,11 @@ class Watch:
         if advert is not None and self._site in (None, advert.site) and self._has_room(name):
             advert, refused = await self._tried(name, advert)
             self._complain(name, advert, refused)
-            if refused and str(advert.address) in refused:
+            if why := refused.get(str(advert.address), ""):
+                advert = replace(advert, refused=is_strangers(why))
                 self._retry(name, RETRY_S)
+            else:
+                self._answered.add(name)
         self._note(name, advert)
 
     async def _tried(self, name: str, advert: Advert) -> tuple[Advert, dict[str, str]]:
@@ -207,12 +214,20 @@ class Watch:
             if silent:
                 _log.info("%s, which does not answer; %s does", who, advert.address)
             return
-        _log.warning(
-            "%s, where nothing answers; is it up, and does a firewall let us in? "
-            "else give an address that does: %s HOST:PORT",
-            who,
-            OPTIONS[self._role],
-        )
+        if any(map(is_strangers, refused.values())):
+            _log.warning("%s: it is not used", who)
+        elif name in self._answered:
+            _log.warning(
+                "%s, where nothing answers any more: it has ended, or starts again; still looking",
+                who,
+            )
+        else:
+            _log.warning(
+                "%s, where nothing answers; is it up, and does a firewall let us in? "
+                "else give an address that does: %s HOST:PORT",
+                who,
+                OPTIONS[self._role],
+            )
 
     def _retry(self, name: str, wait_s: float) -> None:
         """Look a name up again later, unless it is withdrawn until then."""

@@ -4,12 +4,15 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from fedagent_edge.config import EdgeConfig
+from fedagent_edge.daemon import EdgeDaemon
+from fedagent_node.advert import Advert
 from fedagent_node.link import BrokerAddress
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
@@ -327,3 +330,18 @@ def test_exit_codes_of_what_cannot_start(tmp_path: Path) -> None:
         assert code("x", broker="embedded") == 75, "another process is on the directory"
     (tmp_path / "x" / "state.msgpack").write_bytes(b"\xc1")
     assert code("x", broker="embedded") == 21
+
+
+def test_a_strangers_coordinator_is_tried_last_and_is_no_rival(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = EdgeDaemon(EdgeConfig(name="hall", data_dir=str(tmp_path)))
+    adverts = [
+        Advert("coordinator", name, "default", BrokerAddress(host, 1883, "mqtts"), 1)
+        for name, host in (("aa", "10.0.0.9"), ("bb", "10.0.0.1"))
+    ]
+    daemon._on_adverts(frozenset([replace(adverts[0], refused=True), adverts[1]]))
+    assert [place.host for place in daemon._seen] == ["10.0.0.1", "10.0.0.9"]
+    assert not caplog.records
+    daemon._on_adverts(frozenset(adverts))
+    assert "more than one coordinator" in caplog.text

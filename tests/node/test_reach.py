@@ -1,12 +1,15 @@
 """What is announced follows from where the broker listens."""
 
+import errno
 import logging
+import os
 from collections import Counter
 
 import pytest
 
-from fedagent_node.address import BrokerAddress
+from fedagent_node.address import BrokerAddress, with_hint
 from fedagent_node.advert import Advert, Reach, reach, reach_of_shared
+from fedagent_node.errors import PeerRefusedError, connect_reason
 from fedagent_node.network import free_port, is_inner, lan_addresses, refusal
 from fedagent_node.watch import MAX_HOSTS, Watch, answers_there, reachable
 
@@ -71,6 +74,26 @@ def test_an_address_that_fails_for_another_reason_is_complained_of_once(
     with caplog.at_level(logging.WARNING):
         watch._complain("aa", advert, {str(address): "Connection refused"})
     assert len(caplog.records) == 2
+
+
+def test_an_advert_that_tls_refuses_or_that_answered_before_gets_no_advice_on_firewalls(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    address = BrokerAddress("10.0.0.9", 1883)
+    advert = Advert("coordinator", "aa", "site", address, 1, (address.host,))
+    watch = Watch("coordinator", "site", lambda _: None, Counter(), judge=answers_there)
+    strange = connect_reason(PeerRefusedError("wrong_site", "is of site hall, not of site"))
+    for name, reason in (("stranger", strange), ("gone", "Connection refused")):
+        watch._answered.add("gone")
+        watch._complain(name, advert, {str(address): reason})
+    first, second = (record.getMessage() for record in caplog.records)
+    assert "is of site hall" in first
+    assert first.endswith("it is not used")
+    assert "it has ended, or starts again" in second
+    assert "firewall" not in first + second
+    lost = os.strerror(errno.ECONNREFUSED)
+    assert "start a broker there" in with_hint(lost, address)
+    assert "it has ended, or starts again" in with_hint(lost, address, before=True)
 
 
 @pytest.mark.parametrize(
