@@ -34,6 +34,18 @@ OORT = Page("docs/policies/oort.md")
 OORT.skips("minutes of two cores; tests/coordinator/policies/test_oort.py plays it", *OORT.commands)
 FAIR_SET = Page("docs/policies/rbcs-f.md")
 FAIR_SET.skips("a minute of two cores; bench/rbcs.py plays them", *FAIR_SET.commands)
+DEPLOYING = Page("docs/deploy.md")
+DEPLOYING.skips(
+    "needs a user's systemd, which tests/e2e/test_service_lives.py makes",
+    "fedagent service install agent --mine",
+    "loginctl enable-linger",
+    "fedagent service status agent --mine",
+    "fedagent service logs agent --mine",
+)
+DEPLOYING.skips(
+    "needs Docker, Ansible, Litestream or root; tests/cli/test_deployment.py reads their files",
+    *(line for line in DEPLOYING.commands if "--mine" not in line and "linger" not in line),
+)
 COMMANDS = Page("docs/cli.md")
 COMMANDS.skips(
     "files of nobody in particular; the sensor's tutorial predicts",
