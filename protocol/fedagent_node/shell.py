@@ -28,6 +28,7 @@ from fedagent_protocol.messages import PROTOCOL_VERSION, Hello, PeerDeliver, Pee
 from .address import BrokerAddress, Cover, TlsFiles
 from .broker import Broker, BrokerSpec
 from .certificates import Role, common_name
+from .credentials import CERT_FILE, FOLDER
 from .data_dir import DataDirLock, Identity, count_start, load_or_create, store_starts
 from .discovery import Advert, Discovery
 from .driver import Core, Driver, Jobs, Store
@@ -152,6 +153,14 @@ class Shell:
             publish=self._publish,
             log=lambda line: _log.warning("%s: %s", self.id, line),
         )
+        held = (self.directory / FOLDER / CERT_FILE).is_file()
+        if self._config.insecure and (self.tls is not None or held):
+            _log.warning(
+                "%s: --insecure beside %s: plain MQTT is allowed all the same; leave it out, and "
+                "what is not covered is refused",
+                self.id,
+                f"the certificate of site {self._config.site}" if held else "certificate files",
+            )
         return identity
 
     @property

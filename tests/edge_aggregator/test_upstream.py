@@ -243,6 +243,20 @@ def test_the_task_is_served_by_digest_only(tmp_path: Path) -> None:
     assert field.core.counters["task_unknown"] == 1
 
 
+def test_a_device_that_prepares_before_the_welcome_hears_how_the_task_is_called(
+    tmp_path: Path,
+) -> None:
+    field = field_of(tmp_path, 1)
+    digest = digest_of(BODY)
+    named = m.EdgeWelcome(run=RUN, coordinator="coord", task=digest, body=BODY, recipe="demo")
+    field.coordinator(named)
+    field.open()
+    field.to_edge("a0", m.TaskNeed(digest=TASK))
+    field.run_for(0.1)
+    got = [said.recipe for said in field.agents["a0"].heard if isinstance(said, m.TaskBody)]
+    assert got == ["demo"]
+
+
 def test_an_ended_run_stops_the_round_and_waits_for_the_next(tmp_path: Path) -> None:
     field = field_of(tmp_path, 1)
     field.agents["a0"].work_s = 30.0

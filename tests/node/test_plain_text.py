@@ -11,7 +11,9 @@ from fedagent_edge.config import EdgeConfig
 from fedagent_edge.daemon import EdgeDaemon
 from fedagent_node.address import BrokerAddress
 from fedagent_node.errors import PlainTextError
+from fedagent_node.shell import Shell
 from tests.fakes.links import Peer
+from tests.fakes.site import Members
 
 FAR = "192.0.2.1:1883"
 RECIPE = Path(__file__).parents[3] / "deploy" / "recipes" / "demo.toml"
@@ -62,3 +64,14 @@ async def test_an_edge_does_not_follow_an_advert_into_the_open(
     (said,) = caplog.messages
     assert FAR in said
     assert "--insecure" in said
+
+
+@pytest.mark.parametrize(("insecure", "enrolled", "said"), [(1, 1, 1), (1, 0, 0), (0, 1, 0)])
+def test_insecure_beside_a_certificate_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, insecure: int, enrolled: int, said: int
+) -> None:
+    if enrolled:
+        Members(tmp_path, "default").member("edge", "edge")
+    config = EdgeConfig(data_dir=str(tmp_path / "edge"), insecure=bool(insecure))
+    Shell(config, fatal=(), show=lambda _: None).identify()
+    assert caplog.text.count("--insecure beside the certificate of site default") == said

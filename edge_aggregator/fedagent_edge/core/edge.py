@@ -107,7 +107,6 @@ class EdgeCore:
         self.disk = Disk(state)
         self.clones = Clones(self.sessions)
         self._ended = ""
-        self._recipe = ""
         self._now = self._beacon_at = self._search_at = self._settled_at = 0.0
 
     def receive(self, event: Input, now: float) -> list[Effect]:
@@ -289,7 +288,7 @@ class EdgeCore:
         live = self.rounds.live
         if live is not None and need.round == live.rnd.round:
             live.task_need(agent)
-        body = TaskBody(run=memory.run, digest=need.digest, body=memory.body, recipe=self._recipe)
+        body = TaskBody(run=memory.run, digest=need.digest, body=memory.body, recipe=memory.recipe)
         if memory.once:
             body = replace(body, chunk_bytes=self.state.config.chunk_bytes)
         return [Send(agent, body)]
@@ -365,7 +364,9 @@ class EdgeCore:
             self.rounds.forget()
             self.evaluations.adopt()
             effects += [self.state.save(), ForgetRound(), *self._beacon(now)]
-        self._recipe = welcome.recipe
+        if welcome.recipe != self.memory.recipe:
+            self.memory.recipe = welcome.recipe
+            effects.append(self.state.save())
         effects += self.upstream.witness(welcome.head)
         self.sessions.welcomed()
         self.evaluations.welcomed(welcome.round)

@@ -78,6 +78,8 @@ class Memory(Struct, kw_only=True):
     told: tuple[Told, ...] = ()
     alignments: dict[str, float] = {}
     """The newest updates of the run, and how its devices were aligned: what is usual here."""
+    recipe: str = ""
+    """What people call the task: devices prepare it before the coordinator has welcomed us."""
 
     def adopt(self, run: str, task: str, body: bytes) -> None:
         """Begin with another run, or with this one's task as it is from now on."""
