@@ -187,6 +187,17 @@ class Enrolment:
         )
         return [Member(*row) for row in rows]
 
+    def edges_at(self) -> dict[str, str]:
+        """Return the names of the edges by the addresses at which they joined or renewed last.
+
+        Who joins through an edge is seen at the edge's address.
+        """
+        rows = self._connection.execute(
+            "SELECT address, iif(name = '', substr(id, 1, 12), name) FROM members "
+            "WHERE role = 'edge' AND state = 'joined' AND address != ''"
+        )
+        return {str(address): str(name) for address, name in rows}
+
     def accept(self, code: str, ident: str, *, now: float) -> None:
         """Let in one that waits, if it still shows that code.
 

@@ -50,6 +50,8 @@ MAX_OF_ADDRESS = 16
 DEADLINE_S = 5.0
 """How long one connection may take, handshake and all."""
 TRIES = 5
+TRIES_BEHIND_EDGE = 40
+"""At the address of an edge that joined: all devices behind it share it."""
 TRIES_S = 60.0
 """Wrong tries that an address has in this time; then nobody new is heard for as long."""
 MAX_ADDRESSES = 4096
@@ -77,15 +79,15 @@ class Tries:
     def __init__(self) -> None:
         self._wrong: OrderedDict[str, list[float]] = OrderedDict()
 
-    def blocked(self, address: str, now: float) -> bool:
+    def blocked(self, address: str, now: float, tries: int = TRIES) -> bool:
         """Return whether this address had its tries."""
         recent = [at for at in self._wrong.get(address, ()) if now - at < TRIES_S]
-        return len(recent) >= TRIES
+        return len(recent) >= tries
 
     def add(self, address: str, now: float) -> None:
         """Count a wrong try."""
         kept = [at for at in self._wrong.pop(address, ()) if now - at < TRIES_S]
-        self._wrong[address] = [*kept, now][-TRIES:]
+        self._wrong[address] = [*kept, now][-TRIES_BEHIND_EDGE:]
         while len(self._wrong) > MAX_ADDRESSES:
             self._wrong.popitem(last=False)
 
@@ -247,7 +249,7 @@ class JoinService:
                 application,
                 now=now,
                 open_to_all=permitted,
-                guessed=self._tries.blocked(address, self._monotonic()),
+                guessed=self._guessed(address),
             )
             if decision == "grant":
                 return self._grant(application, now)
@@ -262,6 +264,14 @@ class JoinService:
                 return Pending()
             case refused:
                 return self._refuse(refused, address, request)
+
+    def _guessed(self, address: str) -> bool:
+        """Return whether somebody at an address had more wrong tries than people need."""
+        now = self._monotonic()
+        if not self._tries.blocked(address, now):
+            return False
+        behind = address in self._enrolment.edges_at()
+        return not behind or self._tries.blocked(address, now, TRIES_BEHIND_EDGE)
 
     def _grant(self, application: Application, now: float) -> Granted:
         ident, request = application.id, application.request
@@ -293,13 +303,14 @@ class JoinService:
     def _show(self, application: Application) -> None:
         self.counters["join_pending"] += 1
         request, code = application.request, application.code
+        edge = self._enrolment.edges_at().get(application.address)
         _log.warning(
             "%s %s (%s, at %s) wants to join with code %s; compare it with the device's, then "
             "`fedagent devices accept %s`",
             request.role,
             safe_text(request.name) or "without a name",
             application.id[:12],
-            application.address,
+            f"{application.address}, edge {edge} or behind it" if edge else application.address,
             spaced(code),
             code,
         )
@@ -309,7 +320,7 @@ class JoinService:
     ) -> Refused:
         now = self._monotonic()
         self.counters[f"join_{reason}"] += 1
-        if reason in WRONG and not self._tries.blocked(address, now):
+        if reason in WRONG and not self._guessed(address):
             self._tries.add(address, now)
         since, lines = self._lines
         if now - since >= 60.0:

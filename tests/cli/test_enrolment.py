@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -108,6 +109,8 @@ def test_who_waits_is_accepted_by_code_alone_where_names_are_the_same(
 ) -> None:
     async def wait() -> list[str]:
         async with serving(tmp_path, now=time.time()) as made:
+            hall = replace(made.invited("hall", role="edge"), role="edge")
+            await ask(made.place, hall)
             first = await _waits(made, "kitchen")
             other = made.device("other")
             answer = await ask(made.place, Applicant(other.identity, "agent", "hall", "kitchen"))
@@ -116,6 +119,7 @@ def test_who_waits_is_accepted_by_code_alone_where_names_are_the_same(
 
     codes = asyncio.run(wait())
     (tmp_path / "c").rename(tmp_path / "coordinator")
+    assert "127.0.0.1 (edge hall or behind it)" in run("devices", "pending")
     assert "more than one" in problem(run, "devices", "accept", "kitchen")
     assert "accepted agent kitchen" in run("devices", "accept", codes[0][:3], codes[0][3:])
     assert "give the code" in problem(run, "devices", "accept", "kitchen")

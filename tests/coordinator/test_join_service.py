@@ -14,7 +14,14 @@ from msgspec import structs
 from fedagent_coordinator import join_service
 from fedagent_coordinator.enrolment import INVITATION_S, NEXT_CODE_S, Application, Enrolment, Member
 from fedagent_coordinator.errors import EnrolmentError
-from fedagent_coordinator.join_service import MAX_OF_ADDRESS, TRIES, TRIES_S, JoinService, Tries
+from fedagent_coordinator.join_service import (
+    MAX_OF_ADDRESS,
+    TRIES,
+    TRIES_BEHIND_EDGE,
+    TRIES_S,
+    JoinService,
+    Tries,
+)
 from fedagent_coordinator.site import open_site
 from fedagent_node import join_client
 from fedagent_node.certificates import fingerprint
@@ -503,3 +510,22 @@ def test_nobody_there_is_said(tmp_path: Path) -> None:
             await ask("127.0.0.1:port", device)
 
     asyncio.run(test())
+
+
+def test_devices_behind_an_edge_do_not_share_its_five_tries(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(made: Field) -> None:
+        hall = replace(made.invited("hall", role="edge"), role="edge")
+        assert isinstance(await ask(made.place, hall), Admitted)
+        assert made.enrolment.edges_at() == {LOOPBACK: "hall"}
+        for number in range(TRIES_BEHIND_EDGE):
+            stranger = made.device(f"d{number}", secret=secrets.token_bytes(16))
+            assert await refused(made, stranger) == "unknown_invitation"
+            if number == TRIES:
+                assert isinstance(await ask(made.place, made.invited("kitchen")), Admitted)
+                assert isinstance(await ask(made.place, made.device("porch")), Waiting)
+        assert f"{LOOPBACK}, edge hall or behind it" in caplog.text
+        assert await refused(made, made.device("late")) == "too_many_tries"
+
+    on_a_site(test, tmp_path)

@@ -4,7 +4,7 @@ import secrets
 import ssl
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from enum import StrEnum
@@ -123,17 +123,21 @@ def pending(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson
     now = time.time()
     with opened_enrolment(site_folder(data_dir)) as found:
         waiting = [one for one in found.members(now=now) if one.state == "pending"]
-        invited = found.invitations(now=now)
+        invited, edges = found.invitations(now=now), found.edges_at()
     if as_json:
         names = [
             {"name": one.name, "role": one.role, "expires": round(one.expires_s)} for one in invited
         ]
-        emit({"pending": [asdict(one) for one in waiting], "invited": names})
+        shown = [{**asdict(one), "edge": edges.get(one.address, "")} for one in waiting]
+        emit({"pending": shown, "invited": names})
         return
     if not waiting:
         echo("nobody waits")
     else:
-        rows = [(_spaced(o.code), o.name or "-", o.role, o.id[:12], o.address) for o in waiting]
+        rows = [
+            (_spaced(o.code), o.name or "-", o.role, o.id[:12], _place(o.address, edges))
+            for o in waiting
+        ]
         table(("code", "name", "role", "id", "address"), rows)
         echo("compare the code with the device's, then `fedagent devices accept CODE`")
     for one in invited:
@@ -271,6 +275,12 @@ def draw_qr(text: str) -> None:
         import segno  # noqa: PLC0415 - for a terminal alone
 
         segno.make(text, error="l").terminal(sys.stdout, border=2, compact=True)
+
+
+def _place(address: str, edges: Mapping[str, str]) -> str:
+    """Return where somebody asks from; whoever asks through an edge has the edge's address."""
+    edge = edges.get(address)
+    return f"{address} (edge {edge} or behind it)" if edge else address
 
 
 def _moment(seconds: float) -> str:
