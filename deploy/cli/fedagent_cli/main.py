@@ -15,6 +15,7 @@ from .beliefs import beliefs
 from .demo.command import demo
 from .doctor import doctor
 from .errors import UsageError
+from .export import export
 from .new import new
 from .opinions import opinions
 from .options import examples
@@ -91,6 +92,9 @@ app.add_group(task_app, panel=USE)
 add(
     *(READ, report, "fedagent report"),
     "fedagent report /srv/fedagent/coordinator --out /var/www/run-7",
+)
+add(
+    *(READ, export, "fedagent export --tensorboard runs", "fedagent export --mlflow mlruns"),
 )
 testbed_command.mount(app, panel=STUDY)
 app.add_group(service.app, panel=MACHINE)

@@ -1,0 +1,125 @@
+"""`fedagent export`: a run for tools that compare runs."""
+
+import os
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from fedagent_protocol.extras import how_to_add
+
+from . import command_line, options
+from .errors import UsageError
+from .output import echo, emit, writing
+
+if TYPE_CHECKING:
+    from fedagent_coordinator.database.rows import RoundRow, RunRow
+
+MICRO = 1_000_000
+_MLFLOW_BATCH = 1000
+
+Board = Annotated[
+    Path | None,
+    command_line.Option(help="Folder for event files of TensorBoard.", metavar="DIR"),
+]
+Flow = Annotated[
+    Path | None, command_line.Option(help="Folder of MLflow's file store.", metavar="DIR")
+]
+
+
+def export(
+    *,
+    tensorboard: Board = None,
+    mlflow: Flow = None,
+    data_dir: options.CoordinatorData = None,
+    run: options.RunId = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a run's rounds for TensorBoard or MLflow: metrics, updates, spending, times.
+
+    It may be read while the coordinator runs. Needs the extra `tensorboard` or `mlflow`.
+    """
+    from .runs import open_run  # noqa: PLC0415 - heavy imports
+
+    if tensorboard is None and mlflow is None:
+        raise UsageError("nowhere to export to", "name --tensorboard DIR or --mlflow DIR")
+    for folder, module in ((tensorboard, "tensorboardX"), (mlflow, "mlflow")):
+        if folder is not None and find_spec(module) is None:
+            extra = module.removesuffix("X")
+            raise UsageError(f"{module} is not installed", how_to_add(extra))
+    with open_run(data_dir, run) as (reader, chosen):
+        found = [row for row in reader.rounds(chosen.run_id) if row.closed_ms is not None]
+    told: dict[str, object] = {"run": chosen.run_id, "rounds": len(found)}
+    if tensorboard is not None:
+        place = tensorboard.expanduser().absolute() / chosen.run_id[:12]
+        with writing(place, what="events to ", hint="name another folder with --tensorboard"):
+            to_tensorboard(place, found)
+        told["tensorboard"] = str(place)
+    if mlflow is not None:
+        store = mlflow.expanduser().absolute()
+        with writing(store, what="the run to ", hint="name another folder with --mlflow"):
+            told["mlflow_run"] = to_mlflow(store, chosen, found)
+        told["mlflow"] = str(store)
+    if as_json:
+        emit(told)
+        return
+    for tool in ("tensorboard", "mlflow"):
+        if tool in told:
+            echo(f"{told[tool]}: {len(found)} rounds of {chosen.run_id[:12]}")
+
+
+def scalars(rows: Iterable["RoundRow"]) -> Iterator[tuple[str, float, int, int]]:
+    """Yield name, value, round and time (ms, UTC) of every number of settled rounds."""
+    spent = 0
+    for row in rows:
+        at = row.closed_ms or row.opened_ms
+        spent += row.paid_micro + row.rent_micro
+        plain = {
+            "updates/ordered": row.ordered,
+            "updates/in_time": row.in_time,
+            "updates/used": row.used,
+            "credits/paid": row.paid_micro / MICRO,
+            "credits/rent": row.rent_micro / MICRO,
+            "credits/spent": spent / MICRO,
+            "round/seconds": row.seconds,
+        }
+        named = {f"model/{key}": value for key, value in row.metrics.items()}
+        steps = {f"seconds/{key}": value / 1000 for key, value in row.timing_ms.items()}
+        for name, value in (plain | named | steps).items():
+            yield name, float(value), row.round, at
+
+
+def to_tensorboard(folder: Path, rows: Iterable["RoundRow"]) -> None:
+    """Write event files; those of an earlier export of the run are replaced."""
+    from tensorboardX import SummaryWriter  # noqa: PLC0415 - optional package
+
+    for old in folder.glob("events.out.tfevents.*"):
+        old.unlink()
+    with SummaryWriter(str(folder)) as writer:
+        for name, value, round_, at in scalars(rows):
+            writer.add_scalar(name, value, round_, walltime=at / 1000)
+
+
+def to_mlflow(folder: Path, run: "RunRow", rows: Iterable["RoundRow"]) -> str:
+    """Add a run to the experiment `fedagent` of a file store; return MLflow's id of it."""
+    # Files need no server; MLflow wants to be told that it is files that are meant.
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow.entities import Metric, RunTag  # noqa: PLC0415 - optional package
+    from mlflow.tracking import MlflowClient  # noqa: PLC0415
+
+    client = MlflowClient(tracking_uri=folder.as_uri())
+    known = client.get_experiment_by_name("fedagent")
+    experiment = known.experiment_id if known else client.create_experiment("fedagent")
+    made = client.create_run(experiment, start_time=run.begun_ms, run_name=run.run_id[:12])
+    tags = [
+        RunTag("fedagent.run", run.run_id),
+        RunTag("fedagent.recipe_digest", run.recipe_digest),
+        RunTag("fedagent.seed", str(run.seed)),
+    ]
+    metrics = [Metric(name, value, at, round_) for name, value, round_, at in scalars(rows)]
+    client.log_batch(made.info.run_id, tags=tags)
+    for begin in range(0, len(metrics), _MLFLOW_BATCH):
+        client.log_batch(made.info.run_id, metrics=metrics[begin : begin + _MLFLOW_BATCH])
+    status = "RUNNING" if run.ended_ms is None else "FINISHED"
+    client.set_terminated(made.info.run_id, status, run.ended_ms)
+    return str(made.info.run_id)
