@@ -23,7 +23,7 @@ from .database.mark import MARK
 from .database.models import ModelQueries, recipe_in
 from .database.proofs import recent_work
 from .database.pruning import Prunable, prunable
-from .database.rounds import pruned_until, settled
+from .database.rounds import Logged, logged, pruned_until, settled
 from .database.rows import DeviceRow, EdgeRow, OrderRow, OutcomeRow, RoundRow, RunRow, fetch
 from .database.schema import readable
 from .errors import (
@@ -281,6 +281,14 @@ class Reader:
         return (
             feedback for feedback, _ in settled(self._db, run_id, since=self.pruned_until(run_id))
         )
+
+    def logged(self, run_id: str) -> Iterator[Logged]:
+        """Yield every round that has ended as `fedagent replay` needs it, in order.
+
+        Raises:
+            PrunedRoundError: What the first of them saw is gone.
+        """
+        return logged(self._db, run_id)
 
     def claim_gaps(self, run_id: str) -> dict[int, float]:
         """Return what each client's updates took over what it claimed; by index, where known.

@@ -62,8 +62,9 @@ SEVERAL = (
 )
 Page("docs/coordinator.md").takes(THREE[0])
 README.skips("this is it", "make test")
-DEMO, COMPARE = README.takes(
+DEMO, REPLAY, COMPARE = README.takes(
     "make demo",
+    "fedagent replay fedagent-demo --policy cheapest --decisions",
     "fedagent testbed compare cocs-decisions --policies adaptive,cocs,cheapest --seeds 2"
     " --plot cocs.svg",
 )
@@ -207,6 +208,8 @@ def test_the_demo_in_a_clone(tmp_path: Path) -> None:
         demo.ctrl_c()
         assert demo.ended() in INTERRUPTED, demo.shown
         demo.until("ledger +balanced")
+        machine.path = [machine.cwd / ".venv" / "bin"]
+        assert "rounds decided by cheapest" in machine.types(REPLAY)
 
 
 def test_policies_are_compared(tmp_path: Path) -> None:

@@ -202,7 +202,17 @@ def solved(
     """
     selection = policy.select(view, round_rng(seed, view.round, Purpose.SELECT))
     check_selection(view, selection.pairs)
-    selection = affordable(view, selection, free_micro)
+    return exploring(view, affordable(view, selection, free_micro), seed, free_micro, spec)
+
+
+def exploring(
+    view: RoundView,
+    selection: Selection,
+    seed: int,
+    free_micro: int | None,
+    spec: PolicySpec | None,
+) -> Selection:
+    """Return the selection with what a run swaps in it, if it explores."""
     if spec is None or not spec.exploration:
         return selection
     rng = round_rng(seed, view.round, Purpose.EXPLORE)

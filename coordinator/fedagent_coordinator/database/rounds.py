@@ -27,7 +27,13 @@ from fedagent_coordinator.errors import (
     PrunedRoundError,
     RecordError,
 )
-from fedagent_coordinator.policies.base import MAX_COUNT, Feedback
+from fedagent_coordinator.policies.base import (
+    MAX_COUNT,
+    Feedback,
+    IntArray,
+    RoundView,
+    Selection,
+)
 from fedagent_coordinator.policies.selection import check_selection, check_view, spent_per_edge
 from fedagent_coordinator.records import (
     pack_controls,
@@ -41,7 +47,7 @@ from fedagent_task.measures import DEVICE_SCORE, TRAIN_LOSS
 
 from . import facts
 from .connection import Database
-from .ledger import RENT_PAID, ROUTES, Transfer
+from .ledger import RENT_PAID, ROUTES, TREASURY, Transfer
 from .models import insert_metrics
 
 DEVICE_SAMPLES = "device_samples"
@@ -70,6 +76,22 @@ class Reservation:
     price_micro: int
     payee: str = ""
     proof: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Logged:
+    """A round as it is on disk: what its policy saw and decided, and what it learnt.
+
+    Attributes:
+        feedback: None of a round that was voided: nobody learnt from it.
+        free_micro: What the run could still pay to clients; None for no limit.
+    """
+
+    view: RoundView
+    selection: Selection
+    feedback: Feedback | None
+    controls: Controls = PLAIN
+    free_micro: int | None = None
 
 
 # ------------------------------------------------------------------- reserving
@@ -323,12 +345,54 @@ def settled(
         (run_id, since, before),
     )
     for row in rows:
-        yield _feedback(sql, row), unpack_controls(row["controls"]) if row["controls"] else PLAIN
+        view, selection = unpack_view(row["view"]), unpack_selection(row["selection"])
+        yield _feedback(sql, row, view, selection.pairs), _controls(row)
 
 
-def _feedback(sql: sqlite3.Connection, row: sqlite3.Row) -> Feedback:
+def logged(sql: sqlite3.Connection, run_id: str) -> Iterator[Logged]:
+    """Yield every round that has ended, in order.
+
+    Raises:
+        PrunedRoundError: What the first of them saw is gone.
+    """
+    if last := pruned_until(sql, run_id):
+        raise PrunedRoundError(run_id, 1, last + 1)
+    moved = dict(
+        sql.execute(
+            "SELECT COALESCE(round, 0), SUM((target = ?1) * amount_micro "
+            "- (source = ?1) * amount_micro) FROM entries WHERE run_id = ?2 GROUP BY 1",
+            (TREASURY, run_id),
+        ).fetchall()
+    )
+    unlimited = sql.execute("SELECT unlimited FROM runs WHERE run_id = ?", (run_id,)).fetchone()[0]
+    rows = sql.execute(
+        f"SELECT r.*, {RENT_PAID} AS rent_paid, e.mode FROM rounds r "  # noqa: S608 - constant
+        "LEFT JOIN evaluations e USING (run_id, round) "
+        "WHERE r.run_id = ? AND r.state <> 'open' ORDER BY r.round",
+        (run_id,),
+    )
+    free = moved.get(0, 0)
+    for row in rows:
+        view, selection = unpack_view(row["view"]), unpack_selection(row["selection"])
+        done = row["state"] == "done"
+        yield Logged(
+            view=view,
+            selection=selection,
+            feedback=_feedback(sql, row, view, selection.pairs) if done else None,
+            controls=_controls(row),
+            free_micro=None if unlimited else free - row["rent_micro"],
+        )
+        free += moved.get(row["round"], 0)
+
+
+def _controls(row: sqlite3.Row) -> Controls:
+    return unpack_controls(row["controls"]) if row["controls"] else PLAIN
+
+
+def _feedback(
+    sql: sqlite3.Connection, row: sqlite3.Row, view: RoundView, pairs: IntArray
+) -> Feedback:
     key = (row["run_id"], row["round"])
-    view, pairs = unpack_view(row["view"]), unpack_selection(row["selection"]).pairs
     names = ", ".join(f"o.{name}" for name in OUTCOME)
     outcomes = sql.execute(
         f"SELECT {names} FROM outcomes o JOIN reservations v USING (run_id, round, client) "  # noqa: S608 - constants

@@ -86,6 +86,18 @@ class ServiceError(CliError):
     exit_code = 47
 
 
+class UnsupportedError(CliError):
+    """Raised when a recorded run cannot say what another policy would have earned."""
+
+    exit_code = 48
+
+
+class DifferentError(CliError):
+    """Raised when a run's decisions are not what they are said to be."""
+
+    exit_code = 49
+
+
 class InterruptedEnd(BaseException):
     """Raised when Ctrl-C ends a command; no `Exception`, which libraries catch at an import."""
 

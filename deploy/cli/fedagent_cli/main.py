@@ -21,6 +21,7 @@ from .opinions import opinions
 from .options import examples
 from .predict import predict
 from .prune import prune
+from .replay import replay
 from .report.command import report
 from .status import rounds, runs, status
 from .task import app as task_app
@@ -73,6 +74,11 @@ add(READ, rounds, "fedagent rounds --last 5", "fedagent rounds --last 0 --json")
 add(
     *(READ, why, "fedagent why kitchen", "fedagent why kitchen --round 12"),
     "fedagent why 3f2a --json --data-dir /srv/coordinator",
+)
+add(
+    *(STUDY, replay, "fedagent replay fedagent-demo --policy cheapest --decisions"),
+    "fedagent replay --check",
+    "fedagent replay 3f2a --policy linucb --set alpha=0.5 --json",
 )
 app.add_group(enrolment.app, panel=READ)
 add(READ, runs, "fedagent runs", "fedagent runs --json --data-dir /srv/coordinator")

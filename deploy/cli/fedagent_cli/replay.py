@@ -1,0 +1,192 @@
+"""`fedagent replay`: another policy over the rounds of a recorded run."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from . import command_line, options
+from .errors import DifferentError, UnreadableError, UnsupportedError, UsageError
+from .output import echo, emit, number_text, table
+
+if TYPE_CHECKING:
+    from fedagent_coordinator.database.rows import RunRow
+    from fedagent_coordinator.reader import Reader
+    from fedagent_task.spec import PolicySpec
+    from fedagent_testbed.off_policy import Estimate, Value
+    from fedagent_testbed.replay import Replayed
+
+Run = Annotated[
+    str | None,
+    command_line.Argument(
+        metavar="RUN",
+        help="A folder of demos, a study or a coordinator, or the start of a run's id.",
+    ),
+]
+Policy = Annotated[
+    str | None,
+    command_line.Option(help="Who decides.", show_default="the policy that was recorded"),
+]
+Sets = Annotated[
+    list[str] | None,
+    command_line.Option("--set", metavar="KEY=VALUE", help="Change a parameter of it: alpha=0.5."),
+]
+
+
+def replay(
+    run: Run = None,
+    *,
+    policy: Policy = None,
+    sets: Sets = None,
+    decisions: Annotated[
+        bool, command_line.Option("--decisions", help="Say whom it chooses, and estimate nothing.")
+    ] = False,
+    check: Annotated[
+        bool,
+        command_line.Option(
+            "--check", help="Fail (49) unless every decision is the recorded one, bit for bit."
+        ),
+    ] = False,
+    data_dir: options.CoordinatorData = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Decide a recorded run's rounds by another policy, and estimate what it would have earned.
+
+    Nobody is ordered. It sees what was recorded, and learns of the orders that both gave.
+    """
+    folder, begins = _where(run, data_dir)
+    with _opened(folder, begins) as (reader, chosen):
+        rounds, name = _replayed(reader, chosen, policy, sets or [])
+    same = sum(one.same for one in rounds)
+    record: dict[str, object] = {
+        "run": chosen.run_id,
+        "policy": name,
+        "rounds": len(rounds),
+        "same": same,
+        "choices": sum(len(one.pairs) for one in rounds),
+        "agreed": sum(one.agreed for one in rounds),
+    }
+    if not as_json:
+        echo(f"run {chosen.run_id[:8]}: {len(rounds)} rounds decided by {name}")
+        echo(f"  {same} of them as they were recorded, bit for bit")
+        echo(f"  {record['agreed']} of {record['choices']} choices were ordered then too")
+    if check and same < len(rounds):
+        first = next(one.round.view.round for one in rounds if not one.same)
+        raise DifferentError(
+            f"{len(rounds) - same} of {len(rounds)} rounds are decided otherwise, first {first}",
+            "another policy or release decided them; leave out --check",
+        )
+    if decisions or check:
+        if as_json:
+            emit(record)
+        return
+    found = _estimated(rounds)
+    if as_json:
+        import msgspec  # noqa: PLC0415 - heavy imports
+
+        emit({**record, "estimate": msgspec.to_builtins(found)})
+        return
+    _print(found)
+
+
+def _where(run: str | None, data_dir: Path | None) -> tuple[Path | None, str | None]:
+    """Return the data directory, and how the run's id begins."""
+    folder = None if run is None else Path(run).expanduser()
+    if folder is None or not folder.exists():
+        return data_dir, run
+    if data_dir is not None:
+        raise UsageError("two folders are named", "leave out --data-dir")
+    if folder.is_file():
+        folder = folder.parent
+    inside = [
+        *folder.glob("coordinator/coordinator.db"),
+        *folder.glob("*/coordinator/coordinator.db"),
+    ]
+    if not inside or (folder / "coordinator.db").exists():
+        return folder, None
+    return max(inside, key=lambda path: path.stat().st_mtime).parent, None
+
+
+@contextmanager
+def _opened(folder: Path | None, begins: str | None) -> "Iterator[tuple[Reader, RunRow]]":
+    from fedagent_coordinator.errors import PolicyError, PrunedRoundError, RecordError  # noqa: PLC0415
+    from fedagent_protocol.errors import RegistryError  # noqa: PLC0415
+    from fedagent_task.errors import RecipeError  # noqa: PLC0415
+
+    from .runs import open_run  # noqa: PLC0415 - heavy imports
+
+    try:
+        with open_run(folder, begins) as opened:
+            yield opened
+    except (PrunedRoundError, RecordError) as error:
+        raise UnreadableError(error.sentence, error.hint) from error
+    except (PolicyError, RegistryError, RecipeError) as error:
+        raise UsageError(str(error), "name another policy or its parameters") from error
+
+
+def _replayed(
+    reader: "Reader", run: "RunRow", policy: str | None, sets: list[str]
+) -> "tuple[list[Replayed], str]":
+    from msgspec import structs  # noqa: PLC0415 - heavy imports
+
+    from fedagent_coordinator.database.models import recipe_in  # noqa: PLC0415
+    from fedagent_coordinator.run_settings import decision_policies  # noqa: PLC0415
+    from fedagent_testbed.replay import replay as decide  # noqa: PLC0415
+
+    recipe = recipe_in(run.recipe)
+    if recipe is None:
+        raise UnreadableError("its recipe is of another release", "replay it with that release")
+    spec = recipe.policy
+    if policy is not None and policy != spec.name:
+        spec = structs.replace(spec, name=policy, params={}, exploration=0.0)
+    spec = _with(spec, sets)
+    recipe = structs.replace(recipe, policy=spec)
+    made = decision_policies(recipe).policy
+    return list(decide(reader.logged(run.run_id), made, seed=recipe.seed, spec=spec)), spec.name
+
+
+def _with(spec: "PolicySpec", sets: list[str]) -> "PolicySpec":
+    import msgspec  # noqa: PLC0415 - heavy imports
+
+    from fedagent_task.errors import RecipeError  # noqa: PLC0415
+    from fedagent_task.recipe import override  # noqa: PLC0415
+    from fedagent_task.spec import Params  # noqa: PLC0415
+
+    made: dict[str, object] = {"params": spec.params}
+    for assignment in sets:
+        made = override(made, f"params.{assignment}")
+    try:
+        params = msgspec.convert(made["params"], Params)
+    except msgspec.ValidationError as error:
+        raise RecipeError("policy.params", str(error), "see docs/policies") from error
+    return msgspec.structs.replace(spec, params=params)
+
+
+def _estimated(rounds: "list[Replayed]") -> "Estimate":
+    from fedagent_testbed.off_policy import NoSupportError, choices_of, estimated  # noqa: PLC0415
+
+    known = [choices_of(one.round, one.pairs) for one in rounds]
+    try:
+        return estimated([one for one in known if one is not None])
+    except NoSupportError as error:
+        raise UnsupportedError(error.sentence, error.hint) from error
+
+
+def _print(found: "Estimate") -> None:
+    echo()
+    rows = [
+        ("doubly robust", found.doubly_robust),
+        ("self-normalised", found.self_normalised),
+        ("inverse propensity", found.ips),
+    ]
+    echo(f"updates in time per round; {number_text(found.recorded)} were recorded")
+    table(("estimate", "mean", "95 % interval"), [(name, *_cells(value)) for name, value in rows])
+    echo(
+        f"{found.matched} of {found.choices} choices were ordered, worth "
+        f"{found.effective:.0f} (effective sample size); "
+        f"{found.without_support:.1%} of all have no support"
+    )
+
+
+def _cells(value: "Value") -> tuple[str, str]:
+    return number_text(value.mean), f"{number_text(value.low)} to {number_text(value.high)}"

@@ -1,0 +1,60 @@
+"""`fedagent replay`, on a study of the whole federation and on a directory without a run."""
+
+from pathlib import Path
+
+import pytest
+
+from fedagent_testbed.study import load_recipe
+from fedagent_testbed.study.full import play_full
+from tests.typed import call, last_object
+
+
+@pytest.fixture(scope="module")
+def field(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("field")
+    sets = ("clients=8", "links.visible=1", "rounds.count=80")
+    explores = ("exploration=0.6", "exploration_bound=100")
+    play_full(load_recipe("cocs-decisions", (*sets, *explores)), "random", 0, folder)
+    return folder
+
+
+def test_the_recorded_policy_decides_what_was_recorded(field: Path) -> None:
+    done = call(field, "replay", str(field), "--check", "--json")
+    read = last_object(done)
+    assert read["rounds"] == read["same"] == 80
+    other = call(field, "replay", str(field), "--policy", "cheapest", "--check")
+    assert (other.returncode, "first 1" in other.stderr) == (49, True)
+
+
+def test_another_policy_is_estimated(field: Path) -> None:
+    read = last_object(call(field, "replay", str(field), "--policy", "linucb", "--json"))
+    found = read["estimate"]
+    assert found["doubly_robust"]["low"] < found["doubly_robust"]["mean"]
+    text = call(field, "replay", str(field), "--policy", "linucb").stdout
+    assert "doubly robust" in text
+    assert "95 % interval" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "names"),
+    [
+        (("--policy", "nobody"), 2, "nobody"),
+        (("--policy", "oracle"), 2, "truth"),
+        (("--policy", "linucb", "--set", "alpha=x"), 2, "alpha"),
+        (("--data-dir", "."), 2, "two folders"),
+    ],
+)
+def test_a_wrong_wish_is_one_line(
+    field: Path, arguments: tuple[str, ...], code: int, names: str
+) -> None:
+    done = call(field, "replay", str(field), *arguments)
+    assert (done.returncode, names in done.stderr) == (code, True)
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_run_that_never_explored_refuses_an_estimate(home: Path) -> None:
+    done = call(home, "replay", "--policy", "cheapest")
+    assert done.returncode == 48
+    assert "no estimate" in done.stderr
+    assert "rounds decided by cheapest" in done.stdout
+    assert call(home, "replay", "--policy", "cheapest", "--decisions").returncode == 0
