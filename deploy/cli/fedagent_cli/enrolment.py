@@ -4,7 +4,7 @@ import secrets
 import ssl
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from enum import StrEnum
@@ -68,12 +68,10 @@ def invite(
     Give it to the device: `fedagent start --join STRING`, to an edge: `fedagent edge start --join
     STRING`. Whoever has it can join once in that role.
     """
-    from fedagent_node.errors import JoinError  # noqa: PLC0415 - heavy imports
-    from fedagent_node.joining import (  # noqa: PLC0415
+    from fedagent_node.joining import (  # noqa: PLC0415 - heavy imports
         JOIN_VERSION,
         SECRET_BYTES,
         Invitation,
-        split_place,
     )
 
     folder = site_folder(data_dir)
@@ -81,17 +79,7 @@ def invite(
     if not 0 < len(name) <= 64 or not name.isprintable():
         raise UsageError(f"not a name: {name!r}", "use 1 to 64 letters")
     with opened_enrolment(folder) as found:
-        reached = tuple(dict.fromkeys((*(address or ()), *found.places())))[:16]
-        try:
-            for place in reached:
-                split_place(place)
-        except JoinError as error:
-            raise UsageError(f"--address: {error.words}", "write HOST or HOST:PORT") from error
-        if not reached:
-            raise UsageError(
-                "nobody knows where devices reach this coordinator",
-                "start it first (`fedagent coordinator start --listen 0.0.0.0`), or add --address",
-            )
+        reached = _reached((*(address or ()), *found.places()))
         secret = secrets.token_bytes(SECRET_BYTES)
         expires = found.invite(name, role.value, secret, now=time.time())
     text = Invitation(
@@ -115,6 +103,25 @@ def invite(
     other = f" --site {site}" if site != "default" else ""
     echo(f"for {name}, once, until {_moment(expires)}; there:")
     echo(f"{start} {named}{other} --join {text}")
+
+
+def _reached(named: Iterable[str]) -> tuple[str, ...]:
+    """Return the addresses that an invitation names."""
+    from fedagent_node.errors import JoinError  # noqa: PLC0415 - heavy imports
+    from fedagent_node.joining import split_place  # noqa: PLC0415
+
+    reached = tuple(dict.fromkeys(named))[:16]
+    try:
+        for place in reached:
+            split_place(place)
+    except JoinError as error:
+        raise UsageError(f"--address: {error.words}", "write HOST or HOST:PORT") from error
+    if not reached:
+        raise UsageError(
+            "nobody knows where devices reach this coordinator",
+            "start it first (`fedagent coordinator start --listen 0.0.0.0`), or add --address",
+        )
+    return reached
 
 
 @app.command("pending", epilog=options.examples("fedagent devices pending"))
