@@ -14,6 +14,7 @@ from msgspec import structs
 from fedagent_coordinator.config import DEFAULT_PAGE_PORT, PageAddress
 from fedagent_node.address import TlsFiles
 from fedagent_node.network import lan_addresses
+from fedagent_protocol.extras import how_to_add
 
 from .certificate import own_certificate
 
@@ -152,7 +153,7 @@ def start_page(server: PageServer, *, asked: bool) -> str:
     """
     if lacking():
         loud: Callable[..., None] = _log.warning if asked else _log.info
-        loud("no live page: it needs the extra `web` (pip install 'fedagent[web]')")
+        loud("no live page: it needs the extra `web`: %s", how_to_add("web"))
         return ""
     try:
         url = server.start()
