@@ -9,6 +9,7 @@ import numpy as np
 from fedagent_coordinator import policies
 from fedagent_coordinator.core.claims import ClaimGaps
 from fedagent_coordinator.core.decision import solved
+from fedagent_coordinator.database.rounds import Logged
 from fedagent_coordinator.errors import MissingFeatureError, PolicyError
 from fedagent_coordinator.policies import Purpose, RoundView, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import (
@@ -37,7 +38,12 @@ class SelectionStudy:
 
     The rules of a round are those of the live engine: every selection is checked, random
     numbers are the round's own, and the policy learns from the feedback only.
+
+    Attributes:
+        log: What is kept of every round, for a replay; None keeps nothing.
     """
+
+    log: list[Logged] | None = None
 
     def __init__(self, recipe: TestbedRecipe, name: str, seed: int) -> None:
         if why := unmet(recipe, name):
@@ -82,6 +88,8 @@ class SelectionStudy:
         learnt_from = replace(shown, truth=None)
         lesson = replace(feedback, view=learnt_from, pairs=selection.pairs)
         self._policy.learn(lesson)
+        if self.log is not None:
+            self.log.append(Logged(view=learnt_from, selection=selection, feedback=lesson))
         if self._gaps is not None:
             self._gaps.learn(lesson)
         learnt = time.perf_counter() - began
