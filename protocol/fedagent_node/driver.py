@@ -29,7 +29,7 @@ from .effects import (
     Warn,
     Write,
 )
-from .envelope import EnvelopeError, Gate, Refusal, named_sender
+from .envelope import EnvelopeError, Gate, named_sender
 
 _parse = functools.lru_cache(maxsize=256)(topics.parse)
 """Kept are few: a topic may name a model, and each that is kept is half a kilobyte."""
@@ -143,7 +143,7 @@ class Driver:
         self._me = me
         self._on_error = on_error
         self._gate = gate
-        self._refused: dict[Refusal, tuple[float, int]] = {}
+        self._refused: dict[str, tuple[float, int]] = {}
 
     def arrived(
         self,
@@ -163,11 +163,14 @@ class Driver:
                 self.core.counters[TopicError.reason] += 1
                 return
             event = self._event(where, topic, payload, link, at, link_idle=link_idle)
+        except TopicError as error:
+            self.core.counters[error.reason] += 1
+            return
         except EnvelopeError as error:
-            self._refuse(error, where)
+            self._refuse(f"refused_{error.refusal}", where, str(error))
             return
         except ProtocolError as error:
-            self.core.counters[error.reason] += 1
+            self._refuse(error.reason, where, f"{error}; is it another release of fedagent?")
             return
         if event is not None:
             self._handle(self.core.receive, event)
@@ -194,17 +197,17 @@ class Driver:
         message = decode(where.direction, payload)
         return Received(sender, message, link, at, link_idle, proof)
 
-    def _refuse(self, error: EnvelopeError, where: topics.Topic) -> None:
-        """Count what the gate refused; say who and why, but not of each."""
-        refusal, now = error.refusal, self._clock()
-        self.core.counters[f"refused_{refusal}"] += 1
-        said_at, more = self._refused.get(refusal, (-REFUSED_S, 0))
+    def _refuse(self, counter: str, where: topics.Topic, why: str) -> None:
+        """Count what is not taken; say who and why, but not of each."""
+        now = self._clock()
+        self.core.counters[counter] += 1
+        said_at, more = self._refused.get(counter, (-REFUSED_S, 0))
         if now - said_at < REFUSED_S:
-            self._refused[refusal] = said_at, more + 1
+            self._refused[counter] = said_at, more + 1
             return
-        self._refused[refusal] = now, 0
+        self._refused[counter] = now, 0
         others = f" (and {more} more for this reason)" if more else ""
-        self._warn(Warn(named_sender(where), f"{where.kind} refused: {error}{others}"))
+        self._warn(Warn(named_sender(where), f"{where.kind} refused: {why}{others}"))
 
     def receive(self, *events: Input) -> None:
         """Take in events, and make durable what they wrote."""

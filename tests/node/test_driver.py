@@ -167,8 +167,12 @@ def test_foreign_bytes_are_counted_and_change_nothing(
     topic: str, payload: bytes, reason: str
 ) -> None:
     scene = Scene()
-    scene.driver().arrived("lan", UP, topic, payload, at=0.0)
-    assert (scene.log, scene.counters) == ([], {reason: 1})
+    driver = scene.driver()
+    for _ in range(3):
+        driver.arrived("lan", UP, topic, payload, at=0.0)
+    assert scene.counters == {reason: 3}
+    said = [line for line in scene.log if "refused" in line and "another release" in line]
+    assert len(scene.log) == len(said) == (reason != "topic"), "once, of three"
 
 
 def test_one_bad_input_takes_no_other_along() -> None:
