@@ -3,7 +3,7 @@
 Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs, learning,
 learners, decisions, democracy, adaptive, calibration, scale, papers, onnx, bas, limits, figures,
 seeds, house, loss, ledger, ledger-model, field, graph, families, hostile, faults, secagg, soak,
-floods, storm.
+floods, storm, page, replay, year.
 All of them without a name; figures are medians, and what is compared is measured in one run.
 """
 
@@ -36,12 +36,14 @@ from . import (
     onnx,
     papers,
     rbcs,
+    replay,
     rounds,
     scale,
     secagg,
     soak,
     solvers,
     storm,
+    year,
 )
 from .rows import ROOT, Row, Rows, show, tested
 
@@ -59,6 +61,13 @@ def live_families() -> Rows:
     from . import families
 
     return families.rows()
+
+
+def live_page() -> Rows:
+    """Return what the live page costs; it needs a browser."""
+    from . import page
+
+    return page.rows()
 
 
 BENCHES: dict[str, Callable[[], Rows]] = {
@@ -84,6 +93,9 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "bas": bas.rows,
     "limits": limits.rows,
     "loss": loss.rows,
+    "page": live_page,
+    "replay": lambda: replay.rows(100, ""),
+    "year": lambda: iter([year.year(20_000)]),
     "figures": lambda: iter([tested("figures", str(ROOT / "bench" / "checks"))]),
     "house": house.rows,
     "ledger": ledger.rows,
