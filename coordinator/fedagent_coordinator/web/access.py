@@ -17,6 +17,8 @@ from starlette.datastructures import Headers
 
 from fedagent_node.address import is_loopback
 
+from .limits import Tries
+
 PAGE_FILE = "page.json"
 COOKIE = "fedagent_page"
 _BYTES = 24
@@ -69,6 +71,7 @@ class Access:
         self.open = is_loopback(host)
         """Whether one may look without the token."""
         self.secure = secure
+        self.tries = Tries()
 
     @property
     def cookie(self) -> str:

@@ -18,8 +18,6 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fedagent_coordinator.enrolment import DATABASE as SITE_DATABASE
-from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_protocol import SOFTWARE
 from fedagent_protocol.errors import FedagentError
@@ -28,6 +26,8 @@ from .access import COOKIE, Access
 from .device import detail, why
 from .endpoints import ENDPOINTS, Endpoint, openapi
 from .feed import MAX_VIEWERS, Feed, Viewer
+from .joining import accept, has_site, waiting
+from .limits import PLACES, has_place
 from .records import Accept, DeviceCard, Done, Problem, Token
 
 STATIC = Path(__file__).with_name("static")
@@ -62,11 +62,14 @@ class Api:
         """Return the whole field."""
         return Response(self._feed.whole(), media_type="application/json")
 
-    async def events(self, _request: Request) -> Response:
+    async def events(self, request: Request) -> Response:
         """Stream the field and its changes."""
+        peer = _peer(request)
+        if not has_place((one.peer for one in self._feed.viewers), peer):
+            return refusal(503, f"{PLACES} viewers look from your address", "close another one")
         if len(self._feed.viewers) >= MAX_VIEWERS:
             return refusal(503, f"{MAX_VIEWERS} viewers are looking", "close another one")
-        events = self._feed.events(Viewer())
+        events = self._feed.events(Viewer(peer))
         return StreamingResponse(events, media_type="text/event-stream")
 
     async def rounds(self, _request: Request) -> Response:
@@ -100,24 +103,27 @@ class Api:
         if text is not None and not (text.isascii() and text.isdigit() and len(text) < 10):
             return refusal(400, "round is no number", "leave it out for the newest round")
         round_ = None if text is None else int(text)
-        return answer(await self._read(partial(why, self._folder, card.id, round_)))
+        nearest = request.query_params.get("nearest", "1") != "0"
+        work = partial(why, self._folder, card.id, round_, nearest=nearest)
+        return answer(await self._read(work))
 
     async def alarms(self, _request: Request) -> Response:
         """Return what is to be seen to."""
         return answer(self._feed.field().alarms)
 
-    async def pending(self, _request: Request) -> Response:
-        """Return who asks to join."""
+    async def pending(self, request: Request) -> Response:
+        """Return who asks to join; the codes only to who has the token."""
+        if self._access.knows(request.headers, request.cookies):
+            return answer(await self._read(partial(waiting, self._folder, time.time())))
         return answer(self._feed.field().pending)
 
     async def accept(self, request: Request) -> Response:
         """Let in one that waits."""
         body = await _body(request, Accept)
-        if not (self._folder / SITE_DATABASE).exists():
+        if not has_site(self._folder):
             return refusal(404, "nobody can join here", "start with --listen 0.0.0.0")
-        await self._read(
-            partial(_accept, self._folder, body.code.replace(" ", ""), request.path_params["id"])
-        )
+        ident = request.path_params["id"]
+        await self._read(partial(accept, self._folder, body.code.replace(" ", ""), ident))
         return answer(Done(may_change=True))
 
     async def session(self, request: Request) -> Response:
@@ -128,6 +134,7 @@ class Api:
     async def sign_in(self, request: Request) -> Response:
         """Open a session."""
         if not self._access.takes((await _body(request, Token)).token):
+            self._access.tries.note(_peer(request))
             await asyncio.sleep(0.2)
             return refusal(403, "that is not the token", "see `fedagent coordinator page`")
         found = answer(Done(may_change=True))
@@ -181,9 +188,16 @@ class Guard:
         access, headers = self._access, request.headers
         if not access.is_here(headers):
             return refusal(421, "this page has no such name", "open it by its address")
-        path = request.url.path
+        path, peer = request.url.path, _peer(request)
         if not path.startswith("/api/"):
             return None
+        bearer = "authorization" in headers
+        if (bearer or (request.method == "POST" and path == "/api/session")) and (
+            access.tries.spent(peer)
+        ):
+            return refusal(429, "too many wrong tokens", "wait a minute")
+        if bearer and not access.knows(headers, request.cookies):
+            access.tries.note(peer)
         if request.method == "POST":
             if not access.same_origin(headers):
                 return refusal(403, "another page asked for it", "use the page itself")
@@ -270,6 +284,5 @@ async def _body(request: Request, kind: type[B]) -> B:
         raise HTTPException(400, f"that cannot be read: {error}") from error
 
 
-def _accept(folder: Path, code: str, ident: str) -> None:
-    with Enrolment(folder) as enrolment:
-        enrolment.accept(code, ident, now=time.time())
+def _peer(request: Request) -> str:
+    return request.client.host if request.client is not None else ""

@@ -46,14 +46,14 @@ def detail(folder: Path, card: DeviceCard) -> DeviceDetail:
         )
 
 
-def why(folder: Path, ident: str, round_: int | None) -> Explanation:
-    """Return why a device was, or was not, selected in a round.
+def why(folder: Path, ident: str, round_: int | None, *, nearest: bool = True) -> Explanation:
+    """Return why a device was, or was not, selected in a round; `nearest` takes seconds.
 
     Raises:
         CoordinatorError: There is no such round, or it cannot be read.
     """
     with open_reader(folder) as reader:
-        return explain(reader, ident, round_)
+        return explain(reader, ident, round_, nearest=nearest)
 
 
 def _contexts(

@@ -74,7 +74,10 @@ ENDPOINTS = (
         path="/api/devices/{id}/why",
         about="Why it was, or was not, selected in a round.",
         answer=Explanation,
-        query=(("round", "Number of the round; the newest one if left out."),),
+        query=(
+            ("round", "Number of the round; the newest one if left out."),
+            ("nearest", "0 leaves out the nearest change, which takes long."),
+        ),
     ),
     Endpoint(
         name="alarms",
@@ -85,7 +88,7 @@ ENDPOINTS = (
     Endpoint(
         name="pending",
         path="/api/pending",
-        about="Devices and edges that ask to join the site.",
+        about="Who asks to join the site; codes are told to who has the token.",
         answer=tuple[Waiting, ...],
     ),
     Endpoint(

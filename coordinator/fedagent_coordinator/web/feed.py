@@ -1,4 +1,4 @@
-"""One picture a second for all viewers: each gets what changed; who is slow, the whole again."""
+"""One picture every half second for all viewers: each gets what changed; the slow, the whole."""
 
 import asyncio
 import time
@@ -22,7 +22,8 @@ _encode = msgspec.json.Encoder().encode
 class Viewer:
     """One that looks: what it has not got yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, peer: str = "") -> None:
+        self.peer = peer
         self.queue: asyncio.Queue[bytes] = asyncio.Queue(QUEUED)
         self.behind = True
         """Whether it needs the whole field before any change."""
@@ -56,7 +57,7 @@ class Feed:
         self._over = False
 
     def field(self) -> Field:
-        """Return a picture that is a second old at most."""
+        """Return a picture that is `EVERY_S` old at most."""
         if self._field is None or time.monotonic() - self._looked_at >= EVERY_S:
             self._step()
         assert self._field is not None
@@ -89,7 +90,7 @@ class Feed:
             viewer.offer(event)
 
     async def run(self) -> None:
-        """Look once a second, as long as somebody does."""
+        """Look every `EVERY_S`, as long as somebody does."""
         self._loop = asyncio.get_running_loop()
         while True:
             await self._somebody.wait()

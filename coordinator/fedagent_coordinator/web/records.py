@@ -142,13 +142,13 @@ class RoundCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
     volunteers: int | None = None
 
 
-class Waiting(Struct, frozen=True, kw_only=True):
-    """A device that asks to join the site, with the code that it shows."""
+class Waiting(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A device that asks to join; the code that it shows is told to who has the token."""
 
     id: str
     name: str
     role: str
-    code: str
+    code: str = ""
     address: str
     software: str
     since_s: float

@@ -17,8 +17,6 @@ from msgspec import structs
 from fedagent_coordinator.alarms import Alarm, alarms
 from fedagent_coordinator.database.models import recipe_in
 from fedagent_coordinator.database.rows import RunRow
-from fedagent_coordinator.enrolment import DATABASE as SITE_DATABASE
-from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_coordinator.reader import Reader, open_reader
 from fedagent_coordinator.run_settings import decision_policies
@@ -34,6 +32,7 @@ from fedagent_protocol.errors import FedagentError
 from fedagent_task.spec import Recipe
 
 from .books import Books, EdgeTally, Tally, labels
+from .joining import waiting
 from .records import DeviceCard, EdgeCard, Field, Money, RoundCard, RunCard, Timeline, Waiting
 
 T = TypeVar("T")
@@ -294,27 +293,11 @@ class Watcher:
         )
 
     def _waiting(self, now: float) -> tuple[Waiting, ...]:
-        """Return who asks to join the site."""
-        if not (self.folder / SITE_DATABASE).exists():
-            return ()
+        """Return who asks to join the site, without the codes: all may see this."""
         try:
-            with Enrolment(self.folder) as enrolment:
-                members = enrolment.members(now=now)
+            return tuple(structs.replace(one, code="") for one in waiting(self.folder, now))
         except (CoordinatorError, sqlite3.Error, OSError):
             return ()
-        return tuple(
-            Waiting(
-                id=one.id,
-                name=one.name,
-                role=one.role,
-                code=one.code,
-                address=one.address,
-                software=one.software,
-                since_s=one.since_s,
-            )
-            for one in members
-            if one.state == "pending"
-        )
 
 
 def _presence(device: Device | None) -> dict[str, Any]:

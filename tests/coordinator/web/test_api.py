@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import ssl
 import stat
 import time
 from collections.abc import Iterator
@@ -15,9 +16,10 @@ from fedagent_coordinator.config import PageAddress
 from fedagent_coordinator.enrolment import Application, Enrolment
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
-from fedagent_coordinator.web.access import PAGE_FILE
+from fedagent_coordinator.web.access import PAGE_FILE, read_page
 from fedagent_coordinator.web.endpoints import ENDPOINTS, openapi
-from fedagent_coordinator.web.feed import QUEUED, Feed, Viewer
+from fedagent_coordinator.web.feed import MAX_VIEWERS, QUEUED, Feed, Viewer
+from fedagent_coordinator.web.limits import MAX_PEERS, PLACES, WINDOW_S, WRONG, Tries
 from fedagent_coordinator.web.records import Change, Field, apply, change
 from fedagent_coordinator.web.server import start_page
 from fedagent_coordinator.web.watcher import Watcher
@@ -89,6 +91,7 @@ def test_why_and_the_device_itself(page: Served) -> None:
     assert found["contexts"][0]["edge"] == "edge-0"
     said = page.get("api/devices/agent-b/why?round=3")
     assert (said["round"], said["state"], said["never_delivering"]) == (3, "selected", True)
+    assert page.get("api/devices/agent-b/why?nearest=0")["nearest_change"] == []
     assert page.ask("api/devices/nobody")[0] == 404
     assert page.ask("api/devices/agent-b/why?round=99")[0] == 409
     assert page.ask("api/devices/agent-b/why?round=-1")[0] == 400
@@ -183,6 +186,61 @@ def test_beyond_loopback_nobody_sees_anything_without_the_token(folder: Path) ->
         assert page.ask("api/field", headers=bearer)[0] == 200
 
 
+def test_beyond_loopback_it_is_https_and_its_cookie_stays_there(folder: Path) -> None:
+    with served(folder, PageAddress("0.0.0.0", 0)) as page:
+        assert page.url.startswith("https://")
+        made = read_page(folder)
+        assert made is not None
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        link = http.client.HTTPSConnection("127.0.0.1", made.port, timeout=20, context=context)
+        link.request("POST", "/api/session", json.dumps({"token": page.token}), OWN_PAGE)
+        answer = link.getresponse()
+        assert answer.status == 200
+        assert "Secure" in (answer.getheader("set-cookie") or "")
+        assert made.fingerprint
+        link.close()
+
+
+def test_who_is_wrong_too_often_is_not_heard_and_a_session_goes_on(folder: Path) -> None:
+    with served(folder) as page:
+        _, _, head = page.ask("api/session", {"token": page.token}, headers=OWN_PAGE)
+        wrong = {"Authorization": "Bearer wrong"}
+        for _ in range(WRONG):
+            page.ask("api/field", headers=wrong)
+        assert page.ask("api/session", {"token": page.token}, headers=OWN_PAGE)[0] == 429
+        session = {"Cookie": head["set-cookie"].split(";")[0]}
+        assert page.ask("api/session", headers=session)[1]["may_change"]
+
+
+def test_tries_are_heard_again_after_a_minute_and_memory_of_them_is_bounded() -> None:
+    now = [0.0]
+    tries = Tries(lambda: now[0])
+    for _ in range(WRONG):
+        assert not tries.spent("a")
+        tries.note("a")
+    assert (tries.spent("a"), tries.spent("b")) == (True, False)
+    now[0] = WINDOW_S + 1
+    assert not tries.spent("a")
+    for at in range(2 * MAX_PEERS):
+        tries.note(str(at))
+    assert len(tries._wrong) == MAX_PEERS
+
+
+def test_one_address_cannot_take_all_places(folder: Path) -> None:
+    with served(folder) as page:
+        links = []
+        for _ in range(PLACES):
+            link = http.client.HTTPConnection(urlsplit(page.url).netloc, timeout=20)
+            link.request("GET", "/api/events")
+            assert link.getresponse().readline() == b"event: field\n"
+            links.append(link)
+        assert page.ask("api/events")[0] == 503
+        for link in links:
+            link.close()
+    assert PLACES < MAX_VIEWERS
+
+
 def test_a_device_that_waits_is_let_in_by_the_code_that_it_shows(tmp_path: Path) -> None:
     write_run(tmp_path, rounds=1)
     request = JoinRequest(
@@ -199,6 +257,9 @@ def test_a_device_that_waits_is_let_in_by_the_code_that_it_shows(tmp_path: Path)
     with served(tmp_path) as page:
         bearer = {"Authorization": f"Bearer {page.token}"}
         (one,) = page.get("api/pending")
+        assert one["name"] == "kitchen"
+        assert "123456" not in json.dumps([one, page.get("api/field")])
+        (one,) = page.ask("api/pending", headers=bearer)[1]
         assert (one["name"], one["code"]) == ("kitchen", "123456")
         path = f"api/pending/{one['id']}/accept"
         assert page.ask(path, {"code": "654321"}, headers=bearer)[0] == 409

@@ -19,9 +19,11 @@ export async function openCard(app, id) {
   if (!card) return;
   const body = h("div", {}, soft("reading")), why = h("div", { "aria-live": "polite" }, soft("asking"));
   const round = h("input", { type: "number", min: "1", "aria-label": "Round", placeholder: "newest" });
-  async function ask() {
-    const answer = await app.get(`/api/devices/${encodeURIComponent(id)}/why${round.value ? `?round=${Number(round.value)}` : ""}`);
+  async function ask(nearest) {
+    const answer = await app.get(`/api/devices/${encodeURIComponent(id)}/why?nearest=${nearest ? 1 : 0}${round.value ? `&round=${Number(round.value)}` : ""}`);
     why.replaceChildren(...(answer.error ? [h("p", { class: "warn" }, answer.error), soft(answer.mend)] : explained(answer, names)));
+    if (nearest || answer.error || answer.state === "selected") return;
+    why.append(h("button", { onclick: (event) => { event.target.disabled = true; event.target.textContent = "Deciding the round again"; ask(true); } }, "What would have selected it?"));
   }
   dialog.replaceChildren(h("div", { class: "head" }, h("h2", { id: "card-name" }, card.name), h("button", { onclick: () => dialog.close() }, "Close")), body,
     h("div", { class: "head" }, h("h3", {}, "Why"), h("form", { onsubmit: (event) => { event.preventDefault(); ask(); } }, h("label", {}, "round ", round), " ", h("button", {}, "Ask"))), why);

@@ -23,9 +23,20 @@ app.signIn = async (token) => {
   say("");
   listen();
 };
+app.codes = new Map();
+let codesAt = 0;
+async function askCodes(field) {
+  if (!app.mayChange || !field.pending.length || Date.now() - codesAt < 2000) return;
+  codesAt = Date.now();
+  const answer = await app.get("/api/pending");
+  if (!Array.isArray(answer)) return;
+  const old = JSON.stringify([...app.codes]);
+  app.codes = new Map(answer.map((one) => [one.id, one.code ?? ""]));
+  if (JSON.stringify([...app.codes]) !== old) later();
+}
 app.accept = async (one, button) => {
   button.disabled = true;
-  const answer = await app.get(`/api/pending/${encodeURIComponent(one.id)}/accept`, { code: one.code });
+  const answer = await app.get(`/api/pending/${encodeURIComponent(one.id)}/accept`, { code: app.codes.get(one.id) ?? "" });
   say(answer.error ? `${answer.error}: ${answer.mend}` : `${one.name || one.role} is let in`);
   button.disabled = false;
 };
@@ -110,6 +121,7 @@ function draw() {
   if (at("state").textContent !== text) at("state").textContent = text;
   at("state").className = `state ${kind}`;
   if (!field) return;
+  askCodes(field);
   if (!field.run) { at("about").textContent = "nothing has run here yet"; return; }
   at("about").textContent = `${field.run.recipe} · policy ${field.run.policy} · run ${field.run.id.slice(0, 8)}`;
   document.title = `fedagent · ${field.run.recipe}`;

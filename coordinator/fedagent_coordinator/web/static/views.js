@@ -227,11 +227,11 @@ function alarms(app) {
   return {
     elements: [panel("w7", "What is to be seen to", list), panel("w5", "Who asks to join", waiting, sign)],
     draw(field) {
-      const key = JSON.stringify([field.alarms, field.pending, app.mayChange]);
+      const key = JSON.stringify([field.alarms, field.pending, app.mayChange, [...app.codes]]);
       if (key === drawn) return;
       drawn = key;
       list.replaceChildren(...(field.alarms.length ? field.alarms.map((one) => h("div", { class: `alarm ${one.kind === "declining" || one.kind === "never_delivering" ? "mild" : ""}` }, h("strong", {}, one.text), soft(one.mend), one.since ? soft(`since ${new Date(one.since * 1000).toLocaleString()}`) : null)) : [h("p", { class: "empty" }, "Nothing. All is as it should be.")]));
-      waiting.replaceChildren(...(field.pending.length ? field.pending.map((one) => h("div", { class: "alarm mild" }, h("strong", {}, `${one.name || one.id.slice(0, 12)} (${one.role})`), soft(`${one.address}, ${one.software}`), h("p", { class: "code" }, `${one.code.slice(0, 3)} ${one.code.slice(3)}`), app.mayChange ? h("button", { class: "main", onclick: (event) => app.accept(one, event.target) }, "It shows this code: let it in") : null)) : [h("p", { class: "empty" }, "Nobody waits.")]));
+      waiting.replaceChildren(...(field.pending.length ? field.pending.map((one) => h("div", { class: "alarm mild" }, h("strong", {}, `${one.name || one.id.slice(0, 12)} (${one.role})`), soft(`${one.address}, ${one.software}`), app.codes.get(one.id) ? h("p", { class: "code" }, `${app.codes.get(one.id).slice(0, 3)} ${app.codes.get(one.id).slice(3)}`) : null, app.codes.get(one.id) ? h("button", { class: "main", onclick: (event) => app.accept(one, event.target) }, "It shows this code: let it in") : null)) : [h("p", { class: "empty" }, "Nobody waits.")]));
       sign.replaceChildren(...(app.mayChange ? [] : [soft("To let somebody in takes the token (`fedagent coordinator page` shows it):"), h("form", { onsubmit: (event) => { event.preventDefault(); app.signIn(event.target.token.value); } }, h("label", { class: "hidden", for: "token" }, "Token"), h("input", { id: "token", name: "token", type: "password", autocomplete: "off" }), " ", h("button", {}, "Use it"))]));
     },
   };
