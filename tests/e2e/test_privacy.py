@@ -17,6 +17,7 @@ from fedagent_protocol import topics
 from fedagent_protocol.messages import MaskAsk, MaskOpening, UpdateOffer
 from fedagent_protocol.tensors import locate
 from fedagent_testbed.local import RoleProcess
+from tests.fakes.leak_search import inflated
 from tests.fakes.voices import read
 
 from .listener import Listener, shared_broker
@@ -149,7 +150,10 @@ def seen(field_dir: Path, heard: list[Arrival]) -> dict[str, bytes]:
     for path in field_dir.rglob("*"):
         device = path.parent != field_dir and path.relative_to(field_dir).parts[0].startswith("a")
         if path.is_file() and not device:
-            everything[str(path.relative_to(field_dir))] = path.read_bytes()
+            name, data = str(path.relative_to(field_dir)), path.read_bytes()
+            everything[name] = data
+            if data.startswith(b"SQLite format 3\0"):
+                everything[f"{name}, inflated"] = b"|".join(inflated(path))
     return everything
 
 

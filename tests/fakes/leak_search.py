@@ -16,9 +16,12 @@ import binascii
 import bisect
 import math
 import re
+import sqlite3
 import struct
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -142,8 +145,25 @@ class Search:
             if path.is_file():
                 name = path.relative_to(folder)
                 short = not set(name.parts) & set(models)
-                found += self.look(str(name), path.read_bytes(), short=short)
+                data = path.read_bytes()
+                found += self.look(str(name), data, short=short)
+                if data.startswith(b"SQLite format 3\0"):
+                    for plain in inflated(path):
+                        found += self.look(str(name), plain, short=short)
         return found
+
+
+def inflated(path: Path) -> Iterator[bytes]:
+    """Yield what a database keeps deflated, which hides what is in it from a plain look."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as sql:
+        for (table,) in sql.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table'"
+        ).fetchall():
+            for row in sql.execute(f'SELECT * FROM "{table}"'):
+                for value in row:
+                    if isinstance(value, bytes):
+                        with suppress(zlib.error):
+                            yield zlib.decompress(value)
 
 
 def trivial(value: float) -> str | None:
