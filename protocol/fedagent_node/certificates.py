@@ -25,6 +25,10 @@ Reason = Literal["malformed", "wrong_ca", "wrong_role", "wrong_site", "expired",
 
 ROLES: tuple[Role, ...] = get_args(Role)
 MAX_DER_BYTES = 2048
+_WHOLE_BYTES = b"\x03\x41\x00"
+"""Begins an Ed25519 signature at a certificate's end: its last octet says that no bit is left over,
+and is the one that no signature covers."""
+_SIGNED_BYTES = len(_WHOLE_BYTES) + 64
 RENEW_AT = 2 / 3
 """Share of its life after which a certificate is renewed."""
 _LETTERS: dict[str, Role] = {role[0]: role for role in ROLES}
@@ -173,7 +177,7 @@ def _checked(found: "Parsed", der: bytes) -> Certificate:
 def _parsed(der: bytes) -> "Parsed":
     from cryptography import x509  # noqa: PLC0415
 
-    if len(der) > MAX_DER_BYTES:
+    if len(der) > MAX_DER_BYTES or der[-_SIGNED_BYTES:][:3] != _WHOLE_BYTES:
         raise CertificateError(reason="malformed")
     try:
         with warnings.catch_warnings():

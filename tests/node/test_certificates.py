@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,6 +98,17 @@ def test_no_flipped_bit_is_overlooked(
     der = bytearray(authority.issue(device.public_bytes, "edge", now=NOW).der)
     der[where % len(der)] ^= 1 << bit
     assert refused(bytes(der), authority) in {"malformed", "wrong_ca"}
+
+
+def test_a_certificate_has_one_encoding(authority: Authority) -> None:
+    """Bits left over after the signature's last octet are no part of what is signed."""
+    for seed in range(8):
+        identity = Ed25519PrivateKey.from_private_bytes(bytes([seed] * 32))
+        der = bytearray(
+            authority.issue(identity.public_key().public_bytes_raw(), "edge", now=NOW).der
+        )
+        der[-65] = 1
+        assert refused(bytes(der), authority) == "malformed"
 
 
 @given(st.binary(max_size=300))
