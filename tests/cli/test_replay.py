@@ -1,9 +1,11 @@
 """`fedagent replay`, on a study of the whole federation and on a directory without a run."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from fedagent_coordinator.store import Store
 from fedagent_testbed.study import load_recipe
 from fedagent_testbed.study.full import play_full
 from tests.typed import call, last_object
@@ -58,3 +60,14 @@ def test_a_run_that_never_explored_refuses_an_estimate(home: Path) -> None:
     assert "no estimate" in done.stderr
     assert "rounds decided by cheapest" in done.stdout
     assert call(home, "replay", "--policy", "cheapest", "--decisions").returncode == 0
+
+
+def test_a_pruned_run_is_not_replayed(field: Path, tmp_path: Path) -> None:
+    pruned = Path(shutil.copytree(field, tmp_path / "pruned"))
+    (database,) = pruned.rglob("coordinator.db")
+    with Store(database.parent) as store:
+        (run,) = store.read.runs()
+        assert store.prune(run.run_id, most=10, by="operator").rounds
+    done = call(pruned, "replay", str(pruned), "--policy", "cheapest")
+    assert (done.returncode, "pruned" in done.stderr) == (33, True)
+    assert len(done.stderr.strip().splitlines()) == 1

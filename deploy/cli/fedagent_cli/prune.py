@@ -20,12 +20,14 @@ def prune(
     *,
     keep_rounds: Annotated[
         int | None,
-        command_line.Option(min=1, help="Keep so many of a run's newest rounds.", show_default=""),
+        command_line.Option(
+            min=1, help="Keep so many of a run's newest rounds.", show_default=False
+        ),
     ] = None,
     keep_days: Annotated[
         float | None,
         command_line.Option(
-            min=0, help="Keep the rounds that ended in so many days.", show_default=""
+            min=0, help="Keep the rounds that ended in so many days.", show_default=False
         ),
     ] = None,
     dry_run: Annotated[

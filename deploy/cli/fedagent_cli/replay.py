@@ -109,7 +109,7 @@ def _where(run: str | None, data_dir: Path | None) -> tuple[Path | None, str | N
 
 @contextmanager
 def _opened(folder: Path | None, begins: str | None) -> "Iterator[tuple[Reader, RunRow]]":
-    from fedagent_coordinator.errors import PolicyError, PrunedRoundError, RecordError  # noqa: PLC0415
+    from fedagent_coordinator.errors import PolicyError  # noqa: PLC0415
     from fedagent_protocol.errors import RegistryError  # noqa: PLC0415
     from fedagent_task.errors import RecipeError  # noqa: PLC0415
 
@@ -118,8 +118,6 @@ def _opened(folder: Path | None, begins: str | None) -> "Iterator[tuple[Reader, 
     try:
         with open_run(folder, begins) as opened:
             yield opened
-    except (PrunedRoundError, RecordError) as error:
-        raise UnreadableError(error.sentence, error.hint) from error
     except (PolicyError, RegistryError, RecipeError) as error:
         raise UsageError(str(error), "name another policy or its parameters") from error
 

@@ -11,6 +11,8 @@ from fedagent_coordinator.database.connection import DATABASE
 from fedagent_coordinator.database.models import recipe_in
 from fedagent_coordinator.database.rows import RunRow
 from fedagent_coordinator.errors import (
+    PrunedRoundError,
+    RecordError,
     SchemaVersionError,
     StoreDamagedError,
     StoreError,
@@ -40,7 +42,7 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
 
     Raises:
         NoRunError: There is no database, no such run, or it may not be read.
-        UnreadableError: The database is damaged, or of another release.
+        UnreadableError: The database is damaged, of another release, or pruned too far.
     """
     folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
     try:
@@ -60,7 +62,7 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
         raise NoRunError(
             f"no run in {folder}", "start one (`fedagent coordinator start`), or give --data-dir"
         ) from error
-    except (StoreDamagedError, SchemaVersionError) as error:
+    except (StoreDamagedError, SchemaVersionError, PrunedRoundError, RecordError) as error:
         raise UnreadableError(error.sentence, error.hint) from error
     except PermissionError as error:
         if folder not in Path(str(error.filename)).parents:
