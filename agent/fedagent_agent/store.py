@@ -23,11 +23,13 @@ from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import (
     AnyMessage,
     Chunk,
+    ContextReport,
     Opinion,
     OpinionMode,
     TrainStats,
     UpdateOffer,
 )
+from fedagent_protocol.terms import sign_terms
 from fedagent_protocol.transfer import Layout
 from fedagent_protocol.work import sign_claim
 
@@ -323,7 +325,7 @@ def open_agent(
 ) -> tuple[AgentCore, AgentStore]:
     """Return an agent's core and its disk as the last process left them; errors as of `AgentStore`.
 
-    Without an `identity` there are no neighbours, and work is not claimed: virtual time.
+    Without an `identity` there are no neighbours, and nothing is signed: virtual time.
     """
     peers = PeerDevice(
         Path(config.data_dir), identity, config.neighbours(), seed=config.seed_of(agent)
@@ -345,12 +347,21 @@ def open_agent(
         opinions=store.opinions.record,
         releases=store.privacy.releases,
         masking=partial(open_member, Path(config.data_dir), identity),
+        claim=partial(_terms_of, identity),
         pending=pending,
         quiet=quiet,
         peering=peers.open,
         idle_opinions=idle_opinions,
     )
     return core, store
+
+
+def _terms_of(identity: "Identity | None", edge: str, report: ContextReport) -> bytes:
+    """Return the device's signature of the terms in a report; empty in virtual time."""
+    if identity is None:
+        return b""
+    me, public = identity, identity.public_bytes
+    return sign_terms(report, edge=edge, agent=me.id, public=public, sign=me.sign)
 
 
 def _idle_update(model: bytes | None, round_: int) -> bytes | None:

@@ -236,7 +236,7 @@ def _log_phase(former: str, phase: str) -> None:
 def level_of(name: str, fields: Mapping[str, object]) -> int:
     """Return how loud an event is: what costs the run its rounds is a warning."""
     loud = (
-        name in {"edge_lost", "edge_refused", "strangers", "crowded", "warning"}
+        name in {"edge_lost", "edge_refused", "strangers", "crowded", "unsigned", "warning"}
         or (name == "edge_trouble" and bool(fields["reason"]))
         or (name == "round" and not fields["used"])
         or (name == "waiting" and fields["reason"] == DECLINED)
@@ -262,6 +262,12 @@ def words_of(name: str, fields: Mapping[str, object]) -> str:
             f"edge {fields['name'] or fields['edge']} names {fields['agents']} agents that do not "
             "belong to the site: they get no orders and are not paid; let them join it: "
             "`fedagent devices invite`"
+        )
+    if name == "unsigned":
+        return (
+            f"edge {fields['name'] or fields['edge']} tells other terms of {fields['agents']} "
+            "agents than they have signed: these do not count; if you do not trust it, shut it "
+            "out: `fedagent devices revoke`"
         )
     if name == "crowded":
         return (

@@ -3,7 +3,7 @@
 Pure numpy. Rows are client-edge pairs of one edge; all little-endian.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypedDict, TypeVar
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from .errors import MalformedError
 from .messages import RoundColumns
+from .terms import CLAIM_BYTES
 
 S = TypeVar("S", bound=np.generic)
 
@@ -26,6 +27,9 @@ class Columns:
     age_ms: npt.NDArray[np.int32]  # int32[P], age of the report at the edge
     available: npt.NDArray[np.bool_]  # bool[P]
     values: npt.NDArray[np.float32]  # float32[P, F]; NaN where an agent did not report a feature
+    claim: npt.NDArray[np.uint8] = field(  # uint8[P, 96], zeros of none; uint8[0, 96] of all none
+        default_factory=lambda: np.zeros((0, CLAIM_BYTES), dtype=np.uint8)
+    )
 
 
 class PackedColumns(TypedDict):
@@ -37,6 +41,7 @@ class PackedColumns(TypedDict):
     age_ms: bytes
     available: bytes
     values: bytes
+    claim: bytes
 
 
 def pack(columns: Columns) -> PackedColumns:
@@ -48,6 +53,7 @@ def pack(columns: Columns) -> PackedColumns:
         "age_ms": columns.age_ms.astype("<i4").tobytes(),
         "available": columns.available.astype("u1").tobytes(),
         "values": columns.values.astype("<f4").tobytes(),
+        "claim": columns.claim.tobytes() or b"",  # the default itself is not sent
     }
 
 
@@ -57,6 +63,8 @@ def unpack(message: RoundColumns) -> Columns:
     rows = len(session)
     width = len(message.features)
     values = column(message.values, np.float32, "values")
+    if len(message.claim) not in {0, rows * CLAIM_BYTES}:
+        raise MalformedError("column claim differs in length")
     columns = Columns(
         features=message.features,
         session=session,
@@ -65,6 +73,7 @@ def unpack(message: RoundColumns) -> Columns:
         age_ms=column(message.age_ms, np.int32, "age_ms"),
         available=column(message.available, np.uint8, "available") != 0,
         values=values.reshape(rows, width) if values.size == rows * width else values,
+        claim=np.frombuffer(message.claim, dtype=np.uint8).reshape(-1, CLAIM_BYTES),
     )
     lengths = {len(columns.price), len(columns.context_seq), len(columns.age_ms)}
     if lengths | {len(columns.available)} != {rows} or columns.values.shape != (rows, width):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fedagent_protocol.columns import Columns, pack, unpack
 from fedagent_protocol.errors import MalformedError
 from fedagent_protocol.messages import RoundColumns
+from fedagent_protocol.terms import CLAIM_BYTES
 
 
 def _message(rows: int, **changes: object) -> RoundColumns:
@@ -21,6 +22,7 @@ def _message(rows: int, **changes: object) -> RoundColumns:
         age_ms=rng.integers(0, 45_000, rows).astype(np.int32),
         available=rng.random(rows) < 0.5,
         values=rng.random((rows, 2)).astype(np.float32),
+        claim=rng.integers(0, 256, (rows, CLAIM_BYTES)).astype(np.uint8),
     )
     message = RoundColumns(
         epoch="0" * 32,
@@ -38,6 +40,11 @@ def test_columns_survive(rows: int) -> None:
     columns = unpack(message)
     assert pack(columns) == {name: getattr(message, name) for name in pack(columns)}
     assert columns.values.shape == (rows, 2)
+    assert columns.claim.shape == (rows, CLAIM_BYTES)
+
+
+def test_an_edge_of_the_release_before_tells_no_claims() -> None:
+    assert unpack(_message(3, claim=b"")).claim.shape == (0, CLAIM_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +53,7 @@ def test_columns_survive(rows: int) -> None:
         {"price": b"\0" * 8},
         {"price": b"\0" * 23},
         {"values": b"\0" * 4},
+        {"claim": b"\0" * 96},
         {"session": np.array([0, 0, 1], "<i4").tobytes()},
         {"session": np.array([0, 1, 3], "<i4").tobytes()},
         {"session": np.array([0, 1, -1], "<i4").tobytes()},

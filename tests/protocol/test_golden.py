@@ -22,6 +22,8 @@ _MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
     "update.steps": (m.UpdateOffer, {"note": "spread of 2 features", "stats": _STATS}),
     "update.claim": (m.UpdateOffer, {"claim": bytes(range(96))}),
     "update.made-in": (m.UpdateOffer, {"made_in": 3}),
+    "context.claim": (m.ContextReport, {"claim": bytes(range(96))}),
+    "columns.claim": (m.RoundColumns, {"claim": bytes(range(192))}),
     "closed.kept": (m.RoundClosed, {"kept": True}),
     "order.load-limit": (m.TrainOrder, {"load_limit_ms": 1300}),
     "hello.address": (m.Hello, {"name": "kitchen", "address": "192.168.1.20"}),
@@ -87,6 +89,17 @@ def test_the_bytes_never_change(name: str) -> None:
     assert decode(direction, golden) == message
 
 
+SHORT = "edge-to-coordinator.columns.short"
+"""As it was written before columns had claims: a map of 15 fields or fewer has a shorter header."""
+
+
+def test_a_shorter_header_is_read_as_before() -> None:
+    direction, message = CASES["edge-to-coordinator.columns"]
+    golden = (NOW / f"{SHORT}.msgpack").read_bytes()
+    assert decode(direction, golden) == message
+    assert encode(message)[3:] == golden[1:]
+
+
 @pytest.mark.parametrize("name", PEERS)
 def test_the_bytes_between_peers_never_change(name: str) -> None:
     assert (NOW / f"{name}.msgpack").read_bytes() == PEERS[name]
@@ -119,7 +132,7 @@ def test_what_an_older_peer_does_not_send_asks_for_nothing(
 
 
 def test_every_golden_file_is_a_case() -> None:
-    assert {path.stem for path in NOW.iterdir()} == {*CASES, *PEERS}
+    assert {path.stem for path in NOW.iterdir()} == {*CASES, *PEERS, SHORT}
 
 
 TOPICS = {

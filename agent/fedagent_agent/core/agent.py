@@ -90,7 +90,7 @@ from .fetch import Tasks
 from .masking import Masking, OpenMember
 from .opinions import NO_LIMITS, OpinionRecord
 from .preparation import Preparation
-from .session import Session, Sessions
+from .session import Claims, Session, Sessions
 from .training_queue import TrainingQueue
 from .uploads import Uploads
 
@@ -105,6 +105,7 @@ class AgentCore:
         boots: How often the agent was started on its data directory.
         answered: Orders that were answered with an update before.
         releases: Updates that have cost privacy, by run.
+        claim: Signs the terms in a report to an edge.
         pending: Bytes that a link holds unacknowledged.
         quiet: Seconds since anything came over a link, parts of messages too.
         peering: Opens keys towards neighbours at the first need.
@@ -122,6 +123,7 @@ class AgentCore:
         opinions: OpinionRecord,
         releases: Mapping[str, int],
         masking: OpenMember,
+        claim: Claims,
         pending: Callable[[str], int],
         quiet: Callable[[str], float],
         peering: OpenPeers,
@@ -138,7 +140,7 @@ class AgentCore:
             extra_s=config.slow_s,
         )
         greeting = Hello(agent=agent, software=SOFTWARE, name=config.name, prepares=True)
-        self.sessions = Sessions(greeting, self.device, boots, self.counters)
+        self.sessions = Sessions(greeting, self.device, boots, self.counters, claim)
         self.uploads = Uploads(updates, self.sessions, pending, self.counters)
         jobs = count(1)
         stream = Open(

@@ -1,9 +1,12 @@
 """Sessions with edges: heartbeat, hello, reports, and what probes measure."""
 
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
+
+from msgspec import structs
 
 from fedagent_node.effects import (
     Effect,
@@ -213,13 +216,23 @@ class Session:
         return self._rtt_at + PROBE_AGAIN_S
 
 
+Claims = Callable[[str, ContextReport], bytes]
+"""Signs the terms in a report to an edge."""
+
+
 class Sessions(dict[str, Session]):
-    """The session with every edge, by its id."""
+    """The session with every edge, by its id; `claim` signs what is reported."""
 
     def __init__(
-        self, greeting: Hello, device: DeviceState, boots: int, counters: Counter[str]
+        self,
+        greeting: Hello,
+        device: DeviceState,
+        boots: int,
+        counters: Counter[str],
+        claim: Claims,
     ) -> None:
         super().__init__()
+        self._claim = claim
         self._greeting = greeting
         self._device = device
         self._counters = counters
@@ -376,6 +389,7 @@ class Sessions(dict[str, Session]):
         """Return a report that is about to be sent, and remember it."""
         self._seq += 1
         report = self._device.context_report(session.measured, run=session.run, seq=self._seq)
+        report = structs.replace(report, claim=self._claim(session.edge, report))
         session.reported, session.reported_at, session.look_at = report, now, None
         return report
 

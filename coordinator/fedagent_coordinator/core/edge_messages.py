@@ -165,7 +165,8 @@ def _crowded(engine: "Engine", edge: EdgeSession, agents: int) -> list[Effect]:
 
 def _kept(columns: Columns, rows: npt.NDArray[np.bool_]) -> Columns:
     names = ("session", "price", "context_seq", "age_ms", "available", "values")
-    return replace(columns, **{name: getattr(columns, name)[rows] for name in names})
+    claim = columns.claim[rows] if len(columns.claim) else columns.claim
+    return replace(columns, claim=claim, **{n: getattr(columns, n)[rows] for n in names})
 
 
 def _of_site(engine: "Engine", edge: EdgeSession, named: Columns) -> tuple[Columns, list[Effect]]:

@@ -78,6 +78,7 @@ class EdgeSession:
     quiet: bool = False  # it did not answer the last observation, and has been silent since
     trouble: str = ""  # why it takes no part in rounds, in its own words
     strangers: int = 0  # agents that it named last and that do not belong to the site
+    unsigned: int = 0  # the most agents at once whose terms it told otherwise than they sign
     indexed: int = 0
     crowded: bool = False  # it was said that it names more than get an index
     ids: list[str] = field(default_factory=list)  # session ids of `epoch`, in the edge's order

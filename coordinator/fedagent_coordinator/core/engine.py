@@ -52,6 +52,7 @@ from .paid_work import PaidWork
 from .phases import Ended, Idle, Observing, Phase
 from .readiness import DECLINED, EDGES, STATISTICS, NeedsUnmetError, Readiness, Waiting
 from .settings import Progress, Settings
+from .terms import SignedTerms
 
 BEACON_S = 5.0
 BACK_S = 2.5
@@ -118,6 +119,7 @@ class Engine:
         self.readiness = Readiness(settings, needs - NOT_FEATURES, resumed=resumed)
         self.waiting = Waiting()
         self.starts = ClientStarts(progress.client_starts)
+        self.terms = SignedTerms()
         self.client_backoff, self.empty_rounds = ClientBackoff(), EmptyRoundBackoff()
         self.in_books, self.witness = in_books, witness
         self.counters: Counter[str] = Counter()

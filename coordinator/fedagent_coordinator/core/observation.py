@@ -13,6 +13,8 @@ from fedagent_coordinator.policies.base import NOT_FEATURES, IntArray, RoundView
 from fedagent_protocol.columns import Columns
 from fedagent_protocol.messages import STARTS_BITS
 
+from .terms import SignedTerms
+
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 FRESH_S = 45.0
@@ -21,13 +23,18 @@ FRESH_S = 45.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """The answer of one edge; `client` is int32[P], run-wide, and `model` what it holds."""
+    """The answer of one edge; `client` is int32[P], run-wide, and `model` what it holds.
+
+    `ids` are the agents of its sessions.
+    """
 
     edge: int
     client: npt.NDArray[np.int32]
     columns: Columns
     received_at: float
     model: str = ""
+    edge_id: str = ""
+    ids: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,8 +42,8 @@ class Observed:
     """A view and what stands behind it.
 
     Attributes:
-        left_out: Rows that are no pairs, by reason (``stale``, ``no_feature``), and clients that
-            are not asked although they would train (``declined``).
+        left_out: Rows that are no pairs, by reason (``stale``, ``no_feature``, ``unsigned``), and
+            clients that are not asked although they would train (``declined``).
     """
 
     view: RoundView
@@ -83,12 +90,13 @@ def merge_observations(
     edge_budget: npt.NDArray[np.int64],
     deadline_s: float = math.inf,
     model_bytes: int = 0,
+    terms: SignedTerms | None = None,
 ) -> Observed:
     """Return the view of all edges, of which none has two observations; `sizes` are N and M.
 
     One agent that several edges see has the price and the availability of its newest report
-    (the largest seq; of equals, the freshest). A row older than `FRESH_S`, or without a
-    feature that the policy needs, is no pair.
+    (the largest seq; of equals, the freshest) that it has signed, by `terms`. A row older than
+    `FRESH_S`, without a feature that the policy needs, or not its agent's word is no pair.
     """
     ordered = sorted(observations, key=lambda seen: seen.edge)
     names = tuple(sorted({name for seen in ordered for name in seen.columns.features}))
@@ -100,6 +108,11 @@ def merge_observations(
     seq = joined([seen.columns.context_seq for seen in ordered], np.int64)
     values = _aligned(ordered, names)
     fresh = age_s <= FRESH_S
+    stale = int((~fresh).sum())
+    unsigned = 0
+    if terms is not None:
+        refused = terms.refused(ordered, client, fresh)
+        unsigned, fresh = int(refused.sum()), fresh & ~refused
     wanted = [names.index(name) for name in needs - NOT_FEATURES if name in names]
     complete = np.isfinite(values[:, wanted]).all(axis=1)
 
@@ -126,7 +139,8 @@ def merge_observations(
         deadline_s=deadline_s,
         model_bytes=model_bytes,
     )
-    left_out = Counter(stale=int((~fresh).sum()), no_feature=int((fresh & ~complete).sum()))
+    no_feature = int((fresh & ~complete).sum())
+    left_out = Counter(stale=stale, no_feature=no_feature, unsigned=unsigned)
     return Observed(view, by_client(seq), +left_out)
 
 

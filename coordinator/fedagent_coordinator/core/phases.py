@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedagent_node.effects import Effect
+from fedagent_node.effects import Effect, Emit
 from fedagent_protocol.columns import Columns
 from fedagent_protocol.messages import RunEnded
 
@@ -186,7 +186,7 @@ class Observing(Phase):
     def receive_columns(self, edge: EdgeSession, columns: Columns, now: float) -> list[Effect]:
         """Take in an answer."""
         client = edge.client[columns.session]
-        seen = Observation(edge.index, client, columns, now, edge.model)
+        seen = Observation(edge.index, client, columns, now, edge.model, edge.id, edge.ids)
         self.answers[edge.id] = seen
         effects: list[Effect] = []
         if edge.model != edge.expected:
@@ -228,7 +228,21 @@ class Observing(Phase):
         for edge in live:
             edge.quiet = edge.id not in self.answers
         ready = [edge for edge in live if self._ready(edge)]
-        return self._decide(ready, now) if ready else self.engine.wait(EDGES, now)
+        if not ready:
+            return self.engine.wait(EDGES, now)
+        decided = self._decide(ready, now)
+        return self._unsigned() + decided
+
+    def _unsigned(self) -> list[Effect]:
+        """Say of each edge that hands on terms which are not its agents' word; again if more."""
+        said: list[Effect] = []
+        for edge_id, agents in self.engine.terms.unsigned.items():
+            edge = self.engine.edges.by_id[edge_id]
+            if agents > edge.unsigned:
+                edge.unsigned = agents
+                fields = {"edge": edge.id, "name": edge.name, "agents": agents}
+                said.append(Emit("unsigned", fields))
+        return said
 
     def _decide(self, ready: list[EdgeSession], now: float) -> list[Effect]:
         engine = self.engine
@@ -276,6 +290,7 @@ class Observing(Phase):
             edge_budget=np.full(edges, budget, dtype=np.int64),
             deadline_s=s.deadline_ms / 1000,
             model_bytes=engine.models.size,
+            terms=engine.terms,
         )
         left = observed.without(engine.client_backoff.away(observed.client_seq, now))
         view = replace(left.view, client_starts=engine.starts.note(observed.client_seq))

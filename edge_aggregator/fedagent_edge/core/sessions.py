@@ -17,6 +17,7 @@ from fedagent_protocol.messages import (
     RoundColumns,
     RoundOpen,
 )
+from fedagent_protocol.terms import CLAIM_BYTES
 
 FRESH_S = 45.0
 MAX_AGENTS = 20_000
@@ -24,7 +25,7 @@ MAX_FEATURES = 32
 MAX_NAMES = 500
 MAX_NOTES = 250
 MAX_IDS_BYTES = 350_000
-MAX_ROWS_BYTES = 550_000
+MAX_ROWS_BYTES = 600_000
 """One message names all agents: together below the limit of a payload."""
 FARTHEST = 1e8
 """A place beyond this, in kilometres, is none."""
@@ -246,7 +247,7 @@ class AgentSessions:
             and now - session.context_at <= FRESH_S
         ]
         names = _common_features([context for _, context in rows])
-        room = MAX_ROWS_BYTES // (25 + 4 * len(names))
+        room = MAX_ROWS_BYTES // (25 + CLAIM_BYTES + 4 * len(names))
         if len(rows) > room:
             rows = sorted(rows, key=lambda row: -row[0].context_at)[:room]
         values = [[context.features.get(name, np.nan) for name in names] for _, context in rows]
@@ -258,6 +259,7 @@ class AgentSessions:
             age_ms=np.array([(now - s.context_at) * 1000 for s, _ in rows]).astype(np.int32),
             available=np.array([context.available for _, context in rows], np.bool_),
             values=_as_float32(values, len(rows), len(names)),
+            claim=_claims([context for _, context in rows]),
         )
         return RoundColumns(
             run=ask.run,
@@ -269,6 +271,14 @@ class AgentSessions:
             model=model,
             **pack(columns),
         )
+
+
+def _claims(contexts: list[ContextReport]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Return uint8[P, 96], zeros of who signed nothing; uint8[0, 96] if that is everybody."""
+    whole = b"".join(context.claim.ljust(CLAIM_BYTES, b"\0") for context in contexts)
+    if not any(context.claim for context in contexts):
+        whole = b""
+    return np.frombuffer(whole, dtype=np.uint8).reshape(-1, CLAIM_BYTES)
 
 
 def _gist(reason: str) -> str:

@@ -45,6 +45,8 @@ Ranges = Annotated[tuple[Range, ...], Meta(max_length=1024)]
 Column = Annotated[bytes, Meta(max_length=900_000)]
 Ids = Annotated[tuple[Id, ...], Meta(max_length=20_000)]
 Body = Annotated[bytes, Meta(max_length=131_072)]
+Claim = Annotated[bytes, Meta(max_length=96)]
+"""A raw Ed25519 key and a signature."""
 Moments = Annotated[bytes, Meta(max_length=MAX_MOMENTS_BYTES)]
 PeerBody = Annotated[bytes, Meta(max_length=MAX_PEER_BYTES)]
 

@@ -110,7 +110,6 @@ NO_STATS = TrainStats()
 """Of an agent without an update; the one object that is never sent."""
 
 
-Claim = Annotated[bytes, Meta(max_length=96)]
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 
@@ -176,6 +175,7 @@ class RoundColumns(Message, frozen=True, kw_only=True, tag="columns"):
     available: Column
     values: Column
     model: OptionalDigest = ""
+    claim: Column = b""  # 96 bytes a row, zeros of none; empty if no agent has signed its terms
 
 
 class Assignment(Struct, frozen=True, kw_only=True, omit_defaults=True):

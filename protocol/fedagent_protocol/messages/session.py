@@ -109,13 +109,15 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
 class ContextReport(Message, frozen=True, kw_only=True, tag="context"):
     """What the agent measured of itself and of its link to this edge.
 
-    `seq` grows over restarts, so that the newest report wins at the coordinator.
+    `seq` grows over restarts, so that the newest report wins at the coordinator. `claim` is the
+    agent's key and its signature of number, price and availability (`terms`).
     """
 
     available: bool
     price: Micro
     features: Annotated[dict[FeatureName, float], Meta(max_length=32)] = field(default_factory=dict)
     reason: Text = ""
+    claim: Claim = b""
 
     def __post_init__(self) -> None:
         check_finite("features", *self.features.values())
