@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
@@ -26,9 +27,12 @@ from fedagent_node.site_tls import SiteTls
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import encode
+from fedagent_protocol.columns import Columns, pack
+from fedagent_protocol.terms import CLAIM_BYTES
 from fedagent_testbed.local import LocalField
 from tests.fakes.attacker import Attack, Attacker
 from tests.fakes.site import Members
+from tests.fakes.voices import read
 from tests.typed import fedagent
 
 from .support import BROKERS, DEMO, MOSQUITTO, PATIENT, check_books, labels, new_field
@@ -36,6 +40,7 @@ from .test_attacks import MODEL, honest_rounds
 
 pytestmark = pytest.mark.slow
 AGENTS, ROUNDS = 3, 3
+EPOCH = "5" * 32
 MESSAGES = 20_000
 """A flood ebbs away after so many, for the sake of the machine that the tests run on."""
 
@@ -293,4 +298,92 @@ def test_an_enrolled_edge_is_paid_for_no_device_that_it_invents(tmp_path: Path, 
         end = coordinator.wait("end", timeout_s=60)
         assert (end["rounds_done"], end["updates_used"], end["spent_micro"]) == (3, 3, 3_000_000)
     assert "do not belong to the site" in coordinator.log.read_text()
+    check_books(coordinator)
+
+
+class LyingEdge:
+    """An edge of the site that names devices which another one hears, with terms of its own."""
+
+    def __init__(self, site: str, evil: SiteTls, folder: Path, victims: list[str]) -> None:
+        self.own: set[tuple[str, bytes]] = set()
+        self.told = 0
+        self._site, self._victims = site, victims
+        self._gate = Gate(load_or_create(folder), starts=5, clock=time.monotonic)
+        self._gate.certifier = Shown(evil.credentials.certificate.der)
+        self._me = evil.credentials.certificate.id
+        self._digest = ""
+        down, beacons = topics.edge_down(site, self._me, "#"), topics.coordinator_beacon(site, "+")
+        self.filters = [(down, 1), (beacons, 1)]
+
+    def answer(self, topic: str, payload: bytes) -> list[Said]:
+        message = read(topics.parse(topic).direction, payload)
+        match message:
+            case m.CoordinatorBeacon():
+                return [
+                    self._say(m.EdgeHello(edge=self._me, epoch=EPOCH, name="liar")),
+                    self._say(m.EdgeStatus(run=message.run, epoch=EPOCH, model=self._digest)),
+                ]
+            case m.GlobalModel():
+                self._digest = message.digest
+            case m.RoundOpen():
+                self.told += 1
+                return [self._say(self._lies(message))]
+        return []
+
+    def _lies(self, asked: m.RoundOpen) -> m.RoundColumns:
+        count = len(self._victims)
+        columns = Columns(
+            features=("compute",),
+            session=np.arange(count, dtype=np.int32),
+            price=np.full(count, 10**9, dtype=np.int64),
+            context_seq=np.full(count, 2**62, dtype=np.int64),
+            age_ms=np.zeros(count, dtype=np.int32),
+            available=np.zeros(count, dtype=np.bool_),
+            values=np.ones((count, 1), dtype=np.float32),
+            # Of one it has no signature, of the others a wrong one.
+            claim=np.full((count, CLAIM_BYTES), [[0]] + [[7]] * (count - 1), dtype=np.uint8),
+        )
+        return m.RoundColumns(
+            run=asked.run,
+            round=asked.round,
+            epoch=EPOCH,
+            known=0,
+            new_ids=tuple(self._victims),
+            features=columns.features,
+            model=self._digest,
+            **pack(columns),
+        )
+
+    def _say(self, message: m.AnyMessage) -> Said:
+        topic = topics.edge_up(self._site, self._me, m.kind(message))
+        return topic, self._gate.seal(topic, encode(message), link="", kind=m.kind(message))
+
+
+@pytest.mark.parametrize("kind", BROKERS)
+def test_an_enrolled_edge_mutes_no_device_that_another_one_hears(tmp_path: Path, kind: str) -> None:
+    with new_field(tmp_path) as field:
+        members = Members.of_coordinator(tmp_path, "coordinator", field.site)
+        members.member("edge-0", "edge")
+        for i in range(AGENTS):
+            members.member(f"agent-{i}", "agent")
+        *_, hall, _ = guests(members)
+        coordinator = field.coordinator(
+            DEMO,
+            broker=kind,
+            secure=True,
+            join_port=0,
+            wait_edges=2,
+            wait_agents=AGENTS,
+            sets=("rounds.count=4", *PATIENT, "policy.name=cheapest", "budget.per_edge=10"),
+        )
+        field.edge("edge-0", broker=kind, secure=True)
+        there = str(coordinator.wait("ready")["broker"])
+        agents = [field.agent(f"agent-{i}", labels(i)) for i in range(AGENTS)]
+        victims = [str(agent.wait("ready")["id"]) for agent in agents]
+        liar = LyingEdge(field.site, hall, tmp_path / "evil-2", victims)
+        with Attacker(there, liar, context=hall.client_context()):
+            end = coordinator.wait("end", timeout_s=90)
+        assert liar.told >= 4
+        assert (end["rounds_done"], end["updates_used"]) == (4, 4 * AGENTS)
+    assert "tells other terms of 3 agents" in coordinator.log.read_text()
     check_books(coordinator)
