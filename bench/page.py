@@ -204,6 +204,13 @@ WATCH = """
 """
 
 
+SEEN = """
+round => Object.entries(window.seen).filter(([at]) => at >= round).map(([, when]) => when)
+  .sort((a, b) => a - b)[0] ?? null
+"""
+"""When this round or a later one was first shown: a page may show two at once."""
+
+
 def _latency(field: Field, page: Page) -> float:
     began = time.monotonic()
     committed = field.play()
@@ -211,7 +218,7 @@ def _latency(field: Field, page: Page) -> float:
     found = None
     while found is None and time.monotonic() < until:
         time.sleep(0.1)
-        found = page.evaluate(f"window.seen['{field.round}'] ?? null")
+        found = page.evaluate(SEEN, field.round)
     time.sleep(max(0.0, 1.0 + field.rng.uniform(0, 0.3) - (time.monotonic() - began)))
     return float(found) / 1000 - committed if found else 10.0
 

@@ -74,6 +74,10 @@ class Reader:
         finally:
             self._db.execute("ROLLBACK")
 
+    def written(self) -> int:
+        """Return a number that changes with each commit of another connection."""
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
     # ------------------------------------------------------------------- runs
 
     def runs(self) -> list[RunRow]:

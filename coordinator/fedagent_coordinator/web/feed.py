@@ -1,4 +1,4 @@
-"""One picture every half second for all viewers: each gets what changed; the slow, the whole."""
+"""One picture for all viewers, soon after a commit: each gets what changed; the slow, the whole."""
 
 import asyncio
 import time
@@ -10,6 +10,11 @@ from msgspec import structs
 from .records import Change, Field, change
 
 EVERY_S = 1.0
+"""Age of a picture that is shown although nothing was written."""
+LEAST_S = 0.4
+"""A look is followed by a pause of this, or of nine times what it took."""
+POLL_S = 0.08
+"""How often it is asked whether something was written, and how long more of it is waited for."""
 QUEUED = 4
 """Changes that a viewer may be behind; then it gets the whole field instead."""
 MAX_VIEWERS = 32
@@ -46,8 +51,8 @@ class Viewer:
 class Feed:
     """What is shown now, and who looks. Nothing is read while nobody does."""
 
-    def __init__(self, look: Callable[[], Field]) -> None:
-        self._look = look
+    def __init__(self, look: Callable[[], Field], moved: Callable[[], bool]) -> None:
+        self._look, self._moved = look, moved
         self._field: Field | None = None
         self._looked_at = 0.0
         self._whole: tuple[int, bytes] = (-1, b"")
@@ -90,15 +95,19 @@ class Feed:
             viewer.offer(event)
 
     async def run(self) -> None:
-        """Look every `EVERY_S`, as long as somebody does."""
+        """Look after each commit and every `EVERY_S`, as long as somebody does."""
         self._loop = asyncio.get_running_loop()
         while True:
             await self._somebody.wait()
             began = time.monotonic()
-            self.field()
+            self._step()
             spent = time.monotonic() - began
             # Beside the rounds: whatever a look takes, it is a tenth of the time at most.
-            await asyncio.sleep(max(EVERY_S - spent, 9 * spent, 0.05))
+            await asyncio.sleep(max(LEAST_S, 9 * spent))
+            while time.monotonic() < began + EVERY_S and not self._moved():  # noqa: ASYNC110 - SQLite tells nobody
+                await asyncio.sleep(POLL_S)
+            # What belongs together is written within a moment.
+            await asyncio.sleep(POLL_S)
             if not self.viewers:
                 self._somebody.clear()
 

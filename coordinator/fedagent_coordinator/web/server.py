@@ -111,7 +111,7 @@ class PageServer:
         from .watcher import Watcher  # noqa: PLC0415
 
         watcher = Watcher(self._folder)
-        self._feed = Feed(watcher.look)
+        self._feed = Feed(watcher.look, watcher.moved)
         access = Access(page.token, host=self._place.host, secure=files is not None)
         config = uvicorn.Config(
             application(self._folder, self._feed, access),

@@ -5,7 +5,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from fedagent_coordinator.reader import Reader, open_reader
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_coordinator.status_files import (
     DEVICES_FILE,
+    STATUS_FILE,
     Device,
     RunStatus,
     read_devices,
@@ -77,12 +78,24 @@ class Watcher:
         self._recipe: Recipe | None = None
         self._heard: dict[str, Device] = {}
         self._heard_at = -1
+        self._mark: list[int] = []
         self._forget()
 
     def close(self) -> None:
         """Close the database."""
         self._open.close()
         self._reader = None
+
+    def moved(self) -> bool:
+        """Return whether something was written since this was asked last; cheap."""
+        mark: list[int] = []
+        if self._reader is not None:
+            mark.append(self._reader.written())
+        for name in (STATUS_FILE, DEVICES_FILE):
+            with suppress(OSError):
+                mark.append((self.folder / name).stat().st_mtime_ns)
+        former, self._mark = self._mark, mark
+        return former != mark
 
     def look(self) -> Field:
         """Return the field as it is now; empty where there is no run that can be read."""

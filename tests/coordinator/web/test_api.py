@@ -15,6 +15,7 @@ import pytest
 from fedagent_coordinator.config import PageAddress
 from fedagent_coordinator.enrolment import Application, Enrolment
 from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.status_files import DEVICES_FILE, Known, write_beside
 from fedagent_coordinator.store import Store
 from fedagent_coordinator.web.access import PAGE_FILE, read_page
 from fedagent_coordinator.web.endpoints import ENDPOINTS, openapi
@@ -273,7 +274,7 @@ def test_a_device_that_waits_is_let_in_by_the_code_that_it_shows(tmp_path: Path)
 
 def test_a_slow_viewer_is_given_the_whole_field_again(folder: Path) -> None:
     watcher = Watcher(folder)
-    feed, slow = Feed(watcher.look), Viewer()
+    feed, slow = Feed(watcher.look, watcher.moved), Viewer()
     slow.behind = False
     for _ in range(QUEUED):
         slow.offer(b"change")
@@ -307,6 +308,20 @@ def test_a_change_makes_the_new_field_of_the_old(tmp_path: Path) -> None:
         watcher.close()
     fresh = Watcher(tmp_path).look()
     assert (fresh.devices, fresh.edges) == (field.devices, field.edges)
+
+
+def test_what_is_written_is_noticed_once(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begin(store, RECIPE, ["agent-a", "agent-b"])
+        watcher = Watcher(tmp_path)
+        watcher.look()
+        assert [watcher.moved(), watcher.moved()] == [True, False]
+        plan = small_plan(small_view(1, [1_000_000, 1_500_000], budgets=[4_000_000]))
+        store.reserve(run, plan, policy="random")
+        assert [watcher.moved(), watcher.moved()] == [True, False]
+        write_beside(tmp_path / DEVICES_FILE, msgspec.json.encode(Known(run=run, devices={})))
+        assert [watcher.moved(), watcher.moved()] == [True, False]
+        watcher.close()
 
 
 def test_opinions_are_shown_where_the_run_has_them(tmp_path: Path) -> None:
