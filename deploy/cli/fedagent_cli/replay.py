@@ -54,8 +54,7 @@ def replay(
 
     Nobody is ordered. It sees what was recorded, and learns of the orders that both gave.
     """
-    folder, begins = _where(run, data_dir)
-    with _opened(folder, begins) as (reader, chosen):
+    with opened(run, data_dir) as (reader, chosen):
         rounds, name = _replayed(reader, chosen, policy, sets or [])
     same = sum(one.same for one in rounds)
     record: dict[str, object] = {
@@ -108,16 +107,18 @@ def _where(run: str | None, data_dir: Path | None) -> tuple[Path | None, str | N
 
 
 @contextmanager
-def _opened(folder: Path | None, begins: str | None) -> "Iterator[tuple[Reader, RunRow]]":
+def opened(run: str | None, data_dir: Path | None) -> "Iterator[tuple[Reader, RunRow]]":
+    """Open the run that an argument names; what the user can mend is one line."""
     from fedagent_coordinator.errors import PolicyError  # noqa: PLC0415
     from fedagent_protocol.errors import RegistryError  # noqa: PLC0415
     from fedagent_task.errors import RecipeError  # noqa: PLC0415
 
     from .runs import open_run  # noqa: PLC0415 - heavy imports
 
+    folder, begins = _where(run, data_dir)
     try:
-        with open_run(folder, begins) as opened:
-            yield opened
+        with open_run(folder, begins) as found:
+            yield found
     except (PolicyError, RegistryError, RecipeError) as error:
         raise UsageError(str(error), "name another policy or its parameters") from error
 

@@ -11,6 +11,8 @@ from fedagent_cli import command_line, options
 from fedagent_cli.errors import KilledError, MissingError, UsageError
 from fedagent_cli.output import aligned, echo, emit, table, writing
 
+from .learn import learn_world
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
@@ -108,6 +110,7 @@ def mount(app: command_line.CommandGroup, *, panel: str) -> None:
             ),
         ),
         (recipes, ("fedagent testbed recipes",)),
+        (learn_world, ("fedagent testbed learn-world field --out field.toml",)),
     ):
         testbed_app.command(epilog=options.examples(*lines))(command)
     app.add_group(testbed_app, panel=panel)

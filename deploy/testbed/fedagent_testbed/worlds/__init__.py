@@ -6,6 +6,7 @@ from fedagent_testbed.recipe import TestbedRecipe
 from .base import Times, World, arrived, outcome
 from .chances import ChanceWorld
 from .failures import can_fail
+from .learnt import LearntWorld
 from .linked import LinkedWorld, TraceWorld
 from .one_edge import LinearExchange, OpenWorld
 from .radio import RadioWorld, StaticRadioWorld
@@ -18,7 +19,7 @@ def make_world(recipe: TestbedRecipe, seed: int) -> World:
     """Return the recipe's world.
 
     Raises:
-        DatasetError: Its files are not there.
+        DatasetError, RecipeError: Its files are not there, or are none of such.
         RecipeError: It is the world of streams, which has no pairs.
     """
     match recipe.world:
@@ -34,5 +35,7 @@ def make_world(recipe: TestbedRecipe, seed: int) -> World:
             return ChanceWorld(recipe, seed)
         case "recorded":
             return RecordedWorld(recipe, seed)
+        case "learnt":
+            return LearntWorld(recipe, seed)
         case "bas":
             raise RecipeError("world", "is bas", "it has streams, and no view of pairs")
