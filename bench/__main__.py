@@ -3,7 +3,7 @@
 Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs, learning,
 learners, decisions, democracy, adaptive, calibration, scale, papers, onnx, bas, limits, figures,
 seeds, house, loss, ledger, ledger-model, field, graph, families, hostile, faults, secagg, soak,
-floods, storm, page, replay, year.
+floods, storm, page, replay, learnt-world, year.
 All of them without a name; figures are medians, and what is compared is measured in one run.
 """
 
@@ -29,6 +29,7 @@ from . import (
     house,
     learners,
     learning,
+    learnt_world,
     ledger,
     limits,
     loss,
@@ -95,6 +96,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "loss": loss.rows,
     "page": live_page,
     "replay": lambda: replay.rows(100, ""),
+    "learnt-world": learnt_world.rows,
     "year": lambda: iter([year.year(20_000)]),
     "figures": lambda: iter([tested("figures", str(ROOT / "bench" / "checks"))]),
     "house": house.rows,
