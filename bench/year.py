@@ -1,6 +1,7 @@
-"""A year of rounds: bytes per round, how fast it opens, and what pruning leaves.
+"""A year of rounds: bytes per round, how fast it opens, and how fast its books are verified.
 
 python -m bench.year --rounds 50000     # a tenth; --rounds 500000 is the year
+python -m bench.year --folder DIR       # keep the rounds there, or measure those that are there
 """
 
 import argparse
@@ -8,73 +9,102 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from fedagent_coordinator.database.connection import DATABASE
 from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.run_store import CLOSE_ROUNDS
 from fedagent_coordinator.store import SNAPSHOT_EVERY, Store
 from fedagent_node.data_dir import load_or_create
 from tests.fakes.rounds import random_view
-from tests.fakes.stored_runs import begun, play, small_plan
+from tests.fakes.stored_runs import begun, small_plan, small_result
 
 from .rows import Row, show
 
 DEVICES, EDGES, CHOSEN = 50, 4, 10
 YEAR = 500_000
+KEPT = 5000
+"""As of `fedagent coordinator start --keep-rounds`."""
 
 
-def year(rounds: int) -> Row:
+def year(rounds: int, folder: Path | None = None) -> Row:
     """Rounds of ten of fifty devices through the real store, without waiting for the disk."""
+    if folder is not None:
+        return _measured(rounds, folder)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        identity = load_or_create(folder)
+        return _measured(rounds, Path(name))
+
+
+def _measured(rounds: int, folder: Path) -> Row:
+    row: dict[str, object] = {}
+    identity = load_or_create(folder)
+    if not (folder / DATABASE).exists():
         began = time.perf_counter()
         with Store(folder, identity=identity) as store:
             store._db.connection.execute("PRAGMA synchronous = OFF")  # noqa: SLF001 - a year is written in hours
             run = begun(store, total_micro=None, clients=DEVICES, edges=EDGES).run_id
-            _write(store, run, rounds)
-        row: dict[str, object] = {"rounds": rounds, "build_s": _since(began)}
-        size = (folder / DATABASE).stat().st_size
-        row |= {"bytes_per_round": size // rounds, "year_gb": round(size / rounds * YEAR / 1e9, 2)}
-        with open_reader(folder) as reader:
-            tables = reader._db.execute(  # noqa: SLF001 - no query of a reader's
-                "SELECT name, SUM(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC LIMIT 8"
-            ).fetchall()
-        row["bytes_of"] = {name: size // rounds for name, size in tables}
-        row["open_s"] = _timed(lambda: Store(folder, identity=identity).close())
-        with open_reader(folder) as reader:
-            row["runs_s"] = _timed(reader.runs)
-            row["rounds_s"] = _timed(lambda: reader.rounds(run, last=20))
-            row["progress_s"] = _timed(lambda: reader.progress(run))
-            row["devices_s"] = _timed(lambda: reader.devices(run))
-            row["verify_s"] = _timed(reader.ledger.verify)
-        began = time.perf_counter()
-        with Store(folder, identity=identity) as store:
-            while store.prune(run, keep_rounds=rounds // 10, most=1000, by="bench").rounds:
-                pass
-            store.compact()
-        row |= {"prune_s": _since(began)}
-        row["pruned_bytes_per_round"] = (folder / DATABASE).stat().st_size // rounds
-        with open_reader(folder) as reader:
-            row["whole"] = reader.ledger.verify().balanced
-        return {"bench": "year", **row}
+            pauses = _write(store, run, rounds)
+        row |= {"build_s": _since(began), "closing_s": round(float(np.median(pauses or 0)), 3)}
+        row |= {"closing_max_s": round(max(pauses, default=0.0), 3)}
+    with open_reader(folder) as reader:
+        run = reader.run().run_id
+        rounds = reader.progress(run).rounds_done
+        tables = reader._db.execute(  # noqa: SLF001 - no query of a reader's
+            "SELECT name, SUM(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC LIMIT 8"
+        ).fetchall()
+    archive = sum(path.stat().st_size for path in (folder / "archive").rglob("*.books"))
+    size = (folder / DATABASE).stat().st_size + archive
+    row |= {"rounds": rounds, "gb": round(size / 1e9, 3), "archive_gb": round(archive / 1e9, 3)}
+    row |= {"year_gb": round(size / rounds * YEAR / 1e9, 2)}
+    row["bytes_of"] = {name: size // rounds for name, size in tables}
+    row["open_s"] = _timed(lambda: Store(folder, identity=identity).close())
+    with open_reader(folder) as reader:
+        row["runs_s"] = _timed(reader.runs)
+        row["rounds_s"] = _timed(partial(reader.rounds, run, last=20))
+        row["progress_s"] = _timed(partial(reader.progress, run))
+        row["devices_s"] = _timed(partial(reader.devices, run))
+        for name, full in (("verify_s", False), ("verify_full_s", True)):
+            began = time.perf_counter()
+            row[f"{name[:-2]}_balanced"] = reader.ledger.verify(full=full).balanced
+            row[name] = _since(began)
+    return {"bench": "year", **row}
 
 
-def _write(store: Store, run: str, rounds: int) -> None:
+def _write(store: Store, run: str, rounds: int) -> list[float]:
+    """Play, and close old rounds as a coordinator does; return how long that took."""
     chance = np.random.default_rng(0)
-    views = [random_view(chance, 1, clients=DEVICES, edges=EDGES, budget=10**9) for _ in range(20)]
-    for number in range(1, rounds + 1):
-        view = replace(views[number % len(views)], round=number)
+    made = []
+    for _ in range(20):
+        view = random_view(chance, 1, clients=DEVICES, edges=EDGES, budget=10**9)
         _, pairs = np.unique(view.pair_client, return_index=True)
         able = pairs[view.client_available[view.pair_client[pairs]]][:CHOSEN]
-        clients = view.pair_client[able].tolist()
-        play(store, run, small_plan(view, able.tolist()), set(clients[1:]))
+        plan = small_plan(view, able.tolist())
+        made.append((plan, small_result(plan, set(view.pair_client[able].tolist()[1:]))))
+    fold, pauses = store._db.fold_wal, []  # noqa: SLF001 - as above
+    for number in range(1, rounds + 1):
+        store._db.fold_wal = fold if number % 50 == 0 else _nothing  # type: ignore[method-assign]  # noqa: SLF001 - as above
+        plan, result = made[number % len(made)]
+        view = replace(plan.view, round=number)
+        feedback = replace(result.feedback, view=view)
+        store.reserve(run, structs.replace(plan, round=number, view=view), policy="random")
+        store.settle(run, structs.replace(result, round=number, feedback=feedback))
         store.save_model(run, number, f"{number:064d}", 40_000)
         store.save_metrics(run, number, f"{number:064d}", {"accuracy": 0.5, "loss": 1.0})
         if number % SNAPSHOT_EVERY == 0:
             store.snapshot(run, number, "random", {"n": np.zeros(DEVICES)})
+            began, few = time.perf_counter(), CLOSE_ROUNDS
+            done = store.prune(run, keep_rounds=KEPT, least=few, most=few, by="bench")
+            if done.rounds >= few:
+                pauses.append(time.perf_counter() - began)
+    return pauses
+
+
+def _nothing() -> None:
+    """Leave the WAL as it is."""
 
 
 def _since(began: float) -> float:
@@ -90,4 +120,6 @@ def _timed(work: Callable[[], object]) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=YEAR // 10)
-    show([year(parser.parse_args().rounds)])
+    parser.add_argument("--folder", type=Path, help="keep the rounds here, or measure these")
+    asked = parser.parse_args()
+    show([year(asked.rounds, asked.folder)])

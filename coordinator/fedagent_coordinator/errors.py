@@ -326,6 +326,18 @@ class PrunedRoundError(StoreError):
     first: int
 
 
+class ArchiveError(StoreError):
+    """Raised when the file of closed books is not there, or not as it was written."""
+
+    template = "archive/{name}, the books of rounds {first} to {last}, {problem}"
+    hint = "restore that file from a copy of the data directory"
+
+    name: str
+    first: int
+    last: int
+    problem: str
+
+
 class RecordError(StoreError):
     """Raised when stored bytes are not the record they should be."""
 

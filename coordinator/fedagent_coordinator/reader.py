@@ -4,22 +4,23 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import structs
 
 from .core.claims import ClaimGaps
 from .core.decision import CLAIMS, TRUST
 from .core.effects import PLAIN, Controls
 from .core.settings import Progress
 from .core.trust import Trust
+from .database.archives import Tally, closed_books, closed_sums, reopen, tallies
 from .database.audit import Balance, Ledger
 from .database.connection import DATABASE, damage_behind
 from .database.evaluations import EvaluationQueries
 from .database.ledger import RENT_PAID, TREASURY
-from .database.mark import MARK
 from .database.models import ModelQueries, recipe_in
 from .database.proofs import recent_work
 from .database.pruning import Prunable, prunable
@@ -34,7 +35,7 @@ from .errors import (
     UnknownRoundError,
     UnknownRunError,
 )
-from .policies.base import Feedback, IntArray, RoundView, Selection, State
+from .policies.base import MAX_COUNT, Feedback, IntArray, RoundView, Selection, State
 from .policies.state import taken
 from .records import unpack_arrays, unpack_controls, unpack_selection, unpack_view
 
@@ -63,7 +64,7 @@ class Reader:
         self.folder = folder
         self.models = ModelQueries(connection)
         self.evaluations = EvaluationQueries(connection)
-        self.ledger = Ledger(connection, folder / MARK)
+        self.ledger = Ledger(connection, folder)
 
     @contextmanager
     def unmoved(self) -> Iterator[None]:
@@ -135,7 +136,7 @@ class Reader:
         model = self.models.last(run_id)
         return Progress(
             next_round=self.last_round(run_id) + 1,
-            rounds_done=int(done),
+            rounds_done=int(done) + closed_sums(self._db, run_id).done,
             spent_micro=self.balance(run_id).settled_micro,
             model=model.digest if model else "",
             model_round=model.round if model else 0,
@@ -202,13 +203,13 @@ class Reader:
         Raises:
             UnknownRoundError, PrunedRoundError: There is no such round, or no more.
         """
+        if 1 <= round_ <= (last := self.pruned_until(run_id)):
+            raise PrunedRoundError(run_id, round_, last + 1)
         row = self._db.execute(
             "SELECT view, selection FROM rounds WHERE run_id = ? AND round = ?", (run_id, round_)
         ).fetchone()
         if row is None:
             raise UnknownRoundError(run_id, round_)
-        if round_ <= (last := self.pruned_until(run_id)):
-            raise PrunedRoundError(run_id, round_, last + 1)
         return unpack_view(row["view"]), unpack_selection(row["selection"])
 
     def pruned_until(self, run_id: str) -> int:
@@ -230,6 +231,7 @@ class Reader:
             run_id,
             round_,
         )
+        moved += closed_sums(self._db, run_id).accounts.get(TREASURY, 0)
         rent = self._value(
             "SELECT rent_micro FROM rounds WHERE run_id = ? AND round = ?", run_id, round_
         )
@@ -362,9 +364,8 @@ class Reader:
 
     def updates_used(self, run_id: str) -> int:
         """Return how many updates went into the models of a run."""
-        return int(
-            self._value("SELECT COALESCE(SUM(used), 0) FROM outcomes WHERE run_id = ?", run_id)
-        )
+        live = self._value("SELECT COALESCE(SUM(used), 0) FROM outcomes WHERE run_id = ?", run_id)
+        return int(live) + sum(one.used for one in closed_sums(self._db, run_id).clients.values())
 
     def trained_since(self, run_id: str, since: int) -> list[str]:
         """Return the agents whose updates were used in rounds after `since`."""
@@ -380,24 +381,17 @@ class Reader:
 
     def devices(self, run_id: str) -> list[DeviceRow]:
         """Return what each client of a run did, by index."""
-        return fetch(
-            self._db,
-            DeviceRow,
-            "SELECT c.idx AS client, c.agent_id AS agent, c.label, "  # noqa: S608 - constants
-            "COALESCE(t.ordered, 0) AS ordered, COALESCE(t.in_time, 0) AS in_time, "
-            "COALESCE(t.used, 0) AS used, COALESCE(t.paid_micro, 0) AS paid_micro, "
-            "COALESCE(t.released, 0) AS released, t.last_round, t.last_status, "
-            "COALESCE(t.last_reason, '') AS last_reason FROM clients c LEFT JOIN ("
-            "SELECT v.client, COUNT(*) AS ordered, SUM(o.in_time) AS in_time, "
-            f"SUM(o.used) AS used, {_PAID} AS paid_micro, "
-            "SUM(COALESCE(o.status, '') <> 'declined') AS released, "
-            # Beside one MAX, sqlite takes status and reason from the row that has it.
-            "MAX(o.round) AS last_round, o.status AS last_status, o.reason AS last_reason "
-            "FROM reservations v LEFT JOIN outcomes o ON o.run_id = v.run_id "
-            "AND o.round = v.round AND o.client = v.client WHERE v.run_id = ?1 GROUP BY v.client"
-            ") t ON t.client = c.idx WHERE c.run_id = ?1 ORDER BY c.idx",
+        closed, live = closed_sums(self._db, run_id).clients, tallies(self._db, run_id)
+        rows = self._db.execute(
+            "SELECT idx AS client, agent_id AS agent, label FROM clients "
+            "WHERE run_id = ? ORDER BY idx",
             (run_id,),
         )
+        nothing, found = Tally(), []
+        for row in rows:
+            tally = closed.get(row["client"], nothing) + live.get(row["client"], nothing)
+            found.append(DeviceRow(**row, **structs.asdict(tally)))
+        return found
 
     def clients(self, run_id: str) -> dict[str, str]:
         """Return the name of every client of a run by id, in the order of their indices."""
@@ -423,14 +417,38 @@ class Reader:
         )
         return dict(rows.fetchall())
 
+    @contextmanager
+    def whole(self, run_id: str, *, first: int = 1, last: int = MAX_COUNT) -> Iterator["Reader"]:
+        """Read closed rounds too: all those of a run, or `first` to `last` and what is near.
+
+        Where there are any, it is of a copy beside temporary files, which takes their size. The
+        ledger of the copy cannot be verified; that of this reader can.
+
+        Raises:
+            ArchiveError, RecordError: The books of a round are missing or damaged.
+        """
+        wanted = [
+            one
+            for one in closed_books(self._db, since=run_id)
+            if one.first <= last and first <= one.last
+        ]
+        if not wanted:
+            yield self
+            return
+        with closing(sqlite3.connect("", isolation_level=None)) as copy:
+            self._db.backup(copy)
+            copy.row_factory = sqlite3.Row
+            reopen(copy, self.folder, wanted)
+            yield Reader(copy, self.folder)
+
     # ------------------------------------------------------------------ money
 
     def rents(self, run_id: str) -> dict[str, int]:
         """Return what each edge was paid for aggregating, by id."""
         rows = self._db.execute(
-            "SELECT e.edge_id, SUM(n.amount_micro) FROM entries n "
-            "JOIN edges e ON e.run_id = n.run_id AND e.idx = n.edge WHERE n.run_id = ? "
-            "AND n.kind = 'settle' AND n.client IS NULL GROUP BY e.edge_id ORDER BY e.idx",
+            "SELECT e.edge_id, a.balance_micro FROM edges e JOIN accounts a "
+            "ON a.run_id = e.run_id AND a.account = 'rent/' || e.idx "
+            "WHERE e.run_id = ? ORDER BY e.idx",
             (run_id,),
         )
         return dict(rows.fetchall())
@@ -454,7 +472,7 @@ class Reader:
             free_micro=free,
             reserved_micro=reserved,
             settled_micro=settled,
-            voided_micro=int(voided),
+            voided_micro=int(voided) + closed_sums(self._db, run_id).totals.get("void", 0),
         )
 
     def _value(self, query: str, *values: object) -> Any:

@@ -288,9 +288,9 @@ def _past_evaluations(
     since = evaluated[-1].round if evaluated else 0
     opinions = read.evaluations.last_opinions(run_id)
     schedule = EvaluationSchedule(mode, evaluation_period(recipe, mode))
-    pending = _pending_round(
-        schedule, read.progress(run_id), read.done_rounds(run_id, since), recipe
-    )
+    with read.whole(run_id, first=since + 1) as past:
+        done, trained = past.done_rounds(run_id, since), past.trained_since(run_id, since)
+    pending = _pending_round(schedule, read.progress(run_id), done, recipe)
     if pending is not None and mode is OpinionMode.REPORT:
         model = read.models.last(run_id)
         digest = model.digest if model is not None and model.round == pending else ""
@@ -308,7 +308,7 @@ def _past_evaluations(
         pending_round=pending,
         opinions=opinions,
         volunteers=frozenset(row.client for row in volunteers),
-        trained=frozenset(read.trained_since(run_id, since)),
+        trained=frozenset(trained),
     )
 
 

@@ -21,7 +21,7 @@ from fedagent_protocol.messages import LedgerHead
 
 from .core.decision import DecisionPolicies
 from .core.effects import BookEvaluation, Reserve, Settle
-from .database import facts, rounds
+from .database import archives, facts, rounds
 from .database.connection import DATABASE, Database, DatabaseOptions, damage_behind
 from .database.evaluations import insert_evaluation
 from .database.heads import is_genuine
@@ -39,6 +39,7 @@ from .errors import (
     RecordError,
     RunEndedError,
     StateError,
+    StoreFailedError,
     UnknownRoundError,
     UnreadableDatabaseError,
 )
@@ -148,13 +149,15 @@ class Store(ExitStack):
         self._db = Database(folder, **options)
         self.callback(self._db.close)
         self.read = Reader(self._db.connection, folder)
-        if not self._db.untouched:
-            try:
+        sql = self._db.connection
+        try:
+            if not self._db.untouched or archives.missing(sql, folder):
                 self._verify()
                 self._db.trust()
-            except BaseException:
-                self.close()
-                raise
+            archives.remove_orphans(sql, folder)
+        except BaseException:
+            self.close()
+            raise
 
     def _verify(self) -> None:
         """Refuse books that are not whole, unless an operator accepts them as they are."""
@@ -182,11 +185,11 @@ class Store(ExitStack):
         me, sql = self._db.identity, self._db.connection
         if me is None or head.coordinator != me.id or not is_genuine(head, me.public_bytes):
             return
-        row = sql.execute("SELECT hash FROM entries WHERE seq = ?", (head.seq,)).fetchone()
-        if row is not None and row["hash"] == head.hash:
+        found = archives.hash_at(sql, self._db.folder, head.seq)
+        if found == head.hash:
             return
         problem = f"edge {edge} is a witness of entry {head.seq} ({head.hash.hex()[:16]}), "
-        problem += "here it is another one" if row else f"here is {self._db.ledger.seq} the last"
+        problem += "here it is another one" if found else f"here is {self._db.ledger.seq} the last"
         # What was lost between the note and the entry that it names, and nothing after it.
         accepted = sql.execute(
             "SELECT seq, target FROM entries WHERE kind = 'note' AND instr(target, ?)", (ACCEPTED,)
@@ -330,7 +333,9 @@ class Store(ExitStack):
         with self._db.transaction("reserve"):
             if total > free:
                 key = f"round-{plan.round}"
-                self._db.ledger.grant(run_id, total - free, key, self._db.clock_ms())
+                self._db.ledger.grant(
+                    run_id, total - free, key, self._db.clock_ms(), round_=plan.round
+                )
             rounds.insert_plan(self._db, run_id, plan, policy=policy, planned=planned)
             self._db.checkpoint("reserve.entries")
 
@@ -344,6 +349,8 @@ class Store(ExitStack):
             OutcomeMismatchError: Outcomes and reservations differ.
             InvalidAmountError: The rent is not what was reserved.
         """
+        if result.round <= archives.closed_until(self._db.connection, run_id):
+            return False
         state = self.read.round_state(run_id, result.round)
         if state is None:
             raise UnknownRoundError(run_id, result.round)
@@ -375,7 +382,8 @@ class Store(ExitStack):
         Raises:
             RefusedEntryError: Invalid score, client or edge.
         """
-        if self.read.evaluations.exists(run_id, found.round):
+        closed = 1 <= found.round <= archives.closed_until(self._db.connection, run_id)
+        if closed or self.read.evaluations.exists(run_id, found.round):
             return False
         with self._db.transaction("evaluate") as sql:
             insert_evaluation(sql, run_id, found)
@@ -423,18 +431,32 @@ class Store(ExitStack):
         return replayed
 
     def prune(
-        self, run_id: str, *, keep_rounds: int = 0, before_ms: int = 2**62, most: int, by: str
+        self,
+        run_id: str,
+        *,
+        keep_rounds: int = 0,
+        before_ms: int = 2**62,
+        least: int = 1,
+        most: int,
+        by: str,
     ) -> Prunable:
-        """Drop what the oldest rounds saw and decided, `most` of them in one piece.
+        """Close the books of the oldest rounds, `most` of them in one piece, or none if too few.
 
         Of the newest rounds `keep_rounds` stay, those that ended after a time, and all that
-        followed the oldest snapshot. Returns what went. Crash points: those of `pruning.prune`.
+        followed the oldest snapshot. Returns what there was. Crash points: those of
+        `pruning.prune`.
+
+        Raises:
+            StoreFailedError: The disk failed, or has no room; the rounds are where they were.
         """
         piece = prunable(
             self._db.connection, run_id, keep_rounds=keep_rounds, before_ms=before_ms, most=most
         )
-        if piece.rounds:
-            prune(self._db, piece, by=by)
+        if piece.rounds >= least:
+            try:
+                prune(self._db, piece, by=by)
+            except OSError as error:
+                raise StoreFailedError(str(error)) from error
         return piece
 
     def compact(self) -> None:

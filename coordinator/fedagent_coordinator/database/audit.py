@@ -2,31 +2,49 @@
 
 `Ledger.verify` trusts nothing that is stored as a sum: it walks every entry and compares
 everything else, the high-water mark included, with what it found. The entries are hash-chained;
-the tables of rounds, models and evaluations are compared with the facts that they bind.
+the tables of rounds, models and evaluations are compared with the facts that they bind. Of closed
+books the digests of files are enough: they and what the files add up to are bound too. A
+full audit walks what is in the files as well.
 """
 
 import csv
+import heapq
 import io
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
 from fedagent_coordinator.core.effects import Proof
+from fedagent_coordinator.errors import ArchiveError, RecordError
 from fedagent_node.data_dir import read_public
 from fedagent_node.errors import IdentityError
 from fedagent_protocol import signatures
 from fedagent_protocol.messages import LedgerHead
 
 from . import facts
+from .archives import (
+    Closed,
+    Stretch,
+    Sums,
+    check,
+    closed_books,
+    copy_left,
+    entries_of,
+    hash_at,
+    lay_down,
+    read,
+    sums_of,
+)
 from .heads import head_bytes, is_genuine
 from .ledger import COLUMNS, GENESIS, GRANTOR, ROUTES, TREASURY, Entry
-from .mark import HighWaterMark, read_mark
+from .mark import MARK, HighWaterMark, read_mark
 from .proofs import PaidWork, digest_of, paid_work
-from .schema import has_changed
+from .schema import has_changed, prepare
 
 _Place = tuple[str | None, int | None, int | None]
 """Run, round and client: what one reservation is known by; the rent has no client."""
@@ -62,14 +80,17 @@ class LedgerReport(Balance):
 
 
 class Ledger:
-    """The ledger as people and auditors read it; `mark_path` is the high-water mark's file."""
+    """The ledger as people and auditors read it, of a data directory."""
 
-    def __init__(self, connection: sqlite3.Connection, mark_path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
         self._db = connection
-        self._mark_path = mark_path
+        self._folder = folder
 
     def show(self, run_id: str | None = None, *, limit: int = 50) -> list[Entry]:
-        """Return the newest entries that move money, newest first; -1 is no limit."""
+        """Return the newest entries that move money, newest first; -1 is no limit.
+
+        Those of closed rounds are not among them.
+        """
         rows = self._db.execute(
             f"{_ENTRIES} WHERE (?1 IS NULL OR run_id = ?1) AND kind <> 'fact' "
             "ORDER BY seq DESC LIMIT ?2",
@@ -78,10 +99,14 @@ class Ledger:
         return [Entry(*row) for row in rows]
 
     def export(self, style: Literal["csv", "json"]) -> Iterator[str]:
-        """Yield all entries, oldest first: CSV with a header, or JSON lines; hashes are hex."""
+        """Yield all entries, oldest first: CSV with a header, or JSON lines; hashes are hex.
+
+        Raises:
+            ArchiveError, RecordError: The books of closed rounds are missing or damaged.
+        """
         if style == "csv":
             yield ",".join(COLUMNS) + "\r\n"
-        for entry in self._entries():
+        for entry in self._every_entry():
             row = entry.record()
             if style == "json":
                 yield json.dumps(row) + "\n"
@@ -94,31 +119,52 @@ class Ledger:
         """Return what an agent was paid for in a round, with its signature; None if unknown."""
         return paid_work(self._db, run_id, round_, agent)
 
-    def verify(self, witness: LedgerHead | None = None) -> LedgerReport:
+    def verify(self, witness: LedgerHead | None = None, *, full: bool = False) -> LedgerReport:
         """Re-add everything from the entries and say what is wrong, if anything.
 
-        With a `witness` its entry must be there too, and be the same.
+        With a `witness` its entry must be there too, and be the same. A `full` audit adds up
+        what is in closed books from their entries; else the digests of their files are checked.
         """
         audit = _Audit(self._db)
-        mark = audit.read_mark(self._mark_path)  # before the snapshot, which may only be newer
+        mark = audit.read_mark(self._folder / MARK)  # before the snapshot, which may only be newer
         own = not self._db.in_transaction
         if own:
             self._db.execute("BEGIN")
         try:
             audit.read_names()
-            for entry in self._entries():
-                audit.take(entry, mark)
-                if witness is not None and witness.seq == entry.seq:
-                    audit.testified = entry.hash == witness.hash
-            if witness is not None:
-                audit.check_witness(witness)
+            books = audit.read_archive(self._folder)
+            for item in self._walk(books):
+                if isinstance(item, Entry):
+                    audit.take(item)
+                else:
+                    audit.skip(*item, self._folder if full else None)
+            audit.find_heads(self._folder, mark, witness)
             return audit.report(mark)
         finally:
             if own:
                 self._db.execute("ROLLBACK")
 
-    def _entries(self) -> Iterator[Entry]:
-        return (Entry(*row) for row in self._db.execute(f"{_ENTRIES} ORDER BY seq"))
+    def _walk(self, books: Iterable[Closed]) -> Iterator[Entry | tuple[Stretch, Closed]]:
+        """Yield the entries in the database, and where those of closed books are, in order."""
+        rows = (Entry(*row) for row in self._db.execute(f"{_ENTRIES} ORDER BY seq"))
+        elsewhere = [(stretch, one) for one in books for stretch in one.summary.stretches]
+        elsewhere.sort(key=lambda item: item[0].seq)
+        if not elsewhere:
+            return iter(rows)
+        return heapq.merge(rows, elsewhere, key=_seq_of)
+
+    def _every_entry(self) -> Iterator[Entry]:
+        for item in self._walk(closed_books(self._db)):
+            if isinstance(item, Entry):
+                yield item
+            else:
+                stretch, books = item
+                entries = entries_of(read(self._folder, books), books.summary.stretches)
+                yield from (one for one in entries if stretch.seq <= one.seq <= stretch.last)
+
+
+def _seq_of(item: Entry | tuple[Stretch, Closed]) -> int:
+    return item.seq if isinstance(item, Entry) else item[0].seq
 
 
 @dataclass(slots=True)
@@ -138,6 +184,7 @@ class _Audit:
     mark_seen: bool = False
     testified: bool | None = None
     public: bytes | None = None
+    sums: dict[str, Sums] = field(default_factory=dict)
 
     def read_mark(self, path: Path) -> HighWaterMark | None:
         try:
@@ -152,17 +199,83 @@ class _Audit:
             self.problem("the high-water mark is missing")
         return mark
 
+    def read_archive(self, folder: Path) -> list[Closed]:
+        """Return the closed books, their files compared with the digests that are bound."""
+        try:
+            books = list(closed_books(self.db))
+        except RecordError as error:
+            self.problem(error.sentence)
+            return []
+        for one in books:
+            try:
+                check(folder, one)
+            except ArchiveError as error:
+                self.problem(f"{error.sentence}: {error.hint}")
+        return books
+
+    def skip(self, stretch: Stretch, books: Closed, folder: Path | None) -> None:
+        """Go over entries that are in closed books; with a `folder` walk them there."""
+        self._join(stretch.seq, stretch.before)
+        self.seq, self.hash = stretch.last, stretch.after
+        if stretch != books.summary.stretches[0]:
+            return
+        former = self.sums.get(books.run_id, Sums())
+        if folder is not None:
+            self._walk_books(books, folder, former)
+        self.sums[books.run_id] = sums = books.summary.sums
+        self._add(books.run_id, former, -1)
+        self._add(books.run_id, sums, 1)
+
+    def _add(self, run_id: str, sums: Sums, sign: int) -> None:
+        accounts = self.balances.setdefault(run_id, Counter())
+        totals = self.totals.setdefault(run_id, Counter())
+        for counter, found in ((accounts, sums.accounts), (totals, sums.totals)):
+            for name, micro in found.items():
+                counter[name] += sign * micro
+
+    def _walk_books(self, books: Closed, folder: Path, former: Sums) -> None:
+        """Audit closed rounds as they would be in the database, in one of their own."""
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as sql:
+            prepare(sql, "")
+            inner = _Audit(sql, problems=self.problems, payees=self.payees)
+            inner.balances[books.run_id] = Counter(self.balances.get(books.run_id))
+            try:
+                segment = read(folder, books)
+                lay_down(sql, segment, books.summary)
+                copy_left(self.db, sql, books)
+                for stretch in books.summary.stretches:
+                    inner.seq, inner.hash = stretch.seq - 1, stretch.before
+                    for entry in entries_of(segment, books.summary.stretches):
+                        if stretch.seq <= entry.seq <= stretch.last:
+                            inner.take(entry)
+                    inner._join(stretch.last + 1, stretch.after)
+            except (ArchiveError, RecordError) as error:
+                self.problem(f"{error.sentence}: {error.hint}")
+                return
+            inner.check_rounds(facts.OF_CLOSED)
+            if former + sums_of(sql, books.run_id, books.first, books.last) != books.summary.sums:
+                self.problem(f"archive/{books.name}: its entries do not add up to its sums")
+
+    def find_heads(
+        self, folder: Path, mark: HighWaterMark | None, witness: LedgerHead | None
+    ) -> None:
+        """Compare the entries that the mark and a witness name, wherever they are."""
+        try:
+            if mark is not None:
+                found = hash_at(self.db, folder, mark.seq)
+                self.mark_seen = found is not None and found.hex() == mark.hash
+            if witness is not None:
+                found = hash_at(self.db, folder, witness.seq)
+                self.testified = None if found is None else found == witness.hash
+                self.check_witness(witness)
+        except (ArchiveError, RecordError) as error:
+            self.problem(error.sentence)
+
     def report(self, mark: HighWaterMark | None) -> LedgerReport:
         """Return what is wrong, once every entry was taken in."""
         self._check_mark(mark)
         self._check_accounts()
-        self._check_budgets()
-        self._check_reservations()
-        self._read_states()
-        self._check_ends()
-        self._check_results(self._check_outcomes())
-        facts.check(self.db, self.bound, self.problem)
-        self._check_proofs()
+        self.check_rounds()
         self._check_database()
         found = self.db.execute("SELECT run_id FROM runs ORDER BY run_id")
         runs = {run_id: self.balance(run_id) for (run_id,) in found}
@@ -180,18 +293,23 @@ class _Audit:
             **sums,
         )
 
+    def check_rounds(self, subjects: Iterable[str] = facts.SUBJECTS) -> None:
+        """Compare rounds with their entries, once every one was taken in."""
+        self._check_budgets()
+        self._check_reservations()
+        self._read_states()
+        self._check_ends()
+        self._check_results(self._check_outcomes())
+        facts.check(self.db, self.bound, self.problem, subjects=subjects)
+        self._check_proofs()
+
     def problem(self, text: str) -> None:
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(text)
 
-    def take(self, entry: Entry, mark: HighWaterMark | None) -> None:
-        if entry.seq != self.seq + 1:
-            self.problem(f"entry {self.seq + 1} is missing; the next one is {entry.seq}")
-        if entry.prev_hash != self.hash or entry.expected_hash() != entry.hash:
-            self.problem(f"entry {entry.seq} breaks the hash chain")
+    def take(self, entry: Entry) -> None:
+        self._join(entry.seq, entry.prev_hash if entry.expected_hash() == entry.hash else b"")
         self.seq, self.hash = entry.seq, entry.hash
-        if mark is not None and entry.seq == mark.seq:
-            self.mark_seen = entry.hash.hex() == mark.hash
         if entry.kind == "note" or entry.run_id is None:
             return
         if entry.kind == facts.FACT:
@@ -209,6 +327,13 @@ class _Audit:
             self.reserved[place] = entry
         elif entry.kind in {"settle", "void"}:
             self._end(entry, place)
+
+    def _join(self, seq: int, before: bytes) -> None:
+        """Note what does not follow from the last entry."""
+        if seq != self.seq + 1:
+            self.problem(f"entry {self.seq + 1} is missing; the next one is {seq}")
+        if before != self.hash:
+            self.problem(f"entry {seq} breaks the hash chain")
 
     def balance(self, run_id: str) -> Balance:
         totals = self.totals.get(run_id, Counter())

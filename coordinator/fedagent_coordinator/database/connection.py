@@ -28,6 +28,7 @@ from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import LedgerHead
 from fedagent_protocol.signatures import verify
 
+from .archives import hash_at
 from .blocks import BlockDigests, WalFrames
 from .heads import head_bytes
 from .ledger import LedgerWriter, Transfer
@@ -301,10 +302,8 @@ class Database:
         if self._commits < mark.commits:
             return f"it ends at commit {self._commits}, {mark.commits} were made"
         if mark.seq:
-            row = self.connection.execute(
-                "SELECT hash FROM entries WHERE seq = ?", (mark.seq,)
-            ).fetchone()
-            if row is None or row["hash"].hex() != mark.hash:
+            found = hash_at(self.connection, self.folder, mark.seq)
+            if found is None or found.hex() != mark.hash:
                 return f"ledger entry {mark.seq} is not the one that was written"
         return ""
 

@@ -8,7 +8,7 @@ devices, policies' snapshots (they have their own digest), and balances, which a
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 
 import msgspec
@@ -18,12 +18,13 @@ from .ledger import LedgerWriter, Transfer
 FACT = "fact"
 RUN, PLAN, OUTCOME = "run", "plan", "outcome"
 MODEL, METRICS, EVALUATION, FORGOTTEN = "model", "metrics", "evaluation", "forgotten"
-PRUNED = "pruned"
+PRUNED, CLOSED = "pruned", "closed"
 
 _CLIENT = "JOIN clients c ON c.run_id = a.run_id AND c.idx = a.client"
 _EDGE = "JOIN edges e ON e.run_id = a.run_id AND e.idx = a.edge"
 _RENTED = "LEFT JOIN edges e ON e.run_id = a.run_id AND e.idx = a.rented_edge"
 _LEFT = "pruned a JOIN {} r ON r.run_id = a.run_id AND r.round BETWEEN a.first AND a.round"
+_KEPT = _LEFT.replace("pruned", "closed")
 _CLIENT_LEFT = "JOIN clients c ON c.run_id = r.run_id AND c.idx = r.client"
 _EDGE_LEFT = "JOIN edges e ON e.run_id = r.run_id AND e.idx = r.edge"
 
@@ -108,8 +109,37 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
             "r.round, client",
         ),
     ),
+    CLOSED: (
+        _query("first, digest, size_bytes, summary, by, at_ms", "closed a"),
+        _query(
+            "r.round, r.digest, r.size_bytes, r.at_ms, state", _KEPT.format("models"), "r.round"
+        ),
+        _query("r.round, r.digest, metric, value", _KEPT.format("metrics"), "r.round, metric"),
+        _query(
+            "r.round, slot, mode, r.digest, metric, asked, answered, mean, reasons, seconds",
+            _KEPT.format("evaluations"),
+            "r.round",
+        ),
+        _query(
+            "r.round, client, edge, score, samples, epsilon, c.agent_id, e.edge_id",
+            f"{_KEPT.format('opinions')} {_CLIENT_LEFT} {_EDGE_LEFT}",
+            "r.round, client",
+        ),
+        _query(
+            "r.round, client, edge, c.agent_id, e.edge_id",
+            f"{_KEPT.format('volunteers')} {_CLIENT_LEFT} {_EDGE_LEFT}",
+            "r.round, client",
+        ),
+    ),
 }
 """Queries of each subject: run and round come first, then what is bound."""
+SUBJECTS = tuple(_PARTS)
+OF_CLOSED = (OUTCOME, MODEL, METRICS, EVALUATION, PRUNED)
+"""What facts in closed books say can be compared with the rows in them, and those that stay."""
+_OPEN = """NOT EXISTS (SELECT 1 FROM closed k WHERE k.run_id = a.run_id
+    AND k.round >= a.round AND k.first <= a.round)"""
+_WHERE = {MODEL: _OPEN, METRICS: _OPEN, EVALUATION: _OPEN}
+"""What stays of closed rounds is bound with the row that closes them."""
 _CHANGED = {
     RUN: "its recipe, its scaling or its end has changed",
     PLAN: "what was decided has changed",
@@ -119,6 +149,7 @@ _CHANGED = {
     EVALUATION: "the evaluation of its model has changed",
     FORGOTTEN: "what is forgotten has changed",
     PRUNED: "what is left of pruned rounds has changed",
+    CLOSED: "its closed books have changed, or what was measured in them",
 }
 _NOTHING = hashlib.sha256(msgspec.msgpack.encode([])).digest()
 
@@ -156,12 +187,19 @@ def digest_of(sql: sqlite3.Connection, subject: str, run_id: str, round_: int) -
     return _joined([_digest([row[2:] for row in rows]) for rows in found])
 
 
-def check(sql: sqlite3.Connection, newest: Newest, problem: Callable[[str], None]) -> None:
+def check(
+    sql: sqlite3.Connection,
+    newest: Newest,
+    problem: Callable[[str], None],
+    *,
+    subjects: Iterable[str] = SUBJECTS,
+) -> None:
     """Compare the newest fact on every subject with its rows, and find rows without one."""
-    for subject, queries in _PARTS.items():
+    for subject in subjects:
+        queries, where = _PARTS[subject], _WHERE.get(subject, "1")
         parts: dict[tuple[str, int], list[bytes]] = {}
         for place, query in enumerate(queries):
-            for key, digest in _grouped(sql, query):
+            for key, digest in _grouped(sql, query.format(where)):
                 parts.setdefault(key, [_NOTHING] * len(queries))[place] = digest
         found = {key: _joined(digests) for key, digests in parts.items()}
         said = {key[1:]: digest for key, digest in newest.items() if key[0] == subject}
@@ -179,7 +217,7 @@ def _pruned(sql: sqlite3.Connection) -> set[tuple[str, int]]:
 
 
 def _grouped(sql: sqlite3.Connection, query: str) -> Iterator[tuple[tuple[str, int], bytes]]:
-    for key, rows in groupby(_plain(sql, query.format("1")), key=lambda row: (row[0], row[1])):
+    for key, rows in groupby(_plain(sql, query), key=lambda row: (row[0], row[1])):
         yield key, _digest([row[2:] for row in rows])
 
 

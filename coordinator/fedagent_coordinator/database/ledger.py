@@ -161,14 +161,17 @@ class LedgerWriter:
         if run_id is not None:
             self._move_balances(run_id, change)
 
-    def grant(self, run_id: str, amount_micro: int, key: str, at_ms: int) -> None:
-        """Add to the treasury of a run."""
+    def grant(
+        self, run_id: str, amount_micro: int, key: str, at_ms: int, *, round_: int | None = None
+    ) -> None:
+        """Add to the treasury of a run, for one of its rounds or for all."""
         move = Transfer(
             kind="grant",
             source=GRANTOR,
             target=TREASURY,
             amount_micro=amount_micro,
             key=f"{run_id}/grant/{key}",
+            round=round_,
         )
         self.append(run_id, [move], at_ms)
 

@@ -1,20 +1,29 @@
-"""What old rounds saw is dropped, in pieces; the ledger, payments and outcomes stay.
+"""Old rounds are closed: their rows are a file of the archive, and the ledger stays whole.
 
-Of a pruned round its view, its selection and its controls go, so it can no more be replayed or
-asked why. Each piece of rounds is a row of `pruned`, bound by a fact that covers what is left of
-their plans; the facts on the whole plans stay in the chain, for whoever has an older backup.
-A policy is restored from a snapshot, so nothing after the oldest one that is kept goes.
+What a closed round saw and decided goes for good, so it can no more be replayed or asked why;
+everything else of it is in ``archive/`` (`archives.py`), and what all closed rounds add up to is
+in the database. A policy is restored from a snapshot and edges hold what they learnt since the
+last merge, so nothing goes that came after the oldest snapshot or the newest model.
 """
 
+import hashlib
 import sqlite3
 from dataclasses import dataclass
 
-from . import facts
-from .connection import Database
-from .rounds import pruned_until
+import msgspec
 
-_LIMIT = """SELECT MIN(s.kept, COALESCE(o.first - 1, s.kept)) FROM
+from fedagent_node.data_dir import write_private
+
+from . import archives, facts
+from .archives import ARCHIVE, Summary, closed_sums, closed_until, file_name
+from .connection import Database
+from .segments import encode
+
+NEVER = 10
+"""Newest rounds that always stay: late work (ADR 33) and reports that come twice are of them."""
+_LIMIT = """SELECT MIN(s.kept, m.merged, COALESCE(o.first - 1, s.kept)) FROM
     (SELECT COALESCE(MIN(round), 0) AS kept FROM snapshots WHERE run_id = ?1) s,
+    (SELECT COALESCE(MAX(round), 1 << 62) AS merged FROM models WHERE run_id = ?1) m,
     (SELECT MIN(round) AS first FROM rounds WHERE run_id = ?1
         AND (round > ?2 OR state = 'open' OR closed_ms > ?3)) o"""
 _BYTES = "COALESCE(SUM(length(view) + length(selection) + length(controls)), 0)"
@@ -22,7 +31,10 @@ _BYTES = "COALESCE(SUM(length(view) + length(selection) + length(controls)), 0)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prunable:
-    """Rounds of a run whose plans may go, `first` to `last`; none if `last` is before it."""
+    """Rounds of a run that may be closed, `first` to `last`; none if `last` is before it.
+
+    `bytes` is what their plans take.
+    """
 
     run_id: str
     first: int
@@ -43,14 +55,19 @@ def prunable(
     before_ms: int = 2**62,
     most: int = 2**31,
 ) -> Prunable:
-    """Return which plans may go: those of rounds beyond the newest ones that ended before a time.
+    """Return which rounds may be closed: those beyond the newest ones that ended before a time.
 
-    No more than `most`, the oldest first.
+    No more than `most`, the oldest first; of what a former release has pruned whole pieces only.
     """
+    first = closed_until(sql, run_id) + 1
     newest = sql.execute("SELECT MAX(round) FROM rounds WHERE run_id = ?", (run_id,)).fetchone()[0]
-    wanted = (run_id, max(0, (newest or 0) - keep_rounds), before_ms)
-    first = pruned_until(sql, run_id) + 1
+    wanted = (run_id, max(0, (newest or 0) - max(keep_rounds, NEVER)), before_ms)
     last = min(int(sql.execute(_LIMIT, wanted).fetchone()[0]), first + most - 1)
+    row = sql.execute(
+        "SELECT round FROM pruned WHERE run_id = ?1 AND first <= ?2 AND round > ?2 AND ?2 >= ?3",
+        (run_id, last, first),
+    ).fetchone()
+    last = last if row is None else int(row[0])
     (size,) = sql.execute(
         f"SELECT {_BYTES} FROM rounds WHERE run_id = ? AND round BETWEEN ? AND ?",  # noqa: S608 - constant
         (run_id, first, last),
@@ -59,21 +76,32 @@ def prunable(
 
 
 def prune(db: Database, piece: Prunable, *, by: str) -> None:
-    """Drop the plans of a piece in one transaction.
+    """Close the books of a piece: its file first, then one transaction for all rows.
 
-    Crash points: ``prune.named``, ``prune.dropped``, and those of `Database.transaction`.
+    Crash points: ``prune.written``, ``prune.named``, ``prune.dropped``, and those of
+    `Database.transaction`.
+
+    Raises:
+        OSError: The file could not be written; nothing has changed.
     """
     key, now = (piece.run_id, piece.first, piece.last), db.clock_ms()
+    data = encode(archives.gather(db.connection, *key))
+    summary = Summary(
+        stretches=archives.stretches(db.connection, *key),
+        sums=closed_sums(db.connection, piece.run_id) + archives.sums_of(db.connection, *key),
+    )
+    write_private(db.folder / ARCHIVE / file_name(*key[:2]), data)
+    db.checkpoint("prune.written")
     with db.transaction("prune") as sql:
         sql.execute(
-            "INSERT INTO pruned (run_id, first, round, by, at_ms) VALUES (?, ?, ?, ?, ?)",
-            (*key, by, now),
+            "INSERT INTO closed (run_id, first, round, digest, size_bytes, summary, by, at_ms) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(*key, hashlib.sha256(data).digest(), len(data)),
+                *(msgspec.msgpack.encode(summary), by, now),
+            ),
         )
         db.checkpoint("prune.named")
-        sql.execute(
-            "UPDATE rounds SET view = x'', selection = x'', controls = x'' "
-            "WHERE run_id = ? AND round BETWEEN ? AND ?",
-            key,
-        )
+        archives.drop(sql, *key)
         db.checkpoint("prune.dropped")
-        facts.bind(db.ledger, sql, facts.PRUNED, piece.run_id, piece.last, at_ms=now)
+        facts.bind(db.ledger, sql, facts.CLOSED, piece.run_id, piece.last, at_ms=now)

@@ -46,6 +46,7 @@ from fedagent_coordinator.records import (
 from fedagent_task.measures import DEVICE_SCORE, TRAIN_LOSS
 
 from . import facts
+from .archives import closed_until
 from .connection import Database
 from .ledger import RENT_PAID, ROUTES, TREASURY, Transfer
 from .models import insert_metrics
@@ -325,7 +326,7 @@ def open_rounds(sql: sqlite3.Connection, run_id: str) -> tuple[int, ...]:
 def pruned_until(sql: sqlite3.Connection, run_id: str) -> int:
     """Return the last round of which what it saw and decided is gone; 0 for none."""
     query = "SELECT COALESCE(MAX(round), 0) FROM pruned WHERE run_id = ?"
-    return int(sql.execute(query, (run_id,)).fetchone()[0])
+    return max(int(sql.execute(query, (run_id,)).fetchone()[0]), closed_until(sql, run_id))
 
 
 def settled(

@@ -2,7 +2,7 @@
 
 Money is integers. The ledger (`entries`) can only be appended to; what a round
 decided and how each client ended it never changes; a round leaves ``open`` once.
-Triggers hold this even against our own code.
+Triggers hold this even against our own code; rows leave only with the closed books of their round.
 """
 
 import sqlite3
@@ -11,7 +11,7 @@ from contextlib import closing
 
 from fedagent_coordinator.errors import NewerSchemaError, SchemaVersionError
 
-VERSION = 10
+VERSION = 11
 """In `PRAGMA user_version`; before 7 there was a table of migrations in its place."""
 
 _RUNS = """
@@ -254,6 +254,24 @@ CREATE TABLE pruned (
 ) STRICT, WITHOUT ROWID;
 """
 
+_CLOSED = """
+-- Rounds from `first` to `round` are in a file of the archive, with their entries (`archives.py`).
+CREATE TABLE closed (
+    run_id TEXT NOT NULL REFERENCES runs,
+    first INTEGER NOT NULL CHECK (first >= 1),
+    round INTEGER NOT NULL CHECK (round >= first),
+    digest BLOB NOT NULL CHECK (length(digest) = 32),
+    size_bytes INTEGER NOT NULL CHECK (size_bytes > 0),
+    summary BLOB NOT NULL,
+    by TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    PRIMARY KEY (run_id, round)
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER closed_in_order BEFORE INSERT ON closed
+    WHEN NEW.first <> 1 + (SELECT COALESCE(MAX(round), 0) FROM closed WHERE run_id = NEW.run_id)
+    BEGIN SELECT RAISE(ABORT, 'rounds are closed in their order'); END;
+"""
+
 _ROUNDS_END_ONCE = """
 CREATE TRIGGER rounds_end_once BEFORE UPDATE ON rounds
     WHEN (OLD.state <> 'open' OR NEW.state = 'open'
@@ -273,8 +291,6 @@ CREATE TRIGGER rounds_end_once BEFORE UPDATE ON rounds
 """
 
 _ONCE = """
-CREATE TRIGGER rounds_stay BEFORE DELETE ON rounds
-    BEGIN SELECT RAISE(ABORT, 'rounds are never deleted'); END;
 CREATE TRIGGER runs_end_once BEFORE UPDATE ON runs
     WHEN OLD.run_id <> NEW.run_id OR OLD.recipe <> NEW.recipe OR OLD.origin <> NEW.origin
         OR (OLD.ended_ms IS NOT NULL AND (NEW.ended_ms IS NOT NULL OR NOT EXISTS (
@@ -287,6 +303,9 @@ _APPEND_ONLY = (
     *("standardized", "extensions", "reservations", "edge_budgets", "outcomes", "edge_results"),
     *("forgotten", "entries", "proofs", "evaluations", "opinions", "volunteers"),
 )
+_IS_CLOSED = """EXISTS (SELECT 1 FROM closed k WHERE k.run_id = {0}.run_id
+    AND k.round >= {0}.round AND k.first <= {0}.round)"""
+_MOVES = "{0}.source NOT IN ('forgotten', 'closed')"
 
 
 def _protected(*tables: str) -> list[str]:
@@ -298,13 +317,44 @@ def _protected(*tables: str) -> list[str]:
     ]
 
 
+def _leaves(table: str, what: str) -> str:
+    """Return a trigger by which rows go with the closed books of their round, and never else."""
+    moves = f"AND {_MOVES.format('OLD')}" if table == "entries" else ""
+    return (
+        f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} "
+        f"WHEN NOT ({_IS_CLOSED.format('OLD')} {moves}) "
+        f"BEGIN SELECT RAISE(ABORT, '{what}'); END"
+    )
+
+
+def _stays_out(table: str) -> str:
+    """Return a trigger by which nothing is added to a round whose books are closed."""
+    moves = f"AND {_MOVES.format('NEW')}" if table == "entries" else ""
+    return (
+        f"CREATE TRIGGER {table}_no_insert BEFORE INSERT ON {table} "
+        f"WHEN {_IS_CLOSED.format('NEW')} {moves} "
+        "BEGIN SELECT RAISE(ABORT, 'the books of this round are closed'); END"
+    )
+
+
+_MOVED = ("pruned", "edge_budgets", "reservations", "outcomes", "edge_results", "proofs", "entries")
+_CLOSING = (
+    *(f"DROP TRIGGER {table}_no_delete" for table in _MOVED),
+    *(_leaves(table, f"{table} can only be appended to") for table in _MOVED),
+    _leaves("rounds", "rounds are never deleted"),
+    *(_stays_out(table) for table in ("rounds", "entries")),
+    *_protected("closed"),
+)
+
+
 UPGRADES: Mapping[int, Sequence[str]] = {
     10: (
         _PRUNED,
         *_protected("pruned"),
         "DROP TRIGGER rounds_end_once",
         _ROUNDS_END_ONCE,
-    )
+    ),
+    11: (_CLOSED, "DROP TRIGGER rounds_stay", *_CLOSING),
 }
 """Statements that lead to a version from the one before; without a gap up to `VERSION`.
 
@@ -321,10 +371,8 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
     """
     if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
         triggers = _protected(*_APPEND_ONLY, "pruned")
-        _run(
-            connection,
-            (_RUNS, _ROUNDS, _MONEY, _MODELS, _PRUNED, _ROUNDS_END_ONCE, _ONCE, *triggers),
-        )
+        tables = (_RUNS, _ROUNDS, _MONEY, _MODELS, _PRUNED, _CLOSED)
+        _run(connection, (*tables, _ROUNDS_END_ONCE, _ONCE, *triggers, *_CLOSING))
         return
     found = _readable_version(connection, path)
     if found < VERSION:

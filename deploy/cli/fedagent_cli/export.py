@@ -47,8 +47,8 @@ def export(
         if folder is not None and find_spec(module) is None:
             extra = module.removesuffix("X")
             raise UsageError(f"{module} is not installed", how_to_add(extra))
-    with open_run(data_dir, run) as (reader, chosen):
-        found = [row for row in reader.rounds(chosen.run_id) if row.closed_ms is not None]
+    with open_run(data_dir, run) as (reader, chosen), reader.whole(chosen.run_id) as whole:
+        found = [row for row in whole.rounds(chosen.run_id) if row.closed_ms is not None]
     told: dict[str, object] = {"run": chosen.run_id, "rounds": len(found)}
     if tensorboard is not None:
         place = tensorboard.expanduser().absolute() / chosen.run_id[:12]

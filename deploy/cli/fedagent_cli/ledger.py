@@ -41,6 +41,9 @@ def ledger_show(
 
     with open_run(data_dir, run) as (reader, chosen):
         found = reader.ledger.show(run_id=chosen.run_id, limit=last or -1)
+        if not last or len(found) < last:
+            with reader.whole(chosen.run_id) as whole:
+                found = whole.ledger.show(run_id=chosen.run_id, limit=last or -1)
     if as_json:
         emit({"run": chosen.run_id, "entries": [entry.record() for entry in found]})
         return
@@ -63,18 +66,23 @@ def ledger_verify(
         Path | None,
         command_line.Option(help="Data directory of an edge: it knows how far the ledger was."),
     ] = None,
+    full: Annotated[
+        bool,
+        command_line.Option("--full", help="Add up closed rounds again too, from their files."),
+    ] = False,
     data_dir: options.CoordinatorData = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Check every entry: sums, reservations, outcomes, models, and the signed hash chain.
 
+    Of closed rounds the digests of their files, which the chain binds, are enough; or --full.
     Exit code 41 if anything is wrong; each problem is one line.
     """
     from .runs import open_run  # noqa: PLC0415 - heavy imports
 
     head = None if witness is None else _head_at(witness)
     with open_run(data_dir) as (reader, _):
-        report = reader.ledger.verify(head)
+        report = reader.ledger.verify(head, full=full)
     if as_json:
         emit({"ledger_balanced": report.balanced, **asdict(report)})
         raise command_line.Exit(0 if report.balanced else UnbalancedError.exit_code)
@@ -122,7 +130,8 @@ def ledger_proof(
     with open_run(data_dir, run) as (reader, chosen):
         names = {row.agent: row.label or row.agent for row in reader.devices(chosen.run_id)}
         agent = agent_named(names, client)
-        found = reader.ledger.proof(chosen.run_id, round_, agent)
+        with reader.whole(chosen.run_id, first=round_, last=round_) as near:
+            found = near.ledger.proof(chosen.run_id, round_, agent)
     if found is None:
         raise MissingError(
             f"there is no proof of {names[agent]} for round {round_}",

@@ -38,7 +38,7 @@ def prune(
 ) -> None:
     """Drop what old rounds saw and decided, of every run of a coordinator that does not run.
 
-    The ledger stays whole, with payments, outcomes and what was measured; a pruned round can no
+    The ledger stays whole: payments and outcomes go to files in archive/. A pruned round can no
     more be replayed or asked why. A running coordinator prunes by itself: --keep-rounds.
     """
     from .runs import open_run  # noqa: PLC0415 - heavy imports

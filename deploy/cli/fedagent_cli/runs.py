@@ -11,6 +11,7 @@ from fedagent_coordinator.database.connection import DATABASE
 from fedagent_coordinator.database.models import recipe_in
 from fedagent_coordinator.database.rows import RunRow
 from fedagent_coordinator.errors import (
+    ArchiveError,
     PrunedRoundError,
     RecordError,
     SchemaVersionError,
@@ -62,7 +63,13 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
         raise NoRunError(
             f"no run in {folder}", "start one (`fedagent coordinator start`), or give --data-dir"
         ) from error
-    except (StoreDamagedError, SchemaVersionError, PrunedRoundError, RecordError) as error:
+    except (
+        StoreDamagedError,
+        SchemaVersionError,
+        ArchiveError,
+        PrunedRoundError,
+        RecordError,
+    ) as error:
         raise UnreadableError(error.sentence, error.hint) from error
     except PermissionError as error:
         if folder not in Path(str(error.filename)).parents:

@@ -165,7 +165,9 @@ def rounds(
     from .runs import columns, open_run  # noqa: PLC0415 - heavy imports
 
     with open_run(data_dir, run) as (reader, chosen):
-        found = reader.rounds(chosen.run_id, last=last or None)
+        first = reader.last_round(chosen.run_id) - last + 1 if last else 1
+        with reader.whole(chosen.run_id, first=first) as near:
+            found = near.rounds(chosen.run_id, last=last or None)
         shown = columns(reader.models.measures(chosen.run_id), (row.metrics for row in found))
         names = {edge: name or edge for edge, name in reader.edges(chosen.run_id).items()}
     if as_json:

@@ -91,7 +91,7 @@ def read(run: Source = None, *, run_id: str | None = None) -> RunData:
         NoRunError: There is none.
         UnreadableError: Its database is damaged, or of another release.
     """
-    with open_run(folder_of(run), run_id) as (reader, found):
+    with open_run(folder_of(run), run_id) as (now, found), now.whole(found.run_id) as reader:
         return RunData(
             run=found.run_id,
             summary=summarize(reader, found).record(),

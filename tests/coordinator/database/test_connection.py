@@ -21,6 +21,7 @@ from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
 from tests.fakes.stored_runs import (
     begun,
+    downgraded,
     files_of,
     lay_down,
     play,
@@ -196,6 +197,7 @@ def test_a_former_schema_is_brought_up_to_date_and_read_without_a_change(
     with Store(tmp_path) as store:
         run = begun(store)
         play(store, run.run_id, small_plan(small_view(1, [100])), {0})
+    downgraded(tmp_path)
     with closing(sqlite3.connect(tmp_path / DATABASE)) as sql:
         sql.executescript(
             "DROP TABLE pruned; DROP TRIGGER rounds_end_once; PRAGMA user_version = 9;"

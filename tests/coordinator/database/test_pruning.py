@@ -1,4 +1,4 @@
-"""Pruning takes what old rounds saw, and nothing that the ledger promises."""
+"""Pruning closes old rounds, and takes nothing that the ledger promises."""
 
 import sqlite3
 import threading
@@ -9,7 +9,9 @@ import pytest
 
 from fedagent_coordinator.backup import back_up
 from fedagent_coordinator.database.connection import DATABASE
-from fedagent_coordinator.errors import PrunedRoundError
+from fedagent_coordinator.database.ledger import Transfer
+from fedagent_coordinator.database.pruning import NEVER
+from fedagent_coordinator.errors import PrunedRoundError, RefusedEntryError
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
 from fedagent_node.data_dir import load_or_create
@@ -17,6 +19,8 @@ from tests.fakes.stored_runs import (
     Crash,
     CrashAt,
     begun,
+    downgraded,
+    former_piece,
     play,
     problems,
     recompute,
@@ -27,7 +31,7 @@ from tests.typed import fedagent
 
 ROUNDS, SNAPSHOTS = 30, (10, 20)
 POINTS = (
-    *("prune.named", "prune.dropped"),
+    *("prune.written", "prune.named", "prune.dropped"),
     *("prune.before-commit", "prune.committed", "prune.marked"),
     *("compact.begun", "compact.written"),
 )
@@ -61,7 +65,9 @@ def test_the_ledger_is_whole_and_pruned_rounds_say_so(tmp_path: Path) -> None:
         assert after.problems == ()
         assert after.entries == before.entries + 2
         assert after.runs == before.runs
-        assert (reader.outcomes(run), reader.rounds(run)) == (outcomes, rows)
+        assert [row.round for row in reader.rounds(run)] == list(range(6, 31))
+        with reader.whole(run) as whole:
+            assert (whole.outcomes(run), whole.rounds(run)) == (outcomes, rows)
         with pytest.raises(PrunedRoundError, match=r"round 5 .* before round 6"):
             reader.plan(run, 5)
         assert reader.plan(run, 6)[0].round == 6
@@ -72,6 +78,12 @@ def test_nothing_goes_without_a_snapshot_to_go_on_from(tmp_path: Path) -> None:
     run = filled(tmp_path, rounds=SNAPSHOTS[0] - 1)
     with open_reader(tmp_path) as reader:
         assert reader.prunable(run).rounds == 0
+
+
+def test_the_newest_rounds_never_go(tmp_path: Path) -> None:
+    run = filled(tmp_path, rounds=SNAPSHOTS[0] + 4)
+    with open_reader(tmp_path) as reader:
+        assert reader.prunable(run).last == SNAPSHOTS[0] + 4 - NEVER
 
 
 @pytest.mark.parametrize(
@@ -87,24 +99,64 @@ def test_nothing_goes_without_a_snapshot_to_go_on_from(tmp_path: Path) -> None:
         "UPDATE outcomes SET tau_s = 1 WHERE round = 2 AND client = 1",
     ],
 )
-def test_what_is_left_of_pruned_rounds_is_bound(tmp_path: Path, change: str) -> None:
+def test_what_is_left_of_a_former_releases_pruned_rounds_is_bound(
+    tmp_path: Path, change: str
+) -> None:
     run = filled(tmp_path)
     with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
-        store.prune(run, most=5, by="operator")
+        former_piece(store, run, 1, 5)
     assert any("round" in problem for problem in problems(tmp_path, change))
 
 
-def test_nothing_is_dropped_but_by_a_row_that_says_so(tmp_path: Path) -> None:
+def test_pruned_rounds_of_a_former_release_are_closed_in_whole_pieces(tmp_path: Path) -> None:
     run = filled(tmp_path)
-    drop = "UPDATE rounds SET view = x'', selection = x'', controls = x'' WHERE round = {}"
+    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
+        former_piece(store, run, 1, 5)
+    downgraded(tmp_path)
+    with open_reader(tmp_path) as reader:
+        assert reader.pruned_until(run) == 5
+        assert reader.ledger.verify().problems == ()
+    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
+        assert store.prune(run, most=2, by="operator").last == 5
+        assert store.prune(run, most=2, by="operator").last == 7
+        assert store.read.ledger.verify(full=True).problems == ()
+
+
+def test_rows_leave_with_closed_books_only_and_none_come_back(tmp_path: Path) -> None:
+    run = filled(tmp_path)
     with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
         store.prune(run, most=5, by="operator")
         sql = store._db.connection
-        for change in (drop.format(6), "UPDATE rounds SET psi = 3 WHERE round = 2"):
-            with pytest.raises(sqlite3.IntegrityError, match="exactly once"):
+        more = (
+            "INSERT INTO closed SELECT run_id, {}, 8, digest, size_bytes, summary, by, at_ms "
+            "FROM closed"
+        )
+        sql.execute("CREATE TEMP TABLE again AS SELECT * FROM main.rounds WHERE round = 6")
+        sql.execute("UPDATE again SET round = 5")
+        for change, why in (
+            ("DELETE FROM closed", "appended"),
+            (more.format(5), "in their order"),
+            (more.format(7), "in their order"),
+            ("DELETE FROM rounds WHERE round = 6", "never deleted"),
+            ("DELETE FROM outcomes WHERE round = 6", "appended"),
+            ("DELETE FROM entries WHERE source = 'closed'", "appended"),
+            ("INSERT INTO rounds SELECT * FROM again", "are closed"),
+        ):
+            with pytest.raises(sqlite3.IntegrityError, match=why):
                 sql.execute(change)
-        with pytest.raises(sqlite3.IntegrityError, match="appended"):
-            sql.execute("DELETE FROM pruned")
+        move = Transfer(
+            kind="void",
+            source="treasury",
+            target="treasury",
+            amount_micro=1,
+            key=f"{run}/3/0/end",
+            round=3,
+        )
+        with (
+            pytest.raises(RefusedEntryError, match="are closed"),
+            store._db.transaction("test"),
+        ):
+            store._db.ledger.append(run, [move], 0)
 
 
 @pytest.mark.parametrize("point", POINTS)

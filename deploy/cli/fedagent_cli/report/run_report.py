@@ -228,9 +228,10 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
     """
     with open_run(data_dir, run_id) as (reader, run):
         summary, recipe, key = summarize(reader, run), recipe_of(run), run.run_id
-        every = reader.rounds(key)
         verified = reader.ledger.verify()
-        results, outcomes = reader.edge_results(key), reader.outcomes(key)
+        with reader.whole(key) as whole:
+            every = whole.rounds(key)
+            results, outcomes = whole.edge_results(key), whole.outcomes(key)
         evaluations = tuple(reader.evaluations.answered(key))
         devices = judged_devices(reader, key)
         spent = epsilon_text(recipe, max((one.released for one in devices), default=0))
