@@ -122,7 +122,7 @@ def test_pruned_rounds_of_a_former_release_are_closed_in_whole_pieces(tmp_path: 
         assert store.read.ledger.verify(full=True).problems == ()
 
 
-def test_rows_leave_with_closed_books_only_and_none_come_back(tmp_path: Path) -> None:
+def test_nothing_is_dropped_but_by_a_row_that_says_so(tmp_path: Path) -> None:
     run = filled(tmp_path)
     with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
         store.prune(run, most=5, by="operator")
