@@ -19,7 +19,7 @@ from fedagent_coordinator.database.connection import DATABASE
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.run_store import CLOSE_ROUNDS
 from fedagent_coordinator.store import SNAPSHOT_EVERY, Store
-from fedagent_node.data_dir import load_or_create
+from fedagent_node.data_dir import DataDirLock, load_or_create
 from tests.fakes.rounds import random_view
 from tests.fakes.stored_runs import begun, small_plan, small_result
 
@@ -34,7 +34,8 @@ KEPT = 5000
 def year(rounds: int, folder: Path | None = None) -> Row:
     """Rounds of ten of fifty devices through the real store, without waiting for the disk."""
     if folder is not None:
-        return _measured(rounds, folder)
+        with DataDirLock(folder):
+            return _measured(rounds, folder)
     with tempfile.TemporaryDirectory() as name:
         return _measured(rounds, Path(name))
 

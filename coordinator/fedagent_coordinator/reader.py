@@ -16,7 +16,7 @@ from .core.decision import CLAIMS, TRUST
 from .core.effects import PLAIN, Controls
 from .core.settings import Progress
 from .core.trust import Trust
-from .database.archives import Tally, closed_books, closed_sums, reopen, tallies
+from .database.archives import closed_books, closed_sums, reopen
 from .database.audit import Balance, Ledger
 from .database.connection import DATABASE, damage_behind
 from .database.evaluations import EvaluationQueries
@@ -27,6 +27,7 @@ from .database.pruning import Prunable, prunable
 from .database.rounds import Logged, logged, pruned_until, settled
 from .database.rows import DeviceRow, EdgeRow, OrderRow, OutcomeRow, RoundRow, RunRow, fetch
 from .database.schema import readable
+from .database.sums import Tally, tallies
 from .errors import (
     PrunedRoundError,
     RecordError,
@@ -428,9 +429,7 @@ class Reader:
             ArchiveError, RecordError: The books of a round are missing or damaged.
         """
         wanted = [
-            one
-            for one in closed_books(self._db, since=run_id)
-            if one.first <= last and first <= one.last
+            one for one in closed_books(self._db, run_id) if one.first <= last and first <= one.last
         ]
         if not wanted:
             yield self

@@ -30,7 +30,6 @@ from . import facts
 from .archives import (
     Closed,
     Stretch,
-    Sums,
     check,
     closed_books,
     copy_left,
@@ -38,13 +37,13 @@ from .archives import (
     hash_at,
     lay_down,
     read,
-    sums_of,
 )
 from .heads import head_bytes, is_genuine
 from .ledger import COLUMNS, GENESIS, GRANTOR, ROUTES, TREASURY, Entry
 from .mark import MARK, HighWaterMark, read_mark
 from .proofs import PaidWork, digest_of, paid_work
 from .schema import has_changed, prepare
+from .sums import Sums, sums_of
 
 _Place = tuple[str | None, int | None, int | None]
 """Run, round and client: what one reservation is known by; the rent has no client."""

@@ -18,6 +18,7 @@ from . import archives, facts
 from .archives import ARCHIVE, Summary, closed_sums, closed_until, file_name
 from .connection import Database
 from .segments import encode
+from .sums import sums_of
 
 NEVER = 10
 """Newest rounds that always stay: late work (ADR 33) and reports that come twice are of them."""
@@ -88,7 +89,7 @@ def prune(db: Database, piece: Prunable, *, by: str) -> None:
     data = encode(archives.gather(db.connection, *key))
     summary = Summary(
         stretches=archives.stretches(db.connection, *key),
-        sums=closed_sums(db.connection, piece.run_id) + archives.sums_of(db.connection, *key),
+        sums=closed_sums(db.connection, piece.run_id) + sums_of(db.connection, *key),
     )
     write_private(db.folder / ARCHIVE / file_name(*key[:2]), data)
     db.checkpoint("prune.written")
