@@ -5,7 +5,7 @@
 BIN := .venv/bin
 ARGS ?=
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lock audit resolve bench bench-peers screenshots wheel clean run-env dev-env
+.PHONY: help demo test check docs format lock audit resolve bench bench-peers screenshots wheel clean run-env dev-env
 
 help: ## Show the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ check: dev-env ## Check format, lint, types and layers
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+docs: dev-env ## Build the site of the documents (dist/site/index.html)
+	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs dist/site $(ARGS)
 
 format: dev-env ## Format the code and fix what ruff can fix
 	@$(BIN)/ruff format .

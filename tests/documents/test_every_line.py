@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 
 import pytest
 
@@ -56,9 +57,15 @@ OWN.skips(
     "needs the page's package: tests/docs/test_write_your_own.py",
     "fedagent testbed compare cocs-decisions --policies thrifty,cheapest,random",
 )
+CONTRIBUTING = Page("CONTRIBUTING.md")
+CONTRIBUTING.skips("what CI runs; this is in it", "make check", "make test")
+CONTRIBUTING.skips("tests/docs/test_site.py builds the same", "make docs")
+CONTRIBUTING.skips("hours of measuring; bench/checks holds the pages against them", "make bench")
 
+ROOT_PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md")
 NAMES = sorted(
-    str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+    str(path.relative_to(ROOT))
+    for path in (*ROOT_PAGES, *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md"))
 )
 
 
@@ -69,6 +76,15 @@ def test_no_line_is_left_out(name: str) -> None:
     assert not bare, f"{name}: the blocks at lines {bare} are commands: begin them with ```sh"
     left = page.left_over()
     assert not left, f"{name} has lines that no test runs: name them in tests/documents"
+
+
+MADE = [line for page in Page.known.values() for line in page.skipped if line.startswith("make ")]
+
+
+@pytest.mark.parametrize("line", MADE)
+def test_what_is_made_is_a_target(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    subprocess.run([*words, "--dry-run"], cwd=ROOT, capture_output=True, check=True)
 
 
 SKIPPED = [
