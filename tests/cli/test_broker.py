@@ -1,6 +1,7 @@
 """The access list of a shared broker, from the enrolments of a site."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,12 @@ def test_a_shared_brokers_certificate_is_of_the_site_and_is_renewed_for_the_same
     assert (held.certificate.role, held.certificate.site) == ("broker", "barn")
     assert f"keyfile {held.key}" in first.stdout
     assert held.key.stat().st_mode & 0o777 == 0o600
-    again = json.loads(fedagent(*made, "--json").stdout)
+    again = json.loads(fedagent(*made, "--days", "3", "--json").stdout)
     assert again["id"] == held.certificate.id
     renewed = load_credentials(folder)
     assert renewed is not None
     assert renewed.certificate.serial != held.certificate.serial
+    assert 3 * 86_400 <= renewed.certificate.not_after - time.time() + 60 < 4 * 86_400
     assert fedagent("devices", "revoke", "broker", *home).returncode == 0
     assert "its key was revoked" in fedagent(*made).stderr
     other = fedagent("broker", "certificate", "--to", str(tmp_path / "new"), *home)

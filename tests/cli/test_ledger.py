@@ -7,8 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from fedagent_coordinator.store import Store
+from fedagent_edge.core.effects import Memory
+from fedagent_node.data_dir import load_or_create
+from tests.fakes.stored_runs import begun, play, small_plan, small_view
 from tests.fakes.written_runs import write_run
 from tests.typed import call, last_object
 
@@ -56,3 +61,20 @@ def test_an_output_on_a_full_disk_is_one_line(home: Path, words: tuple[str, ...]
         )
     assert done.returncode == 2
     assert done.stderr == "fedagent: cannot write: No space left on device; make room on the disk\n"
+
+
+def test_an_edge_is_a_witness_of_how_far_the_ledger_was(tmp_path: Path) -> None:
+    home = tmp_path / "coordinator"
+    with Store(home, identity=load_or_create(home)) as store:
+        play(store, begun(store).run_id, small_plan(small_view(1, [100])), {0})
+        head = store.head
+    assert head is not None
+    edge = tmp_path / "edge"
+    edge.mkdir()
+    verify = ("ledger", "verify", "--witness", str(edge))
+    assert "was given no head" in call(tmp_path, *verify).stderr
+    (edge / "state.msgpack").write_bytes(msgspec.msgpack.encode(Memory(head=head)))
+    assert call(tmp_path, *verify).returncode == 0
+    later = msgspec.structs.replace(head, seq=head.seq + 1)
+    (edge / "state.msgpack").write_bytes(msgspec.msgpack.encode(Memory(head=later)))
+    assert call(tmp_path, *verify).returncode == 41

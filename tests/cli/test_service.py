@@ -21,6 +21,7 @@ from fedagent_coordinator.exits import EXIT_CODES as COORDINATOR
 from fedagent_edge.__main__ import EXIT_CODES as EDGE
 from fedagent_node.errors import REFUSED_SETTINGS
 from fedagent_node.settings import SettingError
+from tests.typed import fedagent
 
 ROLES = ("agent", "edge", "coordinator")
 needs_systemctl = pytest.mark.skipif(
@@ -219,3 +220,14 @@ def test_a_program_that_its_user_may_not_read_is_named(open_folder: Path) -> Non
 def test_what_no_restart_fixes_ends_with_2(table: Sequence[tuple[type[Exception], int]]) -> None:
     for refused in (SettingError, *REFUSED_SETTINGS):
         assert next(code for kind, code in table if issubclass(refused, kind)) == 2
+
+
+def test_the_log_is_what_journald_is_asked_for(tmp_path: Path) -> None:
+    asked = tmp_path / "journalctl"
+    asked.write_text('#!/bin/sh\necho "$@"\n')
+    asked.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = fedagent("service", "logs", "edge", "--lines", "7", "--follow", env=path)
+    words = "--unit fedagent-edge --lines 7 --output short-iso --follow"
+    assert done.stdout.strip() == words
+    assert "--no-pager" in fedagent("service", "logs", "edge", "--mine", env=path).stdout

@@ -212,3 +212,12 @@ def test_a_study_of_the_whole_federation_is_asked_why(tmp_path: Path) -> None:
     assert (told["round"], told["policy"], told["solved"]) == (3, "adaptive", True)
     again = typed.call(tmp_path, *asked)
     assert (again.returncode, "is not empty" in again.stderr) == (2, True)
+
+
+def test_the_seeds_begin_with_the_first() -> None:
+    def per_seed(*seeds: str) -> list[float]:
+        asked = ("cocs-decisions", "--policies", "random", "--jobs", "1", *SHORT, "--json")
+        record = json.loads(fedagent("compare", *asked, *seeds).stdout)
+        return list(record["policies"]["random"]["utility"]["per_seed"])
+
+    assert per_seed("--seeds", "1", "--first-seed", "1") == per_seed("--seeds", "2")[1:]

@@ -32,3 +32,10 @@ def test_what_cannot_be_is_refused_by_its_key(change: dict[str, object], key: st
     with pytest.raises(SettingError) as caught:
         load(**change)
     assert caught.value.key == key
+
+
+def test_without_a_page_none_is_served() -> None:
+    assert load().page() is not None
+    assert load(no_web=True).page() is None
+    with pytest.raises(SettingError, match="does not go with no_web"):
+        load(no_web=True, web="127.0.0.1:0")

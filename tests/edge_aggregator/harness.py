@@ -229,6 +229,7 @@ class Field:
     size: int = 64
     chunk_bytes: int = 256 * 1024
     credit_bytes: int = 8 << 20
+    need_wait_ms: int = 50
     lossy: random.Random | None = None
     kill_at: str = ""
     kill_nth: int = 1
@@ -262,6 +263,7 @@ class Field:
             data_dir=str(self.directory),
             chunk_bytes=self.chunk_bytes,
             credit_bytes=self.credit_bytes,
+            need_wait_ms=self.need_wait_ms,
         )
         me = m.EdgeHello(edge="edge", epoch=f"{self.starts:032x}")
         self.directory.mkdir(exist_ok=True)

@@ -319,3 +319,15 @@ def test_silent_agents_are_lost_after_45_seconds(tmp_path: Path) -> None:
     report = field.run_until_report(max_s=40)
     assert [o.status for o in report.outcomes] == ["arrived", "gone"]
     assert field.core.sessions.present == 1
+
+
+@pytest.mark.parametrize("wait_ms", [50, 2000])
+def test_a_model_waits_so_long_for_who_does_not_answer(tmp_path: Path, wait_ms: int) -> None:
+    field = field_of(tmp_path, 2, size=100_000, need_wait_ms=wait_ms)
+    field.agents["a1"].silent = True
+    began = field.now
+    field.order(deadline_ms=9000, max_wait_ms=9000)
+    while not any(isinstance(one, m.Chunk) for one in field.agents["a0"].heard):
+        assert field.now < began + 9
+        field.run_for(0.01)
+    assert wait_ms / 1000 <= field.now - began < wait_ms / 1000 + 1

@@ -21,8 +21,9 @@ from fedagent_task.aggregation.alignment import (
 from fedagent_task.aggregation.averaging import FedAvg, FedNova
 from fedagent_task.aggregation.bounds import Term, Told, settled
 from fedagent_task.aggregation.combining import combine
-from fedagent_task.aggregation.robust import Robust, registry
+from fedagent_task.aggregation.robust import Robust, registry, rule_of
 from fedagent_task.aggregation.sketch import LENGTH, Signs, Sketch
+from fedagent_task.spec import AggregationSpec
 
 Floats = npt.NDArray[np.float64]
 LIARS = 4
@@ -265,3 +266,9 @@ def test_a_copy_among_updates_that_differ_is_seen() -> None:
 
 def test_the_same_update_of_everybody_is_no_copy() -> None:
     assert COPIED not in doubts(np.full((8, 8), 3.7), np.ones(8), np.zeros(8, dtype=np.bool_))
+
+
+def test_a_recipe_tells_its_rule_the_parameters() -> None:
+    spec = AggregationSpec(robust="multi-krum", robust_params={"share": 0.3})
+    assert vars(rule_of(spec)) == vars(registry.create("multi-krum", share=0.3))
+    assert vars(rule_of(spec)) != vars(registry.create("multi-krum"))

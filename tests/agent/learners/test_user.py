@@ -178,8 +178,11 @@ def test_a_loop_that_asks_stops_at_the_load_limit(bench: TrainerBench) -> None:
 def test_a_packages_model_is_learnt(bench: TrainerBench) -> None:
     bench.opened(demo("model.kind=my-package:Net", "learner.name=my-package:plain"), STREAM)
     assert bench.trained().stats.num_samples == 80
-    bench.opened(demo("model.kind=my-package:Net"), STREAM)
+    bench.opened(demo("model.kind=my-package:Net", "model.params={ depth = 2 }"), STREAM)
     assert bench.trained().stats.num_samples == 80
+    told = create_model(demo("model.kind=my-package:Net", "model.params={ depth = 2 }").model)
+    assert isinstance(told, Net)
+    assert told.spec.params == {"depth": 2}
 
 
 def test_a_packages_loop_trains_a_graph(bench: TrainerBench, tmp_path: Path) -> None:
