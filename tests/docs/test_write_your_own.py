@@ -35,7 +35,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def unpacked(folder: Path, page: str) -> Path:
-    for name, text in files(page).items():
+    return as_installed(folder, files(page))
+
+
+def as_installed(folder: Path, package: dict[str, str]) -> Path:
+    """Lay down the files of a package, and beside them what pip would write."""
+    for name, text in package.items():
         (folder / name).write_text(text, encoding="utf-8")
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     stem = f"{project['name'].replace('-', '_')}-{project['version']}"

@@ -8,10 +8,10 @@ import pytest
 
 from fedagent_cli.main import app
 
-from . import test_first_hour, test_replay, test_tutorials, test_your_model
+from . import test_examples, test_first_hour, test_replay, test_tutorials, test_your_model
 from .pages import ROOT, Page
 
-PLAYS = (test_first_hour, test_replay, test_tutorials, test_your_model)
+PLAYS = (test_examples, test_first_hour, test_replay, test_tutorials, test_your_model)
 """The modules that name what they run."""
 
 TESTBED = Page("docs/testbed.md")

@@ -1,0 +1,21 @@
+"""Read a running coordinator's page as a program does: python watch.py [ADDRESS]."""
+
+import json
+import sys
+from urllib.request import urlopen
+
+
+def read(page, path):
+    """Return one answer of /api; its form is in /api/openapi.json."""
+    with urlopen(f"{page.rstrip('/')}/api/{path}") as answer:
+        return json.load(answer)
+
+
+if __name__ == "__main__":
+    page = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:7428"
+    for one in read(page, "rounds"):  # what is 0 or unknown is left out
+        print(f"round {one['round']}: {one.get('in_time', 0)} of {one.get('ordered', 0)} in time")
+    for one in read(page, "devices"):
+        print(f"{one['name']}: {one.get('paid_micro', 0) / 1e6:g} credits", one.get("reason", ""))
+    for one in read(page, "alarms"):
+        print(one)
