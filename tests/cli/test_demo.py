@@ -32,6 +32,7 @@ from fedagent_cli.output import number_text
 from fedagent_coordinator import policies
 from fedagent_task.recipe import parse_recipe
 from tests.fakes.graph_tasks import dense_task, written
+from tests.typed import fedagent
 
 
 @given(st.integers(1, 64), st.integers(1, 16))
@@ -359,3 +360,18 @@ def test_a_dear_device_is_one_more_that_no_edge_can_pay(tmp_path: Path) -> None:
     assert plan.agents[:-1] == plain.agents
     assert plan.agents[-1].price > plan.budget == plain.budget
     assert (plan.slow, plan.victim) == (plain.slow, plain.victim)
+
+
+def test_a_task_is_read_before_anything_starts(tmp_path: Path) -> None:
+    both = fedagent("demo", "--recipe", "digits", "--task", "my.fedtask", cwd=tmp_path)
+    assert "both say what is learnt" in both.stderr
+    missing = fedagent("demo", "--task", "nowhere.fedtask", cwd=tmp_path)
+    assert "nowhere.fedtask" in missing.stderr
+    assert (both.returncode, missing.returncode) == (2, 2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_model_is_evaluated_by_is_that_of_the_option(tmp_path: Path) -> None:
+    done = fedagent("demo", "--test", "nowhere.npz", cwd=tmp_path)
+    assert done.returncode == 42
+    assert "nowhere.npz: no such file; give a path" in done.stderr
