@@ -16,14 +16,14 @@ _MAPS = {"counters", "features", "members", "names", "peers", "reasons", "shares
 """Fields whose keys are data."""
 
 
-def _with_later_fields(value: object, *, name: str = "") -> object:
+def with_later_fields(value: object, *, name: str = "") -> object:
     """Add an unknown field at the end of every struct."""
     if isinstance(value, list):
-        return [_with_later_fields(one) for one in value]
+        return [with_later_fields(one) for one in value]
     if not isinstance(value, dict):
         return value
     keys = dict.fromkeys(value, "") if name in _MAPS else {key: key for key in value}
-    fields = {key: _with_later_fields(one, name=keys[key]) for key, one in value.items()}
+    fields = {key: with_later_fields(one, name=keys[key]) for key, one in value.items()}
     return fields if name in _MAPS else fields | {LATER: {"a": [1, None, b"x"]}}
 
 
@@ -34,7 +34,7 @@ def _golden(name: str) -> tuple[Direction, bytes]:
 @pytest.mark.parametrize("name", CASES)
 def test_a_later_field_is_skipped_wherever_it_is(name: str) -> None:
     way, golden = _golden(name)
-    later = msgspec.msgpack.encode(_with_later_fields(msgspec.msgpack.decode(golden)))
+    later = msgspec.msgpack.encode(with_later_fields(msgspec.msgpack.decode(golden)))
     assert LATER.encode() in later
     assert decode(way, later) == CASES[name][1]
 

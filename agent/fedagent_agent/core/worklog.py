@@ -19,6 +19,7 @@ _ENDS = {
     ReceiptStatus.REJECTED: "refused",
     ReceiptStatus.TOO_LATE: "too late: the round was closed",
     ReceiptStatus.EXPIRED: "expired: the edge knows no such order, or none any more",
+    ReceiptStatus.OTHER: "ended in a word of another release: install the edge's on the device",
 }
 _PASSING = frozenset({DeclineReason.BUSY, DeclineReason.STALE})
 """Reasons to decline that are gone by the next order."""
