@@ -89,7 +89,7 @@ class AgentDaemon:
         shell.spawn(self._keep_measuring(), "measure")
         shell.spawn(self._ask_programs(), "ask-programs")
         await self._connect(links, identity)
-        await shell.serve_metrics("agent")
+        await shell.be_observed("agent")
         shell.freeze()
         await shell.stop.wait()
         shell.receive(Stopping("stopping"))

@@ -106,11 +106,11 @@ class Daemon:
         )
         subscribed = link.subscribe(*topics.coordinator_filters(config.site))
         await link.start()
+        await shell.be_observed("coordinator")
         self._emit_ready(address, broker_kind, self._show_page())
         shell.spawn(self._start(subscribed), "start")
         shell.spawn(self._advertise(address), "advertise")
         shell.spawn(self._linger(), "linger")
-        await shell.serve_metrics("coordinator")
         shell.freeze()
         await shell.stop.wait()
 

@@ -94,7 +94,7 @@ class EdgeDaemon:
         await lan.start()
         lan.subscribe(*topics.edge_lan_filters(config.site, me))
         self._emit_ready(address, broker_kind)
-        await shell.serve_metrics("edge")
+        await shell.be_observed("edge")
         shell.freeze()
         shell.spawn(self._find(address), "find-coordinator")
         await shell.stop.wait()

@@ -40,6 +40,7 @@ from .link import Arrival, Link
 from .membership import Membership, Renew
 from .settings import BrokerConfig, NodeConfig
 from .site_tls import SiteTls
+from .traces import Traces, open_traces
 from .watch import answers_there
 from .watchdog import Systemd, Watchdog
 
@@ -112,6 +113,7 @@ class Shell:
         self._warned_at = 0.0
         self._systemd = Systemd()
         self._metrics: Metrics | None = None
+        self._traces: Traces | None = None
         self._watched_from = -math.inf
 
     async def run(self, serve: Callable[[], Awaitable[None]]) -> None:
@@ -288,12 +290,17 @@ class Shell:
         watchdog = Watchdog(self.id, self._systemd, hindrance=self._hindrance, counters=counters)
         self.spawn(watchdog.run(), "watchdog")
 
-    async def serve_metrics(self, role: Role) -> None:
-        """Serve metrics, where they are asked for.
+    async def be_observed(self, role: Role) -> None:
+        """Serve metrics and send traces, where they are asked for.
 
         Raises:
             SettingError: The address cannot be taken.
         """
+        self._traces, problem = open_traces(role, self.id, insecure=self._config.insecure)
+        if self._traces is not None:
+            self.at_close.append(self._traces.close)
+        if problem:
+            _log.warning("%s: no traces are sent: %s", self.id, problem)
         place = self._config.metrics_place()
         if place is None:
             return
@@ -487,6 +494,8 @@ class Shell:
         self._show(event)
         if self._metrics is not None:
             self._metrics.note(event)
+        if self._traces is not None:
+            self._traces.note(event)
         if not self._config.json_events:
             return
         try:

@@ -177,7 +177,7 @@ class TrainingQueue:
         if active is not None:
             detail = f"round {key.round} was ordered"
             effects += self._give_back(DeclineReason.BUSY, detail)
-        effects.append(Emit("ordered", {"round": key.round, "edge": key.edge}))
+        effects.append(Emit("ordered", _named(key)))
         if (refusal := self._unfit(order)) is not None:
             return effects + self._decline(key, *refusal), True
         if carried := carry():
@@ -197,7 +197,7 @@ class TrainingQueue:
         self._counters["carried_on"] += 1
         active.made_in = active.made_in or active.key.round
         active.give_up_at = now + order.give_up_ms / 1000
-        ordered = Emit("ordered", {"round": key.round, "edge": key.edge})
+        ordered = Emit("ordered", _named(key))
         return [ordered, *active.fetch.go_on(key, now)]
 
     def welcomed(self, run: str, round_: int) -> None:
@@ -484,6 +484,10 @@ class TrainingQueue:
             return []
         idle = [active.idle_until] if active.idle_until is not None else []
         return [active.give_up_at, *active.fetch.dues(), *idle]
+
+
+def _named(key: Key) -> dict[str, object]:
+    return {"run": key.run, "round": key.round, "edge": key.edge}
 
 
 def _detail(reason: DeclineReason, failed: Failed) -> str:

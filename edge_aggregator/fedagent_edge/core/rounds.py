@@ -393,12 +393,14 @@ class Rounds:
         )
         send = self._upstream.report(report, now)
         event: dict[str, object] = {
+            "run": rnd.run,
             "round": rnd.round,
             "ordered": len(outcomes),
             "in_time": sum(one.in_time for one in outcomes),
             "used": report.used,
             "failed": failed,
             "seconds": round(now - rnd.began_at, 4),
+            "close_s": round(now - closed_at, 4),
         }
         return [
             self.late.saved(),
