@@ -115,6 +115,15 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
         ),
     ] = ""
     no_web: Annotated[bool, Option("Serve no live page.", panel=LINK)] = False
+    home_assistant: Annotated[
+        str,
+        Meta(max_length=300),
+        Option(
+            "Show the run in Home Assistant: the MQTT broker that it uses, none of fedagent's own.",
+            metavar="URL",
+            panel=LINK,
+        ),
+    ] = ""
 
     def checked(self) -> Self:
         """Return the settings; a run is either new or goes on."""
@@ -124,6 +133,7 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
             raise SettingError("web", "does not go with no_web", "leave one of them out")
         self.permit_s()
         self.page()
+        self.home()
         return super().checked()
 
     def page(self) -> PageAddress | None:
@@ -141,6 +151,17 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
         except AddressError as error:
             hint = "write HOST:PORT, e.g. 127.0.0.1:7428 or 0.0.0.0:7428"
             raise SettingError("web", f"{self.web[:80]!r} is no address", hint) from error
+
+    def home(self) -> BrokerAddress | None:
+        """Return the broker of Home Assistant; None to show nothing there."""
+        if not self.home_assistant:
+            return None
+        given = self.home_assistant
+        address = self.address("home_assistant", given if "://" in given else f"mqtt://{given}")
+        if address.scheme == "mqtts" and self.tls is None:
+            hint = "give tls = {ca, cert, key}, or a broker on this machine: mqtt://127.0.0.1"
+            raise SettingError("home_assistant", f"{address} needs certificate files", hint)
+        return address
 
     def permit_s(self) -> float:
         """Return for how many seconds everybody is let in."""

@@ -159,26 +159,31 @@ class Link:
         self._broken = asyncio.Event()
         self._task = self._loop.create_task(self._run(), name=f"mqtt-{self.client_id}")
 
-    async def stop(self) -> None:
-        """Flush for at most a second, and disconnect. Idempotent."""
+    async def stop(self) -> bool:
+        """Flush for at most a second, and disconnect; return whether all was taken. Idempotent."""
         task, self._task = self._task, None
         if task is None:
-            return
+            return True
         self._stopping = True
         self._subscriptions.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 while self._up and not self._outbox.empty:  # noqa: ASYNC110 - paho has no event
                     await asyncio.sleep(0.01)
+        flushed = self._up and self._outbox.empty
         self._client.disconnect()
         self._client.loop_write()
         self._client.loop_misc()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         self._drain()
+        return flushed
 
-    def publish(self, topic: str, payload: bytes, *, qos: int = 1) -> bool:
-        """Publish; True means handed to the connection, not delivered."""
+    def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> bool:
+        """Publish; True means handed to the connection, not delivered.
+
+        Only brokers that are not ours retain anything.
+        """
         size = len(payload)
         if size + len(topic) + 16 > MAX_PACKET_BYTES:
             self.counters["refused_oversize"] += 1
@@ -190,7 +195,7 @@ class Link:
         if not self._outbox.has_room(size):
             self.counters["refused_full"] += 1
             return False
-        info = self._client.publish(topic, payload, qos)
+        info = self._client.publish(topic, payload, qos, retain)
         if info.rc != _OK:
             self.counters["refused_offline"] += 1
             return False
