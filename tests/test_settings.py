@@ -160,5 +160,5 @@ def test_every_variable_is_set_by_a_test() -> None:
     )
     named = set(re.findall(r"\bFEDAGENT_[A-Z_]*[A-Z]\b", "".join(code)))
     unnamed = {name for name in named if name not in tests}
-    assert unnamed == {PASSWORD_VARIABLE}
+    assert unnamed <= {PASSWORD_VARIABLE}
     assert "PASSWORD_VARIABLE: " in tests  # it is set by its name in the code
