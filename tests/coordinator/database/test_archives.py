@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fedagent_coordinator.backup import back_up, restore
+from fedagent_coordinator.core.effects import Proof
 from fedagent_coordinator.database import archives, segments
 from fedagent_coordinator.database.heads import head_bytes
 from fedagent_coordinator.errors import (
@@ -51,7 +53,8 @@ def played(store: Store, run: str, number: int, paid: set[int]) -> None:
     plan = rented_plan(number) if number % 3 == 0 else small_plan(small_view(number, [10, 20, 30]))
     store.reserve(run, plan, policy="random")
     result = small_result(plan, paid, rent=250 * (number % 2) if number % 3 == 0 else 0)
-    assert store.settle(run, result)
+    proof = Proof(claim=b"%d" % number, public=bytes(32), signature=bytes(64))
+    assert store.settle(run, structs.replace(result, proofs=dict.fromkeys(paid, proof)))
     store.save_model(run, number, f"{number:064d}", 9)
     store.save_metrics(run, number, f"{number:064d}", {"accuracy": 0.5})
     if number % 7 == 0:
@@ -107,6 +110,8 @@ def answers(reader: Reader, run: str) -> Iterator[object]:
             yield [timeless(row) for row in found]
         yield whole.balance(run), stands(whole, run), whole.devices(run)
         yield [entry.amount_micro for entry in whole.ledger.show(run, limit=-1)]
+        proofs = [whole.ledger.proof(run, number, "agent-0") for number in range(1, 13)]
+        yield [one and (one.proof, one.entry.key[33:]) for one in proofs]
 
 
 def stands(reader: Reader, run: str) -> tuple[int, int, int, str]:
