@@ -3,6 +3,8 @@
 Unknown names, parameters and plug-ins: `fedagent_protocol.errors.RegistryError`.
 """
 
+import errno
+import os
 from collections.abc import Collection
 
 from fedagent_protocol.errors import FedagentError
@@ -179,9 +181,15 @@ class StoreFailedError(StoreError):
     """Raised after a disk error: what was written is unknown until the store is reopened."""
 
     template = "storage failed ({cause}), no more money moves"
-    hint = "make room or fix the disk, then start the coordinator again"
 
     cause: str
+
+    @property
+    def hint(self) -> str:  # type: ignore[override]  # it depends on the cause
+        """What to mend before the next start."""
+        if os.strerror(errno.EMFILE) in self.cause:
+            return "raise the limit on open files (`ulimit -n`), then start the coordinator again"
+        return "make room or fix the disk, then start the coordinator again"
 
 
 class BackupError(StoreError):

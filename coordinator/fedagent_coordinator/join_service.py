@@ -5,7 +5,6 @@ the length of a request, and wrong tries by address. docs/protocol.md, Joining.
 """
 
 import asyncio
-import ipaddress
 import logging
 import secrets
 import sqlite3
@@ -15,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedagent_node.address import is_wildcard
+from fedagent_node.address import counted_as, is_wildcard
 from fedagent_node.certificates import Certificate
 from fedagent_node.credentials import Credentials
 from fedagent_node.errors import JoinError, LinkError
@@ -347,14 +346,7 @@ def _context(own: Credentials) -> ssl.SSLContext:
 def address_of(writer: asyncio.StreamWriter) -> str:
     """Return whose tries are counted: an address, or the network of an IPv6 one."""
     peer = writer.get_extra_info("peername")
-    try:
-        found = ipaddress.ip_address(str(peer[0]).partition("%")[0])
-    except (TypeError, IndexError, ValueError):
-        return "unknown"
-    if found.version == 6 and not found.is_loopback:
-        mapped = found.ipv4_mapped
-        return str(mapped or ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
+    return counted_as(str(peer[0])) if peer else "unknown"
 
 
 def spaced(code: str) -> str:

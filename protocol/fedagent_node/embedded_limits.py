@@ -1,6 +1,7 @@
 """What one client of the embedded broker, and one address, may take up."""
 
 import asyncio
+import resource
 import ssl
 from collections import Counter
 from collections.abc import Callable
@@ -8,6 +9,8 @@ from collections.abc import Callable
 from amqtt.adapters import StreamReaderAdapter, StreamWriterAdapter
 
 MAX_CONNECTIONS = 1200
+OTHER_DESCRIPTORS = 64
+"""What the broker's process has open beside its connections, with room to spare."""
 MAX_ENTERING = 512
 STREAM_BYTES = 64 << 10
 """What is read ahead; a packet may be longer."""
@@ -30,12 +33,15 @@ class Admission:
         self._counters = counters
         self._connections = 0
         self._entering: Counter[str] = Counter()
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        bounded = soft != resource.RLIM_INFINITY
+        self.most = min(MAX_CONNECTIONS, soft - OTHER_DESCRIPTORS) if bounded else MAX_CONNECTIONS
 
     def enter(self, peer: str) -> bool:
         """Return whether there is room for one more from this address."""
         entering = self._entering
         if (
-            self._connections >= MAX_CONNECTIONS
+            self._connections >= self.most
             or entering.total() >= MAX_ENTERING
             or entering[peer] >= MAX_ENTERING_OF_ONE
         ):

@@ -3,6 +3,7 @@
 import argparse
 import json
 import logging
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ def start(
     role: str, load: Callable[[str | None], C], run: Callable[[C], int], codes: ExitCodes
 ) -> int:
     """Run the role that the command line describes; return the exit code."""
+    raise_descriptors()
     parser = argparse.ArgumentParser(prog=f"fedagent_{role}")
     parser.add_argument("--config", help="a JSON object, or a TOML or JSON file")
     try:
@@ -66,6 +68,20 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return f"since-{round(time.time() - time.monotonic(), -2):.0f}"
+
+
+DESCRIPTORS = 65_536
+"""Open files and connections that a role may have: a shell's usual 1024 are fewer than a field."""
+
+
+def raise_descriptors() -> int:
+    """Raise the soft limit on open files as far as the hard one allows; return what it is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        return most
+    return soft
 
 
 M_TRIM_THRESHOLD = -1

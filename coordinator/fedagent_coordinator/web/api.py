@@ -19,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedagent_coordinator.errors import CoordinatorError
+from fedagent_node.address import counted_as
 from fedagent_protocol import SOFTWARE
 from fedagent_protocol.errors import FedagentError
 
@@ -27,7 +28,7 @@ from .device import detail, why
 from .endpoints import ENDPOINTS, Endpoint, openapi
 from .feed import MAX_VIEWERS, Feed, Viewer
 from .joining import accept, has_site, waiting
-from .limits import PLACES, has_place
+from .limits import PATIENCE_S, PLACES, has_place
 from .records import Accept, DeviceCard, Done, Problem, Token
 
 STATIC = Path(__file__).with_name("static")
@@ -274,10 +275,14 @@ async def _body(request: Request, kind: type[B]) -> B:
         HTTPException: It is too large, or not of this kind.
     """
     data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > MAX_BODY:
-            raise HTTPException(413, "that is too large")
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            async for part in request.stream():
+                data += part
+                if len(data) > MAX_BODY:
+                    raise HTTPException(413, "that is too large")
+    except TimeoutError:
+        raise HTTPException(408, "the rest of it did not come") from None
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
@@ -285,4 +290,4 @@ async def _body(request: Request, kind: type[B]) -> B:
 
 
 def _peer(request: Request) -> str:
-    return request.client.host if request.client is not None else ""
+    return "" if request.client is None else counted_as(request.client.host)

@@ -9,6 +9,8 @@ WINDOW_S = 60.0
 MAX_PEERS = 1024
 PLACES = 8
 """Viewers of one address at a time."""
+PATIENCE_S = 10.0
+"""A connection without a request for so long is hung up, and so is a request without its end."""
 
 
 class Tries:

@@ -1,5 +1,6 @@
 """The page's server: a thread with a loop of its own, so that the rounds wait for no viewer."""
 
+import errno
 import logging
 import socket
 import threading
@@ -13,10 +14,12 @@ from msgspec import structs
 
 from fedagent_coordinator.config import DEFAULT_PAGE_PORT, PageAddress
 from fedagent_node.address import TlsFiles
+from fedagent_node.errors import LinkError
 from fedagent_node.network import lan_addresses
 from fedagent_protocol.extras import how_to_add
 
 from .certificate import own_certificate
+from .door import Door
 
 if TYPE_CHECKING:
     import uvicorn
@@ -33,6 +36,16 @@ PACKAGES = ("starlette", "uvicorn")
 def lacking() -> bool:
     """Return whether this installation has no packages for the page."""
     return any(find_spec(package) is None for package in PACKAGES)
+
+
+class PagePlaceError(LinkError):
+    """Raised when the page cannot be served where it should be."""
+
+    template = "no live page at {place}: {reason}"
+
+    place: str
+    reason: str
+    hint: str
 
 
 class PageServer:
@@ -59,20 +72,20 @@ class PageServer:
         self._insecure = insecure
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
-        self._socket: socket.socket | None = None
+        self._door: Door | None = None
         self._feed: Feed | None = None
 
     def start(self) -> str:
         """Listen, and begin to serve in a thread; return the page's address.
 
         Raises:
-            OSError: Nobody can listen there.
+            PagePlaceError: Nobody can listen there.
         """
         from .access import kept_page, write_page  # noqa: PLC0415 - megabytes, where nobody looks
 
         page = kept_page(self._folder)
-        self._socket = _listen(self._place, page.port)
-        port = self._socket.getsockname()[1]
+        self._door = _listen(self._place, page.port)
+        port = self._door.getsockname()[1]
         files, print_ = self._cover()
         scheme = "https" if files is not None else "http"
         page = structs.replace(
@@ -113,24 +126,27 @@ class PageServer:
         watcher = Watcher(self._folder)
         self._feed = Feed(watcher.look, watcher.moved)
         access = Access(page.token, host=self._place.host, secure=files is not None)
+        assert self._door is not None
         config = uvicorn.Config(
-            application(self._folder, self._feed, access),
+            self._door.around(application(self._folder, self._feed, access)),
             log_config=None,
+            log_level="error",  # what strangers send would fill the log
             access_log=False,
             server_header=False,
+            # Who says in a header that it is somebody else is not believed.
+            proxy_headers=False,
+            backlog=_BACKLOG,
             lifespan="on",
             ws="none",
             loop="asyncio",
             http="h11",
-            limit_concurrency=100,
             h11_max_incomplete_event_size=16_384,
             timeout_graceful_shutdown=1,
             ssl_certfile=None if files is None else files[0],
             ssl_keyfile=None if files is None else files[1],
         )
         self._server = uvicorn.Server(config)
-        assert self._socket is not None
-        self._server.run(sockets=[self._socket])
+        self._server.run(sockets=[self._door])
         watcher.close()
 
     def stop(self) -> None:
@@ -141,15 +157,15 @@ class PageServer:
             self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(max(0.0, deadline - time.monotonic()))
-        if self._socket is not None:
-            self._socket.close()
+        if self._door is not None:
+            self._door.close()
 
 
 def start_page(server: PageServer, *, asked: bool) -> str:
     """Start it and say where it is; empty where there is none, and the run goes on without.
 
     Raises:
-        OSError: Nobody can listen where it was `asked` to.
+        PagePlaceError: Nobody can listen where it was `asked` to.
     """
     if lacking():
         loud: Callable[..., None] = _log.warning if asked else _log.info
@@ -157,31 +173,40 @@ def start_page(server: PageServer, *, asked: bool) -> str:
         return ""
     try:
         url = server.start()
-    except OSError as error:
+    except PagePlaceError as error:
         if asked:
             raise
-        _log.warning("no live page: %s", error)
+        _log.warning("%s", error)
         return ""
     _log.info("live page: %s (its token: `fedagent coordinator page`)", url)
     return url
 
 
-def _listen(place: PageAddress, last: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+def _listen(place: PageAddress, last: int) -> Door:
     wanted = [place.port] if place.port else [*filter(None, (last, DEFAULT_PAGE_PORT)), 0]
     for port in wanted:
-        found = socket.socket(family, socket.SOCK_STREAM)
+        found = Door(socket.AF_INET6 if ":" in place.host else socket.AF_INET)
         try:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind((place.host, port))
             found.listen(_BACKLOG)
-        except OSError:
+        except OSError as error:
             found.close()
             if port == wanted[-1]:
-                raise
+                host = f"[{place.host}]" if ":" in place.host else place.host
+                why = error.strerror or str(error)
+                raise PagePlaceError(f"{host}:{port}", why, _mend(error)) from error
         else:
             return found
     raise AssertionError
+
+
+def _mend(error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return f"name an address of this machine ({', '.join(lan_addresses()) or '127.0.0.1'})"
+    if error.errno == errno.EACCES:
+        return "ports below 1024 need rights of their own; choose one above"
+    return "choose another port with --web, or stop what has it"
 
 
 def _shown(host: str) -> str:

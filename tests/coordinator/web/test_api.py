@@ -22,7 +22,7 @@ from fedagent_coordinator.web.endpoints import ENDPOINTS, openapi
 from fedagent_coordinator.web.feed import MAX_VIEWERS, QUEUED, Feed, Viewer
 from fedagent_coordinator.web.limits import MAX_PEERS, PLACES, WINDOW_S, WRONG, Tries
 from fedagent_coordinator.web.records import Change, Field, apply, change
-from fedagent_coordinator.web.server import start_page
+from fedagent_coordinator.web.server import PagePlaceError, start_page
 from fedagent_coordinator.web.watcher import Watcher
 from fedagent_node.joining import JOIN_VERSION, NONCE_BYTES, JoinRequest
 from tests.fakes.stored_runs import small_plan, small_result, small_view
@@ -206,9 +206,9 @@ def test_beyond_loopback_it_is_https_and_its_cookie_stays_there(folder: Path) ->
 def test_who_is_wrong_too_often_is_not_heard_and_a_session_goes_on(folder: Path) -> None:
     with served(folder) as page:
         _, _, head = page.ask("api/session", {"token": page.token}, headers=OWN_PAGE)
-        wrong = {"Authorization": "Bearer wrong"}
-        for _ in range(WRONG):
-            page.ask("api/field", headers=wrong)
+        for at in range(WRONG):
+            said = {"Authorization": "Bearer wrong", "X-Forwarded-For": f"192.0.2.{at}"}
+            page.ask("api/field", headers=said)
         assert page.ask("api/session", {"token": page.token}, headers=OWN_PAGE)[0] == 429
         session = {"Cookie": head["set-cookie"].split(";")[0]}
         assert page.ask("api/session", headers=session)[1]["may_change"]
@@ -344,6 +344,9 @@ def test_a_port_that_is_taken_ends_only_who_asked_for_it(folder: Path, page: Ser
 
     taken = PageAddress("127.0.0.1", urlsplit(page.url).port or 0)
     assert start_page(PageServer(folder, taken), asked=False) == ""
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(PagePlaceError, match=f"127.0.0.1:{taken.port}: .*in use.*another port"):
         start_page(PageServer(folder, taken), asked=True)
+    for host in ("192.0.2.1", "no.such.host.invalid"):
+        with pytest.raises(PagePlaceError, match=f"{host}:7477: .*an address of this machine"):
+            start_page(PageServer(folder, PageAddress(host, 7477)), asked=True)
     assert LOOPBACK.is_loopback

@@ -1,0 +1,50 @@
+"""The start of a role's process: how many files it may have open."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from fedagent_coordinator.errors import StoreFailedError
+from fedagent_node.embedded_limits import MAX_CONNECTIONS, OTHER_DESCRIPTORS
+
+ROLE = """
+import resource, sys
+from collections import Counter
+from types import SimpleNamespace
+from fedagent_node.embedded_limits import Admission
+from fedagent_node.process import start
+soft, hard = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+config = SimpleNamespace(log_format="text", log_level="info")
+def run(config):
+    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], Admission(Counter()).most)
+    return 0
+sys.argv[1:] = []
+start("edge", lambda text: config, run, ())
+"""
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "then", "most"),
+    [
+        (1024, 4096, 4096, MAX_CONNECTIONS),
+        (512, 1024, 1024, 1024 - OTHER_DESCRIPTORS),
+    ],
+)
+def test_a_role_may_open_what_the_hard_limit_allows(
+    soft: int, hard: int, then: int, most: int
+) -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < hard:
+        pytest.skip("this machine allows fewer")
+    command = [sys.executable, "-c", ROLE, str(soft), str(hard)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.split() == [str(then), str(most)]
+
+
+def test_no_disk_is_blamed_where_descriptors_are_out() -> None:
+    error = StoreFailedError("[Errno 24] Too many open files: coordinator.db-wal")
+    assert "ulimit" in error.hint
+    assert "disk" not in str(error)
+    assert "disk" in StoreFailedError("disk I/O error").hint
