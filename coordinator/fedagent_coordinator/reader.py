@@ -25,7 +25,16 @@ from .database.models import ModelQueries, recipe_in
 from .database.proofs import recent_work
 from .database.pruning import Prunable, prunable
 from .database.rounds import Logged, logged, pruned_until, settled
-from .database.rows import DeviceRow, EdgeRow, OrderRow, OutcomeRow, RoundRow, RunRow, fetch
+from .database.rows import (
+    DeviceRow,
+    EdgeRow,
+    EdgeTotal,
+    OrderRow,
+    OutcomeRow,
+    RoundRow,
+    RunRow,
+    fetch,
+)
 from .database.schema import readable
 from .database.sums import Tally, tallies
 from .errors import (
@@ -361,6 +370,21 @@ class Reader:
             "WHERE s.run_id = ? AND s.round > ? AND (? IS NULL OR s.round = ?) "
             "GROUP BY s.round, s.edge ORDER BY s.round, s.edge",
             (run_id, since, round_, round_),
+        )
+
+    def edge_totals(self, run_id: str, *, until: int) -> list[EdgeTotal]:
+        """Return what the rounds up to `until` came to at each edge, and how the last one ended."""
+        return fetch(
+            self._db,
+            EdgeTotal,
+            "SELECT e.edge_id, COUNT(*) AS ordered, SUM(o.in_time) AS in_time, "  # noqa: S608 - constants
+            # Beside one MAX, sqlite takes `failed` from the row that has it.
+            f"COALESCE({_PAID}, 0) AS spent_micro, MAX(s.round) AS last_round, s.failed "
+            "FROM edge_results s JOIN edges e ON e.run_id = s.run_id AND e.idx = s.edge "
+            "JOIN reservations v USING (run_id, round, edge) "
+            "JOIN outcomes o USING (run_id, round, client) "
+            "WHERE s.run_id = ? AND s.round <= ? GROUP BY s.edge",
+            (run_id, until),
         )
 
     def updates_used(self, run_id: str) -> int:

@@ -111,6 +111,18 @@ class EdgeRow:
     local_steps: float = 0.0
 
 
+@dataclass(slots=True)
+class EdgeTotal:
+    """What the rounds of a run came to at one edge; `failed` is of the last one."""
+
+    edge_id: str
+    spent_micro: int = 0
+    ordered: int = 0
+    in_time: int = 0
+    last_round: int = 0
+    failed: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
     """What one client did in a run."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec import structs
 
-from fedagent_coordinator.database.rows import DeviceRow, OutcomeRow, RoundRow
+from fedagent_coordinator.database.rows import DeviceRow, EdgeTotal, OutcomeRow, RoundRow
 from fedagent_coordinator.policies.base import RoundView, Selection
 from fedagent_coordinator.reader import Reader
 
@@ -45,18 +45,6 @@ class Tally:
 
 
 @dataclass(slots=True)
-class EdgeTally:
-    """What one edge did so far."""
-
-    spent_micro: int = 0
-    rent_micro: int = 0
-    ordered: int = 0
-    in_time: int = 0
-    last_round: int = 0
-    failed: str = ""
-
-
-@dataclass(slots=True)
 class Books:
     """Totals of a run up to round `seen`, its newest rounds, and the newest view."""
 
@@ -64,7 +52,7 @@ class Books:
     ids: list[str] = field(default_factory=list)
     edge_ids: list[str] = field(default_factory=list)
     clients: list[Tally] = field(default_factory=list)
-    edges: dict[str, EdgeTally] = field(default_factory=dict)
+    edges: dict[str, EdgeTotal] = field(default_factory=dict)
     rounds: dict[int, RoundCard] = field(default_factory=dict)
     seen: int = -1
     view: RoundView | None = None
@@ -93,6 +81,8 @@ class Books:
         since = max(0, newest - KEPT_ROUNDS)
         self._regretted = since
         self._note_rounds(reader, since, newest)
+        totals = reader.edge_totals(self.run_id, until=since)
+        self.edges = {total.edge_id: total for total in totals}
         self._note_edges(reader, since)
         self._note_newest(reader, newest)
 
@@ -125,7 +115,7 @@ class Books:
         numbers = {name: at for at, name in enumerate(self.edge_ids)}
         spent: dict[int, list[int]] = {}
         for row in reader.edge_results(self.run_id, since=since):
-            tally = self.edges.setdefault(row.edge_id, EdgeTally())
+            tally = self.edges.setdefault(row.edge_id, EdgeTotal(row.edge_id))
             tally.spent_micro += row.spent_micro
             tally.ordered += row.ordered
             tally.in_time += row.in_time

@@ -35,6 +35,8 @@ class RunCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wanted: int = 0
     next_ms: int = 0
     opinions: str = ""
+    best: float | None = None
+    """Of the first measure, in the whole run."""
 
 
 class Money(Struct, frozen=True, kw_only=True):
@@ -47,7 +49,7 @@ class Money(Struct, frozen=True, kw_only=True):
 
 
 class EdgeCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One edge: who is connected there now, and how it ended the newest round."""
+    """One edge: who is connected there now, what it did in the whole run, and how that ended."""
 
     id: str
     name: str

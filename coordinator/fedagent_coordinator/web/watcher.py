@@ -16,7 +16,7 @@ from msgspec import structs
 
 from fedagent_coordinator.alarms import Alarm, alarms
 from fedagent_coordinator.database.models import recipe_in
-from fedagent_coordinator.database.rows import RunRow
+from fedagent_coordinator.database.rows import EdgeTotal, RunRow
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_coordinator.reader import Reader, open_reader
 from fedagent_coordinator.run_settings import decision_policies
@@ -32,7 +32,7 @@ from fedagent_protocol import SOFTWARE
 from fedagent_protocol.errors import FedagentError
 from fedagent_task.spec import Recipe
 
-from .books import Books, EdgeTally, Tally, labels
+from .books import Books, Tally, labels
 from .joining import waiting
 from .records import DeviceCard, EdgeCard, Field, Money, RoundCard, RunCard, Timeline, Waiting
 
@@ -114,10 +114,12 @@ class Watcher:
             return empty
 
     def _forget(self) -> None:
-        self._alarms: Seldom[tuple[Alarm, ...]] = Seldom((), 5.0, time.monotonic() + 0.5)
+        self._alarms: Seldom[tuple[Alarm, ...]] = Seldom((), 5.0)
         self._queues: Seldom[list[float]] = Seldom([], 5.0)
         self._opinions: Seldom[dict[int, float]] = Seldom({}, 2.0)
         self._evaluated: Seldom[dict[int, RoundCard]] = Seldom({}, 2.0)
+        self._rents: Seldom[dict[str, int]] = Seldom({}, 2.0)
+        self._best: Seldom[float | None] = Seldom(None, 2.0)
         self._pending: Seldom[tuple[Waiting, ...]] = Seldom((), 0.9)
 
     def _seen(self, reader: Reader, empty: Field, now: float) -> Field:
@@ -157,6 +159,12 @@ class Watcher:
 
     def _card(self, reader: Reader, run: RunRow, status: RunStatus | None, now: float) -> RunCard:
         recipe, measures = self._recipe, reader.models.measures(run.run_id)
+        key = measures[0].key if measures else ""
+
+        def best() -> float | None:
+            model = reader.models.best(run.run_id)
+            return None if model is None else model.metrics.get(key)
+
         done = sum(one.state == "done" for one in self._books.rounds.values())
         if len(self._books.rounds) < self._books.seen:
             done = reader.progress(run.run_id).rounds_done
@@ -170,7 +178,8 @@ class Watcher:
             end_reason=run.end_reason or "",
             rounds_done=done,
             rounds_wanted=reader.rounds_of(run),
-            measure=measures[0].key if measures else "",
+            measure=key,
+            best=self._best.get(best),
             measure_name=measures[0].word if measures else "",
             rising=measures[0].rising if measures else True,
             target=0.0 if recipe is None else recipe.evaluation.target,
@@ -211,6 +220,7 @@ class Watcher:
                 here[edge] = here.get(edge, 0) + 1
         view = self._books.view
         budgets = [] if view is None else view.edge_budget.tolist()
+        rents = self._rents.get(lambda: reader.rents(run.run_id))
         names = labels(reader.edges(run.run_id))
         return tuple(
             EdgeCard(
@@ -220,14 +230,14 @@ class Watcher:
                 devices=here.get(ident, 0),
                 budget_micro=budgets[at] if at < len(budgets) else 0,
                 spent_micro=tally.spent_micro,
-                rent_micro=tally.rent_micro,
+                rent_micro=rents.get(ident, 0),
                 ordered=tally.ordered,
                 in_time=tally.in_time,
                 last_round=tally.last_round,
                 failed=tally.failed,
             )
             for at, (ident, name) in enumerate(names.items())
-            for tally in (self._books.edges.get(ident, EdgeTally()),)
+            for tally in (self._books.edges.get(ident, EdgeTotal(ident)),)
         )
 
     def _devices(self, reader: Reader, run: RunRow) -> tuple[DeviceCard, ...]:

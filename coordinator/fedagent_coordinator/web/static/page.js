@@ -105,11 +105,11 @@ function tile(name, figure, more, note) {
 }
 function tiles(field) {
   const run = field.run, money = field.money, devices = [...field.devices.values()], here = devices.filter((one) => one.online).length;
-  const list = [...field.rounds.values()], settled = list.filter((one) => one.state === "done"), key = run.measure, measured = settled.filter((one) => one.metrics?.[key] !== undefined), newest = measured.at(-1)?.metrics[key], best = measured.reduce((found, one) => Math[run.rising === false ? "min" : "max"](found, one.metrics[key]), run.rising === false ? Infinity : -Infinity);
+  const list = [...field.rounds.values()], settled = list.filter((one) => one.state === "done"), key = run.measure, measured = settled.filter((one) => one.metrics?.[key] !== undefined), newest = measured.at(-1)?.metrics[key], best = measured.reduce((found, one) => Math[run.rising === false ? "min" : "max"](found, one.metrics[key]), run.best ?? (run.rising === false ? Infinity : -Infinity));
   const last = settled.slice(-20), ordered = last.reduce((sum, one) => sum + (one.ordered ?? 0), 0), intime = last.reduce((sum, one) => sum + (one.in_time ?? 0), 0), ahead = forecast(field);
   return [
     tile("Rounds", (run.rounds_done ?? 0).toLocaleString("en"), run.rounds_wanted ? `of ${run.rounds_wanted.toLocaleString("en")}` : "", run.rounds_wanted === 0 ? "no end set" : settled.length > 1 ? `${seconds((settled.at(-1).opened_ms - settled[0].opened_ms) / 1000 / (settled.length - 1))} each` : ""),
-    key ? tile(run.measure_name[0].toUpperCase() + run.measure_name.slice(1), newest === undefined ? "–" : number(newest), "", measured.length ? `best ${number(best)}${run.target ? `, target ${run.target}` : ""}` : "") : null,
+    key ? tile(run.measure_name[0].toUpperCase() + run.measure_name.slice(1), newest === undefined ? "–" : number(newest), "", isFinite(best) ? `best ${number(best)}${run.target ? `, target ${run.target}` : ""}` : "") : null,
     tile("In time", percent(intime, ordered), "", `${number(ordered / (last.length || 1), 1)} ordered a round`),
     tile("Devices", String(here), `of ${devices.length}`, `${field.edges.size} edge${field.edges.size === 1 ? "" : "s"}`),
     money ? tile("Spent", credits(money.settled_micro), run.unlimited ? "credits" : `of ${credits(money.granted_micro)}`, run.unlimited ? "no limit" : ahead === null ? "" : ahead.enough ? "enough to the end" : `about ${ahead.left.toLocaleString("en")} rounds left`) : null,

@@ -163,7 +163,7 @@ function money(app) {
       lines(each, few.map((edge, at) => ({ points: running(points(field, (one) => ((one.spent ?? [])[edge.index] ?? 0) / 1e6)), colour: `c${at}` })), { low: 0 });
       keys.replaceChildren(...few.map((edge, at) => h("span", { class: `k${at}` }, edge.name)));
       const newest = done(field).slice(-20), per = (edge) => newest.reduce((sum, one) => sum + ((one.spent ?? [])[edge.index] ?? 0), 0) / (newest.length || 1);
-      place.replaceChildren(table("Budget is for one round, its use the mean of the newest 20; the rest is of the rounds that are shown", [["edge"], ["devices", "n"], ["budget", "n"], ["use of it"], ["spent", "n"], ["rent", "n"], ["ordered", "n"], ["in time", "n"], ["state"]],
+      place.replaceChildren(table("Budget is for one round, its use the mean of the newest 20; the rest is of the whole run", [["edge"], ["devices", "n"], ["budget", "n"], ["use of it"], ["spent", "n"], ["rent", "n"], ["ordered", "n"], ["in time", "n"], ["state"]],
         edges.map((edge) => {
           const used = edge.budget_micro && edge.budget_micro < 1e14 ? per(edge) / edge.budget_micro : 0, bar = h("i");
           bar.style.width = `${Math.min(100, 100 * used)}%`;
