@@ -1,14 +1,17 @@
 """Commands from annotated functions: what is parsed, refused and shown."""
 
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from msgspec import Struct
 
 from fedagent_cli import command_line
+from fedagent_cli.main import app as main_app
 from fedagent_protocol.option import Option, declared
 
 
@@ -124,3 +127,35 @@ def test_the_fields_of_a_struct_are_options_that_are_none_unless_given() -> None
     shown = typed("declared", "--help").output
     assert shown.index("--count") < shown.index("--dry") < shown.index("Where:")
     assert "[default: (here)]" in shown
+
+
+def _numbers(
+    command: click.Command, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from _numbers(child, (*path, name))
+        return
+    for parameter in command.get_params(click.Context(command)):
+        if isinstance(parameter.type, click.types._NumberParamTypeBase):
+            yield path, parameter.opts[0]
+
+
+NUMBERS = list(_numbers(main_app.group, ()))
+
+
+def test_there_are_numbers_to_refuse() -> None:
+    assert len(NUMBERS) > 40
+    assert (("why",), "--round") in NUMBERS
+
+
+@pytest.mark.parametrize("number", ["9" * 23, "nan", "inf", "1e308"])
+@pytest.mark.parametrize(("path", "option"), NUMBERS, ids=str)
+def test_no_number_is_too_large_for_the_books(
+    path: tuple[str, ...], option: str, number: str
+) -> None:
+    result = CliRunner().invoke(main_app.group, [*path, f"{option}={number}"])
+    assert (result.exit_code, option in result.output) == (2, True)

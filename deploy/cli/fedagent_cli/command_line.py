@@ -22,6 +22,7 @@ __all__ = ["Argument", "CommandGroup", "Exit", "Option"]
 _WIDTH = 100
 _WHOLE = 300
 """A command's first sentence is shown whole, over two lines if need be."""
+MOST = 2.0**53
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -280,9 +281,31 @@ def _click_type(
     if issubclass(kind, Enum):
         return click.Choice([str(one.value) for one in kind])
     bounds = {"min": marker.min, "max": marker.max}
-    if marker.min is None and marker.max is None:
-        return click.types.convert_type(kind)
-    return click.FloatRange(**bounds) if kind is float else click.IntRange(**bounds)  # type: ignore[arg-type]  # whole bounds of whole numbers
+    if kind in {int, float}:
+        made = _Number if kind is float else _Whole
+        return made(**bounds)  # type: ignore[arg-type]  # whole bounds of whole numbers
+    return click.types.convert_type(kind)
+
+
+class _Bounded:
+    """A number that databases and clocks can hold: finite, and below 2^53 either way."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        found = super().convert(value, param, ctx)  # type: ignore[misc]  # of the range beside it
+        if not abs(found) < MOST:
+            self.fail(f"{value} is no number below 2^53.", param, ctx)  # type: ignore[attr-defined]
+        return found
+
+    def _describe_range(self) -> str:
+        return super()._describe_range() if self.min is not None or self.max is not None else ""  # type: ignore[misc, attr-defined]
+
+
+class _Whole(_Bounded, click.IntRange):
+    """A whole number of an option."""
+
+
+class _Number(_Bounded, click.FloatRange):
+    """A number of an option."""
 
 
 def _converted(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ def prune(
     keep_days: Annotated[
         float | None,
         command_line.Option(
-            min=0, help="Keep the rounds that ended in so many days.", show_default=False
+            min=0, max=1e6, help="Keep the rounds that ended in so many days.", show_default=False
         ),
     ] = None,
     dry_run: Annotated[
