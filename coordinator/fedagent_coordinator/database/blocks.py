@@ -104,6 +104,13 @@ class BlockDigests:
         self._path = database.with_name(BLOCKS)
         self._digests = bytearray()
         self._next = 0
+        self._fd: int | None = None
+
+    def close(self) -> None:
+        """Close the file, after the connection: before, that would drop SQLite's locks on it."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
 
     def read(self, check: Check | None) -> int | None:
         """Return how many transactions the file has if no block has changed, else None."""
@@ -162,7 +169,9 @@ class BlockDigests:
         return msgspec.json.encode(head).ljust(_HEAD_BYTES)
 
     def _hash(self, blocks: Iterable[int]) -> bytes:
-        fd = os.open(self._database, os.O_RDONLY | os.O_CLOEXEC)
+        if self._fd is None:
+            self._fd = os.open(self._database, os.O_RDONLY | os.O_CLOEXEC)
+        fd = self._fd
 
         def digests(blocks: Sequence[int]) -> bytes:
             read = (os.pread(fd, BLOCK_BYTES, block * BLOCK_BYTES) for block in blocks)
@@ -170,15 +179,12 @@ class BlockDigests:
 
         wanted, parts = list(blocks), os.cpu_count() or 1
         size = max(_SIDE_BY_SIDE, -(-len(wanted) // parts))
-        try:
-            if len(wanted) <= size:
-                return digests(wanted)
-            # Hashing leaves the interpreter's lock to others.
-            with ThreadPoolExecutor(parts) as pool:
-                split = [wanted[at : at + size] for at in range(0, len(wanted), size)]
-                return b"".join(pool.map(digests, split))
-        finally:
-            os.close(fd)
+        if len(wanted) <= size:
+            return digests(wanted)
+        # Hashing leaves the interpreter's lock to others.
+        with ThreadPoolExecutor(parts) as pool:
+            split = [wanted[at : at + size] for at in range(0, len(wanted), size)]
+            return b"".join(pool.map(digests, split))
 
 
 def _count(size: int) -> int:

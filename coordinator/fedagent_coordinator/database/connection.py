@@ -142,6 +142,7 @@ class Database:
             with suppress(StoreFailedError):
                 self.fold_wal()
         self.connection.close()
+        self._blocks.close()
         if self._mark is not None:
             self._mark.close()
             self._mark = None

@@ -3,6 +3,8 @@
 import os
 import random
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -169,3 +171,20 @@ def test_a_start_hashes_a_part_of_a_large_file_that_nobody_has_written(
     (tmp_path / DATABASE).write_bytes(data)
     with pytest.raises(StoreError):
         _open(tmp_path)
+
+
+TAKE = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)  # what the last one out takes
+"""
+
+
+def test_hashing_gives_up_no_lock_of_sqlite(tmp_path: Path) -> None:
+    """Closing any file of a database drops this process's locks: another may take its WAL away."""
+    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
+        run = begun(store).run_id
+        play(store, run, small_plan(small_view(1, [100, 200])), {0})
+        path = str(tmp_path / DATABASE)
+        took = subprocess.run([sys.executable, "-c", TAKE, path], capture_output=True, check=False)
+        assert b"BlockingIOError" in took.stderr
