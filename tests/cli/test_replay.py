@@ -43,6 +43,7 @@ def test_another_policy_is_estimated(field: Path) -> None:
         (("--policy", "nobody"), 2, "nobody"),
         (("--policy", "oracle"), 2, "truth"),
         (("--policy", "linucb", "--set", "alpha=x"), 2, "alpha"),
+        (("--policy", "linucb", "--set", "alpha"), 2, "--set KEY=VALUE"),
         (("--data-dir", "."), 2, "two folders"),
     ],
 )
@@ -71,3 +72,8 @@ def test_a_pruned_run_is_not_replayed(field: Path, tmp_path: Path) -> None:
     done = call(pruned, "replay", str(pruned), "--policy", "cheapest")
     assert (done.returncode, "pruned" in done.stderr) == (33, True)
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_folder_that_is_not_there_is_said(home: Path) -> None:
+    done = call(home, "replay", "/nowhere/field", "--decisions")
+    assert (done.returncode, "there is no folder /nowhere/field" in done.stderr) == (40, True)

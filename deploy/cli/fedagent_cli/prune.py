@@ -64,9 +64,9 @@ def prune(
         done = "would be pruned" if dry_run else "pruned"
         echo(f"run {piece.run_id[:8]}: rounds {piece.first} to {piece.last} {done}")
     if not pieces:
-        echo("nothing to prune: the rounds since the oldest policy snapshot are always kept")
+        echo("nothing to prune: older rounds have gone, or are kept by the oldest policy snapshot")
     else:
-        echo(f"{freed} bytes {'would be ' if dry_run else ''}freed")
+        echo(f"{'at least ' if dry_run else ''}{freed} bytes {'would be ' if dry_run else ''}freed")
 
 
 def _dropped(folder: Path, pieces: "list[Prunable]") -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from . import command_line, options
-from .errors import DifferentError, UnreadableError, UnsupportedError, UsageError
+from .errors import DifferentError, NoRunError, UnreadableError, UnsupportedError, UsageError
 from .output import echo, emit, number_text, table
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def replay(
     if not as_json:
         echo(f"run {chosen.run_id[:8]}: {len(rounds)} rounds decided by {name}")
         echo(f"  {same} of them as they were recorded, bit for bit")
-        echo(f"  {record['agreed']} of {record['choices']} choices were ordered then too")
+        agreed, choices = record["agreed"], record["choices"]
+        echo(f"  {agreed} of its {choices} choices, before exploration, were ordered then too")
     if check and same < len(rounds):
         first = next(one.round.view.round for one in rounds if not one.same)
         raise DifferentError(
@@ -92,6 +93,8 @@ def _where(run: str | None, data_dir: Path | None) -> tuple[Path | None, str | N
     """Return the data directory, and how the run's id begins."""
     folder = None if run is None else Path(run).expanduser()
     if folder is None or not folder.exists():
+        if run is not None and "/" in run:
+            raise NoRunError(f"there is no folder {run}", "name one, or a run of `fedagent runs`")
         return data_dir, run
     if data_dir is not None:
         raise UsageError("two folders are named", "leave out --data-dir")
@@ -119,7 +122,9 @@ def opened(run: str | None, data_dir: Path | None) -> "Iterator[tuple[Reader, Ru
     try:
         with open_run(folder, begins) as found:
             yield found
-    except (PolicyError, RegistryError, RecipeError) as error:
+    except RecipeError as error:
+        raise UsageError(str(error)) from error
+    except (PolicyError, RegistryError) as error:
         raise UsageError(str(error), "name another policy or its parameters") from error
 
 
@@ -153,6 +158,8 @@ def _with(spec: "PolicySpec", sets: list[str]) -> "PolicySpec":
 
     made: dict[str, object] = {"params": spec.params}
     for assignment in sets:
+        if "=" not in assignment:
+            raise UsageError(f"--set {assignment} gives no value", "write --set KEY=VALUE")
         made = override(made, f"params.{assignment}")
     try:
         params = msgspec.convert(made["params"], Params)

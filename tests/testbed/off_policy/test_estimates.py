@@ -78,7 +78,7 @@ def test_choices_that_the_log_never_makes_widen_the_interval() -> None:
 
 def test_a_log_without_support_is_refused() -> None:
     log, _ = field(1, 900, share=0.0)
-    with pytest.raises(NoSupportError, match=r"never have made 100% of this policy's choices"):
+    with pytest.raises(NoSupportError, match=r"never have made 100.0% of this policy's choices"):
         estimated(log)
     short, _ = field(1, 12)
     with pytest.raises(NoSupportError, match="12 rounds were settled, 20 are wanted"):

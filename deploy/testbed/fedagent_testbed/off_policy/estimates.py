@@ -126,7 +126,7 @@ def _check(rounds: int, effective: float, without: float) -> None:
         raise NoSupportError(f"{rounds} rounds were settled, {LEAST_ROUNDS} are wanted", more)
     if without > MOST_WITHOUT:
         problem = (
-            f"the run would never have made {without:.0%} of this policy's choices, "
+            f"the run would never have made {without:.1%} of this policy's choices, "
             f"{MOST_WITHOUT:.0%} at most may be guessed"
         )
         raise NoSupportError(
