@@ -8,9 +8,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from fedagent_coordinator.config import PageAddress
+from fedagent_coordinator.store import Store
 from fedagent_coordinator.web.access import read_page
 from tests.fakes.written_runs import write_run
 
@@ -144,9 +147,58 @@ def test_axe_finds_nothing_serious_and_nothing_is_cut_off(
     quiet(page)
 
 
-def test_what_a_device_calls_itself_is_text(browser: "Browser", tmp_path: Path) -> None:
-    from fedagent_coordinator.store import Store
+def test_back_leads_from_a_device_to_its_view_and_to_the_view_before(
+    browser: "Browser", site: Served
+) -> None:
+    page = opened(browser, site.url)
+    page.get_by_role("tab", name="Devices").click()
+    page.get_by_role("button", name="agent-b").click()
+    card = page.locator("dialog[open]")
+    card.wait_for()
+    page.go_back()
+    card.wait_for(state="detached")
+    assert page.url.endswith("#devices")
+    page.get_by_role("button", name="agent-b").click()
+    card.get_by_role("button", name="Close").click()
+    page.wait_for_url("**/#devices")
+    page.go_back()
+    page.locator("#view-overview").wait_for()
+    quiet(page)
 
+
+def test_who_has_no_token_is_asked_for_it_and_sees_nothing(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    write_run(tmp_path, rounds=1, end=False)
+    with served(tmp_path, PageAddress("0.0.0.0", 0), insecure=True) as site:
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{urlsplit(site.url).port}/#token=wrong")
+        page.get_by_text("the page needs its token").wait_for()
+        page.get_by_text("that is not the token").wait_for()
+        assert not page.locator("main").is_visible()
+        page.get_by_label("Token").fill(site.token)
+        page.get_by_role("button", name="Use it").click()
+        page.get_by_text("Rounds", exact=True).wait_for()
+        page.close()
+
+
+def test_an_open_page_hears_of_the_end_and_of_another_coordinator(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    run = write_run(first, rounds=2, end=False)
+    write_run(second, rounds=1)
+    with served(first) as site:
+        page = opened(browser, site.url)
+        with Store(first) as store:
+            store.end_run(run, "complete")
+    page.get_by_text("the run has ended: complete; its coordinator is gone").wait_for()
+    with served(second, PageAddress("127.0.0.1", urlsplit(site.url).port or 0)):
+        page.get_by_text("Another run is shown from here on").wait_for()
+    page.close()
+
+
+def test_what_a_device_calls_itself_is_text(browser: "Browser", tmp_path: Path) -> None:
     run = write_run(tmp_path, rounds=2, end=False)
     with Store(tmp_path) as store:
         store.indices(run).label_clients({"agent-a": "<img src=x onerror=alert(1)>"})
@@ -184,7 +236,7 @@ def test_a_live_demo_is_seen_from_start_to_end(browser: "Browser", tmp_path: Pat
         page.get_by_role("button", name="agent-1").click()
         page.locator("dialog[open]").get_by_text("in round").first.wait_for()
         page.keyboard.press("Escape")
-        page.get_by_text("this is the last that it said").wait_for(timeout=60_000)
+        page.get_by_text("the run has ended: complete").wait_for(timeout=60_000)
         page.close()
     finally:
         demo.terminate()

@@ -1,25 +1,27 @@
 // What the coordinator says as it comes, and which view shows it.
 import { openCard } from "./card.js";
-import { VIEWS, forecast } from "./views.js";
+import { VIEWS, forecast, signInForm } from "./views.js";
 import { credits, h, number, percent, seconds } from "./words.js";
 
 const ROWS = { edges: "id", devices: "id", reach: "id", rounds: "round" };
-const app = { field: null, skew: 0, mayChange: false, view: "overview", link: "wait", open: (id) => openCard(app, id) };
+const app = { field: null, skew: 0, mayChange: false, view: "overview", link: "wait", open: (id) => go(app.view, id) };
 const at = (id) => document.getElementById(id);
 const made = {};
 
 app.get = async (path, body) => {
   try {
     const answer = await fetch(path, body ? { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) } : {});
-    return await answer.json();
+    const found = await answer.json();
+    return answer.status === 401 ? { ...found, locked: true } : found;
   } catch {
     return { error: "the coordinator does not answer", mend: "see whether it runs" };
   }
 };
 app.signIn = async (token) => {
   const answer = await app.get("/api/session", { token });
-  if (answer.error) return say(`${answer.error}: ${answer.mend}`);
+  if (answer.error) return (app.field ? say : lock)(`${answer.error}: ${answer.mend}`);
   app.mayChange = true;
+  app.link = "wait";
   say("");
   listen();
 };
@@ -45,8 +47,16 @@ function say(text) {
   at("banner").replaceChildren(h("p", {}, text));
 }
 
+function lock(text) {
+  app.link = "locked";
+  at("banner").hidden = false;
+  at("banner").replaceChildren(h("p", {}, text), signInForm(app, "page-token"));
+  later();
+}
+
 // ---------------------------------------------------------------- what comes
-let source = null, asked = false;
+const named = (run) => `${run.recipe}, run ${run.id.slice(0, 8)}`;
+let source = null, shown = null;
 function whole(text) {
   const found = JSON.parse(text);
   for (const [name, key] of Object.entries(ROWS)) found[name] = new Map(found[name].map((row) => [row[key], row]));
@@ -67,6 +77,9 @@ function part(text) {
 function came(found) {
   app.skew = found.at_ms - Date.now();
   app.link = "live";
+  const run = app.field.run;
+  if (run && shown && run.id !== shown.id) say(`Another run is shown from here on: ${named(run)}; before it was ${named(shown)}. If nobody began it here, another coordinator has taken this address.`);
+  shown = run ?? shown;
   later();
 }
 function listen() {
@@ -75,13 +88,13 @@ function listen() {
   source.addEventListener("field", (event) => whole(event.data));
   source.addEventListener("change", (event) => part(event.data));
   source.onerror = async () => {
-    app.link = "lost";
+    if (app.link !== "locked") app.link = "lost";
     later();
-    if (source.readyState === EventSource.CLOSED) setTimeout(listen, 3000);
-    if (app.field || asked) return;
-    asked = true;
+    if (source.readyState !== EventSource.CLOSED) return;
     const answer = await app.get("/api/field");
-    if (answer.mend) say(`${answer.error}: ${answer.mend}`);
+    if (answer.locked) return lock(`${answer.error}: ${answer.mend}`);
+    if (answer.mend && !app.field) say(`${answer.error}: ${answer.mend}`);
+    setTimeout(listen, 3000);
   };
 }
 
@@ -94,9 +107,10 @@ function later() {
 }
 function state(field) {
   const run = field?.run;
+  if (app.link === "locked") return ["wait", "the page needs its token"];
+  if (run?.ended_ms) return ["wait", `the run has ended${run.end_reason ? `: ${run.end_reason}` : ""}${app.link === "lost" ? "; its coordinator is gone, this is the last that it said" : ""}`];
   if (app.link === "lost") return ["lost", run ? "the coordinator has ended, or cannot be reached: this is the last that it said" : "the coordinator cannot be reached"];
   if (!run) return ["wait", "no run yet"];
-  if (run.ended_ms) return ["wait", `the run has ended${run.end_reason ? `: ${run.end_reason}` : ""}`];
   if (run.waiting) return ["wait", run.wanted ? `waiting for ${run.waiting}: ${run.found ?? 0} of ${run.wanted}` : `waiting for ${run.waiting}${run.waiting_detail ? `: ${run.waiting_detail}` : ""}`];
   return ["live", field.running ? `round ${field.running.round} is running` : run.next_ms ? `next round ${new Date(run.next_ms).toLocaleTimeString()}` : "between rounds"];
 }
@@ -120,6 +134,7 @@ function draw() {
   const field = app.field, [kind, text] = state(field);
   if (at("state").textContent !== text) at("state").textContent = text;
   at("state").className = `state ${kind}`;
+  at("main").hidden = !field;
   if (!field) return;
   askCodes(field);
   if (!field.run) { at("about").textContent = "nothing has run here yet"; return; }
@@ -132,7 +147,7 @@ function draw() {
   made[app.view].draw(field);
 }
 function show(name, focus) {
-  app.view = made[name] ? name : "overview";
+  app.view = name;
   for (const [one] of VIEWS) {
     const tab = at(`tab-${one}`), chosen = one === app.view;
     tab.setAttribute("aria-selected", chosen);
@@ -141,13 +156,24 @@ function show(name, focus) {
     if (chosen && focus) tab.focus();
     if (chosen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
-  if (location.hash !== `#${app.view}`) history.replaceState(null, "", `#${app.view}`);
   later();
+}
+// To a view, and in it to a device: what Back leaves again.
+function go(name, id, how = "pushState", focus = false) {
+  const hash = id ? `#${name}/${encodeURIComponent(id)}` : `#${name}`;
+  if (location.hash !== hash) history[how]({ card: id ?? null }, "", hash);
+  show(name, focus);
+  if (id) openCard(app, id);
+  else at("card").close();
+}
+function follow() {
+  const [name, id] = location.hash.slice(1).split("/");
+  if (made[name]) go(name, id && app.field ? decodeURIComponent(id) : null, "replaceState");
 }
 function begin() {
   const tabs = at("tabs");
   for (const [name, title, make] of VIEWS) {
-    tabs.append(h("button", { role: "tab", id: `tab-${name}`, "aria-controls": `view-${name}`, onclick: () => show(name) }, title));
+    tabs.append(h("button", { role: "tab", id: `tab-${name}`, "aria-controls": `view-${name}`, onclick: () => go(name) }, title));
     at(`view-${name}`).setAttribute("aria-labelledby", `tab-${name}`);
     made[name] = make(app);
     at(`view-${name}`).append(...made[name].elements);
@@ -155,13 +181,14 @@ function begin() {
   tabs.addEventListener("keydown", (event) => {
     const names = VIEWS.map((one) => one[0]), index = names.indexOf(app.view);
     const next = { ArrowRight: index + 1, ArrowLeft: index - 1 + names.length, Home: 0, End: names.length - 1 }[event.key];
-    if (next !== undefined) { event.preventDefault(); show(names[next % names.length], true); }
+    if (next !== undefined) { event.preventDefault(); go(names[next % names.length], null, "replaceState", true); }
   });
   addEventListener("resize", later);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", later);
-  addEventListener("hashchange", () => show(location.hash.slice(1)));
+  addEventListener("popstate", follow);
+  at("card").addEventListener("close", () => { if (location.hash.includes("/")) history.back(); });
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
-  show(token ? "overview" : location.hash.slice(1));
+  go(made[location.hash.slice(1)] ? location.hash.slice(1) : "overview", null, "replaceState");
   if (token) app.signIn(token);
   else {
     listen();

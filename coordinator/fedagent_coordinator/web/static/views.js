@@ -195,7 +195,7 @@ function fairness(app) {
 
 const COLUMNS = [["device", (d) => d.name], ["now", (d) => (d.online ? 1 : 0)], ["edge", (d, f) => (d.edges ?? []).map((id) => edgeName(f, id)).join(", ")], ["ordered", (d) => d.ordered ?? 0, "n"], ["in time", (d) => d.in_time ?? 0, "n"], ["used", (d) => d.used ?? 0, "n"], ["price", (d) => d.price_micro ?? 0, "n"], ["paid", (d) => d.paid_micro ?? 0, "n"], ["last", (d) => d.last_round ?? 0], ["software", (d) => d.software ?? ""]];
 function devices(app) {
-  const find = h("input", { type: "search", placeholder: "name, id, edge or address", "aria-label": "Find devices", oninput: () => draw(app.field) }), count = h("span", { class: "soft", role: "status" });
+  const find = h("input", { type: "search", placeholder: "name, id or edge", "aria-label": "Find devices", oninput: () => draw(app.field) }), count = h("span", { class: "soft", role: "status" });
   const place = h("tbody"), more = h("button", { onclick: () => { shown += 100; draw(app.field); } }, "Show more");
   let by = 0, down = false, shown = 100;
   const heads = COLUMNS.map(([title, , kind], at) => h("th", { scope: "col", class: kind }, h("button", { onclick: () => { [by, down] = [at, by === at ? !down : at > 2]; draw(app.field); } }, title)));
@@ -221,6 +221,9 @@ function devices(app) {
   return { elements: [panel("", "Devices", top(find), top(count), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Devices" }, h("table", {}, h("caption", { class: "hidden" }, "All devices; a heading sorts by it"), h("thead", {}, h("tr", {}, ...heads)), place)), more)], draw };
 }
 
+export function signInForm(app, id) {
+  return h("form", { onsubmit: (event) => { event.preventDefault(); app.signIn(event.target.token.value); } }, h("label", { class: "hidden", for: id }, "Token"), h("input", { id, name: "token", type: "password", autocomplete: "off" }), " ", h("button", {}, "Use it"));
+}
 function alarms(app) {
   const list = h("div"), waiting = h("div"), sign = h("div");
   let drawn = "";
@@ -232,7 +235,7 @@ function alarms(app) {
       drawn = key;
       list.replaceChildren(...(field.alarms.length ? field.alarms.map((one) => h("div", { class: `alarm ${one.kind === "declining" || one.kind === "never_delivering" ? "mild" : ""}` }, h("strong", {}, one.text), soft(one.mend), one.since ? soft(`since ${new Date(one.since * 1000).toLocaleString()}`) : null)) : [h("p", { class: "empty" }, "Nothing. All is as it should be.")]));
       waiting.replaceChildren(...(field.pending.length ? field.pending.map((one) => h("div", { class: "alarm mild" }, h("strong", {}, `${one.name || one.id.slice(0, 12)} (${one.role})`), soft(`${one.address}, ${one.software}`), app.codes.get(one.id) ? h("p", { class: "code" }, `${app.codes.get(one.id).slice(0, 3)} ${app.codes.get(one.id).slice(3)}`) : null, app.codes.get(one.id) ? h("button", { class: "main", onclick: (event) => app.accept(one, event.target) }, "It shows this code: let it in") : null)) : [h("p", { class: "empty" }, "Nobody waits.")]));
-      sign.replaceChildren(...(app.mayChange ? [] : [soft("To let somebody in takes the token (`fedagent coordinator page` shows it):"), h("form", { onsubmit: (event) => { event.preventDefault(); app.signIn(event.target.token.value); } }, h("label", { class: "hidden", for: "token" }, "Token"), h("input", { id: "token", name: "token", type: "password", autocomplete: "off" }), " ", h("button", {}, "Use it"))]));
+      sign.replaceChildren(...(app.mayChange ? [] : [soft("To let somebody in takes the token (`fedagent coordinator page` shows it):"), signInForm(app, "token")]));
     },
   };
 }
