@@ -44,6 +44,13 @@ HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+MENDS = {
+    404: "see /api/devices for devices, /api/openapi.json for all paths",
+    405: "see /api/openapi.json for what each path takes",
+    408: "send it again, as a whole",
+    413: f"send at most {MAX_BODY} bytes",
+    400: "see /api/openapi.json for what each path takes",
+}
 T = TypeVar("T")
 B = TypeVar("B", bound=msgspec.Struct)
 _encode = msgspec.json.Encoder().encode
@@ -154,10 +161,12 @@ class Api:
         return answer(openapi(SOFTWARE.removeprefix("fedagent ")))
 
     def _card(self, ident: str) -> DeviceCard:
-        for card in self._feed.field().devices:
-            if card.id == ident:
-                return card
-        raise HTTPException(404, "there is no such device")
+        devices = self._feed.field().devices
+        named = [card for card in devices if card.name == ident]
+        found = next((card for card in devices if card.id == ident), None)
+        if found is None and len(named) != 1:
+            raise HTTPException(404, "there is no such device")
+        return found or named[0]
 
     async def _read(self, work: Callable[[], T]) -> T:
         async with self._reading:
@@ -259,7 +268,7 @@ def refusal(status: int, error: str, mend: str) -> Response:
 
 async def _http_problem(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return refusal(error.status_code, error.detail, "")
+    return refusal(error.status_code, error.detail, MENDS.get(error.status_code, ""))
 
 
 async def _own_problem(_request: Request, error: Exception) -> Response:

@@ -92,8 +92,21 @@ def test_why_and_the_device_itself(page: Served) -> None:
     assert (said["round"], said["state"], said["never_delivering"]) == (3, "selected", True)
     assert page.get("api/devices/agent-b/why?nearest=0")["nearest_change"] == []
     assert page.ask("api/devices/nobody")[0] == 404
+    for path, body in (("api/devices/nobody", None), ("api/nothing", None), ("api/field", {})):
+        bearer = {"Authorization": f"Bearer {page.token}"}
+        status, problem, _ = page.ask(path, body, headers=bearer)
+        assert status in {404, 405}
+        assert "/api/openapi.json" in problem["mend"]
     assert page.ask("api/devices/agent-b/why?round=99")[0] == 409
     assert page.ask("api/devices/agent-b/why?round=-1")[0] == 400
+
+
+def test_a_device_is_found_by_its_name_too(tmp_path: Path) -> None:
+    run = write_run(tmp_path, rounds=1, end=False)
+    with Store(tmp_path) as store:
+        store.indices(run).label_clients({"agent-a": "kitchen"})
+    with served(tmp_path) as page:
+        assert page.get("api/devices/kitchen")["card"]["id"] == "agent-a"
 
 
 def test_events_begin_with_the_field_and_go_on_with_changes(tmp_path: Path) -> None:
