@@ -118,7 +118,9 @@ def seen(folder: Path, now: float) -> State:
             round=read.last_round(run.run_id),
             quality=next((one for one in reversed(values) if one is not None), None),
             measure=measure.key if measure is not None else "",
-            budget=None if run.unlimited else read.balance(run.run_id).free_micro / 1e6,
+            budget=None
+            if run.unlimited
+            else read.balance(run.run_id, voided=False).free_micro / 1e6,
             agents=sum(bool(one.edges) for one in here),
             alarms=len(alarms(read, status, now)),
         )

@@ -147,7 +147,7 @@ class Reader:
         return Progress(
             next_round=self.last_round(run_id) + 1,
             rounds_done=int(done) + closed_sums(self._db, run_id).done,
-            spent_micro=self.balance(run_id).settled_micro,
+            spent_micro=self.balance(run_id, voided=False).settled_micro,
             model=model.digest if model else "",
             model_round=model.round if model else 0,
             model_size=model.size_bytes if model else 0,
@@ -342,16 +342,19 @@ class Reader:
 
     def outcomes(self, run_id: str, round_: int | None = None) -> list[OutcomeRow]:
         """Return how the clients ended one round, or every round, in the policy's order."""
+        # "Every round, or this one" as one condition would walk all of them.
+        one = "" if round_ is None else "AND o.round = ? "
+        key = (run_id,) if round_ is None else (run_id, round_)
         return fetch(
             self._db,
             OutcomeRow,
-            "SELECT o.*, c.agent_id AS agent, v.edge, e.edge_id, v.price_micro, "
+            "SELECT o.*, c.agent_id AS agent, v.edge, e.edge_id, v.price_micro, "  # noqa: S608 - constants
             "(NOT o.void) * v.price_micro AS paid_micro FROM outcomes o "
             "JOIN reservations v USING (run_id, round, client) "
             "JOIN clients c ON c.run_id = o.run_id AND c.idx = o.client "
             "JOIN edges e ON e.run_id = o.run_id AND e.idx = v.edge "
-            "WHERE o.run_id = ? AND (? IS NULL OR o.round = ?) ORDER BY o.round, v.place",
-            (run_id, round_, round_),
+            f"WHERE o.run_id = ? {one}ORDER BY o.round, v.place",
+            key,
         )
 
     def edge_results(
@@ -476,8 +479,11 @@ class Reader:
         )
         return dict(rows.fetchall())
 
-    def balance(self, run_id: str) -> Balance:
-        """Return where the money of a run is, from the stored balances."""
+    def balance(self, run_id: str, *, voided: bool = True) -> Balance:
+        """Return where the money of a run is, from the stored balances.
+
+        What was `voided` is added up over all entries: who looks often leaves it out, as 0.
+        """
         accounts = dict(
             self._db.execute(
                 "SELECT account, balance_micro FROM accounts WHERE run_id = ?", (run_id,)
@@ -486,16 +492,17 @@ class Reader:
         free = accounts.pop(TREASURY, 0)
         settled = sum(v for k, v in accounts.items() if k.startswith(("client/", "rent/")))
         reserved = sum(v for k, v in accounts.items() if k.startswith("edge/"))
-        voided = self._value(
-            "SELECT COALESCE(SUM(amount_micro), 0) FROM entries WHERE run_id = ? AND kind = 'void'",
-            run_id,
-        )
+        back = 0
+        if voided:
+            query = "SELECT COALESCE(SUM(amount_micro), 0) FROM entries WHERE run_id = ?"
+            back = int(self._value(f"{query} AND kind = 'void'", run_id))
+            back += closed_sums(self._db, run_id).totals.get("void", 0)
         return Balance(
             granted_micro=free + settled + reserved,
             free_micro=free,
             reserved_micro=reserved,
             settled_micro=settled,
-            voided_micro=int(voided) + closed_sums(self._db, run_id).totals.get("void", 0),
+            voided_micro=back,
         )
 
     def _value(self, query: str, *values: object) -> Any:

@@ -131,7 +131,7 @@ class Watcher:
         status = status if status is not None and status.run == run.run_id else None
         books.update(reader)
         self._hear(run.run_id)
-        balance = reader.balance(run.run_id)
+        balance = reader.balance(run.run_id, voided=False)
         found = self._alarms.get(lambda: tuple(alarms(reader, status, now)))
         return structs.replace(
             empty,
