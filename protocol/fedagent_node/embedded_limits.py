@@ -35,7 +35,9 @@ class Admission:
         self._entering: Counter[str] = Counter()
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         bounded = soft != resource.RLIM_INFINITY
-        self.most = min(MAX_CONNECTIONS, soft - OTHER_DESCRIPTORS) if bounded else MAX_CONNECTIONS
+        # Where descriptors are very few, half of them are for connections.
+        room = max(soft - OTHER_DESCRIPTORS, soft // 2)
+        self.most = min(MAX_CONNECTIONS, room) if bounded else MAX_CONNECTIONS
 
     def enter(self, peer: str) -> bool:
         """Return whether there is room for one more from this address."""
