@@ -49,7 +49,8 @@ def test_forged_replayed_and_relabelled_messages_change_nothing(tmp_path: Path, 
         Attacker(address, Attack(MODEL)) as attacker,
         new_field(tmp_path, broker=address) as field,
     ):
-        sets = ("policy.name=cheapest", "budget.per_edge=10")
+        # On a busy machine the attacker needs a moment between rounds, too.
+        sets = ("policy.name=cheapest", "budget.per_edge=10", "rounds.every_s=2")
         coordinator = start_small(field, rounds=ROUNDS, agents=AGENTS, broker=address, sets=sets)
         honest_rounds(coordinator)
         assert attacker.sent > 30 * ROUNDS
