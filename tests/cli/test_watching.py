@@ -57,3 +57,12 @@ def test_the_picture_has_the_run_its_rounds_and_its_alarms(tmp_path: Path, width
 
 def test_bars_of_equal_numbers() -> None:
     assert bars([0.5, 0.5]) == "▁▁"
+
+
+def test_forty_columns_break_no_line_of_the_table(tmp_path: Path) -> None:
+    run = write_run(tmp_path, rounds=4)
+    out = io.StringIO()
+    Console(file=out, width=40).print(picture(look(tmp_path, run), 40))
+    rows = [line.split() for line in out.getvalue().splitlines()]
+    assert ["round", "state", "in", "time", "spent"] in rows
+    assert [row[:5] for row in rows if row[1:2] == ["done"]][-1] == ["4", "done", "1", "of", "2"]

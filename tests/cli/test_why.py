@@ -4,6 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_coordinator.status_files import DeviceBook
+from fedagent_node.data_dir import DataDirLock
+from fedagent_protocol.messages import DeviceNote, EdgeStatus
+from tests.fakes.written_runs import write_run
 from tests.typed import call, last_object
 
 
@@ -25,3 +29,19 @@ def test_a_wrong_wish_names_what_there_is(
 ) -> None:
     done = call(home, "why", *arguments)
     assert (done.returncode, names in done.stderr) == (43, True)
+
+
+def test_of_a_device_that_has_gone_it_is_said(tmp_path: Path) -> None:
+    folder = tmp_path / "coordinator"
+    run = write_run(folder, rounds=1, end=False)
+    book = DeviceBook(folder, run)
+    notes = (DeviceNote(agent="agent-a"), DeviceNote(agent="agent-b", here=False, age_ms=1000))
+    book.note("edge-0", EdgeStatus(run=run, epoch="e" * 32, devices=notes), 1_000_000)
+    book.write(0.0)
+    with DataDirLock(folder):
+        assert "no edge has had it for" in call(tmp_path, "why", "agent-b").stdout
+        assert last_object(call(tmp_path, "why", "agent-b", "--json"))["away_s"] > 1000
+        assert last_object(call(tmp_path, "why", "agent-a", "--json"))["away_s"] is None
+        old = last_object(call(tmp_path, "why", "agent-b", "--round", "1", "--json"))
+    ended = last_object(call(tmp_path, "why", "agent-b", "--json"))
+    assert (old["away_s"], ended["away_s"]) == (None, None)

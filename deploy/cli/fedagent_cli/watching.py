@@ -24,6 +24,8 @@ SHARE = 5
 LAST = 200
 """Rounds that are read at a time, and whose measure is drawn."""
 SHOWN = 8
+NARROW = 48
+"""Columns of a terminal that has no place for a round's seconds."""
 BARS = "▁▂▃▄▅▆▇█"
 Event = Mapping[str, object]
 
@@ -167,14 +169,17 @@ def _draw(data_dir: Path | None, run: str | None, wait: Callable[[float], None])
             began = time.monotonic()
             look = _look(data_dir, run)
             run = look.standing.run.run_id
-            live.update(picture(look), refresh=True)
+            live.update(picture(look, live.console.width), refresh=True)
             if look.standing.record["ended"]:
                 return
             wait(_pause(began))
 
 
-def picture(look: Look) -> "Group":
-    """Return a look as it is drawn: the run, its measure over the rounds, the newest, alarms."""
+def picture(look: Look, width: int = 80) -> "Group":
+    """Return a look as it is drawn: the run, its measure over the rounds, the newest, alarms.
+
+    `width` is in columns; in few of them the table has only what fits.
+    """
     from rich.console import Group  # noqa: PLC0415 - of a coordinator's extra
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -183,13 +188,17 @@ def picture(look: Look) -> "Group":
     key = str(look.standing.record["primary_metric"] or "")
     values = [row.metrics[key] for row in look.rounds if key in row.metrics]
     if len(values) > 1:
-        parts.append(Text(f"{key[:9]:10}{bars(values[-60:])}", style="cyan"))
+        parts.append(
+            Text(f"{key[:9]:10}{bars(values[-max(8, min(60, width - 11)) :])}", style="cyan")
+        )
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("round", "state", "ordered", "in time", "spent", "seconds"):
+    narrow = width < NARROW
+    for name in ("round", "state", "in time", "spent", *(() if narrow else ("seconds",))):
         table.add_column(name, justify="left" if name == "state" else "right")
     for row in look.rounds[-SHOWN:]:
-        counts = (str(row.ordered), str(row.in_time), credits_text(row.paid_micro))
-        table.add_row(str(row.round), row.state, *counts, f"{row.seconds:.2f}")
+        counts = (f"{row.in_time} of {row.ordered}", credits_text(row.paid_micro))
+        seconds = () if narrow else (f"{row.seconds:.2f}",)
+        table.add_row(str(row.round), row.state, *counts, *seconds)
     parts += [Text(), table]
     for one in look.alarms[:SHOWN]:
         parts.append(Text(f"! {one.text}", style="bold yellow"))

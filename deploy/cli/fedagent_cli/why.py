@@ -1,5 +1,6 @@
 """`fedagent why`: why a device was, or was not, selected in a round."""
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 from . import command_line, options
@@ -9,6 +10,7 @@ from .output import echo, emit, number_text, table
 
 if TYPE_CHECKING:
     from fedagent_coordinator.explanation import Explanation
+    from fedagent_coordinator.status_files import Device as Seen
 
 MOST_ORDERS = 8
 """Orders of a device that are listed."""
@@ -47,7 +49,7 @@ def why(
     from fedagent_coordinator.explanation import change_text, explain  # noqa: PLC0415
     from fedagent_coordinator.status_files import read_devices  # noqa: PLC0415
 
-    from .runs import open_run  # noqa: PLC0415
+    from .runs import is_running, open_run  # noqa: PLC0415
 
     with open_run(data_dir, run) as (reader, chosen):
         book = read_devices(reader.folder)
@@ -64,15 +66,26 @@ def why(
         except PrunedRoundError as error:
             raise MissingError(error.sentence, error.hint) from error
         edges = reader.edges(chosen.run_id)
+        newest = round_ is None and is_running(reader.folder)
     changes = [change_text(change, edges) for change in said.nearest_change]
+    away_s = _away_s(heard.get(agent)) if newest else None
     if as_json:
-        emit({**msgspec.to_builtins(said), "changes": changes})
+        emit({**msgspec.to_builtins(said), "changes": changes, "away_s": away_s})
         return
-    _print(said, changes)
+    _print(said, changes, away_s)
 
 
-def _print(said: "Explanation", changes: list[str]) -> None:
+def _away_s(device: "Seen | None") -> int | None:
+    """Return for how long no edge has had it, in seconds; None if one has, or nobody knows."""
+    if device is None or device.edges:
+        return None
+    return max(0, round(time.time() - device.seen_ms / 1000))
+
+
+def _print(said: "Explanation", changes: list[str], away_s: int | None) -> None:
     echo(f"round {said.round}: device {said.name} {STATES[said.state]}, policy {said.policy}")
+    if away_s is not None:
+        echo(f"  it is away now: no edge has had it for {away_s} s")
     for reason in said.reasons:
         echo(f"  {reason}")
     if said.propensity is not None:
