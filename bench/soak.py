@@ -116,6 +116,15 @@ class Soak:
             descriptors[name] = int(fds[-3:].min() - fds[:3].max())
         return memory, descriptors
 
+    def quarters(self, name: str) -> list[float]:
+        """Return a process's median memory in each quarter of its life, in MB.
+
+        A slope alone does not tell what goes on growing from what settles.
+        """
+        longest = max((of for (who, _), of in self.seen.items() if who == name), key=len)
+        parts = np.array_split(np.array([rss for _, rss, _ in longest]), 4)
+        return [round(float(np.median(part)) / 1e6, 2) for part in parts if len(part)]
+
 
 def start(field: LocalField, broker: str) -> tuple[RoleProcess, dict[str, dict[str, object]]]:
     """Start everybody; return the coordinator, and what each was started with."""
@@ -160,6 +169,7 @@ def measure(minutes: float = 60.0, broker: str = "mosquitto", seed: int = 1) -> 
         "first": soak.violations[:3],
         "processes": len(memory),
         "rss_mb_per_h": {name: round(slope, 2) for name, slope in worst(memory)},
+        "rss_mb_by_quarter": {name: soak.quarters(name) for name, _ in worst(memory)},
         "more_descriptors": {name: more for name, more in descriptors.items() if more > 0},
         "bar": SLOPE_BAR_MB_H,
         "met": not soak.violations and max(memory.values(), default=0.0) < SLOPE_BAR_MB_H,
