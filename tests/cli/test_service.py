@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from fedagent_agent.__main__ import EXIT_CODES as AGENT
 from fedagent_cli import launch, places, service, systemd
-from fedagent_cli.errors import UsageError
+from fedagent_cli.errors import MissingError, UsageError
 from fedagent_cli.main import app
 from fedagent_cli.systemd import Service, unit_text
 from fedagent_coordinator.exits import EXIT_CODES as COORDINATOR
@@ -114,7 +114,8 @@ def test_installing_twice_changes_nothing_and_keeps_edited_settings(tmp_path: Pa
     assert typed("status", "edge", *root)["unit"]
     assert typed("uninstall", "edge", *root)["removed"] is True
     assert typed("uninstall", "edge", *root)["removed"] is False
-    assert typed("status", "edge", *root)["unit"] is None
+    with pytest.raises(MissingError, match=f"not installed; sudo .* install edge {root[0]}"):
+        service.status(service.Role.EDGE, root=tmp_path)
     assert settings.exists()
 
 
@@ -226,8 +227,14 @@ def test_the_log_is_what_journald_is_asked_for(tmp_path: Path) -> None:
     asked = tmp_path / "journalctl"
     asked.write_text('#!/bin/sh\necho "$@"\n')
     asked.chmod(0o755)
-    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = fedagent("service", "logs", "edge", "--lines", "7", "--follow", env=path)
-    words = "--unit fedagent-edge --lines 7 --output short-iso --follow"
-    assert done.stdout.strip() == words
-    assert "--no-pager" in fedagent("service", "logs", "edge", "--mine", env=path).stdout
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_CONFIG_HOME": str(tmp_path)}
+    line = ("service", "logs", "edge", "--mine", "--lines", "7")
+    missing = fedagent(*line, env=env)
+    assert (missing.returncode, missing.stdout) == (43, "")
+    assert "is not installed; fedagent service install edge --mine" in missing.stderr
+    unit = tmp_path / "systemd/user/fedagent-edge.service"
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    words = "--user-unit fedagent-edge --lines 7 --output short-iso"
+    assert fedagent(*line, "--follow", env=env).stdout.strip() == f"{words} --follow"
+    assert fedagent(*line, env=env).stdout.strip() == f"{words} --no-pager"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from fedagent_protocol.extras import source_of
 
 from . import command_line, launch, options, places, systemd
-from .errors import UsageError
+from .errors import MissingError, UsageError
 from .output import echo, emit
 from .systemd import Service
 
@@ -238,16 +238,15 @@ def uninstall(
 def status(
     role: Which, *, mine: Mine = False, root: Root = _ROOT, as_json: options.AsJson = False
 ) -> None:
-    """Show whether a role is a service here, what systemd says of it, and since when it runs."""
+    """Show what systemd says of a role's service, and since when it runs; 43 if there is none."""
     root = root.absolute()
     _check_mine(mine=mine, root=root)
-    name = f"fedagent-{role.value}"
-    unit = systemd.below(root, systemd.units(mine=mine) / f"{name}.service")
+    name, unit = f"fedagent-{role.value}", _unit(role, root, mine=mine)
     running = root == _ROOT and systemd.systemd_runs(mine=mine)
     said = systemd.shown(name, mine=mine) if running else {}
     record = {
         "service": name,
-        "unit": str(unit) if unit.exists() else None,
+        "unit": str(unit),
         "systemd": running,
         "enabled": said.get("UnitFileState"),
         "active": said.get("ActiveState"),
@@ -259,10 +258,6 @@ def status(
         emit(record)
         return
     flag = " --mine" if mine else ""
-    if record["unit"] is None:
-        sudo = "" if mine else "sudo "
-        echo(f"{name}: not installed; {sudo}fedagent service install {role.value}{flag}")
-        return
     echo(f"{name}: {unit}")
     if running:
         since = f" since {record['since']}" if record["since"] else ""
@@ -285,13 +280,24 @@ def logs(
         bool, command_line.Option("--follow", "-f", help="Go on as lines come; Ctrl-C ends it.")
     ] = False,
 ) -> None:
-    """Show the newest lines of a service's log, which journald keeps."""
+    """Show the newest lines of a service's log, which journald keeps; 43 if there is none."""
+    _unit(role, _ROOT, mine=mine)
     if which("journalctl") is None:
         raise UsageError("there is no journalctl here", "systemd keeps the log of a service")
     unit = ["--user-unit" if mine else "--unit", f"fedagent-{role.value}"]
     more = ["--follow"] if follow else ["--no-pager"]
     words = ["journalctl", *unit, "--lines", str(lines), "--output", "short-iso", *more]
     os.execvp(words[0], words)  # noqa: S606 - the system's own, with fixed words
+
+
+def _unit(role: Role, root: Path, *, mine: bool) -> Path:
+    """Return a role's unit, which is there."""
+    unit = systemd.below(root, systemd.units(mine=mine) / f"fedagent-{role.value}.service")
+    if not unit.exists():
+        flag = " --mine" if mine else "" if root == _ROOT else f" --root {root}"
+        hint = f"{'' if mine else 'sudo '}fedagent service install {role.value}{flag}"
+        raise MissingError(f"fedagent-{role.value} is not installed", hint)
+    return unit
 
 
 def _check_mine(*, mine: bool, root: Path, user: str | None = None, files: bool = False) -> None:
