@@ -148,6 +148,11 @@ NUMBERS = [
 ]
 
 
+def test_every_command_has_json() -> None:
+    given = {path: {name for one in found for name in one.opts} for path, found in COMMANDS.items()}
+    assert [path for path, names in given.items() if "--json" not in names] == []
+
+
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_the_usage_line_brackets_what_may_be_left_out(path: tuple[str, ...]) -> None:
     usage = CliRunner().invoke(main_app.group, [*path, "--help"]).output.partition("\n\n")[0]

@@ -238,3 +238,5 @@ def test_the_log_is_what_journald_is_asked_for(tmp_path: Path) -> None:
     words = "--user-unit fedagent-edge --lines 7 --output short-iso"
     assert fedagent(*line, "--follow", env=env).stdout.strip() == f"{words} --follow"
     assert fedagent(*line, env=env).stdout.strip() == f"{words} --no-pager"
+    of_json = words.replace("short-iso", "json --no-pager")
+    assert fedagent(*line, "--json", env=env).stdout.strip() == of_json

@@ -279,6 +279,9 @@ def logs(
     follow: Annotated[
         bool, command_line.Option("--follow", "-f", help="Go on as lines come; Ctrl-C ends it.")
     ] = False,
+    as_json: Annotated[
+        bool, command_line.Option("--json", help="Print journald's own JSON, an object a line.")
+    ] = False,
 ) -> None:
     """Show the newest lines of a service's log, which journald keeps; 43 if there is none."""
     _unit(role, _ROOT, mine=mine)
@@ -286,7 +289,8 @@ def logs(
         raise UsageError("there is no journalctl here", "systemd keeps the log of a service")
     unit = ["--user-unit" if mine else "--unit", f"fedagent-{role.value}"]
     more = ["--follow"] if follow else ["--no-pager"]
-    words = ["journalctl", *unit, "--lines", str(lines), "--output", "short-iso", *more]
+    shape = "json" if as_json else "short-iso"
+    words = ["journalctl", *unit, "--lines", str(lines), "--output", shape, *more]
     os.execvp(words[0], words)  # noqa: S606 - the system's own, with fixed words
 
 
