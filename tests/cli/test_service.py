@@ -112,8 +112,14 @@ def test_installing_twice_changes_nothing_and_keeps_edited_settings(tmp_path: Pa
     assert states() == ["changed", "kept"]
     assert settings.read_text() == 'name = "mine"\n'
     assert typed("status", "edge", *root)["unit"]
-    assert typed("uninstall", "edge", *root)["removed"] is True
-    assert typed("uninstall", "edge", *root)["removed"] is False
+    removed = typed("uninstall", "edge", *root)
+    assert (removed["removed"], removed["kept"]) == (True, [str(settings)])
+    data = tmp_path / "var/lib/fedagent-edge"
+    data.parent.mkdir(parents=True)
+    data.symlink_to("private/fedagent-edge")
+    again = typed("uninstall", "edge", *root)
+    assert (again["removed"], again["kept"]) == (False, [str(settings), str(data)])
+    assert typed("uninstall", "agent", *root)["kept"] == []
     with pytest.raises(MissingError, match=f"not installed; sudo .* install edge {root[0]}"):
         service.status(service.Role.EDGE, root=tmp_path)
     assert settings.exists()

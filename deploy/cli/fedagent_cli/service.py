@@ -219,8 +219,10 @@ def uninstall(
         unit.unlink()
         if not other:
             systemd.call([[*ctl, "daemon-reload"]])
-    data = str(places.data_dir(role.value)) if mine else f"/var/lib/{name}"
-    kept = [str(systemd.below(root, systemd.settings(role.value, mine=mine))), data]
+    data = places.data_dir(role.value).absolute() if mine else Path("/var/lib") / name
+    left = (systemd.below(root, path) for path in (systemd.settings(role.value, mine=mine), data))
+    # Of a user that systemd made up the data is a link to where root alone looks.
+    kept = [str(path) for path in left if os.path.lexists(path)]
     if as_json:
         emit({"service": name, "dry_run": dry_run, "removed": there, "kept": kept})
     elif not there:
@@ -229,7 +231,8 @@ def uninstall(
         for command in commands if dry_run else []:
             echo(shlex.join(command))
         echo(f"{'rm ' if dry_run else 'removed '}{unit}")
-        echo(f"settings and data stay: {', '.join(kept)}")
+        if kept:
+            echo(f"{'would stay' if dry_run else 'stays'}: {', '.join(kept)}")
 
 
 @app.command(
