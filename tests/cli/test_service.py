@@ -223,6 +223,28 @@ def test_a_program_that_its_user_may_not_read_is_named(open_folder: Path) -> Non
         systemd.unseen(a_service(user="nobody-of-that-name"))
 
 
+@pytest.mark.parametrize(
+    ("changed", "hint"),
+    [
+        ({"reads": (Path("/var/tmp/venv/bin/fedagent"),)}, "install it elsewhere"),
+        ({"config": Path("/tmp/agent.toml")}, "name another --config"),
+        ({"data_dir": Path("/tmp/data"), "user": "root"}, "name another --config or --data-dir"),
+    ],
+)
+def test_what_a_service_cannot_see_in_its_own_tmp_is_named(
+    changed: dict[str, object], hint: str
+) -> None:
+    note = "; ".join(service._note(a_service(**{"reads": (), **changed})))
+    assert "of its own, without" in note
+    assert hint in note
+    assert a_service().in_tmp is a_service(**changed, mine=True).in_tmp is None
+
+
+def test_a_dry_run_notes_settings_below_tmp() -> None:
+    told = typed("install", "edge", "--dry-run", "--config", "/tmp/no-such/edge.toml")
+    assert "a /tmp and a /var/tmp of its own" in str(told["note"])
+
+
 @pytest.mark.parametrize("table", [AGENT, EDGE, COORDINATOR], ids=ROLES)
 def test_what_no_restart_fixes_ends_with_2(table: Sequence[tuple[type[Exception], int]]) -> None:
     for refused in (SettingError, *REFUSED_SETTINGS):

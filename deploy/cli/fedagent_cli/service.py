@@ -185,13 +185,17 @@ def _note(service: Service) -> tuple[str, str] | tuple[()]:
     if service.mine:
         lonely = "it runs while you are logged in only", "loginctl enable-linger keeps it"
         return () if systemd.lingers() else lonely
+    wheel = (source_of() or "dist/fedagent-*.whl").removeprefix("-e ")
+    make = "python3 -m venv /opt/fedagent && /opt/fedagent/bin/pip install " + wheel
+    if (hidden := service.in_tmp) is not None:
+        named = "name another --config or --data-dir"
+        hint = f"install it elsewhere: {make}" if hidden in service.reads else named
+        return f"a service has a /tmp and a /var/tmp of its own, without {hidden}", hint
     closed = systemd.unseen(service)
     if not closed:
         return ()
     who = f"the user {service.user}" if service.user else "a service's own user"
-    wheel = (source_of() or "dist/fedagent-*.whl").removeprefix("-e ")
-    hint = "python3 -m venv /opt/fedagent && /opt/fedagent/bin/pip install " + wheel
-    return f"{who} may not read {closed}", f"install it where all may: {hint}; or name --user"
+    return f"{who} may not read {closed}", f"install it where all may: {make}; or name --user"
 
 
 @app.command(epilog=options.examples("sudo fedagent service uninstall agent"))
