@@ -21,6 +21,9 @@ def test_the_list_is_that_of_the_table(tmp_path: Path, kind: str) -> None:
     table = AccessList("barn", (f"c/{load_or_create(tmp_path).id}",))
     rules = [line for line in done.stdout.splitlines() if not line.startswith(("#", "%%"))]
     assert rules == getattr(table, kind)().splitlines()
+    told = fedagent("broker", "acl", "--for", kind, "--data-dir", str(tmp_path), "--json").stdout
+    wanted = {"site": "barn", "for": kind, "edges": [], "acl": done.stdout.rstrip("\n")}
+    assert json.loads(told) == wanted
 
 
 def test_a_shared_brokers_certificate_is_of_the_site_and_is_renewed_for_the_same_key(

@@ -129,22 +129,36 @@ def test_the_fields_of_a_struct_are_options_that_are_none_unless_given() -> None
     assert "[default: (here)]" in shown
 
 
-def _numbers(
-    command: click.Command, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], str]]:
+def _commands(
+    command: click.Command, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], list[click.Parameter]]]:
     if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            child = command.get_command(context, name)
-            assert child is not None
-            yield from _numbers(child, (*path, name))
+        for name, child in command.commands.items():
+            yield from _commands(child, (*path, name))
         return
-    for parameter in command.get_params(click.Context(command)):
-        if isinstance(parameter.type, click.types._NumberParamTypeBase):
-            yield path, parameter.opts[0]
+    yield path, command.get_params(click.Context(command))
 
 
-NUMBERS = list(_numbers(main_app.group, ()))
+COMMANDS = dict(_commands(main_app.group))
+NUMBERS = [
+    (path, one.opts[0])
+    for path, parameters in COMMANDS.items()
+    for one in parameters
+    if isinstance(one.type, click.types._NumberParamTypeBase)
+]
+
+
+def test_every_command_has_json() -> None:
+    given = {path: {name for one in found for name in one.opts} for path, found in COMMANDS.items()}
+    assert [path for path, names in given.items() if "--json" not in names] == []
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_the_usage_line_brackets_what_may_be_left_out(path: tuple[str, ...]) -> None:
+    usage = CliRunner().invoke(main_app.group, [*path, "--help"]).output.partition("\n\n")[0]
+    found = [one for one in COMMANDS[path] if isinstance(one, click.Argument)]
+    shown = usage.replace("[OPTIONS]", "").replace("...", "").split()[-len(found) :] * bool(found)
+    assert [word.startswith("[") for word in shown] == [not one.required for one in found]
 
 
 def test_there_are_numbers_to_refuse() -> None:

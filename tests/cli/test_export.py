@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_cli import export
-from fedagent_cli.errors import UsageError
+from fedagent_cli.errors import MissingError, UsageError
 from tests.typed import call, last_object
 
 pytest.importorskip("tensorboardX")
@@ -53,5 +53,5 @@ def test_without_a_place_or_the_package_the_mend_is_said(
     with pytest.raises(UsageError, match="--tensorboard DIR or --mlflow DIR"):
         export.export()
     monkeypatch.setattr(export, "find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r"tensorboardX is not installed; .*\[tensorboard\]"):
+    with pytest.raises(MissingError, match=r"tensorboardX is not installed; .*\[tensorboard\]"):
         export.export(tensorboard=tmp_path)

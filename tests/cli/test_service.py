@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from fedagent_agent.__main__ import EXIT_CODES as AGENT
 from fedagent_cli import launch, places, service, systemd
-from fedagent_cli.errors import UsageError
+from fedagent_cli.errors import MissingError, UsageError
 from fedagent_cli.main import app
 from fedagent_cli.systemd import Service, unit_text
 from fedagent_coordinator.exits import EXIT_CODES as COORDINATOR
@@ -112,9 +112,16 @@ def test_installing_twice_changes_nothing_and_keeps_edited_settings(tmp_path: Pa
     assert states() == ["changed", "kept"]
     assert settings.read_text() == 'name = "mine"\n'
     assert typed("status", "edge", *root)["unit"]
-    assert typed("uninstall", "edge", *root)["removed"] is True
-    assert typed("uninstall", "edge", *root)["removed"] is False
-    assert typed("status", "edge", *root)["unit"] is None
+    removed = typed("uninstall", "edge", *root)
+    assert (removed["removed"], removed["kept"]) == (True, [str(settings)])
+    data = tmp_path / "var/lib/fedagent-edge"
+    data.parent.mkdir(parents=True)
+    data.symlink_to("private/fedagent-edge")
+    again = typed("uninstall", "edge", *root)
+    assert (again["removed"], again["kept"]) == (False, [str(settings), str(data)])
+    assert typed("uninstall", "agent", *root)["kept"] == []
+    with pytest.raises(MissingError, match=f"not installed; sudo .* install edge {root[0]}"):
+        service.status(service.Role.EDGE, root=tmp_path)
     assert settings.exists()
 
 
@@ -216,6 +223,28 @@ def test_a_program_that_its_user_may_not_read_is_named(open_folder: Path) -> Non
         systemd.unseen(a_service(user="nobody-of-that-name"))
 
 
+@pytest.mark.parametrize(
+    ("changed", "hint"),
+    [
+        ({"reads": (Path("/var/tmp/venv/bin/fedagent"),)}, "install it elsewhere"),
+        ({"config": Path("/tmp/agent.toml")}, "name another --config"),
+        ({"data_dir": Path("/tmp/data"), "user": "root"}, "name another --config or --data-dir"),
+    ],
+)
+def test_what_a_service_cannot_see_in_its_own_tmp_is_named(
+    changed: dict[str, object], hint: str
+) -> None:
+    note = "; ".join(service._note(a_service(**{"reads": (), **changed})))
+    assert "of its own, without" in note
+    assert hint in note
+    assert a_service().in_tmp is a_service(**changed, mine=True).in_tmp is None
+
+
+def test_a_dry_run_notes_settings_below_tmp() -> None:
+    told = typed("install", "edge", "--dry-run", "--config", "/tmp/no-such/edge.toml")
+    assert "a /tmp and a /var/tmp of its own" in str(told["note"])
+
+
 @pytest.mark.parametrize("table", [AGENT, EDGE, COORDINATOR], ids=ROLES)
 def test_what_no_restart_fixes_ends_with_2(table: Sequence[tuple[type[Exception], int]]) -> None:
     for refused in (SettingError, *REFUSED_SETTINGS):
@@ -226,8 +255,16 @@ def test_the_log_is_what_journald_is_asked_for(tmp_path: Path) -> None:
     asked = tmp_path / "journalctl"
     asked.write_text('#!/bin/sh\necho "$@"\n')
     asked.chmod(0o755)
-    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = fedagent("service", "logs", "edge", "--lines", "7", "--follow", env=path)
-    words = "--unit fedagent-edge --lines 7 --output short-iso --follow"
-    assert done.stdout.strip() == words
-    assert "--no-pager" in fedagent("service", "logs", "edge", "--mine", env=path).stdout
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_CONFIG_HOME": str(tmp_path)}
+    line = ("service", "logs", "edge", "--mine", "--lines", "7")
+    missing = fedagent(*line, env=env)
+    assert (missing.returncode, missing.stdout) == (43, "")
+    assert "is not installed; fedagent service install edge --mine" in missing.stderr
+    unit = tmp_path / "systemd/user/fedagent-edge.service"
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    words = "--user-unit fedagent-edge --lines 7 --output short-iso"
+    assert fedagent(*line, "--follow", env=env).stdout.strip() == f"{words} --follow"
+    assert fedagent(*line, env=env).stdout.strip() == f"{words} --no-pager"
+    of_json = words.replace("short-iso", "json --no-pager")
+    assert fedagent(*line, "--json", env=env).stdout.strip() == of_json

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_node.data_dir import DataDirLock
+from tests.coordinator.web.served import served
+from tests.fakes.written_runs import write_run
 from tests.typed import fedagent
 
 DEMO = ("coordinator", "start", "--recipe", "demo", "--broker", "embedded", "--discovery", "off")
@@ -181,3 +184,15 @@ def test_a_word_that_is_no_choice_is_answered_with_the_choices(tmp_path: Path) -
     last = said(run(*AGENT, "--metered", "maybe", "--json", home=tmp_path), 2)
     assert "maybe" in str(last)
     assert "write auto, yes or no" in str(last)
+
+
+def test_the_link_of_the_page_is_told_while_a_coordinator_serves_it(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    asked = ("coordinator", "page", "--data-dir", str(tmp_path), "--json")
+    with served(tmp_path) as page:
+        assert "no coordinator of" in str(said(fedagent(*asked), 40)["error"])
+        with DataDirLock(tmp_path):
+            told = json.loads(fedagent(*asked).stdout)
+    assert told["link"] == f"{page.url}#token={page.token}"
+    with DataDirLock(tmp_path):
+        assert "without --no-web" in str(said(fedagent(*asked), 40)["hint"])

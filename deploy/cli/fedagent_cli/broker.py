@@ -61,6 +61,7 @@ def acl(
     *,
     kind: Annotated[Kind, command_line.Option("--for", help="mosquitto or emqx.")] = Kind.MOSQUITTO,
     data_dir: options.CoordinatorData = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Print the access list of a shared broker for this site and the edges that joined it."""
     from fedagent_node.acl import AccessList  # noqa: PLC0415 - heavy imports
@@ -78,7 +79,11 @@ def acl(
     named.append(common_name("coordinator", load_or_create(folder).id))
     table = AccessList(site, tuple(named))
     text = table.mosquitto() if kind is Kind.MOSQUITTO else table.emqx()
-    echo(_HEADS[kind].format(site=site) + text.rstrip("\n"))
+    text = _HEADS[kind].format(site=site) + text.rstrip("\n")
+    if as_json:
+        emit({"site": site, "for": kind.value, "edges": edges, "acl": text})
+        return
+    echo(text)
 
 
 @app.command(

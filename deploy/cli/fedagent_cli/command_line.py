@@ -180,6 +180,11 @@ class _Argument(click.Argument):
     panel = "Arguments"
     text = ""
 
+    def make_metavar(self, ctx: click.Context) -> str:
+        """Return its name, in brackets if it may be left out: click leaves a given name bare."""
+        bare = self.metavar is not None and not self.required
+        return f"[{self.metavar}]" if bare else super().make_metavar(ctx)
+
 
 def _rank(param: click.Parameter) -> int:
     return {"Arguments": 0, "Options": 1}.get(getattr(param, "panel", ""), 2)

@@ -69,7 +69,7 @@ class DemoError(CliError):
 
 
 class MissingError(CliError):
-    """Raised when an optional package, a model or a round is not there."""
+    """Raised when an optional package, a model, a round or a service is not there."""
 
     exit_code = 43
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from fedagent_protocol.extras import how_to_add
 
 from . import command_line, options
-from .errors import UsageError
+from .errors import MissingError, UsageError
 from .output import echo, emit, writing
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def export(
     for folder, module in ((tensorboard, "tensorboardX"), (mlflow, "mlflow")):
         if folder is not None and find_spec(module) is None:
             extra = module.removesuffix("X")
-            raise UsageError(f"{module} is not installed", how_to_add(extra))
+            raise MissingError(f"{module} is not installed", how_to_add(extra))
     with open_run(data_dir, run) as (reader, chosen), reader.whole(chosen.run_id) as whole:
         found = [row for row in whole.rounds(chosen.run_id) if row.closed_ms is not None]
     told: dict[str, object] = {"run": chosen.run_id, "rounds": len(found)}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from fedagent_protocol.extras import source_of
 
 from . import command_line, launch, options, places, systemd
-from .errors import UsageError
+from .errors import MissingError, UsageError
 from .output import echo, emit
 from .systemd import Service
 
@@ -185,13 +185,17 @@ def _note(service: Service) -> tuple[str, str] | tuple[()]:
     if service.mine:
         lonely = "it runs while you are logged in only", "loginctl enable-linger keeps it"
         return () if systemd.lingers() else lonely
+    wheel = (source_of() or "dist/fedagent-*.whl").removeprefix("-e ")
+    make = "python3 -m venv /opt/fedagent && /opt/fedagent/bin/pip install " + wheel
+    if (hidden := service.in_tmp) is not None:
+        named = "name another --config or --data-dir"
+        hint = f"install it elsewhere: {make}" if hidden in service.reads else named
+        return f"a service has a /tmp and a /var/tmp of its own, without {hidden}", hint
     closed = systemd.unseen(service)
     if not closed:
         return ()
     who = f"the user {service.user}" if service.user else "a service's own user"
-    wheel = (source_of() or "dist/fedagent-*.whl").removeprefix("-e ")
-    hint = "python3 -m venv /opt/fedagent && /opt/fedagent/bin/pip install " + wheel
-    return f"{who} may not read {closed}", f"install it where all may: {hint}; or name --user"
+    return f"{who} may not read {closed}", f"install it where all may: {make}; or name --user"
 
 
 @app.command(epilog=options.examples("sudo fedagent service uninstall agent"))
@@ -219,8 +223,10 @@ def uninstall(
         unit.unlink()
         if not other:
             systemd.call([[*ctl, "daemon-reload"]])
-    data = str(places.data_dir(role.value)) if mine else f"/var/lib/{name}"
-    kept = [str(systemd.below(root, systemd.settings(role.value, mine=mine))), data]
+    data = places.data_dir(role.value).absolute() if mine else Path("/var/lib") / name
+    left = (systemd.below(root, path) for path in (systemd.settings(role.value, mine=mine), data))
+    # Of a user that systemd made up the data is a link to where root alone looks.
+    kept = [str(path) for path in left if os.path.lexists(path)]
     if as_json:
         emit({"service": name, "dry_run": dry_run, "removed": there, "kept": kept})
     elif not there:
@@ -229,7 +235,8 @@ def uninstall(
         for command in commands if dry_run else []:
             echo(shlex.join(command))
         echo(f"{'rm ' if dry_run else 'removed '}{unit}")
-        echo(f"settings and data stay: {', '.join(kept)}")
+        if kept:
+            echo(f"{'would stay' if dry_run else 'stays'}: {', '.join(kept)}")
 
 
 @app.command(
@@ -238,16 +245,15 @@ def uninstall(
 def status(
     role: Which, *, mine: Mine = False, root: Root = _ROOT, as_json: options.AsJson = False
 ) -> None:
-    """Show whether a role is a service here, what systemd says of it, and since when it runs."""
+    """Show what systemd says of a role's service, and since when it runs; 43 if there is none."""
     root = root.absolute()
     _check_mine(mine=mine, root=root)
-    name = f"fedagent-{role.value}"
-    unit = systemd.below(root, systemd.units(mine=mine) / f"{name}.service")
+    name, unit = f"fedagent-{role.value}", _unit(role, root, mine=mine)
     running = root == _ROOT and systemd.systemd_runs(mine=mine)
     said = systemd.shown(name, mine=mine) if running else {}
     record = {
         "service": name,
-        "unit": str(unit) if unit.exists() else None,
+        "unit": str(unit),
         "systemd": running,
         "enabled": said.get("UnitFileState"),
         "active": said.get("ActiveState"),
@@ -259,10 +265,6 @@ def status(
         emit(record)
         return
     flag = " --mine" if mine else ""
-    if record["unit"] is None:
-        sudo = "" if mine else "sudo "
-        echo(f"{name}: not installed; {sudo}fedagent service install {role.value}{flag}")
-        return
     echo(f"{name}: {unit}")
     if running:
         since = f" since {record['since']}" if record["since"] else ""
@@ -284,14 +286,29 @@ def logs(
     follow: Annotated[
         bool, command_line.Option("--follow", "-f", help="Go on as lines come; Ctrl-C ends it.")
     ] = False,
+    as_json: Annotated[
+        bool, command_line.Option("--json", help="Print journald's own JSON, an object a line.")
+    ] = False,
 ) -> None:
-    """Show the newest lines of a service's log, which journald keeps."""
+    """Show the newest lines of a service's log, which journald keeps; 43 if there is none."""
+    _unit(role, _ROOT, mine=mine)
     if which("journalctl") is None:
         raise UsageError("there is no journalctl here", "systemd keeps the log of a service")
     unit = ["--user-unit" if mine else "--unit", f"fedagent-{role.value}"]
     more = ["--follow"] if follow else ["--no-pager"]
-    words = ["journalctl", *unit, "--lines", str(lines), "--output", "short-iso", *more]
+    shape = "json" if as_json else "short-iso"
+    words = ["journalctl", *unit, "--lines", str(lines), "--output", shape, *more]
     os.execvp(words[0], words)  # noqa: S606 - the system's own, with fixed words
+
+
+def _unit(role: Role, root: Path, *, mine: bool) -> Path:
+    """Return a role's unit, which is there."""
+    unit = systemd.below(root, systemd.units(mine=mine) / f"fedagent-{role.value}.service")
+    if not unit.exists():
+        flag = " --mine" if mine else "" if root == _ROOT else f" --root {root}"
+        hint = f"{'' if mine else 'sudo '}fedagent service install {role.value}{flag}"
+        raise MissingError(f"fedagent-{role.value} is not installed", hint)
+    return unit
 
 
 def _check_mine(*, mine: bool, root: Path, user: str | None = None, files: bool = False) -> None:

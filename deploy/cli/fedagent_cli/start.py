@@ -3,8 +3,11 @@
 Their options are the fields of the role's configuration (`fedagent_protocol.option`).
 """
 
+import socket
 import sys
 from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from . import command_line, launch, options, places
 from .errors import NoRunError, UsageError
@@ -25,6 +28,8 @@ COORDINATOR = """Run the coordinator: each round it decides who trains where, an
 The same recipe continues the run of this data directory; another one needs
 --new-run. It ends with exit code 0 after the last round; --more-rounds goes on.
 """
+
+_CONNECT_S = 2.0
 
 
 def mount(app: command_line.CommandGroup, *, panel: str) -> None:
@@ -102,10 +107,10 @@ def page(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = 
 
     folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
     found = read_page(folder)
-    if found is None or not found.url:
+    if found is None or not found.url or not _serves(folder, found.url):
         raise NoRunError(
-            f"no live page in {folder}",
-            "start the coordinator (`fedagent coordinator start`), or give --data-dir",
+            f"no coordinator of {folder} serves a live page now",
+            "start it (`fedagent coordinator start`, without --no-web), or give --data-dir",
         )
     if as_json:
         emit({"url": found.url, "link": found.link, "fingerprint": found.fingerprint})
@@ -117,3 +122,16 @@ def page(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = 
     echo(found.link)
     if found.fingerprint:
         echo(f"its certificate is its own; compare in the browser: SHA-256 {found.fingerprint}")
+
+
+def _serves(folder: Path, url: str) -> bool:
+    """Return whether a coordinator holds the folder, and somebody listens at its page's address."""
+    from fedagent_node.data_dir import holder_of  # noqa: PLC0415 - heavy imports
+
+    place = urlsplit(url)
+    try:
+        socket.create_connection((str(place.hostname), place.port or 0), _CONNECT_S).close()
+    except OSError:
+        return False
+    # Another program may have the port by now: it is to get no token.
+    return holder_of(folder) is not None

@@ -18,6 +18,8 @@ UNITS = Path("/etc/systemd/system")
 SETTINGS = Path("/etc/fedagent")
 HOMES = tuple(map(PurePosixPath, ("/home", "/root", "/run/user")))
 """What ``ProtectHome=yes`` hides."""
+TEMPORARY = tuple(map(PurePosixPath, ("/tmp", "/var/tmp")))  # noqa: S108 - nothing is put there
+"""What ``PrivateTmp=yes`` hides; no unit with ``DynamicUser=yes`` can do without it."""
 _OF_SYSTEM = re.compile(
     r"^(Wants|After|DynamicUser|Environment|StateDirectory|CapabilityBoundingSet"
     r"|Protect\w+|Private\w+)=.*\n|^# Put in place by .*\n(?=# To)",
@@ -51,9 +53,19 @@ class Service:
     @property
     def in_a_home(self) -> bool:
         """Whether anything that it reads lies where ``ProtectHome=yes`` hides it."""
-        read = [*self.reads, self.config]
-        read += [self.data_dir] if self.data_dir is not None else []
-        return any(path.is_relative_to(home) for path in read for home in HOMES)
+        return any(path.is_relative_to(home) for path in self._places for home in HOMES)
+
+    @property
+    def in_tmp(self) -> Path | None:
+        """The first place of it that lies where ``PrivateTmp=yes`` hides it."""
+        found = (one for one in self._places if any(map(one.is_relative_to, TEMPORARY)))
+        return None if self.mine else next(found, None)
+
+    @property
+    def _places(self) -> list[Path]:
+        """What it reads."""
+        more = [self.data_dir] if self.data_dir is not None else []
+        return [*self.reads, self.config, *more]
 
 
 def unit_text(bundled: str, service: Service) -> str:
