@@ -22,6 +22,8 @@ _WIDTH = _BINS + 1  # the last is for values that are missing
 _SIZE = 1 + _FEATURES * _WIDTH
 _SAMPLE = 256
 _PER_ROUND = 16
+_MANY = 256
+"""Values from which on comparing all of them with an edge is faster than searching for each."""
 _MOST = 4096
 """Outcomes of a round that are learnt from; more say nothing new of so few coefficients."""
 
@@ -76,8 +78,11 @@ class BinnedContext(ArrayState):
                 values = np.full(len(demand), np.nan)
             bins = columns[:, f]
             bins[:] = 1 + f * _WIDTH
-            for edge in self._edges[f]:  # as searchsorted, which is slow for so few edges
-                bins += values > edge
+            if len(values) < _MANY:
+                bins += self._edges[f].searchsorted(values)
+            else:  # the same, faster for so few edges
+                for edge in self._edges[f]:
+                    bins += values > edge
             bins[~np.isfinite(values)] = 1 + f * _WIDTH + _BINS
         return columns
 
@@ -138,10 +143,13 @@ class BinnedContext(ArrayState):
     def _quantiles(self) -> FloatArray:
         """Return float64[columns, bins - 1], the edges; infinite where nothing was reported."""
         edges = np.full((len(self.features), _BINS - 1), np.inf)
-        for f, sample in enumerate(self.sample):
-            values = sample[np.isfinite(sample)]
-            if len(values):
-                edges[f] = np.quantile(values, np.arange(1, _BINS) / _BINS)
+        finite, shares = np.isfinite(self.sample), np.arange(1, _BINS) / _BINS
+        # Columns that were always reported have as many values: one call does for all of them.
+        counts = finite.sum(axis=1)
+        for count in set(counts.tolist()) - {0}:
+            its = np.flatnonzero(counts == count)
+            values = self.sample[its][finite[its]].reshape(len(its), count)
+            edges[its] = np.quantile(values, shares, axis=1).T
         return edges
 
 

@@ -66,24 +66,25 @@ def updated(
     theta: FloatArray = np.asarray(np.linalg.solve(precision, pull), dtype=np.float64)
     centre = theta
 
-    def gain(at: FloatArray) -> float:
+    def gain(at: FloatArray, log_likelihood: FloatArray) -> float:
         away = at - centre
-        fit = _log_likelihood(x @ at, success, logit=prior.logit) @ weight
-        return float(fit - 0.5 * away @ precision @ away)
+        return float(log_likelihood @ weight - 0.5 * away @ precision @ away)
 
-    best = gain(theta)
+    fit, slope, curve = _fitted(x @ theta, success, logit=prior.logit)
+    best = gain(theta, fit)
     for _ in range(_STEPS):
-        slope, curve = _derivatives(x @ theta, success, logit=prior.logit)
         hessian = precision + (x * (curve * weight)[:, None]).T @ x
         step = np.linalg.solve(hessian, x.T @ (slope * weight) - precision @ (theta - centre))
         for _ in range(_HALVINGS):
-            reached = gain(theta + step)
+            there = theta + step
+            fit, slope, curve = _fitted(x @ there, success, logit=prior.logit)
+            reached = gain(there, fit)
             if reached >= best:
                 break
             step = 0.5 * step
         else:
             break
-        theta, grown, best = theta + step, reached - best, reached
+        theta, grown, best = there, reached - best, reached
         if grown < _ENOUGH:
             break
     return Belief(theta, hessian)
@@ -98,25 +99,24 @@ def definite(precision: FloatArray) -> bool:
     return True
 
 
-def _log_likelihood(eta: FloatArray, success: BoolArray, *, logit: bool) -> FloatArray:
-    """Return float64[S]; beyond the clip it goes on as a straight line, so that it is concave."""
-    inside = np.clip(eta, *_CLIP)
+def _fitted(
+    eta: FloatArray, success: BoolArray, *, logit: bool
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the log-likelihood, its slope in eta and its Fisher weight, float64[S] each.
+
+    Beyond the clip it goes on as a straight line, so that it is concave.
+    """
+    low, high = _CLIP
+    inside = np.minimum(np.maximum(eta, low), high)
     rate = np.exp(inside)
     if logit:
-        fit = np.where(success, -np.log1p(rate), inside - np.log1p(rate))
-    else:
-        fit = np.where(success, -rate, np.log(-np.expm1(-rate)))
-    slope, _ = _derivatives(inside, success, logit=logit)
-    return np.asarray(fit + slope * (eta - inside), dtype=np.float64)
-
-
-def _derivatives(
-    eta: FloatArray, success: BoolArray, *, logit: bool
-) -> tuple[FloatArray, FloatArray]:
-    """Return the slope of the log-likelihood in eta and its Fisher weight, float64[S] each."""
-    rate = np.exp(np.clip(eta, *_CLIP))
-    if logit:
+        log1p = np.log1p(rate)
+        fit = np.where(success, -log1p, inside - log1p)
         fails = rate / (1.0 + rate)
-        return (~success) - fails, np.maximum(fails * (1.0 - fails), 1e-6)
-    hazard = rate * np.exp(-rate) / -np.expm1(-rate)
-    return np.where(success, -rate, hazard), np.maximum(rate * hazard, 1e-6)
+        slope, curve = (~success) - fails, np.maximum(fails * (1.0 - fails), 1e-6)
+    else:
+        happens = -np.expm1(-rate)
+        fit = np.where(success, -rate, np.log(happens))
+        hazard = rate * np.exp(-rate) / happens
+        slope, curve = np.where(success, -rate, hazard), np.maximum(rate * hazard, 1e-6)
+    return fit + slope * (eta - inside), slope, curve

@@ -36,14 +36,16 @@ class _Move:
 
 @dataclass(frozen=True, slots=True)
 class _Entrants:
-    """Who could enter an edge, by rising cost.
+    """Who could enter an edge, by rising cost; lists, which for so few are faster than arrays.
 
-    `best_idle[k]` is the most valuable idle row among the k cheapest idle ones.
+    `top[k]` is the greatest net value of the k + 1 cheapest, `best_idle[k]` the most valuable
+    idle row among the k cheapest idle ones.
     """
 
-    rows: IntArray
-    cost: IntArray
-    net: FloatArray
+    rows: list[int]
+    cost: list[int]
+    net: list[float]
+    top: list[float]
     idle_cost: list[int]
     best_idle: list[int]
 
@@ -138,9 +140,10 @@ class LocalSearch:
         top = np.maximum.accumulate(np.where(rises, np.arange(len(idle)), 0))
         best_idle = [-1, *pool[idle[top]].tolist()]
         return _Entrants(
-            rows=pool[keep],
-            cost=self._cost[pool[keep]],
-            net=net[keep],
+            rows=pool[keep].tolist(),
+            cost=self._cost[pool[keep]].tolist(),
+            net=net[keep].tolist(),
+            top=np.maximum.accumulate(net[keep]).tolist(),
             idle_cost=self._cost[pool[idle]].tolist(),
             best_idle=best_idle,
         )
@@ -148,13 +151,20 @@ class LocalSearch:
     def _best_entry(self, edge: int) -> _Move | None:
         entrants = self._entrants(edge)
         best: _Move | None = None
+        least, left = _GAIN, int(self._left[edge])
         members = self._leavers(edge)
+        price = {row: int(self._cost[row]) for row in members}
+        worth = {row: float(self._value[row]) for row in members}
         for leave in [(), *((m,) for m in members), *combinations(members, 2)]:
-            freed = int(self._left[edge]) + sum(int(self._cost[row]) for row in leave)
-            lost = sum(float(self._value[row]) for row in leave)
-            gain, enter = best_two(entrants.cost, entrants.net, freed)
-            if gain - lost > (best.gain if best else _GAIN):
-                best = _Move(gain - lost, leave, tuple(int(entrants.rows[i]) for i in enter))
+            freed = left + sum(price[row] for row in leave)
+            lost = sum(worth[row] for row in leave)
+            k = bisect_right(entrants.cost, freed)
+            if k == 0 or 2 * entrants.top[k - 1] - lost <= least:
+                continue  # not even two of the best would gain more
+            gain, enter = _best_two(entrants.cost, entrants.net, entrants.top, freed)
+            if gain - lost > least:
+                least = gain - lost
+                best = _Move(least, leave, tuple(entrants.rows[i] for i in enter))
         return best
 
     def _best_crossing(self, edge: int) -> _Move | None:
@@ -260,15 +270,25 @@ def best_two(cost: IntArray, net: FloatArray, room: int) -> tuple[float, tuple[i
 
     `cost` ascends, `net` is positive; (0.0, ()) when none fits.
     """
-    k = int(np.searchsorted(cost, room, side="right"))
-    if k == 0:
+    return _best_two(cost.tolist(), net.tolist(), np.maximum.accumulate(net).tolist(), room)
+
+
+def _best_two(
+    cost: list[int], net: list[float], top: list[float], room: int
+) -> tuple[float, tuple[int, ...]]:
+    """Return the same of lists; `top[k]` is the greatest of ``net[: k + 1]``."""
+    partners = bisect_right(cost, room)
+    best, first, among = 0.0, -1, 0
+    for i in range(partners):
+        left = room - cost[i]
+        while partners > 0 and cost[partners - 1] > left:
+            partners -= 1  # costs ascend, so what is left only shrinks
+        before = min(partners, i)
+        value = net[i] + top[before - 1] if before else net[i]
+        if value > best:
+            best, first, among = value, i, before
+    if first < 0:
         return 0.0, ()
-    cost, net = cost[:k], net[:k]
-    top = np.maximum.accumulate(net)
-    partners = np.minimum(np.searchsorted(cost, room - cost, side="right"), np.arange(k))
-    second = np.where(partners > 0, top[partners - 1], 0.0)
-    first = int(np.argmax(net + second))
-    if partners[first] == 0:
-        return float(net[first]), (first,)
-    other = int(np.argmax(net[: partners[first]]))
-    return float(net[first] + net[other]), (first, other)
+    if among == 0:
+        return best, (first,)
+    return best, (first, net.index(top[among - 1]))
