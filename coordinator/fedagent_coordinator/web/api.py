@@ -80,9 +80,10 @@ class Api:
         events = self._feed.events(Viewer(peer))
         return StreamingResponse(events, media_type="text/event-stream")
 
-    async def rounds(self, _request: Request) -> Response:
+    async def rounds(self, request: Request) -> Response:
         """Return the newest rounds."""
-        return answer(self._feed.field().rounds)
+        rounds, last = self._feed.field().rounds, _number(request, "last")
+        return answer(rounds if last is None else rounds[max(0, len(rounds) - last) :])
 
     async def round(self, request: Request) -> Response:
         """Return the orders of one of the newest two rounds."""
@@ -107,11 +108,8 @@ class Api:
 
     async def why(self, request: Request) -> Response:
         """Return why it was, or was not, selected."""
-        card, text = self._card(request.path_params["id"]), request.query_params.get("round")
-        if text is not None and not (text.isascii() and text.isdigit() and len(text) < 10):
-            return refusal(400, "round is no number", "leave it out for the newest round")
-        round_ = None if text is None else int(text)
-        nearest = request.query_params.get("nearest", "1") != "0"
+        card, round_ = self._card(request.path_params["id"]), _number(request, "round")
+        nearest = _number(request, "nearest") != 0
         work = partial(why, self._folder, card.id, round_, nearest=nearest)
         return answer(await self._read(work))
 
@@ -252,7 +250,30 @@ def application(folder: Path, feed: Feed, access: Access) -> ASGIApp:
 def _route(api: Api, one: Endpoint) -> Route:
     work: Callable[[Request], Awaitable[Response]] = getattr(api, one.name)
     path = one.path.replace("{round}", "{round:int}")
-    return Route(path, work, methods=[one.method], name=one.name)
+    names = [name for name, _ in one.query]
+
+    async def checked(request: Request) -> Response:
+        for name in request.query_params:
+            if name not in names:
+                mend = f"it takes {' and '.join(names) or 'none'}; see /api/openapi.json"
+                return refusal(400, f"{one.path} takes no query {name[:40]!r}", mend)
+        return await work(request)
+
+    return Route(path, checked, methods=[one.method], name=one.name)
+
+
+def _number(request: Request, name: str) -> int | None:
+    """Return a whole number of the query; None if it is left out.
+
+    Raises:
+        HTTPException: It is none, or beyond any.
+    """
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise HTTPException(400, f"{name} is no number")
+    return int(text)
 
 
 def answer(value: object) -> Response:

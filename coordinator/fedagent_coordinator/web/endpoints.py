@@ -51,7 +51,11 @@ ENDPOINTS = (
         media="text/event-stream",
     ),
     Endpoint(
-        name="rounds", path="/api/rounds", about="The newest rounds.", answer=tuple[RoundCard, ...]
+        name="rounds",
+        path="/api/rounds",
+        about="The newest rounds.",
+        answer=tuple[RoundCard, ...],
+        query=(("last", "How many of them; all that the page has if left out."),),
     ),
     Endpoint(
         name="round",

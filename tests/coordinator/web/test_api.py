@@ -101,6 +101,17 @@ def test_why_and_the_device_itself(page: Served) -> None:
     assert page.ask("api/devices/agent-b/why?round=-1")[0] == 400
 
 
+def test_a_query_is_heeded_or_refused(page: Served) -> None:
+    rounds = page.get("api/rounds")
+    assert len(rounds) > 2
+    assert page.get("api/rounds?last=2") == rounds[-2:]
+    assert page.get("api/rounds?last=0") == []
+    assert page.get("api/rounds?last=999") == rounds
+    for wrong in ("last=-1", "last=two", "since=2"):
+        assert page.ask(f"api/rounds?{wrong}")[0] == 400
+    assert page.ask("api/devices?last=1")[0] == 400
+
+
 def test_a_device_is_found_by_its_name_too(tmp_path: Path) -> None:
     run = write_run(tmp_path, rounds=1, end=False)
     with Store(tmp_path) as store:
