@@ -1,5 +1,6 @@
 """The start of a role's process: how many files it may have open."""
 
+import platform
 import resource
 import subprocess
 import sys
@@ -48,3 +49,33 @@ def test_no_disk_is_blamed_where_descriptors_are_out() -> None:
     assert "ulimit" in error.hint
     assert "disk" not in str(error)
     assert "disk" in StoreFailedError("disk I/O error").hint
+
+
+FRAGMENTS = """
+import time
+from fedagent_node.process import trim_now_and_again
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+blocks = [bytes(4000) for _ in range(20_000)]
+few = blocks[::50]
+del blocks
+before = resident()
+print(trim_now_and_again(0.05))
+end = time.monotonic() + 20
+while (now := resident()) > before - 40_000_000 and time.monotonic() < end:
+    time.sleep(0.05)
+print(before - now, len(few))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps such pages")
+def test_pages_between_blocks_in_use_are_given_back() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FRAGMENTS], capture_output=True, text=True, check=True
+    )
+    does, given, _ = done.stdout.split()
+    assert does == "True"
+    assert int(given) > 40_000_000
