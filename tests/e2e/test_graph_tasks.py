@@ -73,7 +73,7 @@ def kept_model(process: RoleProcess, round_: int) -> Path:
 def test_a_model_of_ones_own_is_learnt_although_everybody_dies(tmp_path: Path) -> None:
     torch.manual_seed(0)
     path, task = task_in(tmp_path, source_of(Cnn(), rate=0.05, batch=20, passes=3))
-    rounds = "rounds.count=6"
+    rounds = "rounds.count=10"  # of the first four some have one update, or none
     with new_field(tmp_path) as field:
         first = coordinator(field, path, rounds, agents=3)
         edge = field.edge("edge-0", broker="embedded")
@@ -89,11 +89,11 @@ def test_a_model_of_ones_own_is_learnt_although_everybody_dies(tmp_path: Path) -
         last = coordinator(field, path, rounds, agents=3)
         assert last.wait("ready")["resumed"] is True
         end = last.wait("end", timeout_s=120)
-    assert (end["rounds_done"], end["ledger_balanced"]) == (6, True)
+    assert (end["rounds_done"], end["ledger_balanced"]) == (10, True)
     assert float(str(end["accuracy"])) > 0.9
     check_books(last)
     # What a batch norm counts and averages has come back with the updates.
-    made = load_file(kept_model(last, 6))
+    made = load_file(kept_model(last, 10))
     assert float(made["norm.num_batches_tracked"]) > 0
     assert np.abs(made["norm.running_mean"] - task.first["norm.running_mean"]).max() > 0
 
