@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fedagent_testbed.local import LocalField, RoleProcess
 from tests.fakes.site import Members
 
@@ -95,6 +97,17 @@ def wire_field(case: Case, *, rounds: int) -> Iterator[tuple[LocalField, RolePro
             yield field, coordinator
 
 
+def _processor_s(field: LocalField) -> float:
+    """Return the processor time of all roles and their brokers so far."""
+    total = 0.0
+    for role in field.processes.values():
+        own = psutil.Process(role.pid)
+        for process in (own, *own.children(recursive=True)):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
 def measure(case: Case) -> dict[str, object]:
     """Run one case and return its figures."""
     rounds = ROUNDS[case.size]
@@ -102,9 +115,12 @@ def measure(case: Case) -> dict[str, object]:
     with wire_field(case, rounds=rounds) as (field, coordinator):
         coordinator.wait("round", round=warm, timeout_s=120)
         agents = [p for p in field.processes.values() if p.role == "agent"]
-        before = {p.name: p.cpu_seconds() for p in agents}
+        before, whole = {p.name: p.cpu_seconds() for p in agents}, _processor_s(field)
+        coordinator.wait("round", round=rounds - 2, timeout_s=300)
+        played = rounds - 2 - warm
+        spent = [(p.cpu_seconds() - before[p.name]) / played for p in agents]
+        whole = (_processor_s(field) - whole) / played
         coordinator.wait("round", round=rounds, timeout_s=300)
-        spent = [(p.cpu_seconds() - before[p.name]) / (rounds - warm) for p in agents]
         events = [e for e in coordinator.all("round") if int(str(e["round"])) > warm]
         seconds = sorted(float(str(e["seconds"])) for e in events)
         gaps = [float(str(e["at"])) for e in events]
@@ -120,6 +136,7 @@ def measure(case: Case) -> dict[str, object]:
         "seconds_per_round": round(median, 5),
         "p90": round(seconds[int(0.9 * len(seconds))], 5),
         "wall_per_round": round((gaps[-1] - gaps[0]) / max(1, len(gaps) - 1), 5),
+        "cpu_ms_per_round": round(1000 * whole, 1),
         "agent_cpu_ms_per_round": round(1000 * statistics.median(spent), 3),
         "updates_used": sorted(used),
         "bar": case.bar,
