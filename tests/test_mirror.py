@@ -92,6 +92,7 @@ ELSEWHERE = {
     "testbed/study/test_play": ("testbed/study/history", "testbed/study/selection"),
     "testbed/traces/test_readers": ("testbed/traces/files",),
     "testbed/worlds/test_population": ("testbed/recipe", "testbed/sections"),
+    "e2e/test_device_log": ("cli/device_log",),
     "e2e/test_field": ("testbed/local",),
     # Seen from outside: by a broker, on a network, by every plugin, in a recipe.
     "checks/test_parameters": ("protocol/registry",),

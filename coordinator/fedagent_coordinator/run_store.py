@@ -49,6 +49,7 @@ from .core.outcomes import SILENT
 from .core.phases import milliseconds
 from .core.settings import Progress, Settings
 from .database.connection import wall_clock_ms
+from .device_logs import keep_log
 from .errors import ModelLostError
 from .global_model import HeldOutSet, held_out
 from .merged_models import merge_files
@@ -287,6 +288,8 @@ class RunStore:
                 self._devices.lose(edge, self._clock_ms())
             case fx.NoteDevices(edge=edge, status=status) if status is not None:
                 self._devices.note(edge, status, self._clock_ms())
+            case fx.KeepLog(tail=tail):
+                keep_log(self._folder, tail)
             case fx.ShowStatus():
                 self._show(effect)
             case fx.SaveMetrics(found=found):

@@ -12,7 +12,17 @@ from fedagent_protocol.errors import MalformedError
 from .test_golden import CASES, NOW
 
 LATER = "zz_of_a_later_release"
-_MAPS = {"counters", "features", "members", "names", "peers", "reasons", "shares", "timing_ms"}
+_MAPS = {
+    "counters",
+    "features",
+    "fields",
+    "members",
+    "names",
+    "peers",
+    "reasons",
+    "shares",
+    "timing_ms",
+}
 """Fields whose keys are data."""
 
 

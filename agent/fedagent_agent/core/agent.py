@@ -44,6 +44,7 @@ from fedagent_protocol.messages import (
     Chunk,
     EdgeBeacon,
     Hello,
+    LogNeed,
     MaskAsk,
     MaskDelivery,
     MaskRoster,
@@ -86,6 +87,7 @@ from .effects import (
     UpdateStored,
 )
 from .evaluator import Evaluator
+from .event_log import EventLog
 from .fetch import Tasks
 from .masking import Masking, OpenMember
 from .opinions import NO_LIMITS, OpinionRecord
@@ -132,6 +134,7 @@ class AgentCore:
         self._private = config.privacy != NO_LIMITS
         self._quiet_s = quiet
         self.counters: Counter[str] = Counter()
+        self._log = EventLog(self.counters, private=config.private_log)
         self.peers = PeerSelection(self.counters, peering)
         self.device = DeviceState(
             config.price,
@@ -176,6 +179,11 @@ class AgentCore:
 
     def receive(self, event: Input, now: float) -> list[Effect]:
         """Take an input."""
+        effects = self._receive(event, now)
+        self._log.note(effects, now)
+        return effects
+
+    def _receive(self, event: Input, now: float) -> list[Effect]:
         match event:
             case Received():
                 return self._on_message(event, event.at)
@@ -244,8 +252,8 @@ class AgentCore:
                 return self.masking.receive(edge, message, now)
             case Probe() | ProbeReply():
                 return self._on_probe(session, message, now)
-            case Revocations():
-                return self.sessions.take_revocations(session, message)
+            case Revocations() | LogNeed():
+                return self._on_site(session, message, now)
             case OpinionCall() | Neighbours() | PeerDeliver():
                 effects = self._to_peers(self.peers.receive(edge, message, now))
                 if isinstance(message, OpinionCall):
@@ -303,6 +311,13 @@ class AgentCore:
         if self.device.price_micro != order.price and session.report_wanted(self.device, now):
             effects.append(Send(session.edge, self.sessions.report(session, now)))
         return effects
+
+    def _on_site(
+        self, session: Session, message: Revocations | LogNeed, now: float
+    ) -> list[Effect]:
+        if isinstance(message, LogNeed):
+            return self._log.answer(session.edge, message, now)
+        return self.sessions.take_revocations(session, message)
 
     def _on_task(self, edge: str, message: TaskBody, now: float) -> list[Effect]:
         effects = self._tasks.receive(edge, message, now)
@@ -400,6 +415,11 @@ class AgentCore:
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
+        effects = self._tick(now)
+        self._log.note(effects, now)
+        return effects
+
+    def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for session in list(self.sessions.values()):
             if now >= session.silent_at and not self._comes_slowly(session, now):

@@ -16,6 +16,7 @@ from fedagent_protocol.messages import (
     EdgeHello,
     EdgeMoments,
     EdgeStatus,
+    LogTail,
     Need,
     OpinionClose,
     Opinions,
@@ -27,7 +28,7 @@ from fedagent_protocol.messages import (
 )
 
 from .edges import EdgeSession
-from .effects import NoteDevices
+from .effects import KeepLog, NoteDevices
 from .evaluating import Evaluating
 from .evaluation import AnswerMessage
 from .merge import Merging
@@ -53,11 +54,21 @@ def receive(engine: "Engine", received: Received, now: float) -> list[Effect]:
                 return _chunk(engine, edge, message, now)
             case RoundReport():
                 return [Mark("reported"), *_answer(engine, edge, message, now)]
+            case LogTail():
+                return _log(engine, message)
             case RoundColumns() | Opinions() | Volunteers() | EdgeMoments():
                 return _answer(engine, edge, message, now)
     except ProtocolError as error:
         engine.counters[error.reason] += 1
     return []
+
+
+def _log(engine: "Engine", tail: LogTail) -> list[Effect]:
+    if engine.logs_asked.get(tail.number) != tail.agent:
+        engine.counters["log_unasked"] += 1
+        return []
+    del engine.logs_asked[tail.number]
+    return [KeepLog(tail)]
 
 
 def refuse(engine: "Engine", edge: str, version: int) -> list[Effect]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies.base import Feedback, RoundView, Selection
 from fedagent_node.effects import Input, Run, Write
-from fedagent_protocol.messages import EdgeStatus, OutcomeStatus
+from fedagent_protocol.messages import EdgeStatus, LogTail, OutcomeStatus
 from fedagent_task.aggregation import MergeFacts
 from fedagent_task.moments import Moments
 
@@ -264,6 +264,12 @@ class NoteDevices(Write, frozen=True):
     status: EdgeStatus | None
 
 
+class KeepLog(Write, frozen=True):
+    """Keep for people what a device tells of its newest events."""
+
+    tail: LogTail
+
+
 class ShowStatus(Write, frozen=True):
     """Keep for people what the run waits for; see `status_files.RunStatus`."""
 
@@ -291,6 +297,14 @@ class RunClosed(Input, frozen=True):
 
 class Start(Input, frozen=True):
     """Edges can be heard, and hear us."""
+
+
+class AskLog(Input, frozen=True):
+    """Somebody wants the newest events of a device; `number` names the request."""
+
+    agent: str
+    number: int
+    last: int
 
 
 class Enrolled(Input, frozen=True):

@@ -32,6 +32,7 @@ from fedagent_protocol.messages import (
     CoordinatorBeacon,
     EdgeWelcome,
     LedgerHead,
+    LogNeed,
     ReportReceipt,
     Revocations,
     RoundOpen,
@@ -59,6 +60,7 @@ BACK_S = 2.5
 """How long an edge whose report is open may take to connect again; see `link.URGENT_S`."""
 
 
+MOST_LOGS_ASKED = 1024
 MOST_SKIPPED = 10_000
 """An edge is believed that so many rounds were ordered since a backup."""
 
@@ -137,6 +139,8 @@ class Engine:
         self.opens_at = self.not_before = 0.0
         self.status = fx.ShowStatus()
         self.evaluating, self.evaluated = 0, ""
+        self.logs_asked: dict[int, str] = {}
+        """Whose newest events are awaited, by request."""
         self.cut_until = -math.inf
         """Until when the silence of edges may be our own broker's."""
         self._beacon_at: float | None = None
@@ -171,6 +175,8 @@ class Engine:
                 return self._revoked(event)
             case fx.Enrolled():
                 self.enrolled = event.agents
+            case fx.AskLog():
+                return self._ask_log(event)
             case ModelFinished() if isinstance(self.phase, Merging):
                 return self.phase.model_finished(event, now)
             case fx.Merged() if isinstance(self.phase, Merging):
@@ -196,6 +202,14 @@ class Engine:
             for edge in self.edges.live()
             if edge.id not in revoked.ids
         ]
+
+    def _ask_log(self, asked: fx.AskLog) -> list[Effect]:
+        """Ask every edge: the one where the device is hands the request on."""
+        if len(self.logs_asked) >= MOST_LOGS_ASKED:
+            self.logs_asked.pop(next(iter(self.logs_asked)))
+        self.logs_asked[asked.number] = asked.agent
+        need = LogNeed(agent=asked.agent, number=asked.number, last=asked.last)
+        return [self.send(edge.id, need) for edge in self.edges.live()]
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""

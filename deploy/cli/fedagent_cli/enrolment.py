@@ -1,4 +1,4 @@
-"""`fedagent devices invite`, `pending`, `accept` and `revoke`: who belongs to the site."""
+"""`fedagent devices` and its commands: who belongs to the site, and what a device tells."""
 
 import secrets
 import ssl
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from . import command_line, options, places
+from .device_log import log
 from .devices import devices
 from .errors import NoRunError, UnreadableError, UsageError
 from .output import echo, emit, table
@@ -29,6 +30,7 @@ app = command_line.CommandGroup(
     ),
 )
 app.default()(devices)
+app.command("log", epilog=options.examples("fedagent devices log kitchen --last 20"))(log)
 
 
 class InvitedRole(StrEnum):

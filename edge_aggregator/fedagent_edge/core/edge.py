@@ -37,6 +37,8 @@ from fedagent_protocol.messages import (
     EdgeWelcome,
     GlobalModel,
     Hello,
+    LogNeed,
+    LogTail,
     Need,
     Opinion,
     OpinionClose,
@@ -76,6 +78,7 @@ from .effects import (
     ReopenedRound,
 )
 from .evaluation import Evaluations
+from .logs import LogRequests
 from .once import OnceFile
 from .rounds import AHEAD, Rounds
 from .state import EdgeState
@@ -106,6 +109,7 @@ class EdgeCore:
         self.once = OnceFile(state, state.memory.once if state.once_held else "")
         self.disk = Disk(state)
         self.clones = Clones(self.sessions)
+        self.logs = LogRequests(state)
         self._ended = ""
         self._now = self._beacon_at = self._search_at = self._settled_at = 0.0
 
@@ -210,6 +214,8 @@ class EdgeCore:
                 return [Send(agent, ProbeReply(nonce=message.nonce, data=padding))]
             case Bye():
                 return self._lost(agent, now) if self.sessions.leave(agent) else []
+            case LogTail():
+                return self.logs.answer(agent, message)
             case ProbeReply():
                 pass
             case _:
@@ -253,6 +259,7 @@ class EdgeCore:
 
     def _lost(self, agent: str, now: float) -> list[Effect]:
         lost: list[Effect] = [Emit("agent_lost", {"agent": agent})]
+        self.logs.left(agent)
         lost += self.rounds.left(agent, now) + self.evaluations.left(agent, now)
         return lost + self.once.left(agent, now)
 
@@ -334,10 +341,9 @@ class EdgeCore:
                 return [self.upstream.status(now)]
             case GlobalModel():
                 return self.models.offered(message, now)
-            case Chunk() if self.once.expects(message.digest):
-                return self.once.chunk(message, now)
             case Chunk():
-                return self.models.chunk(message, now)
+                taker = self.once if self.once.expects(message.digest) else self.models
+                return taker.chunk(message, now)
             case OpinionOpen():
                 return self.evaluations.open(message, now)
             case OpinionClose():
@@ -346,6 +352,8 @@ class EdgeCore:
                 self.evaluations.receipt(message)
             case Need():
                 return self.models.need(event, message)
+            case LogNeed():
+                return self.logs.ask(message)
             case RunEnded():
                 return self._run_ended(message, now)
         return []

@@ -29,6 +29,7 @@ AgentToEdge = (
     | MaskShares
     | MaskOpening
     | RevocationsNeed
+    | LogTail
 )
 EdgeToAgent = (
     EdgeBeacon
@@ -49,6 +50,7 @@ EdgeToAgent = (
     | MaskAsk
     | Revocations
     | Unfinished
+    | LogNeed
 )
 EdgeToCoordinator = (
     EdgeHello
@@ -60,6 +62,7 @@ EdgeToCoordinator = (
     | Opinions
     | Volunteers
     | EdgeMoments
+    | LogTail
 )
 CoordinatorToEdge = (
     CoordinatorBeacon
@@ -75,6 +78,7 @@ CoordinatorToEdge = (
     | OpinionClose
     | OpinionsReceipt
     | Revocations
+    | LogNeed
 )
 AnyMessage = AgentToEdge | EdgeToAgent | EdgeToCoordinator | CoordinatorToEdge
 

@@ -1,0 +1,60 @@
+"""The events of a device, asked for by typing the command, over the brokers of a field with TLS."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from fedagent_agent.core.event_log import ASK_AGAIN_S
+
+from .support import BROKERS, DEMO, PATIENT, labels, new_field
+from .test_joining import cli
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_device_tells_its_events_when_asked(tmp_path: Path, broker: str) -> None:
+    with new_field(tmp_path) as field:
+        coordinator = field.coordinator(
+            DEMO,
+            broker=broker,
+            secure=True,
+            join_port=0,
+            permit_join="10m",
+            wait_edges=2,
+            wait_agents=3,
+            sets=("rounds.count=5000", *PATIENT),
+        )
+        home = str(coordinator.config["data_dir"])
+        for name in ("hall", "porch"):
+            field.edge(name, broker=broker, secure=True)
+        for i in range(2):
+            field.agent(f"agent-{i}", labels(i))
+        field.agent("agent-2", labels(2), private_log=True)
+        coordinator.wait("round", round=5)
+
+        asked = time.monotonic()
+        told = json.loads(cli("devices", "log", "agent-0", "--json", "--data-dir", home))
+        ident = str(field.processes["agent-0"].wait("ready")["id"])
+        assert (told["device"], told["name"]) == (ident, "agent-0")
+        ordered = [one for one in told["events"] if one["event"] == "ordered"]
+        assert ordered
+        assert ordered[-1]["round"] >= 1
+        assert told["counters"]["receipt_accepted"] >= 1
+        times = [one["at"] for one in told["events"]]
+        assert times == sorted(times)
+        assert time.time() - 60 < times[-1] <= time.time()
+
+        soon = cli("devices", "log", "agent-0", "--data-dir", home, code=43)
+        assert time.monotonic() - asked < ASK_AGAIN_S
+        assert "agent-0 tells nothing: asked again within 10 s; wait, and ask again" in soon
+        keeps = cli("devices", "log", "agent-2", "--data-dir", home, code=43)
+        assert "its owner keeps its log (private_log)" in keeps
+        lines = cli("devices", "log", "agent-1", "--last", "5", "--data-dir", home).splitlines()
+        assert len(lines) == 1 + 5
+        assert lines[0].split() == ["at", "event", "what"]
+        coordinator.stop()
+        gone = cli("devices", "log", "agent-0", "--data-dir", home, code=40)
+        assert "no coordinator runs on" in gone
