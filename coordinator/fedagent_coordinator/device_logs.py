@@ -79,11 +79,11 @@ async def watch_asked(shell: "Shell") -> None:
 
 def _taken(place: Path) -> list[AskLog]:
     found = []
-    with suppress(OSError):  # nobody has asked yet, or somebody else tidied up
-        for path in sorted(place.glob("*.ask")):
+    for path in sorted(place.glob("*.ask")):
+        # It may be none of ours, or gone again.
+        with suppress(OSError, msgspec.DecodeError, TopicError):
             data = path.read_bytes() if path.stat().st_size < _MAX_BYTES else b""
             path.unlink()
-            with suppress(msgspec.DecodeError, TopicError):  # not of ours
-                asked = msgspec.json.decode(data, type=_Asked)
-                found.append(AskLog(check_id(path.stem), asked.number, asked.last))
+            asked = msgspec.json.decode(data, type=_Asked)
+            found.append(AskLog(check_id(path.stem), asked.number, asked.last))
     return found

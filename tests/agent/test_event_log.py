@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.core.event_log import ASK_AGAIN_S, KEPT, PRIVATE, TOLD, EventLog
+from fedagent_agent.core.event_log import ASK_AGAIN_S, KEPT, MOST_TEXT, PRIVATE, TOLD, EventLog
 from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
@@ -28,7 +28,7 @@ def told(effects: list[Effect], number: int = 7) -> m.LogTail:
 
 
 def test_the_newest_events_are_told_with_their_age_and_what_was_counted() -> None:
-    counters = Counter({"declined_busy": 3})
+    counters = Counter({"declined_busy": 3, "192.168.1.20:1884_sent_bytes": 4000})
     log = EventLog(counters, private=False)
     for number in range(KEPT + 30):
         event = Emit("ordered", {"round": number, "edge": "hall", "sample": [0.25, 0.5]})
@@ -56,6 +56,15 @@ def test_who_keeps_its_log_tells_nothing_and_who_is_asked_too_often_says_so() ->
     assert again.refused == "asked again within 10 s"
     assert told(log.answer("hall", need(9), 1.0 + ASK_AGAIN_S), 9).entries
     assert counters == {"log_private": 1, "log_too_often": 1}
+
+
+def test_an_answer_has_a_size() -> None:
+    log = EventLog(Counter(), private=False)
+    for number in range(KEPT):
+        log.note([Emit("declined", {"round": number, "detail": "x" * 1000})], 0.0)
+    tail = told(log.answer("hall", NEED, 1.0))
+    rounds = [one.fields["round"] for one in tail.entries]
+    assert rounds == list(range(KEPT - MOST_TEXT // 200, KEPT)), "the newest, 200 letters each"
 
 
 VALUES = st.one_of(

@@ -1,8 +1,10 @@
 """The newest events of this device, for the coordinator that asks for them. Pure."""
 
 import math
+import re
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.errors import safe_text
@@ -16,6 +18,9 @@ TOLD = frozenset(
     {"edge", "run", "round", "recipe", "reason", "detail", "status", "size", "num_samples", "lc_ms"}
 )
 """Fields of events that leave the device: its edges were told of each when it happened."""
+MOST_TEXT = 32 * 1024
+"""Characters of an answer, beside names and numbers."""
+_COUNTER = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LONGEST_MS = 30 * 86_400_000
 _LARGEST = 2**53
 
@@ -50,14 +55,27 @@ class EventLog:
             tail = LogTail(agent=need.agent, number=need.number, refused=refused)
             return [Send(edge, tail)]
         self._asked_at = now
-        entries = tuple(
-            LogEntry(name=name, age_ms=min(_LONGEST_MS, round(1000 * (now - at))), fields=fields)
-            for at, name, fields in list(self._kept)[-need.last :]
+        tail = LogTail(
+            agent=need.agent,
+            number=need.number,
+            entries=tuple(reversed(list(self._newest(need.last, now)))),
+            # Those of links are named by addresses.
+            counters={
+                name: number
+                for name, number in self._counters.most_common(256)
+                if _COUNTER.fullmatch(name) and number >= 0
+            },
         )
-        counted = dict(self._counters.most_common(256))
-        counted = {name[:64]: number for name, number in counted.items() if number >= 0}
-        tail = LogTail(agent=need.agent, number=need.number, entries=entries, counters=counted)
         return [Send(edge, tail)]
+
+    def _newest(self, most: int, now: float) -> Iterator[LogEntry]:
+        size = 0
+        for at, name, fields in islice(reversed(self._kept), most):
+            size += sum(len(value) for value in fields.values() if isinstance(value, str))
+            if size > MOST_TEXT:
+                return
+            age_ms = min(_LONGEST_MS, round(1000 * (now - at)))
+            yield LogEntry(name=name, age_ms=age_ms, fields=fields)
 
 
 def _told(event: Emit) -> Iterable[tuple[str, str | int | float]]:

@@ -10,6 +10,7 @@ from .opinions import agent_named
 from .output import echo, emit, table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from fedagent_protocol.messages import LogEntry, LogTail
@@ -44,6 +45,7 @@ def log(
         book = read_devices(folder)
         names = {agent: agent[:8] for agent in (book.devices if book is not None else {})}
         names |= {row.agent: row.name for row in reader.devices(chosen.run_id)}
+        edges = reader.edges(chosen.run_id)
     agent = agent_named(names, device)
     if not is_running(folder):
         raise NoRunError(
@@ -67,7 +69,7 @@ def log(
         return
     if not tail.entries:
         echo(f"{names[agent]} has nothing to tell since it was started")
-    table(("at", "event", "what"), [_row(one, now) for one in tail.entries])
+    table(("at", "event", "what"), [_row(one, edges, now) for one in tail.entries])
 
 
 def _asked(folder: "Path", agent: str, last: int, name: str) -> "LogTail":
@@ -100,9 +102,13 @@ def _mend(tail: "LogTail") -> str:
     return "wait, and ask again"
 
 
-def _row(entry: "LogEntry", now: float) -> tuple[str, str, str]:
+def _row(entry: "LogEntry", edges: "Mapping[str, str]", now: float) -> tuple[str, str, str]:
+    """Return an event's cells: edges by their names, runs (of which there is one) by nothing."""
     at = time.strftime("%H:%M:%S", time.localtime(now - entry.age_ms / 1000))
-    what = ", ".join(f"{_clean(name)} {_value(value)}" for name, value in entry.fields.items())
+    fields = {name: value for name, value in entry.fields.items() if name != "run"}
+    if (edge := fields.get("edge")) in edges:
+        fields["edge"] = edges[str(edge)]
+    what = ", ".join(f"{_clean(name)} {_value(value)}" for name, value in fields.items())
     return at, _clean(entry.name), what
 
 
