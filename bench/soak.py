@@ -122,7 +122,7 @@ class Soak:
         """Return MB per hour of the second half of each life that was half an hour or longer."""
         found: dict[str, float] = {}
         for (name, _), points in self.seen.items():
-            if points[-1][0] >= LONG_S:
+            if points and points[-1][0] >= LONG_S:
                 age, rss, _fds = np.array(points, dtype=float)[len(points) // 2 :].T
                 found[name] = float(np.polyfit(age / 3600, rss / 1e6, 1)[0])
         return found
