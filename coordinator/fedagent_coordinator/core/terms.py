@@ -58,7 +58,8 @@ class SignedTerms:
     """
 
     unsigned: Counter[str] = field(default_factory=Counter)
-    _last: dict[int, tuple[str, int, int, bool]] = field(default_factory=dict)
+    _last: dict[int, tuple[tuple[str, int, int, bool], bytes]] = field(default_factory=dict)
+    """What each client signed last, and its claim: it is not checked again."""
 
     def refused(
         self, ordered: Sequence["Observation"], client: npt.NDArray[np.int32], fresh: BoolArray
@@ -91,8 +92,9 @@ class SignedTerms:
     def _not_its_word(self, client: int, group: list[int], rows: list[_Row]) -> list[int]:
         doubted: list[int] = []
         for row in group:
-            if self._last.get(client) == rows[row].terms or rows[row].is_signed():
-                self._last[client] = rows[row].terms
+            said = rows[row].terms, rows[row].claim
+            if self._last.get(client) == said or rows[row].is_signed():
+                self._last[client] = said
                 return doubted
             doubted.append(row)
         if client in self._last:

@@ -1,7 +1,7 @@
 """Where edges contradict each other, the newest that a client signed counts, as a slow one says."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core.observation import FRESH_S, Observation, Observed, merge_observations
@@ -90,7 +90,15 @@ def merged(seen: list[Observation], terms: SignedTerms) -> Observed:
     )
 
 
+REPEATED: list[list[list[Row]]] = [
+    [[(0, 0, 0, False, 0.0, "own")], [(0, 2, 1, False, 0.0, "own")], []],
+    [[(0, 0, 0, False, 0.0, "own")], [(0, 2, 1, False, 0.0, "none")], []],
+]
+"""An edge repeats what a client has signed before, without the signature."""
+
+
 @given(rounds())
+@example(REPEATED)
 def test_what_a_client_did_not_sign_does_not_count(said: list[list[list[Row]]]) -> None:
     terms, signs = SignedTerms(), set[int]()
     for edges in said:
