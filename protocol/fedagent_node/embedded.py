@@ -28,7 +28,6 @@ from .embedded_limits import (
     name_of,
 )
 from .embedded_sessions import LISTENER, SessionBroker
-from .network import prompt
 
 ACCEPT_BACKLOG = 512
 TELL_S = 1.0
@@ -148,7 +147,7 @@ class _Front:
     async def _serve(self, sock: socket.socket, peer: str) -> None:
         entry = Entry(self._admission, peer)
         try:
-            prompt(sock)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             reader, writer = await self._streams(sock)
             entry.watch(writer.transport)
             name = name_of(writer) if self._config.certified else ""

@@ -9,7 +9,6 @@ import re
 import secrets
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from .address import BrokerAddress
 
 ANSWER_S = 2.0
-TCP_RTO_MAX_MS = 44
-"""Of Linux 6.15; Python has no name for it."""
-RESEND_MS = 2000
 CONNECT_TIMEOUT_S = 5.0
 VERDICT_S = 0.5
 """A broker that sends no tickets says nothing when all is well; more is not waited for that."""
@@ -212,18 +208,6 @@ async def look_up(
     return await asyncio.wrap_future(found)
 
 
-def prompt(sock: socket.socket) -> None:
-    """Send small messages at once, and lost ones again within seconds, where the kernel can.
-
-    TCP doubles its pause after each loss, up to two minutes: behind a bad radio a link would be
-    silent for longer than it may be.
-    """
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if sys.platform == "linux":
-        with suppress(OSError):  # an older kernel
-            sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, RESEND_MS)
-
-
 async def connected(
     host: str, port: int, context: ssl.SSLContext | None, *, verdict: bool = True
 ) -> socket.socket:
@@ -238,7 +222,7 @@ async def connected(
         sock = socket.socket(family, kind, proto)
         try:
             sock.setblocking(False)
-            prompt(sock)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
                 # Each address has its time: a name may have one where nobody answers.
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):

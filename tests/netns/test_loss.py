@@ -32,11 +32,11 @@ FAR = (
 )
 
 
-def lose(machine: Machine, what: str) -> None:
-    """Drop packets in both directions."""
+def lose(machine: Machine, what: str, *hooks: str) -> None:
+    """Drop packets, on their way in and out unless hooks are named."""
     rules = "".join(
-        f"chain {name} {{ type filter hook {name} priority 0; {card} e0 {what} drop; }}\n"
-        for name, card in (("input", "iifname"), ("output", "oifname"))
+        f"chain {name} {{ type filter hook {name} priority 0; {name[0]}ifname e0 {what} drop; }}\n"
+        for name in hooks or ("input", "output")
     )
     table = f"flush ruleset\ntable inet loss {{\n{rules}}}\n"
     subprocess.run([*machine._enter, str(NFT), "-f", "-"], input=table, text=True, check=True)
@@ -56,14 +56,19 @@ def test_a_device_with_30_percent_loss_contributes_where_the_recipe_waits(tmp_pa
     assert any(contributes_in(tmp_path / name, waits) for name in ("first", "second", "third"))
 
 
-def contributes_in(folder: Path, sets: str = "") -> int:
+def contributes_in(folder: Path, sets: str = "", *, radio: bool = False) -> int:
     """Return which of its orders a device with 30 % loss first contributes to, of five; 0: none.
 
+    Packets are dropped at the device, whose kernel is told of those on their way out. Of those that
+    a `radio` loses nobody is told: they go packet by packet, and are dropped where they come in.
     Rounds in which it is away, connecting anew, may last for a tenth of a second.
     """
     folder.mkdir()
     with lan(folder, BOX, DEVICE) as (box, device):
-        lose(device, "numgen random mod 100 < 30")
+        for machine in (box, device) if radio else (device,):
+            whole = "ip link set dev e0 gso_max_segs 1" if radio else "true"
+            subprocess.run([*machine._enter, *whole.split()], check=True)
+            lose(machine, "numgen random mod 100 < 30", *(["input"] if radio else []))
         endless = "--set rounds.count=0 --set rounds.deadline_s=4"
         coordinator = box.opens(f"{COORDINATOR} {endless} {sets}")
         box.opens(EDGE).until("edge ready")

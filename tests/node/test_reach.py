@@ -1,28 +1,16 @@
 """What is announced follows from where the broker listens."""
 
-import asyncio
 import errno
 import logging
 import os
-import socket
-import sys
 from collections import Counter
-from contextlib import suppress
 
 import pytest
 
 from fedagent_node.address import BrokerAddress, with_hint
 from fedagent_node.advert import Advert, Reach, reach, reach_of_shared
 from fedagent_node.errors import PeerRefusedError, connect_reason
-from fedagent_node.network import (
-    RESEND_MS,
-    TCP_RTO_MAX_MS,
-    connected,
-    free_port,
-    is_inner,
-    lan_addresses,
-    refusal,
-)
+from fedagent_node.network import free_port, is_inner, lan_addresses, refusal
 from fedagent_node.watch import MAX_HOSTS, Watch, answers_there, reachable
 
 LAN = ("192.168.1.20", "10.0.0.2")
@@ -63,24 +51,6 @@ def test_an_address_of_this_machine_is_not_beyond_it() -> None:
 
 async def test_why_nothing_answers_is_one_line() -> None:
     assert await refusal(HERE, free_port(HERE)) == "Connection refused"
-
-
-def _can_resend_sooner() -> bool:
-    with socket.socket() as sock, suppress(OSError):
-        sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, 3000)
-        return sys.platform == "linux"
-    return False
-
-
-@pytest.mark.skipif(not _can_resend_sooner(), reason="needs Linux 6.15")
-async def test_what_is_lost_is_sent_again_within_seconds() -> None:
-    """TCP's own pause grows up to two minutes: a link is given up long before."""
-    server = await asyncio.start_server(lambda *_: None, HERE, 0)
-    async with server:
-        sock = await connected(HERE, server.sockets[0].getsockname()[1], None)
-        with sock:
-            assert sock.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS) == RESEND_MS
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_an_advert_of_many_addresses_has_nobody_scan_a_network() -> None:
