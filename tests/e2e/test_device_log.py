@@ -8,7 +8,7 @@ import pytest
 
 from fedagent_agent.core.event_log import ASK_AGAIN_S
 
-from .support import BROKERS, DEMO, PATIENT, labels, new_field
+from .support import BROKERS, DEMO, OPEN_SITE, PATIENT, labels, new_field
 from .test_joining import cli
 
 pytestmark = pytest.mark.slow
@@ -20,9 +20,7 @@ def test_a_device_tells_its_events_when_asked(tmp_path: Path, broker: str) -> No
         coordinator = field.coordinator(
             DEMO,
             broker=broker,
-            secure=True,
-            join_port=0,
-            permit_join="10m",
+            **OPEN_SITE,
             wait_edges=2,
             wait_agents=3,
             sets=("rounds.count=5000", *PATIENT),

@@ -10,7 +10,7 @@ from fedagent_testbed.local import RoleProcess
 from tests.fakes.site import Members
 from tests.typed import fedagent
 
-from .support import BROKERS, DEMO, PATIENT, check_books, labels, new_field, start_small
+from .support import BROKERS, DEMO, OPEN_SITE, PATIENT, check_books, labels, new_field, start_small
 
 pytestmark = pytest.mark.slow
 FAKETIME = shutil.which("faketime")
@@ -84,9 +84,7 @@ def test_a_run_outlives_the_certificates_it_began_with(tmp_path: Path, broker: s
         coordinator = field.coordinator(
             DEMO,
             broker=broker,
-            secure=True,
-            join_port=0,
-            permit_join="10m",
+            **OPEN_SITE,
             certificate_days=LIFE_S / 86_400,
             wait_agents=2,
             sets=("rounds.count=10000", *PATIENT),

@@ -8,7 +8,7 @@ import pytest
 from fedagent_coordinator.reader import open_reader
 from fedagent_node.credentials import load_credentials
 
-from .support import BROKERS, DEMO, PATIENT, check_books, labels, new_field
+from .support import BROKERS, DEMO, OPEN_SITE, PATIENT, check_books, labels, new_field
 from .test_joining import cli
 
 pytestmark = pytest.mark.slow
@@ -24,9 +24,7 @@ def test_a_revoked_agent_and_a_revoked_edge_are_cut_while_connected(
         coordinator = field.coordinator(
             DEMO,
             broker=broker,
-            secure=True,
-            join_port=0,
-            permit_join="10m",
+            **OPEN_SITE,
             wait_edges=2,
             wait_agents=4,
             sets=("rounds.count=500", *PATIENT),

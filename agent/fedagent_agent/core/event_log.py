@@ -14,13 +14,19 @@ KEPT = 500
 ASK_AGAIN_S = 10.0
 """Requests that come sooner are refused."""
 PRIVATE = "its owner keeps its log (private_log)"
-TOLD = frozenset(
+EVENTS = frozenset(
+    {"edge_joined", "edge_lost", "prepared", "ordered", "training", "update", "receipt"}
+    | {"declined", "abandoned"}
+)
+"""Events that are told: none of opinions, which may be for neighbours alone."""
+FIELDS = frozenset(
     {"edge", "run", "round", "recipe", "reason", "detail", "status", "size", "num_samples", "lc_ms"}
 )
-"""Fields of events that leave the device: its edges were told of each when it happened."""
+"""Fields of them that are told: edges know these of their own orders."""
 MOST_TEXT = 32 * 1024
 """Characters of an answer, beside names and numbers."""
-_COUNTER = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_COUNTER = re.compile(r"(?!opinion|moments|peer)[a-z][a-z0-9_]{0,63}")
+"""Names of counters that are told: not of opinions, nor of links, which addresses name."""
 _LONGEST_MS = 30 * 86_400_000
 _LARGEST = 2**53
 
@@ -37,8 +43,8 @@ class EventLog:
     def note(self, effects: Iterable[Effect], now: float) -> None:
         """Keep the events among effects."""
         for effect in effects:
-            if isinstance(effect, Emit):
-                self._kept.append((now, effect.name[:64], dict(_told(effect))))
+            if isinstance(effect, Emit) and effect.name in EVENTS:
+                self._kept.append((now, effect.name, dict(_told(effect))))
 
     def answer(self, edge: str, need: LogNeed, now: float) -> list[Effect]:
         """Answer a request that an edge handed on, once where several edges did."""
@@ -59,7 +65,6 @@ class EventLog:
             agent=need.agent,
             number=need.number,
             entries=tuple(reversed(list(self._newest(need.last, now)))),
-            # Those of links are named by addresses.
             counters={
                 name: number
                 for name, number in self._counters.most_common(256)
@@ -81,7 +86,7 @@ class EventLog:
 def _told(event: Emit) -> Iterable[tuple[str, str | int | float]]:
     for name, value in event.fields.items():
         match value:
-            case _ if name not in TOLD or isinstance(value, bool):
+            case _ if name not in FIELDS or isinstance(value, bool):
                 pass
             case str() as text if text:
                 yield name, safe_text(text, limit=200)
