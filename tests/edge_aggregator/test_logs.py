@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from fedagent_edge.core.logs import MOST_ASKED
 from fedagent_node.effects import Effect, Send
 from fedagent_protocol import messages as m
 
@@ -48,7 +49,16 @@ def test_nobody_answers_unasked_or_for_somebody_else(tmp_path: Path) -> None:
         f.to_edge(who, tail)
     f.run_for(0.1)
     assert f.core.counters["log_unasked"] == 3
-    assert asked(f, agent, 9), "the newest request holds"
-    assert sent(f.core.logs.answer(agent, m.LogTail(agent=agent, number=7))) == []
+    assert asked(f, agent, 9)
+    assert sent(f.core.logs.answer(agent, m.LogTail(agent=agent, number=7))), "both may ask"
     f.core.logs.left(agent)
     assert sent(f.core.logs.answer(agent, m.LogTail(agent=agent, number=9))) == []
+
+
+def test_requests_that_nobody_answers_are_forgotten_the_oldest_first(tmp_path: Path) -> None:
+    f = field_of(tmp_path, 1).ready()
+    agent, *_ = f.agents
+    for number in range(MOST_ASKED + 1):
+        assert asked(f, agent, number)
+    assert sent(f.core.logs.answer(agent, m.LogTail(agent=agent, number=0))) == []
+    assert sent(f.core.logs.answer(agent, m.LogTail(agent=agent, number=1)))
