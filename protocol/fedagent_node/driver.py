@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode
-from fedagent_protocol.errors import ProtocolError, TopicError
+from fedagent_protocol.errors import MalformedError, ProtocolError, TopicError
 from fedagent_protocol.messages import PROTOCOL_VERSION, AnyMessage, kind
 
 from .effects import (
@@ -188,6 +188,8 @@ class Driver:
         """Return what a payload is to the core; None of what was for the gate."""
         sender, proof = named_sender(where), b""
         if where.version != PROTOCOL_VERSION:
+            if self._gate is not None:
+                self._gate.admit(link)  # nobody signs these: they may all be invented
             return OtherVersion(sender, where.version, link)
         if self._gate is not None:
             opened = self._gate.open(topic, where, payload, link)
@@ -195,6 +197,9 @@ class Driver:
                 return None
             sender, payload, proof = opened.sender, opened.body, opened.proof
         message = decode(where.direction, payload)
+        if kind(message) != where.kind:
+            # What comes bare would let any message in.
+            raise MalformedError(f"a {kind(message)} on a topic of another kind")
         return Received(sender, message, link, at, link_idle, proof)
 
     def _refuse(self, counter: str, where: topics.Topic, why: str) -> None:

@@ -274,7 +274,7 @@ class Gate:
         if named not in ("", sender):
             raise EnvelopeError(Refusal.OTHER_KEY)
         if sender not in self._windows:
-            self._admit(link)
+            self.admit(link)
         if not verify(public, signature, signed_bytes(topic, number, body)):
             raise EnvelopeError(Refusal.BAD_SIGNATURE)
         if self.certifier is not None and self.certifier.asked(link):
@@ -285,10 +285,13 @@ class Gate:
             return None
         return Opened(sender, number, body, payload[: len(payload) - len(body)])
 
-    def _admit(self, link: str) -> None:
+    def admit(self, link: str) -> None:
         """Refuse who is new if many are, before it costs a signature's check and an answer.
 
         A site's brokers let nobody in without a certificate.
+
+        Raises:
+            EnvelopeError: Too many came at once.
         """
         if self.certifier is not None and self.certifier.asked(link):
             return

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedagent_edge.core.effects import LAN
+from fedagent_node.effects import OtherVersion
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode
 from fedagent_protocol.errors import ProtocolError
@@ -165,6 +167,19 @@ def test_a_message_with_anothers_name_is_counted(tmp_path: Path) -> None:
     field.to_edge("x", m.Hello(agent="x"))
     field.run_for(0.1)
     assert [note.reason for note in field.core.sessions.changed_devices(field.now)] == [""]
+
+
+def test_an_unsigned_greeting_of_another_release_says_nothing_of_who_is_here(
+    tmp_path: Path,
+) -> None:
+    field = _field(tmp_path)
+    for agent in ("a0", "x"):
+        field.edge.receive(OtherVersion(agent, 2, LAN))
+    counters = field.core.counters
+    assert (counters["other_version_present"], counters["protocol_version"]) == (1, 1)
+    said = {note.agent: note.reason for note in field.core.sessions.changed_devices(field.now)}
+    assert said["a0"] == ""
+    assert "protocol 2" in said["x"]
 
 
 def test_rejections_are_told_with_reason_to_the_log_and_the_listener(tmp_path: Path) -> None:

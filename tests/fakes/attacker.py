@@ -9,6 +9,7 @@ import paho.mqtt.client as paho
 from msgspec import structs
 from paho.mqtt.enums import CallbackAPIVersion
 
+from fedagent_node.envelope import BARE
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import encode
@@ -80,7 +81,10 @@ class Attacker:
 
 
 class Attack:
-    """What is written in the names of others. Every way of it: bare, another key, another body."""
+    """What is written in the names of others.
+
+    Every way of it: bare, another key, another body, and bare where neighbours' words come bare.
+    """
 
     def __init__(self, model: ModelSpec, *filters: str) -> None:
         self.filters = [(each, 1) for each in filters or ("#",)]
@@ -111,7 +115,9 @@ class Attack:
         ways = [encode(message), self.voice.seal(topic, message)]
         if (last := self._last.get(topic)) is not None and len(last) > HEADER:
             ways.append(last[:HEADER] + encode(message))
-        return [(topic, way) for way in ways]
+        said = [(topic, way) for way in ways]
+        path = topic.rpartition("/")[0]
+        return [*said, *((f"{path}/{one}", encode(message)) for one in sorted(BARE))]
 
     def say(self, where: topics.Topic, message: m.AnyMessage) -> Iterable[tuple[str, m.AnyMessage]]:
         """Yield what is forged: a topic without its kind, and a message."""

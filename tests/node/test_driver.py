@@ -21,9 +21,11 @@ from fedagent_node.effects import (
     Warn,
     Write,
 )
+from fedagent_node.envelope import NEW_AT_ONCE, Gate
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, Direction, encode
+from tests.fakes.voices import identity
 
 UP = Direction.AGENT_TO_EDGE
 TOPIC = topics.agent_up("s", "a", "me", "bye")
@@ -59,8 +61,9 @@ class Scene:
     online: bool = True
     on_error: Callable[[Exception], None] | None = None
 
-    def driver(self) -> Driver:
-        more: Any = {} if self.on_error is None else {"on_error": self.on_error}
+    def driver(self, **more: Any) -> Driver:
+        if self.on_error is not None:
+            more["on_error"] = self.on_error
         return Driver(
             self, self, links=self, jobs=self, clock=lambda: 1.0, me="me",
             emit=lambda e: self.log.append(f"emit {e.name}"),
@@ -160,6 +163,9 @@ def test_what_waits_for_the_disk_is_answered_after_the_batch() -> None:
         (topics.agent_down("s", "a", "me", "bye"), b"", "topic"),
         (topics.agent_up("s", "a", "another", "bye"), encode(m.Bye()), "topic"),
         (TOPIC, b"\xc1", "malformed"),
+        # What neighbours seal comes without an envelope, and nothing else does.
+        (topics.agent_up("s", "a", "me", "peer-send"), encode(m.Bye()), "malformed"),
+        (TOPIC, encode(m.TaskNeed(digest="0" * 64)), "malformed"),
         (TOPIC, bytes(MAX_PAYLOAD_BYTES + 1), "oversize"),
     ],
 )
@@ -192,3 +198,12 @@ def test_what_cannot_be_sent_is_counted() -> None:
     assert scene.counters["not_sent"] == 2
     assert scene.log[0] == "send a bye"
     assert "cannot be sent" in scene.log[1]
+
+
+def test_hellos_of_other_releases_which_nobody_signs_come_in_no_crowd() -> None:
+    scene = Scene()
+    driver = scene.driver(gate=Gate(identity("edge"), starts=1, clock=lambda: 1.0))
+    for n in range(NEW_AT_ONCE + 20):
+        driver.arrived("lan", UP, topics.agent_up("s", f"a{n}", "me", "hello", 2), b"", at=0.0)
+    assert scene.log.count("got OtherVersion") == NEW_AT_ONCE
+    assert scene.counters == {"refused_crowd": 20}

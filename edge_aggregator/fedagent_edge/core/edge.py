@@ -122,11 +122,8 @@ class EdgeCore:
                 effects = self._from_coordinator(event, now)
             case Received():
                 effects = self._from_agent(event, now)
-            case OtherVersion(link=link) if link == WAN:
-                effects = self.upstream.refuse(event)
-            case OtherVersion(sender=agent, version=version):
-                hello = Hello(agent=agent, protocol=version)
-                effects = self._from_agent(Received(agent, hello, event.link, now), now)
+            case OtherVersion():
+                effects = self._other_version(event, now)
             case LinkUp(link=link) if link != LAN:
                 effects = self.upstream.connected(now)
             case LinkUp():
@@ -165,6 +162,17 @@ class EdgeCore:
         self._settled_at = now + SETTLING_S
         self.evaluations.lan_up(now)
         return self._beacon(now)
+
+    def _other_version(self, event: OtherVersion, now: float) -> list[Effect]:
+        """Refuse a greeting of another release; nobody signs it, while sessions are signed."""
+        agent = event.sender
+        if event.link == WAN:
+            return self.upstream.refuse(event)
+        if self.sessions.is_present(agent):
+            self.counters["other_version_present"] += 1
+            return []
+        hello = Hello(agent=agent, protocol=event.version)
+        return self._from_agent(Received(agent, hello, event.link, now), now)
 
     # ------------------------------------------------------------- from agents
 
