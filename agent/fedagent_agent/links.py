@@ -13,8 +13,8 @@ from fedagent_node.errors import LinkError, SubscribeRefusedError
 from fedagent_node.link import Link
 from fedagent_node.shell import Shell
 from fedagent_protocol import topics
-from fedagent_protocol.codec import Direction
-from fedagent_protocol.messages import kind
+from fedagent_protocol.codec import Direction, encode
+from fedagent_protocol.messages import Gone, kind
 
 from .core.agent import AgentCore
 from .core.effects import EdgesFound, Relink, Subscribed, SubscribeModel, UnsubscribeModel
@@ -153,6 +153,7 @@ class BrokerLinks:
             incoming=Direction.EDGE_TO_AGENT,
             whose="edge",
             ids=lambda: self._edges.get(name, ()),
+            will=(topics.agent_gone(self._site, self._shell.id), encode(Gone())),
         )
 
     async def _start(self, link: Link) -> None:

@@ -38,6 +38,7 @@ EVERYBODY = (
 )
 OF_EDGES = (
     Rule("read", "fedagent/+/{site}/a/+/up/{id}/#"),
+    Rule("read", ROOT + "/{site}/a/+/up/gone"),
     Rule("write", ROOT + "/{site}/a/+/down/{id}/+"),
 )
 OF_COORDINATORS = (

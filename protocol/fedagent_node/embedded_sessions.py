@@ -29,6 +29,7 @@ ALL_BACKLOG_BYTES = 80 << 20
 MAX_KEEPALIVE_S = 300
 MAX_FILTERS = 64
 """Of one client; who wants more is cut off."""
+MAX_WILL_BYTES = 256
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class SessionBroker(AmqttBroker):  # type: ignore[misc]  # as above
     amqtt sends each message in a task per subscriber, and forgets it when no PUBACK came within
     5 s; what waits for a slow subscriber has no bound. Here a message is written at once, at
     QoS 0 (which is granted), and a subscriber that is too far behind loses messages, counted.
-    Every session is a clean one, without a will; who sends a message to be retained is cut off.
+    Every session is a clean one, a will is small; who sends a message to be retained is cut off.
     """
 
     def __init__(
@@ -88,14 +89,21 @@ class SessionBroker(AmqttBroker):  # type: ignore[misc]  # as above
         """Read a CONNECT; whose session it was before is not known any more."""
         handler, session = await _Handler.init_from_connect(reader, writer, self.plugins_manager)
         session.keep_alive = min(session.keep_alive or MAX_KEEPALIVE_S, MAX_KEEPALIVE_S) * 3 // 2
-        session.clean_session, session.will_flag, session.parent = True, False, 0
+        session.clean_session, session.parent = True, 0
         session.attributes["name"] = writer.name or self._by_password(session)
+        session.will_flag = session.will_flag and await self._may_leave_a_will(session)
         reader.waiting = session.delivered_message_queue.qsize
         reader.trusted = bool(self._owner) and session.attributes["name"] == self._owner
         session.client_id = writer.name or session.client_id or f"{remote_address}:{remote_port}"
         if await self.end_session(session.client_id):
             self._tell(taken_over=session.client_id)
         return handler, session
+
+    async def _may_leave_a_will(self, session: Session) -> bool:
+        """Return whether a will is small, and what its owner may write itself."""
+        small = len(session.will_message or b"") <= MAX_WILL_BYTES and not session.will_retain
+        topic = session.will_topic or ""
+        return small and await self._topic_filtering(session, topic, Action.PUBLISH)
 
     def _by_password(self, session: Session) -> str:
         """Return the owner's name if it is the owner; raise for a wrong password."""

@@ -45,8 +45,10 @@ NEW_AT_ONCE, NEW_PER_S = 1000, 50
 """How many whom nobody has heard before are taken in on plain links."""
 HEARD = "heard"
 """Kind of the answer to who is behind: the number its receiver had from it."""
-BARE = frozenset({"peer-send", "peer-deliver"})
-"""Sealed between two neighbours already; taken from senders that are known alone."""
+GONE = "gone"
+"""Kind of what a broker says of an agent: a hint, and of those alone who are known."""
+BARE = frozenset({"peer-send", "peer-deliver", GONE})
+"""Sealed between two neighbours already, or no sender's word; of senders that are known alone."""
 CERTIFIED = frozenset(
     {"hello", "welcome", "edge-hello", "edge-welcome", "edge-beacon", "coordinator-beacon", HEARD}
 )
@@ -269,6 +271,8 @@ class Gate:
         named = named_sender(where)
         if where.kind in BARE and payload[:1] != bytes((MARK,)) and named in self._windows:
             return Opened(named, 0, payload, b"")
+        if where.kind == GONE:
+            return None
         public, number, signature, certificate, body = _parts(payload)
         sender = identity_of(public)
         if named not in ("", sender):

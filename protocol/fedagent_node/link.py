@@ -73,6 +73,7 @@ class Link:
         on_state: Takes every change of `connected`, in order with the messages.
             At True the subscriptions are on their way: what the listener publishes
             follows them, while other connections may be faster.
+        will: Topic and payload of what the broker says when this connection breaks.
         urgent: Whether something is open that waits for the connection: a round, a report.
     """
 
@@ -85,6 +86,7 @@ class Link:
         on_state: Callable[[bool], None],
         tls: Cover | None = None,
         insecure: bool = False,
+        will: tuple[str, bytes] | None = None,
         urgent: Callable[[], bool] = lambda: False,
     ) -> None:
         address.check_cover(insecure=insecure)
@@ -104,6 +106,8 @@ class Link:
         self._outbox = PublishQueue(limit_bytes=OUTBOX_BYTES)
         self._subscriptions = Subscriptions(self._send_subscribe)
         self._client = self._new_client()
+        if will is not None:
+            self._client.will_set(*will)
         self._up = False
         self._stopping = False
         self._events: list[Arrival | Callable[[], None]] = []

@@ -374,6 +374,7 @@ class Shell:
         incoming: Direction,
         whose: Role,
         ids: Callable[[], Collection[str]] = tuple,
+        will: tuple[str, bytes] | None = None,
     ) -> Link:
         """Return a link, not yet started, whose messages go to the core.
 
@@ -388,6 +389,7 @@ class Shell:
             client_id=client_id,
             tls=self._cover(address, whose, ids),
             insecure=self._config.insecure,
+            will=will,
             on_arrivals=lambda batch: self._arrived(name, incoming, batch),
             on_state=lambda up: self.receive(LinkUp(name) if up else LinkDown(name)),
             urgent=self._urgent,

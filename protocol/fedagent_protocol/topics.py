@@ -3,6 +3,7 @@
 ::
 
     fedagent/3/{site}/a/{agent}/up/{edge}/{kind}     agent -> edge
+    fedagent/3/{site}/a/{agent}/up/gone              an agent's will, to all edges of a broker
     fedagent/3/{site}/a/{agent}/down/{edge}/{kind}   edge -> agent
     fedagent/3/{site}/e/{edge}/beacon                edge's heartbeat to agents
     fedagent/3/{site}/e/{edge}/model/{digest}        model chunks, published once
@@ -54,6 +55,11 @@ def agent_up(site: str, agent: str, edge: str, kind: str, version: int = PROTOCO
     return f"fedagent/{version}/{site}/a/{agent}/up/{edge}/{kind}"
 
 
+def agent_gone(site: str, agent: str) -> str:
+    """Return the topic of an agent's will, by which a broker says that its connection broke."""
+    return f"{ROOT}/{site}/a/{agent}/up/gone"
+
+
 def agent_down(site: str, agent: str, edge: str, kind: str) -> str:
     """Return the topic on which an edge speaks to one agent."""
     return f"{ROOT}/{site}/a/{agent}/down/{edge}/{kind}"
@@ -92,7 +98,7 @@ def agent_filters(site: str, agent: str) -> tuple[str, ...]:
 def edge_lan_filters(site: str, edge: str) -> tuple[str, ...]:
     """Return what an edge subscribes to on the broker of its agents."""
     hellos = (f"fedagent/{version}/{site}/a/+/up/{edge}/hello" for version in EARLIER)
-    return (f"{ROOT}/{site}/a/+/up/{edge}/#", *hellos)
+    return (f"{ROOT}/{site}/a/+/up/{edge}/#", agent_gone(site, "+"), *hellos)
 
 
 def edge_wan_filters(site: str, edge: str) -> tuple[str, ...]:
@@ -129,6 +135,8 @@ def _parsed(parts: list[str]) -> Topic | None:
     match parts:
         case [site, "a", agent, "up", edge, kind]:
             return Topic(site, Direction.AGENT_TO_EDGE, kind, edge=edge, agent=agent)
+        case [site, "a", agent, "up", "gone"]:
+            return Topic(site, Direction.AGENT_TO_EDGE, "gone", agent=agent)
         case [site, "a", agent, "down", edge, kind]:
             return Topic(site, Direction.EDGE_TO_AGENT, kind, edge=edge, agent=agent)
         case [site, "e", edge, "beacon"]:

@@ -131,6 +131,8 @@ class ToyAgent:
                     self.offer = None
             case m.RoundClosed():
                 self.closed.append(message.round)
+            case m.Probe():
+                f.to_edge(self.id, m.ProbeReply(nonce=message.nonce))
             case _:
                 pass
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedagent_edge.core.effects import LAN
+from fedagent_edge.core.sessions import ANSWER_S
 from fedagent_node.effects import OtherVersion
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode
@@ -180,6 +181,26 @@ def test_an_unsigned_greeting_of_another_release_says_nothing_of_who_is_here(
     said = {note.agent: note.reason for note in field.core.sessions.changed_devices(field.now)}
     assert said["a0"] == ""
     assert "protocol 2" in said["x"]
+
+
+def test_a_lie_that_a_device_is_gone_costs_one_question_and_the_truth_no_round(
+    tmp_path: Path,
+) -> None:
+    field = _field(tmp_path)
+    field.agents["a1"].silent = True
+    for _ in range(3):
+        for agent in ("a0", "a1", "nobody"):
+            field.to_edge(agent, m.Gone())
+    field.run_for(ANSWER_S + 1.0)
+    assert sum(isinstance(one, m.Probe) for one in field.agents["a0"].heard) <= 3
+    away = [event.fields["agent"] for event in field.events if event.name == "agent_away"]
+    assert away == ["a1"]
+    here = {note.agent: note.here for note in field.core.sessions.changed_devices(field.now)}
+    assert "nobody" not in here
+    field.agents["a1"].silent = False
+    field.order()
+    field.run_until_report()
+    assert field.core.sessions.is_present("a1")
 
 
 def test_rejections_are_told_with_reason_to_the_log_and_the_listener(tmp_path: Path) -> None:

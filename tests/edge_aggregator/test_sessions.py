@@ -1,11 +1,14 @@
 """Sessions and columns: what the coordinator is told of the agents an edge can see."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_edge.core.sessions import (
+    ANSWER_S,
     FRESH_S,
     MAX_AGENTS,
     MAX_FEATURES,
@@ -78,6 +81,30 @@ def test_old_contexts_and_lost_agents_are_left_out_and_indices_are_kept() -> Non
     assert joined
     _report(sessions, "agent-0", 50.0)
     assert unpack(sessions.columns(m.RoundOpen(), model="", now=51.0)).session.tolist() == [0, 1]
+
+
+def test_who_does_not_answer_is_away_until_it_is_heard_again() -> None:
+    sessions = _sessions(3)
+    assert sessions.next_answer == math.inf
+    assert [sessions.doubt(agent, 1.0) for agent in ("agent-0", "agent-1", "unknown")] == [1, 1, 0]
+    assert not sessions.doubt("agent-0", 2.0), "once"
+    assert sessions.next_answer == 1.0 + ANSWER_S
+    sessions.hear("agent-1", 2.0)
+    assert sessions.unanswered(3.9) == []
+    sessions.changed_devices(3.9)
+    assert sessions.unanswered(4.0) == ["agent-0"]
+    assert not sessions.doubt("agent-0", 5.0)
+    (note,) = sessions.changed_devices(5.0)
+    assert (note.agent, note.here, note.age_ms) == ("agent-0", False, 5000)
+    assert unpack(sessions.columns(m.RoundOpen(), model="", now=5.0)).session.tolist() == [1, 2]
+    assert sessions.present == 2
+    assert sessions.is_present("agent-0"), "what it has begun may still come"
+    assert sessions.hear("agent-0", 6.0) == (sessions._by_id["agent-0"], False)
+    assert [note.here for note in sessions.changed_devices(6.0)] == [True]
+    assert unpack(sessions.columns(m.RoundOpen(), model="", now=6.0)).session.tolist() == [0, 1, 2]
+    sessions.doubt("agent-0", 6.0)
+    sessions.leave("agent-0")
+    assert sessions.unanswered(99.0) == []
 
 
 def test_an_older_report_does_not_replace_a_newer_one() -> None:

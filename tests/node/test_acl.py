@@ -58,6 +58,7 @@ def all_topics(ids: dict[str, str]) -> list[str]:
             for version in (1, PROTOCOL_VERSION)
         ]
         found.append(topics.agent_down(SITE, ids[agent], ids[edge], "order"))
+    found += [topics.agent_gone(SITE, ids[agent]) for agent in agents]
     for edge in edges:
         found.append(topics.edge_beacon(SITE, ids[edge]))
         found.append(topics.model(SITE, ids[edge], "0" * 64))

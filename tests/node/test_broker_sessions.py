@@ -1,6 +1,7 @@
 """Live sessions: cut when revoked, one for each identity, and bounded in what they take up."""
 
 import asyncio
+import socket
 import time
 from pathlib import Path
 
@@ -79,6 +80,27 @@ async def test_a_certificate_has_one_session_and_the_broker_tells_who_came_twice
             await one.until(lambda: False in one.states)
             await eventually(lambda: bool(told))
         assert set(told) == {agent.credentials.certificate.name}
+
+
+async def test_a_broker_says_whose_connection_broke_and_nothing_of_who_left_or_lied(
+    kind: str, tmp_path: Path, home: Members
+) -> None:
+    edge, agent = home.member("edge", "edge"), home.member("agent", "agent")
+    gone, other = topics.agent_gone(SITE, ident(agent)), topics.agent_gone(SITE, "f" * 32)
+    async with (
+        broker(kind, tmp_path, **of(edge)) as b,
+        peer(
+            b.address, "own", *topics.edge_lan_filters(SITE, ident(edge)), tls=edge.towards("edge")
+        ) as own,
+    ):
+        for will in ((other, b"a lie"), (gone, b"in good order"), (gone, b"gone")):
+            async with peer(b.address, "a", tls=agent.towards("edge"), will=will) as one:
+                sock = one.link._client.socket()
+                if will[1] != b"in good order":
+                    sock.shutdown(socket.SHUT_RDWR)
+                    await one.until(lambda one=one: one.states[1:] == [False])
+        await own.until(lambda: bool(own.heard))
+        assert [(one.topic, one.payload) for one in own.heard] == [(gone, b"gone")]
 
 
 async def test_nobody_without_a_certificate_takes_over_a_session_by_its_name(

@@ -218,6 +218,15 @@ def test_what_is_sealed_between_neighbours_comes_bare_from_who_is_known(
     assert edge.open(bare, topic) == Opened(AGENT.id, 0, b"sealed", b"")
 
 
+def test_the_end_of_a_connection_is_heard_of_those_who_are_known_alone(
+    agent: Party, edge: Party
+) -> None:
+    topic = topics.agent_gone("here", AGENT.id)
+    assert edge.open(b"gone", topic) is None
+    assert edge.open(agent.seal())
+    assert edge.open(b"gone", topic) == Opened(AGENT.id, 0, b"gone", b"")
+
+
 def test_invented_senders_take_bounded_memory(edge: Party) -> None:
     for n in range(MAX_SENDERS + 10):
         edge.gate._check_number(f"{n:032x}", 1 << 32, topics.parse(UP), "link")

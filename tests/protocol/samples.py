@@ -53,6 +53,7 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
             ),
         ),
         m.Bye(reason="stopped"),
+        m.Gone(),
         m.Opinion(run=RUN, round=4, model=D1, score=0.75, samples=120, metric="accuracy"),
         m.Volunteer(run=RUN, round=4),
         m.PeerSend(to="agent-2", body=b"sealed"),

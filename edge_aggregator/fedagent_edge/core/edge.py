@@ -36,6 +36,7 @@ from fedagent_protocol.messages import (
     EdgeBeacon,
     EdgeWelcome,
     GlobalModel,
+    Gone,
     Hello,
     LogNeed,
     LogTail,
@@ -120,6 +121,8 @@ class EdgeCore:
         match event:
             case Received(link=link) if link == WAN:
                 effects = self._from_coordinator(event, now)
+            case Received(sender=agent, message=Gone()):
+                effects = self._gone(agent, now)
             case Received():
                 effects = self._from_agent(event, now)
             case OtherVersion():
@@ -270,6 +273,13 @@ class EdgeCore:
         self.logs.left(agent)
         lost += self.rounds.left(agent, now) + self.evaluations.left(agent, now)
         return lost + self.once.left(agent, now)
+
+    def _gone(self, agent: str, now: float) -> list[Effect]:
+        """Ask an agent whose connection broke, by its broker's word, whether it is here."""
+        if not self.sessions.doubt(agent, now):
+            return []
+        self._search_at = min(self._search_at, self.sessions.next_answer)
+        return [Send(agent, Probe(nonce=0))]
 
     def _revocations(self, message: Revocations) -> list[Effect]:
         newer = message.number > self.state.crl
@@ -462,10 +472,17 @@ class EdgeCore:
         if now >= self._beacon_at:
             effects += self._beacon(now)
         if now >= self._search_at:
-            self._search_at = now + SEARCH_S
+            effects += self._find_away(now)
+            self._search_at = min(now + SEARCH_S, self.sessions.next_answer)
             for agent in self.sessions.lose_silent(now):
                 effects += self._lost(agent, now)
         return effects + self.rounds.tick(now) + self.evaluations.tick(now)
+
+    def _find_away(self, now: float) -> list[Effect]:
+        away = self.sessions.unanswered(now)
+        if away:
+            self.upstream.changed(now)
+        return [Emit("agent_away", {"agent": agent}) for agent in away]
 
     def next_due(self) -> float:
         """Return when `tick` is wanted."""

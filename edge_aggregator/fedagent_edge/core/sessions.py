@@ -20,6 +20,8 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.terms import CLAIM_BYTES
 
 FRESH_S = 45.0
+ANSWER_S = 3.0
+"""Within this an agent answers whose connection is said to have broken."""
 MAX_AGENTS = 20_000
 MAX_FEATURES = 32
 MAX_NAMES = 500
@@ -46,8 +48,9 @@ class Listing:
 class AgentSession:
     """One agent at this edge; `refused` is why its hello was not taken, if it was not.
 
-    One that `prepares` reports anew when it hears of another task. After a hello the next report
-    counts whatever its number: `greeted`.
+    One that is `away` did not answer when its connection had broken: it is chosen for nothing
+    new. One that `prepares` reports anew when it hears of another task. After a hello the next
+    report counts whatever its number: `greeted`.
     """
 
     index: int
@@ -55,6 +58,7 @@ class AgentSession:
     context: ContextReport | None = None
     context_at: float = 0.0
     present: bool = True
+    away: bool = False
     software: str = ""
     address: str = ""
     refused: str = ""
@@ -80,6 +84,7 @@ class AgentSessions:
     _names: dict[str, str] = field(default_factory=dict)
     _unreported: dict[str, None] = field(default_factory=dict)
     _changed: dict[str, None] = field(default_factory=dict)
+    _asked: dict[str, float] = field(default_factory=dict)
 
     def hear(self, agent: str, now: float) -> tuple[AgentSession | None, bool]:
         """Note a sign of life; return the session, None if there are too many, and if it is new."""
@@ -92,8 +97,10 @@ class AgentSessions:
             self._changed[agent] = None
             return session, True
         joined, session.present, session.heard_at = not session.present, True, now
-        if joined:
+        if joined or session.away:
             self._changed[agent] = None
+        session.away = False
+        self._asked.pop(agent, None)
         return session, joined
 
     def name(self, agent: str, name: str) -> bool:
@@ -141,10 +148,11 @@ class AgentSessions:
 
     def _note(self, agent: str, now: float) -> DeviceNote:
         session = self._by_id[agent]
-        age_s = 0.0 if session.present else max(0.0, min(now - session.heard_at, LONGEST_S))
+        here = session.present and not session.away
+        age_s = 0.0 if here else max(0.0, min(now - session.heard_at, LONGEST_S))
         return DeviceNote(
             agent=agent,
-            here=session.present,
+            here=here,
             age_ms=round(1000 * age_s),
             software=session.software,
             address=session.address,
@@ -183,9 +191,32 @@ class AgentSessions:
         session = self._by_id.get(agent)
         if session is None or not session.present:
             return False
-        session.present, session.context = False, None
+        session.present, session.context, session.away = False, None, False
         self._changed[agent] = None
+        self._asked.pop(agent, None)
         return True
+
+    def doubt(self, agent: str, now: float) -> bool:
+        """Return whether an agent whose connection broke is to be asked if it is here, once."""
+        session = self._by_id.get(agent)
+        if session is None or not session.present or session.away or agent in self._asked:
+            return False
+        self._asked[agent] = now
+        return True
+
+    def unanswered(self, now: float) -> list[str]:
+        """Return the agents that were asked and are away from now on."""
+        lost = [agent for agent, asked_at in self._asked.items() if now >= asked_at + ANSWER_S]
+        for agent in lost:
+            del self._asked[agent]
+            self._by_id[agent].away = True
+            self._changed[agent] = None
+        return lost
+
+    @property
+    def next_answer(self) -> float:
+        """When `unanswered` has something to say, if nobody answers."""
+        return next(iter(self._asked.values()), math.inf) + ANSWER_S
 
     def lose_silent(self, now: float) -> list[str]:
         """Return the agents that have become silent for too long."""
@@ -201,7 +232,7 @@ class AgentSessions:
     @property
     def present(self) -> int:
         """Number of agents with a live session."""
-        return sum(session.present for session in self._by_id.values())
+        return sum(one.present and not one.away for one in self._by_id.values())
 
     def is_present(self, agent: str) -> bool:
         """Whether an agent has a live session."""
@@ -242,6 +273,7 @@ class AgentSessions:
             (session, session.context)
             for session in self._by_id.values()
             if session.present
+            and not session.away
             and session.context is not None
             and session.index < listing.named
             and now - session.context_at <= FRESH_S

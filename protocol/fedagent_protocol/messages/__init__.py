@@ -30,6 +30,7 @@ AgentToEdge = (
     | MaskOpening
     | RevocationsNeed
     | LogTail
+    | Gone
 )
 EdgeToAgent = (
     EdgeBeacon

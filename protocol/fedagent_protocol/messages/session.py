@@ -130,6 +130,10 @@ class Bye(Message, frozen=True, kw_only=True, tag="bye"):
     reason: Text = ""
 
 
+class Gone(Message, frozen=True, kw_only=True, tag="gone"):
+    """An agent's connection broke: its MQTT will, which its broker sends, and nobody signs."""
+
+
 # ------------------------------------------- from coordinator to agent, and back
 
 
