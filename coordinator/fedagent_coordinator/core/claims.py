@@ -17,7 +17,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import CLAIM_GAP, Feedback, FloatArray, RoundView
+from fedagent_coordinator.policies.base import (
+    CLAIM_GAP,
+    Feedback,
+    FloatArray,
+    IntArray,
+    RoundView,
+)
 from fedagent_coordinator.policies.state import ArrayState, floats, grown
 
 _NEWEST = 0.2
@@ -49,11 +55,11 @@ class ClaimGaps(ArrayState):
     def learn(self, feedback: Feedback) -> None:
         """Compare the valid updates of a round."""
         valid = ~feedback.void & ~feedback.censored
-        view, tau = feedback.view.take(feedback.pairs[valid]), feedback.tau_s[valid]
+        view, rows, tau = feedback.view, feedback.pairs[valid], feedback.tau_s[valid]
         self.grow(clients=len(view.client_price))
         if not view.model_bytes or not len(tau):
             return
-        transfers, compute = _transfers(view), _claimed(view, "compute")
+        transfers, compute = _transfers(view, rows), _claimed(view, "compute", rows)
         with np.errstate(invalid="ignore", divide="ignore"):
             work = (tau - transfers) * compute
             work = work[np.isfinite(work) & (work > 0)]
@@ -62,7 +68,7 @@ class ClaimGaps(ArrayState):
             claimed = transfers + np.exp(self._log_work) / compute
             log = np.log(np.clip(tau / claimed, 1 / _MOST, _MOST))
         known = np.isfinite(log)
-        clients = view.pair_client[known]
+        clients = view.pair_client[rows[known]]
         self._log_gap[clients] = _moved(self._log_gap[clients], log[known])
 
 
@@ -70,18 +76,18 @@ def _moved(old: FloatArray, new: FloatArray) -> FloatArray:
     return np.where(np.isnan(old), new, old + _NEWEST * (new - old))
 
 
-def _transfers(view: RoundView) -> FloatArray:
-    """Return what each pair claims both transfers to take, float64[P]; an unknown rate is NaN.
+def _transfers(view: RoundView, rows: IntArray) -> FloatArray:
+    """Return what these pairs claim both transfers to take, float64[R]; an unknown rate is NaN.
 
     Where only one rate is claimed, it stands for both.
     """
-    down, up = _claimed(view, "download_bps"), _claimed(view, "upload_bps")
+    down, up = _claimed(view, "download_bps", rows), _claimed(view, "upload_bps", rows)
     down, up = np.where(np.isnan(down), up, down), np.where(np.isnan(up), down, up)
     seconds = 8.0 * view.model_bytes * (1.0 / down + 1.0 / up)
-    return np.asarray(seconds + np.nan_to_num(_claimed(view, "rtt_s")), dtype=np.float64)
+    return np.asarray(seconds + np.nan_to_num(_claimed(view, "rtt_s", rows)), dtype=np.float64)
 
 
-def _claimed(view: RoundView, name: str) -> FloatArray:
-    """Return a claim of all pairs, float64[P]; NaN where there is none that can be true."""
-    column = view.optional(name)
+def _claimed(view: RoundView, name: str, rows: IntArray) -> FloatArray:
+    """Return a claim of these pairs, float64[R]; NaN where there is none that can be true."""
+    column = view.optional(name)[rows]
     return np.where(column > 0, column, np.nan)

@@ -6,6 +6,7 @@ exchange for one that comes back, and an idle client takes the room that this ma
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -152,20 +153,32 @@ class LocalSearch:
         entrants = self._entrants(edge)
         best: _Move | None = None
         least, left = _GAIN, int(self._left[edge])
-        members = self._leavers(edge)
-        price = {row: int(self._cost[row]) for row in members}
-        worth = {row: float(self._value[row]) for row in members}
-        for leave in [(), *((m,) for m in members), *combinations(members, 2)]:
-            freed = left + sum(price[row] for row in leave)
-            lost = sum(worth[row] for row in leave)
-            k = bisect_right(entrants.cost, freed)
+        if not entrants.top:
+            return None
+        # Not even two of the best would gain more than twice the greatest.
+        most = 2 * entrants.top[-1]
+        for leave, freed, lost in self._leaves(edge):
+            if most - lost <= least:
+                continue
+            k = bisect_right(entrants.cost, left + freed)
             if k == 0 or 2 * entrants.top[k - 1] - lost <= least:
-                continue  # not even two of the best would gain more
-            gain, enter = _best_two(entrants.cost, entrants.net, entrants.top, freed)
+                continue
+            gain, enter = _best_two(entrants.cost, entrants.net, entrants.top, left + freed)
             if gain - lost > least:
                 least = gain - lost
                 best = _Move(least, leave, tuple(entrants.rows[i] for i in enter))
         return best
+
+    def _leaves(self, edge: int) -> Iterator[tuple[tuple[int, ...], int, float]]:
+        """Yield nobody, each member and each two, with what that frees and loses."""
+        yield (), 0, 0.0
+        members = self._leavers(edge)
+        price, worth = self._cost[members].tolist(), self._value[members].tolist()
+        each = list(zip(members, price, worth, strict=True))
+        for member, freed, lost in each:
+            yield (member,), freed, lost
+        for (one, freed, lost), (two, more, worse) in combinations(each, 2):
+            yield (one, two), freed + more, lost + worse
 
     def _best_crossing(self, edge: int) -> _Move | None:
         here = self._entrants(edge)
