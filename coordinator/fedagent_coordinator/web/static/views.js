@@ -38,7 +38,7 @@ function overview(app) {
   const round = h("section", { class: "panel" }, h("div", { class: "head" }, title, legend(...PARTS)), last);
   return {
     elements: [
-      panel("w7", "Edges and devices", top(legend(...RATES.map(([kind, text]) => [`k${kind.slice(1)}`, text]), ["kg", "ordered now"])), canvas, h("p", { class: "note" }, "Lines: who reaches which edge, coloured by the device's upload rate; strong lines train in this round. In an edge: devices connected."), list),
+      panel("w7", "Edges and devices", top(legend(...RATES.map(([kind, text]) => [`k${kind.slice(1)}`, text]), ["kg", "ordered now"], ["ki", "connected"])), canvas, h("p", { class: "note" }, "Lines: who reaches which edge, coloured by the device's upload rate; strong lines train in this round. In an edge: devices connected."), list),
       h("div", { class: "panel stack w5" }, round, panel("", "Model", good), h("section", { class: "panel" }, h("div", { class: "head" }, cash), free)),
     ],
     draw(field) {
@@ -130,17 +130,21 @@ export function forecast(field) {
   const until = wanted ? Math.max(0, wanted - list.at(-1).round) : Infinity;
   return { each, left, took, last: list.at(-1).round + left, enough: left >= until };
 }
-function burnDown(canvas, field) {
-  const money = field.money;
-  if (!money || field.run?.unlimited) return lines(canvas, [{ points: running(points(field, spentIn)).map(([x, y]) => [x, y / 1e6]), colour: "c1" }], { low: 0, none: "this run has no limit, and nothing is spent" });
-  let free = (money.free_micro + money.reserved_micro) / 1e6;
-  const found = [];
-  for (const one of rounds(field).reverse()) {
+export function moneyLine(field) {
+  const money = field.money, spent = field.run?.unlimited, found = [];
+  // From the ledger's figure back: older rounds are not here.
+  let level = (spent ? money?.settled_micro : money?.free_micro + money?.reserved_micro) / 1e6;
+  for (const one of money ? rounds(field).reverse() : []) {
     if (one.state === "open") continue;
-    found.unshift([one.round, free]);
-    free += spentIn(one) / 1e6;
+    found.unshift([one.round, level]);
+    level += ((spent ? -1 : 1) * spentIn(one)) / 1e6;
   }
-  if (found.length) found.unshift([found[0][0] - 1, free]);
+  if (found.length) found.unshift([found[0][0] - 1, level]);
+  return found;
+}
+function burnDown(canvas, field) {
+  const found = moneyLine(field);
+  if (field.run?.unlimited) return lines(canvas, [{ points: found, colour: "c1" }], { low: 0, none: "this run has no limit, and nothing is spent" });
   const ahead = forecast(field), series = [{ points: found, colour: "c0", fill: true }];
   let x1;
   if (ahead && found.length) {
