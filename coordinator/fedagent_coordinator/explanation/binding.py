@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedagent_coordinator.policies.base import Bound
+from fedagent_protocol.messages import UNANSWERED
 
-from .account import Change, Constraint, Kind, State
+from .account import Change, Constraint, Ended, Kind, State
 from .decided import DecidedRound
 
 _MICRO = 1e6
@@ -26,9 +27,16 @@ class Binding:
 
 
 def binding(
-    decided: DecidedRound, client: int, names: Mapping[str, str], values: Mapping[str, np.ndarray]
+    decided: DecidedRound,
+    client: int,
+    names: Mapping[str, str],
+    values: Mapping[str, np.ndarray],
+    orders: Sequence[Ended] = (),
 ) -> Binding:
-    """Return what bound a client; `names` are of edges by id, `values` what its policy knows."""
+    """Return what bound a client.
+
+    `names` are of edges by id, `values` what its policy knows, `orders` the client's until then.
+    """
     view = decided.view
     pair = decided.best_pair(client) if client < len(view.client_price) else None
     if pair is None:
@@ -41,9 +49,23 @@ def binding(
         text = f"selected at edge {where}, choice {place} of {len(decided.selection.pairs)}"
         return Binding("selected", Constraint(edge=edge_id), [text, *_chosen_by(decided)])
     if not view.client_available[client]:
-        text = "it said that it would not train, or had just declined an order"
+        text = _left_out(decided.view.round, orders)
         return Binding("unavailable", Constraint(kind="availability"), [text])
     return _unselected(decided, client, pair, (edge_id, where), values)
+
+
+def _left_out(round_: int, orders: Sequence[Ended]) -> str:
+    """Return why a client was not available, by how its last order before the round ended."""
+    last = max((one for one in orders if one.round < round_), key=lambda o: o.round, default=None)
+    own = "it said that it would not train"
+    if last is not None and last.reason == UNANSWERED:
+        return (
+            f"{own}, or is left out for up to 30 s because it did not answer its order of round "
+            f"{last.round}: most likely it was dead"
+        )
+    if last is not None and last.status == "declined":
+        return f"{own}, or is left out for up to 30 s because it declined its order of {last.round}"
+    return own
 
 
 def _unselected(
@@ -143,7 +165,7 @@ def change_text(change: Change, names: Mapping[str, str]) -> str:
     """Return one line on a change that would have selected the device."""
     where = names.get(change.edge) or change.edge
     if change.what == "availability":
-        return "available, it would have been selected"
+        return "its being available"
     if change.what in {"price", "budget", "run_budget"}:
         before, to = _credits(change.before), _credits(change.to)
         what = {"budget": f"a budget of edge {where}", "run_budget": "a budget of the run"}

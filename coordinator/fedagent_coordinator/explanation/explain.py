@@ -76,7 +76,7 @@ def explained_round(
     """Return the same of a round that was decided anywhere; `names` are of edges by id."""
     names, orders = names or {}, orders or []
     aspects, client = decided.aspects(), device.client
-    said = binding(decided, client, names, aspects.values)
+    said = binding(decided, client, names, aspects.values, orders)
     in_time = sum(one.in_time for one in orders)
     ordered = sum(one.status != "void" for one in orders)
     never = never_delivers(ordered, in_time, orders)

@@ -31,7 +31,7 @@ def told(ordered: int, in_time: int, orders: Sequence[Ended]) -> list[str]:
         return ["it was never ordered"]
     ends = Counter(WORDS.get(one.status, one.status) for one in orders)
     several = ", ".join(f"{count} {word}" for word, count in ends.most_common())
-    said = f"ordered in {ordered} rounds, in time in {in_time}"
+    said = f"ordered in {ordered} round{'s' if ordered > 1 else ''}, in time in {in_time}"
     given = [f"{said} ({several})" if len(ends) > 1 or not in_time else said]
     reasons = Counter(one.reason for one in orders if one.reason)
     if not in_time and reasons:

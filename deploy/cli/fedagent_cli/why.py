@@ -91,7 +91,7 @@ def _print(said: "Explanation", changes: list[str], away_s: int | None) -> None:
     if said.propensity is not None:
         echo(f"  the run explores: the chance that it was ordered was {said.propensity:.3g}")
     if changes:
-        echo(f"it would have been selected with{' one of these' if changes[1:] else ''}")
+        echo(f"what would have selected it{', each alone' if changes[1:] else ''}")
     for change in changes:
         echo(f"  {change}")
     if not said.solved and said.state in {"not_selected", "unaffordable"}:

@@ -8,6 +8,7 @@ import pytest
 from fedagent_coordinator import policies
 from fedagent_coordinator.core.decision import solved
 from fedagent_coordinator.explanation import Change, DecidedRound, change_text
+from fedagent_coordinator.explanation.account import Ended
 from fedagent_coordinator.explanation.binding import Binding, binding
 from fedagent_coordinator.policies import RoundView, SelectionPolicy
 from tests.fakes.rounds import column_view, ended
@@ -112,6 +113,26 @@ def test_others_were_tried_that_are_known_less() -> None:
 
 
 @pytest.mark.parametrize(
+    ("status", "reason", "text"),
+    [
+        ("missed", "unanswered", "because it did not answer its order of round 4: most likely it"),
+        ("declined", "busy", "because it declined its order of 4"),
+        ("arrived", "", "it said that it would not train"),
+    ],
+)
+def test_who_is_not_available_said_so_or_is_left_out(status: str, reason: str, text: str) -> None:
+    view = replace(column_view(5, price=[1, 1]), client_available=np.array([True, False]))
+    the_round = decided(policies.create("cheapest"), view, "cheapest")
+    ends = [("arrived", "", 3), (status, reason, 4), ("missed", "", 5)]
+    orders = [Ended(round=t, status=s, in_time=False, reason=r) for s, r, t in ends]
+    said = binding(the_round, 1, NAMES, {}, orders)
+    assert said.state == "unavailable"
+    assert text in said.reasons[0]
+    assert said.reasons[0].startswith("it said that it would not train")
+    assert ("left out" in said.reasons[0]) == (status != "arrived")
+
+
+@pytest.mark.parametrize(
     ("change", "text"),
     [
         (
@@ -128,7 +149,7 @@ def test_others_were_tried_that_are_known_less() -> None:
         ),
         (
             Change(what="availability", before=0, to=1),
-            "available, it would have been selected",
+            "its being available",
         ),
     ],
 )
