@@ -1,5 +1,6 @@
 """What an operator should see to in a run, and how: for `status --watch` and the page."""
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -62,7 +63,7 @@ def alarms(
         *_clock(reader, run.run_id, now),
         *_edges(reader, run.run_id, status),
         *_declining(reader, run.run_id, devices),
-        *_never(devices),
+        *_never(devices, str(reader.folder.absolute())),
     ]
 
 
@@ -154,7 +155,7 @@ def _declining(reader: Reader, run_id: str, devices: list[DeviceRow]) -> Iterato
         )
 
 
-def _never(devices: list[DeviceRow]) -> Iterator[Alarm]:
+def _never(devices: list[DeviceRow], folder: str) -> Iterator[Alarm]:
     never = [one for one in devices if one.ordered >= NEVER_AFTER and not one.in_time]
     for one in never[:MOST]:
         ended = f", last {one.last_status}" if one.last_status else ""
@@ -165,6 +166,7 @@ def _never(devices: list[DeviceRow]) -> Iterator[Alarm]:
             name=one.name,
             text=f"device {one.name} was ordered {one.ordered} times and was never in time"
             f"{ended}{reason}",
-            mend=f"`fedagent why {one.name}` says what became of each order; "
+            mend=f"`fedagent why {shlex.quote(one.name)} --data-dir {shlex.quote(folder)}` says "
+            "what became of each order; "
             "a longer rounds.deadline_s or fewer rounds.iterations would wait for it",
         )

@@ -70,7 +70,7 @@ def test_a_pruned_run_is_not_replayed(field: Path, tmp_path: Path) -> None:
         (run,) = store.read.runs()
         assert store.prune(run.run_id, most=10, by="operator").rounds
     done = call(pruned, "replay", str(pruned), "--policy", "cheapest")
-    assert (done.returncode, "pruned" in done.stderr) == (33, True)
+    assert (done.returncode, "pruned" in done.stderr) == (43, True)
     assert len(done.stderr.strip().splitlines()) == 1
 
 

@@ -146,6 +146,14 @@ def test_no_run_is_one_line_and_exit_code_40(tmp_path: Path, command: str) -> No
     assert last_object(done)["hint"]
 
 
+def test_the_folder_of_a_demo_stands_for_its_coordinators(home: Path) -> None:
+    whole, inside = (
+        call(home, "status", "--json", "--data-dir", str(one)).stdout
+        for one in (home / "coordinator", home)
+    )
+    assert json.loads(whole)["run"] == json.loads(inside)["run"]
+
+
 def test_an_unknown_run_is_exit_code_40(home: Path) -> None:
     assert call(home, "status", "--run", "zzz").returncode == 40
 

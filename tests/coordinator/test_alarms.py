@@ -36,9 +36,9 @@ def raised(folder: Path, status: RunStatus | None = None, *, now: float = LATER)
 
 def test_one_that_was_never_in_time_is_named_and_no_other(tmp_path: Path) -> None:
     write_run(tmp_path)
-    assert [(one.kind, one.subject) for one in raised(tmp_path)] == [
-        ("never_delivering", "agent-b")
-    ]
+    (never,) = raised(tmp_path)
+    assert (never.kind, never.subject) == ("never_delivering", "agent-b")
+    assert f" --data-dir {tmp_path}` says" in never.mend, "it is typed as it is"
     write_run(tmp_path / "short", rounds=2)
     assert not raised(tmp_path / "short")
 

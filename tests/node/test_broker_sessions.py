@@ -1,7 +1,6 @@
 """Live sessions: cut when revoked, one for each identity, and bounded in what they take up."""
 
 import asyncio
-import socket
 import time
 from pathlib import Path
 
@@ -32,6 +31,11 @@ def of(edge: SiteTls) -> dict[str, object]:
         "owner": edge.credentials.certificate.name,
         "site": SITE,
     }
+
+
+async def break_off(one: Peer) -> None:
+    one.link._client.give_up("cut")
+    await one.until(lambda: False in one.states)
 
 
 async def test_a_revoked_identity_is_cut_and_stays_out_and_nobody_else_notices(
@@ -93,12 +97,12 @@ async def test_a_broker_says_whose_connection_broke_and_nothing_of_who_left_or_l
             b.address, "own", *topics.edge_lan_filters(SITE, ident(edge)), tls=edge.towards("edge")
         ) as own,
     ):
-        for will in ((other, b"a lie"), (gone, b"in good order"), (gone, b"gone")):
-            async with peer(b.address, "a", tls=agent.towards("edge"), will=will) as one:
-                sock = one.link._client.socket()
-                if will[1] != b"in good order":
-                    sock.shutdown(socket.SHUT_RDWR)
-                    await one.until(lambda one=one: one.states[1:] == [False])
+        async with peer(b.address, "a", tls=agent.towards("edge"), will=(other, b"a lie")) as one:
+            await break_off(one)
+        async with peer(b.address, "a", tls=agent.towards("edge"), will=(gone, b"left")):
+            pass
+        async with peer(b.address, "a", tls=agent.towards("edge"), will=(gone, b"gone")) as one:
+            await break_off(one)
         await own.until(lambda: bool(own.heard))
         assert [(one.topic, one.payload) for one in own.heard] == [(gone, b"gone")]
 

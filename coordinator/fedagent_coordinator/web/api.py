@@ -25,7 +25,7 @@ from fedagent_protocol.errors import FedagentError
 
 from .access import COOKIE, Access
 from .device import detail, why
-from .endpoints import ENDPOINTS, Endpoint, openapi
+from .endpoints import ENDPOINTS, MOST, Endpoint, openapi
 from .feed import MAX_VIEWERS, Feed, Viewer
 from .joining import accept, has_site, waiting
 from .limits import PATIENCE_S, PLACES, has_place
@@ -271,8 +271,8 @@ def _number(request: Request, name: str) -> int | None:
     text = request.query_params.get(name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise HTTPException(400, f"{name} is no number")
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST))):
+        raise HTTPException(400, f"{name} is no whole number from 0 to {MOST}")
     return int(text)
 
 

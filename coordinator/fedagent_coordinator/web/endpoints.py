@@ -22,6 +22,13 @@ from .records import (
     Waiting,
 )
 
+MOST = 999_999_999
+"""The largest number of a query."""
+_COUNT = {"type": "integer", "minimum": 0, "maximum": MOST}
+_TEXT = {"type": "string"}
+_COUNTED = frozenset({"round"})
+"""Parts of a path that are numbers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
@@ -150,12 +157,16 @@ def _operation(one: Endpoint, schema: object) -> dict[str, Any]:
         "security": [{"token": []}, {"session": []}, *([{}] if one.takes is None else [])],
         "parameters": [
             *(
-                {"name": part[1:-1], "in": "path", "required": True, "schema": {"type": "string"}}
-                for part in one.path.split("/")
-                if part.startswith("{")
+                {
+                    "name": part,
+                    "in": "path",
+                    "required": True,
+                    "schema": _COUNT if part in _COUNTED else _TEXT,
+                }
+                for part in (each[1:-1] for each in one.path.split("/") if each.startswith("{"))
             ),
             *(
-                {"name": name, "in": "query", "description": about, "schema": {"type": "integer"}}
+                {"name": name, "in": "query", "description": about, "schema": _COUNT}
                 for name, about in one.query
             ),
         ],

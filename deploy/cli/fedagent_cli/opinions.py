@@ -94,7 +94,7 @@ def _chosen(rows: Sequence["ModelEvaluation"], round_: int) -> list["ModelEvalua
 def agent_named(names: Names, wanted: str) -> str:
     """Return the id of the one agent that has this name, or an id that begins so."""
     found = [agent for agent, name in names.items() if name == wanted]
-    found = found or [agent for agent in names if agent.startswith(wanted)]
+    found = found or [agent for agent in names if wanted and agent.startswith(wanted)]
     if len(found) != 1:
         known = ", ".join(list(names.values())[:10]) or "nobody"
         many = "more than one client is" if found else "no client is"

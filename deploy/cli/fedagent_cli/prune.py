@@ -45,6 +45,8 @@ def prune(
 
     if (keep_rounds is None) == (keep_days is None):
         raise UsageError("how much is to be kept?", "give one of --keep-rounds and --keep-days")
+    if keep_days == 0:
+        raise UsageError("--keep-days 0 keeps nothing", "give how many days, such as 0.5")
     kept = keep_rounds or 0
     before = 2**62 if keep_days is None else time.time_ns() // 10**6 - int(keep_days * _DAY_MS)
     with open_run(data_dir) as (reader, _):

@@ -125,7 +125,8 @@ def opened(run: str | None, data_dir: Path | None) -> "Iterator[tuple[Reader, Ru
     except RecipeError as error:
         raise UsageError(str(error)) from error
     except (PolicyError, RegistryError) as error:
-        raise UsageError(str(error), "name another policy or its parameters") from error
+        hint = error.hint or "name another policy or its parameters"
+        raise UsageError(error.sentence, hint) from error
 
 
 def _replayed(

@@ -27,7 +27,7 @@ from fedagent_task.measures import HELD_OUT, IN_TRAINING, Measure, few
 from fedagent_task.spec import Recipe
 
 from . import places
-from .errors import NoRunError, UnreadableError
+from .errors import MissingError, NoRunError, UnreadableError
 from .output import number_text
 
 LABELS = {"rmse": "error", "train_error": "error", "train_loss": "loss", "device_score": "score"}
@@ -41,11 +41,17 @@ Metrics = Mapping[str, float]
 def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple[Reader, RunRow]]:
     """Open a data directory, the default one if None, and choose a run.
 
+    The folder of a demo, or of a study that was kept, stands for its coordinator's.
+
     Raises:
         NoRunError: There is no database, no such run, or it may not be read.
-        UnreadableError: The database is damaged, of another release, or pruned too far.
+        UnreadableError: The database is damaged, or of another release.
+        MissingError: Rounds were pruned that are needed.
     """
     folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
+    inside = folder / "coordinator"
+    if not os.path.exists(folder / DATABASE) and os.path.exists(inside / DATABASE):  # noqa: PTH110 - false where it is not ours
+        folder = inside
     try:
         (folder / DATABASE).open("rb").close()
     except PermissionError as error:
@@ -67,10 +73,12 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
         StoreDamagedError,
         SchemaVersionError,
         ArchiveError,
-        PrunedRoundError,
         RecordError,
     ) as error:
         raise UnreadableError(error.sentence, error.hint) from error
+    except PrunedRoundError as error:
+        hint = "all rounds are needed: take an older `fedagent backup`"
+        raise MissingError(error.sentence, hint) from error
     except PermissionError as error:
         if folder not in Path(str(error.filename)).parents:
             raise

@@ -32,7 +32,7 @@ class TooShortError(FedagentError):
 
     rounds: int
     orders: int
-    hint: str = f"it takes {LEAST_ROUNDS} rounds and {LEAST_ORDERS} orders: let the run go on"
+    hint: str = f"it takes {LEAST_ROUNDS} rounds and {LEAST_ORDERS} orders: record a longer run"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
