@@ -9,6 +9,7 @@ with it is what a client claims of its speed: a claim gap of over 3 divides it.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median  # of so few faster than numpy's
 
 import numpy as np
 
@@ -71,12 +72,12 @@ def evidence(
         length, claimed = norm[here], samples[here].astype(np.float64)
         if not (length > 0).any():
             continue  # where updates are masked or private, edges tell no norms
-        usual = float(np.median(length[length > 0]))
+        usual = median(length[length > 0].tolist())
         found[here] = np.minimum(
             1.0,
             np.minimum(
                 _LONG * usual / np.maximum(length, 1e-300),
-                _HEAVY * float(np.median(claimed)) / np.maximum(claimed, 1.0),
+                _HEAVY * median(claimed.tolist()) / np.maximum(claimed, 1.0),
             ),
         )
         found[here[length <= _IDLE * usual]] = 0.0

@@ -400,7 +400,8 @@ def _feedback(
         "WHERE o.run_id = ? AND o.round = ? ORDER BY v.place",
         key,
     ).fetchall()
-    columns = {name: [outcome[name] for outcome in outcomes] for name in OUTCOME}
+    columns: dict[str, list[Any]] = {name: [] for name in OUTCOME}
+    columns.update(zip(OUTCOME, map(list, zip(*outcomes, strict=True)), strict=False))
     if columns["client"] != view.pair_client[pairs].tolist():
         raise RecordError("outcomes", f"of round {row['round']} are not those of its plan")
     arrays: dict[str, Any] = {

@@ -94,7 +94,7 @@ class AdaptivePolicy(ArrayState):
         turn = self._in_turn(view, due[order], idle, allowed)
         if view.trust is not None:
             scores = scores * view.trust[view.pair_client]
-        first = fill(_within(view, allowed), turn)
+        first = fill(_within(view, allowed), turn) if len(turn) else turn
         free = view.client_available & ~self._resting(view, idle)
         free[view.pair_client[first]] = False
         spent = np.asarray(spent_per_edge(view, first), dtype=np.int64)

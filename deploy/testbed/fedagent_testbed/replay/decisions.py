@@ -72,4 +72,5 @@ def replay(
         if one.feedback is not None:
             told = replace(one.feedback, view=view) if view is not one.view else one.feedback
             policy.learn(matched(told, rows, shown, selection.pairs))
-            gaps.learn(one.feedback)
+            if CLAIM_GAP in needs:
+                gaps.learn(one.feedback)
