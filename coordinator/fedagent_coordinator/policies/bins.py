@@ -149,8 +149,19 @@ class BinnedContext(ArrayState):
         for count in set(counts.tolist()) - {0}:
             its = np.flatnonzero(counts == count)
             values = self.sample[its][finite[its]].reshape(len(its), count)
-            edges[its] = np.quantile(values, shares, axis=1).T
+            edges[its] = _quantiles_of(np.sort(values, axis=1), shares)
         return edges
+
+
+def _quantiles_of(rows: FloatArray, shares: FloatArray) -> FloatArray:
+    """Return float64[C, Q] of sorted rows, float64[C, n]: `np.quantile`, for few rows faster."""
+    at = shares * (rows.shape[1] - 1)
+    low = np.floor(at).astype(np.int64)
+    high, part = np.minimum(low + 1, rows.shape[1] - 1), at - low
+    below, above = rows[:, low], rows[:, high]
+    step = above - below
+    found = np.where(part < 0.5, below + step * part, above - step * (1.0 - part))
+    return np.asarray(found, dtype=np.float64)
 
 
 def _sum(name: str) -> int:

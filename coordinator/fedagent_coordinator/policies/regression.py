@@ -59,10 +59,9 @@ def updated(
     """Return the belief after a round, x float64[S, D], success bool[S], weight float64[S]."""
     if not len(x):
         return belief
-    k = prior.keep
-    faded = (1 - k) * prior.matrix
-    precision = k * belief.precision + faded
-    pull = k * belief.precision @ belief.theta + faded @ prior.mean
+    kept, faded = prior.keep * belief.precision, (1 - prior.keep) * prior.matrix
+    precision = kept + faded
+    pull = kept @ belief.theta + faded @ prior.mean
     theta: FloatArray = np.asarray(np.linalg.solve(precision, pull), dtype=np.float64)
     centre = theta
 

@@ -104,9 +104,12 @@ class LocalSearch:
         """
         edge_of = self._edge[rows]
         ordered = rows[np.argsort(edge_of, kind="stable")]
-        edges, counts = np.unique(edge_of, return_counts=True)
-        pools = np.split(ordered, np.cumsum(counts)[:-1]) if len(edges) else []
-        self._pools = {edge: pool[:_POOL] for edge, pool in zip(edges.tolist(), pools, strict=True)}
+        counts = np.bincount(edge_of)
+        ends = np.cumsum(counts).tolist()
+        self._pools = {
+            edge: ordered[ends[edge] - counts[edge] : ends[edge]][:_POOL]
+            for edge in np.flatnonzero(counts).tolist()
+        }
         self._by_client = rows[np.argsort(self._client[rows], kind="stable")]
         last = np.arange(len(self._at) + 1)
         self._start = np.searchsorted(self._client[self._by_client].astype(np.int64), last)

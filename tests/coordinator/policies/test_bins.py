@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedagent_coordinator.policies.base import FloatArray, RoundView
-from fedagent_coordinator.policies.bins import BinnedContext
+from fedagent_coordinator.policies.bins import BinnedContext, _quantiles_of
 from tests.fakes.rounds import column_view
 
 EVERY = slice(None)
@@ -85,3 +87,11 @@ def test_there_is_room_for_all_that_agents_report() -> None:
     bins = BinnedContext(0.99)
     bins.observe(view, EVERY, np.zeros(2))
     assert bins.indices(view, EVERY, np.zeros(2)).shape == (2, 1 + len(names))
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_quantiles_are_numpys(size: int, rows: int, seed: int) -> None:
+    values = np.random.default_rng(seed).normal(size=(rows, size)).round(1)
+    shares = np.arange(1, 8) / 8
+    found = _quantiles_of(np.sort(values, axis=1), shares)
+    assert np.array_equal(found, np.quantile(values, shares, axis=1).T)
