@@ -12,6 +12,7 @@ from fedagent_protocol.messages import (
     ContextReport,
     EdgeBeacon,
     Hello,
+    PeerDeliver,
     Probe,
     ProbeReply,
     Revocations,
@@ -80,6 +81,17 @@ def test_three_silent_periods_end_the_session_and_renew_the_link(edge: HandEdge)
     assert edge.jobs(Relink) == [Relink(LINK)]
     edge.join()
     assert len(edge.events("edge_joined")) == 2
+
+
+def test_what_neighbours_send_which_nobody_signs_is_no_sign_of_an_edge(edge: HandEdge) -> None:
+    forged = PeerDeliver(sender="agent-2", body=b"forged")
+    edge.say(forged)
+    assert EDGE not in edge.core.sessions
+    edge.join()
+    heard_at = edge.core.sessions[EDGE].heard_at
+    edge.now += 1.0
+    edge.say(forged)
+    assert edge.core.sessions[EDGE].heard_at == heard_at
 
 
 def test_one_silent_edge_of_two_does_not_renew_their_link(edge: HandEdge) -> None:

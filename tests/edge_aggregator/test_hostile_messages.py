@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedagent_edge.core.effects import LAN
-from fedagent_edge.core.sessions import ANSWER_S
+from fedagent_edge.core.sessions import ANSWER_S, FRESH_S
 from fedagent_node.effects import OtherVersion
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode
@@ -201,6 +201,18 @@ def test_a_lie_that_a_device_is_gone_costs_one_question_and_the_truth_no_round(
     field.order()
     field.run_until_report()
     assert field.core.sessions.is_present("a1")
+
+
+def test_what_nobody_signs_keeps_no_dead_device_here(tmp_path: Path) -> None:
+    field = _field(tmp_path)
+    field.agents["a1"].silent = True
+    for _ in range(int(FRESH_S) + 8):
+        field.to_edge("a1", m.PeerSend(to="a0", body=b"forged"))
+        field.to_edge("new", m.PeerSend(to="a0", body=b"forged"))
+        field.run_for(1.0)
+    assert field.core.sessions.is_present("a0")
+    assert not field.core.sessions.is_present("a1")
+    assert not field.core.sessions.is_present("new")
 
 
 def test_rejections_are_told_with_reason_to_the_log_and_the_listener(tmp_path: Path) -> None:

@@ -214,7 +214,11 @@ class AgentCore:
     # -------------------------------------------------------------- messages
 
     def _on_message(self, event: Received, now: float) -> list[Effect]:
-        session, effects = self.sessions.hear(event.sender, event.link, now)
+        effects: list[Effect] = []
+        if isinstance(event.message, PeerDeliver):  # unsigned, so no sign of life
+            session = self.sessions.open(event.sender)
+        else:
+            session, effects = self.sessions.hear(event.sender, event.link, now)
         if session is None:
             return effects
         try:

@@ -121,8 +121,8 @@ class EdgeCore:
         match event:
             case Received(link=link) if link == WAN:
                 effects = self._from_coordinator(event, now)
-            case Received(sender=agent, message=Gone()):
-                effects = self._gone(agent, now)
+            case Received(message=Gone() | PeerSend()):
+                effects = self._unsigned(event, now)
             case Received():
                 effects = self._from_agent(event, now)
             case OtherVersion():
@@ -204,7 +204,7 @@ class EdgeCore:
     def _handle(self, event: Received, message: AgentToEdge, now: float) -> list[Effect]:
         agent = event.sender
         match message:
-            case Opinion() | Volunteer() | PeerSend():
+            case Opinion() | Volunteer():
                 return self.evaluations.receive(event, now)
             case Need() if self.once.serves(message.digest):
                 return self.once.need(event, message, now)
@@ -274,8 +274,15 @@ class EdgeCore:
         lost += self.rounds.left(agent, now) + self.evaluations.left(agent, now)
         return lost + self.once.left(agent, now)
 
-    def _gone(self, agent: str, now: float) -> list[Effect]:
-        """Ask an agent whose connection broke, by its broker's word, whether it is here."""
+    def _unsigned(self, event: Received, now: float) -> list[Effect]:
+        """Take what comes without a signature, which is no sign of life: anybody may write it.
+
+        An agent whose connection broke, by its broker's word, is asked whether it is here.
+        """
+        agent = event.sender
+        if isinstance(event.message, PeerSend):
+            here = self.sessions.is_present(agent)
+            return self.evaluations.receive(event, now) if here else []
         if not self.sessions.doubt(agent, now):
             return []
         self._search_at = min(self._search_at, self.sessions.next_answer)
