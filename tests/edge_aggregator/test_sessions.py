@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedagent_edge.core.sessions import (
     ANSWER_S,
+    ASK_AGAIN_S,
     FRESH_S,
     MAX_AGENTS,
     MAX_FEATURES,
@@ -102,7 +103,8 @@ def test_who_does_not_answer_is_away_until_it_is_heard_again() -> None:
     assert sessions.hear("agent-0", 6.0) == (sessions._by_id["agent-0"], False)
     assert [note.here for note in sessions.changed_devices(6.0)] == [True]
     assert unpack(sessions.columns(m.RoundOpen(), model="", now=6.0)).session.tolist() == [0, 1, 2]
-    sessions.doubt("agent-0", 6.0)
+    assert not sessions.doubt("agent-0", 6.0), "it was asked just now"
+    assert sessions.doubt("agent-0", 1.0 + ASK_AGAIN_S)
     sessions.leave("agent-0")
     assert sessions.unanswered(99.0) == []
 

@@ -60,7 +60,7 @@ from fedagent_protocol.messages import (
     Volunteer,
     Welcome,
 )
-from fedagent_protocol.topics import mismatch
+from fedagent_protocol.topics import OtherVersions, mismatch
 
 from .clones import Clones
 from .disk import Disk
@@ -111,6 +111,7 @@ class EdgeCore:
         self.disk = Disk(state)
         self.clones = Clones(self.sessions)
         self.logs = LogRequests(state)
+        self._others = OtherVersions("edge")
         self._ended = ""
         self._now = self._beacon_at = self._search_at = self._settled_at = 0.0
 
@@ -126,7 +127,7 @@ class EdgeCore:
             case Received():
                 effects = self._from_agent(event, now)
             case OtherVersion():
-                effects = self._other_version(event, now)
+                effects = self._other_version(event)
             case LinkUp(link=link) if link != LAN:
                 effects = self.upstream.connected(now)
             case LinkUp():
@@ -166,16 +167,13 @@ class EdgeCore:
         self.evaluations.lan_up(now)
         return self._beacon(now)
 
-    def _other_version(self, event: OtherVersion, now: float) -> list[Effect]:
-        """Refuse a greeting of another release; nobody signs it, while sessions are signed."""
-        agent = event.sender
+    def _other_version(self, event: OtherVersion) -> list[Effect]:
+        """Name who greets in another version, once; nobody signs that, so no session is touched."""
         if event.link == WAN:
             return self.upstream.refuse(event)
-        if self.sessions.is_present(agent):
-            self.counters["other_version_present"] += 1
-            return []
-        hello = Hello(agent=agent, protocol=event.version)
-        return self._from_agent(Received(agent, hello, event.link, now), now)
+        self.counters["protocol_version"] += 1
+        line = self._others.refuse(event.sender, event.version)
+        return [Warn(event.sender, f"hello: it {line}")] if line else []
 
     # ------------------------------------------------------------- from agents
 

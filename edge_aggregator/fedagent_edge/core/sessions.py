@@ -22,6 +22,8 @@ from fedagent_protocol.terms import CLAIM_BYTES
 FRESH_S = 45.0
 ANSWER_S = 3.0
 """Within this an agent answers whose connection is said to have broken."""
+ASK_AGAIN_S = 15.0
+"""Nobody signs that it broke: who says so of one agent all the time costs it little."""
 MAX_AGENTS = 20_000
 MAX_FEATURES = 32
 MAX_NAMES = 500
@@ -65,6 +67,7 @@ class AgentSession:
     prepares: bool = False
     greeted: bool = False
     crl_at: float = -math.inf  # when it was sent the list of the revoked
+    asked_at: float = -math.inf  # when it was asked whether it is here
 
     @property
     def reason(self) -> str:
@@ -201,7 +204,9 @@ class AgentSessions:
         session = self._by_id.get(agent)
         if session is None or not session.present or session.away or agent in self._asked:
             return False
-        self._asked[agent] = now
+        if now < session.asked_at + ASK_AGAIN_S:
+            return False
+        self._asked[agent] = session.asked_at = now
         return True
 
     def unanswered(self, now: float) -> list[str]:
