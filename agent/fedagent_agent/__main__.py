@@ -12,7 +12,7 @@ from fedagent_node.errors import (
     IdentityError,
     LinkError,
 )
-from fedagent_node.process import end, start, trim_now_and_again
+from fedagent_node.process import end, start
 from fedagent_node.settings import SettingError
 
 from .config import AgentConfig
@@ -51,7 +51,6 @@ def main() -> int:
 def run(config: AgentConfig) -> int:
     """Run until the end; say what kept it from that."""
     error: Exception
-    trim_now_and_again()
     try:
         check_stream(config.stream)
         if config.held_out:

@@ -118,8 +118,8 @@ def trim_now_and_again(every_s: float = TRIM_EVERY_S) -> bool:
     """Have a thread give back the pages of the heap that nothing uses; False without glibc.
 
     Blocks that live for years lie between those of a round, and by default glibc gives back
-    only what is free at the end of the heap: under faults roles grew by megabytes an hour
-    although they used no more of them.
+    only what is free at the end of the heap: under faults a coordinator grew by megabytes an
+    hour although it used no more of them.
     """
     import ctypes  # noqa: PLC0415 - of commands, which import this too, none needs it
 

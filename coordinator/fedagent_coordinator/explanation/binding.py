@@ -64,7 +64,10 @@ def _left_out(round_: int, orders: Sequence[Ended]) -> str:
             f"{last.round}: most likely it was dead"
         )
     if last is not None and last.status == "declined":
-        return f"{own}, or is left out for up to 30 s because it declined its order of {last.round}"
+        return (
+            f"{own}, or is left out for up to 30 s because it declined its order of round "
+            f"{last.round}"
+        )
     return own
 
 

@@ -116,7 +116,7 @@ def test_others_were_tried_that_are_known_less() -> None:
     ("status", "reason", "text"),
     [
         ("missed", "unanswered", "because it did not answer its order of round 4: most likely it"),
-        ("declined", "busy", "because it declined its order of 4"),
+        ("declined", "busy", "because it declined its order of round 4"),
         ("arrived", "", "it said that it would not train"),
     ],
 )
