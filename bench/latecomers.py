@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-CLI = (sys.executable, "-m", "fedagent_cli.main")
+CLI = (sys.executable, "-m", "fedagent_cli")
 COORDINATOR = "coordinator start --recipe digits --wait-agents 8"
 EDGE = "edge start --name hall"
 AGENT = "start --name {name} --stream digits"

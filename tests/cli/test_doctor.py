@@ -74,7 +74,7 @@ def test_the_doctor_says_what_opinions_are_given(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.skipif(bool(why_not()), reason="the doctor asks the network: it needs one of its own")
 def test_doctor_json_is_one_object() -> None:
     with closing(Space()) as space:
-        line = [*space.enter, sys.executable, "-m", "fedagent_cli.main", "doctor", "--json"]
+        line = [*space.enter, sys.executable, "-m", "fedagent_cli", "doctor", "--json"]
         done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     record = json.loads(done.stdout)
     assert done.returncode == record["exit_code"]

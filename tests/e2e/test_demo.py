@@ -28,7 +28,7 @@ class Running:
         self.directory = directory
         where = ("--dir", str(directory))
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "fedagent_cli.main", "demo", *where, *arguments],
+            [sys.executable, "-m", "fedagent_cli", "demo", *where, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

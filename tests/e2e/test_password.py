@@ -22,7 +22,7 @@ CANARY = "k4n@ri/en:%"
 WRITTEN = "k4n%40ri%2Fen%3A%25"
 
 
-CLI = (sys.executable, "-m", "fedagent_cli.main")
+CLI = (sys.executable, "-m", "fedagent_cli")
 
 
 class Terminals:

@@ -161,9 +161,3 @@ def run() -> None:
 def _flush_nothing() -> None:
     """Leave nothing to be flushed at exit to where nothing can be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-if __name__ == "__main__":
-    from .__main__ import main
-
-    main()
