@@ -12,7 +12,7 @@ from .records import Change, Field, change
 EVERY_S = 1.0
 """Age of a picture that is shown although nothing was written."""
 LEAST_S = 0.4
-"""A look is followed by a pause of this, or of nine times what it took."""
+"""A look is followed by a pause of this, or of nine times the processor's time that it took."""
 POLL_S = 0.08
 """How often it is asked whether something was written, and how long more of it is waited for."""
 QUEUED = 4
@@ -99,10 +99,10 @@ class Feed:
         self._loop = asyncio.get_running_loop()
         while True:
             await self._somebody.wait()
-            began = time.monotonic()
+            began, used = time.monotonic(), time.thread_time()
             self._step()
-            spent = time.monotonic() - began
-            # Beside the rounds: whatever a look takes, it is a tenth of the time at most.
+            spent = time.thread_time() - used
+            # Beside the rounds: a look takes a tenth of a core at most. Waiting for a core is no use of it.
             await asyncio.sleep(max(LEAST_S, 9 * spent))
             while time.monotonic() < began + EVERY_S and not self._moved():  # noqa: ASYNC110 - SQLite tells nobody
                 await asyncio.sleep(POLL_S)
