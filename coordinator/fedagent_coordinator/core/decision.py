@@ -28,6 +28,7 @@ from fedagent_coordinator.policies.selection import check_selection
 from fedagent_coordinator.policies.state import Array, taken
 from fedagent_task.spec import PolicySpec
 
+from .backoff import EdgeBackoff
 from .claims import ClaimGaps
 from .edges import EdgeSession
 from .effects import UNPLACED, Controls
@@ -42,6 +43,7 @@ OPEN_HORIZON = 1000
 NOBODY = -1
 """Instead of a price: there is nobody to pay."""
 _PLACEMENT = "placement/"
+_BACKOFF = "backoff/"
 _ITERATIONS = "iterations/"
 CLAIMS = "claims/"
 TRUST = "trust/"
@@ -57,6 +59,7 @@ class DecisionPolicies:
     steps: int = 1
     gaps: ClaimGaps = field(default_factory=ClaimGaps)
     trust: Trust = field(default_factory=Trust)
+    backoff: EdgeBackoff = field(default_factory=EdgeBackoff)
 
     def seen(self, view: RoundView) -> RoundView:
         """Return the view with what its policy needs and no agent reports."""
@@ -71,6 +74,7 @@ class DecisionPolicies:
         self.control.learn(feedback, horizon=controls.horizon, steps=self.steps)
         if self.placement is not None:
             self.placement.learn(charged(controls.placement, feedback), feedback.psi)
+            self.backoff.learn(controls.placement, feedback)
 
     def state(self) -> State:
         """Return a copy of everything learnt, in one namespace; the policy's names are bare."""
@@ -80,12 +84,15 @@ class DecisionPolicies:
         state |= {TRUST + key: array for key, array in self.trust.state().items()}
         if self.placement is not None:
             state |= {_PLACEMENT + key: array for key, array in self.placement.state().items()}
+            state |= {_BACKOFF + key: array for key, array in self.backoff.state().items()}
         return state
 
     def restore(self, state: State) -> None:
         """Continue from `state` exactly."""
         rest = dict(state)
         control, placement = taken(rest, _ITERATIONS), taken(rest, _PLACEMENT)
+        if backoff := taken(rest, _BACKOFF):  # a release before this one kept none
+            self.backoff.restore(backoff)
         self.gaps.restore(taken(rest, CLAIMS))
         self.trust.restore(taken(rest, TRUST))
         self.policy.restore(rest)
@@ -140,11 +147,10 @@ class Decider:
             found = market(
                 observed.view, ready, live, free_micro=free_micro, settings=self.settings
             )
-            offers = found.offers
             whole = self._place(found.all)
             if whole.exhausted:
                 return Refusal(BUDGET, sure=not found.doubt)
-            placement = self._place(offers)
+            placement, offers = self._rent(found.offers)
             # A placement that rents nobody though it could has the coordinator average.
             averages = whole.edge is None and found.all.edge_live.any() and not found.silent
             if placement.exhausted or not (offers.edge_live.any() or averages):
@@ -175,6 +181,15 @@ class Decider:
             placement=placement if len(selection.pairs) else UNPLACED,
         )
         return Decision(replace(observed, view=view), selection, controls, self.clock() - began)
+
+    def _rent(self, offers: PlacementView) -> tuple[Placement, PlacementView]:
+        """Return the placement, and what it saw: all edges only where no other can be rented."""
+        away = self.policies.backoff.away(offers.round, len(offers.edge_live))
+        others = replace(offers, edge_live=offers.edge_live & ~away)
+        placement = self._place(others)
+        if placement.edge is None and away.any():
+            return self._place(offers), offers
+        return placement, others
 
     def _place(self, view: PlacementView) -> Placement:
         """Ask the placement; asked twice, it says the same."""

@@ -306,15 +306,17 @@ def _named(reasons: Counter[str]) -> str:
 def with_rent(feedback: Feedback, placement: Placement, parts: Sequence["EdgePart"]) -> Feedback:
     """Return the feedback with the rent that is due and the cost psi that was measured.
 
-    The rent is due once the edge has reported, also that it failed: its use of the round was
-    paid for. It is not where the edge was silent, since nobody can say that it got the order,
-    nor where it told of work that no agent signed.
+    The rent is due where an agent's signed work came, also too late or to an edge that failed: its
+    use of the round was paid for. Without any the edge's word alone would be paid. It is not due
+    either where the edge told of work that no agent signed.
     psi is the sum over the ordered agents of download and upload seconds (one that showed none
     counts as the mean of the others) and the seconds of the aggregation; None where the edge
     showed no aggregate (docs/adr/0006-placed-rounds.md).
     """
     part = next((part for part in parts if part.index == placement.edge), None)
     if part is None or part.report is None or part.report.failed == BAD_CLAIM:
+        return feedback
+    if feedback.void[part.rows].all():
         return feedback
     moved = feedback.dt_s[part.rows] + feedback.ut_s[part.rows]
     shown = moved[np.isfinite(moved)]

@@ -7,7 +7,7 @@ Every row moves an amount from one account to another::
     edge/E/reserved -> client/C      settle    its valid update came before E closed the round
     edge/E/reserved -> treasury      void      it did not, or E's report never counted
     treasury -> edge/E/reserved      reserve   edge E was rented for a round (no client)
-    edge/E/reserved -> rent/E        settle    it reported the round
+    edge/E/reserved -> rent/E        settle    it reported a device's signed work
     edge/E/reserved -> treasury      void      it did not
 
 Every way to be too late is in docs/coordinator.md. A reservation ends in exactly one

@@ -211,7 +211,7 @@ def checked_ends(result: Settle, reservations: Sequence[Reservation]) -> frozens
 
     Raises:
         OutcomeMismatchError: Outcomes and reservations differ, in their order at least.
-        InvalidAmountError: The rent is neither nothing nor what was reserved.
+        InvalidAmountError: The rent is neither nothing nor what was reserved, or for no work.
     """
     feedback, view = result.feedback, result.feedback.view
     clients = view.pair_client[feedback.pairs]
@@ -223,9 +223,10 @@ def checked_ends(result: Settle, reservations: Sequence[Reservation]) -> frozens
         unknown = {client for client, _ in set(ended) - set(reserved)}
         raise OutcomeMismatchError(result.round, tuple(sorted(missing)), tuple(sorted(unknown)))
     rent, rents = feedback.rent_micro, [r.price_micro for r in reservations if r.client is None]
-    if rent not in {0, *rents}:
+    paid = clients[~feedback.void].tolist()
+    if rent not in {0, *rents} or (rent and not paid):
         raise InvalidAmountError("the rent", rent)
-    return frozenset([*clients[~feedback.void].tolist(), *(None for due in rents if due == rent)])
+    return frozenset([*paid, *(None for due in rents if paid and due == rent)])
 
 
 def end_entries(

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from fedagent_coordinator import placement
 from fedagent_coordinator.core.decision import (
@@ -132,13 +133,17 @@ def test_a_silent_edge_gets_no_rent_and_counts_as_a_play_without_result() -> Non
     assert field.settled[2].feedback.rent_micro in RENTS
 
 
-def test_a_failed_aggregation_is_paid_for() -> None:
+@pytest.mark.parametrize("came", [True, False])
+def test_a_failed_aggregation_is_paid_for_where_work_came(*, came: bool) -> None:
     field = placed(count=1)
     for edge in field.edges:
-        for agent in edge.agents:
-            agent.outcome = declined(agent.id)
+        edge.agents[0].outcome = declined(edge.agents[0].id)
+        last = edge.agents[1].id
+        unused = structs.replace(arrived(last), used=False)  # too few came for an average
+        edge.agents[1].outcome = unused if came else declined(last)
     field.run()
-    assert field.settled[1].feedback.rent_micro == RENTS[1]
+    assert field.settled[1].edges[0].failed
+    assert field.settled[1].feedback.rent_micro == (RENTS[1] if came else 0)
     assert field.settled[1].feedback.psi is None
 
 

@@ -52,7 +52,7 @@ def opened(folder: Path) -> Store:
 def played(store: Store, run: str, number: int, paid: set[int]) -> None:
     plan = rented_plan(number) if number % 3 == 0 else small_plan(small_view(number, [10, 20, 30]))
     store.reserve(run, plan, policy="random")
-    result = small_result(plan, paid, rent=250 * (number % 2) if number % 3 == 0 else 0)
+    result = small_result(plan, paid, rent=250 * (number % 2) if paid and number % 3 == 0 else 0)
     proof = Proof(claim=b"%d" % number, public=bytes(32), signature=bytes(64))
     assert store.settle(run, structs.replace(result, proofs=dict.fromkeys(paid, proof)))
     store.save_model(run, number, f"{number:064d}", 9)
