@@ -28,7 +28,7 @@ import psutil
 from playwright.sync_api import Page, sync_playwright
 
 from fedagent_coordinator.policies.base import RoundView
-from fedagent_coordinator.status_files import DEVICES_FILE, Device, Known, write_beside
+from fedagent_coordinator.status_files import DEVICES_FILE, Device, Known, Word, write_beside
 from fedagent_coordinator.store import Store
 from fedagent_coordinator.web.access import read_page
 from fedagent_task.recipe import parse_recipe
@@ -87,10 +87,8 @@ class Field:
         for at in range(EDGES):
             indices.edge(f"edge-{at}")
             indices.label_edge(f"edge-{at}", f"hall-{at}")
-        heard = {
-            ident: Device(seen_ms=1, software="fedagent 0.1.0", edges=[f"edge-{at % EDGES}"])
-            for at, ident in enumerate(ids)
-        }
+        word = Word(seen_ms=1, here=True, software="fedagent 0.1.0")
+        heard = {ident: Device(words={f"edge-{at % EDGES}": word}) for at, ident in enumerate(ids)}
         known = Known(run=self.run, devices=heard)
         write_beside(folder / DEVICES_FILE, msgspec.json.encode(known))
         self.rng = np.random.default_rng(0)

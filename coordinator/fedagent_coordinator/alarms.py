@@ -133,14 +133,15 @@ def _edges(reader: Reader, run_id: str, status: RunStatus | None) -> Iterator[Al
 
 
 def _declining(reader: Reader, run_id: str, devices: list[DeviceRow]) -> Iterator[Alarm]:
-    book = read_devices(reader.folder)
+    book, edges = read_devices(reader.folder), reader.edges(run_id)
     heard = book.devices if book is not None and book.run == run_id else {}
     rows = {one.agent: one for one in devices}
     found = 0
     for agent in dict.fromkeys((*rows, *heard)):
         row, device = rows.get(agent), heard.get(agent)
         declined = row is not None and row.last_status == "declined"
-        reason = (device.reason if device else "") or (row.last_reason if row and declined else "")
+        said = device.reason(edges) if device else ""
+        reason = said or (row.last_reason if row and declined else "")
         if not reason or found == MOST:
             continue
         found += 1

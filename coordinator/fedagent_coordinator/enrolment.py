@@ -422,6 +422,12 @@ class Enrolment:
         )
         return frozenset(ident for (ident,) in rows)
 
+    def names(self) -> dict[str, str]:
+        """Return what everybody is called that was ever let in."""
+        return dict(
+            self._connection.execute("SELECT id, name FROM members WHERE state != 'pending'")
+        )
+
     def changes(self) -> int:
         """Return a number that is another one after anybody else has written."""
         return int(self._one("PRAGMA data_version")[0])

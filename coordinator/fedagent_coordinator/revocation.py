@@ -27,7 +27,7 @@ async def watch_members(shell: Shell, site: Site) -> None:
         while member is not None:
             if (changes := enrolment.changes()) != seen:
                 seen = changes
-                shell.receive(Enrolled(enrolment.agents()))
+                shell.receive(Enrolled(enrolment.agents(), enrolment.names()))
             number, serials = enrolment.revocations()
             if number > member.number:
                 crl = site.authority.crl(serials, number)
@@ -43,6 +43,8 @@ async def renewed(shell: Shell, site: Site, identity: Identity, days: float) -> 
 def stay_member(shell: Shell, site: Site, identity: Identity, *, days: float) -> None:
     """Show the coordinator's own certificate, renew it, and watch who belongs to the site."""
     with Enrolment(shell.directory) as enrolment:
-        shell.receive(Enrolled(enrolment.agents()))  # before any edge can name anybody
+        shell.receive(
+            Enrolled(enrolment.agents(), enrolment.names())
+        )  # before any edge can name anybody
     shell.enrol(functools.partial(renewed, shell, site, identity, days))
     shell.spawn(watch_members(shell, site), "members")

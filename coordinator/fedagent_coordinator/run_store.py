@@ -288,6 +288,10 @@ class RunStore:
                 self._devices.lose(edge, self._clock_ms())
             case fx.NoteDevices(edge=edge, status=status) if status is not None:
                 self._devices.note(edge, status, self._clock_ms())
+            case fx.NoteWork(edge=edge, agents=agents):
+                self._devices.worked(edge, agents)
+            case fx.KeepMembers(ids=ids):
+                self._devices.keep(ids)
             case fx.KeepLog(tail=tail):
                 keep_log(self._folder, tail)
             case fx.ShowStatus():

@@ -4,6 +4,7 @@ They are for people: neither synced nor missed, and a disk that refuses them sto
 """
 
 import os
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +18,9 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 STATUS_FILE = "run_status.json"
 DEVICES_FILE = "devices.json"
-MAX_DEVICES = 250_000
+MAX_WORDS = 250_000
+MAX_OF_EDGE = 20_000
+"""Of how many devices the words of one edge are kept."""
 GAP_S = 5.0
 """Least time between two writes of the devices; a second more for every thousand of them."""
 TOUCH_S = 60.0
@@ -52,14 +55,51 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     trouble: dict[str, str] = {}
 
 
-class Device(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A device; `seen_ms` is the wall clock, and when it came if it is here. Edges are ids."""
+class Word(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What an edge tells of a device; `seen_ms`: wall clock, and when it came if it is here."""
 
     seen_ms: int
+    here: bool = False
     software: str = ""
     address: str = ""
     reason: str = ""
-    edges: list[str] = []
+
+
+class Device(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A device, by the word of each edge that tells of it; edges are ids.
+
+    One word is shown: of the edges where it is here that of `worked_at`, from which its last signed
+    work came, else the newest.
+    """
+
+    words: dict[str, Word]
+    worked_at: str = ""
+
+    @property
+    def by(self) -> str:
+        """Whose word is shown."""
+        words, at = self.words, self.worked_at
+        return max(words, key=lambda one: (words[one].here, one == at, words[one].seen_ms))
+
+    @property
+    def word(self) -> Word:
+        """The word that is shown."""
+        return self.words[self.by]
+
+    @property
+    def edges(self) -> list[str]:
+        """The edges where it has a session."""
+        return [edge for edge, word in self.words.items() if word.here]
+
+    @property
+    def seen_ms(self) -> int:
+        """When it came or was heard last, by any edge."""
+        return max(word.seen_ms for word in self.words.values())
+
+    def reason(self, edges: Mapping[str, str]) -> str:
+        """Return why it does not take part, and which edge says so, by the names of edges."""
+        why, by = self.word.reason, self.by
+        return f"{why} (says edge {edges.get(by) or by[:8]})" if why else ""
 
 
 class Known(msgspec.Struct, kw_only=True):
@@ -70,21 +110,31 @@ class Known(msgspec.Struct, kw_only=True):
 
 
 class DeviceBook:
-    """Keeps the devices that edges report in the run that is worked on, and their file."""
+    """Keeps what edges tell of devices in the run that is worked on, and its file.
+
+    Each edge has `MAX_OF_EDGE` places. Where there are `MAX_WORDS` in all, who has the most of them
+    gives one up: what an edge invents pushes out no word of an edge that tells of fewer.
+    """
 
     def __init__(self, folder: Path, run: str) -> None:
         self._path = folder / DEVICES_FILE
         found = read_devices(folder)
         self.known = Known(run=run, devices=found.devices if found is not None else {})
-        for device in self.known.devices.values():
-            device.edges = []
+        self._of: dict[str, dict[str, None]] = {}
+        """Of which devices each edge tells, those that it told of last at the end."""
+        self._words = 0
+        for agent, device in self.known.devices.items():
+            for edge, word in device.words.items():
+                word.here = False
+                self._of.setdefault(edge, {})[agent] = None
+                self._words += 1
         self._epochs: dict[str, str] = {}
         self._here: dict[str, set[str]] = {}
         self._changed = False
         self._write_at = self._touch_at = 0.0
 
     def note(self, edge: str, status: EdgeStatus, now_ms: int) -> None:
-        """Update the devices of an edge."""
+        """Update what an edge tells."""
         if status.run != self.known.run:
             return
         if self._epochs.get(edge) != status.epoch:
@@ -92,34 +142,70 @@ class DeviceBook:
             self._epochs[edge] = status.epoch
         here = self._here.setdefault(edge, set())
         for note in status.devices:
-            device = self.known.devices.get(note.agent)
-            if device is None:
-                if len(self.known.devices) >= MAX_DEVICES:
-                    continue
-                device = self.known.devices[note.agent] = Device(seen_ms=0)
-            device.seen_ms = max(device.seen_ms, now_ms - note.age_ms)
-            device.software = safe_text(note.software, limit=64)
-            device.address = safe_text(note.address, limit=64)
-            device.reason = safe_text(note.reason)
+            word = self._word(edge, note.agent)
+            word.here = note.here
+            word.seen_ms = max(word.seen_ms, now_ms - note.age_ms)
+            word.software = safe_text(note.software, limit=64)
+            word.address = safe_text(note.address, limit=64)
+            word.reason = safe_text(note.reason)
             (here.add if note.here else here.discard)(note.agent)
-            others = [one for one in device.edges if one != edge]
-            device.edges = [*others, edge] if note.here else others
             self._changed = True
+
+    def _word(self, edge: str, agent: str) -> Word:
+        """Return an edge's word of a device, its newest from now on; another one may go for it."""
+        mine = self._of.setdefault(edge, {})
+        if agent in mine:
+            mine[agent] = mine.pop(agent)
+            return self.known.devices[agent].words[edge]
+        if len(mine) >= MAX_OF_EDGE:
+            self._drop(edge, next(iter(mine)))
+        elif self._words >= MAX_WORDS:
+            most = max(self._of, key=lambda one: len(self._of[one]))
+            self._drop(most, next(iter(self._of[most])))
+        self._of.setdefault(edge, {})[agent] = None
+        self._words += 1
+        device = self.known.devices.setdefault(agent, Device(words={}))
+        word = device.words[edge] = Word(seen_ms=0)
+        return word
+
+    def _drop(self, edge: str, agent: str) -> None:
+        """Forget an edge's word of a device, and a device of which no word is left."""
+        mine, device = self._of[edge], self.known.devices[agent]
+        del mine[agent], device.words[edge]
+        self._words -= 1
+        self._here.get(edge, set()).discard(agent)
+        if not device.words:
+            del self.known.devices[agent]
+        if not mine:
+            del self._of[edge]
+        self._changed = True
+
+    def keep(self, members: frozenset[str]) -> None:
+        """Forget every device that does not belong to the site."""
+        for agent in self.known.devices.keys() - members:
+            for edge in list(self.known.devices[agent].words):
+                self._drop(edge, agent)
+
+    def worked(self, edge: str, agents: Collection[str]) -> None:
+        """Note from which edge the newest signed work of devices came."""
+        for agent in agents:
+            device = self.known.devices.get(agent)
+            if device is not None and device.worked_at != edge:
+                device.worked_at, self._changed = edge, True
 
     def lose(self, edge: str, now_ms: int) -> None:
         """Mark the devices of an edge that is not heard any more as away."""
         self._epochs.pop(edge, None)
         for agent in self._here.pop(edge, ()):
-            device = self.known.devices[agent]
-            device.seen_ms = now_ms
-            device.edges = [one for one in device.edges if one != edge]
+            word = self.known.devices[agent].words[edge]
+            word.here, word.seen_ms = False, now_ms
             self._changed = True
 
     def write(self, now: float) -> None:
         """Write the file if something has changed, at most once in `GAP_S`."""
         if self._changed and now >= self._write_at:
             self._changed = False
-            self._write_at = now + GAP_S + len(self.known.devices) / 1000
+            self._write_at = now + GAP_S + self._words / 1000
             self._touch_at = now + TOUCH_S
             write_beside(self._path, msgspec.json.encode(self.known))
         elif now >= self._touch_at and self._here:

@@ -17,6 +17,7 @@ from fedagent_coordinator.status_files import (
     Device,
     Known,
     RunStatus,
+    Word,
     write_beside,
 )
 from fedagent_coordinator.store import Store
@@ -64,11 +65,12 @@ def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_device_that_says_why_it_does_not_take_part(tmp_path: Path) -> None:
     run = write_run(tmp_path, rounds=1)
-    heard = Known(run=run, devices={"agent-c": Device(seen_ms=5000, reason="battery is at 9 %")})
+    word = Word(seen_ms=5000, reason="battery is at 9 %")
+    heard = Known(run=run, devices={"agent-c": Device(words={"edge-0": word})})
     write_beside(tmp_path / DEVICES_FILE, msgspec.json.encode(heard))
     (one,) = raised(tmp_path)
     assert (one.kind, one.subject, one.since) == ("declining", "agent-c", 5.0)
-    assert "battery is at 9 %" in one.text
+    assert "battery is at 9 % (says edge hall)" in one.text
 
 
 def test_an_edge_that_did_not_report(tmp_path: Path) -> None:

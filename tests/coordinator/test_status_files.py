@@ -3,12 +3,16 @@
 import os
 from pathlib import Path
 
+import pytest
+
+from fedagent_coordinator import status_files
 from fedagent_coordinator.status_files import (
     DEVICES_FILE,
     GAP_S,
     TOUCH_S,
     Device,
     DeviceBook,
+    Word,
     read_devices,
 )
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
@@ -31,12 +35,15 @@ def test_a_device_comes_moves_and_leaves(tmp_path: Path) -> None:
     book.note("hall", status(DeviceNote(agent="a", software="f 1", address="10.0.0.9")), 1000)
     book.note("yard", status(DeviceNote(agent="a", software="f 1", address="10.0.0.9")), 2000)
     book.write(0.0)
-    here = Device(seen_ms=2000, software="f 1", address="10.0.0.9", edges=["hall", "yard"])
-    assert known(tmp_path) == {"a": here}
+    (here,) = known(tmp_path).values()
+    assert (here.seen_ms, here.edges) == (2000, ["hall", "yard"])
+    assert here.word == Word(seen_ms=2000, here=True, software="f 1", address="10.0.0.9")
     book.note("hall", status(DeviceNote(agent="a", here=False, age_ms=1500, reason="no")), 9000)
     book.lose("yard", 9500)
     book.close(9999)
-    assert known(tmp_path) == {"a": Device(seen_ms=9500, reason="no")}
+    (gone,) = known(tmp_path).values()
+    assert (gone.seen_ms, gone.edges) == (9500, [])
+    assert gone.words["hall"] == Word(seen_ms=7500, reason="no")
 
 
 def test_an_edge_that_starts_again_has_nobody_until_it_says_so(tmp_path: Path) -> None:
@@ -74,7 +81,8 @@ def test_what_was_known_stays_known_over_a_restart(tmp_path: Path) -> None:
     book.note("hall", status(DeviceNote(agent="a", address="10.0.0.9")), 1000)
     book.write(0.0)
     again = DeviceBook(tmp_path, "2" * 32)
-    assert again.known.devices == {"a": Device(seen_ms=1000, address="10.0.0.9")}
+    word = Word(seen_ms=1000, address="10.0.0.9")
+    assert again.known.devices == {"a": Device(words={"hall": word})}
     (tmp_path / DEVICES_FILE).write_text("{")
     assert DeviceBook(tmp_path, RUN).known.devices == {}
     (tmp_path / DEVICES_FILE).unlink()
@@ -87,5 +95,49 @@ def test_hostile_words_are_cut_and_printable(tmp_path: Path) -> None:
     book = DeviceBook(tmp_path, RUN)
     bad = DeviceNote(agent="a", software="\x1b[2J", address="a\nb", reason="\x1b]0;" * 30)
     book.note("hall", status(bad), 1000)
+    word = book.known.devices["a"].word
+    assert all(text.isprintable() for text in (word.software, word.address, word.reason))
+
+
+def test_no_edge_speaks_for_another_and_it_is_said_who_speaks(tmp_path: Path) -> None:
+    """An edge gone bad tells last, and what it tells stands beside what the others tell."""
+    book = DeviceBook(tmp_path, RUN)
+    book.note("hall", status(DeviceNote(agent="a", software="f 1", address="10.0.0.9")), 1000)
+    book.worked("hall", ("a", "nobody"))
+    book.note("ghost", status(DeviceNote(agent="a", address="6.6.6.6", reason="it lies")), 2000)
     device = book.known.devices["a"]
-    assert all(text.isprintable() for text in (device.software, device.address, device.reason))
+    assert (device.by, device.word.address, device.reason({})) == ("hall", "10.0.0.9", "")
+    book.note("hall", status(DeviceNote(agent="a", reason="12 % of charge")), 3000)
+    assert device.reason({"hall": "the hall"}) == "12 % of charge (says edge the hall)"
+    book.lose("hall", 4000)
+    assert device.reason({}) == "it lies (says edge ghost)", "the only edge where it is, they say"
+    book.lose("ghost", 5000)
+    assert (device.by, device.edges) == ("hall", [])
+
+
+def test_what_an_edge_invents_pushes_out_its_own_words_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_files, "MAX_WORDS", 30)
+    monkeypatch.setattr(status_files, "MAX_OF_EDGE", 20)
+    book = DeviceBook(tmp_path, RUN)
+
+    def told(edge: str) -> int:
+        return sum(edge in one.words for one in book.known.devices.values())
+
+    book.note("hall", status(*(DeviceNote(agent=f"hall-{i}") for i in range(8))), 1000)
+    for flood in range(10):
+        invented = (DeviceNote(agent=f"no-{flood}-{i}") for i in range(10))
+        book.note("ghost", status(*invented), 2000 + flood)
+        for other in ("cellar", "attic"):
+            book.note(other, status(DeviceNote(agent=f"{other}-{flood % 3}")), 2000 + flood)
+    assert (told("hall"), told("cellar"), told("attic")) == (8, 3, 3)
+    assert told("ghost") == 30 - 14
+    assert "no-9-9" in book.known.devices
+    book.close(9999)
+    again = DeviceBook(tmp_path, RUN)
+    again.note("shed", status(DeviceNote(agent="shed-0")), 9999)
+    assert len(again.known.devices) == 30
+    assert {f"hall-{i}" for i in range(8)} < again.known.devices.keys()
+    again.keep(frozenset({"hall-1", "shed-0"}))
+    assert again.known.devices.keys() == {"hall-1", "shed-0"}

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from fedagent_coordinator.policies.base import MAX_MICRO
 from fedagent_node.effects import Effect, Emit, Mark, Received
@@ -47,7 +48,8 @@ def receive(engine: "Engine", received: Received, now: float) -> list[Effect]:
             case EdgeHello():
                 return _hello(engine, edge, message, now)
             case EdgeStatus():
-                return [NoteDevices(edge, message), *_status(engine, edge, message, now)]
+                noted = NoteDevices(edge, _of_members(engine, message))
+                return [noted, *_status(engine, edge, message, now)]
             case Need():
                 return _need(engine, edge, message, now, link_idle=received.link_idle)
             case Chunk():
@@ -86,7 +88,7 @@ def _hello(engine: "Engine", edge: str, hello: EdgeHello, now: float) -> list[Ef
     if hello.head is not None:
         engine.witness(edge, hello.head)
     session, changed = _hear(engine, edge, hello.epoch, now)
-    session.name, session.rent = safe_text(hello.name, limit=100) or edge, hello.rent
+    session.name, session.rent = engine.called(edge, hello.name), hello.rent
     engine.once.greeted(edge)
     ours = hello.run == engine.settings.run
     skipped = engine.skip(session, hello.round, now) if ours else []
@@ -97,7 +99,7 @@ def _status(engine: "Engine", edge: str, status: EdgeStatus, now: float) -> list
     session, changed = _hear(engine, edge, status.epoch, now)
     session.rent = status.rent
     foreign = status.run != engine.settings.run
-    if not foreign and status.names:
+    if not foreign and status.names and engine.enrolled is None:
         names = {agent: safe_text(name, limit=100) for agent, name in status.names.items()}
         engine.indices.label_clients(names)
     session.model = "" if foreign else status.model
@@ -197,6 +199,16 @@ def _of_site(engine: "Engine", edge: EdgeSession, named: Columns) -> tuple[Colum
         fields = {"edge": edge.id, "name": edge.name, "agents": count}
         effects = [Emit("strangers", fields)]
     return _kept(named, known) if count else named, effects
+
+
+def _of_members(engine: "Engine", status: EdgeStatus) -> EdgeStatus:
+    """Return a status without what it tells of devices that do not belong to the site."""
+    enrolled = engine.enrolled
+    if enrolled is None:
+        return status
+    kept = tuple(note for note in status.devices if note.agent in enrolled)
+    engine.counters["note_not_enrolled"] += len(status.devices) - len(kept)
+    return structs.replace(status, devices=kept)
 
 
 def _report(engine: "Engine", edge: EdgeSession, report: RoundReport, now: float) -> list[Effect]:

@@ -264,6 +264,19 @@ class NoteDevices(Write, frozen=True):
     status: EdgeStatus | None
 
 
+class NoteWork(Write, frozen=True):
+    """Keep for people that signed work of these agents came from an edge."""
+
+    edge: str
+    agents: tuple[str, ...]
+
+
+class KeepMembers(Write, frozen=True):
+    """Keep for people no device but these: all that the site ever let in."""
+
+    ids: frozenset[str]
+
+
 class KeepLog(Write, frozen=True):
     """Keep for people what a device tells of its newest events."""
 
@@ -308,6 +321,7 @@ class AskLog(Input, frozen=True):
 
 
 class Enrolled(Input, frozen=True):
-    """Which agents belong to the site from now on."""
+    """Which agents belong to the site from now on, and what it calls all that it ever let in."""
 
     agents: frozenset[str]
+    names: Mapping[str, str] = msgspec.field(default_factory=dict)

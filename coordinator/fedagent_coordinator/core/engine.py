@@ -7,7 +7,7 @@ everything that relies on it. The engine owns what outlives a phase; each phase 
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -27,6 +27,7 @@ from fedagent_node.effects import (
     Send,
     Warn,
 )
+from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import (
     AnyMessage,
     CoordinatorBeacon,
@@ -119,8 +120,7 @@ class Engine:
         self.decider = Decider(settings, policies, clock)
         resumed = progress.rounds_done > 0
         self.readiness = Readiness(settings, needs - NOT_FEATURES, resumed=resumed)
-        self.waiting = Waiting()
-        self.starts = ClientStarts(progress.client_starts)
+        self.waiting, self.starts = Waiting(), ClientStarts(progress.client_starts)
         self.terms = SignedTerms()
         self.client_backoff, self.empty_rounds = ClientBackoff(), EmptyRoundBackoff()
         self.in_books, self.witness = in_books, witness
@@ -130,6 +130,8 @@ class Engine:
         self.revocations = Revocations(number=0, crl=b"")
         self.enrolled: frozenset[str] | None = None
         """The agents of the site; None where there is none: then everybody may take part."""
+        self.members: Mapping[str, str] = {}
+        """What the site calls whom it ever let in."""
         self.round = progress.next_round
         self.last_settled = self._ordered_before = progress.next_round - 1
         self.rounds_done = progress.rounds_done
@@ -171,10 +173,8 @@ class Engine:
                 # Edges need as long to be back, and to say what they could not.
                 self.cut_until = now + BACK_S + self.settings.grace_s
                 return [self._beacon()] if self._beacon_at is not None else []
-            case Revoked():
-                return self._revoked(event)
-            case fx.Enrolled():
-                self.enrolled = event.agents
+            case Revoked() | fx.Enrolled():
+                return self._members(event)
             case fx.AskLog():
                 return self._ask_log(event)
             case ModelFinished() if isinstance(self.phase, Merging):
@@ -189,6 +189,9 @@ class Engine:
                 return [Emit("end", event.fields), *self.phase.closed(now)]
         return []
 
+    def _members(self, event: Revoked | fx.Enrolled) -> list[Effect]:
+        return self._revoked(event) if isinstance(event, Revoked) else self._enrolled(event)
+
     def _revoked(self, revoked: Revoked) -> list[Effect]:
         """Tell every edge who is out; an edge that is out itself is lost at once."""
         ids = tuple(sorted(revoked.ids))
@@ -202,6 +205,19 @@ class Engine:
             for edge in self.edges.live()
             if edge.id not in revoked.ids
         ]
+
+    def _enrolled(self, event: fx.Enrolled) -> list[Effect]:
+        """Take over who belongs to the site: its names stand, whatever edges call anybody."""
+        self.enrolled, self.members = event.agents, event.names
+        for edge in self.edges.by_id.values():
+            edge.name = self.called(edge.id, edge.name)
+        self.indices.label_clients({one: event.names.get(one, "") for one in event.agents})
+        return [fx.KeepMembers(event.agents | event.names.keys())]
+
+    def called(self, edge: str, own: str) -> str:
+        """Return what an edge is called: by its site, or where there is none by itself."""
+        name = safe_text(own, limit=100) if self.enrolled is None else self.members.get(edge, "")
+        return name or edge
 
     def _ask_log(self, asked: fx.AskLog) -> list[Effect]:
         """Ask every edge: the one where the device is hands the request on."""

@@ -17,7 +17,7 @@ from fedagent_protocol.messages import Assignment, ReportReceipt, RoundOrder, Ro
 from .backoff import MAX_NAMED
 from .decision import Decision
 from .edges import EdgeSession
-from .effects import Controls, Learn, Reserve, Settle, ShowStatus
+from .effects import Controls, Learn, NoteWork, Reserve, Settle, ShowStatus
 from .merge import Merging
 from .observation import Observed
 from .outcomes import BAD_CLAIM, proofs_of, proved, round_event, settle_round
@@ -265,6 +265,7 @@ class Ordered(Phase):
         effects += [engine.send(edge, receipt) for edge in reports]
         effects += [learn] if held is None else []
         void = settled.feedback.void
+        effects += self._worked(void)
         engine.opens_at = engine.empty_rounds.after(void, began=ordered.opened_at, now=now)
         declined = engine.client_backoff.settle(ordered, settled, now)
         effects += declined
@@ -281,6 +282,18 @@ class Ordered(Phase):
         timing_ms = settled.timing_ms
         merging = Merging(engine, ordered.round, now, over, timing_ms=timing_ms, firsts=firsts)
         return effects + engine.enter(merging, now)
+
+    def _worked(self, void: npt.NDArray[np.bool_]) -> list[Effect]:
+        """Note of whom each edge has brought signed work."""
+        return [
+            NoteWork(part.edge, agents)
+            for part in self._ordered.parts.values()
+            if (
+                agents := tuple(
+                    a for r, a in zip(part.rows, part.agents, strict=True) if not void[r]
+                )
+            )
+        ]
 
     def _warnings(self, settled: Settle) -> list[Effect]:
         rows_of: dict[str, list[int]] = {}

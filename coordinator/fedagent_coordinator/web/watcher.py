@@ -242,7 +242,7 @@ class Watcher:
 
     def _devices(self, reader: Reader, run: RunRow) -> tuple[DeviceCard, ...]:
         books, heard = self._books, self._heard
-        names = labels(reader.clients(run.run_id))
+        names, edges = labels(reader.clients(run.run_id)), reader.edges(run.run_id)
         prices = [] if books.view is None else books.view.client_price.tolist()
         queues = self._queues.get(lambda: self._owed(reader, run))
         evaluated = self._recipe is not None and self._recipe.opinions.mode != "off"
@@ -267,12 +267,13 @@ class Watcher:
                     last_reason=tally.last_reason,
                     queue=round(queues[at], 3) if at < len(queues) else None,
                     opinion=said.get(at),
-                    **_presence(heard.get(ident)),
+                    **_presence(heard.get(ident), edges),
                 )
             )
         others = [ident for ident in heard if ident not in names]
         cards += [
-            DeviceCard(id=ident, name=ident[:8], **_presence(heard[ident])) for ident in others
+            DeviceCard(id=ident, name=ident[:8], **_presence(heard[ident], edges))
+            for ident in others
         ]
         return tuple(cards)
 
@@ -323,14 +324,14 @@ class Watcher:
             return ()
 
 
-def _presence(device: Device | None) -> dict[str, Any]:
+def _presence(device: Device | None, edges: Mapping[str, str]) -> dict[str, Any]:
     if device is None:
         return {}
     return {
         "online": bool(device.edges),
         "seen_ms": device.seen_ms,
         "edges": tuple(device.edges),
-        "address": device.address,
-        "software": device.software,
-        "reason": device.reason,
+        "address": device.word.address,
+        "software": device.word.software,
+        "reason": device.reason(edges),
     }

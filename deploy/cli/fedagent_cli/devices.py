@@ -35,6 +35,7 @@ class SeenDevice(DeviceRow):
     address: str = ""
     software: str = ""
     reason: str = ""  # why it does not take part; empty if it does
+    reason_by: str = ""  # the edge whose word that is; empty where it declined an order
     enrolment: str = ""  # what it is to the site; empty where there are no certificates
     epsilon: float | None = None  # most that its updates cost; None: nothing is counted here
     note: str = ""  # what is to be known of its samples, though it takes part
@@ -65,8 +66,9 @@ def seen_devices(reader: "Reader", run: "RunRow") -> list[SeenDevice]:
     heard: dict[str, Device] = dict(known.devices) if known is not None else {}
     # Whoever was online when the coordinator was killed was so at least until then.
     until_ms = round(1000 * (folder / DEVICES_FILE).stat().st_mtime) if heard else 0
+    edges = reader.edges(run.run_id)
     found = [
-        _seen(row, device, running, until_ms)
+        _seen(row, device, running, until_ms, edges)
         for row in judged_devices(reader, run.run_id)
         for device in (heard.pop(row.agent, None),)
     ]
@@ -74,12 +76,16 @@ def seen_devices(reader: "Reader", run: "RunRow") -> list[SeenDevice]:
     found = [replace(one, epsilon=epsilon_of(recipe, one.released)) for one in found]
     if known is not None and known.run == run.run_id:
         others = [(DeviceRow(client=NO_CLIENT, agent=one), heard[one]) for one in heard]
-        found += [_seen(row, device, running, until_ms) for row, device in others]
+        found += [_seen(row, device, running, until_ms, edges) for row, device in others]
     return found
 
 
 def _seen(
-    row: DeviceRow, device: "Device | None", running: bool | None, until_ms: int
+    row: DeviceRow,
+    device: "Device | None",
+    running: bool | None,
+    until_ms: int,
+    edges: Mapping[str, str],
 ) -> SeenDevice:
     why = row.last_reason if row.last_status == "declined" else ""
     note = row.last_reason if row.last_status in {"arrived", "late"} else ""
@@ -92,9 +98,10 @@ def _seen(
         online=online if running is not None else None,
         last_seen_ms=round(1000 * time.time()) if online else last_ms,
         edges=tuple(device.edges) if online else (),
-        address=device.address,
-        software=device.software,
-        reason=device.reason or why,
+        address=device.word.address,
+        software=device.word.software,
+        reason=device.word.reason or why,
+        reason_by=(edges.get(device.by) or device.by[:8]) if device.word.reason else "",
         note=note,
     )
 
@@ -171,12 +178,10 @@ def _enrolled(found: list[SeenDevice], members: "Sequence[Member]") -> list[Seen
 
 
 def _as_member(device: SeenDevice, member: "Member | None") -> SeenDevice:
-    """Add what a device is to the site; the site's name for it, which `revoke` takes, is said."""
+    """Add what a device is to the site, under the site's name for it, which `revoke` takes."""
     if member is None:
         return device
-    other = f" as {member.name}" if member.name not in ("", device.label or member.name) else ""
-    label = device.label or member.name
-    return replace(device, label=label, enrolment=_state(member) + other)
+    return replace(device, label=member.name, enrolment=_state(member))
 
 
 def _state(one: "Member") -> str:
@@ -193,7 +198,7 @@ def print_reasons(devices: Sequence[SeenDevice], *, most: int | None = None) -> 
     """Say who does not take part, or warns, and why, a line each."""
     names = _names(devices)
     for what, reasons in (
-        ("declines", [d.reason for d in devices]),
+        ("declines", [d.reason + _says(d.reason_by) for d in devices]),
         ("warns", [d.note for d in devices]),
     ):
         given = [(name, why) for name, why in zip(names, reasons, strict=True) if why]
@@ -201,6 +206,10 @@ def print_reasons(devices: Sequence[SeenDevice], *, most: int | None = None) -> 
             echo(f"{what:<9} {name}: {why}")
         if most is not None and len(given) > most:
             echo(f"          and {len(given) - most} more: `fedagent devices`")
+
+
+def _says(edge: str) -> str:
+    return f" (says edge {edge})" if edge else ""
 
 
 def _names(devices: Sequence[SeenDevice]) -> list[str]:

@@ -421,6 +421,34 @@ def test_agents_that_do_not_belong_to_the_site_get_no_order() -> None:
     assert field.engine.counters["not_enrolled"] >= 3 * 3
 
 
+def test_what_a_site_calls_its_members_stands_and_of_others_nothing_is_noted() -> None:
+    """An edge that calls a device, or itself, by another's name leads nobody to revoke that one."""
+    field = Field(toy_edges(2), settings(count=1, wait_edges=2))
+    names = {"agent-0-0": "kitchen", "agent-1-0": "cellar", "edge-1": "the yard", "gone": "attic"}
+    field.edges[0].agents[0].name = "cellar"
+    members = frozenset({"agent-0-0", "agent-1-0"})
+    kept = field.engine.receive(fx.Enrolled(members, names), 0.0)
+    assert [effect.ids for effect in kept if isinstance(effect, fx.KeepMembers)] == [
+        frozenset({*names})
+    ]
+    noted: list[str] = []
+    perform = field.perform
+
+    def watched(effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, fx.NoteDevices) and effect.status is not None:
+                noted.extend(note.agent for note in effect.status.devices)
+        perform(effects)
+
+    field.perform = watched  # type: ignore[method-assign] # it is watched
+    field.run()
+    assert set(noted) == members
+    assert field.engine.counters["note_not_enrolled"] > 0
+    assert isinstance(field.engine.indices, MemoryIndices)
+    assert field.engine.indices.label_of["agent-0-0"] == "kitchen"
+    assert [edge.name for edge in field.engine.edges.by_id.values()] == ["edge-0", "the yard"]
+
+
 def test_an_edge_that_invents_agents_fills_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedagent_coordinator.core.edges.MAX_CLIENTS", 5)
     liar = ToyEdge("edge-9", MANIFEST, [ToyAgent(f"invented-{i}") for i in range(40)])
