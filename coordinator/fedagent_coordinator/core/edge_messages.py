@@ -278,11 +278,5 @@ def _hear(engine: "Engine", edge: str, epoch: str, now: float) -> tuple[EdgeSess
 
 
 def _greet(engine: "Engine", edge: EdgeSession, now: float, *, changed: bool) -> list[Effect]:
-    effects: list[Effect] = [engine.welcome(edge.id)]
-    if changed:
-        effects.append(Emit("edge_joined", {"edge": edge.id, "name": edge.name}))
-        effects.append(engine.show(engine.status))
-        if edge.name not in {"", edge.id, edge.label}:
-            edge.label = edge.name
-            engine.indices.label_edge(edge.id, edge.name)
-    return effects + engine.phase.greet(edge, now)
+    said = engine.joined(edge, now) if changed else []
+    return [engine.welcome(edge.id), *said, *engine.phase.greet(edge, now)]

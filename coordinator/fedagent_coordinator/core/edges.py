@@ -3,6 +3,7 @@
 The store puts the bytes of a model into what is sent.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_node.effects import Effect, Send
+from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.errors import ChunkError, MalformedError
 from fedagent_protocol.messages import CHUNK_BYTES, Chunk, GlobalModel, Need
 from fedagent_protocol.transfer import Layout, Sender
@@ -21,6 +22,8 @@ from .settings import Window
 LOST_S = 15.0
 """Silence after which an edge is gone: three periods of its status."""
 REOFFER_S = 1.5
+RESTARTS_S = 60.0
+"""How often it is said at most that an edge, which was not lost, has started again."""
 CHUNKS_AT_ONCE = 8
 MAX_SESSIONS = 20_000
 """How many agents one process of an edge names at most, as edges bound them."""
@@ -81,16 +84,28 @@ class EdgeSession:
     unsigned: int = 0  # the most agents at once whose terms it told otherwise than they sign
     indexed: int = 0
     crowded: bool = False  # it was said that it names more than get an index
+    said_at: float = -math.inf  # when it was said last that it started again
+    unsaid: int = 0  # how often it did since
     ids: list[str] = field(default_factory=list)  # session ids of `epoch`, in the edge's order
     client: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
     def restart(self, epoch: str) -> None:
         """Forget what only the former process of the edge knew."""
         self.epoch = epoch
+        self.unsaid += 1
         self.model = self.trouble = ""
         self.offered_at = None
         self.ids = []
         self.client = np.zeros(0, dtype=np.int32)
+
+    def joined(self, now: float) -> Emit | None:
+        """Return the event that it came, or how often it started again; None until that is due."""
+        if now < self.said_at + RESTARTS_S:
+            return None
+        more = {"restarts": self.unsaid} if self.unsaid > 1 else {}
+        if self.unsaid:
+            self.said_at, self.unsaid = now, 0
+        return Emit("edge_joined", {"edge": self.id, "name": self.name, **more})
 
     def learn_ids(self, known: int, new_ids: tuple[str, ...]) -> bool:
         """Add the ids from `known` on; False if ids are missing between.
@@ -165,6 +180,8 @@ class EdgeTable:
                 session.window_steps = window.local_steps
             return session, True
         changed = not session.live or session.epoch != epoch
+        if not session.live:
+            session.said_at = -math.inf  # a loss was said, so it is said that it is back
         if session.epoch != epoch:
             session.restart(epoch)
         session.live = True

@@ -236,6 +236,8 @@ class Engine:
         for edge in self.edges.lose_silent(now):
             effects.append(Emit("edge_lost", {"edge": edge.id, "name": edge.name}))
             effects += [fx.NoteDevices(edge.id, None), self.show(self.status)]
+        for edge in self.edges.live():
+            effects += self.joined(edge, now) if edge.unsaid else []
         return effects + self.phase.tick(now)
 
     def next_due(self) -> float | None:
@@ -310,6 +312,15 @@ class Engine:
             recipe=s.recipe.name,
         )
         return self.send(edge, welcome)
+
+    def joined(self, edge: EdgeSession, now: float) -> list[Effect]:
+        """Say that an edge came or started again, and what it is called; not all the time."""
+        if (event := edge.joined(now)) is None:
+            return []
+        if edge.name not in {"", edge.id, edge.label}:
+            edge.label = edge.name
+            self.indices.label_edge(edge.id, edge.name)
+        return [event, self.show(self.status)]
 
     def skip(self, edge: EdgeSession, round_: int, now: float) -> list[Effect]:
         """Use no round's number again that an edge was ordered: these books are of a backup."""

@@ -449,6 +449,27 @@ def test_what_a_site_calls_its_members_stands_and_of_others_nothing_is_noted() -
     assert [edge.name for edge in field.engine.edges.by_id.values()] == ["edge-0", "the yard"]
 
 
+def test_an_edge_that_starts_again_in_every_status_is_named_once_a_minute() -> None:
+    """Its first restart is said at once; the others with their number, also when it has ceased."""
+    field = Field(toy_edges(), settings(count=1000, every_s=30.0))
+    edge, kernel = field.edges[0], field.kernel
+    began = kernel.now
+
+    def restart() -> None:
+        edge.restart()
+        field.up(edge, edge.hello())
+        if kernel.now - began < 100.0:
+            kernel.after(0.5, restart)
+
+    kernel.after(20.0, restart)
+    field.run(until=200.0)
+    said = [event.fields for event in field.events if event.name == "edge_joined"]
+    restarts = [int(str(fields.get("restarts", 1))) for fields in said[1:]]
+    assert len(said) == 4, "when it came, and at 20, 80 and 140 seconds"
+    assert restarts[0] == 1
+    assert sum(restarts) == int(edge.epoch, 16)
+
+
 def test_an_edge_that_invents_agents_fills_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedagent_coordinator.core.edges.MAX_CLIENTS", 5)
     liar = ToyEdge("edge-9", MANIFEST, [ToyAgent(f"invented-{i}") for i in range(40)])
