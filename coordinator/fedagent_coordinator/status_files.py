@@ -18,7 +18,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 STATUS_FILE = "run_status.json"
 DEVICES_FILE = "devices.json"
-MAX_WORDS = 250_000
+MAX_WORDS = 120_000
 MAX_OF_EDGE = 20_000
 """Of how many devices the words of one edge are kept."""
 GAP_S = 5.0
@@ -112,8 +112,8 @@ class Known(msgspec.Struct, kw_only=True):
 class DeviceBook:
     """Keeps what edges tell of devices in the run that is worked on, and its file.
 
-    Each edge has `MAX_OF_EDGE` places. Where there are `MAX_WORDS` in all, who has the most of them
-    gives one up: what an edge invents pushes out no word of an edge that tells of fewer.
+    Each edge has `MAX_OF_EDGE` places. Where `MAX_WORDS` are kept in all, an edge with its share of
+    them or more gives up one of its own for a new one, any other gets one of who has the most.
     """
 
     def __init__(self, folder: Path, run: str) -> None:
@@ -157,9 +157,10 @@ class DeviceBook:
         if agent in mine:
             mine[agent] = mine.pop(agent)
             return self.known.devices[agent].words[edge]
-        if len(mine) >= MAX_OF_EDGE:
+        full = self._words >= MAX_WORDS
+        if mine and len(mine) >= (MAX_WORDS // len(self._of) if full else MAX_OF_EDGE):
             self._drop(edge, next(iter(mine)))
-        elif self._words >= MAX_WORDS:
+        elif full:
             most = max(self._of, key=lambda one: len(self._of[one]))
             self._drop(most, next(iter(self._of[most])))
         self._of.setdefault(edge, {})[agent] = None

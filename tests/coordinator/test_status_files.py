@@ -139,5 +139,10 @@ def test_what_an_edge_invents_pushes_out_its_own_words_only(
     again.note("shed", status(DeviceNote(agent="shed-0")), 9999)
     assert len(again.known.devices) == 30
     assert {f"hall-{i}" for i in range(8)} < again.known.devices.keys()
+    for more in range(40):
+        again.note(f"edge-{more}", status(DeviceNote(agent="z")), 9999)
+    assert sum(len(one.words) for one in again.known.devices.values()) == 30, "also of many edges"
+    again.note("hall", status(DeviceNote(agent="hall-1")), 9999)
+    again.note("shed", status(DeviceNote(agent="shed-0")), 9999)
     again.keep(frozenset({"hall-1", "shed-0"}))
     assert again.known.devices.keys() == {"hall-1", "shed-0"}

@@ -1,5 +1,7 @@
 """An edge that asks the least rent and brings nothing: it is not paid, and others get turns."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -25,6 +27,13 @@ def loafing(edge: ToyEdge) -> ToyEdge:
     return edge
 
 
+def silent(edge: ToyEdge) -> ToyEdge:
+    """Have an edge take every order and never report."""
+    edge.rent = HOSTILE
+    edge._order = lambda order, now: []  # type: ignore[method-assign] # it says nothing
+    return edge
+
+
 def field_of(edges: list[ToyEdge], name: str, count: int) -> Field:
     for edge in edges:
         edge.rent = edge.rent or HONEST
@@ -40,9 +49,12 @@ def rounds_of(field: Field) -> list[tuple[object, object]]:
 
 
 @pytest.mark.parametrize("name", ["min-cost", "budgeted-ucb"])
-def test_who_orders_nobody_and_says_failed_is_paid_nothing_and_passed_over(name: str) -> None:
+@pytest.mark.parametrize("bad", [loafing, silent])
+def test_who_orders_nobody_and_says_failed_is_paid_nothing_and_passed_over(
+    name: str, bad: Callable[[ToyEdge], ToyEdge]
+) -> None:
     loafer, *others = toy_edges(3, 2)
-    field = field_of([loafing(loafer), *others], name, 60)
+    field = field_of([bad(loafer), *others], name, 60)
     field.run(until=600)
     rounds = rounds_of(field)
     assert len(rounds) == 60
