@@ -25,10 +25,13 @@ from fedagent_protocol.messages import (
     Chunk,
     ContextReport,
     Opinion,
+    OpinionCall,
     OpinionMode,
     TrainStats,
     UpdateOffer,
+    Volunteer,
 )
+from fedagent_protocol.opinions import Asked
 from fedagent_protocol.terms import sign_terms
 from fedagent_protocol.transfer import Layout
 from fedagent_protocol.work import sign_claim
@@ -348,6 +351,7 @@ def open_agent(
         releases=store.privacy.releases,
         masking=partial(open_member, Path(config.data_dir), identity),
         claim=partial(_terms_of, identity),
+        sign=partial(_answer_of, identity, config.site),
         pending=pending,
         quiet=quiet,
         peering=peers.open,
@@ -362,6 +366,23 @@ def _terms_of(identity: "Identity | None", edge: str, report: ContextReport) -> 
         return b""
     me, public = identity, identity.public_bytes
     return sign_terms(report, edge=edge, agent=me.id, public=public, sign=me.sign)
+
+
+def _answer_of(
+    identity: "Identity | None",
+    site: str,
+    call: OpinionCall,
+    answer: Opinion | Volunteer,
+    edge: str,
+) -> bytes:
+    """Return the device's signature of what it answers; empty in virtual time."""
+    if identity is None:
+        return b""
+    me, number = identity, call.round
+    asked = Asked(site=site, run=call.run, round=number, task=call.task, model=call.model)
+    if isinstance(answer, Opinion):
+        return me.public_bytes + me.sign(asked.opinion(me.id, answer))
+    return me.public_bytes + me.sign(asked.volunteer(me.id, edge))
 
 
 def _idle_update(model: bytes | None, round_: int) -> bytes | None:

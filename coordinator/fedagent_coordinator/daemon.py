@@ -297,6 +297,13 @@ def words_of(name: str, fields: Mapping[str, object]) -> str:
             "belong to the site: they get no orders and are not paid; let them join it: "
             "`fedagent devices invite`"
         )
+    if name == "unsigned" and fields["what"] != "terms":
+        return (
+            f"edge {fields['name'] or fields['edge']} tells {fields['what']} of {fields['agents']} "
+            "agents that these have not signed: they do not count; if it or they are of an "
+            "earlier release, update them; if you do not trust it, shut it out: "
+            "`fedagent devices revoke`"
+        )
     if name == "unsigned":
         return (
             f"edge {fields['name'] or fields['edge']} tells other terms of {fields['agents']} "

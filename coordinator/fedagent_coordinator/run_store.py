@@ -175,6 +175,7 @@ class RunStore:
             robust=self.robust,
             rules=rules_of(recipe.model),
             proofs=self._proofs,
+            site=config.site,
         )
 
     def progress(self) -> Progress:

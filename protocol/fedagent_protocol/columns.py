@@ -3,6 +3,7 @@
 Pure numpy. Rows are client-edge pairs of one edge; all little-endian.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict, TypeVar
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from .errors import MalformedError
 from .messages import RoundColumns
-from .terms import CLAIM_BYTES
+from .signatures import CLAIM_BYTES
 
 S = TypeVar("S", bound=np.generic)
 
@@ -63,8 +64,6 @@ def unpack(message: RoundColumns) -> Columns:
     rows = len(session)
     width = len(message.features)
     values = column(message.values, np.float32, "values")
-    if len(message.claim) not in {0, rows * CLAIM_BYTES}:
-        raise MalformedError("column claim differs in length")
     columns = Columns(
         features=message.features,
         session=session,
@@ -73,7 +72,7 @@ def unpack(message: RoundColumns) -> Columns:
         age_ms=column(message.age_ms, np.int32, "age_ms"),
         available=column(message.available, np.uint8, "available") != 0,
         values=values.reshape(rows, width) if values.size == rows * width else values,
-        claim=np.frombuffer(message.claim, dtype=np.uint8).reshape(-1, CLAIM_BYTES),
+        claim=claims_in(message.claim, rows),
     )
     lengths = {len(columns.price), len(columns.context_seq), len(columns.age_ms)}
     if lengths | {len(columns.available)} != {rows} or columns.values.shape != (rows, width):
@@ -88,6 +87,18 @@ def unpack(message: RoundColumns) -> Columns:
     if len(set(message.features)) != width or np.isinf(columns.values).any():
         raise MalformedError("a feature is named twice or infinite")
     return columns
+
+
+def claim_column(claims: Sequence[bytes]) -> bytes:
+    """Return 96 bytes a row, zeros of who signed nothing; empty if that is everybody."""
+    return b"".join(claim.ljust(CLAIM_BYTES, b"\0") for claim in claims) if any(claims) else b""
+
+
+def claims_in(data: bytes, rows: int) -> npt.NDArray[np.uint8]:
+    """Return uint8[rows, 96] of such a column, uint8[0, 96] of an empty one; `MalformedError`."""
+    if len(data) not in {0, rows * CLAIM_BYTES}:
+        raise MalformedError("column claim differs in length")
+    return np.frombuffer(data, dtype=np.uint8).reshape(-1, CLAIM_BYTES)
 
 
 def column(data: bytes, scalar: type[S], name: str) -> npt.NDArray[S]:

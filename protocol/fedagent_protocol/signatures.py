@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 ID_LENGTH = 32
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
+CLAIM_BYTES = KEY_BYTES + SIGNATURE_BYTES
 
 
 def identity_of(public_bytes: bytes) -> str:
@@ -27,6 +28,12 @@ def verify(public: bytes, signature: bytes, data: bytes) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
+
+
+def is_claim(claim: bytes, agent: str, data: bytes) -> bool:
+    """Return whether a claim is the key of an agent and its signature of the data."""
+    public, signature = claim[:KEY_BYTES], claim[KEY_BYTES:]
+    return identity_of(public) == agent and verify(public, signature, data)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from msgspec.msgpack import Encoder
 
 from .messages import ContextReport, Id
-from .signatures import KEY_BYTES, SIGNATURE_BYTES, identity_of, verify
+from .signatures import is_claim
 
-CLAIM_BYTES = KEY_BYTES + SIGNATURE_BYTES
 _SIGNED = b"fedagent/terms/1\x00"
 _encoder = Encoder()
 
@@ -26,9 +25,7 @@ def sign_terms(
 
 def are_signed(claim: bytes, *, edge: Id, agent: Id, seq: int, price: int, available: bool) -> bool:
     """Return whether the agent signed these terms, for this edge; it did not by an empty claim."""
-    public, signature = claim[:KEY_BYTES], claim[KEY_BYTES:]
-    terms = _terms(edge, agent, seq, price, available)
-    return identity_of(public) == agent and verify(public, signature, terms)
+    return is_claim(claim, agent, _terms(edge, agent, seq, price, available))
 
 
 def _terms(edge: Id, agent: Id, seq: int, price: int, available: bool) -> bytes:

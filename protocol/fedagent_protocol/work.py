@@ -12,7 +12,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from .errors import MalformedError
 from .messages import Digest, Id, Outcome, RunId, UpdateOffer, WorkProof
-from .signatures import KEY_BYTES, SIGNATURE_BYTES, identity_of, verify
+from .signatures import CLAIM_BYTES, KEY_BYTES, identity_of, is_claim, verify
 
 _SIGNED = b"fedagent/work/1\x00"
 _encoder = Encoder()
@@ -55,14 +55,12 @@ def sign_claim(
 
 def is_claimed(offer: UpdateOffer, *, edge: Id, agent: Id) -> bool:
     """Return whether the agent signed that it made this update for this edge."""
-    public, signature = offer.claim[:KEY_BYTES], offer.claim[KEY_BYTES:]
-    claimed = _claimed(offer, edge=edge, agent=agent)
-    return identity_of(public) == agent and verify(public, signature, claimed)
+    return is_claim(offer.claim, agent, _claimed(offer, edge=edge, agent=agent))
 
 
 def proof_of(offer: UpdateOffer) -> WorkProof | None:
     """Return what an edge hands on of a claim that it verified; None where there is none."""
-    if len(offer.claim) != KEY_BYTES + SIGNATURE_BYTES:
+    if len(offer.claim) != CLAIM_BYTES:
         return None
     return WorkProof(
         update=bytes.fromhex(offer.digest),

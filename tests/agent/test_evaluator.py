@@ -13,7 +13,7 @@ from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.errors import AgentError, OpinionBookError
 from fedagent_agent.peers.core.selection import PeerSelection
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
-from fedagent_node.effects import Effect
+from fedagent_node.effects import Effect, Send
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
     Chunk,
@@ -26,8 +26,11 @@ from fedagent_protocol.messages import (
     TaskBody,
     TaskNeed,
     UpdateOffer,
+    Volunteer,
 )
-from fedagent_task.recipe import task_bytes
+from fedagent_protocol.opinions import Asked
+from fedagent_protocol.signatures import is_claim
+from fedagent_task.recipe import task_bytes, task_digest
 from fedagent_task.spec import OpinionsSpec, PeersSpec
 from tests.fakes.hand_edge import (
     EDGE,
@@ -35,12 +38,15 @@ from tests.fakes.hand_edge import (
     OTHER,
     REAL,
     RUN,
+    SITE,
     STATS,
     HandEdge,
+    call_of,
     digest_of,
     joined,
     model_of,
 )
+from tests.fakes.voices import identity
 
 MODEL, NEWER = model_of(500), model_of(500, 1)
 RUN_2 = "2" * 32
@@ -98,6 +104,54 @@ def test_two_edges_that_ask_at_once_have_the_same_answer(edge: HandEdge) -> None
     first, second = edge.said(Opinion, out)
     assert first == second
     assert first.round == 0
+
+
+def test_an_opinion_is_signed_for_what_was_asked_and_kept_so_over_a_restart(
+    tmp_path: Path,
+) -> None:
+    me = identity("device")
+    task = structs.replace(REAL, opinions=OpinionsSpec(epsilon=1.0))
+    edge = joined(tmp_path, OTHER, task=task, identity=me)
+    edge.evaluate(asked(edge, 3), 0.7, epsilon=0.3)
+    (opinion,) = edge.said(Opinion)
+    of = {"run": RUN, "task": task_digest(task_bytes(task)), "model": digest_of(MODEL)}
+    said = Asked(site=SITE, round=3, **of).opinion(me.id, opinion)
+    assert is_claim(opinion.claim, me.id, said)
+    # An edge that makes up another task gets no signature of that.
+    call = call_of(task, 3, MODEL, 1024, until_ms=5000)
+    edge.say(structs.replace(call, task="c" * 64), edge=OTHER)
+    assert edge.said(Opinion) == [opinion] * 2
+    edge.restart(EDGE)
+    edge.call(3, MODEL)
+    assert edge.said(Opinion) == [opinion]
+
+
+def test_what_stays_on_the_device_or_is_added_up_is_not_signed(tmp_path: Path) -> None:
+    edge = joined(tmp_path, task=structs.replace(REAL, opinions=OpinionsSpec(mode="peers")))
+    edge.core.evaluator._sign = lambda *_: pytest.fail("signed")
+    Neighbourhood(edge)
+    edge.evaluate(asked(edge, 1, mode=PEERS), 0.625)
+
+
+def test_who_volunteers_signs_it_for_each_edge(tmp_path: Path) -> None:
+    me, alone = identity("device"), OpinionsSpec(mode="peers")
+    task = structs.replace(REAL, opinions=alone, peers=PeersSpec(graph="declared"))
+    edge = joined(tmp_path, OTHER, task=task, identity=me)
+    start = asked(edge, 3, mode=PEERS)
+    edge.call(3, MODEL, mode=PEERS, edge=OTHER)
+    edge.evaluate(start, 0.7)
+    edge.later(4.0)
+    of = {"run": RUN, "task": task_digest(task_bytes(task)), "model": digest_of(MODEL)}
+    said = Asked(site=SITE, round=3, **of)
+    sends = [one for one in edge.out if isinstance(one, Send)]
+    told = {one.to: one.message.claim for one in sends if isinstance(one.message, Volunteer)}
+    assert {
+        to: is_claim(claim, me.id, said.volunteer(me.id, to)) for to, claim in told.items()
+    } == {
+        EDGE: True,
+        OTHER: True,
+    }
+    assert edge.said(Opinion) == []
 
 
 def test_a_newer_round_takes_the_place_of_an_older_one(edge: HandEdge) -> None:

@@ -28,7 +28,7 @@ from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import encode
 from fedagent_protocol.columns import Columns, pack
-from fedagent_protocol.terms import CLAIM_BYTES
+from fedagent_protocol.signatures import CLAIM_BYTES
 from fedagent_testbed.local import LocalField
 from tests.fakes.attacker import Attack, Attacker
 from tests.fakes.site import Members

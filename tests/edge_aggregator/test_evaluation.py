@@ -13,6 +13,8 @@ from fedagent_edge.core.sessions import AgentSessions
 from fedagent_node.effects import Emit, LinkUp, ModelFinished, Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
+from fedagent_protocol.opinions import Asked
+from tests.fakes.voices import identity
 
 from .evaluators import MODEL, OTHER, RUN, Hall, column, scores
 
@@ -115,6 +117,33 @@ def test_one_answer_counts_and_only_of_this_model_and_round() -> None:
     counters = hall.core.counters
     assert counters["opinion_late"] == 3
     assert (counters["opinion_of_another_model"], counters["opinion_twice"]) == (1, 1)
+
+
+@pytest.mark.parametrize("mode", ["report", "peers"])
+def test_what_agents_signed_goes_up_and_what_they_did_not_is_refused(mode: str) -> None:
+    """The coordinator would take it for the edge's own work."""
+    hall, (signs, lies, old) = Hall(), [identity(name) for name in ("signs", "lies", "old")]
+    hall.hello(signs.id, lies.id, old.id)
+    hall.open(1, mode=mode)
+    site = hall.core.state.config.site
+    asked = Asked(site=site, run=RUN, round=1, task="f" * 64, model=MODEL)
+    for me in (signs, lies, old):
+        earlier = structs.replace(asked, round=0) if me is lies else asked
+        said = m.Opinion(run=RUN, round=1, model=MODEL, score=0.7, samples=10, metric="accuracy")
+        volunteer = m.Volunteer(run=RUN, round=1)
+        report = mode == "report"
+        data = earlier.opinion(me.id, said) if report else earlier.volunteer(me.id, "edge")
+        claim = b"" if me is old else me.public_bytes + me.sign(data)
+        hall.say(me.id, structs.replace(said if report else volunteer, claim=claim))
+    hall.wait(6.0)
+    up: list[m.Opinions | m.Volunteers] = [*hall.up(m.Opinions), *hall.up(m.Volunteers)]
+    told = up[-1]
+    ids = [told.new_ids[int(index)] for index in column(told, "session")]
+    claims = [told.claim[96 * row : 96 * row + 96] for row in range(len(ids))]
+    assert set(ids) == {signs.id, old.id}
+    assert dict(zip(ids, map(any, claims), strict=True)) == {signs.id: True, old.id: False}
+    kind = "opinion" if mode == "report" else "volunteer"
+    assert hall.core.counters[f"{kind}_unsigned"] == 1
 
 
 def test_an_agent_that_comes_in_mid_call_is_called_at_once() -> None:
@@ -375,7 +404,7 @@ def test_volunteers_whose_ids_do_not_fit_wait() -> None:
     for agent in agents:
         sessions.hear(agent, 0.0)
     ask = m.OpinionOpen(run=RUN, model=MODEL, until_ms=1000, mode=m.OpinionMode.PEERS)
-    answers = Volunteering(dict.fromkeys(agents))
+    answers = Volunteering(dict.fromkeys(agents, b""))
     told = answers.message(ask, sessions, len(agents), {})
     assert isinstance(told, m.Volunteers)
     assert 0 < len(told.session) // 4 == len(told.new_ids) < told.asked == 6_000

@@ -24,6 +24,10 @@ _MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
     "update.made-in": (m.UpdateOffer, {"made_in": 3}),
     "context.claim": (m.ContextReport, {"claim": bytes(range(96))}),
     "columns.claim": (m.RoundColumns, {"claim": bytes(range(192))}),
+    "opinion.claim": (m.Opinion, {"claim": bytes(range(96))}),
+    "opinions.claim": (m.Opinions, {"claim": bytes(range(96))}),
+    "volunteer.claim": (m.Volunteer, {"claim": bytes(range(96))}),
+    "volunteers.claim": (m.Volunteers, {"claim": bytes(range(96))}),
     "closed.kept": (m.RoundClosed, {"kept": True}),
     "order.load-limit": (m.TrainOrder, {"load_limit_ms": 1300}),
     "hello.address": (m.Hello, {"name": "kitchen", "address": "192.168.1.20"}),
@@ -89,13 +93,14 @@ def test_the_bytes_never_change(name: str) -> None:
     assert decode(direction, golden) == message
 
 
-SHORT = "edge-to-coordinator.columns.short"
-"""As it was written before columns had claims: a map of 15 fields or fewer has a shorter header."""
+SHORT = ("edge-to-coordinator.columns", "edge-to-coordinator.opinions")
+"""As they were before columns had claims: a map of 15 fields or fewer has a shorter header."""
 
 
-def test_a_shorter_header_is_read_as_before() -> None:
-    direction, message = CASES["edge-to-coordinator.columns"]
-    golden = (NOW / f"{SHORT}.msgpack").read_bytes()
+@pytest.mark.parametrize("name", SHORT)
+def test_a_shorter_header_is_read_as_before(name: str) -> None:
+    direction, message = CASES[name]
+    golden = (NOW / f"{name}.short.msgpack").read_bytes()
     assert decode(direction, golden) == message
     assert encode(message)[3:] == golden[1:]
 
@@ -132,7 +137,8 @@ def test_what_an_older_peer_does_not_send_asks_for_nothing(
 
 
 def test_every_golden_file_is_a_case() -> None:
-    assert {path.stem for path in NOW.iterdir()} == {*CASES, *PEERS, SHORT}
+    short = {f"{name}.short" for name in SHORT}
+    assert {path.stem for path in NOW.iterdir()} == {*CASES, *PEERS, *short}
 
 
 TOPICS = {

@@ -63,6 +63,7 @@ from fedagent_protocol.messages import (
     Welcome,
     kind,
 )
+from fedagent_protocol.opinions import SignAnswer
 
 from .device import DeviceState
 from .download import Download
@@ -108,6 +109,7 @@ class AgentCore:
         answered: Orders that were answered with an update before.
         releases: Updates that have cost privacy, by run.
         claim: Signs the terms in a report to an edge.
+        sign: Signs an opinion, or that the device volunteers.
         pending: Bytes that a link holds unacknowledged.
         quiet: Seconds since anything came over a link, parts of messages too.
         peering: Opens keys towards neighbours at the first need.
@@ -126,6 +128,7 @@ class AgentCore:
         releases: Mapping[str, int],
         masking: OpenMember,
         claim: Claims,
+        sign: SignAnswer,
         pending: Callable[[str], int],
         quiet: Callable[[str], float],
         peering: OpenPeers,
@@ -135,7 +138,7 @@ class AgentCore:
         self._quiet_s = quiet
         self.counters: Counter[str] = Counter()
         self._log = EventLog(self.counters, private=config.private_log)
-        self.peers = PeerSelection(self.counters, peering)
+        self.peers = PeerSelection(self.counters, peering, sign)
         self.device = DeviceState(
             config.price,
             load_limit_s=config.load_limit_s,
@@ -173,6 +176,7 @@ class AgentCore:
             limits=config.privacy,
             record=opinions,
             idle_opinions=idle_opinions,
+            sign=sign,
         )
 
     # ----------------------------------------------------------------- inputs

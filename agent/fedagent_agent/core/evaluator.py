@@ -9,10 +9,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from fedagent_agent.peers.core.selection import PeerSelection
 from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed
 from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.messages import MAX_ROUNDS_AHEAD, Opinion, OpinionCall, OpinionMode
+from fedagent_protocol.opinions import SignAnswer
 
 from .device import DeviceState
 from .effects import Key, OpinionAnswer, StoreOpinion, state_name
@@ -56,6 +59,7 @@ class Evaluator:
 
     Args:
         idle_opinions: There are opinions even where the task learns nothing.
+        sign: Signs opinions that edges get, for the model and the task that they are of.
 
     Attributes:
         spent: Epsilon that opinions have cost so far, by run.
@@ -74,6 +78,7 @@ class Evaluator:
         limits: PrivacySettings,
         record: OpinionRecord,
         idle_opinions: bool,
+        sign: SignAnswer,
     ) -> None:
         self.pending: PendingEvaluation | None = None
         self.peers = peers
@@ -86,6 +91,7 @@ class Evaluator:
         self._counters = counters
         self._limits = limits
         self._idle_opinions = idle_opinions
+        self._sign = sign
         self._answers: OrderedDict[tuple[str, bool], OpinionAnswer] = OrderedDict()
         for answer in record.answers:
             self._remember(answer)
@@ -201,6 +207,8 @@ class Evaluator:
             epsilon=result.epsilon,
             moments=result.moments,
         )
+        if pending.call.mode is OpinionMode.REPORT:
+            opinion = structs.replace(opinion, claim=self._sign(pending.call, opinion, ""))
         # A device that is counted at two edges would be counted twice.
         only = key.edge if moments else ""
         pending.answer = OpinionAnswer(opinion, pending.call.mode, only)

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.columns import column
+from fedagent_protocol.columns import claims_in, column
 from fedagent_protocol.errors import MalformedError, safe_text
 from fedagent_protocol.messages import EdgeMoments, Opinions, Volunteers
+from fedagent_protocol.opinions import Asked
 from fedagent_task.moments import Moments, MomentsError
 
 from .edges import EdgeSession
+from .signed_answers import BoolArray, ClaimedRows, Said
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -29,6 +31,8 @@ class RefusedAnswerError(MalformedError):
         self.word = word
 
 
+Word = Callable[[ClaimedRows], BoolArray]
+"""Says which rows are their client's own word; rows without an index are none."""
 Index = Callable[[EdgeSession, npt.NDArray[np.int32]], npt.NDArray[np.int32]]
 """Gives the run-wide indices of sessions, -1 of those that have none."""
 
@@ -51,6 +55,7 @@ class EdgeAnswer:
     reasons: Mapping[str, int] = field(default_factory=dict)
     moments: Moments | None = None  # what the samples of `agents` agents add up to
     agents: int = 0
+    unsigned: int = 0  # agents whose answer is not shown to be their own, and does not count
 
 
 def moments_in(message: EdgeMoments, *, model: str, features: int, max_samples: int) -> EdgeAnswer:
@@ -70,7 +75,9 @@ def moments_in(message: EdgeMoments, *, model: str, features: int, max_samples: 
     return EdgeAnswer(none, message.asked, reasons=reasons, moments=found, agents=agents)
 
 
-def opinions_in(message: Opinions, session: EdgeSession, index: Index, *, model: str) -> EdgeAnswer:
+def opinions_in(
+    message: Opinions, session: EdgeSession, index: Index, word: Word, *, model: str
+) -> EdgeAnswer:
     """Return the opinions in a message whose ids the session knows."""
     if message.model != model:
         raise RefusedAnswerError("model", "an opinion of another model")
@@ -87,7 +94,12 @@ def opinions_in(message: Opinions, session: EdgeSession, index: Index, *, model:
         raise RefusedAnswerError("range", "an opinion is not in [0, 1]")
     if not (np.isfinite(epsilon) & (epsilon >= 0)).all() or not (samples > 0).all():
         raise RefusedAnswerError("range", "an epsilon or a number of samples is out of range")
-    known = client >= 0
+
+    def said(asked: Asked, agent: str, row: int) -> bytes:
+        told = float(score[row]), int(samples[row]), float(epsilon[row])
+        return asked.scored(agent, message.metric, *told)
+
+    known = _of_their_word(message, session, client, said, word)
     return EdgeAnswer(
         client=client[known],
         asked=max(message.asked, len(client)),
@@ -96,14 +108,32 @@ def opinions_in(message: Opinions, session: EdgeSession, index: Index, *, model:
         epsilon=epsilon[known] + 0.0,
         metric=safe_text(message.metric, limit=100),
         reasons=_reasons(message.reasons),
+        unsigned=int((~known & (client >= 0)).sum()),
     )
 
 
-def volunteers_in(message: Volunteers, session: EdgeSession, index: Index) -> EdgeAnswer:
+def volunteers_in(
+    message: Volunteers, session: EdgeSession, index: Index, word: Word
+) -> EdgeAnswer:
     """Return the volunteers in a message whose ids the session knows."""
     client = _clients(message, session, index)
+
+    def said(asked: Asked, agent: str, _row: int) -> bytes:
+        return asked.volunteer(agent, session.id)
+
+    known = _of_their_word(message, session, client, said, word)
     asked = max(message.asked, len(client))
-    return EdgeAnswer(client=client[client >= 0], asked=asked, named=tuple(session.ids))
+    unsigned = int((~known & (client >= 0)).sum())
+    return EdgeAnswer(client[known], asked, tuple(session.ids), unsigned=unsigned)
+
+
+def _of_their_word(
+    message: Opinions | Volunteers, session: EdgeSession, client: IntArray, said: Said, word: Word
+) -> BoolArray:
+    """Return bool[rows], which of them have an index and are their client's word."""
+    claims = claims_in(message.claim, len(client))
+    agents = [session.ids[row] for row in column(message.session, np.int32, "session").tolist()]
+    return word(ClaimedRows(session.id, client, agents, claims, said))
 
 
 def _reasons(named: Mapping[str, int]) -> dict[str, int]:

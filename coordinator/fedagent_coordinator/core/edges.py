@@ -4,6 +4,7 @@ The store puts the bytes of a model into what is sent.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -61,6 +62,7 @@ class EdgeSession:
         offered_at: When the global model was last offered or asked for; None if settled.
         client: int32[len(ids)], their run-wide indices; -1 of who was only named.
         indexed: How many got their index by its word in this run.
+        unsigned: The most agents at once of whom it told what they did not sign, by what.
     """
 
     id: str
@@ -81,13 +83,21 @@ class EdgeSession:
     quiet: bool = False  # it did not answer the last observation, and has been silent since
     trouble: str = ""  # why it takes no part in rounds, in its own words
     strangers: int = 0  # agents that it named last and that do not belong to the site
-    unsigned: int = 0  # the most agents at once whose terms it told otherwise than they sign
     indexed: int = 0
     crowded: bool = False  # it was said that it names more than get an index
     said_at: float = -math.inf  # when it was said last that it started again
     unsaid: int = 0  # how often it did since
     ids: list[str] = field(default_factory=list)  # session ids of `epoch`, in the edge's order
     client: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    unsigned: Counter[str] = field(default_factory=Counter)
+
+    def told_unsigned(self, what: str, agents: int) -> list[Effect]:
+        """Say that it tells what its agents have not signed; again if of more of them."""
+        if agents <= self.unsigned[what]:
+            return []
+        self.unsigned[what] = agents
+        fields = {"edge": self.id, "name": self.name, "agents": agents, "what": what}
+        return [Emit("unsigned", fields)]
 
     def restart(self, epoch: str) -> None:
         """Forget what only the former process of the edge knew."""

@@ -54,6 +54,7 @@ from .paid_work import PaidWork
 from .phases import Ended, Idle, Observing, Phase
 from .readiness import DECLINED, EDGES, STATISTICS, NeedsUnmetError, Readiness, Waiting
 from .settings import Progress, Settings
+from .signed_answers import SignedAnswers
 from .terms import SignedTerms
 
 BEACON_S = 5.0
@@ -121,7 +122,7 @@ class Engine:
         resumed = progress.rounds_done > 0
         self.readiness = Readiness(settings, needs - NOT_FEATURES, resumed=resumed)
         self.waiting, self.starts = Waiting(), ClientStarts(progress.client_starts)
-        self.terms = SignedTerms()
+        self.terms, self.answers = SignedTerms(), SignedAnswers()
         self.client_backoff, self.empty_rounds = ClientBackoff(), EmptyRoundBackoff()
         self.in_books, self.witness = in_books, witness
         self.counters: Counter[str] = Counter()

@@ -34,6 +34,7 @@ from fedagent_protocol.messages import (
     OpinionsReceipt,
     Volunteers,
 )
+from fedagent_protocol.opinions import Asked
 
 from .answers import (
     EdgeAnswer,
@@ -56,6 +57,7 @@ from .ordered import OrderedRound, SettledRound
 from .phases import Phase, milliseconds
 from .readiness import STATISTICS
 from .settings import PastEvaluations, Settings, evaluation_period
+from .signed_answers import BoolArray, ClaimedRows
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -115,6 +117,9 @@ class Evaluating(Phase):
         if edge.id not in evaluation.parts:
             evaluation.join(edge, now)
         part = evaluation.parts[edge.id]
+        if evaluation.receipts and part.answer is not None:
+            engine.counters["opinions_repeated"] += 1
+            return []
         try:
             known = isinstance(message, EdgeMoments) or edge.learn_ids(
                 message.known, message.new_ids
@@ -128,24 +133,30 @@ class Evaluating(Phase):
             engine.counters[f"opinions_{word}"] += 1
             part.refused = part.answer is None
             return self.tick(now)
-        if evaluation.receipts and part.answer is not None:
-            engine.counters["opinions_repeated"] += 1
-            return []
         evaluation.take(edge.id, answer, now)
-        return self.tick(now)
+        what = "opinions" if isinstance(message, Opinions) else "volunteers"
+        return edge.told_unsigned(what, answer.unsigned) + self.tick(now)
 
     def _index(self, edge: EdgeSession, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         client = edge.index_of(rows, self.engine.indices, self.engine.enrolled)
         self.engine.counters["no_index"] += int((client < 0).sum())
         return client
 
+    def _word(self, rows: ClaimedRows) -> BoolArray:
+        engine, s = self.engine, self.engine.settings
+        round_, model = self._evaluation.round, self._evaluation.digest
+        asked = Asked(site=s.site, run=s.run, round=round_, task=s.task, model=model)
+        theirs, refused = engine.answers.judge(rows, asked, certified=engine.enrolled is not None)
+        engine.counters["opinions_unsigned"] += refused
+        return theirs
+
     def _read(self, message: AnswerMessage, edge: EdgeSession) -> EdgeAnswer:
         model, s = self._evaluation.digest, self.engine.settings
         match message:
             case Opinions():
-                return opinions_in(message, edge, self._index, model=model)
+                return opinions_in(message, edge, self._index, self._word, model=model)
             case Volunteers():
-                return volunteers_in(message, edge, self._index)
+                return volunteers_in(message, edge, self._index, self._word)
             case EdgeMoments():
                 return moments_in(
                     message,

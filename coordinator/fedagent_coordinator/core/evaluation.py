@@ -35,8 +35,10 @@ NO_ANSWER = "edge"
 RESTART = "restart"
 """Why there is no opinion of a model that a coordinator died over."""
 DIFFER = "differ"
-"""Two edges report different opinions of an agent: one of the edges lies. Not missing."""
+"""Two edges report different opinions of an agent: one of them or the agent lies. Not missing."""
 OTHER_METRIC = "metric"
+UNSIGNED = "unsigned"
+"""Why an answer does not count: it is not shown to be its agent's own."""
 
 
 @dataclass(slots=True)
@@ -152,6 +154,7 @@ class ClientEvaluation:
                 answers.append((part.index, part.answer))
                 asked += part.answer.asked
                 reasons.update(part.answer.reasons)
+                reasons[UNSIGNED] += part.answer.unsigned
         return answers, asked, reasons
 
 

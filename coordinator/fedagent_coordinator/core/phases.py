@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedagent_node.effects import Effect, Emit
+from fedagent_node.effects import Effect
 from fedagent_protocol.columns import Columns
 from fedagent_protocol.messages import RunEnded
 
@@ -237,11 +237,7 @@ class Observing(Phase):
         """Say of each edge that hands on terms which are not its agents' word; again if more."""
         said: list[Effect] = []
         for edge_id, agents in self.engine.terms.unsigned.items():
-            edge = self.engine.edges.by_id[edge_id]
-            if agents > edge.unsigned:
-                edge.unsigned = agents
-                fields = {"edge": edge.id, "name": edge.name, "agents": agents}
-                said.append(Emit("unsigned", fields))
+            said += self.engine.edges.by_id[edge_id].told_unsigned("terms", agents)
         return said
 
     def _decide(self, ready: list[EdgeSession], now: float) -> list[Effect]:

@@ -45,6 +45,7 @@ class Settings:
     held_out: bool = False  # models are evaluated on a held-out set too
     linger_s: float = 0.0  # how long the end of the run is repeated
     proofs: bool = False  # an update counts that its agent has signed, and no other
+    site: str = ""  # which agents name in what they sign
 
     @property
     def deadline_ms(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedagent_protocol.columns import claim_column
 from fedagent_protocol.messages import (
     EdgeMoments,
     EdgeToCoordinator,
@@ -16,9 +17,12 @@ from fedagent_protocol.messages import (
     Volunteer,
     Volunteers,
 )
+from fedagent_protocol.opinions import Asked
+from fedagent_protocol.signatures import CLAIM_BYTES, is_claim
 from fedagent_task.moments import Moments, MomentsError
 
-from .sessions import AgentSessions
+from .sessions import MAX_ROWS_BYTES, AgentSessions
+from .state import EdgeState
 
 
 @dataclass(slots=True)
@@ -90,6 +94,10 @@ class Scores:
             else:
                 rows.append((index, one))
         rows.sort(key=lambda row: row[0])
+        room = _room(20, [one.claim for _, one in rows])
+        if len(rows) > room:
+            without["unnamed"] += len(rows) - room
+            del rows[room:]
         epsilon = np.array([one.epsilon for _, one in rows], "<f4")
         return Opinions(
             run=ask.run,
@@ -105,6 +113,7 @@ class Scores:
             metric=metric,
             asked=asked,
             reasons=dict(sorted(without.items())),
+            claim=claim_column([one.claim for _, one in rows]),
         )
 
 
@@ -160,7 +169,8 @@ class Volunteering:
     """Who volunteers, in mode ``peers``; opinions do not come here, and are dropped unread."""
 
     final: bool = field(default=False, init=False)
-    _agents: dict[str, None] = field(default_factory=dict)
+    _agents: dict[str, bytes] = field(default_factory=dict)
+    """With the claim of each."""
 
     def __contains__(self, agent: str) -> bool:
         return agent in self._agents
@@ -176,7 +186,7 @@ class Volunteering:
 
     def take(self, agent: str, answer: Opinion | Volunteer, counters: Counter[str]) -> str:  # noqa: ARG002 - others count
         """As for `Scores`."""
-        self._agents[agent] = None
+        self._agents[agent] = answer.claim
         return ""
 
     def unused(self, agent: str) -> str:  # noqa: ARG002 - others have reasons
@@ -194,20 +204,43 @@ class Volunteering:
         """Return all who have volunteered so far and can be named."""
         del reasons
         listing = sessions.listing(ask.epoch, ask.known)
-        rows = sorted(sessions.index(agent) for agent in self._agents)
-        named = [index for index in rows if index < listing.named]
+        rows = sorted((sessions.index(agent), claim) for agent, claim in self._agents.items())
+        named = [row for row in rows if row[0] < listing.named]
+        named = named[: _room(4, [claim for _, claim in named])]
         return Volunteers(
             run=ask.run,
             round=ask.round,
             epoch=sessions.epoch,
             known=listing.known,
             new_ids=listing.new_ids,
-            session=np.array(named, "<i4").tobytes(),
+            session=np.array([index for index, _ in named], "<i4").tobytes(),
             asked=asked,
+            claim=claim_column([claim for _, claim in named]),
         )
 
 
 Answers = Scores | Volunteering
+
+
+def _room(row_bytes: int, claims: list[bytes]) -> int:
+    """Return how many rows fit one message: more than a coordinator takes of one edge."""
+    return MAX_ROWS_BYTES // (row_bytes + (CLAIM_BYTES if any(claims) else 0))
+
+
+def is_theirs(state: EdgeState, ask: OpinionOpen, agent: str, answer: Opinion | Volunteer) -> bool:
+    """Return whether the claim of an answer is the agent's; a release before this makes none.
+
+    The coordinator would take a wrong one for the edge's own work.
+    """
+    if not answer.claim:
+        return True
+    mine = state.memory
+    asked = Asked(
+        site=state.config.site, run=mine.run, round=ask.round, task=mine.task, model=ask.model
+    )
+    if isinstance(answer, Opinion):
+        return is_claim(answer.claim, agent, asked.opinion(agent, answer))
+    return is_claim(answer.claim, agent, asked.volunteer(agent, state.me.edge))
 
 
 def answers_to(ask: OpinionOpen, features: int, max_samples: int) -> Answers:

@@ -23,10 +23,11 @@ from fedagent_protocol.messages import (
     OpinionsReceipt,
     PeerSend,
     Volunteer,
+    kind,
 )
 from fedagent_task.spec import LimitsSpec, OpinionsSpec, PeersSpec
 
-from .answers import Answers, Scores, answers_to
+from .answers import Answers, Scores, answers_to, is_theirs
 from .effects import COORDINATOR
 from .relay import Relay
 from .rounds import AHEAD
@@ -116,6 +117,8 @@ class Evaluation:
         refused = self.answers.refuse(agent, message, asked=agent in self.asked)
         if refused is None and self.over:
             refused = "opinion_late" if isinstance(message, Opinion) else "volunteer_late"
+        if refused is None and not is_theirs(self.state, self.ask, agent, message):
+            refused = f"{kind(message)}_unsigned"
         if refused is not None:
             if refused:
                 self.state.counters[refused] += 1

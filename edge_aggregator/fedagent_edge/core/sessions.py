@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedagent_protocol.columns import Columns, pack
+from fedagent_protocol.columns import Columns, claim_column, claims_in, pack
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import (
     MAX_STARTS_AHEAD,
@@ -17,7 +17,7 @@ from fedagent_protocol.messages import (
     RoundColumns,
     RoundOpen,
 )
-from fedagent_protocol.terms import CLAIM_BYTES
+from fedagent_protocol.signatures import CLAIM_BYTES
 
 FRESH_S = 45.0
 ANSWER_S = 3.0
@@ -296,7 +296,7 @@ class AgentSessions:
             age_ms=np.array([(now - s.context_at) * 1000 for s, _ in rows]).astype(np.int32),
             available=np.array([context.available for _, context in rows], np.bool_),
             values=_as_float32(values, len(rows), len(names)),
-            claim=_claims([context for _, context in rows]),
+            claim=claims_in(claim_column([context.claim for _, context in rows]), len(rows)),
         )
         return RoundColumns(
             run=ask.run,
@@ -308,14 +308,6 @@ class AgentSessions:
             model=model,
             **pack(columns),
         )
-
-
-def _claims(contexts: list[ContextReport]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Return uint8[P, 96], zeros of who signed nothing; uint8[0, 96] if that is everybody."""
-    whole = b"".join(context.claim.ljust(CLAIM_BYTES, b"\0") for context in contexts)
-    if not any(context.claim for context in contexts):
-        whole = b""
-    return np.frombuffer(whole, dtype=np.uint8).reshape(-1, CLAIM_BYTES)
 
 
 def _gist(reason: str) -> str:

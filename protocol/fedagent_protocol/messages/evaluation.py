@@ -25,6 +25,7 @@ class Opinion(Message, frozen=True, kw_only=True, tag="opinion"):
     epsilon: Annotated[float, Meta(ge=0, le=1e6)] = 0.0  # local differential privacy; 0 for none
     reason: Text = ""
     moments: Moments = b""  # of all samples, by `fedagent_task.moments`; mode ``moments`` only
+    claim: Claim = b""  # key and signature (`opinions`); mode ``report`` only
 
     def __post_init__(self) -> None:
         check_finite("score and epsilon", self.score, self.epsilon)
@@ -33,8 +34,11 @@ class Opinion(Message, frozen=True, kw_only=True, tag="opinion"):
 class Volunteer(Message, frozen=True, kw_only=True, tag="volunteer"):
     """The sender trains next if it may: all that an edge learns in democratized analytics.
 
-    Repeated until the edge's next order or call shows that it was heard.
+    Repeated until the edge's next order or call shows that it was heard. `claim` is its key and
+    its signature of that, at this edge (`opinions`).
     """
+
+    claim: Claim = b""
 
 
 class PeerSend(Message, frozen=True, kw_only=True, tag="peer-send"):
@@ -98,6 +102,7 @@ class Opinions(Message, frozen=True, kw_only=True, tag="opinions"):
     metric: Name = ""  # of all rows; answers with another one are counted in `reasons`
     asked: Count = 0  # agents that were called
     reasons: Reasons = field(default_factory=dict)
+    claim: Column = b""  # 96 bytes a row, zeros of none; empty if no agent has signed
 
 
 class EdgeMoments(Message, frozen=True, kw_only=True, tag="moments"):
@@ -122,6 +127,7 @@ class Volunteers(Message, frozen=True, kw_only=True, tag="volunteers"):
     new_ids: Ids
     session: Column
     asked: Count = 0
+    claim: Column = b""
 
 
 # ---------------------------------------------------------- coordinator -> edge

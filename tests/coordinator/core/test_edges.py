@@ -3,13 +3,15 @@
 from unittest import mock
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core import edges
 from fedagent_coordinator.core.answers import opinions_in, volunteers_in
-from fedagent_coordinator.core.edges import EdgeTable
+from fedagent_coordinator.core.edges import EdgeSession, EdgeTable
+from fedagent_coordinator.core.signed_answers import ClaimedRows
 from fedagent_protocol import messages as m
 from fedagent_protocol.errors import MalformedError
 from tests.fakes.engine_field import MemoryIndices
@@ -74,13 +76,18 @@ def test_answers_of_agents_without_an_index_are_left_out_with_their_columns() ->
         samples=np.array([1, 2, 3], dtype="<i8").tobytes(),
     )
     members = frozenset({"b", "c"})
-    found = opinions_in(
-        opinions, edge, lambda of, rows: of.index_of(rows, indices, members), model="d" * 64
-    )
+
+    def index(of: EdgeSession, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        return of.index_of(rows, indices, members)
+
+    def word(rows: ClaimedRows) -> npt.NDArray[np.bool_]:
+        return rows.client >= 0
+
+    found = opinions_in(opinions, edge, index, word, model="d" * 64)
     assert (found.client.tolist(), found.samples.tolist(), found.asked) == ([1, 0], [1, 3], 3)
     assert np.allclose(found.score, [0.1, 0.3])
     volunteers = m.Volunteers(
         run="r" * 32, round=1, epoch="e", known=3, new_ids=(), session=rows, asked=3
     )
-    some = volunteers_in(volunteers, edge, lambda of, rows: of.index_of(rows, indices, members))
+    some = volunteers_in(volunteers, edge, index, word)
     assert (some.client.tolist(), some.named) == ([1, 0], ("a", "b", "c"))

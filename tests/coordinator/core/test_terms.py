@@ -8,7 +8,8 @@ from fedagent_coordinator.core.observation import FRESH_S, Observation, Observed
 from fedagent_coordinator.core.terms import SignedTerms
 from fedagent_protocol.columns import Columns
 from fedagent_protocol.messages import ContextReport
-from fedagent_protocol.terms import CLAIM_BYTES, sign_terms
+from fedagent_protocol.signatures import CLAIM_BYTES
+from fedagent_protocol.terms import sign_terms
 from tests.fakes.voices import identity
 
 DEVICES = [identity(f"device-{i}") for i in range(3)]

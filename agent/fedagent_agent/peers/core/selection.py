@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import structs
+
 from fedagent_agent.peers.core.records import StoreSlot
 from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.messages import (
@@ -23,6 +25,7 @@ from fedagent_protocol.messages import (
     TrainOrder,
     Volunteer,
 )
+from fedagent_protocol.opinions import SignAnswer
 from fedagent_task.spec import PeersSpec
 
 from .records import ArmStats, SlotRecord
@@ -64,6 +67,10 @@ class PeerAccess:
     declared: Mapping[str, float] = field(default_factory=dict)
 
 
+def _unsigned(_call: OpinionCall, _answer: object, _edge: str) -> bytes:
+    return b""
+
+
 OpenPeers = Callable[[Counter[str]], PeerAccess | str]
 """Opens keys and memory, or returns why that is impossible; counts what is refused."""
 
@@ -99,14 +106,21 @@ class PeerSelection:
     Args:
         counters: Of the agent; reasons begin with ``peer_``.
         open_access: Called once, at the first need; None: this agent has no neighbours.
+        sign: Signs that this agent volunteers, for an edge.
 
     Attributes:
         available: Else it stands aside and announces nothing.
         node: Of the slot that runs, or ran last.
     """
 
-    def __init__(self, counters: Counter[str], open_access: OpenPeers | None = None) -> None:
+    def __init__(
+        self,
+        counters: Counter[str],
+        open_access: OpenPeers | None = None,
+        sign: SignAnswer = _unsigned,
+    ) -> None:
         self.counters = counters
+        self._sign = sign
         self.available = True
         self.node: BpUcbNode | None = None
         self._open = open_access
@@ -352,7 +366,8 @@ class PeerSelection:
             elif now >= at:
                 slot.announce_at[edge] = now + ANNOUNCE_EVERY_S
                 if self.available:
-                    effects.append(Send(edge, volunteer))
+                    claim = self._sign(slot.call, volunteer, edge)
+                    effects.append(Send(edge, structs.replace(volunteer, claim=claim)))
         return effects
 
     def end(self, now: float) -> list[Effect]:

@@ -1,0 +1,258 @@
+"""An edge can neither invent, alter, repeat nor swap what devices say of a model."""
+
+from collections.abc import Callable, Sequence
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from fedagent_coordinator.core import effects as fx
+from fedagent_coordinator.core.settings import PastEvaluations
+from fedagent_coordinator.core.signed_answers import ClaimedRows, SignedAnswers
+from fedagent_protocol import messages as m
+from fedagent_protocol.columns import claim_column, claims_in
+from fedagent_protocol.opinions import Asked
+from fedagent_protocol.signatures import is_claim
+from tests.fakes.engine_field import MANIFEST, RUN, Field, settings
+from tests.fakes.toy_edge import ToyAgent, ToyEdge
+from tests.fakes.voices import identity
+
+DEVICES = {one.id: one for one in (identity(f"device-{i}") for i in range(6))}
+IDS = list(DEVICES)
+TASK, SITE = "e" * 64, "lab"
+Answer = m.Opinions | m.Volunteers
+Lie = Callable[[list[Answer], Answer], Answer]
+"""Makes a lie of the honest answers of an edge's devices so far and of the newest."""
+
+
+def claims_of(edge: ToyEdge, said: Answer, model: str) -> Answer:
+    """Return an answer with what its devices sign."""
+    asked = Asked(site=SITE, run=RUN, round=said.round, task=TASK, model=model)
+    claims = []
+    for row, index in enumerate(np.frombuffer(said.session, "<i4").tolist()):
+        me = DEVICES[edge.agents[index].id]
+        if isinstance(said, m.Opinions):
+            score = float(np.frombuffer(said.score, "<f4")[row])
+            samples = int(np.frombuffer(said.samples, "<i8")[row])
+            data = asked.scored(me.id, said.metric, score, samples, 0.0)
+        else:
+            data = asked.volunteer(me.id, edge.id)
+        claims.append(me.public_bytes + me.sign(data))
+    return structs.replace(said, claim=claim_column(claims))
+
+
+def _honest(_former: list[Answer], said: Answer) -> Answer:
+    return said
+
+
+class SigningEdge(ToyEdge):
+    """An edge whose devices sign; what it says of them is what a test makes of it."""
+
+    lie: Lie = staticmethod(_honest)
+
+    def __init__(self, name: str, ids: Sequence[str]) -> None:
+        super().__init__(name, MANIFEST, [ToyAgent(one) for one in ids])
+        self.honest: list[Answer] = []
+
+    def answer(self, call: m.OpinionOpen, now: float) -> Answer | m.EdgeMoments:
+        said = super().answer(call, now)
+        assert not isinstance(said, m.EdgeMoments)
+        self.honest.append(claims_of(self, said, call.model))
+        told = self.lie(self.honest, self.honest[-1])
+        if self.unheard is not None and isinstance(told, m.Opinions):
+            self.unheard = told
+        return told
+
+
+def field_of(edges: Sequence[ToyEdge], *, peers: bool = False, certified: bool = True) -> Field:
+    mode = m.OpinionMode.PEERS if peers else m.OpinionMode.REPORT
+    times = {"opinions_timeout_s": 3.0, "first_call_s": 0.0, "volunteers": 6}
+    given = settings(opinions=mode, site=SITE, task=TASK, **times)
+    field = Field(list(edges), given, past=PastEvaluations(pending_round=0))
+    if certified:
+        field.engine.receive(fx.Enrolled(frozenset(IDS)), 0.0)
+    return field
+
+
+def scores(
+    said: Answer, made: Callable[[np.ndarray[tuple[int], np.dtype[np.float32]]], object]
+) -> Answer:
+    assert isinstance(said, m.Opinions)
+    told = np.asarray(made(np.frombuffer(said.score, "<f4").copy()), "<f4")
+    return structs.replace(said, score=told.tobytes())
+
+
+def swapped(said: Answer) -> Answer:
+    """Every row says it is its neighbour's."""
+    order = np.roll(np.frombuffer(said.session, "<i4"), 1).astype("<i4")
+    return structs.replace(said, session=order.tobytes())
+
+
+def signed_by(said: Answer, count: int) -> Answer:
+    """Claims of a key of the edge's own."""
+    evil = identity("evil")
+    made = (evil.public_bytes + evil.sign(bytes([row])) for row in range(count))
+    return structs.replace(said, claim=claim_column(list(made)))
+
+
+def earlier(former: list[Answer], said: Answer) -> Answer:
+    """The answer before, as if it were of this round and model."""
+    old, model = former[max(0, len(former) - 2)], {}
+    if isinstance(said, m.Opinions):
+        model = {"model": said.model}
+    return structs.replace(old, round=said.round, known=said.known, new_ids=said.new_ids, **model)
+
+
+LIES: dict[str, Lie] = {
+    "altered": lambda _, said: scores(said, lambda score: np.where(score < 0.5, 1.0, 0.0)),
+    "invented": lambda _, said: signed_by(said, 3),
+    "stripped": lambda _, said: structs.replace(said, claim=b""),
+    "swapped": lambda _, said: swapped(said),
+    "another metric": lambda _, said: structs.replace(said, metric="kindness"),
+    "more samples": lambda _, said: structs.replace(
+        said,
+        samples=(np.frombuffer(said.samples, "<i8") + 1).tobytes(),  # type: ignore[union-attr]
+    ),
+    "less noise": lambda _, said: structs.replace(said, epsilon=np.full(3, 0.5, "<f4").tobytes()),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_of_a_lying_edge_no_opinion_is_used_and_it_is_said(lie: Lie) -> None:
+    honest, liar = SigningEdge("honest", IDS[:3]), SigningEdge("liar", IDS[3:])
+    liar.lie = lie
+    field = field_of([honest, liar])
+    field.run()
+    assert field.end == "rounds"
+    for found in field.evaluated.values():
+        assert found.edge.tolist() == [0, 0, 0]
+        assert (found.asked, found.reasons) == (6, {"unsigned": 3})
+    assert field.engine.counters["opinions_unsigned"] == 3 * len(field.evaluated)
+    (said,) = [event.fields for event in field.events if event.name == "unsigned"]
+    assert said == {"edge": "liar", "name": "name of liar", "agents": 3, "what": "opinions"}
+
+
+@pytest.mark.parametrize("peers", [False, True])
+def test_what_was_said_of_an_earlier_model_is_not_said_of_this(peers: bool) -> None:
+    honest, liar = SigningEdge("honest", IDS[:3]), SigningEdge("liar", IDS[3:])
+    liar.lie = earlier
+    field = field_of([honest, liar], peers=peers)
+    field.run()
+    counts = [sorted(found.edge.tolist()) for found in field.evaluated.values()]
+    assert counts[0] == [0, 0, 0, 1, 1, 1]
+    assert counts[1:] == [[0, 0, 0]] * (len(counts) - 1)
+    assert len(counts) > 2
+
+
+@pytest.mark.parametrize("lie", ["invented", "stripped", "swapped"])
+def test_nobody_volunteers_by_the_word_of_an_edge(lie: str) -> None:
+    liar = SigningEdge("liar", IDS[3:])
+    liar.lie = LIES[lie]
+    field = field_of([SigningEdge("honest", IDS[:3]), liar], peers=True)
+    field.run()
+    assert all(found.edge.tolist() == [0, 0, 0] for found in field.evaluated.values())
+    (said,) = [event.fields for event in field.events if event.name == "unsigned"]
+    assert (said["edge"], said["what"], said["agents"]) == ("liar", "volunteers", 3)
+
+
+def test_a_volunteer_is_there_where_it_says() -> None:
+    """Where an edge comes to what a device signed for another one, it is of no use to it."""
+    honest = SigningEdge("honest", IDS[:3])
+    thief = SigningEdge("thief", IDS[:3])
+    thief.lie = lambda _, said: structs.replace(
+        said, claim=honest.honest[-1].claim if honest.honest else b""
+    )
+    field = field_of([thief, honest], peers=True)
+    field.run()
+    assert all(found.edge.tolist() == [1, 1, 1] for found in field.evaluated.values())
+
+
+def test_an_edge_that_shouts_is_checked_once_in_a_call() -> None:
+    honest, liar = SigningEdge("honest", IDS[:3]), SigningEdge("liar", IDS[3:])
+    field = field_of([honest, liar], peers=True)
+    checked = mock.Mock(side_effect=is_claim)
+    liar.lie = lambda _, said: signed_by(said, 3)
+
+    def shout() -> None:
+        for call in liar.calls[:1]:
+            for _ in range(50):
+                field.perform(field.hear(liar.id, liar.answer(call, 0.0)))
+
+    field.kernel.after(0.05, shout)
+    with mock.patch("fedagent_coordinator.core.signed_answers.is_claim", checked):
+        field.run()
+    assert field.engine.counters["opinions_unsigned"] == 3 * len(field.evaluated)
+    assert checked.call_count == 6 * len(field.evaluated)
+
+
+@pytest.mark.parametrize("certified", [False, True])
+def test_who_signs_nothing_is_believed_where_anybody_may_come_until_it_signs(
+    certified: bool,
+) -> None:
+    edge = SigningEdge("edge", IDS[:3])
+    signs_from = 2
+    edge.lie = lambda _, said: (
+        said if said.round == signs_from else structs.replace(said, claim=b"")
+    )
+    field = field_of([edge], certified=certified)
+    field.run()
+    counts = [len(found.client) for found in field.evaluated.values()]
+    assert counts == ([0, 0, 3, 0] if certified else [3, 3, 3, 0])
+
+
+def test_a_column_of_claims_that_is_cut_off_is_refused_whole() -> None:
+    edge = SigningEdge("edge", IDS[:3])
+    edge.lie = lambda _, said: structs.replace(said, claim=said.claim[:-1])
+    field = field_of([edge])
+    field.run()
+    assert all(len(found.client) == 0 for found in field.evaluated.values())
+    assert field.engine.counters["opinions_malformed"] > 0
+
+
+KINDS = ("own", "none", "forged", "of another round")
+
+
+@given(
+    said=st.lists(
+        st.lists(st.tuples(st.integers(-1, 5), st.sampled_from(KINDS)), max_size=6), max_size=5
+    ),
+    certified=st.booleans(),
+)
+def test_a_row_counts_as_a_slow_reader_says(
+    said: list[list[tuple[int, str]]], certified: bool
+) -> None:
+    answers, signers, asked = (
+        SignedAnswers(),
+        set[int](),
+        Asked(site=SITE, run=RUN, round=1, task=TASK, model="b" * 64),
+    )
+    for number, rows in enumerate(said):
+        now, before = (structs.replace(asked, round=number + more) for more in (1, 0))
+        claims = []
+        for client, kind in rows:
+            me = DEVICES[IDS[client]]
+            data = (before if kind == KINDS[3] else now).volunteer(me.id, "edge")
+            by = identity("evil") if kind == "forged" else me
+            claims.append(b"" if kind == "none" else by.public_bytes + by.sign(data))
+        clients = np.array([client for client, _ in rows], np.int64)
+        told = ClaimedRows(
+            "edge",
+            clients,
+            [IDS[one] for one, _ in rows],
+            claims_in(claim_column(claims), len(rows)),
+            lambda of, agent, _row: of.volunteer(agent, "edge"),
+        )
+        first: dict[int, bool] = {}
+        for one, kind in rows:
+            if one >= 0 and one not in first:
+                believed = kind == "none" and not certified and one not in signers
+                first[one] = kind == "own" or believed
+                signers |= {one} if kind == "own" else set()
+        theirs, refused = answers.judge(told, now, certified=certified)
+        assert theirs.tolist() == [first.get(one, False) for one, _ in rows]
+        assert refused == sum(not good for good in first.values())
+        assert theirs.shape == (len(rows),)
+    assert answers.signers == signers
