@@ -19,8 +19,9 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from fedagent_coordinator.reader import open_reader
 from fedagent_node.certificates import Certificate, Role
-from fedagent_node.data_dir import load_or_create
+from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_node.envelope import Gate
 from fedagent_node.network import free_port
 from fedagent_node.site_tls import SiteTls
@@ -28,8 +29,9 @@ from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import encode
 from fedagent_protocol.columns import Columns, pack
+from fedagent_protocol.opinions import Asked
 from fedagent_protocol.signatures import CLAIM_BYTES
-from fedagent_testbed.local import LocalField
+from fedagent_testbed.local import LocalField, RoleProcess
 from tests.fakes.attacker import Attack, Attacker
 from tests.fakes.site import Members
 from tests.fakes.voices import read
@@ -302,12 +304,15 @@ def test_an_enrolled_edge_is_paid_for_no_device_that_it_invents(tmp_path: Path, 
 
 
 class LyingEdge:
-    """An edge of the site that names devices which another one hears, with terms of its own."""
+    """An edge of the site that names devices which another one hears, and speaks for them.
 
-    def __init__(self, site: str, evil: SiteTls, folder: Path, victims: list[str]) -> None:
+    It has come to what they signed of the model before.
+    """
+
+    def __init__(self, site: str, evil: SiteTls, folder: Path, victims: list[Identity]) -> None:
         self.own: set[tuple[str, bytes]] = set()
-        self.told = 0
-        self._site, self._victims = site, victims
+        self.told = self.judged = 0
+        self._site, self._victims, self._task = site, victims, ""
         self._gate = Gate(load_or_create(folder), starts=5, clock=time.monotonic)
         self._gate.certifier = Shown(evil.credentials.certificate.der)
         self._me = evil.credentials.certificate.id
@@ -325,6 +330,11 @@ class LyingEdge:
                 ]
             case m.GlobalModel():
                 self._digest = message.digest
+            case m.EdgeWelcome():
+                self._task = message.task
+            case m.OpinionOpen():
+                self.judged += 1
+                return [self._say(self._opinions(message))]
             case m.RoundOpen():
                 self.told += 1
                 return [self._say(self._lies(message))]
@@ -348,10 +358,32 @@ class LyingEdge:
             round=asked.round,
             epoch=EPOCH,
             known=0,
-            new_ids=tuple(self._victims),
+            new_ids=tuple(one.id for one in self._victims),
             features=columns.features,
             model=self._digest,
             **pack(columns),
+        )
+
+    def _opinions(self, asked: m.OpinionOpen) -> m.Opinions:
+        of = {"site": self._site, "run": asked.run, "task": self._task, "model": asked.model}
+        former = Asked(round=max(0, asked.round - 1), **of)
+        none, forged, old = self._victims
+        said = former.scored(old.id, "accuracy", 1.0, 500, 0.0)
+        claims = [bytes(CLAIM_BYTES), forged.public_bytes + bytes(64), old.public_bytes]
+        claims[2] += old.sign(said) if asked.round else none.sign(said)
+        return m.Opinions(
+            run=asked.run,
+            round=asked.round,
+            epoch=EPOCH,
+            model=asked.model,
+            known=0,
+            new_ids=tuple(one.id for one in self._victims),
+            session=np.arange(3, dtype="<i4").tobytes(),
+            score=np.ones(3, dtype="<f4").tobytes(),
+            samples=np.full(3, 500, dtype="<i8").tobytes(),
+            metric="accuracy",
+            asked=3,
+            claim=b"".join(claims),
         )
 
     def _say(self, message: m.AnyMessage) -> Said:
@@ -360,7 +392,7 @@ class LyingEdge:
 
 
 @pytest.mark.parametrize("kind", BROKERS)
-def test_an_enrolled_edge_mutes_no_device_that_another_one_hears(tmp_path: Path, kind: str) -> None:
+def test_an_enrolled_edge_speaks_for_no_device(tmp_path: Path, kind: str) -> None:
     with new_field(tmp_path) as field:
         members = Members.of_coordinator(tmp_path, "coordinator", field.site)
         members.member("edge-0", "edge")
@@ -374,16 +406,35 @@ def test_an_enrolled_edge_mutes_no_device_that_another_one_hears(tmp_path: Path,
             join_port=0,
             wait_edges=2,
             wait_agents=AGENTS,
-            sets=("rounds.count=4", *PATIENT, "policy.name=cheapest", "budget.per_edge=10"),
+            sets=(
+                *("rounds.count=4", *PATIENT, "policy.name=cheapest", "budget.per_edge=10"),
+                'opinions.mode="report"',
+            ),
         )
-        field.edge("edge-0", broker=kind, secure=True)
+        honest = field.edge("edge-0", broker=kind, secure=True)
         there = str(coordinator.wait("ready")["broker"])
         agents = [field.agent(f"agent-{i}", labels(i)) for i in range(AGENTS)]
-        victims = [str(agent.wait("ready")["id"]) for agent in agents]
+        ids = [str(agent.wait("ready")["id"]) for agent in agents]
+        victims = [load_or_create(tmp_path / f"agent-{i}") for i in range(AGENTS)]
+        assert [one.id for one in victims] == ids
         liar = LyingEdge(field.site, hall, tmp_path / "evil-2", victims)
         with Attacker(there, liar, context=hall.client_context()):
             end = coordinator.wait("end", timeout_s=90)
         assert liar.told >= 4
         assert (end["rounds_done"], end["updates_used"]) == (4, 4 * AGENTS)
-    assert "tells other terms of 3 agents" in coordinator.log.read_text()
+    log = coordinator.log.read_text()
+    assert "tells other terms of 3 agents" in log
+    assert "tells opinions of 3 agents that these have not signed" in log
+    check_opinions(coordinator, str(honest.wait("ready")["id"]), liar)
     check_books(coordinator)
+
+
+def check_opinions(coordinator: RoleProcess, honest: str, liar: LyingEdge) -> None:
+    """All devices have their opinions, by the edge that they are at, and no other one counts."""
+    with open_reader(Path(str(coordinator.config["data_dir"]))) as read:
+        run = read.runs()[0].run_id
+        calls, rows = read.evaluations.rows(run), read.evaluations.opinions(run)
+    assert liar.judged >= len(calls) >= 2
+    assert {call.reasons.get("unsigned") for call in calls} == {AGENTS}
+    assert rows
+    assert {row.edge_id for row in rows} == {honest}
