@@ -216,6 +216,7 @@ class EdgeNode(Node):
     def _open(self) -> tuple[Driver, list[Input]]:
         self.starts += 1
         config = EdgeConfig(
+            site=SITE,
             data_dir=str(self.directory),
             chunk_bytes=self.chunk_bytes,
             credit_bytes=16 * self.chunk_bytes,
