@@ -26,7 +26,7 @@ def names_in(path: Path) -> frozenset[str]:
 
 
 @pytest.mark.parametrize(
-    "threat", [*(f"P{n}" for n in range(1, 10)), *(f"T{n}" for n in range(1, 26))]
+    "threat", [*(f"P{n}" for n in range(1, 11)), *(f"T{n}" for n in range(1, 26))]
 )
 def test_each_promise_and_threat_has_a_row_with_tests_or_a_reason(threat: str) -> None:
     row = " | ".join(ROWS[threat])
