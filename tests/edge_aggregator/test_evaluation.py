@@ -405,10 +405,10 @@ def test_volunteers_whose_ids_do_not_fit_wait() -> None:
         sessions.hear(agent, 0.0)
     ask = m.OpinionOpen(run=RUN, model=MODEL, until_ms=1000, mode=m.OpinionMode.PEERS)
     answers = Volunteering(dict.fromkeys(agents, b""))
-    told = answers.message(ask, sessions, len(agents), {})
+    told = answers.message(ask, sessions, agents, {})
     assert isinstance(told, m.Volunteers)
     assert 0 < len(told.session) // 4 == len(told.new_ids) < told.asked == 6_000
     again = structs.replace(ask, epoch=told.epoch, known=len(told.new_ids))
-    told = answers.message(again, sessions, len(agents), {})
+    told = answers.message(again, sessions, agents, {})
     assert isinstance(told, m.Volunteers)
     assert len(told.session) // 4 == 6_000

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedagent_edge.core.columns import MAX_FEATURES
 from fedagent_edge.core.sessions import (
     ANSWER_S,
     ASK_AGAIN_S,
     FRESH_S,
     MAX_AGENTS,
-    MAX_FEATURES,
     MAX_NAMES,
     MAX_NOTES,
     AgentSessions,
@@ -45,6 +45,12 @@ def _report(
     sessions.context(session, report, now)
 
 
+def _named(sessions: AgentSessions, now: float) -> dict[str, int]:
+    """Return who has a row for a coordinator that knows nobody, and the index of each."""
+    message = sessions.columns(m.RoundOpen(), model="", now=now)
+    return {message.new_ids[row]: row for row in unpack(message).session.tolist()}
+
+
 def test_columns_carry_every_fresh_context() -> None:
     sessions = _sessions(3, compute=2.0)
     _report(sessions, "agent-1", 5.0, price=7, features={"compute": 3.0, "rtt_s": 0.1})
@@ -74,14 +80,13 @@ def test_old_contexts_and_lost_agents_are_left_out_and_indices_are_kept() -> Non
     _report(sessions, "agent-1", 30.0)
     assert sessions.leave("agent-0")
     assert not sessions.leave("agent-0")
-    columns = unpack(sessions.columns(m.RoundOpen(), model="", now=FRESH_S + 1))
-    assert columns.session.tolist() == [1]
+    assert _named(sessions, FRESH_S + 1) == {"agent-1": 0}
     assert sorted(sessions.lose_silent(FRESH_S + 1)) == ["agent-2"]
     assert sessions.present == 1
     _, joined = sessions.hear("agent-0", 50.0)
     assert joined
     _report(sessions, "agent-0", 50.0)
-    assert unpack(sessions.columns(m.RoundOpen(), model="", now=51.0)).session.tolist() == [0, 1]
+    assert _named(sessions, 51.0) == {"agent-1": 0, "agent-0": 1}
 
 
 def test_who_does_not_answer_is_away_until_it_is_heard_again() -> None:
@@ -97,12 +102,12 @@ def test_who_does_not_answer_is_away_until_it_is_heard_again() -> None:
     assert not sessions.doubt("agent-0", 5.0)
     (note,) = sessions.changed_devices(5.0)
     assert (note.agent, note.here, note.age_ms) == ("agent-0", False, 5000)
-    assert unpack(sessions.columns(m.RoundOpen(), model="", now=5.0)).session.tolist() == [1, 2]
+    assert _named(sessions, 5.0).keys() == {"agent-1", "agent-2"}
     assert sessions.present == 2
     assert sessions.is_present("agent-0"), "what it has begun may still come"
     assert sessions.hear("agent-0", 6.0) == (sessions._by_id["agent-0"], False)
     assert [note.here for note in sessions.changed_devices(6.0)] == [True]
-    assert unpack(sessions.columns(m.RoundOpen(), model="", now=6.0)).session.tolist() == [0, 1, 2]
+    assert len(_named(sessions, 6.0)) == 3
     assert not sessions.doubt("agent-0", 6.0), "it was asked just now"
     assert sessions.doubt("agent-0", 1.0 + ASK_AGAIN_S)
     sessions.leave("agent-0")
@@ -138,13 +143,17 @@ def test_very_many_agents_fit_into_one_message_and_the_rest_follows() -> None:
     for index in range(MAX_AGENTS):
         _report(sessions, f"{index:032x}", 0.0, price=1, features={f"f{i}": 1.0 for i in range(10)})
     assert sessions.hear("one-too-many", 0.0) == (None, False)
-    known = 0
-    for _ in range(10):
-        message = sessions.columns(m.RoundOpen(epoch=EPOCH, known=known), model="", now=1.0)
+    ids: list[str] = []
+    for turn in range(10):
+        now = float(turn)
+        message = sessions.columns(m.RoundOpen(epoch=EPOCH, known=len(ids)), model="", now=now)
         assert len(encode(message)) <= MAX_PAYLOAD_BYTES
-        assert len(unpack(message).session) > 0
-        known += len(message.new_ids)
-    assert known == MAX_AGENTS
+        rows = unpack(message).session.tolist()
+        ids += message.new_ids
+        assert len(rows) == len(message.new_ids) or len(ids) == MAX_AGENTS
+        for agent in sessions.present_ids()[len(ids) :]:
+            _report(sessions, agent, now + 0.5)  # as everybody does, now and then
+    assert len(set(ids)) == len(ids) == MAX_AGENTS
 
 
 def test_names_are_said_once_after_each_welcome() -> None:

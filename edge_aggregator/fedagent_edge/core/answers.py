@@ -1,7 +1,7 @@
 """What agents answer when they evaluate a model, and what of it goes up: one class a mode."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +21,8 @@ from fedagent_protocol.opinions import Asked
 from fedagent_protocol.signatures import CLAIM_BYTES, is_claim
 from fedagent_task.moments import Moments, MomentsError
 
-from .sessions import MAX_ROWS_BYTES, AgentSessions
+from .columns import MAX_ROWS_BYTES
+from .sessions import AgentSessions
 from .state import EdgeState
 
 
@@ -72,15 +73,19 @@ class Scores:
         return sum(not self.unused(agent) for agent in self._given)
 
     def message(
-        self, ask: OpinionOpen, sessions: AgentSessions, asked: int, reasons: Mapping[str, int]
+        self,
+        ask: OpinionOpen,
+        sessions: AgentSessions,
+        asked: Collection[str],
+        reasons: Mapping[str, int],
     ) -> EdgeToCoordinator:
         """Return a row for every opinion that fits.
 
         What most scores are is the metric of all, so that no single agent decides it; an
         answer with another one, or of an agent whose id does not fit yet, has no row.
         """
-        listing = sessions.listing(ask.epoch, ask.known)
         valid = {agent: one for agent, one in self._given.items() if not self.unused(agent)}
+        listing = sessions.listing(ask.epoch, ask.known, sorted(valid))
         metrics = Counter(one.metric for one in valid.values())
         metric = max(sorted(metrics), key=metrics.__getitem__, default="")
         without = Counter(reasons)
@@ -111,7 +116,7 @@ class Scores:
             samples=np.array([one.samples for _, one in rows], "<i8").tobytes(),
             epsilon=epsilon.tobytes() if epsilon.any() else b"",
             metric=metric,
-            asked=asked,
+            asked=len(asked),
             reasons=dict(sorted(without.items())),
             claim=claim_column([one.claim for _, one in rows]),
         )
@@ -148,7 +153,11 @@ class Statistics(Scores):
         return ""
 
     def message(
-        self, ask: OpinionOpen, sessions: AgentSessions, asked: int, reasons: Mapping[str, int]
+        self,
+        ask: OpinionOpen,
+        sessions: AgentSessions,
+        asked: Collection[str],
+        reasons: Mapping[str, int],
     ) -> EdgeToCoordinator:
         """Return one sum of all agents."""
         found = self._moments
@@ -159,7 +168,7 @@ class Statistics(Scores):
             model=ask.model,
             moments=sum(found[1:], found[0]).encode() if found else b"",
             agents=len(found),
-            asked=asked,
+            asked=len(asked),
             reasons=dict(sorted(reasons.items())),
         )
 
@@ -199,11 +208,18 @@ class Volunteering:
         return len(self._agents)
 
     def message(
-        self, ask: OpinionOpen, sessions: AgentSessions, asked: int, reasons: Mapping[str, int]
+        self,
+        ask: OpinionOpen,
+        sessions: AgentSessions,
+        asked: Collection[str],
+        reasons: Mapping[str, int],
     ) -> EdgeToCoordinator:
-        """Return all who have volunteered so far and can be named."""
+        """Return all who have volunteered so far and can be named.
+
+        Who was asked is named as well: the coordinator counts who is at two edges once.
+        """
         del reasons
-        listing = sessions.listing(ask.epoch, ask.known)
+        listing = sessions.listing(ask.epoch, ask.known, sorted(self._agents), sorted(asked))
         rows = sorted((sessions.index(agent), claim) for agent, claim in self._agents.items())
         named = [row for row in rows if row[0] < listing.named]
         named = named[: _room(4, [claim for _, claim in named])]
@@ -214,7 +230,7 @@ class Volunteering:
             known=listing.known,
             new_ids=listing.new_ids,
             session=np.array([index for index, _ in named], "<i4").tobytes(),
-            asked=asked,
+            asked=len(asked),
             claim=claim_column([claim for _, claim in named]),
         )
 

@@ -248,7 +248,7 @@ class Evaluation:
                 reason = "gone" if agent in self._gone else "missing"
             if reason:
                 reasons[reason] = reasons.get(reason, 0) + 1
-        message = self.answers.message(self.ask, sessions, len(self.asked), reasons)
+        message = self.answers.message(self.ask, sessions, self.asked, reasons)
         return [Send(COORDINATOR, message)]
 
     def _event(self, now: float) -> Emit:

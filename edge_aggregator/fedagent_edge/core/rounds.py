@@ -1,5 +1,7 @@
 """The rounds of an edge, one after the other: ordered, live, committed, reported."""
 
+from collections.abc import Collection
+
 from msgspec.structs import replace
 
 from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
@@ -220,6 +222,11 @@ class Rounds:
         live = self._open
         return live if live and (live.rnd.run, live.rnd.round) == (run, number) else None
 
+    @property
+    def ordered(self) -> Collection[str]:
+        """Who works on the live round."""
+        return self.live.rnd.parts if self.live is not None else ()
+
     def serves(self, agent: str, digest: str) -> bool:
         """Whether an agent is to train from this model."""
         live = self.live
@@ -372,11 +379,11 @@ class Rounds:
             outcomes = tuple(replace(one, used=False, weight=0.0) for one in outcomes)
         with_chunk = rnd.order.want_model and not failed and len(outcomes) <= OUTCOMES_WITH_CHUNK
         closed_at = rnd.closed_at or now
-        memory, me = self.state.memory, self.state.me
+        memory = self.state.memory
         report = RoundReport(
             run=rnd.run,
             round=rnd.round,
-            epoch=me.epoch,
+            epoch=self.state.sessions.epoch,
             outcomes=outcomes,
             failed=failed,
             model=memory.model,

@@ -1,12 +1,14 @@
 """The agents an edge can see, and their newest contexts as columns."""
 
+import hashlib
+import heapq
+import itertools
 import math
-from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedagent_protocol.columns import Columns, claim_column, claims_in, pack
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import (
     MAX_STARTS_AHEAD,
@@ -17,7 +19,8 @@ from fedagent_protocol.messages import (
     RoundColumns,
     RoundOpen,
 )
-from fedagent_protocol.signatures import CLAIM_BYTES
+
+from .columns import Listing, Row, columns_of, most_rows
 
 FRESH_S = 45.0
 ANSWER_S = 3.0
@@ -25,37 +28,31 @@ ANSWER_S = 3.0
 ASK_AGAIN_S = 15.0
 """Nobody signs that it broke: who says so of one agent all the time costs it little."""
 MAX_AGENTS = 20_000
-MAX_FEATURES = 32
+SPARE = 400
+"""How many places a full table gives back at once: to look for them costs as much as for one."""
 MAX_NAMES = 500
 MAX_NOTES = 250
 MAX_IDS_BYTES = 350_000
-MAX_ROWS_BYTES = 600_000
-"""One message names all agents: together below the limit of a payload."""
+"""One message names all agents: with their rows below the limit of a payload."""
 FARTHEST = 1e8
 """A place beyond this, in kilometres, is none."""
 LONGEST_S = 30 * 86_400.0
 """Silence is reported as no longer than this."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The ids from `known` on, which a coordinator has not; those from `named` on wait."""
-
-    known: int
-    named: int
-    new_ids: tuple[str, ...]
-
-
 @dataclass(slots=True)
 class AgentSession:
     """One agent at this edge; `refused` is why its hello was not taken, if it was not.
+
+    One that has `worked` has had an update accepted here; one that was `told` of is in the
+    coordinator's book.
 
     One that is `away` did not answer when its connection had broken: it is chosen for nothing
     new. One that `prepares` reports anew when it hears of another task. After a hello the next
     report counts whatever its number: `greeted`.
     """
 
-    index: int
+    agent: str
     heard_at: float
     context: ContextReport | None = None
     context_at: float = 0.0
@@ -66,6 +63,8 @@ class AgentSession:
     refused: str = ""
     prepares: bool = False
     greeted: bool = False
+    worked: bool = False
+    told: bool = False
     crl_at: float = -math.inf  # when it was sent the list of the revoked
     asked_at: float = -math.inf  # when it was asked whether it is here
 
@@ -79,24 +78,29 @@ class AgentSession:
 
 @dataclass(slots=True)
 class AgentSessions:
-    """All agents since the process started; `epoch` names the list. An index is never reused."""
+    """The agents heard by this process, as many as there is room for.
+
+    Those that messages to the coordinator have named are in a list, `epoch` by name, and stay at
+    their index there, also when they have lost their place here. A list that is full is followed
+    by one of those who are named then, with another epoch.
+    """
 
     epoch: str
     _by_id: dict[str, AgentSession] = field(default_factory=dict)
-    _ids: list[str] = field(default_factory=list)
+    _index: dict[str, int] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _unreported: dict[str, None] = field(default_factory=dict)
-    _changed: dict[str, None] = field(default_factory=dict)
+    _changed: dict[str, DeviceNote | None] = field(default_factory=dict)
+    """A note is the last of one that has lost its place."""
     _asked: dict[str, float] = field(default_factory=dict)
 
     def hear(self, agent: str, now: float) -> tuple[AgentSession | None, bool]:
-        """Note a sign of life; return the session, None if there are too many, and if it is new."""
+        """Note a sign of life; return the session, None if there is no room, and if it is new."""
         session = self._by_id.get(agent)
         if session is None:
-            if len(self._ids) >= MAX_AGENTS:
+            if len(self._by_id) >= MAX_AGENTS:
                 return None, False
-            session = self._by_id[agent] = AgentSession(len(self._ids), now)
-            self._ids.append(agent)
+            session = self._by_id[agent] = AgentSession(agent, now)
             self._changed[agent] = None
             return session, True
         joined, session.present, session.heard_at = not session.present, True, now
@@ -105,6 +109,37 @@ class AgentSessions:
         session.away = False
         self._asked.pop(agent, None)
         return session, joined
+
+    def lacks_room(self, agent: str) -> bool:
+        """Whether an agent is new, and all places are taken."""
+        return len(self._by_id) >= MAX_AGENTS and agent not in self._by_id
+
+    def displace(self, busy: Collection[str], now: float) -> list[str]:
+        """Give back some places; return who of those that lose theirs was here.
+
+        Keys cost nothing, so whoever has not worked yet may be invented. First go those who are
+        gone, then who is here without having worked, the longest silent first: an agent that
+        reports goes on after those who only came. Who is here and has worked, or is `busy`, stays.
+        """
+        yielding = [
+            one
+            for one in self._by_id.values()
+            if one.agent not in busy and not (one.present and one.worked)
+        ]
+        first = heapq.nsmallest(SPARE, yielding, lambda s: (s.present, s.worked, s.heard_at))
+        were_here = [one.agent for one in first if self.leave(one.agent)]
+        for one in first:
+            self._changed.pop(one.agent, None)
+            if one.told and len(self._changed) < 2 * MAX_AGENTS:
+                self._changed[one.agent] = self._note(one.agent, now)
+            for table in (self._by_id, self._names, self._unreported, self._asked):
+                table.pop(one.agent, None)
+        return were_here
+
+    def worked(self, agent: str) -> None:
+        """Note that an update of an agent was accepted."""
+        if agent in self._by_id:
+            self._by_id[agent].worked = True
 
     def name(self, agent: str, name: str) -> bool:
         """Keep what people call an agent; True if that is new."""
@@ -135,7 +170,8 @@ class AgentSessions:
     def welcomed(self) -> None:
         """A coordinator that has just welcomed us needs all of it."""
         self._unreported = dict.fromkeys(self._names)
-        self._changed = dict.fromkeys(self._ids)
+        last = {agent: note for agent, note in self._changed.items() if note is not None}
+        self._changed = last | dict.fromkeys(self._by_id)
 
     @property
     def has_changes(self) -> bool:
@@ -144,13 +180,12 @@ class AgentSessions:
 
     def changed_devices(self, now: float) -> tuple[DeviceNote, ...]:
         """Return the agents of which something changed, once; the rest comes next time."""
-        some = list(self._changed)[:MAX_NOTES]
-        for agent in some:
-            del self._changed[agent]
-        return tuple(self._note(agent, now) for agent in some)
+        some = list(itertools.islice(self._changed, MAX_NOTES))
+        return tuple(self._changed.pop(agent) or self._note(agent, now) for agent in some)
 
     def _note(self, agent: str, now: float) -> DeviceNote:
         session = self._by_id[agent]
+        session.told = True
         here = session.present and not session.away
         age_s = 0.0 if here else max(0.0, min(now - session.heard_at, LONGEST_S))
         return DeviceNote(
@@ -180,7 +215,7 @@ class AgentSessions:
         before = _gist(session.reason)
         session.context, session.context_at, session.greeted = report, now, False
         if _gist(session.reason) != before:
-            self._changed[self._ids[session.index]] = None
+            self._changed[session.agent] = None
         return True
 
     def forget_contexts(self) -> None:
@@ -246,11 +281,11 @@ class AgentSessions:
 
     def present_ids(self) -> list[str]:
         """Return the agents with a live session, in the order in which they came."""
-        return [agent for agent in self._ids if self._by_id[agent].present]
+        return [agent for agent, session in self._by_id.items() if session.present]
 
     def index(self, agent: str) -> int:
-        """Return the position of an agent that has been here; `KeyError` if it has not."""
-        return self._by_id[agent].index
+        """Return the position of an agent in the list; beyond its end if it is not there."""
+        return self._index.get(agent, MAX_AGENTS)
 
     def place(self, agent: str) -> tuple[float, float] | None:
         """Return x and y in kilometres as the agent last declared them."""
@@ -261,53 +296,52 @@ class AgentSessions:
         place = features.get("x_km", np.nan), features.get("y_km", np.nan)
         return place if all(abs(value) <= FARTHEST for value in place) else None
 
-    def listing(self, epoch: str, known: int) -> Listing:
-        """Return what a message lists for a coordinator that has `known` ids of `epoch`."""
-        known = min(known, len(self._ids)) if epoch == self.epoch else 0
-        named = _fitting(self._ids, known)
-        return Listing(known, named, tuple(self._ids[known:named]))
+    def listing(
+        self, epoch: str, known: int, agents: Iterable[str], more: Iterable[str] = ()
+    ) -> Listing:
+        """Name agents, and return what a message lists for a coordinator that has `known`.
+
+        If not all of the `agents` find a place in the list, another one begins with them;
+        `more` are named as far as there is room.
+        """
+        wanted = dict.fromkeys(itertools.islice(agents, MAX_AGENTS))
+        if len(self._index) + len(wanted.keys() - self._index.keys()) > MAX_AGENTS:
+            self.epoch = hashlib.sha256(self.epoch.encode()).hexdigest()[:32]
+            self._index = {}
+            # With an epoch the coordinator forgets who is here.
+            self._changed = dict.fromkeys(self._by_id)
+        for agent in itertools.chain(wanted, more):
+            if len(self._index) < MAX_AGENTS:
+                self._index.setdefault(agent, len(self._index))
+        ids = list(self._index)
+        known = min(known, len(ids)) if epoch == self.epoch else 0
+        named = _fitting(ids, known)
+        return Listing(known, named, tuple(ids[known:named]))
 
     def columns(self, ask: RoundOpen, *, model: str, now: float) -> RoundColumns:
         """Answer `open`: every fresh context, and the ids the coordinator lacks.
 
         What does not fit into one message waits: ids for the next round, and of the
-        contexts the oldest.
+        contexts the oldest, those of agents that have worked last.
         """
-        listing = self.listing(ask.epoch, ask.known)
-        rows = [
-            (session, session.context)
+        fresh = [
+            session
             for session in self._by_id.values()
             if session.present
             and not session.away
             and session.context is not None
-            and session.index < listing.named
             and now - session.context_at <= FRESH_S
         ]
-        names = _common_features([context for _, context in rows])
-        room = MAX_ROWS_BYTES // (25 + CLAIM_BYTES + 4 * len(names))
-        if len(rows) > room:
-            rows = sorted(rows, key=lambda row: -row[0].context_at)[:room]
-        values = [[context.features.get(name, np.nan) for name in names] for _, context in rows]
-        columns = Columns(
-            features=names,
-            session=np.array([s.index for s, _ in rows], np.int32),
-            price=np.array([context.price for _, context in rows], np.int64),
-            context_seq=np.array([context.seq for _, context in rows], np.int64),
-            age_ms=np.array([(now - s.context_at) * 1000 for s, _ in rows]).astype(np.int32),
-            available=np.array([context.available for _, context in rows], np.bool_),
-            values=_as_float32(values, len(rows), len(names)),
-            claim=claims_in(claim_column([context.claim for _, context in rows]), len(rows)),
-        )
-        return RoundColumns(
-            run=ask.run,
-            round=ask.round,
-            epoch=self.epoch,
-            known=listing.known,
-            new_ids=listing.new_ids,
-            features=columns.features,
-            model=model,
-            **pack(columns),
-        )
+        room = most_rows([one.context for one in fresh if one.context is not None])
+        if len(fresh) > room:
+            fresh = sorted(fresh, key=lambda one: (not one.worked, -one.context_at))[:room]
+        listing = self.listing(ask.epoch, ask.known, (one.agent for one in fresh))
+        rows = [
+            Row(index, one.context, one.context_at)
+            for one in fresh
+            if one.context is not None and (index := self._index[one.agent]) < listing.named
+        ]
+        return columns_of(ask, self.epoch, listing, rows, model=model, now=now)
 
 
 def _gist(reason: str) -> str:
@@ -322,19 +356,3 @@ def _fitting(ids: list[str], known: int) -> int:
         if room < 0:
             return position
     return len(ids)
-
-
-def _common_features(contexts: list[ContextReport]) -> tuple[str, ...]:
-    """Return the features most agents report, so that one agent cannot push them out."""
-    counts = Counter(name for context in contexts for name in context.features)
-    most = sorted(counts, key=lambda name: (-counts[name], name))[:MAX_FEATURES]
-    return tuple(sorted(most))
-
-
-def _as_float32(
-    values: list[list[float]], rows: int, width: int
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """Return float32[rows, width]; what is too large for float32 is as good as unknown."""
-    array = np.array(values, np.float64).reshape(rows, width)
-    array[np.abs(array) > np.finfo(np.float32).max] = np.nan
-    return array.astype(np.float32)

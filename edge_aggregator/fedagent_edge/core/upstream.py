@@ -109,6 +109,8 @@ class Upstream:
 
     def report(self, report: RoundReport, now: float) -> Send:
         """Send a report, until its receipt comes."""
+        # It may be repeated by another process than made it, or when the list is another.
+        report = replace(report, epoch=self.state.sessions.epoch)
         self.state.memory.report, self._report_at = report, now + REPORT_AGAIN_S
         return Send(COORDINATOR, report)
 
@@ -149,7 +151,7 @@ class Upstream:
         message = EdgeStatus(
             run=state.memory.run,
             seq=self._seq,
-            epoch=state.me.epoch,
+            epoch=sessions.epoch,
             agents=sessions.present,
             model=state.memory.model,
             counters=dict(state.counters),
@@ -198,5 +200,6 @@ class Upstream:
         near = now - self._heard_at <= SILENT_S
         self._hello_at = now + (HELLO_AGAIN_S if near else HELLO_SELDOM_S)
         memory = self.state.memory
+        epoch = self.state.sessions.epoch
         newest = {"run": memory.run, "round": memory.last_round, "head": memory.head}
-        return Send(COORDINATOR, replace(self.state.me, **newest))
+        return Send(COORDINATOR, replace(self.state.me, epoch=epoch, **newest))

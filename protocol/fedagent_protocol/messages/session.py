@@ -186,7 +186,9 @@ class LedgerHead(Struct, frozen=True, kw_only=True):
 
 
 class EdgeHello(Message, frozen=True, kw_only=True, tag="edge-hello"):
-    """Open the edge's session; `epoch` is new at every start, `rent` is asked for one round.
+    """Open the edge's session; `rent` is asked for one round.
+
+    `epoch` names the list by which messages name agents; another begins when it is full.
 
     `run` and `round` are the newest that the edge was ordered, `head` the newest it was given.
     """

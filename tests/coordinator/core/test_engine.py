@@ -203,6 +203,28 @@ def test_an_edge_that_restarts_in_mid_round_gets_its_order_again() -> None:
     assert orders[1].max_wait_ms < orders[0].max_wait_ms
 
 
+@pytest.mark.parametrize("when", [m.RoundOpen, m.RoundOrder])
+def test_an_edge_with_another_list_of_its_agents_goes_on_with_its_round(when: type) -> None:
+    """Its list was full: the next has another epoch, and its process is the same."""
+    edges = toy_edges(2)
+    field = Field(edges, settings(count=3))
+    original, seen = edges[0].receive, set[int]()
+
+    def listed_anew(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
+        if isinstance(message, when) and message.round not in seen:
+            seen.add(message.round)
+            edges[0].epoch = f"{int(edges[0].epoch, 16) + 1:032x}"
+            edges[0].agents.append(edges[0].agents.pop(0))
+            return [edges[0].status(), *original(message, now)]
+        return original(message, now)
+
+    edges[0].receive = listed_anew  # type: ignore[method-assign] # the test's edge
+    field.run()
+    check_books(field)
+    assert edges[0].orders == [1, 2, 3]
+    assert not [one for s in field.settled.values() for one in s.edges if one.failed]
+
+
 def test_the_run_ends_when_the_budget_cannot_pay_the_cheapest() -> None:
     field = Field(toy_edges(agents=2), settings(count=50, total_micro=5_500_000))
     field.run()
