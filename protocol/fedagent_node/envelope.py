@@ -47,7 +47,7 @@ HEARD = "heard"
 """Kind of the answer to who is behind: the number its receiver had from it."""
 GONE = "gone"
 """Kind of what a broker says of an agent: a hint, and of those alone who are known."""
-BARE = frozenset({"peer-send", "peer-deliver", GONE})
+BARE = frozenset({"peer-deliver", GONE})
 """Sealed between two neighbours already, or no sender's word; of senders that are known alone."""
 CERTIFIED = frozenset(
     {"hello", "welcome", "edge-hello", "edge-welcome", "edge-beacon", "coordinator-beacon", HEARD}

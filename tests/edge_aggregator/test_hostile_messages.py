@@ -207,8 +207,8 @@ def test_what_nobody_signs_keeps_no_dead_device_here(tmp_path: Path) -> None:
     field = _field(tmp_path)
     field.agents["a1"].silent = True
     for _ in range(int(FRESH_S) + 8):
-        field.to_edge("a1", m.PeerSend(to="a0", body=b"forged"))
-        field.to_edge("new", m.PeerSend(to="a0", body=b"forged"))
+        field.to_edge("a1", m.Gone())
+        field.to_edge("new", m.Gone())
         field.run_for(1.0)
     assert field.core.sessions.is_present("a0")
     assert not field.core.sessions.is_present("a1")

@@ -1,6 +1,7 @@
 """Mode peers at one edge: volunteers go up, envelopes pass sideways, opinions nowhere."""
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_edge.core.effects import COORDINATOR
+from fedagent_edge.core.effects import COORDINATOR, LAN
 from fedagent_edge.core.relay import BURST_BYTES, BURST_ENVELOPES, RATE_BYTES
+from fedagent_node.driver import Driver
 from fedagent_node.effects import Emit, Send, Warn
+from fedagent_node.envelope import Gate
 from fedagent_protocol import messages as m
+from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import MAX_PEER_BYTES
+from tests.fakes.voices import Voice, identity
 
 from .evaluators import MODEL, OTHER, RUN, Hall, peers_task, volunteers
 
@@ -192,6 +197,42 @@ def test_one_agents_flood_is_bounded_and_hurts_no_other() -> None:
     for _ in range(BURST_ENVELOPES + 100):
         hall.say("a2", _envelope("a0", 0))
     assert len(hall.down("a0", m.PeerDeliver)) == BURST_ENVELOPES
+
+
+def test_forged_envelopes_cost_their_named_sender_nothing() -> None:
+    """On plain links anybody may write in its name, signed or not: it is charged for its own."""
+    one, other = Voice("one"), Voice("other")
+    hall = _hall(one.id, other.id)
+    hall.open(mode="peers")
+    gate = Gate(identity("edge"), starts=1, clock=lambda: 0.0)
+
+    def send(effect: Send) -> bool:
+        hall.effects.append(effect)
+        return True
+
+    quiet = SimpleNamespace(send=send)
+    driver = Driver(
+        hall.core, quiet, links=quiet, jobs=quiet, clock=lambda: hall.now, me="edge",
+        emit=lambda _: None, warn=lambda _: None, gate=gate,
+    )  # fmt: skip
+    evil = Voice("evil").gate
+
+    def say(payload: bytes, kind: str = "peer-send") -> None:
+        topic = topics.agent_up("s", one.id, "edge", kind)
+        driver.arrived(LAN, Direction.AGENT_TO_EDGE, topic, payload, at=hall.now)
+
+    topic = topics.agent_up("s", one.id, "edge", "peer-send")
+    say(one.seal(topics.agent_up("s", one.id, "edge", "hello"), m.Hello(agent=one.id)), "hello")
+    for _ in range(BURST_ENVELOPES):
+        say(encode(_envelope(other.id, 0)))
+    for _ in range(20):
+        say(evil.seal(topic, encode(_envelope(other.id, MAX_PEER_BYTES))))
+    for _ in range(100):
+        say(one.seal(topic, _envelope(other.id)))
+    assert hall.core.counters["relayed"] == 100
+    assert hall.core.counters["refused_unsigned"] == BURST_ENVELOPES
+    assert hall.core.counters["refused_other_key"] == 20
+    assert [one.id] * 100 == [told.sender for told in hall.down(other.id, m.PeerDeliver)]
 
 
 def test_what_an_agent_did_not_send_for_long_is_not_saved_up() -> None:

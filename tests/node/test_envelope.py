@@ -210,12 +210,23 @@ def test_a_number_beyond_all_reason_closes_the_door_to_nobody(edge: Party) -> No
 def test_what_is_sealed_between_neighbours_comes_bare_from_who_is_known(
     agent: Party, edge: Party
 ) -> None:
-    topic = UP.replace("update", "peer-send")
-    bare = agent.seal(b"sealed", topic, "peer-send")
+    topic = topics.agent_down("here", AGENT.id, EDGE.id, "peer-deliver")
+    bare = edge.seal(b"sealed", topic, "peer-deliver")
     assert bare == b"sealed"
-    assert edge.refuses(bare, topic) == "unsigned"
+    assert agent.refuses(bare, topic) == "unsigned"
+    known = topics.agent_down("here", AGENT.id, EDGE.id, "welcome")
+    assert agent.open(edge.seal(topic=known), known)
+    assert agent.open(bare, topic) == Opened(EDGE.id, 0, b"sealed", b"")
+
+
+def test_what_goes_to_a_neighbour_is_signed_up_to_the_edge(agent: Party, edge: Party) -> None:
+    topic = UP.replace("update", "peer-send")
     assert edge.open(agent.seal())
-    assert edge.open(bare, topic) == Opened(AGENT.id, 0, b"sealed", b"")
+    assert edge.refuses(b"bare", topic) == "unsigned"
+    assert edge.refuses(Party("evil").seal(b"forged", topic, "peer-send"), topic) == "other_key"
+    opened = edge.open(agent.seal(b"sealed", topic, "peer-send"), topic)
+    assert opened is not None
+    assert (opened.sender, opened.body) == (AGENT.id, b"sealed")
 
 
 def test_the_end_of_a_connection_is_heard_of_those_who_are_known_alone(

@@ -122,8 +122,8 @@ class EdgeCore:
         match event:
             case Received(link=link) if link == WAN:
                 effects = self._from_coordinator(event, now)
-            case Received(message=Gone() | PeerSend()):
-                effects = self._unsigned(event, now)
+            case Received(message=Gone()):
+                effects = self._gone(event.sender, now)
             case Received():
                 effects = self._from_agent(event, now)
             case OtherVersion():
@@ -211,7 +211,7 @@ class EdgeCore:
     def _handle(self, event: Received, message: AgentToEdge, now: float) -> list[Effect]:
         agent = event.sender
         match message:
-            case Opinion() | Volunteer():
+            case Opinion() | Volunteer() | PeerSend():
                 return self.evaluations.receive(event, now)
             case Need() if self.once.serves(message.digest):
                 return self.once.need(event, message, now)
@@ -281,15 +281,11 @@ class EdgeCore:
         lost += self.rounds.left(agent, now) + self.evaluations.left(agent, now)
         return lost + self.once.left(agent, now)
 
-    def _unsigned(self, event: Received, now: float) -> list[Effect]:
-        """Take what comes without a signature, which is no sign of life: anybody may write it.
+    def _gone(self, agent: str, now: float) -> list[Effect]:
+        """Ask an agent whose connection broke, by its broker's word, whether it is here.
 
-        An agent whose connection broke, by its broker's word, is asked whether it is here.
+        Nobody signs that: it is no sign of life, and anybody may write it.
         """
-        agent = event.sender
-        if isinstance(event.message, PeerSend):
-            here = self.sessions.is_present(agent)
-            return self.evaluations.receive(event, now) if here else []
         if not self.sessions.doubt(agent, now):
             return []
         self._search_at = min(self._search_at, self.sessions.next_answer)
