@@ -1,6 +1,7 @@
 """Mode peers at one edge: volunteers go up, envelopes pass sideways, opinions nowhere."""
 
 import itertools
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,14 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_edge.core.effects import COORDINATOR, LAN
-from fedagent_edge.core.relay import BURST_BYTES, BURST_ENVELOPES, RATE_BYTES
+from fedagent_edge.core.relay import (
+    BURST_BYTES,
+    BURST_ENVELOPES,
+    CARDS_BYTES,
+    INBOX_BYTES,
+    INBOX_S,
+    LINGER_S,
+    OVERHEAD_BYTES,
+    RATE_BYTES,
+    RATE_ENVELOPES,
+)
 from fedagent_node.driver import Driver
 from fedagent_node.effects import Emit, Send, Warn
 from fedagent_node.envelope import Gate
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode, encode
-from fedagent_protocol.messages import MAX_PEER_BYTES
+from fedagent_protocol.messages import MAX_NEIGHBOURS, MAX_PEER_BYTES
 from tests.fakes.voices import Voice, identity
 
 from .evaluators import MODEL, OTHER, RUN, Hall, peers_task, volunteers
@@ -26,6 +37,12 @@ from .evaluators import MODEL, OTHER, RUN, Hall, peers_task, volunteers
 def _hall(*agents: str, **facts: object) -> Hall:
     hall = Hall(body=peers_task(**facts))
     hall.hello(*agents)
+    return hall
+
+
+def _called(*agents: str, **facts: object) -> Hall:
+    hall = _hall(*agents, **facts)
+    hall.open(mode="peers", until_ms=1_000_000)
     return hall
 
 
@@ -130,7 +147,7 @@ def test_an_opinion_sent_in_mode_peers_leaves_no_trace(score: float) -> None:
 
 
 def test_an_envelope_is_carried_as_it_is_to_one_who_is_here() -> None:
-    hall = _hall("a0", "a1")
+    hall = _called("a0", "a1")
     body = bytes(range(256))
     hall.say("a0", m.PeerSend(to="a1", body=body))
     [told] = hall.down("a1", m.PeerDeliver)
@@ -141,7 +158,7 @@ def test_an_envelope_is_carried_as_it_is_to_one_who_is_here() -> None:
 
 
 def test_envelopes_go_to_present_agents_only() -> None:
-    hall = _hall("a0", "a1")
+    hall = _called("a0", "a1")
     hall.say("a0", _envelope("a9"))
     hall.say("a0", _envelope("a0"))
     hall.say("a1", m.Bye())
@@ -170,10 +187,12 @@ def test_a_welcome_to_another_task_opens_or_closes_the_relay() -> None:
     hall.hello("a0", "a1")
     welcome = m.EdgeWelcome(run=RUN, coordinator="coord", task=OTHER, body=peers_task())
     hall.tell(welcome)
+    hall.open(mode="peers")
     hall.say("a0", _envelope("a1"))
     assert hall.core.counters["relayed"] == 1
     hall.tell(m.RunEnded(run=RUN))
     hall.tell(welcome)
+    hall.open(2, mode="peers")
     hall.say("a0", _envelope("a1"))
     assert hall.core.counters["relayed"] == 2, "the run was taken up again"
     hall.tell(m.EdgeWelcome(run="2" * 32, coordinator="coord", task=MODEL, body=b"\xc1"))
@@ -181,8 +200,144 @@ def test_a_welcome_to_another_task_opens_or_closes_the_relay() -> None:
     assert (hall.core.counters["relay_closed"], hall.core.counters["task_unread"]) == (1, 1)
 
 
+def test_nothing_is_carried_before_a_call_and_soon_after_it_no_more() -> None:
+    """Members who have nothing to decide have nothing to say to each other."""
+    hall = _hall("a0", "a1")
+    hall.wait(1.0)
+    assert not hall.down("a0", m.Neighbours), "it shows them its card when it hears of them"
+    hall.say("a0", _envelope("a1"))
+    assert hall.core.counters["relay_closed"] == 1
+    for number, ended_at in ((1, 1.0), (2, 5.0)):
+        hall.open(number, mode="peers", until_ms=5000)
+        hall.wait(ended_at)
+        if number == 1:
+            hall.tell(m.OpinionClose(run=RUN, round=1))
+        hall.wait(LINGER_S - 0.1)
+        hall.say("a0", _envelope("a1"))
+        assert hall.core.counters["relayed"] == number, "who is not answered calls it silence"
+        hall.wait(0.2)
+        hall.say("a0", _envelope("a1"))
+        assert hall.core.counters["relay_closed"] == 1 + number
+
+
+@pytest.mark.parametrize("facts", [{"neighbours": 1}, {"graph": "radius", "radius_km": 1.5}])
+def test_envelopes_go_between_neighbours_alone(facts: dict[str, object]) -> None:
+    names = [f"a{i}" for i in range(6)]
+    hall = _hall(*names, **facts)
+    for number, agent in enumerate(names):
+        hall.place(agent, float(number), 0.0)
+    hall.open(mode="peers")
+    near = {agent: set(hall.down(agent, m.Neighbours)[-1].peers) for agent in names}
+    assert near["a0"] == {"a1"}
+    for agent, to in itertools.permutations(names, 2):
+        before = hall.core.counters["relay_stranger"]
+        hall.say(agent, _envelope(to))
+        carried = bool(hall.down(to, m.PeerDeliver)) and (
+            hall.down(to, m.PeerDeliver)[-1].sender == agent
+        )
+        assert carried == (to in near[agent])
+        assert hall.core.counters["relay_stranger"] == before + (not carried)
+
+
+def test_who_was_a_neighbour_in_this_call_is_reached_until_the_next() -> None:
+    hall = _hall(*(f"a{i}" for i in range(8)), neighbours=2)
+    hall.open(mode="peers", until_ms=60_000)
+    assert "a5" in hall.down("a4", m.Neighbours)[-1].peers
+    hall.hello("a45")
+    hall.wait(0.3)
+    assert "a5" not in hall.down("a4", m.Neighbours)[-1].peers
+    hall.say("a4", _envelope("a5"))
+    hall.say("a4", _envelope("a45"))
+    assert hall.core.counters["relayed"] == 2
+    hall.open(2, mode="peers")
+    hall.say("a4", _envelope("a5"))
+    assert (hall.core.counters["relayed"], hall.core.counters["relay_stranger"]) == (2, 1)
+
+
+def test_where_devices_know_their_neighbours_nobody_hears_whom_it_does_not_write_to() -> None:
+    """38 members at their own rates: 9.7 MB/s to one device, before it was asked."""
+    crowd = [f"evil{i}" for i in range(38)]
+    hall = _called("device", "friend", *crowd, graph="declared")
+    for _ in range(10):
+        for agent in crowd:
+            hall.say(agent, _envelope("device", 26_000))
+        hall.now += 0.1
+    assert not hall.down("device", m.PeerDeliver)
+    assert hall.core.counters["relay_stranger"] == 380
+    hall.say("friend", _envelope("device"))
+    assert hall.down("device", m.PeerDeliver), "one of two has to write first: a card"
+    hall.say("friend", _envelope("device", 4000))
+    assert len(hall.down("device", m.PeerDeliver)) == 1
+    hall.say("device", _envelope("friend"))
+    for _ in range(10):
+        hall.say("friend", _envelope("device", 4000))
+    assert len(hall.down("device", m.PeerDeliver)) == 11
+    assert [one.sender for one in hall.down("friend", m.PeerDeliver)] == ["device"]
+    hall.open(2, mode="peers")
+    hall.say("friend", _envelope("device", 4000))
+    assert len(hall.down("device", m.PeerDeliver)) == 12, "they know each other from then on"
+
+
+def test_cards_of_strangers_are_few() -> None:
+    hall = _called("device", "friend", *(f"evil{i}" for i in range(200)), graph="declared")
+    hall.say("device", _envelope("friend"))
+    for number in range(200):
+        for _ in range(5):
+            hall.say(f"evil{number}", _envelope("device"))
+    passed = sum(len(one.body) for one in hall.down("device", m.PeerDeliver))
+    assert 0 < passed <= CARDS_BYTES
+    hall.say("friend", _envelope("device", MAX_PEER_BYTES))
+    assert hall.down("device", m.PeerDeliver)[-1].sender == "friend"
+
+
+@pytest.mark.parametrize("greedy", [1, 7, 40])
+@pytest.mark.parametrize("size", [0, 3000, MAX_PEER_BYTES])
+def test_neighbours_share_what_one_device_may_be_sent(greedy: int, size: int) -> None:
+    crowd = [f"evil{i}" for i in range(greedy)]
+    hall = _called("device", "friend", *crowd, graph="radius", radius_km=1.0)
+    for agent in ("device", "friend", *crowd):
+        hall.place(agent, 0.0, 0.0)
+    hall.open(2, mode="peers", until_ms=100_000)
+    assert len(hall.down("device", m.Neighbours)[-1].peers) == greedy + 1
+    relay = hall.core.evaluations.relay
+    refused = Counter(
+        relay._refuse(agent, _envelope("device", size), hall.now + second)
+        for second in range(7)
+        for agent in crowd
+        for _ in range(RATE_ENVELOPES if greedy == 1 else 60)
+    )
+    had = Counter({by: cost for (to, by), cost in relay._had.items() if to == "device"})
+    share = max(INBOX_BYTES // (greedy + 1), MAX_PEER_BYTES + OVERHEAD_BYTES)
+    assert max(had.values()) <= share
+    assert had.total() <= max(INBOX_BYTES, (greedy + 1) * (MAX_PEER_BYTES + OVERHEAD_BYTES))
+    assert refused["relay_absent"] == refused["relay_stranger"] == 0
+    before = len(hall.down("device", m.PeerDeliver))
+    for _ in range(4):
+        hall.say("friend", _envelope("device", 4000))
+    assert len(hall.down("device", m.PeerDeliver)) == before + 4
+
+
+def test_a_relay_remembers_neither_what_was_sent_nor_allowances_for_ever() -> None:
+    hall = _called("a0", "a1", "a2")
+    hall.say("a0", _envelope("a1", 65_536))
+    hall.now += INBOX_S
+    hall.say("a2", _envelope("a1"))
+    relay = hall.core.evaluations.relay
+    assert set(relay._allowed) == {"a2"}
+    assert set(relay._had) == {("a1", "a2")}
+
+
+def test_whom_a_device_writes_to_is_not_remembered_without_end() -> None:
+    hall = _called("device", *(f"a{i}" for i in range(300)), graph="declared")
+    for number in range(300):
+        hall.say("device", _envelope(f"a{number}"))
+    met = hall.core.evaluations.relay._met["device"]
+    assert len(met) == 2 * MAX_NEIGHBOURS
+    assert "a299" in met
+
+
 def test_one_agents_flood_is_bounded_and_hurts_no_other() -> None:
-    hall = _hall("a0", "a1", "a2")
+    hall = _called("a0", "a1", "a2")
     for _ in range(40):
         hall.say("a0", _envelope("a1", 65_536))
     passed = sum(len(one.body) for one in hall.down("a1", m.PeerDeliver))
@@ -236,7 +391,7 @@ def test_forged_envelopes_cost_their_named_sender_nothing() -> None:
 
 
 def test_what_an_agent_did_not_send_for_long_is_not_saved_up() -> None:
-    hall = _hall("a0", "a1")
+    hall = _called("a0", "a1")
     hall.say("a0", _envelope("a1", 0))
     hall.now += 30.0
     for _ in range(40):
@@ -247,7 +402,7 @@ def test_what_an_agent_did_not_send_for_long_is_not_saved_up() -> None:
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(0, 65_536), st.floats(0, 2)), max_size=80))
 def test_no_agent_ever_gets_more_through_than_its_rate(steps: list[tuple[int, float]]) -> None:
-    hall = _hall("a0", "a1")
+    hall = _called("a0", "a1")
     began = hall.now
     for size, wait in steps:
         hall.now += wait
@@ -394,7 +549,8 @@ def test_in_any_order_of_events_neighbours_agree_and_volunteers_add_up(
                 before = len(hall.down(to, m.PeerDeliver))
                 hall.say(agent, _envelope(to))
                 carried = len(hall.down(to, m.PeerDeliver)) - before
-                assert carried == (to in present and to != agent)
+                named = any(to in one.peers for one in hall.down(agent, m.Neighbours))
+                assert carried == (to in present and named)
             case ("wait", seconds):
                 hall.wait(float(seconds))
     hall.wait(1.5)

@@ -25,7 +25,7 @@ from fedagent_protocol.messages import (
     Volunteer,
     kind,
 )
-from fedagent_task.spec import LimitsSpec, OpinionsSpec, PeersSpec
+from fedagent_task.spec import LimitsSpec, PeersSpec
 
 from .answers import Answers, Scores, answers_to, is_theirs
 from .effects import COORDINATOR
@@ -271,7 +271,6 @@ class _Task(Struct, frozen=True):
 
     model: _Model = _Model()
     limits: LimitsSpec = LimitsSpec()
-    opinions: OpinionsSpec = OpinionsSpec()
     peers: PeersSpec = PeersSpec()
 
 
@@ -304,7 +303,7 @@ class Evaluations:
             # Made for a newer edge; its agents may understand it.
             self.state.counters["task_unread"] += 1
             self._task = _Task()
-        self.relay.begin(self.state.memory.run, self._task.peers, open_=self._has_peers)
+        self.relay.begin(self.state.memory.run, self._task.peers)
 
     def welcomed(self, round_: int) -> None:
         """Go on: the coordinator is at a round, maybe again after it had ended the run.
@@ -315,7 +314,6 @@ class Evaluations:
         if 0 < round_ < self.current.ask.round:
             self.state.counters["opinion_open_went_back"] += 1
             self.adopt()
-        self.relay.open = self.relay.open or self._has_peers
 
     def lan_up(self, now: float) -> None:
         """Give agents time to come: they can from now on."""
@@ -335,20 +333,23 @@ class Evaluations:
             return []
         if last.is_same(ask):
             return last.again(ask, now)
-        effects = last.end(now)
+        effects = self._end(now)
         task = self._task
         answers = answers_to(ask, task.model.features, task.limits.max_samples)
         self.current = Evaluation(ask, answers, self.state, now, self._returned_at)
         if not answers.final:
-            self.relay.open = True
-            self.relay.refresh()
+            self.relay.call(now + ask.until_ms / 1000)
             for agent in self.state.sessions.present_ids():
                 effects += self.relay.neighbours_of(agent)
         return effects + self.current.tick(now)
 
     def close(self, close: OpinionClose, now: float) -> list[Effect]:
         """End the evaluation of this round."""
-        return self.current.end(now) if self.current.ask.round == close.round else []
+        return self._end(now) if self.current.ask.round == close.round else []
+
+    def _end(self, now: float) -> list[Effect]:
+        self.relay.call_ended(now)
+        return self.current.end(now)
 
     def receipt(self, receipt: OpinionsReceipt) -> None:
         """Take in that the opinions of this round are booked."""
@@ -357,7 +358,7 @@ class Evaluations:
 
     def end_run(self, now: float) -> list[Effect]:
         """End the evaluation and the relay; the run is over."""
-        self.relay.begin(self.state.memory.run, self.relay.spec, open_=False)
+        self.relay.begin(self.state.memory.run, self.relay.spec)
         return self.current.end(now)
 
     # ------------------------------------------------------------- from agents
@@ -377,7 +378,7 @@ class Evaluations:
     def here(self, agent: str, now: float) -> list[Effect]:
         """Call an agent that came, or came back, and send it its neighbours."""
         self.relay.changed(now)
-        neighbours = self.relay.neighbours_of(agent) if self.relay.open else []
+        neighbours = self.relay.neighbours_of(agent) if self.relay.is_open(now) else []
         current = self.current
         if not neighbours and not current.answers.final:
             # Alone it would find itself the best: it is called with its neighbours, soon.
@@ -395,7 +396,7 @@ class Evaluations:
         """Begin or end what may begin or end now; a round that was ordered ends the one before."""
         current = self.current
         if current.ask.round < self.state.memory.last_round and not current.ended:
-            return current.end(now)
+            return self._end(now)
         return current.look(now)
 
     def tick(self, now: float) -> list[Effect]:
@@ -412,7 +413,3 @@ class Evaluations:
     def next_due(self, now: float) -> float:
         """Return when `tick` is wanted."""
         return min(self.current.next_due(now), self.relay.next_due())
-
-    @property
-    def _has_peers(self) -> bool:
-        return self._task.opinions.mode == "peers"
