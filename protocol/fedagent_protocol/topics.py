@@ -26,6 +26,9 @@ from .messages import PROTOCOL_VERSION
 ROOT = f"fedagent/{PROTOCOL_VERSION}"
 EARLIER = range(1, PROTOCOL_VERSION)
 MAX_PEERS = 256
+NAMED_AGAIN_S = 3600.0
+NAMED_EVERY_S = 10.0
+"""How often one is named once `MAX_PEERS` were: they may be invented, and the log is for all."""
 _VERSION = re.compile(r"[1-9][0-9]{0,2}")
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
@@ -157,17 +160,25 @@ def _parsed(parts: list[str]) -> Topic | None:
 
 @dataclass(slots=True)
 class OtherVersions:
-    """Remembers whom `role` has refused: a heartbeat is one line, not one a second."""
+    """Remembers whom `role` has refused lately: a heartbeat is one line, not one a second."""
 
     role: str
-    _refused: dict[str, int] = field(default_factory=dict)
+    _refused: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _room: float = MAX_PEERS
+    _room_at: float = 0.0
 
-    def refuse(self, peer: str, version: int) -> str:
-        """Return the line for the log; empty if it was logged of them before."""
-        full = len(self._refused) >= MAX_PEERS and peer not in self._refused
-        if full or self._refused.get(peer) == version:
+    def refuse(self, peer: str, version: int, now: float) -> str:
+        """Return the line for the log; empty if they were named lately, or too many others were."""
+        self._room += (now - self._room_at) / NAMED_EVERY_S
+        self._room, self._room_at = min(float(MAX_PEERS), self._room), now
+        said, at = self._refused.get(peer, (0, now))
+        if self._room < 1.0 or (said == version and now < at + NAMED_AGAIN_S):
             return ""
-        self._refused[peer] = version
+        self._room -= 1.0
+        self._refused.pop(peer, None)
+        self._refused[peer] = version, now
+        while len(self._refused) > MAX_PEERS:
+            del self._refused[next(iter(self._refused))]
         return mismatch(version, self.role)
 
 

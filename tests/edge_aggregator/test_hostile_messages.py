@@ -15,6 +15,7 @@ from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import digest_of, encode_tensors
+from fedagent_protocol.topics import MAX_PEERS, NAMED_EVERY_S
 
 from .harness import RUN, TASK, Field, ToyAgent, expected_mean
 
@@ -181,6 +182,16 @@ def test_an_unsigned_greeting_of_another_release_says_nothing_of_who_is_here(
     said = {note.agent: note.reason for note in field.core.sessions.changed_devices(field.now)}
     assert said["a0"] == ""
     assert "x" not in said, "nobody signed it: it takes no place among the devices"
+
+
+def test_after_a_crowd_of_another_release_a_device_of_it_is_still_named(tmp_path: Path) -> None:
+    field = _field(tmp_path)
+    for number in range(2 * MAX_PEERS):
+        field.edge.receive(OtherVersion(f"invented-{number}", 2, LAN))
+    field.run_for(NAMED_EVERY_S)
+    field.edge.receive(OtherVersion("mine", 2, LAN))
+    assert field.notes[-1].peer == "mine"
+    assert sum("protocol 2" in note.text for note in field.notes) == MAX_PEERS + 1
 
 
 def test_a_lie_that_a_device_is_gone_costs_one_question_and_the_truth_no_round(

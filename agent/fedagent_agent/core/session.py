@@ -31,7 +31,7 @@ from fedagent_protocol.messages import (
     RevocationsNeed,
     Unfinished,
 )
-from fedagent_protocol.topics import OtherVersions
+from fedagent_protocol.topics import MAX_PEERS, OtherVersions
 from fedagent_protocol.transfer import LONGEST_CHUNK_S
 
 from .device import MIN_GAP_S, DeviceState, LinkQuality
@@ -282,7 +282,7 @@ class Sessions(dict[str, Session]):
                 self._found[link] = event.edges
                 return self._greet_found(link, now) if link in self._links_up else []
             case OtherVersion():
-                return self._refuse(event)
+                return self._refuse(event, now)
 
     def _greet_found(self, link: str, now: float) -> list[Effect]:
         """Greet edges that adverts place behind a link, without waiting for their beacons."""
@@ -292,13 +292,16 @@ class Sessions(dict[str, Session]):
                 effects += self.hear(edge, link, now)[1]
         return effects
 
-    def _refuse(self, heard: OtherVersion) -> list[Effect]:
-        """Refuse an edge of another protocol version; greet it once, so that it says so too."""
-        line = self._others.refuse(heard.sender, heard.version)
+    def _refuse(self, heard: OtherVersion, now: float) -> list[Effect]:
+        """Refuse an edge of another protocol version; greet it too, so that it says so as well."""
+        line = self._others.refuse(heard.sender, heard.version, now)
         if not line:
             return []
         self._counters["protocol_version"] += 1
+        self._refused.pop(heard.sender, None)
         self._refused[heard.sender] = heard.link
+        if len(self._refused) > MAX_PEERS:
+            del self._refused[next(iter(self._refused))]
         hello = Send(heard.sender, self._greeting, version=heard.version)
         return [Warn("", f"edge {heard.sender} {line}"), hello]
 

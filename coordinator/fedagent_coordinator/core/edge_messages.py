@@ -73,10 +73,10 @@ def _log(engine: "Engine", tail: LogTail) -> list[Effect]:
     return [KeepLog(tail)]
 
 
-def refuse(engine: "Engine", edge: str, version: int) -> list[Effect]:
-    """Refuse an edge of another protocol version; name it once."""
+def refuse(engine: "Engine", edge: str, version: int, now: float) -> list[Effect]:
+    """Refuse an edge of another protocol version; name it once a while."""
     engine.counters["protocol_version"] += 1
-    reason = engine.other_versions.refuse(edge, version)
+    reason = engine.other_versions.refuse(edge, version, now)
     return [Emit("edge_refused", {"edge": edge, "reason": reason})] if reason else []
 
 
@@ -84,7 +84,7 @@ def _hello(engine: "Engine", edge: str, hello: EdgeHello, now: float) -> list[Ef
     if hello.edge != edge:
         raise MalformedError("an edge says hello as another one")
     if hello.protocol != PROTOCOL_VERSION:
-        return refuse(engine, edge, hello.protocol)
+        return refuse(engine, edge, hello.protocol, now)
     if hello.head is not None:
         engine.witness(edge, hello.head)
     session, changed = _hear(engine, edge, hello.epoch, now)

@@ -165,7 +165,7 @@ class Engine:
             case Received():
                 return edge_messages.receive(self, event, now)
             case OtherVersion():
-                return edge_messages.refuse(self, event.sender, event.version)
+                return edge_messages.refuse(self, event.sender, event.version, now)
             case fx.Start():
                 return self._start(now)
             case LinkDown():

@@ -127,7 +127,7 @@ class EdgeCore:
             case Received():
                 effects = self._from_agent(event, now)
             case OtherVersion():
-                effects = self._other_version(event)
+                effects = self._other_version(event, now)
             case LinkUp(link=link) if link != LAN:
                 effects = self.upstream.connected(now)
             case LinkUp():
@@ -167,12 +167,12 @@ class EdgeCore:
         self.evaluations.lan_up(now)
         return self._beacon(now)
 
-    def _other_version(self, event: OtherVersion) -> list[Effect]:
-        """Name who greets in another version, once; nobody signs that, so no session is touched."""
+    def _other_version(self, event: OtherVersion, now: float) -> list[Effect]:
+        """Name who greets in another version; nobody signs that, so no session is touched."""
         if event.link == WAN:
-            return self.upstream.refuse(event)
+            return self.upstream.refuse(event, now)
         self.counters["protocol_version"] += 1
-        line = self._others.refuse(event.sender, event.version)
+        line = self._others.refuse(event.sender, event.version, now)
         return [Warn(event.sender, f"hello: it {line}")] if line else []
 
     # ------------------------------------------------------------- from agents

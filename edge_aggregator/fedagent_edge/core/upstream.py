@@ -58,9 +58,9 @@ class Upstream:
         self.welcomed = False
         return [self._hello(now)]
 
-    def refuse(self, other: OtherVersion) -> list[Effect]:
+    def refuse(self, other: OtherVersion, now: float) -> list[Effect]:
         """Refuse a coordinator of another version; greet it, so that it reports it too."""
-        line = self._others.refuse(other.sender, other.version)
+        line = self._others.refuse(other.sender, other.version, now)
         if not line:
             return []
         self.state.counters["protocol_version"] += 1
