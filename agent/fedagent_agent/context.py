@@ -138,7 +138,8 @@ async def _output(*command: str) -> str:
         data = b""
     finally:
         if process.returncode is None:
-            process.kill()
+            # Kills it, and lets go of a pipe that what it has started may hold for ever.
+            process._transport.close()  # type: ignore[attr-defined] # noqa: SLF001
             await process.wait()
     return data.decode("utf-8", "replace")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -290,6 +291,23 @@ def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
     if pid.exists():  # it may have been ended before its first line
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid.read_text()), 0)
+
+
+def test_a_program_whose_own_program_hangs_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second holds the pipe that we read, also when the first is gone."""
+    monkeypatch.setattr("fedagent_agent.context.PATIENCE_S", 1.0)
+    _program(tmp_path, "nmcli", f"sleep 1000 & echo $! > {tmp_path}/pid; wait")
+
+    async def asked() -> HostInfo:
+        async with asyncio.timeout(60):
+            return await Programs(nmcli=str(tmp_path / "nmcli")).ask()
+
+    try:
+        assert asyncio.run(asked()) == HostInfo()
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 # ------------------------------------------------------------------- the settings

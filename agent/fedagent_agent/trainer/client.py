@@ -9,6 +9,7 @@ import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -40,8 +41,10 @@ WATCHDOG_S = 3600.0
 """Longest that a job may take before the process is killed."""
 LAST_LINES_S = 1.0
 """How long the lines of a process that has ended may still come."""
+END_S = 10.0
+"""How long a killed process may take to end."""
 OPEN_S = 120.0
-"""The same for starting the process and opening a stream."""
+"""Longest that starting the process and opening a stream may take."""
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +69,7 @@ def _create_task(work: Coroutine[object, object, None], name: str) -> asyncio.Ta
 
 
 class _ProcessEndedError(Exception):
-    """Raised when the process ended before it answered: ``died``, or why it was killed."""
+    """Raised when there is no answer to come: the process died, or why it was killed."""
 
 
 class TrainerClient:
@@ -99,10 +102,10 @@ class TrainerClient:
         self._jobs: dict[int, bool] = {}
         """Jobs that wait or run: whether they were cancelled."""
         self._running: int | None = None
-        self._killer: asyncio.TimerHandle | None = None
+        self._limit: asyncio.Timeout | None = None
         self._process: Process | None = None
         self._stderr: asyncio.Task[None] | None = None
-        self._killed_for = ""
+        self._is_killed = False
         self._wanted: Open | None = None
         self._is_open = False
         self.starts = 0
@@ -127,12 +130,9 @@ class TrainerClient:
                 self._running = job.job
                 try:
                     cancelled = Failed(job=job.job, reason="cancelled")
-                    return cancelled if self._jobs[job.job] else await self._answer(job)
+                    return cancelled if self._is_cancelled else await self._answer(job)
                 finally:
                     self._running = None
-                    if self._killer is not None:
-                        self._killer.cancel()
-                        self._killer = None
         finally:
             del self._jobs[job.job]
 
@@ -149,9 +149,9 @@ class TrainerClient:
         stdin = self._process.stdin if self._process else None
         if stdin is not None and not stdin.is_closing():
             stdin.write(encode_frame(Cancel(job=job)))
-        if self._killer is None:
-            loop = asyncio.get_running_loop()
-            self._killer = loop.call_later(self._grace_s, self._kill, "cancelled")
+        if self._limit is not None and not self._limit.expired():
+            latest = asyncio.get_running_loop().time() + self._grace_s
+            self._limit.reschedule(min(latest, self._limit.when() or latest))
 
     async def close(self) -> None:
         """End the process: asked first, then killed. Idempotent."""
@@ -161,11 +161,9 @@ class TrainerClient:
         if process.stdin is not None and not process.stdin.is_closing():
             process.stdin.write(encode_frame(Stop(job=0)))
             process.stdin.close()
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), self._grace_s)
-        except TimeoutError:
-            self._kill("died")
-        await self._bury(process)
+        await self._bury()
 
     async def _answer(self, job: Job) -> Reply:
         """Do a job; whatever goes wrong is an answer, and the queue goes on."""
@@ -176,7 +174,7 @@ class TrainerClient:
                 failed = await self._open_again(job)
                 if failed is not None:
                     return failed
-            if self._jobs.get(job.job):
+            if self._is_cancelled:
                 return Failed(job=job.job, reason="cancelled")
             reply = await self._ask(job)
         except _ProcessEndedError as error:
@@ -215,27 +213,35 @@ class TrainerClient:
         seconds = OPEN_S if isinstance(job, Open) else WATCHDOG_S
         if isinstance(job, Train) and job.timeout_s > 0:
             seconds = job.timeout_s
-        watchdog = asyncio.get_running_loop().call_later(seconds, self._kill, "timeout")
         try:
-            process = await self._ensure()
-            reply = await _exchange(process, job)
-        except (asyncio.IncompleteReadError, ConnectionError, FrameError) as error:
-            if self._process is not None:
-                self._kill("died")
-                await self._bury(self._process)
-            raise _ProcessEndedError(self._killed_for or "died") from error
+            reply = await self._within(seconds, job)
+        except (asyncio.IncompleteReadError, ConnectionError, FrameError, TimeoutError) as error:
+            reason = "died"
+            if isinstance(error, TimeoutError):
+                reason = "cancelled" if self._is_cancelled else "timeout"
+            await self._bury()
+            raise _ProcessEndedError(reason) from error
         except asyncio.CancelledError:
-            self._kill("cancelled")
+            self._kill()
             raise
-        finally:
-            watchdog.cancel()
         if isinstance(reply, Trained | Failed) and reply.offset is not None and self._wanted:
             self._wanted = replace(self._wanted, offset=reply.offset)
         if isinstance(reply, Failed) and reply.reason == "memory":
             # A heap in pieces is of no use: only the end of the process gives it back.
-            self._kill("memory")
-            await self._bury(process)
+            await self._bury()
         return reply
+
+    async def _within(self, seconds: float, job: Job) -> Reply:
+        """Wait for the answer itself, and not for an end of the pipes, which others may hold."""
+        try:
+            async with asyncio.timeout(seconds) as self._limit:
+                return await _exchange(await self._ensure(), job)
+        finally:
+            self._limit = None
+
+    @property
+    def _is_cancelled(self) -> bool:
+        return self._running is not None and self._jobs[self._running]
 
     @property
     def _is_usable(self) -> bool:
@@ -243,15 +249,15 @@ class TrainerClient:
         # Its end is seen on stderr before the system says its exit code.
         ended = self._stderr is not None and self._stderr.done()
         alive = process is not None and process.returncode is None
-        return alive and not (ended or self._killed_for)
+        return alive and not (ended or self._is_killed)
 
     async def _ensure(self) -> Process:
         if self._process is not None:
             if self._is_usable:
                 return self._process
-            await self._bury(self._process)
+            await self._bury()
         self._is_open = False
-        self._killed_for = ""
+        self._is_killed = False
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             *_COMMAND,
@@ -271,25 +277,33 @@ class TrainerClient:
         finally:
             self._on_end()
 
-    def _kill(self, reason: str) -> None:
+    def _kill(self) -> None:
         process = self._process
         if process is not None and process.returncode is None:
-            self._killed_for = self._killed_for or reason
+            self._is_killed = True
             process.kill()
 
-    async def _bury(self, process: Process) -> None:
+    async def _bury(self) -> None:
+        """Kill the process; wait for its last lines, but not for who else may hold its pipes."""
+        process = self._process
+        if process is None:
+            return
+        self._kill()
+        lines = [self._stderr] if self._stderr else []
+        with suppress(TimeoutError):
+            ends = asyncio.gather(process.wait(), *lines, return_exceptions=True)
+            await asyncio.wait_for(ends, LAST_LINES_S)
+        assert process.stdin is not None
+        if process.stdin.transport.get_write_buffer_size():
+            process.stdin.transport.abort()
+        process._transport.close()  # type: ignore[attr-defined] # noqa: SLF001 - no other way
         try:
-            await asyncio.wait_for(process.wait(), LAST_LINES_S)
+            await asyncio.wait_for(process.wait(), END_S)
         except TimeoutError:
-            # What a package's code started may hold on to the pipes for ever.
-            process._transport.close()  # type: ignore[attr-defined] # noqa: SLF001 - no other way
-            await process.wait()
-        if self._stderr is not None:
-            await asyncio.gather(self._stderr, return_exceptions=True)
-        if process.stdin is not None:
-            process.stdin.close()
-        self._process = self._stderr = None
-        self._is_open = False
+            _log.error("the system does not end the trainer's process %d", process.pid)
+        if self._process is process:
+            self._process = self._stderr = None
+            self._is_open = False
 
 
 async def _exchange(process: Process, job: Job) -> Reply:

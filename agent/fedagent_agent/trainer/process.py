@@ -161,6 +161,12 @@ def _memory_now() -> tuple[int, int]:
     return sizes.get("VmData:", 0) << 10, sizes.get("VmRSS:", 0) << 10
 
 
+def _let_go(*frames: int) -> None:
+    """Leave the agent's pipes, in a process that a learner has forked, to the one that it left."""
+    for fd in frames:
+        os.dup2(0, fd, inheritable=False)
+
+
 def main() -> int:
     """Serve the agent over stdin and stdout."""
     parser = argparse.ArgumentParser(prog="fedagent_agent.trainer.process")
@@ -178,6 +184,7 @@ def main() -> int:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)  # nor may a stray read take them
     os.close(nothing)
+    os.register_at_fork(after_in_child=lambda: _let_go(requests_fd, replies_fd))
     try:
         serve(requests_fd, replies_fd)
     except FrameError as error:

@@ -3,16 +3,19 @@
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from fedagent_agent.trainer import client
 from fedagent_agent.trainer.client import TrainerClient
 from fedagent_agent.trainer.frames import Failed, Job, Open, Opened, Refused, Reply, Train, Trained
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import create
 from fedagent_task.recipe import task_bytes
+from tests.fakes.links import eventually
 from tests.fakes.trainer_bench import demo
 
 _MODULE = """
@@ -37,13 +40,35 @@ def reading(model, batches, ctx):
     sys.stdin.read()
     train(model, batches, ctx)
 
-def leaving(model, batches, ctx):
-    child = subprocess.Popen(["sleep", "600"])
+def _tell(pid):
     with open(os.environ["CHILD"], "w") as file:
-        file.write(str(child.pid))
+        file.write(str(pid))
+
+def starting(model, batches, ctx):
+    _tell(subprocess.Popen(["sleep", "600"], close_fds=False).pid)
+    train(model, batches, ctx)
+
+def leaving(model, batches, ctx):
+    starting(model, batches, ctx)
     os._exit(0)
+
+def forking(model, batches, ctx):
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    _tell(child)
+    os._exit(0)
+
+def holding(model, batches, ctx):
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            os.set_inheritable(fd, True)
+        except OSError:
+            pass
+    starting(model, batches, ctx)
+    endless(model, batches, ctx)
 """
-_NAMES = ("train", "endless", "reading", "leaving", "gone")
+_NAMES = ("train", "endless", "reading", "starting", "leaving", "forking", "holding", "gone")
 _ENTRIES = "[fedagent.learners]\n" + "".join(f"{name} = my_package:{name}\n" for name in _NAMES)
 
 
@@ -67,11 +92,11 @@ def _open(name: str) -> Open:
 
 async def test_it_trains_and_a_loop_without_end_ends_with_its_process(installed: Path) -> None:
     (installed / "model").write_bytes(encode_tensors(create(demo().model).init(0)))
-    client = TrainerClient(grace_s=0.3)
+    trainer = TrainerClient(grace_s=0.3)
     train = Train(job=2, model=str(installed / "model"), out=str(installed / "out"))
 
     async def asked(job: Job) -> Reply:
-        return await client.submit(job)
+        return await trainer.submit(job)
 
     try:
         assert isinstance(await asked(_open("my-package:train")), Opened)
@@ -83,7 +108,7 @@ async def test_it_trains_and_a_loop_without_end_ends_with_its_process(installed:
         assert ended.reason == "timeout"
         assert isinstance(await asked(_open("my-package:train")), Opened)
         assert isinstance(await asked(train), Trained)
-        assert client.starts == 2
+        assert trainer.starts == 2
         refused = await asked(_open("my-package:other"))
         assert isinstance(refused, Refused)
         assert "install the package my-package" in refused.detail
@@ -91,26 +116,101 @@ async def test_it_trains_and_a_loop_without_end_ends_with_its_process(installed:
         assert isinstance(broken, Refused)
         assert broken.detail.count("fix its package or uninstall it") == 1
     finally:
-        await client.close()
+        await trainer.close()
 
 
-async def test_what_it_starts_and_reads_keeps_no_other_training_waiting(installed: Path) -> None:
+@pytest.fixture
+def holder(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where a training writes the id of a process that it starts and that outlives it."""
+    monkeypatch.setattr(client, "LAST_LINES_S", 0.1)
+    child = installed / "child"
+    yield child
+    if child.exists():
+        os.kill(int(child.read_text()), signal.SIGKILL)
+
+
+async def _trains_anew(trainer: TrainerClient, train: Train) -> None:
+    async with asyncio.timeout(60):
+        assert isinstance(await trainer.submit(_open("my-package:train")), Opened)
+        assert isinstance(await trainer.submit(replace(train, job=9)), Trained)
+
+
+@pytest.mark.parametrize("starts", ["leaving", "forking"])
+async def test_what_it_starts_and_reads_keeps_no_other_training_waiting(
+    starts: str, installed: Path, holder: Path
+) -> None:
     """A process of its own holds the pipes of the trainer; stdin has the agent's requests."""
     (installed / "model").write_bytes(encode_tensors(create(demo().model).init(0)))
-    client = TrainerClient(grace_s=0.3)
+    trainer = TrainerClient(grace_s=0.3)
+    train = Train(job=2, model=str(installed / "model"), out=str(installed / "out"))
     try:
-        assert isinstance(await client.submit(_open("my-package:reading")), Opened)
-        train = Train(
-            job=2, model=str(installed / "model"), out=str(installed / "out"), timeout_s=10.0
-        )
-        assert isinstance(await client.submit(train), Trained)
-        assert isinstance(await client.submit(_open("my-package:leaving")), Opened)
-        ended = await client.submit(replace(train, job=3))
+        assert isinstance(await trainer.submit(_open("my-package:reading")), Opened)
+        assert isinstance(await trainer.submit(train), Trained)
+        assert isinstance(await trainer.submit(_open(f"my-package:{starts}")), Opened)
+        async with asyncio.timeout(60):
+            ended = await trainer.submit(replace(train, job=3))
         assert isinstance(ended, Failed)
         assert ended.reason == "died"
-        async with asyncio.timeout(20):
-            assert isinstance(await client.submit(_open("my-package:train")), Opened)
-            assert isinstance(await client.submit(replace(train, job=4)), Trained)
+        await _trains_anew(trainer, train)
     finally:
-        await client.close()
-        os.kill(int((installed / "child").read_text()), signal.SIGKILL)
+        await trainer.close()
+
+
+async def test_a_trainer_whose_end_is_known_before_that_of_its_pipes_is_replaced(
+    installed: Path, holder: Path
+) -> None:
+    (installed / "model").write_bytes(encode_tensors(create(demo().model).init(0)))
+    trainer = TrainerClient()
+    train = Train(job=2, model=str(installed / "model"), out=str(installed / "out"))
+    try:
+        assert isinstance(await trainer.submit(_open("my-package:starting")), Opened)
+        assert isinstance(await trainer.submit(train), Trained)
+        process = trainer._process
+        assert process is not None
+        process.kill()
+        await eventually(lambda: process.returncode is not None)
+        await _trains_anew(trainer, train)
+        assert trainer.starts == 2
+    finally:
+        await trainer.close()
+
+
+@pytest.mark.parametrize("by", ["timeout", "cancelled"])
+async def test_a_trainer_is_given_up_although_somebody_holds_all_its_pipes(
+    installed: Path, holder: Path, by: str
+) -> None:
+    (installed / "model").write_bytes(encode_tensors(create(demo().model).init(0)))
+    trainer = TrainerClient(grace_s=0.1)
+    train = Train(job=2, model=str(installed / "model"), out=str(installed / "out"))
+    try:
+        assert isinstance(await trainer.submit(_open("my-package:holding")), Opened)
+        timeout_s = 1.0 if by == "timeout" else 0.0
+        training = asyncio.create_task(trainer.submit(replace(train, timeout_s=timeout_s)))
+        if by == "cancelled":
+            await eventually(lambda: holder.exists() and bool(holder.read_text()))
+            trainer.cancel(train.job)
+        async with asyncio.timeout(60):
+            ended = await training
+        assert isinstance(ended, Failed)
+        assert ended.reason == by
+        await _trains_anew(trainer, train)
+    finally:
+        await trainer.close()
+
+
+async def test_a_process_that_the_system_does_not_end_keeps_nobody_waiting(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It sleeps where no signal wakes it, over a file system that has gone."""
+    monkeypatch.setattr(client, "LAST_LINES_S", 0.01)
+    monkeypatch.setattr(client, "END_S", 0.01)
+    trainer = TrainerClient()
+    assert isinstance(await trainer.submit(_open("my-package:train")), Opened)
+    process = trainer._process
+    assert process is not None
+    waits = process.wait
+    monkeypatch.setattr(process, "wait", asyncio.Event().wait)
+    async with asyncio.timeout(60):
+        await trainer.close()
+    assert f"does not end the trainer's process {process.pid}" in caplog.text
+    await waits()
