@@ -136,6 +136,7 @@ class Warn(Effect, frozen=True):
 
     peer: str  # id of the agent; empty where the text says who
     text: str
+    once: bool = False  # an alarm that nothing repeats: no limit, whatever else is said
 
 
 class Connect(Effect, frozen=True):

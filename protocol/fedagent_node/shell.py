@@ -512,10 +512,10 @@ class Shell:
         now = time.monotonic()
         self._warnings += (now - self._warned_at) * WARNINGS_PER_S
         self._warnings, self._warned_at = min(WARNINGS_PER_S, self._warnings), now
-        if self._warnings < 1.0:
+        if self._warnings < 1.0 and not warning.once:
             self.driver.core.counters["not_logged"] += 1
             return
-        self._warnings -= 1.0
+        self._warnings = max(0.0, self._warnings - 1.0)
         peer = f"{warning.peer}: " if warning.peer else ""
         _log.warning("%s: %s%s", self.id, peer, safe_text(warning.text))
 

@@ -22,7 +22,7 @@ def test_flaps_of_many_names_are_bounded_and_told_once() -> None:
         clones.taken_over(f"a{i}", 0.0)
     assert len(clones._flaps) == MAX_NOTED
     told = [clones.taken_over("a", float(i)) for i in range(3 * FLAPS)]
-    assert [one for one in told if one] == [[Warn("a", CLONED)]]
+    assert [one for one in told if one] == [[Warn("a", CLONED, once=True)]]
 
 
 def test_who_is_cloned_takes_part_no_more_and_the_coordinator_is_told_why(tmp_path: Path) -> None:

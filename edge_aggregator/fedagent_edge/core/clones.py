@@ -35,4 +35,4 @@ class Clones:
         del self._flaps[agent]
         self.left_out.add(agent)
         self.sessions.exclude(agent, CLONED)
-        return [Warn(agent, CLONED)]
+        return [Warn(agent, CLONED, once=True)]

@@ -131,7 +131,8 @@ class Upstream:
             self._told = True
             self.state.counters["ledger_went_back"] += 1
             at = f"entry {head.seq}, this edge is a witness of entry {held.seq}"
-            return [Warn("", f"the ledger of coordinator {head.coordinator} went back: {at}")]
+            text = f"the ledger of coordinator {head.coordinator} went back: {at}"
+            return [Warn("", text, once=True)]
         return []
 
     def receipt(self, receipt: ReportReceipt) -> None:
