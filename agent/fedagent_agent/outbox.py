@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedagent_node.data_dir import make_private, write_private
+from fedagent_node.data_dir import make_private, passing, write_private
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import UpdateOffer
 
@@ -73,7 +73,7 @@ class Outbox:
 
     def path(self, name: str) -> Path:
         """Return the path of an update's file."""
-        return self._folder / name
+        return passing(f"{self._folder}/{name}")
 
     def put(
         self, update: PendingUpdate, body: bytes | Path, *, offset: tuple[str, int] | None = None

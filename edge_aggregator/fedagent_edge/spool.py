@@ -165,7 +165,7 @@ class Spool:
     """The folder of large updates; files of different agents may be used from different threads."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self._directory, self._any = directory, directory / "any"
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._used = True
 
@@ -246,7 +246,7 @@ class Spool:
 
     def _path(self, key: Key) -> Path:
         run, number, agent = key
-        return self._directory / f"{run}-{number}-{agent}{_SUFFIX}"
+        return self._any.with_name(f"{run}-{number}-{agent}{_SUFFIX}")
 
 
 def _pack(record: UpdateRecord) -> bytes:

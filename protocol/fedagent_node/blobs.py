@@ -42,6 +42,7 @@ class BlobStore:
 
     def __init__(self, folder: Path, *, max_bytes: int = 1 << 30) -> None:
         self.folder = folder
+        self._any = folder / "any"
         self._max_bytes = max_bytes
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in folder.iterdir():
@@ -52,7 +53,7 @@ class BlobStore:
         """Return where a blob is, or would be; `BlobMissingError` if it is no digest."""
         if not _DIGEST.fullmatch(digest):
             raise BlobMissingError(digest)
-        return self.folder / digest
+        return self._any.with_name(digest)
 
     def put(self, data: "Buffer") -> str:
         """Keep a blob durably; return its digest. Idempotent; an error leaves nothing behind."""

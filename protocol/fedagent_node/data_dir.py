@@ -122,6 +122,18 @@ def _noted_pid(fd: int) -> int | None:
     return int(text) if text.isdigit() else None
 
 
+def passing(path: str) -> Path:
+    """Return the path of a file that has a name of its own, such as ``model.DIGEST``.
+
+    `pathlib` up to Python 3.13 interns every part of a path that it parses: before 3.12.7, 3.12
+    never lets go of one, and in 3.11 names that come and go double the interpreter's table. It
+    does not parse what follows the first dot of a name here.
+    """
+    folder, _, name = path.rpartition("/")
+    stem, dot, rest = name.partition(".")
+    return Path(folder, stem).with_suffix(dot + rest)
+
+
 def write_private(path: Path, data: bytes) -> None:
     """Write a file readable by its owner only; whole or not at all, and on disk."""
     write_private_parts(path, (data,))
@@ -130,7 +142,7 @@ def write_private(path: Path, data: bytes) -> None:
 def write_private_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Write the parts after one another; else as `write_private`."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_suffix(f"{path.suffix}.{os.getpid()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -138,7 +150,7 @@ def write_private_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        temporary.rename(path)
+        os.rename(temporary, path)  # noqa: PTH104 - a Path would parse its new name
     except OSError:
         temporary.unlink(missing_ok=True)
         raise

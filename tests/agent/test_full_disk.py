@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not FULL.exists(), reason="the system has no /de
 
 def without_room(edge: HandEdge, model: bytes, suffix: str) -> None:
     """Let the file that the model would go through be on a full disk."""
-    (edge.directory / "models" / f"{digest_of(model)}{suffix}").symlink_to(FULL)
+    (edge.directory / "models" / f"model.{digest_of(model)}{suffix}").symlink_to(FULL)
 
 
 def left(edge: HandEdge) -> list[str]:

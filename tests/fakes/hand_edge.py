@@ -24,7 +24,7 @@ from fedagent_agent.trainer.frames import (
     Train,
     Trained,
 )
-from fedagent_node.data_dir import Identity
+from fedagent_node.data_dir import Identity, passing
 from fedagent_node.driver import Driver, Job
 from fedagent_node.effects import Connect, Emit, Input, LinkUp, Received, Send
 from fedagent_protocol.failpoints import Checkpoint, hit
@@ -285,7 +285,7 @@ class HandEdge:
         self, job: Train, body: bytes, stats: TrainStats = STATS, *, train_s: float = 0.0
     ) -> list[Outward]:
         """Be the trainer: write an update."""
-        Path(job.out).write_bytes(body)
+        passing(job.out).write_bytes(body)
         trained = Trained(
             job=job.job,
             digest=digest_of(body),

@@ -15,8 +15,10 @@ from fedagent_node.data_dir import (
     DataDirLock,
     holder_of,
     load_or_create,
+    passing,
     store_port,
     stored_port,
+    write_private,
 )
 from fedagent_node.errors import DataDirBusyError, DataDirError, IdentityError
 from fedagent_protocol.signatures import identity_of
@@ -141,3 +143,16 @@ def test_ports_are_remembered_by_name_and_damage_is_forgiven(tmp_path: Path) -> 
         assert stored_port(tmp_path, "broker") == 0
     store_port(tmp_path, "broker", 5)
     assert stored_port(tmp_path, "broker") == 5
+
+
+@pytest.mark.parametrize("name", ["model.9182", "model.9182.part", "of.9182.update", "plain"])
+def test_what_follows_the_first_dot_of_a_name_is_not_interned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    interned: dict[str, str] = {}
+    monkeypatch.setattr(sys, "intern", lambda text: interned.setdefault(text, text))
+    path = passing(f"{tmp_path}/{name}")
+    write_private(path, b"x")
+    assert (path.parent, path.name) == (tmp_path, name)
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+    assert not any("9182" in text for text in interned.keys() - {tmp_path.name})

@@ -38,7 +38,7 @@ class Key:
     def file_name(self) -> str:
         """Name of the update's file."""
         name = hashlib.sha256(f"{self.edge}/{self.run}/{self.round}".encode()).hexdigest()
-        return f"{name[:32]}.update"
+        return f"of.{name[:32]}.update"
 
 
 @dataclass(frozen=True, slots=True)

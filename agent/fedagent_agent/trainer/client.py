@@ -10,9 +10,10 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from pathlib import Path
 
 from msgspec.structs import replace
+
+from fedagent_node.data_dir import passing
 
 from .frames import (
     PREFIX_BYTES,
@@ -179,8 +180,8 @@ class TrainerClient:
             reply = await self._ask(job)
         except _ProcessEndedError as error:
             if isinstance(job, Train | Mask):
-                out = Path(job.out)
-                for part in out.parent.glob(f".{out.name}.*"):
+                out = passing(job.out)
+                for part in out.parent.glob(f"{out.name}.*"):
                     part.unlink(missing_ok=True)
             return Failed(job=job.job, reason=str(error))
         except Exception as error:  # noqa: BLE001 - the answer carries it on

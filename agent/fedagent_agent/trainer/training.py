@@ -14,7 +14,7 @@ import numpy.typing as npt
 from fedagent_agent.learners import Learner, Tensors
 from fedagent_agent.learners.user import UserCodeError, UserLearner
 from fedagent_agent.streams.base import StreamError
-from fedagent_node.data_dir import write_private_parts
+from fedagent_node.data_dir import passing, write_private_parts
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import NO_COURSE, TrainStats
 from fedagent_protocol.tensors import Buffer, Manifest, decode_tensors, tensor_parts
@@ -166,7 +166,7 @@ class Trainer:
         if job.moments:
             return self._add_up(job, task)
         scorer = task.scorer
-        base = _read_model(Path(job.model), task.manifest)
+        base = _read_model(passing(job.model), task.manifest)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             scorer.begin(_whole(base, _brought(task, job)))
             for x, y in task.newest(self._wall()):
@@ -207,7 +207,7 @@ class Trainer:
         learner, scorer = task.learner, task.scorer
         base: Tensors = {}
         if not task.idle:
-            base = _read_model(Path(job.model), task.manifest)
+            base = _read_model(passing(job.model), task.manifest)
             local = _brought(task, job)
             learner.begin(base, job.round)
             scorer.begin(_whole(base, local))
@@ -222,7 +222,7 @@ class Trainer:
                 raise FailedTrainingError("cancelled")
             update = _released(learner.update(), task)
         self._slip_s = meter.slip_s
-        digest, size = _write_update(Path(job.out), update)
+        digest, size = _write_update(passing(job.out), update)
         _keep_state(task, job)
         _give_back(base)
         task.held.release()
@@ -372,7 +372,7 @@ def _released(update: Tensors, task: OpenTask) -> Tensors:
 
 def _mask(job: Mask, task: OpenTask) -> Masked:
     """Write an update anew as integers under masks; the plain one is gone with that."""
-    spec, out = task.task, Path(job.out)
+    spec, out = task.task, passing(job.out)
     ring = ring_of(spec.secure_aggregation, most_weight(spec.weighting, spec.limits))
     try:
         update = decode_tensors(out.read_bytes(), task.manifest)
@@ -433,5 +433,5 @@ def _keep_state(task: OpenTask, job: Train) -> None:
         task.state.keep(task.learner, Path(job.state) if job.state else None)
     except OSError as error:
         task.state.forget()
-        Path(job.out).unlink(missing_ok=True)
+        passing(job.out).unlink(missing_ok=True)
         raise FailedTrainingError("disk", error.strerror or "cannot be written") from error

@@ -1,6 +1,7 @@
 """One training in-process: what fits, what is refused, what is on disk afterwards."""
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from fedagent_agent.trainer.frames import Open, Opened, Refused
 from fedagent_agent.trainer.training import Trainer, lacks_memory
+from fedagent_node.data_dir import passing
 from fedagent_protocol.tensors import digest_of
 from fedagent_task.models import create
 from fedagent_task.privacy import accountant
@@ -162,7 +164,7 @@ def test_what_a_lack_of_memory_looks_like(error: Exception, lacks: bool) -> None
 
 def test_a_full_disk_is_named_and_leaves_nothing_behind(bench: TrainerBench) -> None:
     bench.opened(demo())
-    bench.out.with_name(f".update.{os.getpid()}").symlink_to("/dev/full")
+    bench.out.with_suffix(f".{os.getpid()}").symlink_to("/dev/full")
     assert bench.failed("disk").detail == "No space left on device"
     assert [path.name for path in bench.out.parent.iterdir()] == ["model"]
 
@@ -211,3 +213,15 @@ def test_a_device_without_the_accountant_trains_for_nobody(
     bench.opened(demo(*PRIVATE), "digits")
     assert "[privacy]" in bench.failed("privacy").detail
     assert not bench.out.exists()
+
+
+def test_the_interpreter_keeps_no_name_of_a_training(
+    bench: TrainerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interned: dict[str, str] = {}
+    monkeypatch.setattr(sys, "intern", lambda text: interned.setdefault(text, text))
+    bench.opened(demo())
+    model, out = f"{bench.model}.5678", f"{bench.out}.5678.update"
+    passing(model).write_bytes(bench.model.read_bytes())
+    bench.trained(model=model, out=out)
+    assert not any("5678" in text for text in interned)
