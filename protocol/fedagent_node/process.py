@@ -1,6 +1,7 @@
 """A process of ours: its start, which boot it belongs to, its memory, and its last words."""
 
 import argparse
+import gc
 import json
 import logging
 import resource
@@ -83,6 +84,23 @@ def raise_descriptors() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         return most
     return soft
+
+
+FULL_AFTER = 0
+"""Collections of the middle generation before a full one, which is short: most is frozen."""
+
+
+def freeze() -> None:
+    """Leave what there is to itself, and find rings of objects among what comes.
+
+    A kill or a broken link leaves some that have lived for a while: exceptions, connections. Only
+    a full collection finds those, and it waits until a quarter as many objects are new as are old.
+    What is frozen counts as old until the next one: 190 kills left a coordinator 0.5 MB of them.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.collect()
+    gc.set_threshold(*gc.get_threshold()[:2], FULL_AFTER)
 
 
 M_TRIM_THRESHOLD = -1

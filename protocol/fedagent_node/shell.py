@@ -6,7 +6,6 @@ returns when `stop` is set; the shell closes what they opened.
 
 import asyncio
 import functools
-import gc
 import logging
 import math
 import os
@@ -38,6 +37,7 @@ from .errors import InsecureListenError, NotEnrolledError
 from .jobs import JobQueue
 from .link import Arrival, Link
 from .membership import Membership, Renew
+from .process import freeze
 from .settings import BrokerConfig, NodeConfig
 from .site_tls import SiteTls
 from .traces import Traces, open_traces
@@ -282,8 +282,7 @@ class Shell:
 
     def freeze(self) -> None:
         """Begin the quiet part: what lives from here on is short-lived or small."""
-        gc.collect()
-        gc.freeze()
+        freeze()
         self._schedule()
         self._watched_from = time.monotonic()
         counters = self.driver.core.counters

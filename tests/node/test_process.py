@@ -79,3 +79,27 @@ def test_pages_between_blocks_in_use_are_given_back() -> None:
     does, given, _ = done.stdout.split()
     assert does == "True"
     assert int(given) > 40_000_000
+
+
+RINGS = """
+import gc
+from collections import deque
+from fedagent_node.process import freeze
+
+old = [[] for _ in range(100_000)]
+freeze()
+lived = deque(maxlen=2000)
+for _ in range(20_000):
+    ring = []
+    ring.append(ring)
+    lived.append(ring)
+print(gc.get_stats()[2]["collections"], len(gc.get_objects()))
+"""
+
+
+def test_rings_that_lived_for_a_while_do_not_wait_for_as_many_as_are_frozen() -> None:
+    command = [sys.executable, "-c", RINGS]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    collections, objects = map(int, said.split())
+    assert collections > 2, "none since the two of freezing"
+    assert objects < 20_000, "rings that nobody holds are still there"
