@@ -239,7 +239,10 @@ async def connected(
         except BaseException:
             sock.close()
             raise
-    raise last
+    try:
+        raise last
+    finally:
+        del last  # it leads to this frame: the context would wait for the collector
 
 
 async def _encrypted(

@@ -1,16 +1,21 @@
 """What is announced follows from where the broker listens."""
 
+import asyncio
 import errno
+import gc
 import logging
 import os
+import ssl
+import weakref
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
 from fedagent_node.address import BrokerAddress, with_hint
 from fedagent_node.advert import Advert, Reach, reach, reach_of_shared
 from fedagent_node.errors import PeerRefusedError, connect_reason
-from fedagent_node.network import free_port, is_inner, lan_addresses, refusal
+from fedagent_node.network import connected, free_port, is_inner, lan_addresses, refusal
 from fedagent_node.watch import MAX_HOSTS, Watch, answers_there, reachable
 
 LAN = ("192.168.1.20", "10.0.0.2")
@@ -102,3 +107,20 @@ def test_an_advert_that_tls_refuses_or_that_answered_before_gets_no_advice_on_fi
 )
 def test_which_cards_are_of_containers(card: str, inner: bool) -> None:
     assert is_inner(card) is inner
+
+
+async def test_a_refused_connection_leaves_no_context_to_the_collector() -> None:
+    """Kilobytes of certificates are in each, and few objects: it would not come for long."""
+    port, contexts = free_port(HERE), []
+    gc.disable()
+    try:
+        for _ in range(3):
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            contexts.append(weakref.ref(context))
+            with suppress(OSError):
+                await connected(HERE, port, context)
+        del context
+        await asyncio.sleep(0)  # the loop lets go of what it called last
+        assert [one() for one in contexts] == [None] * 3
+    finally:
+        gc.enable()
