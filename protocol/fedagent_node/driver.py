@@ -32,7 +32,7 @@ from .effects import (
 from .envelope import EnvelopeError, Gate, named_sender
 
 _parse = functools.lru_cache(maxsize=256)(topics.parse)
-"""Kept are few: a topic may name a model, and each that is kept is half a kilobyte."""
+"""Kept are few: each is half a kilobyte."""
 
 _RECEIVERS = {
     Direction.AGENT_TO_EDGE: "edge",
@@ -157,7 +157,8 @@ class Driver:
     ) -> None:
         """Take in what came on a topic, until `flush`; foreign bytes are only counted."""
         try:
-            where = _parse(topic)
+            # A model has a topic of its own, which nobody will ask for again.
+            where = topics.parse(topic) if "/model/" in topic else _parse(topic)
             to = getattr(where, _RECEIVERS[direction], "")
             if where.direction is not direction or to not in ("", self._me):
                 self.core.counters[TopicError.reason] += 1

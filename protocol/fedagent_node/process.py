@@ -1,6 +1,7 @@
 """A process of ours: its start, which boot it belongs to, its memory, and its last words."""
 
 import argparse
+import asyncio
 import gc
 import json
 import logging
@@ -86,21 +87,21 @@ def raise_descriptors() -> int:
     return soft
 
 
-FULL_AFTER = 0
-"""Collections of the middle generation before a full one, which is short: most is frozen."""
+COLLECT_EVERY_S = 60.0
 
 
-def freeze() -> None:
-    """Leave what there is to itself, and find rings of objects among what comes.
+async def keep_collecting(every_s: float = COLLECT_EVERY_S) -> None:
+    """Leave what there is to the end, and look for rings among what comes, again and again.
 
-    A kill or a broken link leaves some that have lived for a while: exceptions, connections. Only
-    a full collection finds those, and it waits until a quarter as many objects are new as are old.
-    What is frozen counts as old until the next one: 190 kills left a coordinator 0.5 MB of them.
+    Exceptions and connections that a fault leaves are often rings. Python's own collector counts
+    objects, of which a device that waits makes few: rings lay between blocks in use for an hour,
+    and the heap grew around them. What is frozen is not looked at, so this takes milliseconds.
     """
     gc.collect()
     gc.freeze()
-    gc.collect()
-    gc.set_threshold(*gc.get_threshold()[:2], FULL_AFTER)
+    while True:
+        await asyncio.sleep(every_s)
+        gc.collect()
 
 
 M_TRIM_THRESHOLD = -1

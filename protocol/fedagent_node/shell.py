@@ -37,7 +37,7 @@ from .errors import InsecureListenError, NotEnrolledError
 from .jobs import JobQueue
 from .link import Arrival, Link
 from .membership import Membership, Renew
-from .process import freeze
+from .process import keep_collecting
 from .settings import BrokerConfig, NodeConfig
 from .site_tls import SiteTls
 from .traces import Traces, open_traces
@@ -282,7 +282,7 @@ class Shell:
 
     def freeze(self) -> None:
         """Begin the quiet part: what lives from here on is short-lived or small."""
-        freeze()
+        self.spawn(keep_collecting(), "collect")
         self._schedule()
         self._watched_from = time.monotonic()
         counters = self.driver.core.counters

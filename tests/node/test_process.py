@@ -82,24 +82,26 @@ def test_pages_between_blocks_in_use_are_given_back() -> None:
 
 
 RINGS = """
-import gc
-from collections import deque
-from fedagent_node.process import freeze
+import asyncio, gc
+from fedagent_node.process import keep_collecting
 
-old = [[] for _ in range(100_000)]
-freeze()
-lived = deque(maxlen=2000)
-for _ in range(20_000):
+async def main():
+    collecting = asyncio.create_task(keep_collecting(every_s=0.001))
+    await asyncio.sleep(0)
+    frozen = gc.get_freeze_count()
     ring = []
     ring.append(ring)
-    lived.append(ring)
-print(gc.get_stats()[2]["collections"], len(gc.get_objects()))
+    del ring
+    before = gc.get_stats()[2]
+    while gc.get_stats()[2]["collected"] == before["collected"]:
+        await asyncio.sleep(0)
+    print(frozen)
+
+asyncio.run(main())
 """
 
 
-def test_rings_that_lived_for_a_while_do_not_wait_for_as_many_as_are_frozen() -> None:
+def test_rings_are_found_by_time_not_only_by_their_number() -> None:
     command = [sys.executable, "-c", RINGS]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    collections, objects = map(int, said.split())
-    assert collections > 2, "none since the two of freezing"
-    assert objects < 20_000, "rings that nobody holds are still there"
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert int(done.stdout) > 1000, "what there was is frozen"
