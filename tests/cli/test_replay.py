@@ -40,8 +40,9 @@ def test_another_policy_is_estimated(field: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "names"),
     [
-        (("--policy", "nobody"), 2, "nobody"),
-        (("--policy", "oracle"), 2, "truth"),
+        (("--policy", "nobody"), 2, "named 'nobody'; take one of: adaptive, "),
+        (("--policy", "oracle"), 2, "the truth of a round before it is played"),
+        (("--policy", "ucb"), 2, "needs opinions, which this run does not call for; take one"),
         (("--policy", "linucb", "--set", "alpha=x"), 2, "alpha"),
         (("--policy", "linucb", "--set", "alpha"), 2, "--set KEY=VALUE"),
         (("--data-dir", "."), 2, "two folders"),
@@ -74,6 +75,24 @@ def test_a_pruned_run_is_not_replayed(field: Path, tmp_path: Path) -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_folder_that_is_not_there_is_said(home: Path) -> None:
-    done = call(home, "replay", "/nowhere/field", "--decisions")
-    assert (done.returncode, "there is no folder /nowhere/field" in done.stderr) == (40, True)
+@pytest.mark.parametrize("command", [("replay",), ("testbed", "learn-world")])
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("/nowhere/field", "there is no folder /nowhere/field; name the folder of"),
+        ("nowhere", "there is no folder nowhere; name the folder of"),
+        ("decade", "there is no folder decade, and no single run begins with 'decade' in"),
+        ("empty", "it holds no coordinator; name the folder of"),
+    ],
+)
+def test_a_folder_without_a_run_is_said(
+    home: Path, command: tuple[str, ...], named: str, says: str
+) -> None:
+    (home / "empty").mkdir(exist_ok=True)
+    done = call(home, *command, named)
+    assert (done.returncode, says in done.stderr) == (40, True), done.stderr
+
+
+def test_what_cannot_be_replayed_is_not_offered(field: Path) -> None:
+    offered = call(field, "replay", str(field), "--policy", "nobody").stderr.partition("of: ")[2]
+    assert not {"oracle", "oracle-p", "fedcs", "volunteers", "ucb"} & {*offered.split(", ")}

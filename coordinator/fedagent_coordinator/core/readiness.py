@@ -34,23 +34,22 @@ class NeedsUnmetError(PolicyError):
         self.policy = policy
         self.missing = tuple(sorted(missing))
         self.reported = tuple(sorted(reported))
+        modes = {OPINIONS: "report", VOLUNTEERS: "peers"}
+        mode = next((mode for need, mode in modes.items() if need in self.missing), "")
+        aside = TRUTH in self.missing or not mode
+        self.hint = "choose another policy" if aside else f'set opinions.mode = "{mode}"'
 
-    def __str__(self) -> str:
+    @property
+    def sentence(self) -> str:
+        """What is wrong, without the hint."""
         if TRUTH in self.missing:
-            return (
-                f"policy {self.policy!r} needs the truth of a round before it is played, which "
-                "only the testbed knows; choose another policy"
-            )
-        for need, mode in ((OPINIONS, "report"), (VOLUNTEERS, "peers")):
-            if need in self.missing:
-                return (
-                    f"policy {self.policy!r} needs {need}, which this run does not call for; "
-                    f'set opinions.mode = "{mode}"'
-                )
-        return (
-            f"policy {self.policy!r} needs {', '.join(self.missing)}, which no agent reports "
-            f"(they report: {', '.join(self.reported) or 'nothing yet'}); choose another policy"
-        )
+            what = "the truth of a round before it is played, which only the testbed knows"
+        elif asked := [need for need in (OPINIONS, VOLUNTEERS) if need in self.missing]:
+            what = f"{asked[0]}, which this run does not call for"
+        else:
+            reported = ", ".join(self.reported) or "nothing yet"
+            what = f"{', '.join(self.missing)}, which no agent reports (they report: {reported})"
+        return f"policy {self.policy!r} needs {what}"
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 """`fedagent replay`: another policy over the rounds of a recorded run."""
 
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +13,11 @@ from .output import echo, emit, number_text, table
 if TYPE_CHECKING:
     from fedagent_coordinator.database.rows import RunRow
     from fedagent_coordinator.reader import Reader
-    from fedagent_task.spec import PolicySpec
+    from fedagent_task.spec import PolicySpec, Recipe
     from fedagent_testbed.off_policy import Estimate, Value
     from fedagent_testbed.replay import Replayed
 
+_NO_ID = re.compile("[^0-9a-f]")
 Run = Annotated[
     str | None,
     command_line.Argument(
@@ -92,21 +94,11 @@ def replay(
 def _where(run: str | None, data_dir: Path | None) -> tuple[Path | None, str | None]:
     """Return the data directory, and how the run's id begins."""
     folder = None if run is None else Path(run).expanduser()
-    if folder is None or not folder.exists():
-        if run is not None and "/" in run:
-            raise NoRunError(f"there is no folder {run}", "name one, or a run of `fedagent runs`")
+    if folder is None or not (folder.exists() or _NO_ID.search(folder.name) or "/" in str(run)):
         return data_dir, run
     if data_dir is not None:
         raise UsageError("two folders are named", "leave out --data-dir")
-    if folder.is_file():
-        folder = folder.parent
-    inside = [
-        *folder.glob("coordinator/coordinator.db"),
-        *folder.glob("*/coordinator/coordinator.db"),
-    ]
-    if not inside or (folder / "coordinator.db").exists():
-        return folder, None
-    return max(inside, key=lambda path: path.stat().st_mtime).parent, None
+    return folder.parent if folder.is_file() else folder, None
 
 
 @contextmanager
@@ -122,6 +114,10 @@ def opened(run: str | None, data_dir: Path | None) -> "Iterator[tuple[Reader, Ru
     try:
         with open_run(folder, begins) as found:
             yield found
+    except NoRunError as error:
+        if begins is None:
+            raise
+        raise NoRunError(f"there is no folder {begins}, and {error.problem}", error.hint) from error
     except RecipeError as error:
         raise UsageError(str(error)) from error
     except (PolicyError, RegistryError) as error:
@@ -134,20 +130,53 @@ def _replayed(
 ) -> "tuple[list[Replayed], str]":
     from msgspec import structs  # noqa: PLC0415 - heavy imports
 
+    from fedagent_coordinator.core.readiness import NeedsUnmetError  # noqa: PLC0415
     from fedagent_coordinator.database.models import recipe_in  # noqa: PLC0415
-    from fedagent_coordinator.run_settings import decision_policies  # noqa: PLC0415
+    from fedagent_coordinator.policies import create  # noqa: PLC0415
+    from fedagent_coordinator.run_settings import decision_policies, opinion_mode  # noqa: PLC0415
+    from fedagent_protocol.errors import UnknownNameError  # noqa: PLC0415
     from fedagent_testbed.replay import replay as decide  # noqa: PLC0415
 
     recipe = recipe_in(run.recipe)
     if recipe is None:
         raise UnreadableError("its recipe is of another release", "replay it with that release")
-    spec = recipe.policy
+    asked, spec = (
+        opinion_mode(recipe, create(recipe.policy.name, **recipe.policy.params)),
+        recipe.policy,
+    )
+    mode = "off" if asked is None else asked.value
+    # What the run's clients were asked for, whatever another policy would have asked them.
+    recipe = structs.replace(recipe, opinions=structs.replace(recipe.opinions, mode=mode))
     if policy is not None and policy != spec.name:
         spec = structs.replace(spec, name=policy, params={}, exploration=0.0)
     spec = _with(spec, sets)
     recipe = structs.replace(recipe, policy=spec)
-    made = decision_policies(recipe).policy
+    try:
+        made = decision_policies(recipe).policy
+    except UnknownNameError as error:
+        others = ", ".join(_replayable(recipe))
+        raise UsageError(
+            f"no {error.kind} is named {error.name!r}", f"take one of: {others}"
+        ) from error
+    except NeedsUnmetError as error:
+        others = ", ".join(_replayable(recipe))
+        raise UsageError(error.sentence, f"take one of: {others}") from error
     return list(decide(reader.logged(run.run_id), made, seed=recipe.seed, spec=spec)), spec.name
+
+
+def _replayable(recipe: "Recipe") -> Iterator[str]:
+    """Yield the policies that can decide the rounds of a run, by what it asked its clients for."""
+    from msgspec import structs  # noqa: PLC0415 - heavy imports
+
+    from fedagent_coordinator import policies  # noqa: PLC0415
+    from fedagent_coordinator.run_settings import decision_policies  # noqa: PLC0415
+    from fedagent_protocol.errors import FedagentError  # noqa: PLC0415
+
+    for name in policies.names():
+        spec = structs.replace(recipe.policy, name=name, params={})
+        with suppress(FedagentError):
+            decision_policies(structs.replace(recipe, policy=spec))
+            yield name
 
 
 def _with(spec: "PolicySpec", sets: list[str]) -> "PolicySpec":

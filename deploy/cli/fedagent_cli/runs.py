@@ -41,17 +41,15 @@ Metrics = Mapping[str, float]
 def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple[Reader, RunRow]]:
     """Open a data directory, the default one if None, and choose a run.
 
-    The folder of a demo, or of a study that was kept, stands for its coordinator's.
+    The folder of a demo, of demos (the newest), or of a study stands for its coordinator's.
 
     Raises:
         NoRunError: There is no database, no such run, or it may not be read.
         UnreadableError: The database is damaged, or of another release.
         MissingError: Rounds were pruned that are needed.
     """
-    folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
-    inside = folder / "coordinator"
-    if not os.path.exists(folder / DATABASE) and os.path.exists(inside / DATABASE):  # noqa: PTH110 - false where it is not ours
-        folder = inside
+    named = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
+    folder = _coordinator_in(named)
     try:
         (folder / DATABASE).open("rb").close()
     except PermissionError as error:
@@ -62,13 +60,7 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
         with open_reader(folder) as reader:
             yield reader, reader.run(run_id)
     except UnknownRunError as error:
-        if run_id:
-            raise NoRunError(
-                f"no single run begins with {run_id!r} in {folder}", "see `fedagent status`"
-            ) from error
-        raise NoRunError(
-            f"no run in {folder}", "start one (`fedagent coordinator start`), or give --data-dir"
-        ) from error
+        raise _no_run(folder, run_id, given=data_dir is not None) from error
     except (
         StoreDamagedError,
         SchemaVersionError,
@@ -91,6 +83,31 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
         raise NoRunError(f"{folder} cannot be read: {error}", "is it a coordinator's?") from error
     except (StoreError, sqlite3.Error) as error:
         raise NoRunError(f"{folder} cannot be read: {error}", "is it a coordinator's?") from error
+
+
+def _coordinator_in(folder: Path) -> Path:
+    """Return the data directory that a folder stands for: itself if there is none in it."""
+    if os.path.exists(folder / DATABASE):  # noqa: PTH110 - false where it is not ours
+        return folder
+    inside = [*folder.glob(f"coordinator/{DATABASE}"), *folder.glob(f"*/coordinator/{DATABASE}")]
+    return max(inside, key=lambda path: path.stat().st_mtime).parent if inside else folder
+
+
+def _no_run(folder: Path, run_id: str | None, *, given: bool) -> NoRunError:
+    """Return what is missing: the folder, a coordinator in it, or the run."""
+    if not (folder / DATABASE).exists():
+        if not given:
+            hint = "start one (`fedagent coordinator start`), or name the folder of its data"
+            return NoRunError(f"no run in {folder}: no coordinator ran there", hint)
+        what = (
+            f"no run in {folder}: it holds no coordinator"
+            if folder.exists()
+            else f"there is no folder {folder}"
+        )
+        return NoRunError(what, "name the folder of a coordinator, a demo or a study")
+    if run_id is None:
+        return NoRunError(f"no run in {folder}", "start one (`fedagent coordinator start`)")
+    return NoRunError(f"no single run begins with {run_id!r} in {folder}", "see `fedagent runs`")
 
 
 def forbidden(folder: Path) -> NoRunError:

@@ -38,7 +38,9 @@ class _Model:
             np.add.at(orders, its, 1.0)
         self._wins, self._orders = wins, orders
         self._mean = float(wins.sum() / max(1.0, orders.sum()))
-        raw = [_raw(one.view, one.ordered) for one in rounds]
+        # Devices measure some features only after a while: rounds differ in what they know.
+        self._names = sorted({name for one in rounds for name in one.view.feature_names})
+        raw = [_raw(one.view, one.ordered, self._names) for one in rounds]
         x = np.concatenate(raw) if raw else np.zeros((0, 0))
         y = np.concatenate([one.in_time for one in rounds]) if rounds else np.zeros(0)
         clients_of = [one.view.pair_client[one.ordered] for one in rounds]
@@ -58,7 +60,7 @@ class _Model:
     def of(self, one: Choices) -> FloatArray:
         """Return the chance of every choice of a round."""
         whose = one.view.pair_client[one.pairs].astype(np.int64)
-        design = self._design(_raw(one.view, one.pairs), self._record(whose, None))
+        design = self._design(_raw(one.view, one.pairs, self._names), self._record(whose, None))
         return np.asarray(np.clip(design @ self._beta, 0.0, 1.0), dtype=np.float64)
 
     def _record(self, clients: IntArray, left_out: FloatArray | None) -> FloatArray:
@@ -76,8 +78,7 @@ class _Model:
         return np.column_stack((np.ones(len(raw)), own, np.clip(scaled, -5, 5)))
 
 
-def _raw(view: RoundView, pairs: IntArray) -> FloatArray:
-    """Return float64[S, F]: rates and sizes by their logarithms, the rest as it is."""
-    x = view.pair_features[pairs].astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.sign(x) * np.log1p(np.abs(x)), dtype=np.float64)
+def _raw(view: RoundView, pairs: IntArray, names: list[str]) -> FloatArray:
+    """Return float64[S, F]: rates and sizes by their logarithms; NaN for what is not known."""
+    x = np.column_stack([np.zeros((len(pairs), 0)), *(view.optional(n)[pairs] for n in names)])
+    return np.asarray(np.sign(x) * np.log1p(np.abs(x)), dtype=np.float64)
