@@ -3,7 +3,7 @@
 import json
 import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from .database.evaluations import EvaluationQueries
 from .database.ledger import RENT_PAID, TREASURY
 from .database.models import ModelQueries, recipe_in
 from .database.proofs import recent_work
-from .database.pruning import Prunable, prunable
+from .database.pruning import Prunable, foretold, prunable
 from .database.rounds import Logged, logged, pruned_until, settled
 from .database.rows import (
     DeviceRow,
@@ -229,6 +229,10 @@ class Reader:
     def prunable(self, run_id: str, *, keep_rounds: int = 0, before_ms: int = 2**62) -> Prunable:
         """Return what `fedagent prune` would drop."""
         return prunable(self._db, run_id, keep_rounds=keep_rounds, before_ms=before_ms)
+
+    def foretold(self, pieces: Sequence[Prunable]) -> int:
+        """Return by how many bytes the data directory would be smaller without these rounds."""
+        return foretold(self._db, self.folder, pieces)
 
     def free_before(self, run_id: str, round_: int) -> int | None:
         """Return what the run could pay to the clients of a round; None for no limit."""

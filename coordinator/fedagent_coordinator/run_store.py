@@ -273,9 +273,9 @@ class RunStore:
                 size = self.blobs.size(effect.digest)
                 self.database.save_model(run_id, effect.round, effect.digest, size, effect.state)
                 self._checkpoint("committed")
-                self._commits += 1
                 if self._commits % COLLECT_EVERY == 0:
                     self.blobs.collect(self.database.read.models.to_keep())
+                self._commits += 1
             case _:
                 return self._write_other(effect)
         return None
@@ -342,6 +342,7 @@ class RunStore:
         write_private(self._folder / RESULT_FILE, text)
         self._checkpoint("reported-result")
         self.database.end_run(run_id, reason)
+        self.blobs.collect(read.models.to_keep())
         return fx.RunClosed({name: result[name] for name in END_FIELDS})
 
     # -------------------------------------------------------------------- jobs

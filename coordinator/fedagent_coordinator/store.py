@@ -56,6 +56,9 @@ _MANY_ENTRIES = 10_000
 MAX_WAITING = 20_000
 SNAPSHOT_EVERY = 50
 """Rounds between snapshots: replay stays short and full states are written rarely."""
+_MOST_SNAPSHOTS = 16
+_SNAPSHOT_BYTES = 1 << 26
+"""What is kept of a run beside the newest two, for `fedagent why` of an old round."""
 
 
 class _Index:
@@ -393,8 +396,15 @@ class Store(ExitStack):
     # ---------------------------------------------------------------- learning
 
     def snapshot(self, run_id: str, round_: int, policy: str, state: State) -> None:
-        """Keep the state of `policy` after it learnt from `round_`; older ones but one go."""
+        """Keep the state of `policy` after it learnt from `round_`.
+
+        Of older ones that before it stays, and a few at equal distances.
+        """
         data = pack_arrays(state)
+        most = min(_MOST_SNAPSHOTS, _SNAPSHOT_BYTES // max(1, len(data)))
+        here, step = round_ - archives.closed_until(self._db.connection, run_id), SNAPSHOT_EVERY
+        while most and here > step * most:
+            step *= 2
         with self._db.transaction("snapshot") as sql:
             sql.execute(
                 "INSERT OR REPLACE INTO snapshots (run_id, round, policy, state, state_sha256) "
@@ -402,9 +412,10 @@ class Store(ExitStack):
                 (run_id, round_, policy, data, hashlib.sha256(data).digest()),
             )
             sql.execute(
-                "DELETE FROM snapshots WHERE run_id = ?1 AND round NOT IN (SELECT round FROM "
-                "snapshots WHERE run_id = ?1 ORDER BY round DESC LIMIT 2)",
-                (run_id,),
+                "DELETE FROM snapshots WHERE run_id = ?1 AND (?2 = 0 OR round % ?3) "
+                "AND round NOT IN (SELECT round FROM snapshots WHERE run_id = ?1 "
+                "ORDER BY round DESC LIMIT 2)",
+                (run_id, most, step),
             )
 
     def restore(self, run_id: str, policy: str, policies: DecisionPolicies) -> int:

@@ -15,6 +15,7 @@ from fedagent_coordinator.errors import RunConflictError
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_coordinator.store import Store
+from fedagent_node.blobs import BlobStore
 from fedagent_protocol import messages as m
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.toy_edge import ToyEdge, arrived
@@ -150,6 +151,16 @@ def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
         assert store.read.claim_gaps(run) is not None
         policy = DecisionPolicies(policies.create("cocs-paper", **site.recipe.policy.params))
         store.restore(run, "cocs-paper", policy)
+
+
+@pytest.mark.parametrize("point", ["", "committed"])
+def test_no_model_stays_that_is_neither_new_nor_best(tmp_path: Path, point: str) -> None:
+    given = recipe("rounds.count=8")
+    site = Site(tmp_path, given, toy_edges(given), kill_at=point, kill_hit=7)
+    site.run()
+    site.close()
+    with Store(tmp_path) as store:
+        assert set(BlobStore(tmp_path / "models").digests()) <= store.read.models.to_keep()
 
 
 def test_edges_go_on_from_what_the_books_know_of_them(tmp_path: Path) -> None:

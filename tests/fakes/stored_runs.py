@@ -224,7 +224,7 @@ def downgraded(folder: Path) -> None:
     """Make a database of schema 10 of one in which nothing is closed."""
     moved = ("pruned", "edge_budgets", "reservations", "outcomes", "edge_results", "proofs")
     with closing(sqlite3.connect(folder / DATABASE)) as sql:
-        for table in (*moved, "entries"):
+        for table in (*moved, "entries", "opinions", "volunteers"):
             sql.execute(f"DROP TRIGGER {table}_no_delete")
             sql.execute(
                 f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} "
@@ -232,6 +232,7 @@ def downgraded(folder: Path) -> None:
             )
         sql.executescript(
             "DROP TRIGGER rounds_no_delete; DROP TRIGGER rounds_no_insert; "
+            "DROP TRIGGER opinions_no_insert; DROP TRIGGER volunteers_no_insert; "
             "DROP TRIGGER entries_no_insert; DROP TABLE closed; PRAGMA user_version = 10; "
             "CREATE TRIGGER rounds_stay BEFORE DELETE ON rounds "
             "BEGIN SELECT RAISE(ABORT, 'rounds are never deleted'); END"

@@ -25,17 +25,27 @@ from .segments import Segment, decode, table_of
 from .sums import Sums
 
 ARCHIVE = "archive"
+_LATER = ("opinions", "volunteers")
+"""Tables that files of before schema 12 do not have: their rows stayed in the database."""
 TABLES = (
     *("pruned", "rounds", "edge_budgets", "reservations", "outcomes", "edge_results", "proofs"),
+    *_LATER,
     "entries",
 )
-"""What goes, parents first. Models, what was measured of them and opinions stay."""
+"""What goes, parents first. Models, what was measured of them and the means of opinions stay."""
 LEFT = ("models", "metrics", "evaluations", "opinions", "volunteers")
 _DROPPED = ("view", "selection", "controls")
 """Columns of a round that no file has: what it saw and decided."""
 _STAYS = "('forgotten', 'closed')"
 _OF = "run_id = ?1 AND round BETWEEN ?2 AND ?3"
-_WHERE = {"entries": f"{_OF} AND source NOT IN {_STAYS}"}
+_WHERE = {
+    "entries": f"{_OF} AND source NOT IN {_STAYS}",
+    # A restart goes on from the newest opinion of each client, and from the newest volunteers.
+    "opinions": f"""{_OF} AND EXISTS (SELECT 1 FROM opinions n WHERE n.run_id = opinions.run_id
+        AND n.round > opinions.round AND n.client = opinions.client)""",  # noqa: S608 - constants
+    "volunteers": f"""{_OF} AND round <
+        (SELECT MAX(round) FROM evaluations e WHERE e.run_id = volunteers.run_id)""",  # noqa: S608 - constants
+}
 _HASHED = COLUMNS[:-2]
 
 
@@ -159,12 +169,16 @@ def stretches(sql: sqlite3.Connection, run_id: str, first: int, last: int) -> tu
 
 
 def drop(sql: sqlite3.Connection, run_id: str, first: int, last: int) -> None:
-    """Take rows out of the database that their row of `closed` speaks for."""
+    """Take rows out of the database that their row of `closed` speaks for.
+
+    With them go snapshots that no round is any more decided again from.
+    """
     for table in reversed(TABLES):
         sql.execute(
             f"DELETE FROM {table} WHERE {_WHERE.get(table, _OF)}",  # noqa: S608 - constants
             (run_id, first, last),
         )
+    sql.execute("DELETE FROM snapshots WHERE run_id = ? AND round < ?", (run_id, last))
 
 
 # --------------------------------------------------------------------- reading
@@ -226,6 +240,8 @@ def lay_down(sql: sqlite3.Connection, segment: Segment, summary: Summary) -> Non
     """
     try:
         for name in TABLES:
+            if name in _LATER and name not in segment.tables:
+                continue
             table = segment.tables[name]
             names, rows = table.names, table.rows()
             if name == "entries":
@@ -255,6 +271,13 @@ def copy_left(source: sqlite3.Connection, target: sqlite3.Connection, books: Clo
         target.executemany(f"INSERT INTO {table} VALUES ({places})", map(tuple, cursor))  # noqa: S608 - constants
 
 
+def unprotect(sql: sqlite3.Connection) -> None:
+    """Take the triggers out of a copy of a database."""
+    triggers = sql.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for (trigger,) in triggers:
+        sql.execute(f"DROP TRIGGER {trigger}")
+
+
 def reopen(sql: sqlite3.Connection, folder: Path, wanted: Iterable[Closed]) -> None:
     """Make rounds of a copy of a database what they were before they were closed.
 
@@ -263,9 +286,7 @@ def reopen(sql: sqlite3.Connection, folder: Path, wanted: Iterable[Closed]) -> N
     Raises:
         ArchiveError, RecordError: A file is missing or damaged.
     """
-    triggers = sql.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
-    for (trigger,) in triggers:
-        sql.execute(f"DROP TRIGGER {trigger}")
+    unprotect(sql)
     sql.execute("BEGIN")
     for books in wanted:
         key = (books.run_id, books.first, books.last)

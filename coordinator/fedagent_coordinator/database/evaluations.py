@@ -116,6 +116,15 @@ class EvaluationQueries:
         )
         return [ModelEvaluation(**{**row, "reasons": json.loads(row["reasons"])}) for row in rows]
 
+    def first_of(self, run_id: str, last: int, round_: int | None = None) -> int:
+        """Return the round of the oldest of the `last` evaluations (0: all), or `round_`."""
+        row = self._db.execute(
+            "SELECT round FROM evaluations WHERE run_id = ? ORDER BY round DESC LIMIT 1 OFFSET ?",
+            (run_id, last - 1),
+        ).fetchone()
+        found = 1 if row is None or last == 0 else int(row[0])
+        return found if round_ is None else round_
+
     def answered(self, run_id: str) -> list[ModelEvaluation]:
         """Return every evaluation of a run with its opinions or volunteers, oldest first."""
         opinions: dict[int, list[OpinionRow]] = {}

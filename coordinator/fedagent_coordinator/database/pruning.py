@@ -3,12 +3,16 @@
 What a closed round saw and decided goes for good, so it can no more be replayed or asked why;
 everything else of it is in ``archive/`` (`archives.py`), and what all closed rounds add up to is
 in the database. A policy is restored from a snapshot and edges hold what they learnt since the
-last merge, so nothing goes that came after the oldest snapshot or the newest model.
+last merge, so nothing goes that came after the older of the newest two snapshots, or after the
+newest model.
 """
 
 import hashlib
 import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -16,31 +20,29 @@ from fedagent_node.data_dir import write_private
 
 from . import archives, facts
 from .archives import ARCHIVE, Summary, closed_sums, closed_until, file_name
-from .connection import Database
+from .connection import DATABASE, Database
 from .segments import encode
 from .sums import sums_of
 
 NEVER = 10
 """Newest rounds that always stay: late work (ADR 33) and reports that come twice are of them."""
 _LIMIT = """SELECT MIN(s.kept, m.merged, COALESCE(o.first - 1, s.kept)) FROM
-    (SELECT COALESCE(MIN(round), 0) AS kept FROM snapshots WHERE run_id = ?1) s,
+    (SELECT COALESCE(MIN(round), 0) AS kept FROM
+        (SELECT round FROM snapshots WHERE run_id = ?1 ORDER BY round DESC LIMIT 2)) s,
     (SELECT COALESCE(MAX(round), 1 << 62) AS merged FROM models WHERE run_id = ?1) m,
     (SELECT MIN(round) AS first FROM rounds WHERE run_id = ?1
         AND (round > ?2 OR state = 'open' OR closed_ms > ?3)) o"""
-_BYTES = "COALESCE(SUM(length(view) + length(selection) + length(controls)), 0)"
+PIECE = 1000
+"""Rounds in one transaction, and in one file, of what `fedagent prune` closes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prunable:
-    """Rounds of a run that may be closed, `first` to `last`; none if `last` is before it.
-
-    `bytes` is what their plans take.
-    """
+    """Rounds of a run that may be closed, `first` to `last`; none if `last` is before it."""
 
     run_id: str
     first: int
     last: int
-    bytes: int
 
     @property
     def rounds(self) -> int:
@@ -69,11 +71,38 @@ def prunable(
         (run_id, last, first),
     ).fetchone()
     last = last if row is None else int(row[0])
-    (size,) = sql.execute(
-        f"SELECT {_BYTES} FROM rounds WHERE run_id = ? AND round BETWEEN ? AND ?",  # noqa: S608 - constant
-        (run_id, first, last),
-    ).fetchone()
-    return Prunable(run_id=run_id, first=first, last=last, bytes=size)
+    return Prunable(run_id=run_id, first=first, last=last)
+
+
+def bytes_held(folder: Path) -> int:
+    """Return what the database of a data directory and its archive take on the disk."""
+    files = [*folder.glob(DATABASE), *folder.glob(f"{DATABASE}-wal"), *folder.glob(f"{ARCHIVE}/*")]
+    return sum(path.stat().st_size for path in files)
+
+
+def foretold(sql: sqlite3.Connection, folder: Path, pieces: Sequence[Prunable]) -> int:
+    """Return by how much `bytes_held` falls if rounds are closed and the database written anew.
+
+    It is done in a copy beside temporary files, which takes the room of the database.
+    """
+    before, files = bytes_held(folder), 0
+    with closing(sqlite3.connect("", isolation_level=None)) as copy:
+        sql.backup(copy)
+        archives.unprotect(copy)
+        copy.execute("PRAGMA journal_mode = OFF")
+        for key in _keys(pieces):
+            files += len(encode(archives.gather(copy, *key)))
+            archives.drop(copy, *key)
+        copy.execute("VACUUM")
+        pages, size = (copy.execute(f"PRAGMA page_{of}").fetchone()[0] for of in ("count", "size"))
+    closed = sum(path.stat().st_size for path in folder.glob(f"{ARCHIVE}/*"))
+    return before - int(pages * size) - closed - files
+
+
+def _keys(pieces: Sequence[Prunable]) -> Iterator[tuple[str, int, int]]:
+    for piece in pieces:
+        for first in range(piece.first, piece.last + 1, PIECE):
+            yield piece.run_id, first, min(piece.last, first + PIECE - 1)
 
 
 def prune(db: Database, piece: Prunable, *, by: str) -> None:

@@ -11,7 +11,7 @@ from contextlib import closing
 
 from fedagent_coordinator.errors import NewerSchemaError, SchemaVersionError
 
-VERSION = 11
+VERSION = 12
 """In `PRAGMA user_version`; before 7 there was a table of migrations in its place."""
 
 _RUNS = """
@@ -346,6 +346,16 @@ _CLOSING = (
     *_protected("closed"),
 )
 
+_OPINIONS_CLOSE = tuple(
+    line
+    for table in ("opinions", "volunteers")
+    for line in (
+        f"DROP TRIGGER {table}_no_delete",
+        _leaves(table, f"{table} can only be appended to"),
+        _stays_out(table),
+    )
+)
+
 
 UPGRADES: Mapping[int, Sequence[str]] = {
     10: (
@@ -355,6 +365,7 @@ UPGRADES: Mapping[int, Sequence[str]] = {
         _ROUNDS_END_ONCE,
     ),
     11: (_CLOSED, "DROP TRIGGER rounds_stay", *_CLOSING),
+    12: _OPINIONS_CLOSE,
 }
 """Statements that lead to a version from the one before; without a gap up to `VERSION`.
 
@@ -372,7 +383,8 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
     if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
         triggers = _protected(*_APPEND_ONLY, "pruned")
         tables = (_RUNS, _ROUNDS, _MONEY, _MODELS, _PRUNED, _CLOSED)
-        _run(connection, (*tables, _ROUNDS_END_ONCE, _ONCE, *triggers, *_CLOSING))
+        closing_ = (*_CLOSING, *_OPINIONS_CLOSE)
+        _run(connection, (*tables, _ROUNDS_END_ONCE, _ONCE, *triggers, *closing_))
         return
     found = _readable_version(connection, path)
     if found < VERSION:

@@ -57,7 +57,9 @@ def opinions(
     from .runs import open_run, recipe_of  # noqa: PLC0415 - heavy imports
 
     with open_run(data_dir, run) as (reader, chosen):
-        whole = reader.evaluations.answered(chosen.run_id)
+        first = reader.evaluations.first_of(chosen.run_id, last, round_)
+        with reader.whole(chosen.run_id, first=first if plot is None else 1) as near:
+            whole = near.evaluations.answered(chosen.run_id)
         names = {row.agent: row.name for row in reader.devices(chosen.run_id)}
         recipe = recipe_of(chosen)
     rows = _chosen(whole, round_) if round_ is not None else whole[-last:]

@@ -11,8 +11,6 @@ from .output import echo, emit, writing
 if TYPE_CHECKING:
     from fedagent_coordinator.database.pruning import Prunable
 
-PIECE = 1000
-"""Rounds in one transaction."""
 _DAY_MS = 86_400_000
 
 
@@ -54,10 +52,10 @@ def prune(
             reader.prunable(run.run_id, keep_rounds=kept, before_ms=before) for run in reader.runs()
         ]
         folder = reader.folder
-    pieces = [piece for piece in pieces if piece.rounds]
-    freed = sum(piece.bytes for piece in pieces)
-    if not dry_run:
-        freed = _dropped(folder, pieces) if pieces else 0
+        pieces = [piece for piece in pieces if piece.rounds]
+        freed = reader.foretold(pieces) if pieces and dry_run else 0
+    if pieces and not dry_run:
+        freed = _dropped(folder, pieces)
     if as_json:
         runs = {piece.run_id: {"first": piece.first, "last": piece.last} for piece in pieces}
         emit({"pruned": runs, "bytes_freed": freed, "dry_run": dry_run})
@@ -68,19 +66,21 @@ def prune(
     if not pieces:
         echo("nothing to prune: older rounds have gone, or are kept by the oldest policy snapshot")
     else:
-        echo(f"{'at least ' if dry_run else ''}{freed} bytes {'would be ' if dry_run else ''}freed")
+        done = "freed" if freed >= 0 else "taken in addition"
+        done = f"would be {done}" if dry_run else done
+        echo(f"{abs(freed)} bytes {done}, the files in archive/ counted")
 
 
 def _dropped(folder: Path, pieces: "list[Prunable]") -> int:
-    """Prune, write the database anew, and return by how much it is smaller."""
-    from fedagent_coordinator.database.connection import DATABASE  # noqa: PLC0415 - heavy imports
+    """Prune, write the database anew, and return by how much all is smaller."""
+    from fedagent_coordinator.database.pruning import PIECE, bytes_held  # noqa: PLC0415
     from fedagent_coordinator.errors import CoordinatorError  # noqa: PLC0415 - heavy imports
     from fedagent_coordinator.exits import exit_code  # noqa: PLC0415 - heavy imports
     from fedagent_coordinator.store import Store  # noqa: PLC0415 - heavy imports
     from fedagent_node.data_dir import DataDirLock, load_or_create  # noqa: PLC0415
     from fedagent_node.errors import DataDirBusyError  # noqa: PLC0415 - heavy imports
 
-    size = (folder / DATABASE).stat().st_size
+    size = bytes_held(folder)
     try:
         with (
             writing(folder),
@@ -97,4 +97,4 @@ def _dropped(folder: Path, pieces: "list[Prunable]") -> int:
             store.compact()
     except (CoordinatorError, DataDirBusyError) as error:
         raise RoleError(error.sentence, error.hint, exit_code=exit_code(error) or 33) from error
-    return size - (folder / DATABASE).stat().st_size
+    return size - bytes_held(folder)

@@ -80,7 +80,9 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
         # A reader makes the files beside the database if the coordinator does not run.
         if not os.access(folder, os.W_OK):
             raise forbidden(folder) from error
-        raise NoRunError(f"{folder} cannot be read: {error}", "is it a coordinator's?") from error
+        full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
+        hint = "make room for temporary files" if full else "is it a coordinator's?"
+        raise NoRunError(f"{folder} cannot be read: {error}", hint) from error
     except (StoreError, sqlite3.Error) as error:
         raise NoRunError(f"{folder} cannot be read: {error}", "is it a coordinator's?") from error
 

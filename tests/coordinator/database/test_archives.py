@@ -31,6 +31,7 @@ from fedagent_protocol.messages import LedgerHead
 from tests.fakes.stored_runs import (
     begun,
     opinions,
+    play,
     problems,
     recompute,
     rented_plan,
@@ -38,6 +39,7 @@ from tests.fakes.stored_runs import (
     small_result,
     small_view,
     tampered,
+    volunteers,
 )
 from tests.typed import fedagent
 
@@ -58,7 +60,8 @@ def played(store: Store, run: str, number: int, paid: set[int]) -> None:
     store.save_model(run, number, f"{number:064d}", 9)
     store.save_metrics(run, number, f"{number:064d}", {"accuracy": 0.5})
     if number % 7 == 0:
-        store.save_evaluation(run, opinions(number, {0: 0.25, 1: 0.5}))
+        once = {2: 0.75} if number == 7 else {}
+        store.save_evaluation(run, opinions(number, {0: 0.25, 1: 0.5} | once))
     store.snapshot(run, number, "random", {"n": np.array([number])})
 
 
@@ -99,7 +102,8 @@ def answers(reader: Reader, run: str) -> Iterator[object]:
     yield reader.last_round(run)
     yield reader.models.best(run)
     yield reader.models.metrics(run)
-    yield reader.evaluations.answered(run)
+    yield reader.evaluations.rows(run)
+    yield reader.evaluations.last_opinions(run)
     yield reader.free_before(run, reader.last_round(run))
     yield money(reader)
     for full in (False, True):
@@ -109,6 +113,7 @@ def answers(reader: Reader, run: str) -> Iterator[object]:
         for found in (whole.rounds(run), whole.outcomes(run), whole.edge_results(run)):
             yield [timeless(row) for row in found]
         yield whole.balance(run), stands(whole, run), whole.devices(run)
+        yield whole.evaluations.answered(run)
         yield [entry.amount_micro for entry in whole.ledger.show(run, limit=-1)]
         proofs = [whole.ledger.proof(run, number, "agent-0") for number in range(1, 13)]
         yield [one and (one.proof, one.entry.key[33:]) for one in proofs]
@@ -295,3 +300,51 @@ def test_columns_that_a_later_release_adds_go_with_the_others(folder: Path) -> N
         assert set(table.columns[table.names.index("later")]) == {"new"}
         with reader.whole(run) as whole:
             assert len(whole.outcomes(run)) == len(whole.rounds(run)) * 2 + 27
+
+
+def test_opinions_go_with_their_rounds_but_the_newest_of_each_client(folder: Path) -> None:
+    with open_reader(folder) as reader:
+        run = reader.run().run_id
+        here = [(one.round, one.client) for one in reader.evaluations.opinions(run)]
+        assert here == [(7, 2), *((n, client) for n in (21, 28, 35) for client in (0, 1))]
+        assert [one.round for one in reader.evaluations.rows(run)] == [7, 14, 21, 28, 35]
+        with reader.whole(run) as whole:
+            assert len(whole.evaluations.opinions(run)) == 11
+    said = fedagent("opinions", "--round", "14", "--data-dir", str(folder))
+    assert "agent-1" in said.stdout
+
+
+def evaluated(store: Store) -> str:
+    """Fifteen rounds; clients volunteer after the second and the fourth, and no more."""
+    run = begun(store, total_micro=100_000).run_id
+    for number in range(1, 16):
+        play(store, run, small_plan(small_view(number, [10, 20, 30])), {0})
+        store.snapshot(run, number, "random", {"n": np.array([number])})
+        if number in {2, 4}:
+            store.save_evaluation(run, volunteers(number, [0, 1]))
+    return run
+
+
+def test_volunteers_go_with_their_rounds_but_the_newest(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        run = evaluated(store)
+        store.prune(run, keep_rounds=10, most=5, by="test")
+        assert [one.round for one in store.read.evaluations.volunteers(run)] == [4, 4]
+        with store.read.whole(run) as whole:
+            assert [one.round for one in whole.evaluations.volunteers(run)] == [2, 2, 4, 4]
+        assert store.read.ledger.verify(full=True).problems == ()
+
+
+def test_books_of_before_schema_12_left_opinions_where_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = tuple(one for one in archives.TABLES if one not in {"opinions", "volunteers"})
+    with opened(tmp_path) as store:
+        run = evaluated(store)
+        with monkeypatch.context() as old:
+            old.setattr(archives, "TABLES", former)
+            store.prune(run, keep_rounds=10, most=5, by="test")
+        assert len(store.read.evaluations.volunteers(run)) == 4
+        with store.read.whole(run) as whole:
+            assert len(whole.evaluations.volunteers(run)) == 4
+        assert store.read.ledger.verify(full=True).problems == ()

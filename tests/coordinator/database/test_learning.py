@@ -1,6 +1,7 @@
 """What a policy learnt survives a restart, bit for bit; stored bytes are checked."""
 
 import zlib
+from collections.abc import Collection
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from msgspec import structs
 
+from fedagent_coordinator import store as store_of
 from fedagent_coordinator.core.decision import DecisionPolicies
-from fedagent_coordinator.core.effects import Reserve
+from fedagent_coordinator.core.effects import Controls, Reserve
 from fedagent_coordinator.core.outcomes import SILENT, endings_of
 from fedagent_coordinator.core.trust import evidence
 from fedagent_coordinator.database.rounds import settled
@@ -34,7 +36,7 @@ from tests.fakes.stored_runs import begun, small_result
 ROUNDS = 12
 
 
-def _live(store: Store, run_id: str, *, snapshot_at: int) -> dict[str, bytes]:
+def _live(store: Store, run_id: str, *, snapshot_at: Collection[int]) -> dict[str, bytes]:
     """Let cocs-paper live through rounds of the store; return its state as bytes."""
     policy = create("cocs-paper")
     decides = DecisionPolicies(policy)
@@ -55,7 +57,7 @@ def _live(store: Store, run_id: str, *, snapshot_at: int) -> dict[str, bytes]:
         result = small_result(plan, set(range(0, 8, 2)))
         store.settle(run_id, result)
         decides.learn(result.feedback, plan.controls)
-        if t == snapshot_at:
+        if t in snapshot_at:
             store.snapshot(run_id, t, "cocs-paper", decides.state())
     return {"state": pack_arrays(policy.state())}
 
@@ -64,7 +66,7 @@ def _live(store: Store, run_id: str, *, snapshot_at: int) -> dict[str, bytes]:
 def test_snapshot_and_feedbacks_restore_bit_equal(tmp_path: Path, snapshot_at: int) -> None:
     with Store(tmp_path) as store:
         run_id = begun(store, total_micro=None).run_id
-        before = _live(store, run_id, snapshot_at=snapshot_at)
+        before = _live(store, run_id, snapshot_at=[snapshot_at])
     with Store(tmp_path) as store:
         policy = create("cocs-paper")
         replayed = store.restore(run_id, "cocs-paper", DecisionPolicies(policy))
@@ -76,7 +78,7 @@ def test_snapshot_and_feedbacks_restore_bit_equal(tmp_path: Path, snapshot_at: i
 def test_a_snapshot_of_another_policy_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         run_id = begun(store, total_micro=None).run_id
-        _live(store, run_id, snapshot_at=4)
+        _live(store, run_id, snapshot_at=[4])
         with pytest.raises(StateError, match="cocs-paper"):
             store.restore(run_id, "random", DecisionPolicies(create("random")))
         store._db.connection.execute("UPDATE snapshots SET state = x'80'")
@@ -84,11 +86,41 @@ def test_a_snapshot_of_another_policy_or_a_damaged_one_is_refused(tmp_path: Path
             store.restore(run_id, "cocs-paper", DecisionPolicies(create("cocs-paper")))
 
 
-def test_only_the_two_newest_snapshots_stay(store: Store, run: str) -> None:
-    for t in (50, 100, 150):
+@pytest.mark.parametrize(
+    ("room", "kept"),
+    [(1 << 26, [*range(200, 2000, 200), 1950, 2000]), (0, [1950, 2000])],
+)
+def test_old_snapshots_stay_at_equal_distances_unless_they_are_large(
+    store: Store, run: str, monkeypatch: pytest.MonkeyPatch, room: int, kept: list[int]
+) -> None:
+    monkeypatch.setattr(store_of, "_SNAPSHOT_BYTES", room)
+    for t in range(50, 2001, 50):
         store.snapshot(run, t, "random", {"x": np.arange(t)})
     rows = store._db.connection.execute("SELECT round FROM snapshots ORDER BY round")
-    assert [row[0] for row in rows] == [100, 150]
+    assert [row[0] for row in rows] == kept
+
+
+def test_an_old_round_is_restored_from_the_snapshot_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_of, "SNAPSHOT_EVERY", 1)
+
+    class Counting(DecisionPolicies):
+        learnt = 0
+
+        def learn(self, feedback: Feedback, controls: Controls) -> None:
+            self.learnt += 1
+            super().learn(feedback, controls)
+
+    with Store(tmp_path) as store:
+        run_id = begun(store, total_micro=None).run_id
+        _live(store, run_id, snapshot_at=(4, 8, 10, 12))
+        again, anew = (Counting(create("cocs-paper")) for _ in range(2))
+        store.read.restore(run_id, again, before=8)
+        for feedback, controls in settled(store._db.connection, run_id, before=8):
+            anew.learn(feedback, controls)
+    assert (again.learnt, anew.learnt) == (2, 6)
+    assert pack_arrays(again.state()) == pack_arrays(anew.state())
 
 
 @given(

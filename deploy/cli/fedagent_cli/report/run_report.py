@@ -232,7 +232,7 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
         with reader.whole(key) as whole:
             every = whole.rounds(key)
             results, outcomes = whole.edge_results(key), whole.outcomes(key)
-        evaluations = tuple(reader.evaluations.answered(key))
+            evaluations = tuple(whole.evaluations.answered(key))
         devices = judged_devices(reader, key)
         spent = epsilon_text(recipe, max((one.released for one in devices), default=0))
         rows = [row for row in every if row.state == "done"]
