@@ -52,9 +52,17 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def alarms(
-    reader: Reader, status: RunStatus | None, now: float, *, run_id: str | None = None
+    reader: Reader,
+    status: RunStatus | None,
+    now: float,
+    *,
+    run_id: str | None = None,
+    folder: str = "",
 ) -> list[Alarm]:
-    """Return what is to be seen to; `now` is the wall clock, `status` None of one that is down."""
+    """Return what is to be seen to; `now` is the wall clock, `status` None of one that is down.
+
+    Mends name the data directory as `folder`, from the root if that is empty.
+    """
     run = reader.run(run_id)
     devices = reader.devices(run.run_id)
     return [
@@ -63,7 +71,7 @@ def alarms(
         *_clock(reader, run.run_id, now),
         *_edges(reader, run.run_id, status),
         *_declining(reader, run.run_id, devices),
-        *_never(devices, str(reader.folder.absolute())),
+        *_never(devices, folder or str(reader.folder.absolute())),
     ]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fedagent_cli.places import shortest
 from fedagent_cli.runs import open_run
 from fedagent_cli.status import standing
 from fedagent_cli.watching import Look, Watched, bars, line_of, look_at, picture
@@ -31,6 +32,13 @@ def test_a_run_that_ended_is_told_and_watched_no_longer(home: Path) -> None:
     text = call(home, "status", "--watch").stdout
     assert "round 3 done: 1 of 2 in time" in text
     assert "alarm: device agent-b was ordered 3 times" in text
+
+
+def test_a_mend_names_the_folder_from_here_where_that_is_shorter(home: Path) -> None:
+    watched = ("status", "--watch", "--data-dir", str(home / "coordinator"))
+    assert "agent-b --data-dir coordinator` says" in call(home, *watched).stdout
+    assert f"--data-dir {home}/coordinator` says" in call(home, *watched, "--json").stdout
+    assert shortest(Path("/a")) == "/a"
 
 
 def test_every_event_is_told_once(tmp_path: Path) -> None:

@@ -172,6 +172,8 @@ class Field(Struct, frozen=True, kw_only=True):
     running: Timeline | None = None
     alarms: tuple[Alarm, ...] = ()
     pending: tuple[Waiting, ...] = ()
+    coordinator: str = ""
+    """Id of the coordinator that answers; another one may take its address."""
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -190,13 +192,14 @@ class Change(Struct, frozen=True, kw_only=True):
     running: Timeline | UnsetType | None = UNSET
     alarms: tuple[Alarm, ...] | UnsetType = UNSET
     pending: tuple[Waiting, ...] | UnsetType = UNSET
+    coordinator: str | UnsetType = UNSET
     gone: Mapping[str, tuple[str, ...]] = {}
     """Rows that are there no more: their keys, by list."""
 
 
 ROWS: Mapping[str, str] = {"edges": "id", "devices": "id", "reach": "id", "rounds": "round"}
 """Lists that change by row, and the key of a row."""
-_WHOLE = ("run", "money", "last", "running", "alarms", "pending")
+_WHOLE = ("run", "money", "last", "running", "alarms", "pending", "coordinator")
 
 
 def change(old: Field, new: Field) -> Change:

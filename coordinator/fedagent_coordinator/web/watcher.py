@@ -28,8 +28,11 @@ from fedagent_coordinator.status_files import (
     read_devices,
     read_run_status,
 )
+from fedagent_node.data_dir import read_public
+from fedagent_node.errors import IdentityError
 from fedagent_protocol import SOFTWARE
 from fedagent_protocol.errors import FedagentError
+from fedagent_protocol.signatures import identity_of
 from fedagent_task.spec import Recipe
 
 from .books import Books, Tally, labels
@@ -73,6 +76,7 @@ class Watcher:
         self._open = ExitStack()
         self._reader: Reader | None = None
         self._epoch = secrets.token_hex(4)
+        self._coordinator = ""
         self._version = 0
         self._books = Books("")
         self._recipe: Recipe | None = None
@@ -102,7 +106,11 @@ class Watcher:
         self._version += 1
         now = self._wall()
         empty = Field(epoch=self._epoch, version=self._version, at_ms=round(1000 * now))
-        empty = structs.replace(empty, pending=self._pending.get(partial(self._waiting, now)))
+        empty = structs.replace(
+            empty,
+            pending=self._pending.get(partial(self._waiting, now)),
+            coordinator=self._identity(),
+        )
         try:
             if self._reader is None:
                 self._reader = self._open.enter_context(open_reader(self.folder))
@@ -112,6 +120,13 @@ class Watcher:
             self.close()
             self._books = Books("")
             return empty
+
+    def _identity(self) -> str:
+        if not self._coordinator:
+            with suppress(IdentityError):
+                public = read_public(self.folder)
+                self._coordinator = "" if public is None else identity_of(public)
+        return self._coordinator
 
     def _forget(self) -> None:
         self._alarms: Seldom[tuple[Alarm, ...]] = Seldom((), 5.0)

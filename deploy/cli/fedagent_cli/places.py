@@ -36,6 +36,17 @@ def data_dir(role: str, name: str | None = None) -> Path:
     return home() / f"{role}-{name}"
 
 
+def shortest(path: Path) -> str:
+    """Return a path as it is typed here: from the current folder, unless from the root is shorter.
+
+    A folder that is no more has no paths from it.
+    """
+    try:
+        return min(str(path.absolute()), os.path.relpath(path), key=len)
+    except FileNotFoundError:
+        return str(path)
+
+
 def bundled(name: Literal["recipes", "systemd"]) -> Path:
     """Return a folder that comes with the package: in the wheel, or in the source tree."""
     inside = Path(__file__).parent / name

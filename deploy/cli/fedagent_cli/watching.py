@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .output import credits_text, echo, emit, number_text
+from .places import shortest
 from .runs import open_run
 from .status import WAITING, Standing, standing
 
@@ -92,7 +93,7 @@ def watch_run(
         return
     while True:
         began = time.monotonic()
-        look = _look(data_dir, chosen)
+        look = _look(data_dir, chosen, as_json=as_json)
         chosen = look.standing.run.run_id
         ended = False
         for event in watched.events(look):
@@ -143,20 +144,22 @@ def line_of(event: Event) -> str:
             return f"ended after {event['rounds_done']} rounds: {event['reason']}"
 
 
-def _look(data_dir: Path | None, run: str | None) -> Look:
+def _look(data_dir: Path | None, run: str | None, *, as_json: bool = False) -> Look:
     with open_run(data_dir, run) as (reader, chosen):
-        return look_at(reader, standing(reader, chosen), time.time())
+        # Who reads JSON may be elsewhere.
+        folder = "" if as_json else shortest(reader.folder)
+        return look_at(reader, standing(reader, chosen), time.time(), folder=folder)
 
 
-def look_at(reader: "Reader", found: Standing, now: float) -> Look:
-    """Return what there is to be shown of a run."""
+def look_at(reader: "Reader", found: Standing, now: float, *, folder: str = "") -> Look:
+    """Return what there is to be shown of a run; mends name its folder, else from the root."""
     from fedagent_coordinator.alarms import alarms  # noqa: PLC0415 - heavy imports
 
     run = found.run.run_id
     return Look(
         standing=found,
         rounds=reader.rounds(run, last=LAST),
-        alarms=alarms(reader, found.now, now, run_id=run),
+        alarms=alarms(reader, found.now, now, run_id=run, folder=folder),
     )
 
 

@@ -15,6 +15,7 @@ import pytest
 from fedagent_coordinator.config import PageAddress
 from fedagent_coordinator.store import Store
 from fedagent_coordinator.web.access import read_page
+from fedagent_node.data_dir import load_or_create
 from tests.fakes.written_runs import write_run
 
 from .served import Served, served
@@ -185,17 +186,46 @@ def test_who_has_no_token_is_asked_for_it_and_sees_nothing(
 def test_an_open_page_hears_of_the_end_and_of_another_coordinator(
     browser: "Browser", tmp_path: Path
 ) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     run = write_run(first, rounds=2, end=False)
     write_run(second, rounds=1)
+    third.mkdir()
+    other = [load_or_create(folder).id[:8] for folder in (first, second, third)]
     with served(first) as site:
         page = opened(browser, site.url)
         with Store(first) as store:
             store.end_run(run, "complete")
     page.get_by_text("the run has ended: complete; its coordinator is gone").wait_for()
-    with served(second, PageAddress("127.0.0.1", urlsplit(site.url).port or 0)):
+    place = PageAddress("127.0.0.1", urlsplit(site.url).port or 0)
+    with served(second, place):
+        page.get_by_text(f"Another coordinator, {other[1]}, answers at this address").wait_for()
+        page.get_by_text(f"Before it was {other[0]}: ").wait_for()
+    with served(third, place):
+        page.get_by_text(f"{other[2]}, answers at this address from here on: no run yet").wait_for()
+        page.locator("main").wait_for(state="hidden")
+    with served(first, place):
+        page.get_by_text(f"Another coordinator, {other[0]}, answers").wait_for()
+        write_run(first, rounds=1)
         page.get_by_text("Another run is shown from here on").wait_for()
     page.close()
+
+
+def test_a_mend_wraps_on_a_phone_and_is_taken_whole_by_a_tap(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    folder = tmp_path / "/".join(f"a-folder-with-a-long-name-{n}" for n in range(6))
+    folder.mkdir(parents=True)
+    write_run(folder, rounds=4, end=False)
+    with served(folder) as site:
+        page = opened(browser, site.url, width=360)
+        page.get_by_role("tab", name="Alarms").click()
+        command = page.locator(".alarm code").first
+        command.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        command.click()
+        taken = page.evaluate("getSelection().toString()")
+        assert taken == f"fedagent why agent-b --data-dir {folder}"
+        quiet(page)
 
 
 def test_what_a_device_calls_itself_is_text(browser: "Browser", tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 // What the coordinator says as it comes, and which view shows it.
 import { openCard } from "./card.js";
 import { VIEWS, forecast, signInForm } from "./views.js";
-import { credits, h, number, percent, seconds } from "./words.js";
+import { changed, credits, h, number, percent, seconds } from "./words.js";
 
 const ROWS = { edges: "id", devices: "id", reach: "id", rounds: "round" };
 const app = { field: null, skew: 0, mayChange: false, view: "overview", link: "wait", open: (id) => go(app.view, id) };
@@ -55,7 +55,6 @@ function lock(text) {
 }
 
 // ---------------------------------------------------------------- what comes
-const named = (run) => `${run.recipe}, run ${run.id.slice(0, 8)}`;
 let source = null, shown = null;
 function whole(text) {
   const found = JSON.parse(text);
@@ -77,9 +76,9 @@ function part(text) {
 function came(found) {
   app.skew = found.at_ms - Date.now();
   app.link = "live";
-  const run = app.field.run;
-  if (run && shown && run.id !== shown.id) say(`Another run is shown from here on: ${named(run)}; before it was ${named(shown)}. If nobody began it here, another coordinator has taken this address.`);
-  shown = run ?? shown;
+  const { coordinator, run } = app.field, text = changed(shown, app.field);
+  if (text) say(text);
+  shown = { coordinator, run: run ?? (text ? null : shown?.run) };
   later();
 }
 function listen() {
@@ -92,7 +91,7 @@ function listen() {
     later();
     if (source.readyState !== EventSource.CLOSED) return;
     const answer = await app.get("/api/field");
-    if (answer.locked) return lock(`${answer.error}: ${answer.mend}`);
+    if (answer.locked) return lock(`${app.field ? "This page's token is no longer taken here: another coordinator may have this address. " : ""}${answer.error}: ${answer.mend}`);
     if (answer.mend && !app.field) say(`${answer.error}: ${answer.mend}`);
     setTimeout(listen, 3000);
   };
@@ -134,7 +133,7 @@ function draw() {
   const field = app.field, [kind, text] = state(field);
   if (at("state").textContent !== text) at("state").textContent = text;
   at("state").className = `state ${kind}`;
-  at("main").hidden = !field;
+  at("main").hidden = !field?.run;
   if (!field) return;
   askCodes(field);
   if (!field.run) { at("about").textContent = "nothing has run here yet"; return; }

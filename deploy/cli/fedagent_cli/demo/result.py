@@ -11,6 +11,7 @@ from shutil import which
 
 from fedagent_cli.errors import INTERRUPTED, DemoError, NoRunError, UnbalancedError
 from fedagent_cli.output import credits_text, echo, emit
+from fedagent_cli.places import shortest
 from fedagent_cli.report.indices import Columns
 from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import RunReport, read_run_report
@@ -143,8 +144,9 @@ def show(
         if run.agents:  # who came in time least has most to be explained
             looks.append(f"why {min(run.agents, key=lambda agent: agent.in_time).name}")
         echo("Look closer:")
+        folder = shlex.quote(shortest(data_dir))
         for look in looks:
-            echo(f"  {program} {look} --data-dir {os.path.relpath(data_dir)}")
+            echo(f"  {program} {look} --data-dir {folder}")
     echo("Next, the same with devices of your own, in three terminals:")
     recipe = "digits" if task is None else shlex.quote(os.path.relpath(task))
     stream = "digits" if task is None else "STREAM"
