@@ -49,6 +49,7 @@ def until(pattern: str, log: Path, seconds: float) -> None:
 def test_the_compose_file_makes_a_federation_of_members(mark: None, tmp_path: Path) -> None:
     """Each container's command and settings as a process; their names are loopback."""
     dockerfile = (DEPLOY / "docker/Dockerfile").read_text()
+    (tmp_path / "join").mkdir()
     started = []
     with alone() as space:
         try:
@@ -56,23 +57,31 @@ def test_the_compose_file_makes_a_federation_of_members(mark: None, tmp_path: Pa
                 stage = dockerfile.partition(f" AS {service['build']['target']}\n")[2]
                 entry = re.search(r"^ENTRYPOINT (\[.*\])$", stage, re.MULTILINE)
                 assert entry is not None
-                words = [*yaml.safe_load(entry[1]), *service.get("command", [])]
-                words[words.index("9100")] = str(9100 + number)
+                words = [*service.get("entrypoint", yaml.safe_load(entry[1]))]
+                words += service.get("command", [])
+                if "9100" in words:
+                    words[words.index("9100")] = str(9100 + number)
+                words = [
+                    one.replace("$$", "$").replace("/join/", f"{tmp_path}/join/") for one in words
+                ]
+                words[0] = {"fedagent": FEDAGENT}.get(words[0], words[0])
+                home = next(
+                    one[: -len(":/data")] for one in service["volumes"] if one.endswith(":/data")
+                )
                 own = {
-                    "FEDAGENT_HOME": str(tmp_path / name),
+                    "FEDAGENT_HOME": str(tmp_path / home),
                     "FEDAGENT_WARM": "off",
-                    **service["environment"],
+                    **service.get("environment", {}),
                 }
                 host = r"\b(coordinator|edge)(?=:\d)"
                 with (tmp_path / f"{name}.log").open("w") as log:
                     process = subprocess.Popen(
                         [
                             *space.enter,
-                            FEDAGENT,
-                            *(re.sub(host, "127.0.0.1", w) for w in words[1:]),
+                            *(re.sub(host, "127.0.0.1", w) for w in words),
                         ],
                         env={
-                            "PATH": os.environ["PATH"],
+                            "PATH": f"{Path(FEDAGENT).parent}:{os.environ['PATH']}",
                             "HOME": str(tmp_path),
                             **{key: re.sub(host, "127.0.0.1", text) for key, text in own.items()},
                         },
@@ -81,15 +90,30 @@ def test_the_compose_file_makes_a_federation_of_members(mark: None, tmp_path: Pa
                         stderr=log,
                     )
                 started.append(process)
+                if {"condition": "service_completed_successfully"} in [
+                    one.get("depends_on", {}).get(name) for one in compose().values()
+                ]:
+                    assert process.wait(60) == 0, (tmp_path / f"{name}.log").read_text()
             until(r"round: round=1 ordered=2 .*used=2", tmp_path / "coordinator.log", 60)
             alive = [*space.enter, sys.executable, str(DEPLOY / "docker/alive.py")]
             assert subprocess.run(alive, check=False).returncode == 0
+            kept = [path.stat().st_mode & 0o777 for path in (tmp_path / "join").iterdir()]
+            assert kept == [0o600] * 3
         finally:
             for process in started:
                 process.terminate()
             for process in started:
                 process.wait(20)
     assert subprocess.run(alive[-2:], capture_output=True, check=False).returncode == 1
+
+
+def test_the_compose_file_lets_nobody_in_who_was_not_invited() -> None:
+    assert "permit" not in (DEPLOY / "compose.yaml").read_text().lower()
+    roles = {name: one for name, one in compose().items() if "join:ro" in str(one["volumes"])}
+    assert set(roles) == {"edge", "agent-1", "agent-2"}
+    script = compose()["invitations"]["command"][0]
+    for one in roles.values():
+        assert f"invite {Path(one['command'][-1]).stem} " in script
 
 
 def test_the_images_are_made_of_files_that_are_there() -> None:
