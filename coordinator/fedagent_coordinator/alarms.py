@@ -1,5 +1,6 @@
 """What an operator should see to in a run, and how: for `status --watch` and the page."""
 
+import re
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ NEVER_AFTER = 3
 LAST_ROUNDS = 200
 """Rounds in which an edge must have failed to be said silent."""
 _BACK_MS = 60_000
+_TYPED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+"""Names that can be typed as they are. A device chooses its name: no command is made of others."""
 MOST = 50
 """Alarms of one kind."""
 
@@ -175,7 +178,11 @@ def _never(devices: list[DeviceRow], folder: str) -> Iterator[Alarm]:
             name=one.name,
             text=f"device {one.name} was ordered {one.ordered} times and was never in time"
             f"{ended}{reason}",
-            mend=f"`fedagent why {shlex.quote(one.name)} --data-dir {shlex.quote(folder)}` says "
+            mend=f"`fedagent why {_typed(one)} --data-dir {shlex.quote(folder)}` says "
             "what became of each order; "
             "a longer rounds.deadline_s or fewer rounds.iterations would wait for it",
         )
+
+
+def _typed(device: DeviceRow) -> str:
+    return device.name if _TYPED.fullmatch(device.name) else device.agent

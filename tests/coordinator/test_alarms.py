@@ -44,6 +44,16 @@ def test_one_that_was_never_in_time_is_named_and_no_other(tmp_path: Path) -> Non
     assert not raised(tmp_path / "short")
 
 
+@pytest.mark.parametrize("name", ["x` or `rm -rf ~", "-h", "$(reboot)", "two words"])
+def test_a_name_makes_no_command(tmp_path: Path, name: str) -> None:
+    run = write_run(tmp_path)
+    with Store(tmp_path) as store:
+        store.indices(run).label_clients({"agent-b": name})
+    (never,) = raised(tmp_path)
+    assert name in never.text
+    assert never.mend.startswith("`fedagent why agent-b --data-dir ")
+
+
 def test_another_coordinator(tmp_path: Path) -> None:
     run = write_run(tmp_path, rounds=1)
     found = raised(tmp_path, RunStatus(run=run, others=("10.0.0.2:1883",)))
