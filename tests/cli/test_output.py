@@ -1,5 +1,6 @@
 """The command line's own parts: where things are, how numbers are shown, what help loads."""
 
+import os
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -84,3 +85,18 @@ def test_a_table_has_one_line_for_each_row_and_nothing_that_a_terminal_obeys(nam
         lines = said.getvalue().split("\n")
         assert len(lines) == 3
         assert all(line.isprintable() for line in lines)
+
+
+def test_who_reads_no_more_is_no_error_of_ours(home: Path) -> None:
+    """As in `| head -1`: the reader has gone before anything is written."""
+    end, begin = os.pipe()
+    os.close(end)
+    done = subprocess.run(
+        [sys.executable, "-m", "fedagent_cli", "rounds", "--json"],
+        env={**os.environ, "FEDAGENT_HOME": str(home)},
+        stdout=begin,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(begin)
+    assert (done.returncode, done.stderr) == (141, b"")

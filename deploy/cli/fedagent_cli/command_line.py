@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 import click
 from click.exceptions import Exit
 
+from .errors import UnreadEnd
+
 if TYPE_CHECKING:
     from fedagent_protocol.option import Declared
 
@@ -323,6 +325,9 @@ def _converted(function: Callable[..., Any]) -> Callable[..., Any]:
                 given[name] = list(given[name] or ()) or None
             elif issubclass(kind, Enum) and given[name] is not None:
                 given[name] = kind(given[name])
-        return function(**given)
+        try:
+            return function(**given)
+        except BrokenPipeError as error:
+            raise UnreadEnd from error  # click would make an exit with 1 of it
 
     return call

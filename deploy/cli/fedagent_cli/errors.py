@@ -9,6 +9,8 @@ OK = 0
 WARNED = 44
 FAILED = 45
 INTERRUPTED = 130
+UNREAD = 141
+"""As a shell has it of a program that SIGPIPE ended."""
 
 
 class CliError(Exception):
@@ -96,6 +98,10 @@ class DifferentError(CliError):
     """Raised when a run's decisions are not what they are said to be."""
 
     exit_code = 49
+
+
+class UnreadEnd(BaseException):
+    """Raised when nobody reads the output of a command any more, as in `| head`."""
 
 
 class InterruptedEnd(BaseException):

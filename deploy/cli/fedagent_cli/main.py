@@ -14,7 +14,7 @@ from .backup import backup, restore
 from .beliefs import beliefs
 from .demo.command import demo
 from .doctor import doctor
-from .errors import UsageError
+from .errors import UNREAD, UnreadEnd, UsageError
 from .export import export
 from .new import new
 from .opinions import opinions
@@ -146,10 +146,9 @@ def run() -> None:
         if error.name not in launch.OF_A_COORDINATOR:
             raise
         raise launch.lacking("coordinator", who="this") from error
-    except BrokenPipeError:
-        # Whoever read this is gone, as in `| head`.
+    except (BrokenPipeError, UnreadEnd):
         _flush_nothing()
-        raise SystemExit(1) from None
+        raise SystemExit(UNREAD) from None
     except OSError as error:
         if not is_disk_error(error):
             raise

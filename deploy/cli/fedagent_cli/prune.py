@@ -96,5 +96,7 @@ def _dropped(folder: Path, pieces: "list[Prunable]") -> int:
                     left -= done
             store.compact()
     except (CoordinatorError, DataDirBusyError) as error:
-        raise RoleError(error.sentence, error.hint, exit_code=exit_code(error) or 33) from error
+        busy = isinstance(error, DataDirBusyError)
+        hint = "stop it, or have it prune by itself: --keep-rounds" if busy else error.hint
+        raise RoleError(error.sentence, hint, exit_code=exit_code(error) or 33) from error
     return size - bytes_held(folder)

@@ -133,6 +133,7 @@ def _replayed(
     from fedagent_coordinator.core.readiness import NeedsUnmetError  # noqa: PLC0415
     from fedagent_coordinator.database.models import recipe_in  # noqa: PLC0415
     from fedagent_coordinator.policies import create  # noqa: PLC0415
+    from fedagent_coordinator.policies.base import TRUTH  # noqa: PLC0415
     from fedagent_coordinator.run_settings import decision_policies, opinion_mode  # noqa: PLC0415
     from fedagent_protocol.errors import UnknownNameError  # noqa: PLC0415
     from fedagent_testbed.replay import replay as decide  # noqa: PLC0415
@@ -159,8 +160,10 @@ def _replayed(
             f"no {error.kind} is named {error.name!r}", f"take one of: {others}"
         ) from error
     except NeedsUnmetError as error:
-        others = ", ".join(_replayable(recipe))
-        raise UsageError(error.sentence, f"take one of: {others}") from error
+        hint = f"take one of: {', '.join(_replayable(recipe))}"
+        if TRUTH in error.missing:
+            hint += "; or ask it in a world of this run: `fedagent testbed learn-world`"
+        raise UsageError(error.sentence, hint) from error
     return list(decide(reader.logged(run.run_id), made, seed=recipe.seed, spec=spec)), spec.name
 
 
