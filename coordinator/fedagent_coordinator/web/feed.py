@@ -102,7 +102,7 @@ class Feed:
             began, used = time.monotonic(), time.thread_time()
             self._step()
             spent = time.thread_time() - used
-            # Beside the rounds: a look takes a tenth of a core at most. Waiting for a core is no use of it.
+            # Beside the rounds: a tenth of a core at most. Waiting for one is no use of it.
             await asyncio.sleep(max(LEAST_S, 9 * spent))
             while time.monotonic() < began + EVERY_S and not self._moved():  # noqa: ASYNC110 - SQLite tells nobody
                 await asyncio.sleep(POLL_S)
