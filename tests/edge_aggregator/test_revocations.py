@@ -3,8 +3,9 @@
 from collections import Counter
 from pathlib import Path
 
-from fedagent_edge.core.edge import CRL_AGAIN_S
-from fedagent_node.effects import EVERYBODY, Revoked, Send
+from fedagent_edge.core.effects import LAN
+from fedagent_edge.core.revocations import CRL_AGAIN_S
+from fedagent_node.effects import EVERYBODY, Received, Revoked, Send
 from fedagent_protocol import messages as m
 
 from .harness import Field, field_of
@@ -13,7 +14,8 @@ CRL = b"the list"
 
 
 def need(f: Field, agent: str, number: int) -> list[m.AnyMessage]:
-    effects = f.core._revocations_need(agent, m.RevocationsNeed(number=number), f.now)
+    asked = Received(agent, m.RevocationsNeed(number=number), LAN, f.now)
+    effects = f.core.receive(asked, f.now)
     return [effect.message for effect in effects if isinstance(effect, Send)]
 
 

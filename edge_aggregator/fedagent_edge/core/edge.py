@@ -8,7 +8,6 @@ from typing import cast
 from msgspec.structs import replace
 
 from fedagent_node.effects import (
-    EVERYBODY,
     ContentLost,
     Effect,
     Emit,
@@ -21,7 +20,6 @@ from fedagent_node.effects import (
     Revoked,
     Send,
     TakenOver,
-    TakeRevocations,
     Warn,
 )
 from fedagent_protocol.errors import ProtocolError
@@ -33,7 +31,6 @@ from fedagent_protocol.messages import (
     ContextReport,
     CoordinatorBeacon,
     CoordinatorToEdge,
-    EdgeBeacon,
     EdgeWelcome,
     GlobalModel,
     Gone,
@@ -62,6 +59,8 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.topics import OtherVersions, mismatch
 
+from . import revocations
+from .beacon import Beacon
 from .clones import Clones
 from .disk import Disk
 from .effects import (
@@ -82,19 +81,13 @@ from .evaluation import Evaluations
 from .logs import LogRequests
 from .once import OnceFile
 from .rounds import AHEAD, Rounds
+from .sessions import AgentSession
 from .state import EdgeState
 from .transfers import ModelExchange
 from .upstream import Upstream
 
-SETTLING_S = 10.0
-SETTLING_BEACON_S = 0.5
-"""Agents that start together with the edge hear of it sooner."""
-BEACON_S = 2.0
-"""Agents drop an edge after three silent periods."""
 SEARCH_S = 5.0
 """How often agents that fell silent are looked for."""
-CRL_AGAIN_S = 5.0
-"""How often one agent is sent the list of the revoked: it may be large."""
 
 
 class EdgeCore:
@@ -111,9 +104,9 @@ class EdgeCore:
         self.disk = Disk(state)
         self.clones = Clones(self.sessions)
         self.logs = LogRequests(state)
+        self.beacon = Beacon(state)
         self._others = OtherVersions("edge")
-        self._ended = ""
-        self._now = self._beacon_at = self._search_at = self._settled_at = 0.0
+        self._now = self._search_at = 0.0
 
     def receive(self, event: Input, now: float) -> list[Effect]:
         """Take in an event. Whatever comes from outside, nothing is raised."""
@@ -163,9 +156,8 @@ class EdgeCore:
         return effects + self.rounds.look(now) + self.evaluations.look(now)
 
     def _lan_up(self, now: float) -> list[Effect]:
-        self._settled_at = now + SETTLING_S
         self.evaluations.lan_up(now)
-        return self._beacon(now)
+        return [self.beacon.lan_up(now)]
 
     def _other_version(self, event: OtherVersion, now: float) -> list[Effect]:
         """Name who greets in another version; nobody signs that, so no session is touched."""
@@ -195,7 +187,7 @@ class EdgeCore:
             self.counters["context_too_far"] += 1
             effects.append(Warn(agent, f"context: number {report.seq} is refused: {AHEAD}"))
         try:
-            return effects + self._handle(event, message, now)
+            return effects + self._handle(event, session, message, now)
         except ProtocolError as error:
             self.counters[error.reason] += 1
             return [*effects, Warn(agent, f"{type(message).__name__}: {error}")]
@@ -208,7 +200,9 @@ class EdgeCore:
             effects += self._lost(agent, now)
         return effects
 
-    def _handle(self, event: Received, message: AgentToEdge, now: float) -> list[Effect]:
+    def _handle(
+        self, event: Received, session: AgentSession, message: AgentToEdge, now: float
+    ) -> list[Effect]:
         agent = event.sender
         match message:
             case Opinion() | Volunteer() | PeerSend():
@@ -226,7 +220,7 @@ class EdgeCore:
             case TaskNeed():
                 return self._task_need(agent, message)
             case RevocationsNeed():
-                return self._revocations_need(agent, message, now)
+                return revocations.hand_on(self.state, session, message, now)
             case Probe():
                 padding = bytes(message.reply_bytes)
                 return [Send(agent, ProbeReply(nonce=message.nonce, data=padding))]
@@ -255,7 +249,7 @@ class EdgeCore:
         if refused:
             return [Warn(agent, f"hello: {refused}")] if new else []
         me = self.state.me
-        run, task = self.memory.run, self._task_named()
+        run, task = self.memory.run, self.beacon.task
         place = self.state.config.position
         round_ = self.memory.last_round
         welcome = Welcome(
@@ -291,29 +285,15 @@ class EdgeCore:
         self._search_at = min(self._search_at, self.sessions.next_answer)
         return [Send(agent, Probe(nonce=0))]
 
-    def _revocations(self, message: Revocations) -> list[Effect]:
-        newer = message.number > self.state.crl
-        return [TakeRevocations(message.crl, message.ids)] if newer else []
-
     def _revoked(self, revoked: Revoked, now: float) -> list[Effect]:
         """Go on without those whose certificates were revoked, and tell the coordinator."""
         self.state.crl, self.state.crl_pem = revoked.number, revoked.crl
-        effects: list[Effect] = self._beacon(now) if self._beacon_at else []
+        effects: list[Effect] = [self.beacon.send(now)] if self.beacon.due else []
         for agent in sorted(revoked.ids):
             if self.sessions.leave(agent):
                 self.counters["agents_revoked"] += 1
                 effects += self._lost(agent, now)
         return [*effects, self.upstream.status(now)] if self.upstream.welcomed else effects
-
-    def _revocations_need(self, agent: str, need: RevocationsNeed, now: float) -> list[Effect]:
-        """Pass the authority's list on: agents learn of revoked edges by any other edge."""
-        session, crl = self.sessions.hear(agent, now)[0], self.state.crl_pem
-        late = session is None or now < session.crl_at + CRL_AGAIN_S
-        if session is None or late or not crl or need.number >= self.state.crl:
-            self.counters["revocations_unneeded"] += 1
-            return []
-        session.crl_at = now
-        return [Send(agent, Revocations(number=self.state.crl, crl=crl))]
 
     def _task_need(self, agent: str, need: TaskNeed) -> list[Effect]:
         memory = self.memory
@@ -345,7 +325,7 @@ class EdgeCore:
                     self.counters["other_coordinator"] += 1
                     return []
                 case Revocations():
-                    return self._revocations(message)
+                    return revocations.take(self.state, message)
                 case _ if not message.run or message.run != self.memory.run:
                     self.counters["other_run"] += 1
                     return []
@@ -399,7 +379,7 @@ class EdgeCore:
             self.memory.adopt(welcome.run, welcome.task, welcome.body)
             self.rounds.forget()
             self.evaluations.adopt()
-            effects += [self.state.save(), ForgetRound(), *self._beacon(now)]
+            effects += [self.state.save(), ForgetRound(), self.beacon.send(now)]
         if welcome.recipe != self.memory.recipe:
             self.memory.recipe = welcome.recipe
             effects.append(self.state.save())
@@ -415,9 +395,9 @@ class EdgeCore:
         self.rounds.forget()
         self.upstream.run_ended(now)
         # It is repeated, so that it arrives; a person hears of it once.
-        if ended.run == self._ended:
+        if ended.run == self.beacon.ended:
             return effects
-        self._ended = ended.run
+        self.beacon.ended = ended.run
         saved = [self.state.save(), Mark("edge.model_saved")]
         return [*effects, *saved, Emit("run_ended", {"reason": ended.reason})]
 
@@ -479,8 +459,8 @@ class EdgeCore:
         self._now = now
         effects = self.upstream.tick(now) + self.models.tick(now) + self.once.tick(now)
         effects += self.disk.tick(now)
-        if now >= self._beacon_at:
-            effects += self._beacon(now)
+        if now >= self.beacon.due:
+            effects.append(self.beacon.send(now))
         if now >= self._search_at:
             effects += self._find_away(now)
             self._search_at = min(now + SEARCH_S, self.sessions.next_answer)
@@ -499,26 +479,9 @@ class EdgeCore:
         now = self._now
         activities = min(self.rounds.next_due(now), self.evaluations.next_due(now))
         sessions = min(self.upstream.next_due(), self.models.next_due(), self.once.next_due(now))
-        own = min(self._beacon_at, self._search_at, self.disk.next_due())
+        own = min(self.beacon.due, self._search_at, self.disk.next_due())
         return min(activities, sessions, own)
 
     def urgent(self) -> bool:
         """Return whether a round is live, or what it came to is not receipted."""
         return self.rounds.live is not None or self.memory.report is not None
-
-    def _beacon(self, now: float) -> list[Effect]:
-        self._beacon_at = now + (SETTLING_BEACON_S if now < self._settled_at else BEACON_S)
-        me = self.state.me
-        beacon = EdgeBeacon(
-            run=self.memory.run,
-            edge=me.edge,
-            period_ms=round(BEACON_S * 1000),
-            epoch=me.epoch,
-            task=self._task_named(),
-            crl=self.state.crl if self.state.crl_pem else 0,
-        )
-        return [Send(EVERYBODY, beacon)]
-
-    def _task_named(self) -> str:
-        """Return the task that agents may prepare; empty when its run is over."""
-        return "" if self._ended == self.memory.run else self.memory.task
