@@ -132,7 +132,7 @@ def test_of_a_lying_edge_no_opinion_is_used_and_it_is_said(lie: Lie) -> None:
         assert (found.asked, found.reasons) == (6, {"unsigned": 3})
     assert field.engine.counters["opinions_unsigned"] == 3 * len(field.evaluated)
     (said,) = [event.fields for event in field.events if event.name == "unsigned"]
-    assert said == {"edge": "liar", "name": "name of liar", "agents": 3, "what": "opinions"}
+    assert said == {"edge": "liar", "name": "liar", "agents": 3, "what": "opinions"}
 
 
 @pytest.mark.parametrize("peers", [False, True])
