@@ -7,13 +7,14 @@ averaged by their log-loss. Failures that many share are charged to the round or
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from .base import BoolArray, Ending, Feedback, FloatArray, IntArray, RoundView
+from .base import Ending, Feedback, FloatArray, IntArray, RoundView
 from .common_cause import CommonCauses
 from .context_experts import CONTEXT, LOW, ContextExperts, is_shares, mixed
-from .kinds import KindFilters, outlook
+from .kinds import Found, KindFilters, outlook
 from .slack import EVERY, Rows
 from .state import ArrayState, floats
 
@@ -25,8 +26,18 @@ _PAIR = {"pair": _SLOW, "pair_fast": _FAST}
 EXPERTS = ("context", *_DEVICE, *_PAIR)
 _BASE_KEEP = 0.98
 _MAX_EDGES = 1 << 16
-_NOT_THE_LINK = (Ending.DECLINED, Ending.REJECTED, Ending.GONE)
-"""Ends that say nothing of what the context promises."""
+_NOT_THE_LINK = np.isin(list(Ending), (Ending.DECLINED, Ending.REJECTED, Ending.GONE))
+"""Whether an end, by its number, says nothing of what the context promises."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """What is kept of the devices and the pairs that are asked of, and the outlooks of both."""
+
+    devices: Found
+    pairs: Found
+    by_device: tuple[FloatArray, ...]
+    by_pair: tuple[FloatArray, ...]
 
 
 class Forecasts(ArrayState):
@@ -51,7 +62,8 @@ class Forecasts(ArrayState):
     def chance(self, view: RoundView, rows: Rows) -> FloatArray:
         """Return float64[3, R]: forecasts, those without common causes, what contexts promise."""
         promised = self._context.mixture @ self._context.forecasts(self._context.read(view, rows))
-        chances: FloatArray = self._weights @ self._corrected(view, rows, promised)
+        asked = self._asked(view, rows, promised)
+        chances: FloatArray = self._weights @ self._corrected(asked, promised)
         shared = self._causes.factor(view.pair_edge[rows], len(view.edge_budget))
         return np.stack((chances * shared, chances, promised))
 
@@ -59,7 +71,8 @@ class Forecasts(ArrayState):
         """Return float64[P] of every expert, and its weight; those of the context share theirs."""
         of_context = self._context.forecasts(self._context.read(view, EVERY))
         promised = self._context.mixture @ of_context
-        forecasts = (*of_context, *self._corrected(view, EVERY, promised)[1:])
+        corrected = self._corrected(self._asked(view, EVERY, promised), promised)
+        forecasts = (*of_context, *corrected[1:])
         context, *others = self._weights.tolist()
         weights = (*(context * self._context.mixture).tolist(), *others)
         names = (*(f"context_{name}" for name in CONTEXT), *EXPERTS[1:])
@@ -96,15 +109,19 @@ class Forecasts(ArrayState):
         context = self._context.read(view, pairs)
         promised = self._context.forecasts(context)
         average = np.asarray(self._context.mixture @ promised, dtype=np.float64)
-        forecasts = self._corrected(view, pairs, average)
+        asked = self._asked(view, pairs, average)
+        forecasts = self._corrected(asked, average)
         chances = self._weights @ forecasts
-        edge, silent = view.pair_edge[pairs], feedback.endings == Ending.EDGE
+        edge, endings = view.pair_edge[pairs], feedback.endings
+        silent = endings == Ending.EDGE
         quality = self._causes.learn(edge, chances, success, silent, len(view.edge_budget))
         if len(pairs):
             # How much of a failure was the pair's own, not the common cause's.
             own = np.where(success, 1.0, quality * (1 - chances) / (1 - quality * chances))
-            never = self._learn_kinds(view, pairs, average, success, quality)
-            of_link = own * (1.0 - never) * ~np.isin(feedback.endings, _NOT_THE_LINK)
+            after = self.devices.learn(asked.devices, asked.by_device, success, quality)
+            self.pairs.learn(asked.pairs, asked.by_pair, success, quality)
+            never = after[:, 0, 0]  # by the slow memory
+            of_link = own * (1.0 - never) * ~_NOT_THE_LINK[endings]
             self._context.learn(context, promised, success, of_link)
             self._weights = mixed(self._weights, forecasts, success, own, self._share)
             self._base = _BASE_KEEP * self._base + [own @ success, own @ ~success]
@@ -117,39 +134,21 @@ class Forecasts(ArrayState):
         if not is_shares(self._weights):
             yield "has weights that are no shares"
 
-    def _corrected(self, view: RoundView, rows: Rows, promised: FloatArray) -> FloatArray:
+    def _asked(self, view: RoundView, rows: Rows, promised: FloatArray) -> _Asked:
+        """Return what is kept of these pairs, of which the context promises this."""
+        client = view.pair_client[rows].astype(np.int64)
+        context, base = outlook(promised), outlook(self._base[:1] / self._base.sum())
+        return _Asked(
+            self.devices.find(client, view.round),
+            self.pairs.find(client * _MAX_EDGES + view.pair_edge[rows], view.round),
+            (context, context, base, base),
+            (context, base),
+        )
+
+    def _corrected(self, asked: _Asked, promised: FloatArray) -> FloatArray:
         """Return float64[7, R], the forecasts of all experts, given what the context promises."""
-        client, pair = _keys(view, rows)
-        context, base = _outlooks(promised, self._base)
         forecasts = np.empty((len(EXPERTS), len(promised)))
         forecasts[0] = promised
-        by_device = (context, context, base, base)
-        forecasts[1:-2] = self.devices.chance(client, by_device, view.round)
-        forecasts[-2:] = self.pairs.chance(pair, (context, base), view.round)
-        return np.clip(forecasts, LOW, 1 - LOW, out=forecasts)
-
-    def _learn_kinds(
-        self,
-        view: RoundView,
-        pairs: IntArray,
-        promised: FloatArray,
-        success: BoolArray,
-        quality: FloatArray,
-    ) -> FloatArray:
-        """Return float64[S], the chance that each device never delivers, by the slow memory."""
-        client, pair = _keys(view, pairs)
-        context, base = _outlooks(promised, self._base)
-        by_device = (context, context, base, base)
-        self.devices.learn(client, by_device, success, quality, view.round)
-        self.pairs.learn(pair, (context, base), success, quality, view.round)
-        return np.asarray(self.devices.never(client, view.round)[0], dtype=np.float64)
-
-
-def _outlooks(promised: FloatArray, base: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return what kinds make of the context's promise, and of the base rate alone."""
-    return outlook(promised), outlook(base[:1] / base.sum())
-
-
-def _keys(view: RoundView, rows: Rows) -> tuple[IntArray, IntArray]:
-    client = view.pair_client[rows].astype(np.int64)
-    return client, client * _MAX_EDGES + view.pair_edge[rows]
+        forecasts[1:-2] = self.devices.chance(asked.devices, asked.by_device)
+        forecasts[-2:] = self.pairs.chance(asked.pairs, asked.by_pair)
+        return forecasts.clip(LOW, 1 - LOW, out=forecasts)

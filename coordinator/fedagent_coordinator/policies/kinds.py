@@ -10,6 +10,7 @@ share their keys. Their axis comes first in what follows, F of them.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,6 +38,17 @@ def outlook(forecast: FloatArray) -> FloatArray:
     return chances
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """R keys in a round: which are kept and where, and what is believed of those that are."""
+
+    keys: IntArray
+    known: BoolArray  # bool[R]
+    rows: IntArray  # int64[K], of those that are known
+    believed: FloatArray  # float64[K, F, KINDS]
+    round: int
+
+
 class KindFilters(ArrayState):
     """Beliefs about keys (devices, or pairs), of which only those that have played are kept."""
 
@@ -54,7 +66,7 @@ class KindFilters(ArrayState):
         """Return where these keys are kept, int64[R], and which of them are, bool[R]."""
         if not len(self.keys):
             return np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys), dtype=np.bool_)
-        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        at = np.minimum(self.keys.searchsorted(keys), len(self.keys) - 1)
         return at, self.keys[at] == keys
 
     def usual(self) -> FloatArray:
@@ -62,63 +74,78 @@ class KindFilters(ArrayState):
         shares = self.population / self.population.sum(axis=1, keepdims=True)
         return np.asarray(shares, dtype=np.float64)
 
-    def now(self, rows: IntArray, round_: int) -> FloatArray:
+    def now(self, rows: IntArray, round_: int, kinds: slice = slice(None)) -> FloatArray:
         """Return float64[R, F, KINDS], what is believed of kept rows in a round."""
         gap = np.maximum(round_ - self.seen[rows], 0)
         stay: FloatArray = (self._stay ** gap[:, None])[:, :, None]
-        return stay * self.belief[rows] + (1.0 - stay) * self.usual()
+        belief = self.belief[rows][:, :, kinds]
+        return stay * belief + (1.0 - stay) * self.usual()[:, kinds]
 
-    def chance(self, keys: IntArray, kinds: Sequence[FloatArray], round_: int) -> FloatArray:
+    def find(self, keys: IntArray, round_: int) -> Found:
+        """Return what is kept of these keys, int64[R], in a round from 1."""
+        rows, known = self.row(keys)
+        rows = rows[known]
+        return Found(keys, known, rows, self.now(rows, round_), round_)
+
+    def chance(self, found: Found, kinds: Sequence[FloatArray]) -> FloatArray:
         """Return float64[F, R], the chance of each key.
 
         `kinds` is the `outlook` of each filter, float64[R, KINDS], or [1, KINDS] if it is the
         same for all keys.
         """
-        rows, known = self.row(keys)
-        chances = np.empty((len(kinds), len(keys)))
+        known, all_known = found.known, len(found.rows) == len(found.keys)
+        weighed = np.empty(found.believed.shape)
+        for f, kind in enumerate(kinds):
+            its = kind if all_known or len(kind) == 1 else kind[known]
+            np.multiply(its, found.believed[:, f], out=weighed[:, f])
+        of_known: FloatArray = weighed.sum(axis=2).T
+        if all_known:
+            return of_known
+        chances = np.empty((len(kinds), len(known)))
         for f, (kind, share) in enumerate(zip(kinds, self.usual(), strict=True)):
             chances[f] = kind @ share
-        if known.any():
-            believed = self.now(rows[known], round_)
-            for f, kind in enumerate(kinds):
-                its = kind[known] if len(kind) > 1 else kind
-                chances[f, known] = (its * believed[:, f]).sum(axis=1)
+        chances[:, known] = of_known
         return chances
 
     def never(self, keys: IntArray, round_: int) -> FloatArray:
         """Return float64[F, R], the chance that each key never delivers."""
         rows, known = self.row(keys)
         chances = np.repeat(self.usual()[:, :1], len(keys), axis=1)
-        chances[:, known] = self.now(rows[known], round_)[:, :, 0].T
+        chances[:, known] = self.now(rows[known], round_, slice(1))[:, :, 0].T
         return chances
 
     def learn(
         self,
-        keys: IntArray,
+        found: Found,
         kinds: Sequence[FloatArray],
         success: BoolArray,
         quality: FloatArray,
-        round_: int,
-    ) -> None:
+    ) -> FloatArray:
         """Take in outcomes of distinct keys.
 
         Args:
-            keys: int64[R].
+            found: The keys, as they were before.
             kinds: As in `chance`.
             success: bool[R].
             quality: float64[R], what a common cause left of every chance of success.
-            round_: From 1.
+
+        Returns:
+            float64[R, F, KINDS], what is believed of them now.
         """
-        self._know(keys, round_)
-        rows, _ = self.row(keys)
-        chances = np.stack([np.broadcast_to(k, (len(keys), KINDS)) for k in kinds], axis=1)
+        if len(found.rows) < len(found.keys):
+            self._know(found.keys[~found.known], found.round)
+            found = self.find(found.keys, found.round)
+        rows, chances = found.rows, np.empty(found.believed.shape)
+        for f, kind in enumerate(kinds):
+            chances[:, f] = kind
         failed = 1.0 - quality[:, None, None] * chances
-        after = self.now(rows, round_) * np.where(success[:, None, None], chances, failed)
+        after = found.believed * np.where(success[:, None, None], chances, failed)
         after /= after.sum(axis=2, keepdims=True)
         self._leave(rows)
-        self.belief[rows], self.seen[rows] = after, round_
+        self.belief[rows], self.seen[rows] = after, found.round
         self.plays[rows] += np.maximum(quality, success)
         self._enter(rows)
+        return after
 
     def forget(self, keys: IntArray, round_: int) -> None:
         """Believe of these keys what is believed of a new device."""
@@ -143,13 +170,12 @@ class KindFilters(ArrayState):
 
     def _counted(self, rows: IntArray) -> FloatArray:
         """Return float64[F, KINDS], what these rows weigh in the population."""
-        share = np.minimum(self.plays[rows], _KNOWN) / _KNOWN
-        return np.asarray(np.tensordot(share, self.belief[rows], axes=1), dtype=np.float64)
+        share, its = np.minimum(self.plays[rows], _KNOWN) / _KNOWN, self.belief[rows]
+        counted = np.dot(share[None, :], its.reshape(len(rows), self.population.size))
+        return np.asarray(counted.reshape(self.population.shape), dtype=np.float64)
 
-    def _know(self, keys: IntArray, round_: int) -> None:
-        new = np.sort(keys[~self.row(keys)[1]])
-        if not len(new):
-            return
+    def _know(self, new: IntArray, round_: int) -> None:
+        new = np.sort(new)
         at = np.searchsorted(self.keys, new)
         self.keys = np.insert(self.keys, at, new)
         self.belief = np.insert(self.belief, at, self.usual(), axis=0)

@@ -13,11 +13,11 @@ ONE = np.array([8], dtype=np.int64)
 
 def learn(filters: KindFilters, p: float, *, wins: bool, round_: int, quality: float = 1.0) -> None:
     kinds = (outlook(np.array([p])),)
-    filters.learn(ONE, kinds, np.array([wins]), np.array([quality]), round_)
+    filters.learn(filters.find(ONE, round_), kinds, np.array([wins]), np.array([quality]))
 
 
 def believed(filters: KindFilters, p: float, round_: int) -> float:
-    return float(filters.chance(ONE, (outlook(np.array([p])),), round_)[0, 0])
+    return float(filters.chance(filters.find(ONE, round_), (outlook(np.array([p])),))[0, 0])
 
 
 def test_the_kinds_reach_from_never_to_always() -> None:
@@ -83,7 +83,7 @@ def test_what_is_expected_of_a_new_device_is_learnt_from_the_others() -> None:
             for round_ in range(1, 9):
                 kinds = (outlook(np.array([0.6])),)
                 one = np.array([key + 100], dtype=np.int64)
-                filters.learn(one, kinds, np.array([wins]), np.ones(1), round_)
+                filters.learn(filters.find(one, round_), kinds, np.array([wins]), np.ones(1))
     assert believed(good, 0.6, 9) > 0.75
     assert believed(bad, 0.6, 9) < 0.45
 
@@ -92,7 +92,8 @@ def test_a_forgotten_device_is_a_new_one() -> None:
     filters = KindFilters([0.003])
     for round_ in range(1, 6):
         kinds = (outlook(np.array([0.9, 0.9])),)
-        filters.learn(KEYS, kinds, np.array([True, False]), np.ones(2), round_)
+        found = filters.find(KEYS, round_)
+        filters.learn(found, kinds, np.array([True, False]), np.ones(2))
     filters.forget(ONE, 6)
     new = outlook(np.array([0.9]))
     assert believed(filters, 0.9, 6) == pytest.approx(float(new[0] @ filters.usual()[0]))
