@@ -6,8 +6,9 @@ are quantiles of what was reported lately; neighbouring bins are alike a priori.
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -53,6 +54,7 @@ class BinnedContext(ArrayState):
         mean = np.zeros(_SIZE)
         mean[0] = -1.0
         self._prior = Prior(mean=mean, precision=_smooth(), keep=keep, logit=True)
+        self._used = self._prior
         self.bin_theta = mean.copy()
         self._edges: FloatArray | None = None
 
@@ -67,8 +69,10 @@ class BinnedContext(ArrayState):
         """Return int64[R, columns], the coefficient of each pair's bin in every column."""
         if self._edges is None:
             self._edges = self._quantiles()
+        if len(demand) < _MANY:
+            return self._few_indices(view, rows, demand, self._edges)
         columns = np.empty((len(demand), len(self.features)), dtype=np.int64, order="F")
-        names = {_sum(name): k for k, name in enumerate(view.feature_names)}
+        names = _codes(view.feature_names)
         for f, code in enumerate(self.features.tolist()):
             if f == 0:
                 values = demand
@@ -78,41 +82,54 @@ class BinnedContext(ArrayState):
                 values = np.full(len(demand), np.nan)
             bins = columns[:, f]
             bins[:] = 1 + f * _WIDTH
-            if len(values) < _MANY:
-                bins += self._edges[f].searchsorted(values)
-            else:  # the same, faster for so few edges
-                for edge in self._edges[f]:
-                    bins += values > edge
+            for edge in self._edges[f]:
+                bins += values > edge
             bins[~np.isfinite(values)] = 1 + f * _WIDTH + _BINS
+        return columns
+
+    def _few_indices(
+        self, view: RoundView, rows: IntArray | slice, demand: FloatArray, edges: FloatArray
+    ) -> IntArray:
+        """Return the same of all columns at once, which is faster for a few rows."""
+        values = np.full((len(self.features), len(demand)), np.nan)
+        if len(values):
+            values[0] = demand
+        names, reported = _codes(view.feature_names), view.pair_features[rows]
+        for f, code in enumerate(self.features.tolist()[1:], start=1):
+            if code in names:
+                values[f] = reported[:, names[code]]
+        bins = (values[:, None, :] > edges[:, :, None]).sum(axis=1)
+        bins[~np.isfinite(values)] = _BINS
+        bins += 1 + _WIDTH * np.arange(len(values))[:, None]
+        columns: IntArray = bins.T
         return columns
 
     def learn(self, columns: IntArray, success: BoolArray, weight: FloatArray) -> None:
         """Take in outcomes of rows as `indices` gives them."""
         some = slice(None, None, 1 + (len(columns) - 1) // _MOST)
         columns, success, weight = columns[some], success[some], weight[some]
-        x = np.zeros((len(columns), _SIZE))
-        x[:, 0] = 1.0
-        np.put_along_axis(x, columns, 1.0, axis=1)
         # Coefficients of columns that nobody reports stay at their prior.
         used = slice(1 + columns.shape[1] * _WIDTH)
-        prior = replace(
-            self._prior, mean=self._prior.mean[used], precision=self._prior.matrix[used, used]
-        )
+        mean, precision = self._prior.mean[used], self._prior.matrix[used, used]
+        if len(self._used.mean) != len(mean):
+            self._used = replace(self._prior, mean=mean, precision=precision)
+        x = np.zeros((len(columns), _SIZE))
+        x[:, 0] = 1.0
+        x[np.arange(len(columns))[:, None], columns] = 1.0
         belief = Belief(self.bin_theta[used], self.bin_precision[used, used])
-        belief = updated(prior, belief, x[:, used], success, weight)
+        belief = updated(self._used, belief, x[:, used], success, weight)
         self.bin_theta[used], self.bin_precision[used, used] = belief.theta, belief.precision
 
     def observe(self, view: RoundView, some: slice, demand: FloatArray) -> None:
         """Learn what is reported, from some pairs of a view and their demands."""
-        known = set(self.features.tolist())
-        new = [_sum(name) for name in view.feature_names if _sum(name) not in known]
+        names, known = _codes(view.feature_names), set(self.features.tolist())
+        new = [code for code in names if code not in known]
         if not len(self.features):
             new.insert(0, 0)
         new = new[: _FEATURES - len(self.features)]
         old = len(self.features)
         self.grow(columns=old + len(new))
         self.features[old:] = new
-        names = {_sum(name): k for k, name in enumerate(view.feature_names)}
         begun = bool(np.isfinite(self.sample[0]).all()) if len(self.sample) else False
         count = _PER_ROUND // 4 if begun else _PER_ROUND
         at = (int(self.next_row[0]) + np.arange(count)) % _SAMPLE
@@ -142,8 +159,10 @@ class BinnedContext(ArrayState):
 
     def _quantiles(self) -> FloatArray:
         """Return float64[columns, bins - 1], the edges; infinite where nothing was reported."""
-        edges = np.full((len(self.features), _BINS - 1), np.inf)
         finite, shares = np.isfinite(self.sample), np.arange(1, _BINS) / _BINS
+        if finite.all():
+            return _quantiles_of(np.sort(self.sample, axis=1), shares)
+        edges = np.full((len(self.features), _BINS - 1), np.inf)
         # Columns that were always reported have as many values: one call does for all of them.
         counts = finite.sum(axis=1)
         for count in set(counts.tolist()) - {0}:
@@ -164,5 +183,7 @@ def _quantiles_of(rows: FloatArray, shares: FloatArray) -> FloatArray:
     return np.asarray(found, dtype=np.float64)
 
 
-def _sum(name: str) -> int:
-    return zlib.crc32(name.encode())
+@lru_cache(maxsize=16)
+def _codes(names: tuple[str, ...]) -> Mapping[int, int]:
+    """Return where each feature is, by the checksum of its name."""
+    return {zlib.crc32(name.encode()): k for k, name in enumerate(names)}

@@ -19,7 +19,8 @@ from .state import ArrayState, floats
 
 LOW = 1e-3
 """No forecast is surer than this: one surprise must not silence an expert."""
-_LOGS = ("distance_km", "upload_bps", "download_bps")
+_SIGNAL = "signal_dbm"
+_LEVELS = ("distance_km", "upload_bps", "download_bps", _SIGNAL)
 _PER_DB = math.log(10.0) / 10.0
 _WIDTH = 7
 _PHYSICS = Prior(
@@ -41,12 +42,23 @@ CONTEXT = ("long", "short", "curved", "bins")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """What the experts read of R pairs: float64[R, 7] twice, int64[R, columns], bool[R]."""
+    """What the experts read of R pairs: float64[R], [R, 7] twice, int64[R, columns], bool[R]."""
 
+    demand: FloatArray
     physics: FloatArray
     curved: FloatArray
     bins: IntArray
     hopeless: BoolArray
+
+    def take(self, rows: IntArray) -> "Context":
+        """Return the same of some of its pairs."""
+        return Context(
+            self.demand[rows],
+            self.physics[rows],
+            self.curved[rows],
+            self.bins[rows],
+            self.hopeless[rows],
+        )
 
 
 def mixed(
@@ -67,7 +79,7 @@ class ContextExperts(ArrayState):
 
     parts = ("_slack", "_bins")
     mixture = floats(len(CONTEXT), start=1.0 / len(CONTEXT))
-    _centre = floats(2 + len(_LOGS), start=np.nan, nan=True)
+    _centre = floats(1 + len(_LEVELS), start=np.nan, nan=True)
     _theta = floats(3, _WIDTH)
     _precision = floats(3, _WIDTH, _WIDTH)
 
@@ -78,6 +90,7 @@ class ContextExperts(ArrayState):
         self._precision = np.array([start(prior).precision for prior in self._priors])
         self._share = share
         self._slack, self._bins = Slack(), BinnedContext(_BINS_KEEP)
+        self._last: tuple[RoundView, Context] | None = None  # until something is learnt
 
     def forecasts(self, context: Context) -> FloatArray:
         """Return float64[4, R], the forecast of every expert."""
@@ -85,10 +98,9 @@ class ContextExperts(ArrayState):
         for i, prior in enumerate(self._priors):
             x = context.curved if prior.logit else context.physics
             promised[i] = chance(prior, x @ self._theta[i])
-            if not prior.logit:
-                promised[i][context.hopeless] = LOW
+        promised[:2, context.hopeless] = LOW  # by physics nothing can arrive
         promised[-1] = self._bins.chance(context.bins)
-        return np.clip(promised, LOW, 1 - LOW, out=promised)
+        return promised.clip(LOW, 1 - LOW, out=promised)
 
     def learn(
         self, context: Context, promised: FloatArray, success: BoolArray, weight: FloatArray
@@ -96,11 +108,10 @@ class ContextExperts(ArrayState):
         """Weigh the experts by their forecasts, float64[4, S], then teach them."""
         self.mixture = mixed(self.mixture, promised, success, weight, self._share)
         possible = ~context.hopeless
+        by_physics = context.physics[possible], success[possible], weight[possible]
         for i, prior in enumerate(self._priors):
-            some = EVERY if prior.logit else possible
-            x = (context.curved if prior.logit else context.physics)[some]
-            belief = Belief(self._theta[i], self._precision[i])
-            belief = updated(prior, belief, x, success[some], weight[some])
+            seen = (context.curved, success, weight) if prior.logit else by_physics
+            belief = updated(prior, Belief(self._theta[i], self._precision[i]), *seen)
             self._theta[i], self._precision[i] = belief.theta, belief.precision
         self._bins.learn(context.bins, success, weight)
 
@@ -108,37 +119,59 @@ class ContextExperts(ArrayState):
         """Learn durations, and the range of what is reported."""
         view = feedback.view
         some = slice(None, None, 1 + len(view.pair_client) // _AMONG)
-        self._bins.observe(view, some, self._slack.required(view, some)[1])
+        every = some.step == 1
+        demand = self.read(view, EVERY).demand if every else self._slack.required(view, some)[1]
+        self._bins.observe(view, some, demand)
         self._slack.learn(feedback)
+        self._last = None
 
     def read(self, view: RoundView, rows: Rows) -> Context:
-        """Return what the experts read; what is not reported stays at its centre."""
+        """Return what the experts read; what is not reported stays at its centre.
+
+        A small view is read once, and as a whole: who decides on it learns from it too.
+        """
+        if len(view.pair_client) > _AMONG:
+            return self._read(view, rows)
+        if self._last is None or self._last[0] is not view:
+            self._last = view, self._read(view, EVERY)
+        whole = self._last[1]
+        return whole.take(rows) if isinstance(rows, np.ndarray) else whole
+
+    def _read(self, view: RoundView, rows: Rows) -> Context:
         left, demand = self._slack.required(view, rows)
         centre = np.where(np.isfinite(self._centre), self._centre, 0.0)
         physics = np.zeros((len(left), _WIDTH))
         physics[:, 0] = 1.0
-        physics[:, 1] = np.clip(demand - centre[0], -8.0, 12.0)
-        for k, column in self._levels(view, rows):
-            physics[:, 1 + k] = np.clip(column - centre[k], -8.0, 8.0)
+        physics[:, 1] = (demand - centre[0]).clip(-8.0, 12.0)
+        for k in range(1, len(centre)):
+            column = _level(view, rows, k)
+            if column is not None:
+                physics[:, 1 + k] = (column - centre[k]).clip(-8.0, 8.0)
         need, rate = physics[:, 1] / 2.0, physics[:, 4] / 2.0
         speed = optional(view, "compute", rows)
-        pace = np.zeros(len(left)) if speed is None else np.clip((speed - 2.0) / 2.0, -2.0, 4.0)
-        squares = (need * need, need * rate, rate * rate)
-        curved = np.stack((np.ones(len(left)), need, rate, pace, *squares), axis=1)
+        pace = 0.0 if speed is None else ((speed - 2.0) / 2.0).clip(-2.0, 4.0)
+        curved = np.empty((len(left), _WIDTH))
+        columns = (1.0, need, rate, pace, need * need, need * rate, rate * rate)
+        for k, values in enumerate(columns):
+            curved[:, k] = values
         hopeless = self._slack.hopeless(left, view.deadline_s)
-        return Context(physics, curved, self._bins.indices(view, rows, demand), hopeless)
+        return Context(demand, physics, curved, self._bins.indices(view, rows, demand), hopeless)
 
     def settle_centre(self, view: RoundView) -> None:
         """Take the first medians of what is reported as the origin."""
         if len(view.pair_client) == 0:
             return
-        if not np.isfinite(self._centre[0]) and np.isfinite(view.deadline_s):
-            self._centre[0] = float(np.median(self._slack.required(view)[1]))
-        if np.isfinite(self._centre).all():
-            return
-        for k, column in self._levels(view, EVERY):
-            if not np.isfinite(self._centre[k]):
+        for k in np.flatnonzero(~np.isfinite(self._centre)).tolist():
+            column = _level(view, EVERY, k) if k else None
+            if k == 0 and math.isfinite(view.deadline_s):
+                column = self._slack.required(view)[1]
+            if column is not None:
                 self._centre[k] = float(np.median(column))
+                self._last = None
+
+    def restored(self) -> None:
+        """Read anew."""
+        self._last = None
 
     def problems(self) -> Iterator[str]:
         """Refuse weights that are no shares, and beliefs that no Gaussian has."""
@@ -148,15 +181,14 @@ class ContextExperts(ArrayState):
             if not definite(precision):
                 yield f"precision {i} is none"
 
-    def _levels(self, view: RoundView, rows: Rows) -> Iterator[tuple[int, FloatArray]]:
-        """Yield the logarithms of what is reported of the link, and their positions."""
-        for k, name in enumerate(_LOGS, start=1):
-            column = optional(view, name, rows)
-            if column is not None:
-                yield k, np.log(np.maximum(column, 1e-9))
-        signal = optional(view, "signal_dbm", rows)
-        if signal is not None:
-            yield len(_LOGS) + 1, signal * _PER_DB
+
+def _level(view: RoundView, rows: Rows, k: int) -> FloatArray | None:
+    """Return the logarithm of what is reported of the link, of the k-th kind from 1."""
+    name = _LEVELS[k - 1]
+    column = optional(view, name, rows)
+    if column is None:
+        return None
+    return column * _PER_DB if name == _SIGNAL else np.log(np.maximum(column, 1e-9))
 
 
 def is_shares(weights: FloatArray) -> bool:

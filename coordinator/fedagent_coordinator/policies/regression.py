@@ -6,6 +6,7 @@ the maximum of its penalised likelihood by damped Newton steps (ALGORITHMS secti
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,7 +19,7 @@ _ENOUGH = 1e-4
 """Gain in log-likelihood below which another step is not worth its time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Prior:
     """What is believed before anything is seen; `keep` of the evidence is left after a round."""
 
@@ -27,10 +28,16 @@ class Prior:
     keep: float
     logit: bool = False
 
-    @property
+    @cached_property
     def matrix(self) -> FloatArray:
         """float64[D, D], the precision."""
         return np.diag(self.precision) if self.precision.ndim == 1 else self.precision
+
+    @cached_property
+    def pull(self) -> tuple[FloatArray, FloatArray]:
+        """float64[D, D] and float64[D]: the precision a round adds, and that times the mean."""
+        faded = (1 - self.keep) * self.matrix
+        return faded, faded @ self.mean
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +55,7 @@ def start(prior: Prior) -> Belief:
 
 def chance(prior: Prior, eta: FloatArray) -> FloatArray:
     """Return the probability of success for every ``x theta``, float64[P]; overwrites `eta`."""
-    np.clip(eta, *_CLIP, out=eta)
+    eta.clip(*_CLIP, out=eta)
     np.exp(eta, out=eta)
     return 1.0 / (1.0 + eta) if prior.logit else np.exp(-eta, out=eta)
 
@@ -59,25 +66,22 @@ def updated(
     """Return the belief after a round, x float64[S, D], success bool[S], weight float64[S]."""
     if not len(x):
         return belief
-    kept, faded = prior.keep * belief.precision, (1 - prior.keep) * prior.matrix
+    kept, (faded, pull) = prior.keep * belief.precision, prior.pull
     precision = kept + faded
-    pull = kept @ belief.theta + faded @ prior.mean
-    theta: FloatArray = np.asarray(np.linalg.solve(precision, pull), dtype=np.float64)
-    centre = theta
-
-    def gain(at: FloatArray, log_likelihood: FloatArray) -> float:
-        away = at - centre
-        return float(log_likelihood @ weight - 0.5 * away @ precision @ away)
-
+    centre: FloatArray = np.asarray(
+        np.linalg.solve(precision, kept @ belief.theta + pull), dtype=np.float64
+    )
+    theta, back = centre, np.zeros(len(centre))  # what pulls it back to the centre
     fit, slope, curve = _fitted(x @ theta, success, logit=prior.logit)
-    best = gain(theta, fit)
+    best = float(fit @ weight)
     for _ in range(_STEPS):
         hessian = precision + (x * (curve * weight)[:, None]).T @ x
-        step = np.linalg.solve(hessian, x.T @ (slope * weight) - precision @ (theta - centre))
+        step = np.linalg.solve(hessian, x.T @ (slope * weight) - back)
         for _ in range(_HALVINGS):
             there = theta + step
             fit, slope, curve = _fitted(x @ there, success, logit=prior.logit)
-            reached = gain(there, fit)
+            away = there - centre
+            reached = float(fit @ weight - 0.5 * away @ precision @ away)
             if reached >= best:
                 break
             step = 0.5 * step
@@ -86,6 +90,7 @@ def updated(
         theta, grown, best = there, reached - best, reached
         if grown < _ENOUGH:
             break
+        back = precision @ away
     return Belief(theta, hessian)
 
 
@@ -114,8 +119,9 @@ def _fitted(
         fails = rate / (1.0 + rate)
         slope, curve = (~success) - fails, np.maximum(fails * (1.0 - fails), 1e-6)
     else:
-        happens = -np.expm1(-rate)
-        fit = np.where(success, -rate, np.log(happens))
-        hazard = rate * np.exp(-rate) / happens
-        slope, curve = np.where(success, -rate, hazard), np.maximum(rate * hazard, 1e-6)
+        minus = -rate
+        happens = -np.expm1(minus)
+        fit = np.where(success, minus, np.log(happens))
+        hazard = rate * np.exp(minus) / happens
+        slope, curve = np.where(success, minus, hazard), np.maximum(rate * hazard, 1e-6)
     return fit + slope * (eta - inside), slope, curve

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView
-from .state import ArrayState, floats, number
+from .state import ArrayState, floats, grown, number
 
 Rows = IntArray | slice
 EVERY = slice(None)
@@ -74,14 +74,14 @@ class Slack(ArrayState):
             return
         rate = optional(view, "download_bps", rows)
         if rate is not None:
-            seen = float(np.median(feedback.dt_s[known] * np.maximum(rate, _MIN_RATE)))
+            seen = _median(feedback.dt_s[known] * np.maximum(rate, _MIN_RATE))
             self.slack_bits = 0.9 * self.slack_bits + 0.1 * seen if self.slack_bits else seen
         speed = optional(view, "compute", rows)
         pace = 1.0 if speed is None else np.maximum(speed, _MIN_PACE)
         work = self._computing(feedback, known) * pace
-        clients = view.pair_client[rows]
-        np.add.at(self.slack_work, clients, np.where(np.isfinite(work), work, 0.0))
-        np.add.at(self.slack_count, clients, np.isfinite(work).astype(np.float64))
+        clients, finite = view.pair_client[rows], np.isfinite(work)
+        np.add.at(self.slack_work, clients, np.where(finite, work, 0.0))
+        np.add.at(self.slack_count, clients, finite.astype(np.float64))
         told = self.slack_count > _FADED
         if told.any():
             count = self.slack_count[told]
@@ -106,7 +106,7 @@ class Slack(ArrayState):
         if not usable.any():
             return local
         computing = np.where(usable, np.minimum(reported, local), local)
-        wait = float(np.median(local - computing))
+        wait = _median(local - computing)
         self.slack_wait = 0.9 * self.slack_wait + 0.1 * wait if self.slack_wait else wait
         return computing
 
@@ -123,14 +123,17 @@ class Slack(ArrayState):
         if not self.slack_count.any():
             return 0.0
         clients = view.pair_client[rows]
-        known = clients < len(self.slack_work)
-        at = np.where(known, clients, 0)
-        count = np.where(known, self.slack_count[at], 0.0)
-        mine = (np.where(known, self.slack_work[at], 0.0) + _SHRINK * self.slack_usual) / (
-            count + _SHRINK
-        )
+        size = len(view.client_price)
+        count, work = grown(self.slack_count, size)[clients], grown(self.slack_work, size)[clients]
+        mine = (work + _SHRINK * self.slack_usual) / (count + _SHRINK)
         speed = optional(view, "compute", rows)
         return mine if speed is None else mine / np.maximum(speed, _MIN_PACE)
+
+
+def _median(values: FloatArray) -> float:
+    """Return the median of some finite values: `np.median`, of few faster."""
+    ranked, half = np.sort(values), len(values) // 2
+    return float(ranked[half] if len(values) % 2 else (ranked[half - 1] + ranked[half]) / 2.0)
 
 
 def optional(view: RoundView, name: str, rows: Rows = EVERY) -> FloatArray | None:

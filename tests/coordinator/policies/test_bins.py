@@ -95,3 +95,14 @@ def test_quantiles_are_numpys(size: int, rows: int, seed: int) -> None:
     shares = np.arange(1, 8) / 8
     found = _quantiles_of(np.sort(values, axis=1), shares)
     assert np.array_equal(found, np.quantile(values, shares, axis=1).T)
+
+
+def test_few_rows_get_the_bins_that_many_get() -> None:
+    bins, rng = taught("slope", rounds=8)
+    view = seen(rng, 600)
+    features = view.pair_features.copy()
+    features[rng.random(features.shape) < 0.2] = np.nan
+    features[::7, 0] = bins.sample[1, 5]  # on an edge, or near one
+    view, demand = replace(view, pair_features=features), rng.normal(size=600)
+    few = [bins.indices(view, rows, demand[rows]) for rows in np.array_split(np.arange(600), 30)]
+    assert (np.concatenate(few) == bins.indices(view, EVERY, demand)).all()

@@ -77,3 +77,23 @@ def test_weights_follow_the_log_loss_and_keep_a_share() -> None:
     assert weights == pytest.approx([0.9 * 81 / 82 + 0.05, 0.9 / 82 + 0.05])
     nothing = mixed(np.array([0.3, 0.7]), forecasts, np.array([True, False]), np.zeros(2), 0.0)
     assert nothing == pytest.approx([0.3, 0.7])
+
+
+def test_who_decided_on_a_round_learns_of_it_what_others_learn() -> None:
+    """A small view is read once, and read anew as soon as something is learnt."""
+    rng, decided, told = np.random.default_rng(4), *(ContextExperts(33.0, 0.01) for _ in range(2))
+    for _ in range(6):
+        view = link(upload_bps=rng.uniform(1e5, 1e7, 3).tolist())
+        before = promised(decided, view)
+        success, some = rng.random(2) < 0.5, np.array([2, 0], dtype=np.int64)
+        for experts, read in ((decided, decided.read), (told, told._read)):
+            experts.settle_centre(view)
+            context = read(view, some)
+            experts.learn(context, experts.forecasts(context), success, np.ones(2))
+            experts.observe(ended(view, [2, 0], x=success.tolist()))
+        after = told.state()
+        assert all(after[key].tobytes() == its.tobytes() for key, its in decided.state().items())
+        again = ContextExperts(33.0, 0.01)
+        again.restore(decided.state())
+        assert (promised(decided, view) == promised(again, view)).all()
+        assert (promised(decided, view) != before).any()
