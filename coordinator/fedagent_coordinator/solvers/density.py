@@ -17,6 +17,8 @@ _PAIRS_VISITED = 2_000_000
 """Bound of pairs times visits."""
 _WORTH_SORTING = 10
 """Visits below which the search gains less than the order of all pairs costs."""
+_SURELY = 1.0 + 1e-9
+"""So many times all edges' best pairs is more than they are worth, however sums are rounded."""
 _FIRST = 4096
 """Pairs that are sorted at first; most instances are full before the second lot."""
 
@@ -41,10 +43,15 @@ class DensitySolver:
             search.improve(rows, visits)
         else:
             _fill_lazily(search, rows, density)
-        singles = LocalSearch(problem)
-        singles.fill(_best_per_edge(problem, rows))
-        best = max(search, singles, key=LocalSearch.total)
-        return Solution(pairs=best.pairs(), value=best.total())
+        found, total = search, search.total()
+        top = np.zeros(len(problem.budget))
+        np.maximum.at(top, problem.edge[rows], problem.value[rows])
+        if total < _SURELY * top.sum():
+            singles = LocalSearch(problem)
+            singles.fill(_best_per_edge(problem, rows, top))
+            if singles.total() > total:
+                found, total = singles, singles.total()
+        return Solution(pairs=found.pairs(), value=total)
 
 
 def _fill_lazily(search: LocalSearch, rows: IntArray, density: FloatArray) -> None:
@@ -67,10 +74,8 @@ def _fill_lazily(search: LocalSearch, rows: IntArray, density: FloatArray) -> No
         size *= 4
 
 
-def _best_per_edge(problem: AssignmentProblem, rows: IntArray) -> IntArray:
+def _best_per_edge(problem: AssignmentProblem, rows: IntArray, top: FloatArray) -> IntArray:
     value, edge = problem.value[rows], problem.edge[rows]
-    top = np.zeros(len(problem.budget))
-    np.maximum.at(top, edge, value)
     best: IntArray = rows[value == top[edge]]
     best = best[np.argsort(-problem.value[best], kind="stable")]
     _, first = np.unique(problem.edge[best], return_index=True)

@@ -8,11 +8,11 @@ exchange for one that comes back, and an idle client takes the room that this ma
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import accumulate, combinations
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray
+from fedagent_coordinator.policies.base import BoolArray, FloatArray, IndexArray, IntArray
 
 from .base import AssignmentProblem
 
@@ -35,18 +35,29 @@ class _Move:
     enter: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pool:
+    """The rows of an edge that are looked at, and what the problem says of them."""
+
+    rows: IntArray
+    client: IndexArray
+    value: FloatArray
+    cost: IntArray
+
+
 @dataclass(frozen=True, slots=True)
 class _Entrants:
     """Who could enter an edge, by rising cost; lists, which for so few are faster than arrays.
 
-    `top[k]` is the greatest net value of the k + 1 cheapest, `best_idle[k]` the most valuable
-    idle row among the k cheapest idle ones.
+    `top[k]` is the greatest net value of the k + 1 cheapest, `most[k]` that of any two of them,
+    `best_idle[k]` the most valuable idle row among the k cheapest idle ones.
     """
 
     rows: list[int]
     cost: list[int]
     net: list[float]
     top: list[float]
+    most: list[float]
     idle_cost: list[int]
     best_idle: list[int]
 
@@ -68,7 +79,7 @@ class LocalSearch:
         self._at = np.full(clients, -1, dtype=np.int64)
         self._worth = np.zeros(clients)
         self._members: dict[int, list[int]] = {}
-        self._pools: dict[int, IntArray] = {}
+        self._pools: dict[int, _Pool] = {}
         self._found: dict[int, _Entrants] = {}
         self._by_client = np.empty(0, dtype=np.int64)
         self._start = np.empty(0, dtype=np.int64)
@@ -86,10 +97,9 @@ class LocalSearch:
         for start in range(0, len(order), _BLOCK):
             block = order[start : start + _BLOCK]
             block = block[self.fits(block)]
-            for row in block.tolist():
-                if self._cost[row] <= self._left[self._edge[row]] and (
-                    self._at[self._client[row]] < 0
-                ):
+            columns = block, self._cost[block], self._edge[block], self._client[block]
+            for row, cost, edge, client in zip(*(c.tolist() for c in columns), strict=True):
+                if cost <= self._left[edge] and self._at[client] < 0:
                     self._add(row)
 
     def fits(self, rows: IntArray) -> BoolArray:
@@ -106,10 +116,9 @@ class LocalSearch:
         ordered = rows[np.argsort(edge_of, kind="stable")]
         counts = np.bincount(edge_of)
         ends = np.cumsum(counts).tolist()
-        self._pools = {
-            edge: ordered[ends[edge] - counts[edge] : ends[edge]][:_POOL]
-            for edge in np.flatnonzero(counts).tolist()
-        }
+        for edge in np.flatnonzero(counts).tolist():
+            its = ordered[ends[edge] - counts[edge] : ends[edge]][:_POOL]
+            self._pools[edge] = _Pool(its, self._client[its], self._value[its], self._cost[its])
         self._by_client = rows[np.argsort(self._client[rows], kind="stable")]
         last = np.arange(len(self._at) + 1)
         self._start = np.searchsorted(self._client[self._by_client].astype(np.int64), last)
@@ -132,23 +141,24 @@ class LocalSearch:
 
     def _look(self, edge: int) -> _Entrants:
         pool = self._pools[edge]
-        clients = self._client[pool]
-        at = self._at[clients]
-        net = self._value[pool] - self._worth[clients]
-        keep = np.flatnonzero((at != pool) & (net > _GAIN))[:_CANDIDATES]
-        keep = keep[np.argsort(self._cost[pool[keep]], kind="stable")]
-        idle = keep[at[keep] < 0]
-        worth = self._value[pool[idle]]
-        rises = np.ones(len(idle), dtype=np.bool_)
-        rises[1:] = worth[1:] > np.maximum.accumulate(worth)[:-1]
-        top = np.maximum.accumulate(np.where(rises, np.arange(len(idle)), 0))
-        best_idle = [-1, *pool[idle[top]].tolist()]
+        at = self._at[pool.client]
+        gains = pool.value - self._worth[pool.client]
+        keep = ((at != pool.rows) & (gains > _GAIN)).nonzero()[0][:_CANDIDATES]
+        keep = keep[pool.cost[keep].argsort(kind="stable")]
+        rows, cost, net = pool.rows[keep].tolist(), pool.cost[keep].tolist(), gains[keep].tolist()
+        idle_cost, best_idle, most = list[int](), [-1], 0.0
+        for k in (at[keep] < 0).nonzero()[0].tolist():
+            # Of an idle client nothing is lost: its net value is its value.
+            best_idle.append(rows[k] if net[k] > most else best_idle[-1])
+            most = max(most, net[k])
+            idle_cost.append(cost[k])
         return _Entrants(
-            rows=pool[keep].tolist(),
-            cost=self._cost[pool[keep]].tolist(),
-            net=net[keep].tolist(),
-            top=np.maximum.accumulate(net[keep]).tolist(),
-            idle_cost=self._cost[pool[idle]].tolist(),
+            rows=rows,
+            cost=cost,
+            net=net,
+            top=list(accumulate(net, max)),
+            most=_greatest_two(net),
+            idle_cost=idle_cost,
             best_idle=best_idle,
         )
 
@@ -158,13 +168,12 @@ class LocalSearch:
         least, left = _GAIN, int(self._left[edge])
         if not entrants.top:
             return None
-        # Not even two of the best would gain more than twice the greatest.
-        most = 2 * entrants.top[-1]
+        most = entrants.most[-1]
         for leave, freed, lost in self._leaves(edge):
             if most - lost <= least:
                 continue
             k = bisect_right(entrants.cost, left + freed)
-            if k == 0 or 2 * entrants.top[k - 1] - lost <= least:
+            if k == 0 or entrants.most[k - 1] - lost <= least:
                 continue
             gain, enter = _best_two(entrants.cost, entrants.net, entrants.top, left + freed)
             if gain - lost > least:
@@ -287,6 +296,18 @@ def best_two(cost: IntArray, net: FloatArray, room: int) -> tuple[float, tuple[i
     `cost` ascends, `net` is positive; (0.0, ()) when none fits.
     """
     return _best_two(cost.tolist(), net.tolist(), np.maximum.accumulate(net).tolist(), room)
+
+
+def _greatest_two(net: list[float]) -> list[float]:
+    """Return of each beginning of the list the sum of its two greatest numbers, all positive."""
+    sums, first, second = list[float](), 0.0, 0.0
+    for value in net:
+        if value > first:
+            first, second = value, first
+        elif value > second:
+            second = value
+        sums.append(first + second)
+    return sums
 
 
 def _best_two(
