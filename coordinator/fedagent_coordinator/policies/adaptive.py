@@ -5,7 +5,6 @@ has waited `probe_every` rounds is tried again, if a sure update of it would cos
 what its edge pays for one on average. Page: docs/policies/adaptive.md.
 """
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -86,15 +85,16 @@ class AdaptivePolicy(ArrayState):
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Try who is due, then solve P2 with the forecasts; ties by waiting, then by chance."""
-        scores, own, promised = self._scores(view)
-        idle = self._idle(view)
-        due = self._due(view, idle, scores, own, promised, rng)
+        anew = self._restarted(view)
+        scores, own, promised = self._scores(view, anew)
+        idle = self._idle(view, anew)
+        due = self._due(view, idle, anew, scores, own, promised, rng)
         order = np.lexsort((-promised[due], -idle[view.pair_client[due]]))
         allowed = grown(self._allowance, len(view.edge_budget))[: len(view.edge_budget)]
         turn = self._in_turn(view, due[order], idle, allowed)
         if view.trust is not None:
             scores = scores * view.trust[view.pair_client]
-        first = fill(_within(view, allowed), turn) if len(turn) else turn
+        first = fill(view, turn, budgets=_within(view, allowed)) if len(turn) else turn
         free = view.client_available & ~self._resting(view, idle)
         free[view.pair_client[first]] = False
         spent = np.asarray(spent_per_edge(view, first), dtype=np.int64)
@@ -111,14 +111,15 @@ class AdaptivePolicy(ArrayState):
 
     def aspects(self, view: RoundView) -> Aspects:
         """Return the forecasts of all experts, and what is believed of each device."""
-        forecast, own, promised = self._scores(view)
+        anew = self._restarted(view)
+        forecast, own, promised = self._scores(view, anew)
         clients = view.pair_client.astype(np.int64)
         values = {
             "forecast": forecast,
             "without shared failures": own,
             "promised by the context": promised,
             "never delivers": self._forecasts.never(clients, view.round),
-            "rounds since ordered": np.minimum(self._idle(view), view.round)[clients] * 1.0,
+            "rounds since ordered": np.minimum(self._idle(view, anew), view.round)[clients] * 1.0,
         }
         if view.trust is not None:
             values["trust"] = view.trust[clients]
@@ -131,7 +132,7 @@ class AdaptivePolicy(ArrayState):
         edges, clients = len(view.edge_budget), view.pair_client[pairs]
         self.grow(clients=len(view.client_price), edges=edges)
         self._forget_restarted(view)
-        idle = self._idle(view)[clients]
+        idle = self._idle(view, self._restarted(view))[clients]
         promised = self._forecasts.learn(feedback)
         if len(pairs):
             self._typical = _KEEP * self._typical + (1 - _KEEP) * float(promised.mean())
@@ -154,24 +155,23 @@ class AdaptivePolicy(ArrayState):
         self._bought = _KEEP * self._bought + bought
         self._paid = _KEEP * self._paid + np.bincount(edge[usual], price[usual], total)
 
-    def _scores(self, view: RoundView) -> FloatArray:
+    def _scores(self, view: RoundView, restarted: BoolArray) -> FloatArray:
         """Block by block, so that the temporaries of a million pairs stay in the cache."""
         chances = np.empty((3, len(view.pair_client)))
         for begin in range(0, chances.shape[1], _BLOCK):
             rows = slice(begin, begin + _BLOCK)
             chances[:, rows] = self._forecasts.chance(view, rows)
-        restarted = self._restarted(view)
         if restarted.any():
             anew = restarted[view.pair_client]
             chances[:2, anew] = np.maximum(chances[:2, anew], chances[2, anew])
         return chances
 
-    def _idle(self, view: RoundView) -> IntArray:
+    def _idle(self, view: RoundView, restarted: BoolArray) -> IntArray:
         """Return int64[N], rounds since each client was last ordered; as if due if restarted."""
         played = grown(self._played, len(view.client_price))
         # Nobody knows a new device: it is due in half the time.
         idle = np.where(played > 0, view.round - played, 2 * view.round)
-        return np.where(self._restarted(view), np.maximum(idle, self._probe_every), idle)
+        return np.where(restarted, np.maximum(idle, self._probe_every), idle)
 
     def _restarted(self, view: RoundView) -> BoolArray:
         """Return bool[N], clients that have started anew since they were last ordered."""
@@ -197,6 +197,7 @@ class AdaptivePolicy(ArrayState):
         self,
         view: RoundView,
         idle: IntArray,
+        restarted: BoolArray,
         scores: FloatArray,
         own: FloatArray,
         promised: FloatArray,
@@ -211,7 +212,7 @@ class AdaptivePolicy(ArrayState):
             soon[:] = False
             soon[rng.choice(clients, most, replace=False)] = True
         pairs = np.flatnonzero(soon[view.pair_client])
-        pairs = pairs[self._open(view, pairs, own[pairs], promised[pairs])]
+        pairs = pairs[self._open(view, pairs, restarted, own[pairs], promised[pairs])]
         # A poor context waits longer: it says itself why the client is not ordered.
         patient = np.minimum(1.0, promised[pairs] / (_AS_GOOD * self._typical)) ** 2
         waited = idle[view.pair_client[pairs]] * patient >= self._probe_every
@@ -222,18 +223,23 @@ class AdaptivePolicy(ArrayState):
         # An update costs more where shared failures are frequent: the limit must not rise with it.
         shared = np.minimum(1.0, scores[pairs] / own[pairs] / COMMON)
         dear = view.pair_price[pairs] / 1e6 * rate[view.pair_edge[pairs]] > shared + 1e-9
-        asked = self._restarted(view)[view.pair_client[pairs]]
+        asked = restarted[view.pair_client[pairs]]
         return np.asarray(pairs[~dear | asked], dtype=np.int64)
 
     def _open(
-        self, view: RoundView, pairs: IntArray, own: FloatArray, promised: FloatArray
+        self,
+        view: RoundView,
+        pairs: IntArray,
+        restarted: BoolArray,
+        own: FloatArray,
+        promised: FloatArray,
     ) -> BoolArray:
         """Return bool[D], pairs that are new, deliver, or do other than their context promises.
 
         A client that is known, and does as its middling context promises, needs no try.
         """
         clients = view.pair_client[pairs].astype(np.int64)
-        new = (self._forecasts.plays(clients) < _TRIED) | self._restarted(view)[clients]
+        new = (self._forecasts.plays(clients) < _TRIED) | restarted[clients]
         limit = np.where(promised >= _EVEN, _HELD_BACK, _EVEN) * promised
         return new | (own >= _DELIVERS) | (own < limit) | (own > _BETTER * promised)
 
@@ -264,7 +270,6 @@ class AdaptivePolicy(ArrayState):
         return 1.0 + self._patience * np.minimum(idle, self._idle_rounds) / self._idle_rounds
 
 
-def _within(view: RoundView, allowed: FloatArray) -> RoundView:
-    """Return the view with budgets of what may be spent on trying devices."""
-    budget = np.minimum(view.edge_budget, np.rint(allowed * 1e6).astype(np.int64))
-    return replace(view, edge_budget=budget)
+def _within(view: RoundView, allowed: FloatArray) -> IntArray:
+    """Return int64[M], what each edge may spend on trying devices."""
+    return np.minimum(view.edge_budget, np.rint(allowed * 1e6).astype(np.int64))

@@ -8,7 +8,7 @@ micro-credits.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Protocol, runtime_checkable
 
@@ -296,7 +296,7 @@ class Feedback:
         clients = (len(self.view.client_price),)
         check_columns(self, np.float64, clients, "opinions", optional=True)
         _within("pairs", self.pairs, len(self.view.pair_client) - 1)
-        if len(np.unique(self.pairs)) != len(self.pairs):
+        if len(set(self.pairs.tolist())) != len(self.pairs):
             raise InvalidViewError("pairs", "names a pair twice")
         if (self.X & self.void).any():
             raise InvalidViewError("void", "is set for an update in time")
@@ -385,12 +385,12 @@ def check_columns(
 
 def _protect(record: "Truth | RoundView | Feedback") -> None:
     """Make every column of a record read-only, not the array that it was made of."""
-    for item in fields(record):
-        column = getattr(record, item.name)
+    for name in type(record).__slots__:
+        column = getattr(record, name)
         if isinstance(column, np.ndarray) and column.flags.writeable:
             column = column.view()
             column.flags.writeable = False
-            object.__setattr__(record, item.name, column)
+            object.__setattr__(record, name, column)
 
 
 def _within(name: str, column: npt.NDArray[np.integer], top: int) -> None:

@@ -12,6 +12,7 @@ from .base import BoolArray, FloatArray, IndexArray, IntArray
 from .state import ArrayState, floats
 
 _LEVELS = np.array([1.0, 0.3, 0.02])
+_BOTH = _LEVELS[:, None] * _LEVELS  # of a round's and an edge's
 _GUESS = np.array([0.97, 0.015, 0.015])
 COMMON = float(_GUESS @ _LEVELS) ** 2
 """What common causes leave of a chance before anything is known."""
@@ -59,15 +60,15 @@ class CommonCauses(ArrayState):
         self.grow(edges=total)
         if not len(edge):
             return np.ones(0)
-        at, local = np.unique(edge.astype(np.int64), return_inverse=True)
+        ordered = np.bincount(edge, minlength=total) > 0
+        at, local = ordered.nonzero()[0], (ordered.cumsum() - 1)[edge]
         joint = self._joint(at, local, chance, success, silent)
         # One edge, or one order: nothing tells its cause from the round's, or the device's.
         by_round = joint.sum(axis=(1, 2)) / joint.sum()
-        levels_round, levels_edge = _LEVELS[:, None], _LEVELS[None, :]
         by_edge = joint.sum(axis=0)
         by_edge = by_edge / by_edge.sum(axis=1, keepdims=True)
         each = joint / joint.sum(axis=(0, 2), keepdims=True)
-        quality = (each * (levels_round * levels_edge)[:, None, :]).sum(axis=(0, 2))
+        quality = (each * _BOTH[:, None, :]).sum(axis=(0, 2))
         excused = np.maximum(quality, self.bad_rounds[0])
         excused = np.maximum(excused, _EDGES_BLAME * self.bad_edges[at])
         self._count(at, by_round, by_edge)
@@ -85,17 +86,20 @@ class CommonCauses(ArrayState):
     ) -> FloatArray:
         """Return float64[round levels, edges, edge levels], joint for one edge at a time."""
         size = len(_LEVELS)
-        left = (_LEVELS[:, None] * _LEVELS[None, :]).reshape(-1, 1) * chance
+        left = _BOTH.reshape(-1, 1) * chance
         fit = np.where(success, np.log(left), np.log1p(-np.minimum(left, 1 - 1e-9)))
-        fit[:, silent] = 0.0
-        logs = np.stack([np.bincount(local, row, len(at)) for row in fit])
+        quiet = silent.any()
+        if quiet:
+            fit[:, silent] = 0.0
+        levels = len(at) * np.arange(len(fit))[:, None]
+        logs = np.bincount((levels + local).ravel(), fit.ravel(), len(fit) * len(at))
         logs = logs.reshape(size, size, len(at)).transpose(0, 2, 1)
         shares = self.edges[at] / self.edges[at].sum(axis=1, keepdims=True)
-        alone = len(at) == 1
-        shares = np.where(alone, np.eye(1, size), shares)
+        if len(at) == 1:
+            shares = np.eye(1, size)
         logs = logs + np.log(np.maximum(shares, 1e-12))
-        quiet = np.bincount(local, silent, len(at)) > 0
-        logs[:, quiet, :-1] = -1e9
+        if quiet:
+            logs[:, np.bincount(local, silent, len(at)) > 0, :-1] = -1e9
         top = logs.max(axis=2, keepdims=True)
         each = np.exp(logs - top)
         by_round = np.log(self.rounds / self.rounds.sum())

@@ -15,13 +15,20 @@ from .base import MAX_MICRO, Bound, FloatArray, IntArray, RoundView, Selection
 _TIE = 1e-10
 
 
-def fill(view: RoundView, order: IntArray, chosen: IntArray | None = None) -> IntArray:
+def fill(
+    view: RoundView,
+    order: IntArray,
+    chosen: IntArray | None = None,
+    *,
+    budgets: IntArray | None = None,
+) -> IntArray:
     """Walk pairs in `order` and take each that still fits; return all taken, int64[S].
 
-    Unavailable ones are skipped; pairs `chosen` before stay and are charged first.
+    Unavailable ones are skipped; pairs `chosen` before stay and are charged first. `budgets`,
+    int64[M], take the place of the edges' own.
     """
     taken = [] if chosen is None else chosen.tolist()
-    budget = view.edge_budget.tolist()
+    budget = (view.edge_budget if budgets is None else budgets).tolist()
     busy = set()
     for client, edge, price in _rows(view, np.asarray(taken, dtype=np.int64)):
         busy.add(client)
@@ -71,10 +78,9 @@ def check_selection(view: RoundView, pairs: IntArray) -> None:
         pair = int(pairs[np.argmax(idle)])
         client = int(view.pair_client[pair])
         raise InvalidSelectionError("available", pair, f"client {client} is not available")
-    clients, first, count = np.unique(
-        view.pair_client[pairs], return_index=True, return_counts=True
-    )
-    if (count > 1).any():
+    chosen = view.pair_client[pairs]
+    if len(set(chosen.tolist())) < len(chosen):
+        clients, first, count = np.unique(chosen, return_index=True, return_counts=True)
         at = int(np.argmax(count > 1))
         raise InvalidSelectionError(
             "one_edge_per_client",

@@ -143,7 +143,7 @@ class ArrayState:
         """Have at least so many rows in the arrays whose first axis is named."""
         for attribute, field in self._fields.items():
             size = axes.get(str(field.axes[0]))
-            if size is not None:
+            if size is not None and size > len(getattr(self, attribute)):
                 start = field.start(self) if callable(field.start) else field.start
                 setattr(self, attribute, grown(getattr(self, attribute), size, start))
 
