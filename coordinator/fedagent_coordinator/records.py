@@ -20,7 +20,9 @@ from .policies.base import RoundView, Selection
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
-_DTYPES = frozenset(["|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8"])
+_KEPT = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8")
+_DTYPES = {name: np.dtype(name) for name in _KEPT}
+_NATIVE = {name: dtype.newbyteorder("=") for name, dtype in _DTYPES.items()}
 _NOTE = "note/"
 _DEFLATED = b"\x78"
 """How zlib begins; a record, which is a map, does not."""
@@ -165,15 +167,15 @@ def _unpack(data: bytes, what: str) -> tuple[dict[str, npt.NDArray[np.generic]],
         raise RecordError(what, str(error)) from error
     arrays: dict[str, npt.NDArray[np.generic]] = {}
     for name, column in record.arrays.items():
-        if column.dtype not in _DTYPES:
+        dtype = _DTYPES.get(column.dtype)
+        if dtype is None:
             raise RecordError(what, f"{name} has dtype {column.dtype[:20]!r}")
-        dtype = np.dtype(column.dtype)
         if min(column.shape, default=0) < 0 or (
             math.prod(column.shape) * dtype.itemsize != len(column.data)
         ):
             raise RecordError(what, f"{name} has not the bytes of its shape")
         array = np.frombuffer(column.data, dtype=dtype).reshape(column.shape)
-        arrays[name] = array.astype(dtype.newbyteorder("="), copy=True)
+        arrays[name] = array.astype(_NATIVE[column.dtype], copy=True)
     return arrays, record
 
 

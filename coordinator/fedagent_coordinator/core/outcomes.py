@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -222,6 +223,7 @@ def endings_of(
     return np.where(void, np.array(words, dtype=np.int8), valid).astype(np.int8)
 
 
+@lru_cache(maxsize=256)
 def _ending(status: str, reason: str) -> Ending:
     """Return how an order without a valid update ended."""
     match OutcomeStatus(status):

@@ -65,22 +65,23 @@ def evidence(
 ) -> FloatArray:
     """Return how far each update is believed, float64[S]; NaN of those that are not valid."""
     found = np.where(valid, 1.0, np.nan)
-    for place in np.unique(edge[valid]).tolist():
-        here = np.flatnonzero(valid & (edge == place))
-        if len(here) < _FEWEST:
-            continue
-        length, claimed = norm[here], samples[here].astype(np.float64)
-        if not (length > 0).any():
-            continue  # where updates are masked or private, edges tell no norms
-        usual = median(length[length > 0].tolist())
-        found[here] = np.minimum(
-            1.0,
-            np.minimum(
-                _LONG * usual / np.maximum(length, 1e-300),
-                _HEAVY * median(claimed.tolist()) / np.maximum(claimed, 1.0),
-            ),
-        )
-        found[here[length <= _IDLE * usual]] = 0.0
+    usual, heavy = np.full((2, len(found)), np.nan)
+    norms, counts, by_edge = norm.tolist(), samples.tolist(), dict[int, list[int]]()
+    for row, (place, known) in enumerate(zip(edge.tolist(), valid.tolist(), strict=True)):
+        if known:
+            by_edge.setdefault(place, []).append(row)
+    for here in by_edge.values():
+        lengths = [norms[row] for row in here if norms[row] > 0]
+        # Where updates are masked or private, edges tell no norms.
+        if len(here) >= _FEWEST and lengths:
+            usual[here] = median(lengths)
+            heavy[here] = median([float(counts[row]) for row in here])
+    judged = ~np.isnan(usual)
+    with np.errstate(over="ignore"):
+        by_length = _LONG * usual[judged] / np.maximum(norm[judged], 1e-300)
+        by_samples = _HEAVY * heavy[judged] / np.maximum(samples[judged], 1.0)
+    found[judged] = np.minimum(1.0, np.minimum(by_length, by_samples))
+    found[judged & (norm <= _IDLE * usual)] = 0.0
     doubted = np.array([one in DOUBTS for one in reason], dtype=np.bool_)
     found[valid & doubted] = 0.0
     return found
