@@ -3,6 +3,7 @@
 import asyncio
 import math
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable
@@ -37,6 +38,7 @@ class Client(PahoClient):
         self.failure: OSError | None = None
         self.ready_socket: socket.socket | None = None
         self.received_at = -math.inf  # by the monotonic clock
+        self._buffer = bytearray(READ_AHEAD_BYTES)
         self._ahead = b""
         self._at = 0
 
@@ -82,7 +84,7 @@ class Client(PahoClient):
                 found = super()._sock_recv(bufsize)
                 self.received_at = time.monotonic()
                 return found
-            self._ahead = super()._sock_recv(READ_AHEAD_BYTES)
+            self._ahead = self._read_ahead()
             self.received_at = time.monotonic()
         except BlockingIOError:
             raise
@@ -90,6 +92,17 @@ class Client(PahoClient):
             raise self._failed(exc) from None
         self._at = bufsize
         return self._ahead[:bufsize]
+
+    def _read_ahead(self) -> bytes:
+        """Read into the same buffer each time: a new one for each read drives the heap apart."""
+        sock = self.socket()
+        if not isinstance(sock, socket.socket):
+            raise ConnectionError("there is no connection")
+        try:
+            count = sock.recv_into(self._buffer)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            raise BlockingIOError from error
+        return bytes(memoryview(self._buffer)[:count])
 
     def _sock_send(self, buf: bytes | bytearray) -> int:
         try:

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fedagent_node import link as link_module
 from fedagent_node import network
 from fedagent_node.broker import Broker
 from fedagent_node.link import Arrival, BrokerAddress, Link
+from fedagent_node.paho_client import READ_AHEAD_BYTES, Client
 from tests.fakes.links import PATIENCE_S, Peer, broker, eventually, peer
 
 
@@ -327,3 +329,19 @@ async def test_a_pause_is_short_while_something_is_open_also_from_its_middle_on(
                 await waiting.up()
     finally:
         await waiting.link.stop()
+
+
+def test_a_read_takes_no_more_memory_than_what_came() -> None:
+    """Blocks of 64 KiB that shrink to a few bytes leave a heap in pieces, which grows for hours."""
+    client = Client("one", 1 << 20)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        client._sock = ours
+        theirs.send(b"few bytes")
+        tracemalloc.start()
+        try:
+            assert client._sock_recv(3) + client._sock_recv(9) == b"few bytes"
+            assert tracemalloc.get_traced_memory()[1] < READ_AHEAD_BYTES / 4
+        finally:
+            tracemalloc.stop()
+            client._sock = None
