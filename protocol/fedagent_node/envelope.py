@@ -54,7 +54,8 @@ CERTIFIED = frozenset(
 )
 """Carry the sender's certificate where the link asks for certificates."""
 HEARTBEATS = frozenset({"context", "edge-status"})
-"""Carry it too for a while after it was renewed: a session may outlive a certificate."""
+"""Carry it too for a while after it was renewed, as does what is first said on a link then: a
+session may outlive a certificate."""
 PRESENT_S = 60.0
 _WITH_CERTIFICATE = 1
 _HEADER = struct.Struct(">BBB32sQ64s")
@@ -237,6 +238,8 @@ class Gate:
         self._answered: OrderedDict[str, float] = OrderedDict()
         self._believed: OrderedDict[bytes, _Believed] = OrderedDict()
         self._present_until = float("-inf")
+        self._shown_on: set[str] = set()
+        """The links on which a certificate that is new was shown."""
         self.certifier: Certifier | None = None
         """The site's certificates, where there are some."""
 
@@ -250,10 +253,13 @@ class Gate:
         number, identity = self._number, self._identity
         signature = identity.sign(signed_bytes(topic, number, body))
         certifier, extra, flags = self.certifier, b"", 0
-        shown = kind in CERTIFIED or (kind in HEARTBEATS and self._clock() < self._present_until)
+        shown = kind in CERTIFIED
+        if self._clock() < self._present_until:
+            shown = shown or kind in HEARTBEATS or link not in self._shown_on
         if shown and certifier is not None and certifier.asked(link):
             der = certifier.own()
             extra, flags = _LENGTH.pack(len(der)) + der, _WITH_CERTIFICATE
+            self._shown_on.add(link)
         header = _HEADER.pack(MARK, VERSION, flags, identity.public_bytes, number, signature)
         return b"".join((header, extra, body))
 
@@ -327,6 +333,7 @@ class Gate:
     def present(self) -> None:
         """Show a certificate that is new to those who know the last one."""
         self._present_until = self._clock() + PRESENT_S
+        self._shown_on.clear()
 
     def revoked(self) -> frozenset[str]:
         """Return the ids of those believed until now whose certificates were revoked."""

@@ -311,6 +311,23 @@ def test_a_certificate_is_read_again_from_time_to_time(agent: Party, edge: Party
     assert edge.open(_hello(agent, b"agent  agent"), HELLO), "a new one"
 
 
+def test_what_follows_a_renewal_is_not_refused_for_the_certificate_before(
+    agent: Party, edge: Party
+) -> None:
+    site = edge.gate.certifier = Site("edge")
+    assert edge.open(_hello(agent, b"agent agent"), HELLO)
+    assert agent.gate.certifier is not None
+    agent.gate.certifier.own = lambda: b"agent  agent"  # type: ignore[method-assign]
+    agent.gate.present()
+    plain = len(agent.gate.seal(UP, b"body", link="another"))
+    assert edge.open(renewed := agent.gate.seal(UP, b"body", link="link"))
+    assert len(renewed) > plain, "the first on a link shows it, of whatever kind"
+    assert len(agent.gate.seal(UP, b"body", link="link")) == plain
+    site.ended.add(b"agent agent")
+    edge.now += RECHECK_S
+    assert edge.open(agent.gate.seal(UP, b"body", link="link"))
+
+
 def test_on_other_links_nobody_is_asked(agent: Party, edge: Party) -> None:
     edge.gate.certifier = Site("edge")
     opened = edge.gate.open(UP, topics.parse(UP), agent.seal(), "another")
