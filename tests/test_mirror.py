@@ -48,6 +48,7 @@ ELSEWHERE = {
     ),
     "coordinator/database/test_connection": ("coordinator/database/schema",),
     "coordinator/database/test_learning": ("coordinator/database/rounds", "coordinator/records"),
+    "coordinator/database/test_pruning": ("cli/prune",),
     "coordinator/explanation/test_explain": ("coordinator/explanation/account",),
     "coordinator/explanation/test_nearest": ("coordinator/explanation/decided",),
     "coordinator/placement/test_rules": ("coordinator/placement/budgeted_ucb",),
