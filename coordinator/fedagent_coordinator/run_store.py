@@ -116,7 +116,7 @@ class RunStore:
         self.held_out = held_out(recipe, task)
         self._config, self._folder = config, Path(config.data_dir)
         self._checkpoint, self._clock, self._clock_ms = checkpoint, clock, clock_ms
-        self._commits, self._proofs = 0, identity is not None
+        self._collected, self._proofs = 0, identity is not None
         self.database = Store(
             self._folder,
             accept_lost_history=config.accept_lost_history,
@@ -273,9 +273,10 @@ class RunStore:
                 size = self.blobs.size(effect.digest)
                 self.database.save_model(run_id, effect.round, effect.digest, size, effect.state)
                 self._checkpoint("committed")
-                if self._commits % COLLECT_EVERY == 0:
+                # By the round's number: a process that is killed again and again collects as well.
+                if (due := effect.round // COLLECT_EVERY) != self._collected:
+                    self._collected = due
                     self.blobs.collect(self.database.read.models.to_keep())
-                self._commits += 1
             case _:
                 return self._write_other(effect)
         return None
@@ -342,7 +343,6 @@ class RunStore:
         write_private(self._folder / RESULT_FILE, text)
         self._checkpoint("reported-result")
         self.database.end_run(run_id, reason)
-        self.blobs.collect(read.models.to_keep())
         return fx.RunClosed({name: result[name] for name in END_FIELDS})
 
     # -------------------------------------------------------------------- jobs

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator import policies, run_store
-from fedagent_coordinator.core.decision import DecisionPolicies
+from fedagent_coordinator import run_store
 from fedagent_coordinator.core.evaluation import RESTART
 from fedagent_coordinator.database.evaluations import ModelEvaluation
 from fedagent_coordinator.database.rounds import settled
 from fedagent_coordinator.database.rows import RunRow
 from fedagent_coordinator.policies.base import State
+from fedagent_coordinator.run_settings import decision_policies
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_coordinator.store import Store
 from fedagent_protocol import messages as m
@@ -48,9 +48,8 @@ def played(site: Site) -> tuple[RunRow, list[ModelEvaluation], Store]:
     check_history(site, ROUNDS)
     store = Store(site.folder)
     run = store.read.run()
-    spec = site.recipe.policy
-    restored = DecisionPolicies(policies.create(spec.name, **spec.params))
-    store.restore(run.run_id, spec.name, restored)
+    restored = decision_policies(site.recipe)
+    store.restore(run.run_id, site.recipe.policy.name, restored)
     assert same(restored.state(), lived)
     return run, store.read.evaluations.rows(run.run_id), store
 

@@ -155,8 +155,8 @@ def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
 
 @pytest.mark.parametrize("point", ["", "committed"])
 def test_no_model_stays_that_is_neither_new_nor_best(tmp_path: Path, point: str) -> None:
-    given = recipe("rounds.count=8")
-    site = Site(tmp_path, given, toy_edges(given), kill_at=point, kill_hit=7)
+    given = recipe("rounds.count=20")
+    site = Site(tmp_path, given, toy_edges(given), kill_at=point, kill_hit=17)
     site.run()
     site.close()
     with Store(tmp_path) as store:
