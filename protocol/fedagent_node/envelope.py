@@ -85,7 +85,8 @@ class Refusal(StrEnum):
 
 
 MENDS = {
-    Refusal.UNSIGNED: "it is no release of fedagent, or somebody else writes on this broker",
+    Refusal.UNSIGNED: "it is of an earlier release: update it; or somebody else writes on this "
+    "broker",
     Refusal.BAD_SIGNATURE: "it was changed on its way, or forged",
     Refusal.OTHER_KEY: "somebody writes in its name",
     Refusal.REPLAYED: "it was sent before, or its data directory was restored from a backup",

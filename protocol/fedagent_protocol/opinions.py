@@ -35,7 +35,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
     def scored(self, agent: Id, metric: str, score: float, samples: int, epsilon: float) -> bytes:
         """Return the same by what stands in columns."""
-        said = (agent, metric, struct.pack("<ff", score, epsilon), samples)
+        said = (agent, metric, struct.pack("<ff", score, epsilon + 0.0), samples)
         return _OPINION + _encoder.encode((*self._facts, *said))
 
     def volunteer(self, agent: Id, edge: Id) -> bytes:

@@ -14,6 +14,7 @@ from fedagent_node.effects import Emit, LinkUp, ModelFinished, Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.opinions import Asked
+from fedagent_protocol.signatures import is_claim
 from tests.fakes.voices import identity
 
 from .evaluators import MODEL, OTHER, RUN, Hall, column, scores
@@ -144,6 +145,24 @@ def test_what_agents_signed_goes_up_and_what_they_did_not_is_refused(mode: str) 
     assert dict(zip(ids, map(any, claims), strict=True)) == {signs.id: True, old.id: False}
     kind = "opinion" if mode == "report" else "volunteer"
     assert hall.core.counters[f"{kind}_unsigned"] == 1
+
+
+def test_no_agent_has_its_edge_blamed_by_the_sign_of_a_zero() -> None:
+    """A column of zeros does not go up: who reads it reads what the claim must be of."""
+    hall, me = Hall(), identity("minus")
+    hall.hello(me.id)
+    hall.open()
+    said = m.Opinion(
+        run=RUN, round=1, model=MODEL, score=0.7, samples=10, metric="accuracy", epsilon=-0.0
+    )
+    site = hall.core.state.config.site
+    asked = Asked(site=site, run=RUN, round=1, task="f" * 64, model=MODEL)
+    claim = me.public_bytes + me.sign(asked.opinion(me.id, said))
+    hall.say(me.id, structs.replace(said, claim=claim))
+    [told] = hall.up(m.Opinions)
+    score, epsilon = column(told, "score")[0], column(told, "epsilon") or [0.0]
+    read = asked.scored(me.id, told.metric, score, 10, epsilon[0])
+    assert is_claim(told.claim, me.id, read)
 
 
 def test_an_agent_that_comes_in_mid_call_is_called_at_once() -> None:
