@@ -48,7 +48,7 @@ def receive(engine: "Engine", received: Received, now: float) -> list[Effect]:
             case EdgeHello():
                 return _hello(engine, edge, message, now)
             case EdgeStatus():
-                noted = NoteDevices(edge, _of_members(engine, message))
+                noted = NoteDevices(edge, _of_members(engine, edge, message))
                 return [noted, *_status(engine, edge, message, now)]
             case Need():
                 return _need(engine, edge, message, now, link_idle=received.link_idle)
@@ -201,13 +201,16 @@ def _of_site(engine: "Engine", edge: EdgeSession, named: Columns) -> tuple[Colum
     return _kept(named, known) if count else named, effects
 
 
-def _of_members(engine: "Engine", status: EdgeStatus) -> EdgeStatus:
+def _of_members(engine: "Engine", edge: str, status: EdgeStatus) -> EdgeStatus:
     """Return a status without what it tells of devices that do not belong to the site."""
     enrolled = engine.enrolled
     if enrolled is None:
         return status
     kept = tuple(note for note in status.devices if note.agent in enrolled)
-    engine.counters["note_not_enrolled"] += len(status.devices) - len(kept)
+    left_out = len(status.devices) - len(kept)
+    engine.counters["note_not_enrolled"] += left_out
+    if left_out and edge in engine.edges.by_id:
+        engine.edges.by_id[edge].untold = True
     return structs.replace(status, devices=kept)
 
 

@@ -82,6 +82,7 @@ class EdgeSession:
     live: bool = True
     quiet: bool = False  # it did not answer the last observation, and has been silent since
     trouble: str = ""  # why it takes no part in rounds, in its own words
+    untold: bool = False  # it told of devices that are not noted, as they are no members
     strangers: int = 0  # agents that it named last and that do not belong to the site
     indexed: int = 0
     crowded: bool = False  # it was said that it names more than get an index

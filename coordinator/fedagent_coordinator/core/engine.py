@@ -209,11 +209,18 @@ class Engine:
 
     def _enrolled(self, event: fx.Enrolled) -> list[Effect]:
         """Take over who belongs to the site: its names stand, whatever edges call anybody."""
+        new = event.agents - (self.enrolled or frozenset())
         self.enrolled, self.members = event.agents, event.names
+        effects: list[Effect] = [fx.KeepMembers(event.agents | event.names.keys())]
         for edge in self.edges.by_id.values():
             edge.name = self.called(edge.id, edge.name)
+            self._label(edge)
+            if edge.untold and new:
+                # It tells of a device once, and may have done so before that was let in.
+                edge.untold = False
+                effects.append(self.welcome(edge.id))
         self.indices.label_clients({one: event.names.get(one, "") for one in event.agents})
-        return [fx.KeepMembers(event.agents | event.names.keys())]
+        return effects
 
     def called(self, edge: str, own: str) -> str:
         """Return what an edge is called: by its site, or where there is none by itself."""
@@ -318,10 +325,13 @@ class Engine:
         """Say that an edge came or started again, and what it is called; not all the time."""
         if (event := edge.joined(now)) is None:
             return []
+        self._label(edge)
+        return [event, self.show(self.status)]
+
+    def _label(self, edge: EdgeSession) -> None:
         if edge.name not in {"", edge.id, edge.label}:
             edge.label = edge.name
             self.indices.label_edge(edge.id, edge.name)
-        return [event, self.show(self.status)]
 
     def skip(self, edge: EdgeSession, round_: int, now: float) -> list[Effect]:
         """Use no round's number again that an edge was ordered: these books are of a backup."""

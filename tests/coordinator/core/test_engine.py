@@ -16,7 +16,7 @@ from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.errors import InvalidSelectionError
 from fedagent_coordinator.policies.base import Bound, FloatArray, IntArray, RoundView, Selection
 from fedagent_coordinator.policies.state import StatelessPolicy
-from fedagent_node.effects import Effect, LinkDown, LinkUp, Mark, Revoked
+from fedagent_node.effects import Effect, LinkDown, LinkUp, Mark, Revoked, Send
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import (
     MANIFEST,
@@ -469,6 +469,29 @@ def test_what_a_site_calls_its_members_stands_and_of_others_nothing_is_noted() -
     assert isinstance(field.engine.indices, MemoryIndices)
     assert field.engine.indices.label_of["agent-0-0"] == "kitchen"
     assert [edge.name for edge in field.engine.edges.by_id.values()] == ["edge-0", "the yard"]
+
+
+def test_who_joins_the_site_after_its_edge_told_of_it_is_told_of_again_and_called_by_its_name() -> (
+    None
+):
+    """An edge tells what changed once; enrolments are looked at once a second."""
+    field = Field(toy_edges(2), settings(count=1, wait_edges=2))
+    field.engine.receive(fx.Enrolled(frozenset()), 0.0)
+    asked: list[str] = []
+
+    def enrol(members: set[str]) -> None:
+        names = dict.fromkeys([*members, "edge-1"], "the yard")
+        effects = field.engine.receive(fx.Enrolled(frozenset(members), names), field.kernel.now)
+        sent = [one for one in effects if isinstance(one, Send)]
+        asked.extend(one.to for one in sent if isinstance(one.message, m.EdgeWelcome))
+        field.perform(effects)
+
+    field.kernel.after(3.0, partial(enrol, {"agent-1-0"}))
+    field.kernel.after(3.5, partial(enrol, set()))
+    field.run(until=4.0)
+    assert isinstance(field.engine.indices, MemoryIndices)
+    assert field.engine.indices.label_of["edge-1"] == "the yard"
+    assert sorted(asked) == ["edge-0", "edge-1"], "once, as somebody came"
 
 
 def test_an_edge_that_starts_again_in_every_status_is_named_once_a_minute() -> None:
