@@ -140,9 +140,9 @@ def test_of_adapters_only_they_travel_and_the_base_once(tmp_path: Path) -> None:
         agent(field, 0, 2)
         end = first.wait("end", timeout_s=120)
         once = task.model.once
-        agents = [tmp_path / f"agent-{at}/once/model.{once}" for at in (0, 1)]
-        for path in (*agents, tmp_path / "edge-0/models" / once):
-            assert path.read_bytes() == task.once_bytes
+        cached = [f"agent-{at}/once/model.{once}" for at in (0, 1)]
+        for where in (*cached, f"edge-0/models/{once}"):
+            assert (tmp_path / where).read_bytes() == task.once_bytes
     assert end["rounds_done"] == 4
     before, after = load_file(kept_model(first, 0)), load_file(kept_model(first, 4))
     assert {name.rpartition(".")[2] for name in after} == {"a", "b"}
