@@ -320,11 +320,19 @@ def words_of(name: str, fields: Mapping[str, object]) -> str:
         return f"edge {fields['edge']} {fields['reason']}"
     if name == "warning":
         return f"samples {fields['reason']} (agents {_joined(fields['agents'])})"
+    shown = dict(fields) | _missing(fields.get("missing"))
     return f"{name}: " + " ".join(
         f"{key}={value}"
-        for key, value in fields.items()
+        for key, value in shown.items()
         if value not in ("", None) and not _long(value)
     )
+
+
+def _missing(reasons: object) -> dict[str, str]:
+    """Return why opinions are missing as text: `3 unsigned, 1 gone`."""
+    if not isinstance(reasons, dict):
+        return {}
+    return {"missing": ", ".join(f"{count} {reason}" for reason, count in reasons.items())}
 
 
 def _joined(value: object) -> str:

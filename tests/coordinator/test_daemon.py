@@ -16,7 +16,7 @@ from typing import Any, Self, cast
 import pytest
 from msgspec.structs import replace
 
-from fedagent_coordinator.daemon import level_of
+from fedagent_coordinator.daemon import level_of, words_of
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
 from fedagent_node.broker import Broker, BrokerSpec
@@ -380,3 +380,14 @@ def test_an_event_is_as_loud_as_it_matters(
     name: str, fields: dict[str, object], level: int
 ) -> None:
     assert level_of(name, fields) == level
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ({"unsigned": 3, "gone": 1}, "opinions: asked=6 missing=3 unsigned, 1 gone"),
+        ({}, "opinions: asked=6"),
+    ],
+)
+def test_the_log_says_why_opinions_are_missing(missing: dict[str, int], said: str) -> None:
+    assert words_of("opinions", {"asked": 6, "missing": missing}) == said

@@ -55,7 +55,8 @@ class EdgeAnswer:
     reasons: Mapping[str, int] = field(default_factory=dict)
     moments: Moments | None = None  # what the samples of `agents` agents add up to
     agents: int = 0
-    unsigned: int = 0  # agents whose answer is not shown to be their own, and does not count
+    unsigned: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Clients whose answer is not shown to be their own, and does not count."""
 
 
 def moments_in(message: EdgeMoments, *, model: str, features: int, max_samples: int) -> EdgeAnswer:
@@ -108,7 +109,7 @@ def opinions_in(
         epsilon=epsilon[known] + 0.0,
         metric=safe_text(message.metric, limit=100),
         reasons=_reasons(message.reasons),
-        unsigned=int((~known & (client >= 0)).sum()),
+        unsigned=client[~known & (client >= 0)],
     )
 
 
@@ -123,7 +124,7 @@ def volunteers_in(
 
     known = _of_their_word(message, session, client, said, word)
     asked = max(message.asked, len(client))
-    unsigned = int((~known & (client >= 0)).sum())
+    unsigned = client[~known & (client >= 0)]
     return EdgeAnswer(client[known], asked, tuple(session.ids), unsigned=unsigned)
 
 

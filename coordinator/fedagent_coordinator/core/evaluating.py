@@ -135,7 +135,7 @@ class Evaluating(Phase):
             return self.tick(now)
         evaluation.take(edge.id, answer, now)
         what = "opinions" if isinstance(message, Opinions) else "volunteers"
-        return edge.told_unsigned(what, answer.unsigned) + self.tick(now)
+        return edge.told_unsigned(what, len(answer.unsigned)) + self.tick(now)
 
     def _index(self, edge: EdgeSession, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         client = edge.index_of(rows, self.engine.indices, self.engine.enrolled)

@@ -154,8 +154,11 @@ class ClientEvaluation:
                 answers.append((part.index, part.answer))
                 asked += part.answer.asked
                 reasons.update(part.answer.reasons)
-                reasons[UNSIGNED] += part.answer.unsigned
-        return answers, asked, reasons
+        told = joined([answer.unsigned for _, answer in answers], np.int64)
+        # Two edges may tell of one agent, and one of the two what it has signed.
+        unsigned = np.setdiff1d(told, _clients_of(answers)[0])
+        reasons[UNSIGNED] += len(unsigned)
+        return answers, asked - (len(told) - len(unsigned)), reasons
 
 
 class OpinionEvaluation(ClientEvaluation):

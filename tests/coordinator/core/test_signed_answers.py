@@ -135,6 +135,19 @@ def test_of_a_lying_edge_no_opinion_is_used_and_it_is_said(lie: Lie) -> None:
     assert said == {"edge": "liar", "name": "liar", "agents": 3, "what": "opinions"}
 
 
+@pytest.mark.parametrize("honest", [True, False])
+def test_who_two_edges_tell_of_is_one_whether_it_has_signed_or_not(honest: bool) -> None:
+    edges = [SigningEdge("one", IDS[:3]), SigningEdge("two", IDS[:3])]
+    for edge in edges[honest:]:
+        edge.lie = LIES["stripped"]
+    field = field_of(edges)
+    field.run()
+    assert field.evaluated
+    for found in field.evaluated.values():
+        assert found.edge.tolist() == [0, 0, 0] * honest
+        assert (found.asked, found.reasons) == (3, {} if honest else {"unsigned": 3})
+
+
 @pytest.mark.parametrize("peers", [False, True])
 def test_what_was_said_of_an_earlier_model_is_not_said_of_this(peers: bool) -> None:
     honest, liar = SigningEdge("honest", IDS[:3]), SigningEdge("liar", IDS[3:])
