@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Never
 
+from fedagent_protocol.bucket import TokenBucket
+
 PR_SET_PDEATHSIG = 1
 TERM_GRACE_S = 1.0
 EXIT_USAGE = 64
@@ -95,17 +97,12 @@ class Teller:
     def __init__(self) -> None:
         # A parent that stands still must not stop the broker.
         os.set_blocking(sys.stdout.fileno(), False)
-        self._room = TOLD_PER_S
-        self._at = time.monotonic()
+        self._lines = TokenBucket(TOLD_PER_S, TOLD_PER_S)
 
     def __call__(self, **facts: object) -> bool:
         """Write a line, or return False."""
-        now = time.monotonic()
-        self._room = min(TOLD_PER_S, self._room + (now - self._at) * TOLD_PER_S)
-        self._at = now
-        if self._room < 1.0:
+        if not self._lines.take(time.monotonic()):
             return False
-        self._room -= 1.0
         try:
             os.write(sys.stdout.fileno(), json.dumps(facts).encode() + b"\n")
         except OSError:

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from fedagent_protocol import topics
+from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, Direction
 from fedagent_protocol.errors import OversizeError, ProtocolError
 from fedagent_protocol.signatures import ID_LENGTH, identity_of, verify
@@ -235,7 +236,7 @@ class Gate:
         self._log = log
         self._jumps = 0
         self._windows: OrderedDict[str, _Window] = OrderedDict()
-        self._room, self._room_at = float(NEW_AT_ONCE), clock()
+        self._newcomers = TokenBucket(NEW_AT_ONCE, NEW_PER_S)
         self._answered: OrderedDict[str, float] = OrderedDict()
         self._believed: OrderedDict[bytes, _Believed] = OrderedDict()
         self._present_until = float("-inf")
@@ -306,12 +307,8 @@ class Gate:
         """
         if self.certifier is not None and self.certifier.asked(link):
             return
-        now = self._clock()
-        grown = self._room + (now - self._room_at) * NEW_PER_S
-        self._room, self._room_at = min(float(NEW_AT_ONCE), grown), now
-        if self._room < 1.0:
+        if not self._newcomers.take(self._clock()):
             raise EnvelopeError(Refusal.CROWD)
-        self._room -= 1.0
 
     def _check_certificate(
         self, certifier: Certifier, public: bytes, der: bytes, role: str

@@ -19,6 +19,7 @@ and hellos alone are heard across versions, so that a peer of another one is ref
 import re
 from dataclasses import dataclass, field, replace
 
+from .bucket import TokenBucket
 from .codec import Direction
 from .errors import TopicError
 from .messages import PROTOCOL_VERSION
@@ -164,17 +165,13 @@ class OtherVersions:
 
     role: str
     _refused: dict[str, tuple[int, float]] = field(default_factory=dict)
-    _room: float = MAX_PEERS
-    _room_at: float = 0.0
+    _lines: TokenBucket = field(default_factory=lambda: TokenBucket(MAX_PEERS, 1 / NAMED_EVERY_S))
 
     def refuse(self, peer: str, version: int, now: float) -> str:
         """Return the line for the log; empty if they were named lately, or too many others were."""
-        self._room += (now - self._room_at) / NAMED_EVERY_S
-        self._room, self._room_at = min(float(MAX_PEERS), self._room), now
         said, at = self._refused.get(peer, (0, now))
-        if self._room < 1.0 or (said == version and now < at + NAMED_AGAIN_S):
+        if (said == version and now < at + NAMED_AGAIN_S) or not self._lines.take(now):
             return ""
-        self._room -= 1.0
         self._refused.pop(peer, None)
         self._refused[peer] = version, now
         while len(self._refused) > MAX_PEERS:

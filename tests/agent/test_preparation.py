@@ -10,6 +10,7 @@ from fedagent_agent.trainer.frames import Open, Train
 from fedagent_protocol.messages import (
     ContextReport,
     EdgeBeacon,
+    Hello,
     TaskBody,
     TaskNeed,
     UpdateOffer,
@@ -130,3 +131,21 @@ def test_the_owners_rules_come_before_the_preparation(edge: HandEdge) -> None:
     edge.measure(Readings(available=False, reason="hot"))
     edge.say(Welcome(run=RUN, edge=EDGE, task=TASK))
     assert reports(edge)[-1] == (False, "hot")
+
+
+def test_an_edge_that_lost_its_place_for_the_device_has_it_greet_once_more(tmp_path: Path) -> None:
+    edge = HandEdge(tmp_path, task=REAL)
+    life, nobody = EdgeBeacon(edge=EDGE, epoch="7" * 32), EdgeBeacon(edge=EDGE)
+    edge.say(life)
+    edge.say(Welcome(run=RUN, edge=EDGE))
+    edge.now += 60.0
+    before = len(edge.said(Hello))
+    edge.say(nobody)
+    edge.say(nobody)
+    assert len(edge.said(Hello)) == before + 1
+    reported = len(edge.said(ContextReport))
+    edge.say(Welcome(run=RUN, edge=EDGE))
+    assert len(edge.said(ContextReport)) == reported + 1
+    edge.say(life)
+    edge.say(life)
+    assert len(edge.said(Hello)) == before + 1

@@ -282,3 +282,23 @@ def test_what_is_served_to_one_that_lost_its_place_is_given_up() -> None:
     hall.wait(61.0)
     told = hall.up(m.Opinions)[-1]
     assert told.reasons == {"gone": 3 * MOST + 1}
+
+
+def test_who_lost_its_place_and_comes_back_by_a_context_is_asked_to_greet() -> None:
+    hall = Hall()
+    hall.hello("honest")
+    _report(hall, "honest", 1)
+    assert not hall.down("honest", m.EdgeBeacon)
+    hall.now += 1.0
+    _strangers(hall, 2 * MOST)
+    assert "honest" not in hall.core.sessions._by_id
+    _report(hall, "honest", 2)
+    _report(hall, "honest", 3)
+    assert [(one.edge, one.epoch) for one in hall.down("honest", m.EdgeBeacon)] == [("edge", "")]
+    hall.say("honest", m.Hello(agent="honest", name="kitchen", prepares=True))
+    session = hall.core.sessions._by_id["honest"]
+    assert session.prepares
+    assert hall.core.sessions._names["honest"] == "kitchen"
+    hall.say("honest", m.Bye())
+    _report(hall, "honest", 4)
+    assert len(hall.down("honest", m.EdgeBeacon)) == 1

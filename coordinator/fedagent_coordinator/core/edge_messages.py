@@ -105,20 +105,20 @@ def _status(engine: "Engine", edge: str, status: EdgeStatus, now: float) -> list
     session.model = "" if foreign else status.model
     lags = [engine.send(edge, engine.revocations)] if status.crl < engine.revocations.number else []
     grown, session.agents = status.agents > session.agents, status.agents
-    said = _trouble(engine, session, status.trouble)
-    if foreign or changed or (said and not session.trouble):
+    had = session.trouble
+    said = _trouble(engine, session, status.trouble, now)
+    if foreign or changed or (had and not session.trouble):
         return lags + said + _greet(engine, session, now, changed=changed)
     return lags + said + _news(engine, session, now, grown=grown)
 
 
-def _trouble(engine: "Engine", session: EdgeSession, trouble: str) -> list[Effect]:
+def _trouble(engine: "Engine", session: EdgeSession, trouble: str, now: float) -> list[Effect]:
     """Note why an edge takes no part; say what is new of it."""
     text = safe_text(trouble, limit=200)
     if text == session.trouble:
-        return []
-    session.trouble, session.offered_at = text, None
-    fields = {"edge": session.id, "name": session.name, "reason": text}
-    return [Emit("edge_trouble", fields), engine.show(engine.status)]
+        return session.in_trouble(text, now)
+    session.offered_at = None
+    return [*session.in_trouble(text, now), engine.show(engine.status)]
 
 
 def _news(engine: "Engine", session: EdgeSession, now: float, *, grown: bool) -> list[Effect]:
@@ -183,22 +183,15 @@ def _kept(columns: Columns, rows: npt.NDArray[np.bool_]) -> Columns:
 
 
 def _of_site(engine: "Engine", edge: EdgeSession, named: Columns) -> tuple[Columns, list[Effect]]:
-    """Leave out who does not belong to the site: an edge may name whom it likes, and is paid for.
-
-    An edge with strangers is said once, and again when there are more.
-    """
+    """Leave out who does not belong: an edge may name whom it likes, and is paid for it."""
     if engine.enrolled is None:
         return named, []
     ids = [edge.ids[row] for row in named.session.tolist()]
     known = np.array([agent in engine.enrolled for agent in ids], dtype=np.bool_)
     count = int((~known).sum())
     engine.counters["not_enrolled"] += count
-    effects: list[Effect] = []
-    if count > edge.strangers:
-        edge.strangers = count
-        fields = {"edge": edge.id, "name": edge.name, "agents": count}
-        effects = [Emit("strangers", fields)]
-    return _kept(named, known) if count else named, effects
+    said = edge.named_strangers(named.session[~known])
+    return _kept(named, known) if count else named, said
 
 
 def _of_members(engine: "Engine", edge: str, status: EdgeStatus) -> EdgeStatus:

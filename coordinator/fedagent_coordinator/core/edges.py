@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_node.effects import Effect, Emit, Send
+from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.errors import ChunkError, MalformedError
 from fedagent_protocol.messages import CHUNK_BYTES, Chunk, GlobalModel, Need
 from fedagent_protocol.transfer import Layout, Sender
@@ -25,6 +26,8 @@ LOST_S = 15.0
 REOFFER_S = 1.5
 RESTARTS_S = 60.0
 """How often it is said at most that an edge, which was not lost, has started again."""
+TROUBLES = 5, 1 / 60
+"""How often at once an edge's word on why it takes no part is said, and then in each second."""
 CHUNKS_AT_ONCE = 8
 MAX_SESSIONS = 20_000
 """How many agents one process of an edge names at most, as edges bound them."""
@@ -62,7 +65,10 @@ class EdgeSession:
         offered_at: When the global model was last offered or asked for; None if settled.
         client: int32[len(ids)], their run-wide indices; -1 of who was only named.
         indexed: How many got their index by its word in this run.
-        unsigned: The most agents at once of whom it told what they did not sign, by what.
+        strangers: How many agents at once that do not belong to the site were said of it.
+        outsiders: int32[P], sorted sessions that did not belong when it last named its agents.
+        unsigned: Of how many agents at once it was said that it tells what they did not sign, by
+            what.
     """
 
     id: str
@@ -83,7 +89,10 @@ class EdgeSession:
     quiet: bool = False  # it did not answer the last observation, and has been silent since
     trouble: str = ""  # why it takes no part in rounds, in its own words
     untold: bool = False  # it told of devices that are not noted, as they are no members
-    strangers: int = 0  # agents that it named last and that do not belong to the site
+    said_trouble: str = ""
+    troubles: TokenBucket = field(default_factory=lambda: TokenBucket(*TROUBLES))
+    strangers: int = 0
+    outsiders: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     indexed: int = 0
     crowded: bool = False  # it was said that it names more than get an index
     said_at: float = -math.inf  # when it was said last that it started again
@@ -93,12 +102,32 @@ class EdgeSession:
     unsigned: Counter[str] = field(default_factory=Counter)
 
     def told_unsigned(self, what: str, agents: int) -> list[Effect]:
-        """Say that it tells what its agents have not signed; again if of more of them."""
-        if agents <= self.unsigned[what]:
+        """Say that it tells what its agents have not signed; again if of twice as many."""
+        if not agents or agents < 2 * self.unsigned[what]:
             return []
         self.unsigned[what] = agents
         fields = {"edge": self.id, "name": self.name, "agents": agents, "what": what}
         return [Emit("unsigned", fields)]
+
+    def named_strangers(self, sessions: npt.NDArray[np.int32]) -> list[Effect]:
+        """Say that it names agents twice that do not belong; again if twice as many.
+
+        A device that has just joined its site is known here a second later.
+        """
+        stay = len(np.intersect1d(sessions, self.outsiders))
+        self.outsiders = np.unique(sessions)
+        if not stay or stay < 2 * self.strangers:
+            return []
+        self.strangers = stay
+        return [Emit("strangers", {"edge": self.id, "name": self.name, "agents": stay})]
+
+    def in_trouble(self, trouble: str, now: float) -> list[Effect]:
+        """Note why it takes no part; say what is new of it, as often as it may."""
+        self.trouble = trouble
+        if trouble == self.said_trouble or not self.troubles.take(now):
+            return []
+        self.said_trouble = trouble
+        return [Emit("edge_trouble", {"edge": self.id, "name": self.name, "reason": trouble})]
 
     def restart(self, epoch: str) -> None:
         """Forget what only the former process of the edge knew."""
@@ -107,7 +136,7 @@ class EdgeSession:
         self.model = self.trouble = ""
         self.offered_at = None
         self.ids = []
-        self.client = np.zeros(0, dtype=np.int32)
+        self.client = self.outsiders = np.zeros(0, dtype=np.int32)
 
     def joined(self, now: float) -> Emit | None:
         """Return the event that it came, or how often it started again; None until that is due."""

@@ -31,16 +31,22 @@ class Beacon:
     def send(self, now: float) -> Send:
         """Return what every agent is told."""
         self.due = now + (SETTLING_BEACON_S if now < self._settled_at else BEACON_S)
+        return Send(EVERYBODY, self._beacon(self.state.me.epoch))
+
+    def ask_hello(self, agent: str) -> Send:
+        """Have an agent greet that speaks without: as after a restart, which it takes it for."""
+        return Send(agent, self._beacon(epoch=""))
+
+    def _beacon(self, epoch: str) -> EdgeBeacon:
         state = self.state
-        beacon = EdgeBeacon(
+        return EdgeBeacon(
             run=state.memory.run,
             edge=state.me.edge,
             period_ms=round(BEACON_S * 1000),
-            epoch=state.me.epoch,
+            epoch=epoch,
             task=self.task,
             crl=state.crl if state.crl_pem else 0,
         )
-        return Send(EVERYBODY, beacon)
 
     @property
     def task(self) -> str:

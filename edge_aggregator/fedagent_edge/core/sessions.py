@@ -44,8 +44,8 @@ LONGEST_S = 30 * 86_400.0
 class AgentSession:
     """One agent at this edge; `refused` is why its hello was not taken, if it was not.
 
-    One that has `worked` has had an update accepted here; one that was `told` of is in the
-    coordinator's book.
+    One that is `known` has said hello to this process; one that has `worked` has had an update
+    accepted here; one that was `told` of is in the coordinator's book.
 
     One that is `away` did not answer when its connection had broken: it is chosen for nothing
     new. One that `prepares` reports anew when it hears of another task. After a hello the next
@@ -63,6 +63,7 @@ class AgentSession:
     refused: str = ""
     prepares: bool = False
     greeted: bool = False
+    known: bool = False
     worked: bool = False
     told: bool = False
     crl_at: float = -math.inf  # when it was sent the list of the revoked
@@ -152,7 +153,7 @@ class AgentSessions:
     def greet(self, agent: str, hello: Hello, refused: str) -> bool:
         """Keep what a hello holds of the device; True if that is new."""
         session = self._by_id[agent]
-        session.prepares, session.greeted = hello.prepares, True
+        session.prepares, session.greeted, session.known = hello.prepares, True, True
         facts = safe_text(hello.software, limit=64), safe_text(hello.address, limit=64), refused
         if facts == (session.software, session.address, session.refused):
             return False
