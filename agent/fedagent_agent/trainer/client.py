@@ -6,11 +6,13 @@ Imports no numpy: the agent itself stays small.
 import asyncio
 import logging
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
+import psutil
 from msgspec.structs import replace
 
 from fedagent_node.data_dir import passing
@@ -266,6 +268,8 @@ class TrainerClient:
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
+            # Of its own: what a learner has started in it ends with it.
+            process_group=0,
             env={**dict.fromkeys(_THREADS, "1"), **os.environ},
         )
         self.starts += 1
@@ -279,10 +283,16 @@ class TrainerClient:
             self._on_end()
 
     def _kill(self) -> None:
+        """Kill the process if it lives, and what a learner has started in its group."""
         process = self._process
-        if process is not None and process.returncode is None:
+        if process is None:
+            return
+        if process.returncode is None:
             self._is_killed = True
-            process.kill()
+        elif psutil.pid_exists(process.pid):
+            return  # another's by now
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
     async def _bury(self) -> None:
         """Kill the process; wait for its last lines, but not for who else may hold its pipes."""

@@ -176,7 +176,7 @@ def main() -> int:
     _stay_behind(given.nice, given.memory_bytes)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     sys.excepthook = _log_place
-    # Ctrl-C goes to the whole group; the agent decides what it means for us.
+    # Whoever starts us in the group of a terminal: what Ctrl-C means, the agent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     replies_fd = os.dup(1)
     os.dup2(2, 1)  # a stray print must not end up between frames
@@ -190,7 +190,16 @@ def main() -> int:
     except FrameError as error:
         _log.critical("the trainer ends: %s", error)
         return EXIT_WIRE
+    finally:
+        _end_helpers()
     return 0
+
+
+def _end_helpers() -> None:
+    """End what a learner has started and left, where we have a group of our own."""
+    if os.getpgrp() == os.getpid():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
 
 
 if __name__ == "__main__":

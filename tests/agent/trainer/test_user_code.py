@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from msgspec.structs import replace
 
@@ -45,8 +46,20 @@ def _tell(pid):
         file.write(str(pid))
 
 def starting(model, batches, ctx):
-    _tell(subprocess.Popen(["sleep", "600"], close_fds=False).pid)
+    _tell(subprocess.Popen(["sleep", "600"], close_fds=False, start_new_session=True).pid)
     train(model, batches, ctx)
+
+def helped(model, batches, ctx):
+    _tell(subprocess.Popen(["sleep", "600"]).pid)
+    train(model, batches, ctx)
+
+def stuck(model, batches, ctx):
+    helped(model, batches, ctx)
+    endless(model, batches, ctx)
+
+def crashing(model, batches, ctx):
+    helped(model, batches, ctx)
+    os._exit(1)
 
 def leaving(model, batches, ctx):
     starting(model, batches, ctx)
@@ -55,6 +68,7 @@ def leaving(model, batches, ctx):
 def forking(model, batches, ctx):
     child = os.fork()
     if child == 0:
+        os.setsid()
         time.sleep(600)
     _tell(child)
     os._exit(0)
@@ -68,7 +82,10 @@ def holding(model, batches, ctx):
     starting(model, batches, ctx)
     endless(model, batches, ctx)
 """
-_NAMES = ("train", "endless", "reading", "starting", "leaving", "forking", "holding", "gone")
+_NAMES = (
+    "train", "endless", "reading", "starting", "leaving", "forking", "holding", "gone", "helped",
+    "stuck", "crashing",
+)  # fmt: skip
 _ENTRIES = "[fedagent.learners]\n" + "".join(f"{name} = my_package:{name}\n" for name in _NAMES)
 
 
@@ -173,6 +190,36 @@ async def test_a_trainer_whose_end_is_known_before_that_of_its_pipes_is_replaced
         assert trainer.starts == 2
     finally:
         await trainer.close()
+
+
+@pytest.mark.parametrize(
+    ("learner", "ends"),
+    [("stuck", "timeout"), ("crashing", "died"), ("helped", "close"), ("helped", "agent")],
+)
+async def test_what_a_learner_starts_ends_with_the_trainer(
+    installed: Path, holder: Path, learner: str, ends: str
+) -> None:
+    (installed / "model").write_bytes(encode_tensors(create(demo().model).init(0)))
+    trainer = TrainerClient()
+    train = Train(job=2, model=str(installed / "model"), out=str(installed / "out"))
+    try:
+        assert isinstance(await trainer.submit(_open(f"my-package:{learner}")), Opened)
+        reply = await trainer.submit(replace(train, timeout_s=1.0 if ends == "timeout" else 0.0))
+        if learner == "helped":
+            assert isinstance(reply, Trained)
+        else:
+            assert isinstance(reply, Failed)
+            assert reply.reason == ends
+        if ends == "agent":  # which is killed: the trainer's requests are at their end
+            assert trainer._process is not None
+            assert trainer._process.stdin is not None
+            trainer._process.stdin.close()
+        elif ends == "close":
+            await trainer.close()
+        await eventually(lambda: not psutil.pid_exists(int(holder.read_text())))
+    finally:
+        await trainer.close()
+        holder.unlink()
 
 
 @pytest.mark.parametrize("by", ["timeout", "cancelled"])
