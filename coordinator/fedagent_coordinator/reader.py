@@ -36,7 +36,7 @@ from .database.rows import (
     fetch,
 )
 from .database.schema import readable
-from .database.sums import Tally, tallies
+from .database.sums import Tally, paid_updates, tallies
 from .errors import (
     PrunedRoundError,
     RecordError,
@@ -295,6 +295,10 @@ class Reader:
     def recent_work(self, run_id: str, since: int) -> frozenset[tuple[str, int]]:
         """Return agent and round of all work that was paid in the rounds from `since` on."""
         return recent_work(self._db, run_id, since)
+
+    def paid_updates(self, run_id: str) -> dict[str, int]:
+        """Return how many updates of each agent were paid; of closed rounds those in time."""
+        return paid_updates(self._db, run_id, closed_sums(self._db, run_id).clients)
 
     def learnt(self, run_id: str) -> Iterator[Feedback]:
         """Yield what the policy learnt of each settled round that is not pruned, in order."""

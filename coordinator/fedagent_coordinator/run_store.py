@@ -186,6 +186,9 @@ class RunStore:
         since = progress.next_round - self.run.recipe.aggregation.late_rounds
         paid = self.database.read.recent_work(self.run.run_id, since)
         progress = replace(progress, paid_work=paid)
+        if self.run.recipe.privacy.wanted:
+            updates = self.database.read.paid_updates(self.run.run_id)
+            progress = replace(progress, updates=updates)
         starts = self.database.read.client_starts(self.run.run_id)
         return progress if starts is None else replace(progress, client_starts=starts)
 

@@ -9,9 +9,15 @@ import pytest
 from fedagent_agent.errors import PrivacyBookError
 from fedagent_agent.privacy_book import PrivacyBook
 from fedagent_agent.trainer.frames import Failed, Train
-from fedagent_protocol.messages import ContextReport, Decline, DeclineReason, UpdateOffer
+from fedagent_protocol.messages import (
+    ContextReport,
+    Decline,
+    DeclineReason,
+    Releases,
+    UpdateOffer,
+)
 from fedagent_task.spec import ModelSpec, PrivacySpec, TaskSpec
-from tests.fakes.hand_edge import RUN, joined, model_of
+from tests.fakes.hand_edge import RUN, HandEdge, Outward, joined, model_of
 
 PRIVATE = TaskSpec(
     model=ModelSpec(kind="softmax", features=64, classes=10),
@@ -22,6 +28,12 @@ MODEL, UPDATE = model_of(2000), model_of(2000, 3)
 
 class _KilledError(BaseException):
     pass
+
+
+def ordered(edge: HandEdge, number: int, releases: int) -> list[Outward]:
+    """Order a round of a run that has had so many updates."""
+    edge.say(Releases(run=RUN, round=number, count=releases))
+    return edge.order(number, MODEL)
 
 
 def counted(folder: Path) -> int:
@@ -72,6 +84,42 @@ def test_a_used_up_epsilon_declines_tells_the_edge_and_stays_so(tmp_path: Path) 
     decline = edge.said(Decline)[-1]
     assert (decline.reason, decline.detail) == (DeclineReason.PRIVACY, report.reason)
     assert edge.jobs(Train) == []
+
+
+def test_a_device_restored_from_a_backup_goes_on_with_what_the_coordinator_knows(
+    tmp_path: Path,
+) -> None:
+    edge = joined(tmp_path, task=PRIVATE)
+    edge.serve(ordered(edge, 1, 0), MODEL)
+    edge.train(edge.jobs(Train)[-1], UPDATE)
+    edge.store.close()
+    (tmp_path / "privacy.json").unlink()  # the backup is of the day before
+    edge.restart("e" * 32)
+    edge.serve(ordered(edge, 2, 1), MODEL)
+    edge.train(edge.jobs(Train)[-1], UPDATE)
+    assert counted(tmp_path) == 2
+    last = edge.said(UpdateOffer)[-1].context
+    assert isinstance(last, ContextReport)
+    assert last.reason == "epsilon 8 of this run is used up by 2 updates"
+    (tmp_path / "privacy.json").unlink()
+    edge.restart("f" * 32)
+    edge.serve(ordered(edge, 3, 2), MODEL)
+    decline = edge.said(Decline)[-1]
+    assert decline.reason == DeclineReason.PRIVACY
+    assert decline.detail == "epsilon 8 of this run is used up by 2 updates"
+    assert edge.jobs(Train) == []
+
+
+def test_whoever_orders_makes_no_device_count_without_its_work(tmp_path: Path) -> None:
+    edge = joined(tmp_path, task=PRIVATE)
+    edge.serve(ordered(edge, 1, 2**53 - 1), MODEL)
+    assert edge.said(Decline)[-1].reason == DeclineReason.PRIVACY
+    assert edge.jobs(Train) == []
+    assert edge.said(ContextReport)[-1].available, "for others it goes on"
+    edge.say(Releases(run=RUN, round=9, count=2))  # of another round than is ordered
+    edge.serve(edge.order(2, MODEL), MODEL)
+    edge.train(edge.jobs(Train)[-1], UPDATE)
+    assert counted(tmp_path) == 1
 
 
 def test_without_the_accountant_the_device_declines_with_the_mend(tmp_path: Path) -> None:

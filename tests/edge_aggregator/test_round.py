@@ -1,6 +1,7 @@
 """When a round closes and which updates count: the rule, and what surrounds it at an edge."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from fedagent_edge.core.effects import UpdateRecord
 from fedagent_edge.core.round import HANDOVER_S, EdgeRound, Stage
 from fedagent_protocol import messages as m
 from fedagent_task.aggregation import RoundRule
+
+from .harness import field_of
 
 DIGEST = "a" * 64
 
@@ -211,3 +214,16 @@ def test_nobody_claims_more_samples_of_a_score_than_of_an_update() -> None:
     honest, boastful = rnd.outcomes(11.0)
     assert (honest.stats.score, honest.stats.score_n) == (0.25, 40)
     assert boastful.stats.score_n == rnd.order.max_samples
+
+
+def test_an_order_says_how_many_updates_of_the_device_the_coordinator_knows(
+    tmp_path: Path,
+) -> None:
+    field = field_of(tmp_path, 2)
+    field.order(assignments=(m.Assignment(agent="a0", releases=3), m.Assignment(agent="a1")))
+    assert all(one.used for one in field.run_until_report().outcomes)
+    told = {
+        agent: [(one.round, one.count) for one in toy.heard if isinstance(one, m.Releases)]
+        for agent, toy in field.agents.items()
+    }
+    assert told == {"a0": [(1, 3)], "a1": []}

@@ -106,6 +106,7 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
         m.Revocations(number=2, crl=b"-----BEGIN X509 CRL-----"),
         m.LogNeed(run=RUN, agent="agent-1", number=7, last=20),
         m.Unfinished(run=RUN, round=4, made_in=2, model=D1),
+        m.Releases(run=RUN, round=4, count=3),
         *_BOTH,
         *_PROBES,
     ),

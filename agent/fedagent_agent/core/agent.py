@@ -55,6 +55,7 @@ from fedagent_protocol.messages import (
     Probe,
     ProbeReply,
     Receipt,
+    Releases,
     Revocations,
     RoundClosed,
     TaskBody,
@@ -240,7 +241,7 @@ class AgentCore:
                 return effects + self._named(session, message, now)
             case Welcome():
                 return self._on_welcome(session, message, now)
-            case TrainOrder() | Unfinished():
+            case TrainOrder() | Unfinished() | Releases():
                 return self._on_order(session, message, now)
             case TaskBody():
                 return self._on_task(edge, message, now)
@@ -300,10 +301,13 @@ class AgentCore:
         return self.preparation.named(session, message, now, busy=busy)
 
     def _on_order(
-        self, session: Session, order: TrainOrder | Unfinished, now: float
+        self, session: Session, order: TrainOrder | Unfinished | Releases, now: float
     ) -> list[Effect]:
         if isinstance(order, Unfinished):
             session.unfinished = order
+            return []
+        if isinstance(order, Releases):
+            session.releases = order
             return []
         self.peers.ordered(order)
         key = Key(session.edge, order.run, order.round)

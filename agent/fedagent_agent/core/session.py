@@ -27,6 +27,7 @@ from fedagent_protocol.messages import (
     Hello,
     Probe,
     ProbeReply,
+    Releases,
     Revocations,
     RevocationsNeed,
     Unfinished,
@@ -85,6 +86,7 @@ class Session:
     epoch: str = ""  # which life of the edge the beacons come from
     task: str = ""  # which it named last
     unfinished: Unfinished | None = None  # what the next order may be answered with
+    releases: Releases | None = None  # how many updates the next order's run has had of us
     reported: ContextReport | None = None
     reported_at: float = -1e9
     look_at: float | None = None
@@ -100,6 +102,11 @@ class Session:
         """Return with what earlier work the order of this run and round may be answered."""
         named = self.unfinished
         return named if named is not None and (named.run, named.round) == rank else None
+
+    def releases_in(self, rank: tuple[str, int]) -> int:
+        """Return of how many updates in its run the order of this run and round knows."""
+        told = self.releases
+        return told.count if told is not None and (told.run, told.round) == rank else 0
 
     @property
     def silent_at(self) -> float:

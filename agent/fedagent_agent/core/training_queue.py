@@ -49,6 +49,7 @@ class ActiveOrder:
     idle_until: float | None = None  # when an update without training is made
     unmasked: Trained | None = None  # the training's end, while its update has no masks yet
     made_in: int = 0  # the earlier round that it was ordered in first
+    releases: int = 0  # updates of ours that its run has had, as who ordered it knows
 
     @property
     def key(self) -> Key:
@@ -186,6 +187,7 @@ class TrainingQueue:
             return effects + carried, True
         fetch = Fetch(key, order, self._tasks, self._counters)
         self.active_order = ActiveOrder(order, fetch, now, now + order.give_up_ms / 1000)
+        self.active_order.releases = session.releases_in(key.rank)
         effects += self._tasks.want(order.task, key, now)
         refused = self._refuse_task()
         return effects + (refused or fetch.begin()), True
@@ -336,6 +338,7 @@ class TrainingQueue:
     def _train(self, active: ActiveOrder, task: Task, now: float) -> list[Effect]:
         if used_up := self._used_up(active.key.run, task):
             self._device.spent[active.key.run] = used_up
+        if used_up := used_up or self._used_up(active.key.run, task, active.releases):
             return self._give_back(DeclineReason.PRIVACY, used_up)
         active.job, active.train_at = next(self._jobs), now
         key, order = active.key, active.order
@@ -361,20 +364,24 @@ class TrainingQueue:
         )
         return [*effects, train]
 
-    def _used_up(self, run: str, task: Task) -> str:
-        """Return why no update may leave for this run any more; an empty string if one may."""
+    def _used_up(self, run: str, task: Task, known: int = 0) -> str:
+        """Return why no update may leave for this run any more; an empty string if one may.
+
+        The coordinator knows so many updates of this device: more than it counts itself, if it
+        was restored from a backup. To lie about that gains no more than to order so many.
+        """
         assert task.spec is not None
-        privacy, releases = task.spec.privacy, self._releases.get(run, 0)
+        privacy, releases = task.spec.privacy, max(self._releases.get(run, 0), known)
         if not privacy.wanted or releases < privacy.releases:
             return ""
         return f"epsilon {privacy.epsilon:g} of this run is used up by {releases} updates"
 
-    def _charge(self, run: str, task: Task | None) -> int:
+    def _charge(self, run: str, task: Task | None, known: int) -> int:
         """Return the number of the update that is about to be stored; 0 where none is counted."""
         if task is None or task.spec is None or not task.spec.privacy.wanted:
             return 0
         # What the disk refuses stays counted: nobody knows how far it came.
-        self._releases[run] = self._releases.get(run, 0) + 1
+        self._releases[run] = max(self._releases.get(run, 0), known) + 1
         if used_up := self._used_up(run, task):
             self._device.spent[run] = used_up
         return self._releases[run]
@@ -414,7 +421,8 @@ class TrainingQueue:
         return self._store(active, result, now)
 
     def _store(self, active: ActiveOrder, result: Trained, now: float) -> list[Effect]:
-        charge = self._charge(active.key.run, self._tasks.opened(active.fetch.wanted.task))
+        task = self._tasks.opened(active.fetch.wanted.task)
+        charge = self._charge(active.key.run, task, active.releases)
         return [StoreUpdate(result.job, active.update(result, now), result.offset, charge)]
 
     def _mask(self, active: ActiveOrder) -> list[Effect]:

@@ -138,7 +138,7 @@ class Engine:
         self.rounds_done = progress.rounds_done
         self.spent_micro = progress.spent_micro
         late_rounds = settings.recipe.aggregation.late_rounds
-        self.paid_work = PaidWork(late_rounds, set(progress.paid_work))
+        self.paid_work = PaidWork(late_rounds, set(progress.paid_work), Counter(progress.updates))
         self.opens_at = self.not_before = 0.0
         self.status = fx.ShowStatus()
         self.evaluating, self.evaluated = 0, ""

@@ -1,5 +1,6 @@
 """The phase in which edges train with the chosen agents, and how it settles the round."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -211,12 +212,14 @@ class Ordered(Phase):
         view = ordered.observed.view
         clients = view.pair_client[ordered.selection.pairs[part.rows]]
         each = ordered.controls.of_each(len(ordered.selection.pairs))[part.rows].tolist()
+        had = self.engine.paid_work.updates if settings.recipe.privacy.wanted else Counter[str]()
         assignments = tuple(
             Assignment(
                 agent=agent,
                 iterations=iterations,
                 price=price,
                 context_seq=context,
+                releases=had[agent],
             )
             for agent, iterations, price, context in zip(
                 part.agents,

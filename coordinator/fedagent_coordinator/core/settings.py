@@ -1,5 +1,6 @@
 """What a run is made of, as the engine needs it, and where it stands."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -155,3 +156,4 @@ class Progress:
     open_at: float = 0.0
     client_starts: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     paid_work: frozenset[tuple[str, int]] = frozenset()  # agent and round, of the newest rounds
+    updates: Mapping[str, int] = field(default_factory=dict)  # of each agent, that were paid

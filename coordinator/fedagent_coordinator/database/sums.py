@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import structs
@@ -85,6 +86,18 @@ def tallies(
         (run_id, first, last),
     )
     return {row[0]: Tally(*row[1:]) for row in rows}
+
+
+def paid_updates(sql: sqlite3.Connection, run_id: str, closed: Mapping[int, Tally]) -> Counter[str]:
+    """Return how many updates of each agent were paid; of `closed` rounds those in time."""
+    rows = sql.execute(
+        "SELECT client, COUNT(*) FROM outcomes WHERE run_id = ? AND NOT void GROUP BY client",
+        (run_id,),
+    )
+    by_client = Counter({client: tally.in_time for client, tally in closed.items()})
+    by_client.update(dict(rows.fetchall()))
+    ids = sql.execute("SELECT idx, agent_id FROM clients WHERE run_id = ?", (run_id,))
+    return Counter({agent: by_client[client] for client, agent in ids if by_client[client]})
 
 
 def _added(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:

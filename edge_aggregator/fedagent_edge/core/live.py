@@ -20,6 +20,7 @@ from fedagent_protocol.messages import (
     OutcomeStatus,
     Receipt,
     ReceiptStatus,
+    Releases,
     RoundClosed,
     TrainOrder,
     UpdateOffer,
@@ -516,8 +517,10 @@ class LiveRound:
             context_seq=part.assignment.context_seq,
             load_limit_ms=rnd.order.load_limit_ms,
         )
-        named = [] if part.late is None else [part.late.named(rnd.round)]
-        return [*named, Send(part.agent, order)]
+        before = [] if part.late is None else [part.late.named(rnd.round)]
+        if known := part.assignment.releases:
+            before.append(Send(part.agent, Releases(run=rnd.run, round=rnd.round, count=known)))
+        return [*before, Send(part.agent, order)]
 
     def _record(self, part: Part, now: float) -> UpdateRecord:
         placed, rnd = part.scrutiny, self.rnd

@@ -51,6 +51,7 @@ EdgeToAgent = (
     | MaskAsk
     | Revocations
     | Unfinished
+    | Releases
     | LogNeed
 )
 EdgeToCoordinator = (

@@ -24,6 +24,15 @@ class Unfinished(Message, frozen=True, kw_only=True, tag="unfinished"):
     model: Digest
 
 
+class Releases(Message, frozen=True, kw_only=True, tag="releases"):
+    """How many updates of an agent this run has had, before an order of one that costs privacy.
+
+    An agent that was restored from a backup counts on from there.
+    """
+
+    count: Count
+
+
 class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
     """Order one agent to train, chosen by `price` and `context_seq`.
 
@@ -185,6 +194,7 @@ class Assignment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     iterations: Count = 0
     price: Micro = 0
     context_seq: Seq = 0
+    releases: Count = 0  # updates of the agent that this run has had, where they cost privacy
 
 
 class RoundOrder(Message, frozen=True, kw_only=True, tag="round-order"):

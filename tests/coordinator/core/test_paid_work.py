@@ -1,10 +1,17 @@
 """Late work is paid once, whatever edges report, and however often the coordinator restarts."""
 
+from collections import Counter
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fedagent_coordinator.core.paid_work import PaidWork
-from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport
+from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundOrder, RoundReport
+from fedagent_task.spec import PrivacySpec
+from tests.fakes.engine_field import Field, settings, toy_edges
 
 EPOCH = "1" * 32
 AGENTS = st.sampled_from(["a", "b", "c"])
@@ -37,6 +44,8 @@ def test_no_work_is_paid_twice(
         paid.settled(number, [report])
         book += [(number, (a, one.made_in or number)) for a, one in taken.items() if one.valid]
         assert len(paid.known) <= 3 * max(1, late_rounds)
+    if not restarts:
+        assert paid.updates == Counter(agent for _, (agent, _) in book)
     works = [work for _, work in book]
     assert len(works) == len(set(works))
     assert all(0 <= at - begun <= late_rounds for at, (_, begun) in book)
@@ -50,3 +59,21 @@ def test_work_of_the_round_itself_is_always_taken() -> None:
     assert paid.refuses(outcome("a", 6), 6), "it is no earlier round"
     assert paid.refuses(outcome("a", 7), 6)
     assert PaidWork(0).refuses(outcome("a", 5), 6)
+
+
+@pytest.mark.parametrize("mode", ["local", "off"])
+def test_an_order_says_how_many_updates_of_a_device_have_cost_privacy(mode: str) -> None:
+    of_run = settings(count=4)
+    privacy = PrivacySpec(mode=mode, releases=4)  # type: ignore[arg-type]  # one of its words
+    recipe = structs.replace(of_run.recipe, privacy=privacy)
+    field = Field(toy_edges(1, 2), replace(of_run, recipe=recipe))
+    field.engine.paid_work.updates["agent-0-1"] = 7  # as the books had it at the start
+    field.run()
+    orders = {one.round: one for _, one in field.sent if isinstance(one, RoundOrder)}
+    told = {n: {a.agent: a.releases for a in one.assignments} for n, one in orders.items()}
+    assert told == {
+        n: {"agent-0-0": n - 1, "agent-0-1": n + 6}
+        if mode == "local"
+        else dict.fromkeys(told[n], 0)
+        for n in range(1, 5)
+    }

@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,8 @@ def test_the_ledger_is_whole_and_pruned_rounds_say_so(tmp_path: Path) -> None:
     with open_reader(tmp_path) as reader:
         before = reader.ledger.verify()
         outcomes, rows = reader.outcomes(run), reader.rounds(run)
+        updates = reader.paid_updates(run)
+        assert updates == Counter(one.agent for one in outcomes if one.paid_micro)
         assert reader.prunable(run, keep_rounds=25).last == 5
         assert reader.prunable(run, keep_rounds=1).last == SNAPSHOTS[0]
         assert not reader.prunable(run, before_ms=1).rounds
@@ -65,6 +68,7 @@ def test_the_ledger_is_whole_and_pruned_rounds_say_so(tmp_path: Path) -> None:
         assert after.problems == ()
         assert after.entries == before.entries + 2
         assert after.runs == before.runs
+        assert reader.paid_updates(run) == updates
         assert [row.round for row in reader.rounds(run)] == list(range(6, 31))
         with reader.whole(run) as whole:
             assert (whole.outcomes(run), whole.rounds(run)) == (outcomes, rows)
