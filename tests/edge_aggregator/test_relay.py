@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedagent_edge.core.effects import COORDINATOR, LAN
@@ -524,6 +524,7 @@ _event = st.one_of(
 
 @settings(max_examples=120, deadline=None)
 @given(events=st.lists(_event, max_size=30))
+@example(events=[("bye", "a0"), ("wait", 1.0), ("hello", "a0"), ("envelope", "a1", "a0")])
 def test_in_any_order_of_events_neighbours_agree_and_volunteers_add_up(
     events: list[tuple[Any, ...]],
 ) -> None:

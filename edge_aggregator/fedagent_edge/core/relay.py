@@ -174,7 +174,9 @@ class Relay:
         self._due = math.inf
         self._places = {a: self.sessions.place(a) for a in self.sessions.present_ids()}
         old, self._graph = self._graph, self._drawn()
-        self._met = {a: self._met_by(a, peers) for a, peers in self._graph.items()}
+        # Who is gone may be back in this call, and its neighbours go on writing to it.
+        gone = {a: met for a, met in self._met.items() if self.sessions.has_place(a)}
+        self._met = gone | {a: self._met_by(a, peers) for a, peers in self._graph.items()}
         return [
             effect
             for agent, peers in self._graph.items()

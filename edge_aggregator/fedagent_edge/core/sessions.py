@@ -111,6 +111,10 @@ class AgentSessions:
         self._asked.pop(agent, None)
         return session, joined
 
+    def has_place(self, agent: str) -> bool:
+        """Whether an agent was heard and has not lost its place, here or gone."""
+        return agent in self._by_id
+
     def lacks_room(self, agent: str) -> bool:
         """Whether an agent is new, and all places are taken."""
         return len(self._by_id) >= MAX_AGENTS and agent not in self._by_id
