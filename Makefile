@@ -13,8 +13,8 @@ help: ## Show the targets
 demo: run-env ## Run a whole federation on this machine
 	@$(BIN)/fedagent demo $(ARGS)
 
-test: dev-env ## Run the tests, three at a time: some wait while others compute
-	@$(BIN)/pytest $(or $(ARGS),-n 3 --dist worksteal)
+test: dev-env ## Run the tests, four at a time: some wait while others compute
+	@$(BIN)/pytest $(or $(ARGS),-n 4 --dist worksteal)
 
 check: dev-env ## Check format, lint, types and layers
 	@$(BIN)/ruff format --check .
