@@ -24,32 +24,36 @@ class LimitsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     min_battery: Annotated[
         float,
         Meta(ge=0, le=100),
-        Option("Do not train on battery below this charge; 0 for any.", metavar="PERCENT"),
+        Option("Do not train on battery below this charge; 0 for no limit.", metavar="PERCENT"),
     ] = 30.0
     mains_only: Annotated[bool, Option("Never train on battery.")] = False
     max_temperature: Annotated[
         float,
         Meta(ge=0, le=200),
-        Option("Do not train while the device is hotter; 0 for any.", metavar="CELSIUS"),
+        Option(
+            "Do not train while the device is hotter than this; 0 for no limit.", metavar="CELSIUS"
+        ),
     ] = 85.0
-    when_throttled: Annotated[bool, Option("Train also while the device slows itself down.")] = (
-        False
-    )
+    when_throttled: Annotated[bool, Option("Train even while the device throttles itself.")] = False
     metered: Annotated[
         Literal["auto", "yes", "no"],
-        Option("Whether the link costs money; auto asks NetworkManager.", metavar="auto|yes|no"),
+        Option(
+            "Whether the link is metered (costs money); auto asks NetworkManager.",
+            metavar="auto|yes|no",
+        ),
     ] = "auto"
-    on_metered: Annotated[bool, Option("Train also over a metered link.")] = False
+    on_metered: Annotated[bool, Option("Train even over a metered link.")] = False
     min_memory: Annotated[
         int,
         Meta(ge=0, le=1 << 20),
-        Option("Do not train with less memory free; 0 for any.", metavar="MB"),
+        Option("Do not train with less free memory than this; 0 for no limit.", metavar="MB"),
     ] = 64
     max_load: Annotated[
         float,
         Meta(ge=0, le=100),
         Option(
-            "Do not train while other programs use more of the processors; 100 for any.",
+            "Do not train while other programs use a larger share of the processors; 100 for "
+            "no limit.",
             metavar="PERCENT",
         ),
     ] = 100.0
@@ -116,7 +120,7 @@ def _battery(power: Power | None, limits: LimitsSettings, *, held: bool) -> Limi
         text = "on mains" if charge is None else f"on mains, battery at {charge:.0%}"
         return LimitCheck("battery", text, objects=False, hint=hint)
     if limits.mains_only:
-        text = f"on battery, at {charge:.0%}, and it trains on mains only"
+        text = f"on battery, at {charge:.0%}, but set to train on mains only"
         return LimitCheck(
             "battery", text, objects=True, hint="plug it in, or leave out --mains-only"
         )

@@ -45,16 +45,16 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
         str,
         Meta(max_length=4000),
         Option(
-            "A second stream that opinions rest on; nobody learns from it.",
+            "A second stream, used for opinions only and never for training.",
             metavar="STREAM",
-            default="what is not learnt from yet",
+            default="samples not yet trained on",
         ),
     ] = ""
     name: Name = ""
     price: PriceSettings = PriceSettings()
     seed: Seed = None  # of stream and learner; by default it follows from the identity
     slow_s: Annotated[
-        float, Meta(ge=0, le=3600), Option("Extra seconds of training, to rehearse a slow device.")
+        float, Meta(ge=0, le=3600), Option("Extra seconds of training, to simulate a slow device.")
     ] = 0.0
     load_limit_s: Annotated[
         float,
@@ -79,7 +79,9 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
             panel=LIMITS,
         ),
     ] = None
-    limits: Annotated[LimitsSettings, Option("When it trains.", panel=LIMITS)] = LimitsSettings()
+    limits: Annotated[LimitsSettings, Option("When the device trains.", panel=LIMITS)] = (
+        LimitsSettings()
+    )
     privacy: Annotated[
         PrivacySettings, Option("What opinions may cost.", panel="Privacy of opinions")
     ] = PrivacySettings()
@@ -93,14 +95,14 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
         ),
     ] = ()
     broker: Annotated[
-        str | None, Option("One shared broker that carries the edges.", metavar="URL", panel=LINK)
+        str | None, Option("One shared broker that all edges use.", metavar="URL", panel=LINK)
     ] = None
     """Nothing is looked for where it is set."""
     peers: Annotated[
         tuple[str, ...],
         Meta(max_length=64),
         Option(
-            "A neighbour to decide with, where a task has neighbours declared. Repeatable.",
+            "A neighbour to decide with, for tasks with declared neighbours. Repeatable.",
             name="--peer",
             metavar="ID[:KM]",
             panel=LINK,
@@ -109,7 +111,8 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
     position: Annotated[
         tuple[float, float] | None,
         Option(
-            "Where this device is, in kilometres; edges see it, and join the nearest.",
+            "Position of this device in kilometres; edges see it, and the device joins the "
+            "nearest edge.",
             metavar="X_KM,Y_KM",
             example="0.12,-0.4",
             panel=LINK,
@@ -117,7 +120,7 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = None
     """In a frame that all devices of a site share."""
     private_log: Annotated[
-        bool, Option("Answer no `fedagent devices log` with this device's newest events.")
+        bool, Option("Do not answer `fedagent devices log` with this device's newest events.")
     ] = False
     join: JoinText = ""
 
@@ -133,8 +136,8 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.held_out:
             _check_stream("held_out", self.held_out)
         if self.held_out == self.stream:
-            hint = "name another stream, or leave it out: then what is not learnt from yet counts"
-            raise SettingError("held_out", "is the stream that is learnt from", hint)
+            hint = "name another stream, or leave it out: then samples not yet trained on are used"
+            raise SettingError("held_out", "is the same stream as the one for training", hint)
         return self
 
     def seed_of(self, agent: str) -> int:
@@ -179,5 +182,5 @@ def _neighbour(text: str) -> tuple[str, float]:
     except ValueError:
         far = -1.0
     if found is None or not 0 <= far <= _MAX_KM:
-        raise SettingError("peers", f"{text!r} is no neighbour", "write ID or ID:KM")
+        raise SettingError("peers", f"{text!r} is not a neighbour", "write ID or ID:KM")
     return found[1], far

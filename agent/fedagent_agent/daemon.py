@@ -55,7 +55,7 @@ class AgentDaemon:
         self._log_lines(self._worklog.tick(time.monotonic(), over=True))
         if self._samples:
             totals = ", ".join(f"{reason} {n}" for reason, n in sorted(self._samples.items()))
-            _log.info("%s: samples that were not learnt from: %s", self._shell.id, totals)
+            _log.info("%s: samples that were not trained on: %s", self._shell.id, totals)
 
     async def _serve(self) -> None:
         config, shell = self._config, self._shell
@@ -112,7 +112,9 @@ class AgentDaemon:
                 shell.spawn(self._join(joiner, links, identity), "join")
         elif not typed:
             me = self._shell.id
-            _log.warning("%s: no discovery and no address: nothing to connect to", me)
+            _log.warning(
+                "%s: discovery is off and no address is given: there is no edge to connect to", me
+            )
 
     async def _join(self, joiner: Joiner, links: BrokerLinks, identity: Identity) -> None:
         """Be let in where an edge of the site says that one can; then use its edges too."""

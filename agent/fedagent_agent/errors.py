@@ -32,7 +32,7 @@ class OutboxError(DiskError):
 class OutboxFormatError(OutboxError):
     """Raised when another release wrote the outbox; the position in the stream is in it too."""
 
-    hint = "go on with that release, or begin anew in another --data-dir"
+    hint = "continue with that release, or start fresh in another --data-dir"
 
 
 class OpinionBookError(DiskError):

@@ -130,10 +130,10 @@ class BrokerLinks:
         except LinkError as error:
             if str(address) not in self._refused:
                 self._refused.add(str(address))
-                _log.warning("%s: an edge was found and is not used: %s", self._shell.id, error)
+                _log.warning("%s: an edge was found but is not used: %s", self._shell.id, error)
 
     async def _reconnect(self, name: str, broker: _Broker) -> None:
-        _log.info("%s: nothing is heard on %s, connecting anew", self._shell.id, name)
+        _log.info("%s: no message arrives on %s, reconnecting", self._shell.id, name)
         await self._shell.links[name].stop()
         if self._brokers.get(name) is broker:
             await self._start(self._make(name, broker.address))

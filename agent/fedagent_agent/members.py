@@ -32,7 +32,7 @@ def open_member(
     try:
         held = load_credentials(data_dir)
     except CredentialsError as error:
-        _log.warning("no part in secure aggregation: %s", error)
+        _log.warning("not taking part in secure aggregation: %s", error)
         return None
     place = Place(key.run, key.round, key.edge)
     member = Member(identity.id, identity.public_bytes, identity.sign, place, spec)

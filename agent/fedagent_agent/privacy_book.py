@@ -50,7 +50,7 @@ class PrivacyBook:
         """Count durably that a run has had so many updates; never fewer than before."""
         before = self._book.releases
         if run not in before and len(before) >= MAX_RUNS:
-            raise PrivacyBookError(self._path, f"has {MAX_RUNS} runs already")
+            raise PrivacyBookError(self._path, f"already has {MAX_RUNS} runs")
         book = _Book(releases={**before, run: max(releases, before.get(run, 0))})
         try:
             self._checkpoint("agent.privacy.before-charge")

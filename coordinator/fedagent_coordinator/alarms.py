@@ -83,7 +83,7 @@ def _second(status: RunStatus | None) -> Iterator[Alarm]:
         yield Alarm(
             kind="second_coordinator",
             subject=other,
-            text=f"another coordinator of this site: {other}",
+            text=f"another coordinator runs at this site: {other}",
             mend="stop one of the two, or change its --site",
         )
 
@@ -96,7 +96,7 @@ def _disk(reader: Reader) -> Iterator[Alarm]:
                 kind="disk",
                 subject=str(reader.folder),
                 text=f"{free >> 20} MiB are left on the disk of the coordinator",
-                mend="make room: without it no round can be booked, and the coordinator stops",
+                mend="free space: without it no round can be recorded, and the coordinator stops",
             )
 
 
@@ -107,8 +107,9 @@ def _clock(reader: Reader, run_id: str, now: float) -> Iterator[Alarm]:
             yield Alarm(
                 kind="clock",
                 subject=run_id,
-                text=f"the clock shows less than when round {row.round} was booked",
-                mend="set it (timedatectl set-ntp true): certificates and the ledger carry it",
+                text=f"the clock shows an earlier time than when round {row.round} was recorded",
+                mend="set the clock (timedatectl set-ntp true): certificates and the ledger "
+                "record its time",
                 since=last_ms / 1000,
             )
 
@@ -124,22 +125,22 @@ def _edges(reader: Reader, run_id: str, status: RunStatus | None) -> Iterator[Al
         if row.failed == SILENT
     }
     for edge in status.silent if status is not None else ():
-        said[edge] = "is not heard any more"
+        said[edge] = "no longer answers"
     for edge, problem in said.items():
         yield Alarm(
             kind="silent_edge",
             subject=edge,
             name=names.get(edge, ""),
             text=f"edge {names.get(edge) or edge} {problem}",
-            mend="see whether it runs and reaches the coordinator: `fedagent doctor` on it",
+            mend="check that it runs and reaches the coordinator: `fedagent doctor` on it",
         )
     for edge, why in (status.trouble if status is not None else {}).items():
         yield Alarm(
             kind="edge_trouble",
             subject=edge,
             name=names.get(edge, ""),
-            text=f"edge {names.get(edge) or edge} takes no part: {why}",
-            mend="its own words say what it lacks; it takes part again by itself",
+            text=f"edge {names.get(edge) or edge} does not take part in rounds: {why}",
+            mend="fix what its message names; it then takes part again by itself",
         )
 
 
@@ -162,7 +163,7 @@ def _declining(reader: Reader, run_id: str, devices: list[DeviceRow]) -> Iterato
             subject=agent,
             name=name,
             text=f"device {name} does not take part: {reason}",
-            mend="its own words say what it lacks; `fedagent doctor` on it checks the rest",
+            mend="fix what its message names; `fedagent doctor` on it checks the rest",
             since=device.seen_ms / 1000 if device is not None else None,
         )
 
@@ -176,11 +177,11 @@ def _never(devices: list[DeviceRow], folder: str) -> Iterator[Alarm]:
             kind="never_delivering",
             subject=one.agent,
             name=one.name,
-            text=f"device {one.name} was ordered {one.ordered} times and was never in time"
+            text=f"device {one.name} was ordered {one.ordered} times and never delivered in time"
             f"{ended}{reason}",
-            mend=f"`fedagent why {_typed(one)} --data-dir {shlex.quote(folder)}` says "
-            "what became of each order; "
-            "a longer rounds.deadline_s or fewer rounds.iterations would wait for it",
+            mend=f"`fedagent why {_typed(one)} --data-dir {shlex.quote(folder)}` shows how each "
+            "order ended; a longer rounds.deadline_s or fewer rounds.iterations give it "
+            "time",
         )
 
 

@@ -88,7 +88,7 @@ def restore(backup: Path, folder: Path, *, accept_lost_history: bool = False) ->
     """Lay a copy down as a data directory; what was there before is moved aside, not deleted.
 
     Raises:
-        BackupError: It is no backup, or older than what is there and nobody accepts that.
+        BackupError: It is not a backup, or older than what is there and nobody accepts that.
         DataDirBusyError: A coordinator works on the directory.
         LedgerBrokenError: The ledger of the copy is not whole.
     """
@@ -96,7 +96,7 @@ def restore(backup: Path, folder: Path, *, accept_lost_history: bool = False) ->
         about = msgspec.json.decode((backup / ABOUT).read_bytes(), type=Backup)
     except (OSError, msgspec.MsgspecError) as error:
         raise BackupError(
-            str(backup), "is no backup", "name what `fedagent backup` wrote"
+            str(backup), "is not a backup", "name what `fedagent backup` wrote"
         ) from error
     with open_reader(backup) as reader:
         report = reader.ledger.verify()
@@ -173,4 +173,4 @@ def _lost(folder: Path, about: Backup) -> str:
         return ""  # there is nothing left to lose
     if mark is None or mark.seq <= about.seq:
         return ""
-    return f"entry {mark.seq} ({mark.hash[:16]}) is there, here is {about.seq} the last"
+    return f"it has entry {mark.seq} ({mark.hash[:16]}), the backup ends at {about.seq}"

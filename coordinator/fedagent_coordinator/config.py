@@ -40,14 +40,16 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
         tuple[str, ...],
         Option("Override a recipe key. Repeatable.", name="--set", metavar="KEY=VALUE"),
     ] = ()
-    policy: Annotated[str | None, Option("Who trains: override the recipe's policy.")] = None
+    policy: Annotated[
+        str | None, Option("Policy that chooses who trains; overrides the recipe's.")
+    ] = None
     seed: Seed = None
-    new_run: Annotated[bool, Option("Start over, although this directory holds a run.")] = False
+    new_run: Annotated[bool, Option("Start a new run, although this directory holds one.")] = False
     """End an open run of another recipe, or repeat a finished one."""
     more_rounds: Annotated[
         int,
         Meta(ge=0, le=10_000_000),
-        Option("Let a run that has ended go on for so many more rounds.", default="", at_least=1),
+        Option("Continue an ended run for this many more rounds.", default="", at_least=1),
     ] = 0
     """0: a run that has ended stays ended."""
     init: Annotated[
@@ -60,28 +62,33 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
             default="the seed's model",
         ),
     ] = ""
-    accept_lost_history: Annotated[bool, Option("Go on with a database older than it was.")] = False
+    accept_lost_history: Annotated[
+        bool, Option("Accept a database that has lost committed history, and continue.")
+    ] = False
     keep_rounds: Annotated[
         int,
         Meta(ge=0, le=10_000_000),
         Option(
-            "Of older rounds drop what they saw and decided, as the run goes on; the ledger stays.",
+            "Keep this many newest rounds: drop the inputs and decisions of older ones during "
+            "the run; the ledger stays.",
             default="every round",
             at_least=1,
         ),
     ] = 0
     """0: nothing is dropped."""
     wait_edges: Annotated[
-        int, Meta(ge=1, le=100_000), Option("Edges that must be there before round 1.")
+        int, Meta(ge=1, le=100_000), Option("Edges that must be connected before round 1.")
     ] = 1
     wait_agents: Annotated[
-        int, Meta(ge=1, le=10_000_000), Option("Agents that must be there before round 1.")
+        int, Meta(ge=1, le=10_000_000), Option("Agents that must be connected before round 1.")
     ] = 1
     grace_s: Annotated[
-        float, Meta(ge=0, le=3600), Option("Seconds beyond max_wait for an edge's report.")
+        float, Meta(ge=0, le=3600), Option("Seconds beyond max_wait to wait for an edge's report.")
     ] = 2.0
     linger_s: Annotated[
-        float, Meta(ge=0, le=600), Option("Seconds to tell the edges that the run has ended.")
+        float,
+        Meta(ge=0, le=600),
+        Option("Seconds to keep running after the run has ended, to notify the edges."),
     ] = 1.0
 
     join_port: Annotated[
@@ -92,8 +99,8 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
     permit_join: Annotated[
         str,
         Option(
-            "Let in everybody who asks for so long from the first start with it, e.g. 10m; for a "
-            "lab.",
+            "Accept every device and edge that asks, for this long after the first start with "
+            "this option, e.g. 10m; for labs only.",
             metavar="TIME",
             panel=LINK,
         ),
@@ -101,25 +108,26 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
     certificate_days: Annotated[
         float,
         Meta(ge=0.0001, le=365),
-        Option("How long a certificate of the site holds; renewed after two thirds.", panel=LINK),
+        Option("Validity of the site's certificates; renewed after two thirds of it.", panel=LINK),
     ] = 30.0
 
     web: Annotated[
         str,
         Meta(max_length=300),
         Option(
-            "Serve the live page there. Beyond loopback it speaks TLS, and takes its token.",
+            "Address of the live page. Beyond loopback it uses TLS and requires its token.",
             metavar="HOST:PORT",
             default="127.0.0.1:7428, or a free port",
             panel=LINK,
         ),
     ] = ""
-    no_web: Annotated[bool, Option("Serve no live page.", panel=LINK)] = False
+    no_web: Annotated[bool, Option("Do not serve the live page.", panel=LINK)] = False
     home_assistant: Annotated[
         str,
         Meta(max_length=300),
         Option(
-            "Show the run in Home Assistant: the MQTT broker that it uses, none of fedagent's own.",
+            "Show the run in Home Assistant: address of Home Assistant's MQTT broker, not one "
+            "of fedagent's.",
             metavar="URL",
             panel=LINK,
         ),
@@ -128,9 +136,11 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
     def checked(self) -> Self:
         """Return the settings; a run is either new or goes on."""
         if self.new_run and self.more_rounds:
-            raise SettingError("more_rounds", "does not go with new_run", "leave one of them out")
+            raise SettingError(
+                "more_rounds", "cannot be combined with new_run", "leave one of them out"
+            )
         if self.web and self.no_web:
-            raise SettingError("web", "does not go with no_web", "leave one of them out")
+            raise SettingError("web", "cannot be combined with no_web", "leave one of them out")
         self.permit_s()
         self.page()
         self.home()
@@ -150,7 +160,7 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
             return PageAddress(BrokerAddress.parse(f"{host}:1").host, 0)
         except AddressError as error:
             hint = "write HOST:PORT, e.g. 127.0.0.1:7428 or 0.0.0.0:7428"
-            raise SettingError("web", f"{self.web[:80]!r} is no address", hint) from error
+            raise SettingError("web", f"{self.web[:80]!r} is not an address", hint) from error
 
     def home(self) -> BrokerAddress | None:
         """Return the broker of Home Assistant; None to show nothing there."""
@@ -171,7 +181,7 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
         seconds = int(found[1]) * _UNITS[found[2]] if found is not None else math.inf
         if seconds > _MAX_PERMIT_S:
             raise SettingError(
-                "permit_join", "is no time", "write e.g. 90s, 10m or 2h, 24h at most"
+                "permit_join", "is not a duration", "write e.g. 90s, 10m or 2h, 24h at most"
             )
         return seconds
 

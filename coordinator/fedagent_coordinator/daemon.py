@@ -39,8 +39,8 @@ EDGES = "edges"
 JOBS = 4
 """Models that are checked, merged or evaluated side by side."""
 NOTHING_LEARNT = (
-    "NOTHING WAS LEARNT: none of the %d rounds used any update, the model is the one the run "
-    "began with; `fedagent rounds` says why"
+    "NOTHING WAS LEARNT: none of the %d rounds used an update, so the model is still the "
+    "initial one; `fedagent rounds` shows why"
 )
 LONG_BACKOFF_S = 1.0
 """A client that is left out for so long has declined several times in a row."""
@@ -176,11 +176,14 @@ class Daemon:
         self._join_port = await service.start(config.listen, config.join_port)
         _log.info("devices and edges join site %s at %s", site.name, ", ".join(service.places))
         if (left := service.permit_until - time.time()) > 0:
-            _log.warning("EVERYBODY who asks is let in to the site for %.0f more seconds", left)
+            _log.warning(
+                "EVERY device and edge that asks is accepted to the site for %.0f more seconds",
+                left,
+            )
         elif config.permit_s():
             _log.warning(
-                "--permit-join %s is over: it counts from the first start with it; for more "
-                "start once without it, or name another time",
+                "--permit-join %s has expired: it counts from the first start with it; to "
+                "accept devices again, start once without it, or give another duration",
                 config.permit_join,
             )
 
@@ -215,13 +218,13 @@ class Daemon:
         site = self._config.site
         if others:
             _log.warning(
-                "another coordinator is at site %s: %s; an edge serves one of them only: stop "
-                "one, or give it, its edges and agents another --site",
+                "another coordinator runs at site %s: %s; an edge serves only one of them: "
+                "stop one, or give it and its edges and agents another --site",
                 site,
                 ", ".join(others),
             )
         else:
-            _log.info("this is the only coordinator at site %s again", site)
+            _log.info("this is again the only coordinator at site %s", site)
 
     # ------------------------------------------------------------------ events
 
@@ -286,35 +289,39 @@ def words_of(name: str, fields: Mapping[str, object]) -> str:
         why = str(fields["reason"])
         return f"waiting for {why}: {fields[why]} of {fields['wanted']}"
     if name == "waiting" and fields["reason"] == STATISTICS:
-        return f"waiting for the samples of {fields['agents']} agents to be added up"
+        return f"waiting for the sample statistics of {fields['agents']} agents"
     if name == "edge_trouble":
         who = f"edge {fields['name'] or fields['edge']}"
         reason = fields["reason"]
-        return f"{who} takes no part: {reason}" if reason else f"{who} takes part again"
+        return (
+            f"{who} does not take part in rounds: {reason}"
+            if reason
+            else f"{who} takes part in rounds again"
+        )
     if name == "strangers":
         return (
-            f"edge {fields['name'] or fields['edge']} names {fields['agents']} agents that do not "
-            "belong to the site: they get no orders and are not paid; let them join it: "
+            f"edge {fields['name'] or fields['edge']} reports {fields['agents']} agents that "
+            "have not joined the site: they get no orders and no payment; invite them with "
             "`fedagent devices invite`"
         )
     if name == "unsigned" and fields["what"] != "terms":
         return (
-            f"edge {fields['name'] or fields['edge']} tells {fields['what']} of {fields['agents']} "
-            "agents that these have not signed: they do not count; if it or they are of an "
-            "earlier release, update them; if you do not trust it, shut it out: "
-            "`fedagent devices revoke`"
+            f"edge {fields['name'] or fields['edge']} reports {fields['what']} of "
+            f"{fields['agents']} agents without their signatures: these are ignored; update the "
+            "edge or the agents if they run an earlier release; if you do not trust the edge, "
+            "revoke it: `fedagent devices revoke`"
         )
     if name == "unsigned":
         return (
-            f"edge {fields['name'] or fields['edge']} tells other terms of {fields['agents']} "
-            "agents than they have signed: these do not count; if you do not trust it, shut it "
-            "out: `fedagent devices revoke`"
+            f"edge {fields['name'] or fields['edge']} reports terms of {fields['agents']} agents "
+            "that differ from what these have signed: they are ignored; if you do not trust the "
+            "edge, revoke it: `fedagent devices revoke`"
         )
     if name == "crowded":
         return (
-            f"edge {fields['name'] or fields['edge']} has named so many agents in this run that "
-            f"{fields['agents']} are not observed: if somebody invents them, let the devices join "
-            "the site: `fedagent devices invite`; else spread them over more edges"
+            f"edge {fields['name'] or fields['edge']} has reported so many agents in this run "
+            f"that {fields['agents']} are ignored: spread the devices over more edges; if an "
+            "attacker invents agents, let the devices join the site: `fedagent devices invite`"
         )
     if name == "edge_refused":
         return f"edge {fields['edge']} {fields['reason']}"

@@ -120,7 +120,7 @@ class Enrolment:
             raise UnreadableDatabaseError(str(self.path), str(exc)) from exc
         if version not in (0, _SCHEMA):
             self._connection.close()
-            raise UnreadableDatabaseError(str(self.path), "it is of another release")
+            raise UnreadableDatabaseError(str(self.path), "it was written by another release")
 
     def close(self) -> None:
         """Close it."""
@@ -211,7 +211,7 @@ class Enrolment:
                 (now, ident, code, now - PENDING_S),
             ).rowcount
         if not changed:
-            raise EnrolmentError("it shows another code by now", "see `fedagent devices pending`")
+            raise EnrolmentError("it now shows another code", "see `fedagent devices pending`")
 
     def revoke(self, ident: str, *, now: float) -> None:
         """Take back all certificates of a member, for good."""

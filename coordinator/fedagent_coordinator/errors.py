@@ -37,8 +37,8 @@ class RefusedOptionError(CoordinatorError):
 class OtherSiteError(CoordinatorError):
     """Raised when a directory's authority is of another site than the one asked for."""
 
-    template = "this data directory is of site {founded!r}, not {asked!r}"
-    hint = "leave --site as it was, or choose another --data-dir for another site"
+    template = "this data directory belongs to site {founded!r}, not to {asked!r}"
+    hint = "give the same --site as before, or choose another --data-dir for another site"
 
     asked: str
     founded: str
@@ -121,7 +121,7 @@ class LedgerError(CoordinatorError):
 class BudgetExceededError(LedgerError):
     """Raised when a round wants more than is free at an edge or in the run; nothing was written."""
 
-    template = "{payer} has {free_micro} micro-credits, the round wants {wanted_micro}"
+    template = "{payer} has {free_micro} micro-credits, the round needs {wanted_micro}"
 
     scope: str
     edge: int | None
@@ -180,7 +180,7 @@ class StoreError(CoordinatorError):
 class StoreFailedError(StoreError):
     """Raised after a disk error: what was written is unknown until the store is reopened."""
 
-    template = "storage failed ({cause}), no more money moves"
+    template = "storage failed ({cause}); no further payments are made"
 
     cause: str
 
@@ -189,7 +189,7 @@ class StoreFailedError(StoreError):
         """What to mend before the next start."""
         if os.strerror(errno.EMFILE) in self.cause:
             return "raise the limit on open files (`ulimit -n`), then start the coordinator again"
-        return "make room or fix the disk, then start the coordinator again"
+        return "free space or fix the disk, then start the coordinator again"
 
 
 class BackupError(StoreError):
@@ -205,8 +205,10 @@ class BackupError(StoreError):
 class OvertakenError(StoreError):
     """Raised when another process has written the books; nothing was written."""
 
-    template = "{path}: another coordinator has written it since this one was started"
-    hint = "one coordinator may work on a data directory; stop the other one, start this one again"
+    template = "{path}: another coordinator has written to it since this one started"
+    hint = (
+        "only one coordinator may use a data directory; stop the other one and start this one again"
+    )
 
     path: str
 
@@ -216,8 +218,9 @@ class LedgerBrokenError(StoreError):
 
     template = "{path}: the ledger has {count} problems, the first: {problem}"
     hint = (
-        "restore the newest whole copy of the data directory (fedagent restore), or accept it "
-        "for good with --accept-lost-history; all of them: fedagent ledger verify"
+        "restore the newest intact backup of the data directory (fedagent restore), or accept "
+        "the damage permanently with --accept-lost-history; list all problems: fedagent ledger "
+        "verify"
     )
 
     path: str
@@ -229,7 +232,7 @@ class SchemaVersionError(StoreError):
     """Raised when an older release has written the database, and there is no way from it."""
 
     template = "{path} was written by an older fedagent (schema {found}; this one has {wanted})"
-    hint = "go on with that release, or begin anew in another --data-dir"
+    hint = "continue with that release, or start fresh in another --data-dir"
 
     path: str
     found: int
@@ -247,7 +250,7 @@ class StoreDamagedError(StoreError):
     """Raised when the database cannot be read although its disk can."""
 
     template = "{path} is damaged ({problem})"
-    hint = "stop the coordinator and restore the newest whole copy of its data directory"
+    hint = "stop the coordinator and restore the newest intact backup of its data directory"
 
     path: str
     problem: str
@@ -257,12 +260,12 @@ class HistoryLostError(StoreError):
     """Raised at start when the database holds less than was promised, or something else."""
 
     template = (
-        "{path}: {problem}. Committed history is lost or changed (an old copy, a "
-        "deleted or damaged -wal file)"
+        "{path}: {problem}. Committed history was lost or changed (for example an old copy, or "
+        "a deleted or damaged -wal file)"
     )
     hint = (
-        "restore the newest copy of the data directory, or "
-        "accept the loss for good with --accept-lost-history"
+        "restore the newest backup of the data directory, or accept the loss permanently with "
+        "--accept-lost-history"
     )
 
     path: str
@@ -273,14 +276,16 @@ class UnreadableDatabaseError(HistoryLostError):
     """Raised when the database cannot even be opened: there is no loss to accept."""
 
     template = "{path}: {problem}"
-    hint = "restore the newest copy of the data directory, or begin anew in another --data-dir"
+    hint = "restore the newest backup of the data directory, or start fresh in another --data-dir"
 
 
 class ModelLostError(StoreError):
     """Raised when the global model of a run is not on disk, or not as it was written."""
 
     template = "the global model of run {run_id:.8}, models/{digest}, is {problem}"
-    hint = "restore that file from a copy of the data directory, or begin again with --new-run"
+    hint = (
+        "restore that file from a backup of the data directory, or start a new run with --new-run"
+    )
 
     run_id: str
     digest: str
@@ -291,7 +296,7 @@ class RunConflictError(StoreError):
     """Raised when a run is begun while another is still open."""
 
     template = "run {run_id:.8} of recipe {recipe_digest:.8} is still open"
-    hint = "resume it with its recipe, or end it with --new-run"
+    hint = "continue it with its recipe, or end it with --new-run"
 
     run_id: str
     recipe_digest: str
@@ -309,7 +314,7 @@ class RunEndedError(StoreError):
     """Raised when a round is reserved in a run that has ended."""
 
     template = "run {run_id:.8} has ended"
-    hint = "begin another with --new-run"
+    hint = "start another one with --new-run"
 
     run_id: str
 
@@ -327,7 +332,7 @@ class PrunedRoundError(StoreError):
     """Raised when somebody asks what a pruned round saw or decided."""
 
     template = "round {round} of run {run_id:.8} was pruned, with all before round {first}"
-    hint = "ask of a later round, or look into an older `fedagent backup`"
+    hint = "ask about a later round, or read an older `fedagent backup`"
 
     run_id: str
     round: int
@@ -337,7 +342,7 @@ class PrunedRoundError(StoreError):
 class ArchiveError(StoreError):
     """Raised when the file of closed books is not there, or not as it was written."""
 
-    template = "archive/{name}, the books of rounds {first} to {last}, {problem}"
+    template = "archive/{name}, the ledger of rounds {first} to {last}, {problem}"
     hint = "restore that file from a copy of the data directory"
 
     name: str

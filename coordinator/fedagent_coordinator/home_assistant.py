@@ -169,7 +169,7 @@ class HomeAssistant:
         try:
             state = await asyncio.to_thread(seen, self._folder, time.time())
         except (CoordinatorError, sqlite3.Error) as error:
-            _log.warning("Home Assistant is not told how the run is: %s", error)
+            _log.warning("Home Assistant does not get the state of the run: %s", error)
             return
         self._link.publish(topic_of(self._id, "state"), msgspec.json.encode(state))
 
@@ -204,7 +204,7 @@ class HomeAssistant:
             await self.close()
         if (self._folder / LEFT_FILE).exists():
             _log.warning(
-                "Home Assistant still shows this coordinator: its broker %s is not reached; "
+                "Home Assistant still shows this coordinator: its broker %s cannot be reached; "
                 "start again, or delete the retained message of %s there",
                 self._link.address,
                 topic_of(self._id, "config"),

@@ -66,7 +66,7 @@ class JoinPortError(LinkError):
     """Raised when the join service cannot listen."""
 
     template = "the join service cannot listen on port {port} ({reason})"
-    hint = "choose another one with --join-port, and tell it in new invitations"
+    hint = "choose another one with --join-port, and create new invitations"
 
     port: int
     reason: str
@@ -304,8 +304,8 @@ class JoinService:
         request, code = application.request, application.code
         edge = self._enrolment.edges_at().get(application.address)
         _log.warning(
-            "%s %s (%s, at %s) wants to join with code %s; compare it with the device's, then "
-            "`fedagent devices accept %s`",
+            "%s %s (%s, at %s) wants to join with code %s; compare it with the code on the "
+            "device, then run `fedagent devices accept %s`",
             request.role,
             safe_text(request.name) or "without a name",
             application.id[:12],

@@ -61,20 +61,20 @@ def aggregation_of(recipe: Recipe) -> Strategy:
     made = aggregation.create(name, **recipe.aggregation.params)
     if recipe.placement.rents and (made.acts or made.needs):
         where = recipe.placement.name
-        wrong = f"is {where!r}, and {name} acts at the coordinator"
+        wrong = f"is {where!r}, but {name} runs at the coordinator"
         raise RecipeError("placement.name", wrong, "take 'coordinator', or aggregation fedavg")
     if made.every_round and recipe.rounds.merge_every > 1:
-        wrong = f"is {recipe.rounds.merge_every}, and {name} merges after every round"
-        raise RecipeError("rounds.merge_every", wrong, "take 1, or another aggregation")
+        wrong = f"is {recipe.rounds.merge_every}, but {name} merges after every round"
+        raise RecipeError("rounds.merge_every", wrong, "use 1, or another aggregation")
     private = recipe.privacy.wanted or recipe.secure_aggregation.wanted
     if private and (made.needs or made.controls):
-        why = f"is {name}, which asks each device for more than its update"
+        why = f"is {name}, which needs more from each device than its update"
         raise RecipeError(
-            "aggregation.name", why, "take fedavg, or drop what makes updates private"
+            "aggregation.name", why, "use fedavg, or turn off privacy and secure aggregation"
         )
     if isinstance(made, FedBn) and not _has_local(recipe):
         mend = "build the task with local=('norms',), or take fedavg"
-        raise RecipeError("aggregation.name", "is fedbn, and no layer of the model is local", mend)
+        raise RecipeError("aggregation.name", "is fedbn, but no layer of the model is local", mend)
     return made
 
 
@@ -147,7 +147,9 @@ def task_body(recipe: Recipe) -> bytes:
     if not (task.on_device and task.model.is_network):
         return task_bytes(task)
     if find_spec("onnx") is None:
-        _log.warning("devices will score in numpy, which is slow; %s", how_to_add("onnx"))
+        _log.warning(
+            "devices will score in numpy, which is slow; to speed it up: %s", how_to_add("onnx")
+        )
         return task_bytes(task)
     from .onnx_export import to_graph  # noqa: PLC0415 - 20 MB, and few recipes ask for it
 

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 VOID_REASON = "the coordinator was restarted"
 _DIGEST = re.compile(r"[0-9a-f]{8,64}")
-_EXPORT = "take a file that `fedagent models export --out NAME.safetensors` wrote"
+_EXPORT = "give a file that `fedagent models export --out NAME.safetensors` wrote"
 
 
 class RunFinishedError(CoordinatorError):
@@ -58,7 +58,7 @@ class RunFinishedError(CoordinatorError):
 
     def __str__(self) -> str:
         # More rounds need money too.
-        on = "" if self.reason == BUDGET else "go on with --more-rounds N, or "
+        on = "" if self.reason == BUDGET else "continue it with --more-rounds N, or "
         return (
             f"run {self.run_id[:8]} of this recipe has ended after "
             f"{self.progress.rounds_done} rounds ({self.reason}); {on}begin another with --new-run"
@@ -135,7 +135,7 @@ def open_run(
     resumed = former is not None
     if former is None:
         if more_rounds:
-            hint = "leave it out, or give the recipe, with every --set, of the run to go on with"
+            hint = "leave it out, or give the recipe of the run to continue, with every --set"
             problem = "this data directory has no run of this recipe"
             raise RefusedOptionError("--more-rounds", problem, hint)
         run = store.begin_run(
@@ -154,7 +154,7 @@ def open_run(
     recipe = structs.replace(recipe, rounds=structs.replace(recipe.rounds, count=count))
     voided = store.void_open_rounds(run.run_id, VOID_REASON) if resumed else ()
     if voided:
-        _log.warning("voided what was in flight: round %s", ", ".join(map(str, voided)))
+        _log.warning("voided the rounds that were in progress: %s", ", ".join(map(str, voided)))
     if task is not None and task.model.once:
         blobs.put(task.once_bytes)
     progress = _with_model(store, blobs, recipe, run.run_id, task)
@@ -169,7 +169,8 @@ def _gone_on(store: Store, run: RunRow, more_rounds: int) -> RunRow:
     if run.ended_ms is None:
         if more_rounds:
             _log.info(
-                "run %s has not ended and goes on as it was; --more-rounds is for one that has",
+                "run %s has not ended and continues as before; --more-rounds is for a run that "
+                "has ended",
                 run.run_id[:8],
             )
         return run
@@ -177,7 +178,9 @@ def _gone_on(store: Store, run: RunRow, more_rounds: int) -> RunRow:
         reason = run.end_reason or "ended"
         raise RunFinishedError(run.run_id, reason, store.read.progress(run.run_id))
     count = store.extend_run(run.run_id, more_rounds)
-    _log.info("run %s goes on for %d more rounds, to %d", run.run_id[:8], more_rounds, count)
+    _log.info(
+        "run %s continues for %d more rounds, up to round %d", run.run_id[:8], more_rounds, count
+    )
     return store.read.run(run.run_id)
 
 
@@ -186,7 +189,8 @@ def _origin(blobs: BlobStore, recipe: Recipe, init: str) -> str:
         return ""
     if recipe.data.standardize:
         _log.warning(
-            "--init: data.standardize scales features anew, the model was learnt otherwise"
+            "--init: data.standardize computes new feature scales; the initial model was "
+            "trained with other ones"
         )
     return blobs.put(read_first_model(init, blobs.folder, recipe))
 
@@ -201,14 +205,14 @@ def _check_origin(blobs: BlobStore, recipe: Recipe, run: RunRow, init: str) -> N
     except RefusedOptionError as error:
         if not began:
             raise
-        _log.warning("%s; the run goes on from what it has learnt without it", error.problem)
+        _log.warning("%s; the run continues from what it has learnt without it", error.problem)
         return
     if digest_of(data) != began:
         named = f"model {began[:12]}" if began else "the seed's model"
         raise RefusedOptionError(
             f"--init {init}",
             f"run {run.run_id[:8]} began from {named}",
-            "leave it out to go on, or begin another run with --new-run",
+            "leave it out to continue, or start another run with --new-run",
         )
     blobs.put(data)
 
@@ -239,7 +243,7 @@ def read_first_model(named: str, folder: Path, recipe: Recipe) -> bytes:
         raise RefusedOptionError(option, f"is no model of this recipe: {error}", _EXPORT) from error
     for name, tensor in tensors.items():
         if not np.isfinite(tensor.astype(np.float64)).all():
-            problem = f"tensor {name!r} has numbers that are none (nan, inf)"
+            problem = f"tensor {name!r} has values that are not finite (nan, inf)"
             raise RefusedOptionError(option, problem, "take another model")
     return encode_tensors(with_controls(tensors, whole))
 
@@ -251,9 +255,11 @@ def _path(option: str, named: str, folder: Path) -> Path:
     kept = [file for file in folder.glob("*") if _DIGEST.fullmatch(file.name)]
     found = [file for file in kept if file.name.startswith(named)]
     if not _DIGEST.fullmatch(named) or not found:
-        raise RefusedOptionError(option, "there is no such file, and no such model here", _EXPORT)
+        raise RefusedOptionError(
+            option, "there is no such file, and no model with that digest here", _EXPORT
+        )
     if len(found) > 1:
-        problem = f"{len(found)} models begin so"
+        problem = f"{len(found)} models begin with these digits"
         raise RefusedOptionError(option, problem, "give more digits of `fedagent models list`")
     return found[0]
 
@@ -297,7 +303,7 @@ def _past_evaluations(
         clients = store.indices(run_id).sizes()[0]
         lost = without_answers(pending, len(evaluated) + 1, digest, clients)
         store.save_evaluation(run_id, lost)
-        _log.warning("nobody's opinion counts for round %d: the coordinator was restarted", pending)
+        _log.warning("no opinions are counted for round %d: the coordinator was restarted", pending)
         return PastEvaluations(evaluated=len(evaluated) + 1, opinions=opinions)
     if not evaluated and read.progress(run_id).rounds_done == 0:
         pending = 0
@@ -328,7 +334,7 @@ def _with_model(
 ) -> Progress:
     progress, origin = store.read.progress(run_id), store.read.run(run_id).origin
     if progress.state and not blobs.is_whole(progress.state):
-        _log.warning("what the server optimiser knew is lost: it begins anew")
+        _log.warning("the state of the server optimiser is lost: it starts again")
         progress = replace(progress, state="")
     if progress.model and blobs.is_whole(progress.model):
         return progress

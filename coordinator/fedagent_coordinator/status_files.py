@@ -99,7 +99,7 @@ class Device(msgspec.Struct, kw_only=True, omit_defaults=True):
     def reason(self, edges: Mapping[str, str]) -> str:
         """Return why it does not take part, and which edge says so, by the names of edges."""
         why, by = self.word.reason, self.by
-        return f"{why} (says edge {edges.get(by) or by[:8]})" if why else ""
+        return f"{why} (reported by edge {edges.get(by) or by[:8]})" if why else ""
 
 
 class Known(msgspec.Struct, kw_only=True):

@@ -177,7 +177,7 @@ class Store(ExitStack):
         if report.problems and not self._accept:
             raise LedgerBrokenError(path, len(report.problems), report.problems[0])
         if report.problems:
-            self._db.note(f"accepted a broken ledger: {report.problems[0]}")
+            self._db.note(f"accepted a damaged ledger: {report.problems[0]}")
 
     def check_witness(self, edge: str, head: LedgerHead) -> None:
         """Compare the ledger with a head that this coordinator has given to an edge.

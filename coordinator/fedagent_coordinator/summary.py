@@ -128,8 +128,8 @@ def conclusion(reason: str, *, placed: bool, rent_micro: int, rounds_done: int, 
     """Return one line on why a run stopped before its last round; empty if it did not."""
     if reason != BUDGET:
         return ""
-    what = ("rent" if rent_micro else "rounds") if placed else "update"
+    what = ("rented round" if rent_micro else "round") if placed else "update"
     return (
-        f"the budget pays no more {what}: stopped after {rounds_done} rounds, "
+        f"the budget is too low for another {what}: stopped after {rounds_done} rounds, "
         f"final model {model[:12]}"
     )

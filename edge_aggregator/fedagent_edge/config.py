@@ -30,21 +30,25 @@ class EdgeConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_fields=
         int, Meta(ge=1024, le=MAX_CHUNK_BYTES), Option("Size of a model chunk.")
     ] = CHUNK_BYTES
     credit_bytes: Annotated[
-        int, Meta(ge=1024, le=1 << 30), Option("Upload bytes on the way at once, all agents.")
+        int,
+        Meta(ge=1024, le=1 << 30),
+        Option("Most upload bytes in flight at once, for all agents together."),
     ] = 4 << 20
     need_wait_ms: Annotated[
-        int, Meta(ge=0, le=60_000), Option("Wait of a model for agents that have not answered.")
+        int,
+        Meta(ge=0, le=60_000),
+        Option("How long a model's evaluation waits for agents that have not answered."),
     ] = 50
     rent: Annotated[
         float,
         Meta(ge=0, le=1e9),
-        Option("Credits this edge asks for aggregating one round of a placed run."),
+        Option("Credits that this edge asks for aggregating one round of a placed run."),
     ] = 0.0
 
     position: Annotated[
         tuple[float, float] | None,
         Option(
-            "Where this edge is, in kilometres; devices that say theirs tell the distance.",
+            "Position of this edge in kilometres; devices with a position compute the distance.",
             metavar="X_KM,Y_KM",
             example="0.5,0.5",
             panel=LINK,

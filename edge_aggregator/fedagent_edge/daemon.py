@@ -218,7 +218,7 @@ class EdgeDaemon:
             shell.links.pop(WAN, None)
             if address not in self._refused:
                 self._refused.add(address)
-                _log.error("%s: coordinator at %s is not used: %s", shell.id, address, error)
+                _log.error("%s: the coordinator at %s is not used: %s", shell.id, address, error)
             return
         wan.subscribe(*topics.edge_wan_filters(self._config.site, shell.id))
 

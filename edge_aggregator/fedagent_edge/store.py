@@ -502,7 +502,9 @@ class EdgeStore:
                     refused = f"tensor {item.spec.name[:64]!r} is not finite"
                     break
             else:
-                refused = "" if len(data) == finish.size else "its size is not what was said"
+                refused = (
+                    "" if len(data) == finish.size else "its size differs from what was announced"
+                )
         except (ProtocolError, BlobMissingError) as error:
             refused = str(error)
         except OSError as error:
@@ -545,7 +547,7 @@ def read_memory(path: Path) -> Memory:
     except FileNotFoundError:
         return Memory()
     except (msgspec.DecodeError, ValueError, OSError) as error:
-        hint = "delete the file to start with an empty edge"
+        hint = "delete the file to start the edge without saved state"
         raise EdgeStateError(path, str(error)[:120], hint) from error
 
 

@@ -171,15 +171,15 @@ def with_hint(reason: str, address: BrokerAddress, *, before: bool = False) -> s
     """
     silent = reason == os.strerror(errno.ECONNREFUSED)
     if silent and before:
-        return f"{reason}; it answered before: it has ended, or starts again; still trying"
+        return f"{reason}; it answered before: it has stopped or is restarting; still trying"
     if silent and not is_loopback(address.host):
         return (
-            f"{reason}; start a broker there, one that listens beyond its own loopback "
-            "(Debian's mosquitto does not by itself: docs/quickstart.md, 4)"
+            f"{reason}; start a broker there that listens beyond loopback (Debian's mosquitto "
+            "does not by default: docs/quickstart.md, 4)"
         )
     if "ot authori" in reason or "user name or password" in reason:
         if address.user:
-            return f"{reason}; check the user and the password of the address"
+            return f"{reason}; check the user and the password in the address"
         return f"{reason}; write the address as mqtt://USER:PASSWORD@HOST:PORT"
     return reason
 

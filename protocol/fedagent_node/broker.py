@@ -137,7 +137,9 @@ class Broker:
             except BrokerStartError as exc:
                 self.counters["failed_starts"] += 1
                 if self.spec.port and not bindable(self.spec.listen, self.spec.port):
-                    hint = "the port is in use; end who uses it, or give another --port"
+                    hint = (
+                        "the port is in use; stop the program that uses it, or give another --port"
+                    )
                     raise BrokerStartError(self.kind, self._port, hint) from exc
                 if self.spec.port or attempt == PORT_ATTEMPTS - 1:
                     raise
@@ -151,7 +153,7 @@ class Broker:
             "%s broker at %s%s",
             self.kind,
             ", ".join(self._places()),
-            ", for this machine alone (others: --listen 0.0.0.0)" if alone else "",
+            ", for this machine only (for other machines: --listen 0.0.0.0)" if alone else "",
         )
         return self.address
 
@@ -193,7 +195,7 @@ class Broker:
             try:
                 await self._mosquitto.cut(names)
             except (OSError, TimeoutError, asyncio.IncompleteReadError) as exc:
-                _log.warning("a session could not be cut (%s): the broker starts anew", exc)
+                _log.warning("a session could not be closed (%s): the broker restarts", exc)
                 await self._restart()
         self.counters["cuts"] += len(names) // 2
 
@@ -273,7 +275,7 @@ class Broker:
             async with asyncio.timeout(READY_S):
                 ready = await self._ready(self._process)
         except TimeoutError as exc:
-            raise BrokerStartError(self.kind, self._port, f"silent for {READY_S:.0f} s") from exc
+            raise BrokerStartError(self.kind, self._port, f"no answer for {READY_S:.0f} s") from exc
         finally:
             if not ready:
                 await self._end()
@@ -348,7 +350,7 @@ class Broker:
             lines = self._log_path.read_text("utf-8", errors="replace").strip().splitlines()
             if lines:
                 return safe_text(lines[-1])
-        return "it ended without a word"
+        return "it exited without an error message"
 
     def _choose_port(self, *, first: bool) -> int:
         if self.spec.port:

@@ -117,7 +117,8 @@ class Discovery:
         )
         if listen is not None and not where.hosts:
             _log.warning(
-                "%s: a broker on %s, IPv6 alone, is not announced; listen on IPv4, or %s",
+                "%s: the broker on %s is not announced, because it listens on IPv6 only; "
+                "listen on IPv4, or %s",
                 advert.id,
                 listen,
                 HINT,
@@ -150,7 +151,7 @@ class Discovery:
                     await self._follow_to(new=not set(now) <= set(before))
             except OSError as error:
                 self._again = True
-                _log.debug("zeroconf does not follow to %s yet: %s", ", ".join(now), error)
+                _log.debug("zeroconf could not switch to %s yet: %s", ", ".join(now), error)
 
     async def _follow_to(self, *, new: bool) -> None:
         # First of all ours: a watch must not try where we are no more.
@@ -171,8 +172,8 @@ class Discovery:
         gone = own and listen not in now and not is_own(listen or "")
         if gone and not self._gone:
             _log.warning(
-                "the broker listens on %s, which this machine no longer has: nobody reaches it; "
-                "give it the address back, or start again with --listen 0.0.0.0",
+                "the broker listens on %s, which is no longer an address of this machine: no "
+                "peer can reach it; restore the address, or start again with --listen 0.0.0.0",
                 listen,
             )
         self._gone = gone

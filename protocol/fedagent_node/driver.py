@@ -171,7 +171,9 @@ class Driver:
             self._refuse(f"refused_{error.refusal}", where, str(error))
             return
         except ProtocolError as error:
-            self._refuse(error.reason, where, f"{error}; is it another release of fedagent?")
+            self._refuse(
+                error.reason, where, f"{error}; the sender may run another release of fedagent"
+            )
             return
         if event is not None:
             self._handle(self.core.receive, event)

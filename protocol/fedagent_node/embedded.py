@@ -126,7 +126,7 @@ class _Front:
             tls = self._config.tls
             self._context = tls.server_context() if tls else None
         except (OSError, ssl.SSLError) as exc:
-            _log.error("the certificates could not be read again: %s", exc)
+            _log.error("the certificates could not be reloaded: %s", exc)
 
     async def welcome(self, listener: socket.socket, group: asyncio.TaskGroup) -> None:
         """Take whoever comes, if there is room."""
@@ -155,11 +155,13 @@ class _Front:
             await self.broker.external_connected(source, Writer(writer, entry, name), LISTENER)
         except OSError as exc:  # of TLS as well
             self._counters["refused_connects"] += not entry.settled
-            _log.debug("a client went away: %s", exc)
+            _log.debug("a client disconnected: %s", exc)
         except Exception:  # noqa: BLE001 - one client's trouble is not the others'
             self._counters["client_errors"] += 1
             if self._counters["client_errors"] == 1:
-                _log.exception("a client could not be served; more of these are counted only")
+                _log.exception(
+                    "a client could not be served; further errors of this kind are only counted"
+                )
         finally:
             entry.leave()
             sock.close()

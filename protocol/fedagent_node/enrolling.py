@@ -181,8 +181,8 @@ class Joiner:
         self._reminded_at, code = now, self._shown.code
         self._shell.emit(Emit("joining", {"site": self._site, "code": code}))
         _log.warning(
-            "%s: waits to be let in to site %s with code %s %s; compare it, then at the "
-            "coordinator: `fedagent devices accept %s`",
+            "%s: waiting to be accepted to site %s with code %s %s; compare the code, then run "
+            "at the coordinator: `fedagent devices accept %s`",
             *(self._shell.id, self._site, code[:3], code[3:], code),
         )
 
@@ -206,7 +206,7 @@ class Joiner:
         """Log an error once: it is tried again."""
         if str(error) not in self._said and len(self._said) < MAX_PLACES:
             self._said.add(str(error))
-            _log.warning("%s: %s; it is tried again", self._shell.id, error)
+            _log.warning("%s: %s; trying again", self._shell.id, error)
 
     async def _pause(self, seconds: float) -> None:
         self._news.clear()
@@ -262,7 +262,7 @@ async def _run_until_stopped(shell: Shell, joiner: Joiner, config: NodeConfig) -
             )
         if not done and not joiner.asked:
             _log.warning(
-                "%s: not in site %s yet; where zeroconf does not reach, name the join service: "
+                "%s: not in site %s yet; if zeroconf does not find the join service, give it: "
                 "--join HOST:PORT, or an invitation",
                 *(shell.id, config.site),
             )
@@ -286,7 +286,7 @@ async def renew(directory: Path, identity: Identity, *, places: Sequence[str] = 
     """
     credentials, joined = load_credentials(directory), read_joined(directory)
     if credentials is None or joined is None:
-        raise JoinUnreachableError("an unknown place", "this role has not joined a site")
+        raise JoinUnreachableError("an unknown address", "this role has not joined a site")
     own = credentials.certificate
     if own.role not in ("agent", "edge"):
         raise JoinError("wrong_role")
@@ -312,7 +312,7 @@ async def renew(directory: Path, identity: Identity, *, places: Sequence[str] = 
         if isinstance(answer, Admitted):
             return _store(directory, identity, answer, dict.fromkeys((place, *answer.services)))
         failure = JoinError("forgotten")
-    raise failure or JoinUnreachableError("an unknown place", "none is known")
+    raise failure or JoinUnreachableError("an unknown address", "no address is known")
 
 
 async def _renew_if_due(shell: Shell, identity: Identity, credentials: Credentials) -> None:

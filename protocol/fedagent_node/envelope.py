@@ -86,17 +86,19 @@ class Refusal(StrEnum):
 
 
 MENDS = {
-    Refusal.UNSIGNED: "it is of an earlier release: update it; or somebody else writes on this "
-    "broker",
-    Refusal.BAD_SIGNATURE: "it was changed on its way, or forged",
-    Refusal.OTHER_KEY: "somebody writes in its name",
-    Refusal.REPLAYED: "it was sent before, or its data directory was restored from a backup",
+    Refusal.UNSIGNED: "the sender runs an earlier release: update it; or another program writes "
+    "to this broker",
+    Refusal.BAD_SIGNATURE: "the message was altered in transit or forged",
+    Refusal.OTHER_KEY: "another client writes in its name",
+    Refusal.REPLAYED: "the message was sent before, or the sender's data directory was restored "
+    "from a backup",
     Refusal.NO_CERTIFICATE: "enrol it: `fedagent devices invite NAME`",
     Refusal.WRONG_ROLE: "its certificate is for another role",
     Refusal.REVOKED: "its certificate was revoked: `fedagent devices`",
-    Refusal.EXPIRED: "its certificate has ended: let it join again",
-    Refusal.CROWD: "many new ids at once: it is taken when it says so again; join devices to the "
-    "site (`fedagent devices invite`) if somebody invents them",
+    Refusal.EXPIRED: "its certificate has expired: let it join again",
+    Refusal.CROWD: "many new ids at once: it is accepted when it repeats the message; if an "
+    "attacker invents ids, let the devices join the site (`fedagent devices "
+    "invite`)",
 }
 
 
@@ -390,7 +392,8 @@ class Gate:
         self._number = ahead << STARTS_BITS
         self._log(
             f"{peer} has heard this identity {behind} starts ahead: its data directory was "
-            "restored from a backup, or another process has a copy of it; going on ahead of that"
+            "restored from a backup, or another process has a copy of it; continuing after that "
+            "number"
         )
 
 

@@ -55,8 +55,8 @@ class TlsFilesError(LinkError):
 class PeerRefusedError(LinkError):
     """Raised before a byte is sent to who showed the certificate of another than expected."""
 
-    template = "who answers there {problem}"
-    hint = "nothing was sent; an advert of that name may be forged"
+    template = "the peer that answered {problem}"
+    hint = "nothing was sent; the zeroconf advert of that name may be forged"
 
     reason: str
     problem: str
@@ -65,7 +65,7 @@ class PeerRefusedError(LinkError):
 class DoubledLinkError(LinkError):
     """Raised where a broker is reached by another of its addresses already."""
 
-    template = "{ident} is connected at {address} already"
+    template = "{ident} is already connected at {address}"
 
     ident: str
     address: str
@@ -74,7 +74,7 @@ class DoubledLinkError(LinkError):
 class NotEnrolledError(LinkError):
     """Raised where certificates of the site are needed by who has not joined it."""
 
-    template = "{address} asks for a certificate of the site, and there is none here"
+    template = "{address} requires a certificate of the site, and none is installed here"
     hint = "join the site first: `fedagent devices invite NAME` at the coordinator, then --join"
 
     address: str
@@ -100,7 +100,7 @@ class InsecureListenError(LinkError):
 class PlainTextError(LinkError):
     """Raised before a role would speak beyond this machine in the clear."""
 
-    template = "{address} is beyond this machine and has no certificates"
+    template = "{address} is on another machine, and no certificates are configured"
     hint = _COVER
 
     address: str
@@ -109,7 +109,7 @@ class PlainTextError(LinkError):
 class BrokerMissingError(LinkError):
     """Raised when the chosen kind of broker is not installed."""
 
-    template = "no {kind} broker here"
+    template = "no {kind} broker is installed here"
 
     kind: str
     hint: str
@@ -132,7 +132,7 @@ class ListenAddressError(LinkError):
 class BrokerStartError(LinkError):
     """Raised when a private broker does not come up."""
 
-    template = "the {kind} broker did not come up on port {port}: {reason}"
+    template = "the {kind} broker did not start on port {port}: {reason}"
 
     kind: str
     port: int
@@ -162,8 +162,8 @@ class CredentialsError(LinkError):
 class AuthorityError(LinkError):
     """Raised when a site's authority is damaged or not there."""
 
-    template = "{path} holds no authority that can be used ({reason})"
-    hint = "restore the folder from a copy; without its key every device has to join anew"
+    template = "{path} holds no usable certificate authority ({reason})"
+    hint = "restore the folder from a backup; without its key every device has to join again"
 
     path: Path
     reason: str
@@ -172,12 +172,18 @@ class AuthorityError(LinkError):
 _NEW_INVITATION = "ask for a new one: `fedagent devices invite NAME` at the coordinator"
 _JOIN_MENDS: dict[str, tuple[str, str]] = {
     "not_an_invitation": (
-        "this is no invitation",
+        "this is not an invitation",
         "give the whole string that begins with `fedagent:`, or HOST:PORT of a join service",
     ),
-    "malformed": ("what came was not of our form", "is it a fedagent join service?"),
-    "version": ("it is of another release", "install the same release on both machines"),
-    "bad_signature": ("the key is somebody else's", "restore identity.json, or delete it"),
+    "malformed": (
+        "the answer is not in fedagent's format",
+        "check that a fedagent join service listens at that address",
+    ),
+    "version": (
+        "the other side runs another release of fedagent",
+        "install the same release on both machines",
+    ),
+    "bad_signature": ("the key belongs to another device", "restore identity.json, or delete it"),
     "wrong_site": ("the site has another name", "give its name with --site"),
     "wrong_role": (
         "the invitation, or the key, is for another role",
@@ -190,23 +196,29 @@ _JOIN_MENDS: dict[str, tuple[str, str]] = {
         "this key was revoked",
         "to join as a new device, choose another --data-dir and ask for an invitation",
     ),
-    "too_many_tries": ("there were too many wrong tries", "wait a minute"),
+    "too_many_tries": ("there were too many failed attempts", "wait a minute"),
     "too_many_pending": (
-        "too many devices wait to be accepted",
+        "too many devices are waiting to be accepted",
         "accept or refuse some: `fedagent devices pending` at the coordinator",
     ),
-    "closed": ("the coordinator takes nobody now", "try again"),
+    "closed": ("the coordinator accepts no devices at the moment", "try again later"),
     "forgotten": (
-        "the site does not know this key any more",
-        "was the coordinator restored from a copy? Delete the folder `site` here, and join again",
+        "the site no longer knows this key",
+        (
+            "if the coordinator was restored from a backup, delete the folder `site` here and join "
+            "again"
+        ),
     ),
     "other_authority": (
-        "who answers there is not the site of the invitation",
-        "somebody may stand between, or the site was founded anew: ask for a new invitation",
+        "the join service is not that of the invitation's site",
+        (
+            "another machine may be intercepting the join, or the site was created again: ask for "
+            "a new invitation"
+        ),
     ),
     "bad_commitment": (
-        "the other side changed its mind about the code",
-        "somebody may stand between: use an invitation",
+        "the join service showed a code that it had not committed to",
+        "another machine may be intercepting the join: use an invitation",
     ),
 }
 
@@ -241,7 +253,7 @@ class JoinUnreachableError(LinkError):
     """Raised when a join service does not answer."""
 
     template = "the join service at {place} does not answer ({reason})"
-    hint = "is the coordinator started, with --listen 0.0.0.0, and its --join-port open?"
+    hint = "check that the coordinator runs with --listen 0.0.0.0 and that its --join-port is open"
 
     place: str
     reason: str
@@ -251,7 +263,7 @@ class JoinedElsewhereError(LinkError):
     """Raised when a role that belongs to a site is invited to another one."""
 
     template = (
-        "{path} belongs to site {site!r} already, and this invitation is of another authority"
+        "{path} already belongs to site {site!r}, and this invitation is from another authority"
     )
     hint = "choose another --data-dir, or delete that folder to leave the old site"
 
@@ -262,8 +274,8 @@ class JoinedElsewhereError(LinkError):
 class DataDirError(LinkError):
     """Raised when a data directory cannot be made or written; no restart fixes that."""
 
-    template = "{path} cannot be a data directory ({reason})"
-    hint = "choose another --data-dir, or fix its owner and rights"
+    template = "{path} cannot be used as a data directory ({reason})"
+    hint = "choose another --data-dir, or fix its owner and permissions"
 
     path: Path
     reason: str
@@ -298,29 +310,33 @@ REFUSED_SETTINGS = (
 _MINE = "the broker's certificate was refused"
 _YOURS = "the broker refused our certificate"
 _INVITE = "join again with a new invitation (`fedagent devices invite`)"
-_ASK = "ask who runs the coordinator: `fedagent devices` shows it"
-_RENEWS = "it is renewed where the coordinator is reached; check this machine's clock as well"
-_OTHER_SITE = "it belongs to another site; check --site, or join this one"
+_ASK = "ask the coordinator's operator: `fedagent devices` there shows it"
+_RENEWS = "it is renewed once the coordinator can be reached; check this machine's clock as well"
+_OTHER_SITE = "it belongs to another site; check --site, or join this site"
 _CLOCKS = "set the clocks of both machines (timedatectl set-ntp true)"
 
 _VERIFY = {
     9: ("not_yet_valid", "it is not valid yet", _CLOCKS),
-    10: ("expired", "it has expired", f"there {_RENEWS}"),
-    18: ("wrong_ca", "no authority of ours made it", _OTHER_SITE),
-    19: ("wrong_ca", "no authority of ours made it", _OTHER_SITE),
-    20: ("wrong_ca", "no authority of ours made it", _OTHER_SITE),
+    10: ("expired", "it has expired", f"on that machine {_RENEWS}"),
+    18: ("wrong_ca", "this site's authority did not issue it", _OTHER_SITE),
+    19: ("wrong_ca", "this site's authority did not issue it", _OTHER_SITE),
+    20: ("wrong_ca", "this site's authority did not issue it", _OTHER_SITE),
     23: ("revoked", "it was revoked", _ASK),
-    26: ("wrong_role", "it may not run a broker", "an advert of that name may be forged"),
+    26: (
+        "wrong_role",
+        "its role may not run a broker",
+        "the zeroconf advert of that name may be forged",
+    ),
 }
 """Codes of OpenSSL's verification to reason, words and mend."""
 _ALERTS = {
-    "CERTIFICATE_REQUIRED": ("no_certificate", "it asks for one, and we showed none", _INVITE),
+    "CERTIFICATE_REQUIRED": ("no_certificate", "it requires one, and none was presented", _INVITE),
     "CERTIFICATE_EXPIRED": ("expired", "it has expired", _RENEWS),
     "CERTIFICATE_REVOKED": ("revoked", "it was revoked", _ASK),
-    "UNKNOWN_CA": ("wrong_ca", "no authority of its site made it", _OTHER_SITE),
-    "UNSUPPORTED_CERTIFICATE": ("wrong_role", "it is of another role", _INVITE),
+    "UNKNOWN_CA": ("wrong_ca", "the authority of the broker's site did not issue it", _OTHER_SITE),
+    "UNSUPPORTED_CERTIFICATE": ("wrong_role", "it is for another role", _INVITE),
     "BAD_CERTIFICATE": ("not_yet_valid", "it is not valid yet, or is damaged", _CLOCKS),
-    "DECRYPT_ERROR": ("bad_certificate", "it does not go with our key", _INVITE),
+    "DECRYPT_ERROR": ("bad_certificate", "it does not match our key", _INVITE),
 }
 """TLS alerts to reason, words and mend: what the other end found of our certificate."""
 

@@ -50,7 +50,7 @@ URGENT_S = 2.0
 """Longest pause between attempts while something is open that waits for the connection."""
 BATCH = 256
 """Most packets that are read before others have their turn."""
-NO_BROKER = "what listens there does not answer as an MQTT broker; check the port"
+NO_BROKER = "the service at that port does not answer as an MQTT broker; check the port"
 _OK = MQTTErrorCode.MQTT_ERR_SUCCESS
 
 
@@ -152,8 +152,8 @@ class Link:
             raise LinkError(f"{self.address}: a {self.address.scheme} address {need} certificates")
         if self.address.exposed:
             _log.warning(
-                "%s: speaks with %s unencrypted (--insecure): anyone on this network can read "
-                "and forge messages",
+                "%s: the connection to %s is unencrypted (--insecure): anyone on this network "
+                "can read and forge messages",
                 self.client_id,
                 self.address,
             )
@@ -237,7 +237,7 @@ class Link:
             except Exception:  # noqa: BLE001 - logged once, then counted
                 # A defect must not leave a process that looks alive and hears nothing.
                 self.counters["callback_errors"] += 1
-                _log.exception("%s: the connection failed in an unforeseen way", self.client_id)
+                _log.exception("%s: the connection failed with an unexpected error", self.client_id)
             finally:
                 self._closed()
             self._down("connection lost", weak=True)
@@ -373,7 +373,9 @@ class Link:
         except Exception:  # noqa: BLE001 - logged once, then counted
             self.counters["callback_errors"] += 1
             if self.counters["callback_errors"] == 1:
-                _log.exception("a message could not be handled; the next such errors are counted")
+                _log.exception(
+                    "a message could not be handled; further errors of this kind are only counted"
+                )
 
     # --------------------------------------------------------- paho's callbacks
 
@@ -407,7 +409,7 @@ class Link:
     ) -> None:
         if reason.is_failure:
             self.counters["failed_connects"] += 1
-            refusal = f"the broker refused us: {safe_text(reason)}"
+            refusal = f"the broker refused the connection: {safe_text(reason)}"
             self._note_error(with_hint(refusal, self.address))
             return
         self.counters["connects"] += 1

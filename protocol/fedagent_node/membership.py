@@ -85,11 +85,11 @@ class Membership:
                 return False
             store_crl(self._data_dir, pem)
         except (CertificateError, OSError) as exc:
-            _log.warning("a list of the revoked is not used yet: %s", exc)
+            _log.warning("a revocation list is not used yet: %s", exc)
             return False
         self._read_list()
         names = ", ".join(sorted(ids))
-        _log.warning("list %d of the revoked holds%s", self.number, f": {names}" if names else "")
+        _log.warning("revocation list %d is in use%s", self.number, f": {names}" if names else "")
         await self._on_change(frozenset(ids))
         return True
 
@@ -116,8 +116,8 @@ class Membership:
                 if failed == 1:
                     left = max(0.0, own.not_after - time.time()) / 86_400
                     _log.warning(
-                        "the certificate is not renewed yet: %s; it holds for %.1f days, and it is "
-                        "tried again",
+                        "the certificate is not renewed yet: %s; it is valid for %.1f more "
+                        "days; trying again",
                         *(exc, left),
                     )
                 continue
@@ -125,7 +125,7 @@ class Membership:
             self.site.reload()
             now = self.site.credentials.certificate
             until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now.not_after))
-            _log.info("the certificate is renewed, until %s", until)
+            _log.info("the certificate was renewed and is valid until %s", until)
             await self._on_change(frozenset())
 
     def _pause(self, failed: int) -> float:

@@ -46,19 +46,21 @@ class Metrics:
         self._events = Counter("fedagent_events", "Events.", ["event"], registry=registry)
         self._rounds = Counter("fedagent_rounds", "Rounds that ended.", ["used"], registry=registry)
         self._updates = Counter(
-            "fedagent_updates", "Updates, by what became of them.", ["outcome"], registry=registry
+            "fedagent_updates", "Updates, by outcome.", ["outcome"], registry=registry
         )
         self._seconds = Histogram(
             "fedagent_round_seconds", "Duration of rounds.", buckets=SECONDS, registry=registry
         )
         self._round = Gauge("fedagent_round", "Newest round.", registry=registry)
         self._spent = Gauge(
-            "fedagent_spent_credits", "Paid of the run's budget.", registry=registry
+            "fedagent_spent_credits", "Credits paid from the run's budget.", registry=registry
         )
         self._model = Gauge(
-            "fedagent_model", "How good the newest model is.", ["metric"], registry=registry
+            "fedagent_model", "Score of the newest model.", ["metric"], registry=registry
         )
-        self._peers = Gauge("fedagent_peers", "Who is here.", ["kind"], registry=registry)
+        self._peers = Gauge(
+            "fedagent_peers", "Peers that are connected.", ["kind"], registry=registry
+        )
         self._here: dict[str, set[str]] = {kind: set() for kind in PEERS}
 
     def note(self, event: Emit) -> None:

@@ -280,7 +280,7 @@ async def _hear_verdict(secure: ssl.SSLSocket) -> None:
     with suppress(ssl.SSLWantReadError):
         if not secure.recv(1):
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-        raise OSError("it speaks before it was asked: no MQTT broker does")
+        raise OSError("it sends data before it is asked, which no MQTT broker does")
 
 
 async def _ready(add: Callable[..., Any], remove: Callable[..., Any], sock: socket.socket) -> None:

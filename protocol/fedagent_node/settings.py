@@ -34,18 +34,19 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 Scope = Literal["lan", "loopback", "off"]
 Name = Annotated[
-    str, Meta(max_length=100), Option("A name for people; it also names the data directory.")
+    str, Meta(max_length=100), Option("Human-readable name; it also names the data directory.")
 ]
 JoinText = Annotated[
     str,
     Meta(max_length=MAX_INVITATION_CHARS),
     Option(
-        "Join the site: what `fedagent devices invite` printed, or HOST:PORT of a join service.",
+        "Join the site: the invitation that `fedagent devices invite` printed, or HOST:PORT of "
+        "a join service.",
         metavar="STRING",
         panel=LINK,
     ),
 ]
-Seed = Annotated[Annotated[int, Meta(ge=0, lt=2**53)] | None, Option("Seed of everything random.")]
+Seed = Annotated[Annotated[int, Meta(ge=0, lt=2**53)] | None, Option("Seed of all random numbers.")]
 
 
 class SettingError(LinkError):
@@ -77,10 +78,11 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     renamed: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """New names of keys, at any depth, that an earlier release called otherwise."""
     discovery: Annotated[
-        Scope, Option("Find peers by zeroconf on the lan, on loopback only, or off.", panel=LINK)
+        Scope,
+        Option("Find peers by zeroconf: lan (all networks), loopback only, or off.", panel=LINK),
     ] = "lan"
     insecure: Annotated[
-        bool, Option("Allow plain MQTT beyond loopback. Logged at every start.", panel=LINK)
+        bool, Option("Allow unencrypted MQTT beyond loopback. Logged at every start.", panel=LINK)
     ] = False
     password_file: Annotated[
         str | None,
@@ -92,7 +94,9 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = None
     tls: Annotated[TlsSettings | None, Option("Certificates.", panel=LINK)] = None
-    site: Annotated[str, Option("Only members of one site see each other.")] = "default"
+    site: Annotated[
+        str, Option("Name of the site; only members of the same site see each other.")
+    ] = "default"
     data_dir: Annotated[
         str,
         Option(
@@ -171,7 +175,9 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise SettingError("metrics", "is not an address", form) from error
         if not (is_loopback(host) or self.insecure):
             hint = "serve them on loopback behind a proxy or a tunnel, or add --insecure"
-            raise SettingError("metrics", f"{given} is not on this machine, in plain text", hint)
+            raise SettingError(
+                "metrics", f"{given} would serve metrics in plain text to other machines", hint
+            )
         if find_spec("prometheus_client") is None:
             raise SettingError("metrics", "needs prometheus_client", how_to_add("metrics"))
         return host, port
@@ -197,7 +203,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             address = replace(address, scheme="mqtts")
         if not self._fits(address):
             hint = "mqtts:// needs --join or tls = {ca, cert, key}, mqtt:// takes none"
-            raise SettingError(key, f"{address} does not fit the certificates", hint)
+            raise SettingError(key, f"{address} does not match the certificate settings", hint)
         try:
             address.check_cover(insecure=self.insecure)
         except PlainTextError as error:
@@ -234,7 +240,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return
         if self.tls is not None:
             raise SettingError(
-                "join", "does not go with certificate files", "leave out one of them"
+                "join", "cannot be combined with certificate files", "leave out one of them"
             )
         if not isinstance(given, Invitation):
             return
@@ -243,7 +249,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise SettingError("join", f"is for site {shown!r}", f"add --site {shown}")
         if given.role != role:
             hint = f"invite it again: `fedagent devices invite NAME --role {role}`"
-            raise SettingError("join", f"is for an {given.role}, and this is an {role}", hint)
+            raise SettingError("join", f"is for an {given.role}, but this is an {role}", hint)
 
     def _fits(self, address: BrokerAddress) -> bool:
         if self.tls is not None:
@@ -261,8 +267,8 @@ class BrokerConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=
     listen: Annotated[
         str,
         Option(
-            "Address the own broker listens on. Beyond loopback it speaks TLS, for members of "
-            "the site, unless --insecure.",
+            "Address that the own broker listens on. Beyond loopback it uses TLS and admits "
+            "only members of the site, unless --insecure.",
             panel=LINK,
         ),
     ] = "127.0.0.1"
@@ -273,7 +279,7 @@ class BrokerConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 0
     """0 takes the last one, or a free one."""
     secure: Annotated[
-        bool, Option("TLS with the site's certificates on loopback too.", panel=LINK)
+        bool, Option("Use TLS with the site's certificates on loopback too.", panel=LINK)
     ] = False
 
     @property
@@ -302,7 +308,7 @@ def options_of(kind: type[NodeConfig]) -> list[Declared]:
 def _refuse_renamed(given: Mapping[str, object], renamed: Mapping[str, str]) -> None:
     for key, value in given.items():
         if key in renamed:
-            raise SettingError(key, "has another name now", f"write {renamed[key]}")
+            raise SettingError(key, "was renamed", f"write {renamed[key]}")
         if isinstance(value, Mapping):
             _refuse_renamed(value, renamed)
 
@@ -335,13 +341,13 @@ def with_password(
         password = environment.get(PASSWORD_VARIABLE)
         if password is None:
             hint = f"name a password_file, set {PASSWORD_VARIABLE}, or write USER:PASSWORD@HOST"
-            raise SettingError(key, f"names a user at {address} and no password", hint)
+            raise SettingError(key, f"names a user at {address} but no password", hint)
         return replace(address, password=password)
     try:
         password = Path(file).expanduser().read_text("utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(
-            "password_file", f"{file} cannot be read", "give a file with the password alone"
+            "password_file", f"{file} cannot be read", "give a file that contains only the password"
         ) from error
     if not password:
         raise SettingError("password_file", f"{file} is empty", "write the password into it")
@@ -354,7 +360,7 @@ def _choices(kind: object, key: str) -> str:
         kind = get_type_hints(kind).get(part) if isinstance(kind, type) else None
     words = [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
     if not words:
-        return "give a value that fits"
+        return "give a valid value"
     return f"write {', '.join(words[:-1])} or {words[-1]}"
 
 

@@ -158,8 +158,8 @@ class Shell:
         held = (self.directory / FOLDER / CERT_FILE).is_file()
         if self._config.insecure and (self.tls is not None or held):
             _log.warning(
-                "%s: --insecure beside %s: plain MQTT is allowed all the same; leave it out, and "
-                "what is not covered is refused",
+                "%s: --insecure is given although there is %s: unencrypted MQTT is still "
+                "allowed; leave out --insecure to refuse it",
                 self.id,
                 f"the certificate of site {self._config.site}" if held else "certificate files",
             )
@@ -217,8 +217,8 @@ class Shell:
             )
             if self.site.credentials.judged_time() is None:
                 _log.warning(
-                    "%s: this machine's clock is before its own certificate was made: set it "
-                    "(timedatectl set-ntp true); until then its broker lets nobody in",
+                    "%s: this machine's clock is earlier than its own certificate: set the "
+                    "clock (timedatectl set-ntp true); until then its broker accepts no clients",
                     self.id,
                 )
         spec = BrokerSpec(
@@ -238,7 +238,9 @@ class Shell:
 
     def _taken_over(self, name: str) -> None:
         """Say that somebody came twice; without certificates anybody can do that to anybody."""
-        text = "came while it was connected: its link broke, or another device has its key"
+        text = (
+            "connected a second time while connected: its link broke, or another device has its key"
+        )
         self._warn(Warn(name, text))
         assert self._broker is not None
         if self._broker.spec.certified:
@@ -324,7 +326,7 @@ class Shell:
             return f"nothing was decided for {late_s:.0f} s"
         for name, link in self.links.items():
             if link.ended:
-                return f"nobody works on the link {name}"
+                return f"the task of the link {name} has ended"
         job = self._jobs.longest(now) if self._jobs is not None else ("", 0.0)
         return f"{job[0]} is at work for {job[1]:.0f} s" if job[1] > LONGEST_JOB_S else ""
 

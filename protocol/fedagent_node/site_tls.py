@@ -107,14 +107,14 @@ class Towards:
             raise PeerRefusedError("no_certificate", "shows no certificate of a site")
         own = self.site.credentials.certificate.site
         if site != own:
-            raise PeerRefusedError("wrong_site", f"is of site {safe_text(site)}, not of {own}")
+            raise PeerRefusedError("wrong_site", f"belongs to site {safe_text(site)}, not to {own}")
         if role not in self.roles:
             wanted = " or ".join(self.roles)
             raise PeerRefusedError("wrong_role", f"is {role} {safe_text(ident)}, not {wanted}")
         ids = self.ids()
         if role != "broker" and ids and ident not in ids:
             announced = ", ".join(sorted(ids))
-            problem = f"is {role} {safe_text(ident)}, and {announced} is announced"
+            problem = f"is {role} {safe_text(ident)}, but the advert names {announced}"
             raise PeerRefusedError("other_id", problem)
         if role != "broker" and (address := self.elsewhere(ident)):
             raise DoubledLinkError(safe_text(ident), address)

@@ -47,7 +47,10 @@ def hindrance(endpoint: str, *, insecure: bool) -> str:
     if place.scheme not in {"http", "https"} or not place.hostname:
         return f"{ENDPOINTS[1]} is no http:// or https:// address: http://127.0.0.1:4318"
     if place.scheme == "http" and not (insecure or is_loopback(place.hostname)):
-        return f"{place.hostname} is not on this machine, in plain text: take https, or --insecure"
+        return (
+            f"{place.hostname} is on another machine and the URL is not encrypted: use https, or "
+            "--insecure"
+        )
     found = False
     with suppress(ModuleNotFoundError):  # of a parent
         found = find_spec("opentelemetry.exporter.otlp.proto.http") is not None

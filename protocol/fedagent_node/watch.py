@@ -218,13 +218,13 @@ class Watch:
             _log.warning("%s: it is not used", who)
         elif name in self._answered:
             _log.warning(
-                "%s, where nothing answers any more: it has ended, or starts again; still looking",
+                "%s, which no longer answers: it has stopped or is restarting; still looking",
                 who,
             )
         else:
             _log.warning(
-                "%s, where nothing answers; is it up, and does a firewall let us in? "
-                "else give an address that does: %s HOST:PORT",
+                "%s, which does not answer; check that it runs and that no firewall blocks it, "
+                "or give an address that answers: %s HOST:PORT",
                 who,
                 OPTIONS[self._role],
             )
@@ -266,11 +266,11 @@ class Watch:
         self._needed = False
         others = ", ".join(sorted(self._elsewhere))
         _log.warning(
-            "no %s of site %s is announced here%s; on another machine it needs --listen 0.0.0.0 "
-            "(with certificates or --insecure), else give %s HOST:PORT; still looking",
+            "no %s of site %s is announced here%s; on another machine it needs --listen "
+            "0.0.0.0 (with certificates or --insecure); or give %s HOST:PORT; still looking",
             self._role,
             self._site,
-            f", but of --site {others}" if others else "",
+            f", only of --site {others}" if others else "",
             OPTIONS[self._role],
         )
 

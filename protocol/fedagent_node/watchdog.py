@@ -97,11 +97,13 @@ class Watchdog:
         still_s, self._beat_at = now - self._beat_at, now
         if still_s > self._stall_s + self._period_s:
             self._counters["loop_stalls"] += 1
-            _log.warning("%s: nothing was done for %.0f s; it goes on", self._name, still_s)
+            _log.warning(
+                "%s: the event loop was blocked for %.0f s and runs again", self._name, still_s
+            )
         stuck = self._hindrance()
         if stuck and stuck != self._stuck:
             self._counters["work_stalls"] += 1
-            _log.error("%s: %s; systemd, where it watches, starts it again", self._name, stuck)
+            _log.error("%s: %s; systemd restarts it if it runs as a service", self._name, stuck)
         self._stuck = stuck
         ping_s = self._systemd.ping_s
         if ping_s is not None and not stuck and now - self._pinged_at >= ping_s:

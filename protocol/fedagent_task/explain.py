@@ -100,7 +100,7 @@ def _reason(text: str, key: str, table: Mapping[str, object]) -> str:
     wanted = re.sub(r", got .*$", "", wanted)
     wanted = re.sub(r"^Expected (\S+ (?=[<>]))?", "must be ", wanted)
     if wanted.startswith("Invalid enum value"):
-        wanted = "is not one of the known words"
+        wanted = "is not one of the allowed values"
     for machine, human in _HUMAN.items():
         wanted = wanted.replace(machine, human)
     return f"{wanted} (got {show(_value_at(table, key))})"

@@ -119,7 +119,7 @@ def expect_fit(name: str, x: Raw | Csr, y: Labels, model: ModelSpec) -> None:
     numbers = x if isinstance(x, Csr) else x.astype(np.float32)
     if not fitting(numbers, y, model).all():
         raise DatasetError(
-            name, "has labels or numbers that the model cannot take", "fix model.classes"
+            name, "has labels or numbers that do not fit the model", "fix model.classes"
         )
 
 
@@ -128,5 +128,7 @@ def expect_width(name: str, x: Raw | Csr, model: ModelSpec) -> None:
     if x.ndim != 2 or x.shape[1] != model.features:
         width = x.shape[1] if x.ndim == 2 else 0
         raise DatasetError(
-            name, f"has {width} features, the model wants {model.features}", "fix model.features"
+            name,
+            f"has {width} features, but the model needs {model.features}",
+            "fix model.features",
         )

@@ -24,9 +24,13 @@ def check_names(model: ModelSpec, learner: LearnerSpec) -> None:
     _check_name("model.kind", model.kind, MODELS)
     check_learner_name(learner)
     if model.params and not model.is_foreign:
-        raise RecipeError("model.params", "are for models of a package", "leave them out")
+        raise RecipeError(
+            "model.params", "can only be set for a model from a package", "leave them out"
+        )
     if learner.params and not learner.is_foreign:
-        raise RecipeError("learner.params", "are for code of a package", "leave them out")
+        raise RecipeError(
+            "learner.params", "can only be set for a learner from a package", "leave them out"
+        )
 
 
 def check_learner_name(learner: LearnerSpec) -> None:
@@ -36,7 +40,7 @@ def check_learner_name(learner: LearnerSpec) -> None:
 
 def _check_name(key: str, name: str, known: Container[str]) -> None:
     if name not in known and not FOREIGN.fullmatch(name):
-        raise RecipeError(key, f"is not one of the known words (got {show(name)})", hint_of(key))
+        raise RecipeError(key, f"is not a known name (got {show(name)})", hint_of(key))
 
 
 def check_learner(task: TaskSpec) -> None:
@@ -60,14 +64,14 @@ def _optimizer(learner: LearnerSpec) -> Iterator[Wrong]:
     if learner.name not in DESCENT:
         keys = _OPTIMIZER_KEYS if learner.is_foreign else (*_OPTIMIZER_KEYS, *_SCHEDULE_KEYS)
         for key in _given(learner, keys):
-            why = f"is not for {learner.name}, whose steps are its own"
+            why = f"does not apply to {learner.name}, which defines its own steps"
             yield f"learner.{key}", why, f"leave it out, or take {', '.join(DESCENT)}"
         return
     kinds = {"momentum": ("sgd",), "nesterov": ("sgd",), "betas": ("adam", "adamw")}
     for key in _given(learner, tuple(kinds)):
         if learner.optimizer not in kinds[key]:
             mend = f"write optimizer = {kinds[key][0]!r}, or leave it out"
-            yield f"learner.{key}", f"is not of {learner.optimizer}", mend
+            yield f"learner.{key}", f"is not an option of {learner.optimizer}", mend
     if learner.nesterov and not learner.momentum:
         yield "learner.nesterov", "needs a momentum", "write momentum = 0.9"
 
@@ -76,31 +80,35 @@ def _schedule(learner: LearnerSpec) -> Iterator[Wrong]:
     spans = ("step", "cosine", "linear")
     if learner.schedule in spans and learner.schedule_rounds == 0:
         mend = "write the rounds of a step" if learner.schedule == "step" else "write rounds.count"
-        yield "learner.schedule_rounds", f"is missing, and {learner.schedule} needs it", mend
+        yield "learner.schedule_rounds", f"is missing, but {learner.schedule} needs it", mend
     if learner.schedule_rounds and learner.schedule not in spans:
         mend = f"take one of {', '.join(spans)}, or leave it out"
-        yield "learner.schedule_rounds", f"is nothing to {learner.schedule}", mend
+        yield "learner.schedule_rounds", f"has no effect with {learner.schedule}", mend
     if learner.gamma != _PLAIN.gamma and learner.schedule not in ("step", "exponential"):
         mend = "take step or exponential, or leave it out"
-        yield "learner.gamma", f"is nothing to {learner.schedule}", mend
+        yield "learner.gamma", f"has no effect with {learner.schedule}", mend
 
 
 def _where(learner: LearnerSpec, model: ModelSpec) -> Iterator[Wrong]:
     if not model.is_network:
         for key in _given(learner, _TORCH_KEYS):
-            why = f"is torch's, which does not train a {model.kind} model"
+            why = f"is an option of torch, which does not train a {model.kind} model"
             yield f"learner.{key}", why, "leave it out"
     if learner.backend == "numpy":
         for key in _given(learner, _TORCH_KEYS):
-            why = "is torch's, and learner.backend is numpy"
+            why = "is an option of torch, but learner.backend is numpy"
             yield f"learner.{key}", why, "leave one of them out"
     if learner.precision == "float16" and learner.device in ("cpu", "mps"):
         mend = "write precision = 'bfloat16', or device = 'cuda'"
-        yield "learner.precision", f"float16 does not go with {learner.device}", mend
+        yield "learner.precision", f"float16 is not supported on {learner.device}", mend
     if model.kind == "mf":
         keys = tuple(key for key in _OPTIMIZER_KEYS if key != "betas")
         for key in _given(learner, keys):
-            yield f"learner.{key}", "is not for mf, whose steps touch two rows", "leave it out"
+            yield (
+                f"learner.{key}",
+                "does not apply to mf, whose steps update two rows only",
+                "leave it out",
+            )
 
 
 def _terms(task: TaskSpec) -> Iterator[Wrong]:
@@ -113,18 +121,22 @@ def _terms(task: TaskSpec) -> Iterator[Wrong]:
         return
     if learner.name not in DESCENT:
         mend = f"{fedavg} learner.name = 'minibatch'"
-        yield key, f"{name} needs steps on gradients, which {learner.name} has not", mend
+        yield key, f"{name} needs gradient steps, which {learner.name} does not take", mend
     elif task.model.kind == "mf" and (terms.mu or terms.control):
-        yield key, f"{name} is not for mf, whose steps touch two rows", "take fedavg"
+        yield key, f"{name} does not support mf, whose steps update two rows only", "take fedavg"
     plain_sgd = learner.optimizer == "sgd" and not learner.nesterov
     if terms.control and not (plain_sgd and learner.momentum == 0):
-        yield key, "scaffold's control variates are of plain sgd", "leave out optimizer, momentum"
+        yield (
+            key,
+            "scaffold's control variates are defined for plain sgd only",
+            "leave out optimizer, momentum",
+        )
     if terms.local_steps and not plain_sgd:
         mend = f"{fedavg} optimizer = 'sgd' without nesterov"
-        yield key, "fednova knows the steps of sgd, of its momentum and of mu only", mend
+        yield key, "fednova supports only sgd, with momentum or mu", mend
     if terms.local_steps and learner.momentum and terms.mu:
         mend = "leave out learner.momentum, or aggregation.params.mu"
-        yield key, "fednova counts momentum or mu, not both", mend
+        yield key, "fednova supports momentum or mu, but not both", mend
     if terms.mu and terms.mu * learner.rate >= 1:
         mend = "lower learner.rate or mu"
         yield key, f"mu times learner.rate must be < 1 (got {terms.mu * learner.rate:g})", mend

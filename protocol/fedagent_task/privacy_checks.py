@@ -34,21 +34,25 @@ def _differential(recipe: Recipe) -> Iterator[Wrong]:
     if not spec.wanted:
         return
     if not spec.releases and not recipe.rounds.count:
-        why = "is missing, and the run has no end"
+        why = "is missing, and the run has no fixed number of rounds"
         yield "privacy.releases", why, "write how many updates one device may give"
     if recipe.rounds.weighting is not Weighting.UNIFORM:
-        why = "is samples, which tells how many a device has"
+        why = "is samples, which reveals how many samples a device has"
         yield "rounds.weighting", why, "write weighting = 'uniform', or leave out privacy.mode"
     if recipe.data.standardize:
-        why = "sends sums of samples without noise"
+        why = "would send sums of samples without noise"
         yield "data.standardize", why, "declare mean and deviation in data.features"
     if recipe.evaluation.on_device:
-        yield "evaluation.on_device", "tells scores without noise", "leave it out"
+        yield "evaluation.on_device", "would send scores without noise", "leave it out"
     if recipe.opinions.mode == "report" and recipe.opinions.epsilon <= 0:
-        yield "opinions.epsilon", "is 0: opinions tell scores without noise", "write epsilon = 0.5"
+        yield (
+            "opinions.epsilon",
+            "is 0, so opinions would send scores without noise",
+            "write epsilon = 0.5",
+        )
     if spec.mode == "local" and recipe.limits.norm:
-        why = "refuses updates for the length of their noise"
-        yield "limits.norm", why, "write norm = 0: privacy.clip limits what a device says"
+        why = "would refuse updates because of the norm of their noise"
+        yield "limits.norm", why, "write norm = 0: privacy.clip limits each device's update"
 
 
 def _secure(recipe: Recipe) -> Iterator[Wrong]:
@@ -56,10 +60,10 @@ def _secure(recipe: Recipe) -> Iterator[Wrong]:
     if not spec.wanted:
         return
     if recipe.learner.name == "none":
-        yield "learner.name", "is none, and what nobody trains is not masked", "take another"
+        yield "learner.name", "is none, so there are no updates to mask", "choose another learner"
     if recipe.placement.rents:
         why = f"is {recipe.placement.name}, which merges at an edge"
-        yield "placement.name", why, "take 'coordinator', or leave out secure_aggregation"
+        yield "placement.name", why, "use 'coordinator', or leave out secure_aggregation"
 
 
 def _both(recipe: Recipe) -> Iterator[Wrong]:
@@ -71,5 +75,7 @@ def _both(recipe: Recipe) -> Iterator[Wrong]:
         ("secure_aggregation.minimum_cohort", recipe.secure_aggregation.wanted),
     ):
         if wanted:
-            why = f"goes with no {name}, which asks each device for more than its update"
-            yield key, why, "take fedavg, fedprox or one of the server's optimisers"
+            why = (
+                f"cannot be combined with {name}, which needs more from each device than its update"
+            )
+            yield key, why, "use fedavg, fedprox or one of the server optimisers"

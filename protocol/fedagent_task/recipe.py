@@ -58,7 +58,7 @@ def override(table: Mapping[str, object], assignment: str) -> Table:
     path, equals, value = assignment.partition("=")
     parts = [part.strip() for part in path.split(".")]
     if not equals or not all(parts) or not value.strip():
-        raise RecipeError(show(assignment), "is no override", "write key.path=value")
+        raise RecipeError(show(assignment), "is not an override", "write key.path=value")
     return _with(table, parts, _toml_value(value.strip()))
 
 

@@ -38,12 +38,14 @@ def check_recipe(recipe: Recipe) -> None:
     if waits_s >= rounds.deadline_s:
         raise RecipeError(
             "learner.step_s",
-            f"make {learner.steps} arrival steps last {waits_s:g} s, "
-            f"rounds.deadline_s is {rounds.deadline_s:g}",
-            "take fewer or shorter steps, or a later deadline",
+            f"makes {learner.steps} arrival steps last {waits_s:g} s, but rounds.deadline_s is "
+            f"{rounds.deadline_s:g}",
+            "use fewer or shorter steps, or a later deadline",
         )
     if budget.total_micro is not None and budget.total_micro < budget.per_edge_micro:
-        raise RecipeError("budget.total", "is less than budget.per_edge", "raise it, or leave out")
+        raise RecipeError(
+            "budget.total", "is less than budget.per_edge", "raise it, or leave it out"
+        )
     _check_target(recipe)
     _check_opinions(recipe)
     check_privacy(recipe)
@@ -64,9 +66,9 @@ def _check_robust(recipe: Recipe) -> None:
     if rule in (AUTO, "none"):
         return
     if recipe.secure_aggregation.wanted:
-        why = f"is {rule!r}, and with secure_aggregation an edge sees no single update"
+        why = f"is {rule!r}, but with secure_aggregation an edge sees no single update"
     elif recipe.privacy.mode == "central":
-        why = f"is {rule!r}: what one update does to others' the noise of privacy does not hide"
+        why = f"is {rule!r}: the noise of privacy does not hide how one update affects the others"
     else:
         return
     raise RecipeError("aggregation.robust", why, "leave it out, or write 'none'")
@@ -79,7 +81,7 @@ def _check_opinions(recipe: Recipe) -> None:
         raise RecipeError(
             "opinions.mode",
             f"is {recipe.opinions.mode}, but the policy is {recipe.policy.name}",
-            f"peers goes with policy.name = {VOLUNTEERS!r}, and with no other",
+            f"use mode peers with policy.name = {VOLUNTEERS!r} and with no other policy",
         )
 
 
@@ -90,11 +92,15 @@ def _check_secrecy(task: TaskSpec) -> None:
         return
     if opinions.mode == "peers":
         raise RecipeError(
-            "evaluation.on_device", "tells opinions, which peers keep to themselves", "drop it"
+            "evaluation.on_device",
+            "would send opinions, which mode peers keeps on the devices",
+            "drop it",
         )
     if opinions.epsilon > 0 and opinions.mode != "off":
         raise RecipeError(
-            "evaluation.on_device", "tells without noise what opinions.epsilon noises", "drop one"
+            "evaluation.on_device",
+            "would send without noise the scores that opinions.epsilon protects",
+            "leave out one of them",
         )
 
 
@@ -141,9 +147,13 @@ def _check_features(model: ModelSpec, data: DataSpec) -> None:
         return
     key = "data.features" if given else "data.standardize"
     if model.kind == "mf":
-        raise RecipeError(key, "is not for mf, whose samples are (user, item)", "leave it out")
+        raise RecipeError(
+            key, "does not apply to mf, whose samples are (user, item)", "leave it out"
+        )
     if (data.scale, data.offset) != (1.0, 0.0):
-        raise RecipeError("data.scale", f"goes with no {key}", "leave out scale and offset")
+        raise RecipeError(
+            "data.scale", f"cannot be combined with {key}", "leave out scale and offset"
+        )
     if not given:
         return
     if len(given) != model.features:
@@ -160,7 +170,9 @@ def _check_features(model: ModelSpec, data: DataSpec) -> None:
             raise RecipeError(key, f"{show(one.name)} {why}", _FORMS)
     if data.standardize and all(one.declared for one in given):
         raise RecipeError(
-            "data.standardize", "finds every feature scaled in data.features", "leave one out"
+            "data.standardize",
+            "has no effect, because every feature is scaled in data.features",
+            "leave one out",
         )
 
 
@@ -171,17 +183,17 @@ def _misscaled(one: FeatureSpec) -> str:
     """Return what is wrong with a feature's scaling, or an empty string."""
     linear, standard = (one.scale, one.offset), (one.mean, one.deviation)
     if not one.name.isprintable():
-        return "is no printable name"
+        return "is not a printable name"
     if linear != (None, None) and standard != (None, None):
         return "has both scale or offset and mean or deviation"
     if not all(math.isfinite(x) for x in (*linear, *standard) if x is not None):
         return "has a number that is not finite"
     if one.scale == 0:
-        return "has scale 0, which leaves nothing of it"
+        return "has scale 0, which would make all its values the same"
     if (one.mean is None) != (one.deviation is None):
         return "has only one of mean and deviation"
     if one.deviation is not None and not one.deviation > 0:
-        return "has no deviation over 0"
+        return "needs a deviation above 0"
     return ""
 
 
@@ -209,8 +221,8 @@ def _check_model(model: ModelSpec) -> None:
     if model.kind != "graph" and model.parameters > MAX_PARAMETERS:
         raise RecipeError(
             "model.features",
-            f"make {model.parameters} parameters, the limit is {MAX_PARAMETERS}",
-            "take fewer features or classes",
+            f"gives {model.parameters} parameters, the limit is {MAX_PARAMETERS}",
+            "use fewer features or classes",
         )
 
 
@@ -222,23 +234,25 @@ def _check_graph(model: ModelSpec, learner: LearnerSpec) -> None:
                 raise RecipeError(f"model.{key}", "is for kind = graph only", "leave it out")
         return
     if model.task:
-        mend = "give the recipe as a file, and the task file beside it"
+        mend = "give the recipe as a file, with the task file next to it"
         raise RecipeError("model.task", f"names {show(model.task)}, which was not read", mend)
     if not model.program:
         raise RecipeError("model.task", "is missing", hint_of("model.task"))
     if not model.first:
-        raise RecipeError("model.first", "is missing", "build the task anew: fedagent task build")
+        raise RecipeError("model.first", "is missing", "build the task again: fedagent task build")
     if bool(model.once) != (model.once_bytes > 0):
-        raise RecipeError("model.once_bytes", "goes with model.once", "give both or neither")
+        raise RecipeError(
+            "model.once_bytes", "must be set together with model.once", "give both or neither"
+        )
     if model.l2:
         wrong = f"is {model.l2:g}, but a graph has its own loss"
-        raise RecipeError("model.l2", wrong, "put it into the loss of the task")
+        raise RecipeError("model.l2", wrong, "include it in the loss of the task")
     if learner.name == "strsaga":
         raise RecipeError(
-            "learner.name", "is strsaga, which trains no graph", "take minibatch, sgd or bgd"
+            "learner.name", "is strsaga, which cannot train a graph", "use minibatch, sgd or bgd"
         )
     if learner.backend == "numpy":
-        raise RecipeError("learner.backend", "numpy trains no graph", "leave it out")
+        raise RecipeError("learner.backend", "numpy cannot train a graph", "leave it out")
 
 
 def _check_network(model: ModelSpec, learner: LearnerSpec) -> None:
@@ -267,7 +281,7 @@ def _check_network(model: ModelSpec, learner: LearnerSpec) -> None:
         raise RecipeError(
             "model.image",
             f"is too small for two convolutions (got {rows} x {columns})",
-            "take at least 16 rows and columns",
+            "use at least 16 rows and columns",
         )
     if model.features != rows * columns * channels:
         raise RecipeError(

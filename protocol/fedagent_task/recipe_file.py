@@ -70,7 +70,7 @@ def with_task(table: Mapping[str, object], folder: Path) -> tuple[Table, TaskFil
         return dict(table), None
     for key in _TOLD:
         if key in model:
-            raise RecipeError(f"model.{key}", "is told by the task file", "leave it out")
+            raise RecipeError(f"model.{key}", "is set by the task file", "leave it out")
     task = read_task_file(folder / Path(named).expanduser())
     told = {key: getattr(task.model, key) for key in _TOLD}
     rest = {key: value for key, value in model.items() if key != "task"}

@@ -34,7 +34,7 @@ from .spec import MAX_GRAPH_BYTES, MAX_PARAMETERS, MAX_PROGRAM_BYTES, ModelSpec,
 SUFFIX = ".fedtask"
 MAX_FILE_BYTES = 4 * MAX_PARAMETERS + MAX_HEADER_BYTES + 8
 _KEY = "fedagent.task"
-_MEND = "build it anew: fedagent task build"
+_MEND = "build it again: fedagent task build"
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
@@ -173,7 +173,7 @@ def read_task_file(path: Path) -> TaskFile:
         body = path.read_bytes()
     except OSError as error:
         reason = f"cannot be read ({error.strerror or error})"
-        raise TaskFileError(str(path), reason, "fedagent task build writes one") from error
+        raise TaskFileError(str(path), reason, "create one with fedagent task build") from error
     return _decode(str(path), body)
 
 
@@ -201,7 +201,7 @@ def _decode(name: str, body: bytes) -> TaskFile:
     except (ProgramError, ProtocolError) as error:
         raise TaskFileError(name, f"is not well formed: {error}", _MEND) from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise TaskFileError(name, "is no task file", _MEND) from error
+        raise TaskFileError(name, "is not a task file", _MEND) from error
 
 
 def _told(body: bytes) -> _Task:

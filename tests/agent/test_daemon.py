@@ -113,7 +113,7 @@ async def test_samples_that_are_not_learnt_from_are_told_with_their_reasons(
     log = device.log.read_text()
     assert log.count("12 samples were refused: unfit") == 1
     assert log.count("1 samples were refused: bad_columns") == 1
-    assert "not learnt from: bad_columns 1, unfit 16" in log
+    assert "not trained on: bad_columns 1, unfit 16" in log
 
 
 @on_a_broker()
@@ -198,7 +198,7 @@ async def test_silence_ends_the_session_and_the_link_is_made_anew(edge: PlayedEd
     edge.beacons = True
     await edge.hear(Hello, since=before)
     await edge.hear(ContextReport, since=before)
-    assert "connecting anew" in device.log.read_text()
+    assert "reconnecting" in device.log.read_text()
 
 
 def test_a_wrong_setting_is_one_line_with_the_hint(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) ->
     edge.measure(Readings(available=False, reason="battery 4 %"))
     edge.call(3, MODEL)
     assert [o.reason for o in edge.said(Opinion)] == [
-        "nothing has arrived that was not learnt from",
+        "no samples have arrived that were not trained on",
         "died",
         "battery 4 %",
     ]
@@ -440,7 +440,7 @@ def test_an_owner_that_trusts_declared_neighbours_alone_tells_nobody_else(
     assert bool(edge.jobs(Evaluate)) == told
     for opinion in edge.said(Opinion):
         assert (opinion.samples, opinion.reason) == (
-            0, "the owner tells opinions to declared neighbours only"
+            0, "the owner sends opinions to declared neighbours only"
         )  # fmt: skip
     assert bool(edge.said(Opinion)) == (mode == "report")
 

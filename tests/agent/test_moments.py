@@ -49,7 +49,7 @@ def test_one_edge_is_told_and_others_that_it_was(edge: HandEdge) -> None:
     assert (second.samples, second.moments, second.reason) == (
         0,
         b"",
-        "it was told to another edge",
+        "already sent to another edge",
     )
     ask(edge)
     ask(edge, name=OTHER)
@@ -59,7 +59,9 @@ def test_one_edge_is_told_and_others_that_it_was(edge: HandEdge) -> None:
         for data in edge.events("opinion")
         for line in WorkLog().lines_for(Emit("opinion", data), 0)
     ]
-    assert [line.text for line in lines] == ["tells what its 50 samples add up to, before round 1"]
+    assert [line.text for line in lines] == [
+        "sends the statistics of its 50 samples before round 1"
+    ]
     assert not edge.jobs(SubscribeModel), "the model is of no use for it"
     assert len(edge.jobs(Evaluate)) == 1
 
@@ -100,7 +102,10 @@ def test_an_owner_that_limits_opinions_gives_no_statistics(
 ) -> None:
     edge = joined(tmp_path, task=TASK, privacy=limits)
     ask(edge)
-    assert edge.said(Opinion)[0].reason == "the owner limits what is told of the samples"
+    assert (
+        edge.said(Opinion)[0].reason
+        == "the owner's privacy limits forbid statistics of the samples"
+    )
     assert not edge.jobs(Evaluate)
     assert edge.core.counters["moments_withheld"] == 1
 

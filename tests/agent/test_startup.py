@@ -19,8 +19,8 @@ from fedagent_agent.streams.base import StreamError
         ("replay:{0}/nope.npz", "no such file"),
         ("replay:{0}/empty.npz", "empty.npz is empty; put samples into it"),
         ("replay:{0}/empty.npz,labels=1", "empty.npz is empty; put samples into it"),
-        ("digits:labels=77", "has no such sample; choose other labels"),
-        ("digits:part=5000/5000", "no such sample"),
+        ("digits:labels=77", "has no sample with these labels; choose other labels"),
+        ("digits:part=5000/5000", "no sample with these labels"),
         ("csv:{0}/there.csv,label=mood", "no column 'mood'"),
     ],
 )
@@ -41,7 +41,7 @@ def test_it_ends_the_start_with_one_line(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 13
-    assert "has no such sample; choose other labels" in done.stderr
+    assert "has no sample with these labels; choose other labels" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -66,14 +66,14 @@ def test_how_an_update_ended_is_said() -> None:
         "late": "late",
         "rejected": "refused: norm",
         "too-late": "too late: the round was closed",
-        "expired": "expired: the edge knows no such order, or none any more",
+        "expired": "expired: the edge does not know this order, or no longer does",
     }
     for status, words in ends.items():
         events = [(0.0, training(1)), (1.0, update(1)), (2.0, receipt(1, status, "norm"))]
         assert play(WorkLog(), events)[-1].text.endswith(f"50 samples, {words}")
     over = Emit("abandoned", {"round": 1, "edge": EDGE, "reason": "closed"})
     said = play(WorkLog(), [(0.0, training(1)), (1.0, over)])[-1].text
-    assert said.endswith("unfinished: the round was over before")
+    assert said.endswith("unfinished: the round ended first")
 
 
 def test_sixty_rounds_in_three_seconds_do_not_flood_a_journal() -> None:
@@ -151,9 +151,9 @@ def test_statistics_that_nobody_can_tell_are_one_line_until_something_changes() 
     events = [*asked, moments("", 40), moments("nothing has arrived")]
     lines = play(WorkLog(), [(4.0 * i, event) for i, event in enumerate(events)])
     assert [line.text for line in lines] == [
-        "tells no statistics before round 1: nothing has arrived",
-        "tells what its 40 samples add up to, before round 1",
-        "tells no statistics before round 1: nothing has arrived",
+        "sends no statistics before round 1: nothing has arrived",
+        "sends the statistics of its 40 samples before round 1",
+        "sends no statistics before round 1: nothing has arrived",
     ]
 
 

@@ -63,11 +63,11 @@ def test_a_plot_is_drawn(home: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--data-dir", "nowhere"), 40, "give --data-dir of an agent"),
+        (("--data-dir", "nowhere"), 40, "give the --data-dir of an agent"),
         (("--name", "hall", "--data-dir", "x"), 2, "give one of them"),
         (("--name", "hall", "--plot", "here.txt"), 2, "name it .svg"),
         (("--name", "hall", "--plot", "no/here.svg"), 2, "name a file in a folder"),
-        (("--name", "hall", "--run", "ef", "--plot", "here.svg"), 40, "no slots to draw"),
+        (("--name", "hall", "--run", "ef", "--plot", "here.svg"), 40, "no slots to plot"),
     ],
 )
 def test_what_cannot_be_shown_ends_with_one_line(

@@ -55,7 +55,10 @@ def test_a_shared_brokers_certificate_is_of_the_site_and_is_renewed_for_the_same
 
 @pytest.mark.parametrize(
     ("to", "site", "said"),
-    [("c", "barn", "is where the coordinator lives"), ("b", "other", "is of site 'barn'")],
+    [
+        ("c", "barn", "is the data directory of the coordinator"),
+        ("b", "other", "is of site 'barn'"),
+    ],
 )
 def test_a_brokers_certificate_is_put_over_nobody_elses(
     tmp_path: Path, to: str, site: str, said: str

@@ -68,7 +68,7 @@ def test_the_doctor_says_what_opinions_are_given(monkeypatch: pytest.MonkeyPatch
     limits = PrivacySettings(lifetime_epsilon=30, declared_only=True)
     assert "30 ever, to declared neighbours only" in checks.opinions(limits).text
     limits = PrivacySettings(declared_only=True)
-    assert "noised or not, to declared neighbours only" in checks.opinions(limits).text
+    assert "with or without noise, to declared neighbours only" in checks.opinions(limits).text
 
 
 @pytest.mark.skipif(bool(why_not()), reason="the doctor asks the network: it needs one of its own")
@@ -85,9 +85,9 @@ def test_doctor_json_is_one_object() -> None:
     ("role", "began_days", "state", "hint"),
     [
         ("agent", 0, "agent of site home, certificate until", ""),
-        ("agent", -40, "certificate expired on", "start the role where it reaches"),
-        ("agent", 5, "begins later than this clock shows", "timedatectl"),
-        ("edge", -25, "edge of site home, certificate until", "due to be renewed"),
+        ("agent", -40, "certificate expired on", "start the role where it can reach"),
+        ("agent", 5, "certificate not valid yet by this machine's clock", "timedatectl"),
+        ("edge", -25, "edge of site home, certificate until", "renewal is overdue"),
     ],
 )
 def test_a_certificate_that_does_not_hold_is_explained(

@@ -91,11 +91,11 @@ def test_what_cannot_be_is_said_with_the_mend(run: Run, tmp_path: Path) -> None:
     assert "add --address" in problem(run, "devices", "invite", "kitchen")
     assert "not a name" in problem(run, "devices", "invite", "", "--address", "a")
     assert "write HOST" in problem(run, "devices", "invite", "k", "--address", "a:b")
-    assert "nobody waits" in run("devices", "pending")
+    assert "no device or edge is waiting" in run("devices", "pending")
     assert "devices pending" in problem(run, "devices", "accept", "123456")
-    assert "nobody belongs" in problem(run, "devices", "revoke", "kitchen")
+    assert "no device or edge belongs" in problem(run, "devices", "revoke", "kitchen")
     (folder / "site" / "ca.pem").write_text("what")
-    assert "is no certificate" in problem(run, "devices", "pending")
+    assert "is not a certificate" in problem(run, "devices", "pending")
 
 
 async def _waits(made: Field, name: str) -> str:
@@ -125,7 +125,7 @@ def test_who_waits_is_accepted_by_code_alone_where_names_are_the_same(
     assert "give the code" in problem(run, "devices", "accept", "kitchen")
     told = json.loads(run("devices", "--json"))
     states = {one["enrolment"] for one in told["devices"]}
-    assert states == {"accepted", f"waits, code {codes[1][:3]} {codes[1][3:]}"}
+    assert states == {"accepted", f"waiting, code {codes[1][:3]} {codes[1][3:]}"}
 
 
 def test_who_was_revoked_is_shown_as_such(run: Run, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_who_was_revoked_is_shown_as_such(run: Run, tmp_path: Path) -> None:
     assert "joined, 30 days" in run("devices")
     assert "revoked agent kitchen" in run("devices", "revoke", "kitchen")
     assert "revoked" in run("devices")
-    assert "nobody belongs" in problem(run, "devices", "revoke", "kitchen")
+    assert "no device or edge belongs" in problem(run, "devices", "revoke", "kitchen")
 
 
 def test_the_doctor_knows_what_each_role_is_to_its_site(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_the_doctor_says_why_a_device_was_not_let_in_also_elsewhere(tmp_path: Pa
     asyncio.run(refused())
     found = site_checks.membership(tmp_path)
     assert found.level == "fail"
-    assert found.text == f"thief: was not let in: {JoinError('used_invitation').words}"
+    assert found.text == f"thief: was refused: {JoinError('used_invitation').words}"
     config = tmp_path / "agent.toml"
     config.write_text(f'data_dir = "{thief}"\n')
     for folders in (doctor._folders(None, [thief]), doctor._folders(config, None)):

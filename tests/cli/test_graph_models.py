@@ -61,7 +61,7 @@ def test_what_cannot_be_says_so_in_one_line(
     models_export(out=(out := tmp_path / "m.safetensors"), data_dir=data)
     for graph in (data / "graphs").iterdir():
         graph.unlink()
-    with pytest.raises(MissingError, match="has no ONNX graph; take safetensors"):
+    with pytest.raises(MissingError, match="has no ONNX graph; export as safetensors"):
         models_export(onnx=tmp_path / "m.onnx", data_dir=data)
     monkeypatch.setattr(graph_scoring, "find_spec", lambda _name: None)
     with pytest.raises(MissingError, match=r"torch package is not installed.*--onnx"):

@@ -120,7 +120,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / NAME / "mine").write_text("all my work")
     done = fedagent("new", NAME, "--template", "sensor", cwd=tmp_path)
     assert done.returncode == 2
-    assert "is there already" in done.stderr
+    assert "already exists" in done.stderr
     assert [path.name for path in (tmp_path / NAME).iterdir()] == ["mine"]
 
 
@@ -131,9 +131,9 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         ("../up", "not a name"),
         ("My-Own", "not a name"),
         ("a" * 41, "at most 40"),
-        ("json", "is a Python module already"),
-        ("lambda", "is a Python module already"),
-        ("fedagent-task", "is a Python module already"),
+        ("json", "is already a Python module"),
+        ("lambda", "is already a Python module"),
+        ("fedagent-task", "is already a Python module"),
     ],
 )
 def test_a_name_that_would_not_do_is_refused(name: str, said: str) -> None:

@@ -73,7 +73,7 @@ def test_one_round_and_one_client(reported: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("--round", "9"), "the newest that were: 0, 1, 2, 3"),
+        (("--round", "9"), "the newest evaluated ones: 0, 1, 2, 3"),
         (("--client", "cellar"), "there are: kitchen"),
         (("--client", "agent"), "more than one client is 'agent'"),
     ],
@@ -118,7 +118,7 @@ def test_a_run_that_waits_for_its_first_call_says_so(tmp_path: Path) -> None:
     kept = msgspec.json.encode(parse_recipe(text)).decode()
     with Store(tmp_path / "coordinator") as store:
         store.begin_run(recipe_digest="d" * 64, recipe=kept, seed=7, total_micro=None)
-    assert call(tmp_path, "opinions").stdout.startswith("no model was evaluated yet")
+    assert call(tmp_path, "opinions").stdout.startswith("no model has been evaluated yet")
 
 
 def test_opinions_are_drawn(reported: Path, peers: Path, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_opinions_are_drawn(reported: Path, peers: Path, tmp_path: Path) -> None
         out = tmp_path / name
         done = call(home, "opinions", "--plot", str(out))
         assert done.returncode == 0, done.stderr
-        assert f"{out}: drawn" in done.stdout
+        assert f"{out}: written" in done.stdout
         assert title in out.read_text()
     done = call(reported, "opinions", "--plot", "o.jpg")
     assert done.returncode == 2
@@ -165,12 +165,12 @@ def test_the_report_shows_opinions_and_who_was_chosen(reported: Path, tmp_path: 
     html = write_report(story, tmp_path).read_text()
     for title in (
         "Opinions",
-        "Opinions, client by client",
-        "Chosen, and of which opinion",
+        "Opinions per client",
+        "Selections and opinions",
         "Index",
         "Belief",
         "Time to accuracy",
-        "Who was chosen",
+        "Selected clients",
     ):
         assert f"<h2>{title}</h2>" in html
     assert "4 models evaluated: 11 opinions of 12 asked for. Missing: 1 late." in html

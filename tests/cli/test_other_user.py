@@ -112,4 +112,4 @@ def test_another_user_may_read_beside_a_coordinator_what_it_leaves_open(
     }
     assert {line: code for line, (code, _, _) in found.items() if code} == written
     assert all(found[line][1].count("\n") == 1 for line in written)
-    assert "only its owner can see whether the coordinator runs" in found["status"][2]
+    assert "only its owner can see whether the coordinator is running" in found["status"][2]

@@ -88,7 +88,11 @@ def test_a_number_is_told_with_its_error(
         ("1,2\n", (), r"it takes 2, the stream has 1; say features=pa\+lux in .* label=none"),
         ("lux,pa,y\n1,2,0\n", (), r"in another order than the task: pa, lux"),
         ("pa,lux,y\n1,2,0\n", ("label=z",), r"label: no column 'z'"),
-        ("pa,lux,y\n1,2,0\n", ("lable=y",), r"lable: is no option here; did you mean label"),
+        (
+            "pa,lux,y\n1,2,0\n",
+            ("lable=y",),
+            r"lable: is not an option of this stream; did you mean label",
+        ),
     ],
 )
 def test_a_stream_that_does_not_fit_is_one_line(

@@ -42,7 +42,7 @@ def test_another_policy_is_estimated(field: Path) -> None:
     [
         (("--policy", "nobody"), 2, "named 'nobody'; take one of: adaptive, "),
         (("--policy", "oracle"), 2, "fedagent testbed learn-world"),
-        (("--policy", "ucb"), 2, "needs opinions, which this run does not call for; take one"),
+        (("--policy", "ucb"), 2, "needs opinions, which this run does not collect; take one"),
         (("--policy", "linucb", "--set", "alpha=x"), 2, "alpha"),
         (("--policy", "linucb", "--set", "alpha"), 2, "--set KEY=VALUE"),
         (("--data-dir", "."), 2, "two folders"),
@@ -81,8 +81,11 @@ def test_a_pruned_run_is_not_replayed(field: Path, tmp_path: Path) -> None:
     [
         ("/nowhere/field", "there is no folder /nowhere/field; name the folder of"),
         ("nowhere", "there is no folder nowhere; name the folder of"),
-        ("decade", "there is no folder decade, and no single run begins with 'decade' in"),
-        ("empty", "it holds no coordinator; name the folder of"),
+        (
+            "decade",
+            "there is no folder decade, and no run, or more than one, begins with 'decade' in",
+        ),
+        ("empty", "it is not a coordinator's folder; name the folder of"),
     ],
 )
 def test_a_folder_without_a_run_is_said(

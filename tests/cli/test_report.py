@@ -33,12 +33,16 @@ def agent(ordered: int = 12, **reasons: int) -> ReportAgent:
             "never delivered an update: its edge did not report.",
             "the edge",
         ),
-        (agent(missed=12), "it took its order, but the round closed first.", "rounds.deadline_s"),
+        (
+            agent(missed=12),
+            "it accepted its order, but the round closed before its update arrived.",
+            "rounds.deadline_s",
+        ),
         (agent(declined__no_data=9, missed=3), "arrived on its stream, 9 of them.", "--stream"),
         (agent(late=12), "in time: its update came after the deadline.", "rounds.deadline_s"),
         (agent(rejected__norm=12), "its update was refused (norm).", "limits"),
         (agent(declined__new_reason=12), "it declined (new_reason).", "its log says more"),
-        (agent(1, gone=1), "was ordered once and never delivered", "its link"),
+        (agent(1, gone=1), "was ordered once and never delivered", "its network link"),
     ],
 )
 def test_who_never_delivered_is_said_with_why_and_what_to_do(
@@ -79,7 +83,7 @@ def test_a_run_without_held_out_samples_shows_training_and_says_so() -> None:
     assert "training error, as devices report it" in html
     assert "not measured on held-out samples (evaluation.dataset)" in html
     silent = render(replace(classes(), measures=()), [])
-    assert "devices tell neither score nor loss" in silent
+    assert "devices report neither score nor loss" in silent
 
 
 def test_a_target_of_a_regression_is_reached_from_above() -> None:

@@ -53,7 +53,7 @@ TRAINED = {"train_error": 0.5, "train_loss": 0.125}
         (
             (),
             {},
-            "accuracy: not measured: where neighbours decide, devices tell neither score nor loss",
+            "accuracy: not measured: if neighbours decide, devices report neither score nor loss",
         ),
     ],
 )
@@ -77,7 +77,7 @@ def test_the_log_says_what_is_waited_for_and_warned_of() -> None:
     plain = {"reason": "prices", "edges": 2, "agents": 3}
     assert words_of("waiting", plain) == "waiting: reason=prices edges=2 agents=3"
     waiting = {"reason": "statistics", "edges": 2, "agents": 3}
-    assert words_of("waiting", waiting) == "waiting for the samples of 3 agents to be added up"
+    assert words_of("waiting", waiting) == "waiting for the sample statistics of 3 agents"
     warning: dict[str, object] = {"agents": ["a1", "b2"], "reason": "out of proportion: pa"}
     assert words_of("warning", warning) == "samples out of proportion: pa (agents a1 b2)"
 

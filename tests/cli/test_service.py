@@ -166,7 +166,7 @@ def test_a_service_of_ones_own_needs_no_root_and_asks_for_nothing_of_roots(
     assert told["commands"][0] == "systemctl --user daemon-reload"  # type: ignore[index]
     monkeypatch.setattr(systemd, "lingers", lambda: False)
     assert "enable-linger" in str(typed("install", "agent", "--mine", "--dry-run")["note"])
-    with pytest.raises(UsageError, match="goes with none of"):
+    with pytest.raises(UsageError, match="cannot be combined with"):
         service.install(service.Role.AGENT, mine=True, user="pi")
     with pytest.raises(UsageError, match="your user has no systemd here; log in"):
         service.uninstall(service.Role.AGENT, mine=True)
@@ -188,7 +188,7 @@ def test_a_dry_run_needs_nothing_and_changes_nothing(tmp_path: Path) -> None:
 
 def test_where_nobody_can_make_services_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systemd, "systemd_runs", lambda **_: False)
-    with pytest.raises(UsageError, match="systemd does not run here; --dry-run prints"):
+    with pytest.raises(UsageError, match="systemd is not running here; --dry-run prints"):
         service.uninstall(service.Role.AGENT)
     monkeypatch.setattr(systemd, "systemd_runs", lambda **_: True)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -235,14 +235,14 @@ def test_what_a_service_cannot_see_in_its_own_tmp_is_named(
     changed: dict[str, object], hint: str
 ) -> None:
     note = "; ".join(service._note(a_service(**{"reads": (), **changed})))
-    assert "of its own, without" in note
+    assert "its own /tmp and /var/tmp" in note
     assert hint in note
     assert a_service().in_tmp is a_service(**changed, mine=True).in_tmp is None
 
 
 def test_a_dry_run_notes_settings_below_tmp() -> None:
     told = typed("install", "edge", "--dry-run", "--config", "/tmp/no-such/edge.toml")
-    assert "a /tmp and a /var/tmp of its own" in str(told["note"])
+    assert "its own /tmp and /var/tmp" in str(told["note"])
 
 
 @pytest.mark.parametrize("table", [AGENT, EDGE, COORDINATOR], ids=ROLES)

@@ -27,7 +27,7 @@ def test_status_devices_and_report_tell_the_epsilon_spent(tmp_path: Path) -> Non
     assert [one["epsilon"] for one in told] == [pytest.approx(full)] * len(here.agents)
     assert "8 of 8" in fedagent("devices", *where).stdout
     status = fedagent("status", *where).stdout
-    assert "privacy   a device has spent an epsilon of 8 of 8 at most" in status
+    assert "privacy   a device has spent at most epsilon 8 of 8" in status
     facts = read_run_report(here.coordinator.directory).facts
     assert facts["epsilon of a device, at most"] == "8 of 8"
 

@@ -190,7 +190,7 @@ def test_the_link_of_the_page_is_told_while_a_coordinator_serves_it(tmp_path: Pa
     write_run(tmp_path)
     asked = ("coordinator", "page", "--data-dir", str(tmp_path), "--json")
     with served(tmp_path) as page:
-        assert "no coordinator of" in str(said(fedagent(*asked), 40)["error"])
+        assert "no running coordinator of" in str(said(fedagent(*asked), 40)["error"])
         with DataDirLock(tmp_path):
             told = json.loads(fedagent(*asked).stdout)
     assert told["link"] == f"{page.url}#token={page.token}"

@@ -87,10 +87,10 @@ def test_who_is_online_and_who_declines(tmp_path: Path) -> None:
     assert (read[0]["client"], read[2]["client"], read[2]["ordered"]) == (0, None, 0)
     assert "hall" in table
     assert "days ago" in table
-    assert "declines  agent-b: 12 % of charge (says edge hall)" in table
+    assert "declines  agent-b: 12 % of charge (reported by edge hall)" in table
     assert (status["agents"], status["agents_live"]) == (3, 2)
     assert "agents    2 live of 3 seen" in said
-    assert "declines  agent-b: 12 % of charge (says edge hall)" in said
+    assert "declines  agent-b: 12 % of charge (reported by edge hall)" in said
     # Whoever was online when the coordinator was killed was so at least until then.
     read = last_object(call(tmp_path, "devices", "--json"))["devices"]
     written_ms = round(1000 * (folder / "devices.json").stat().st_mtime)

@@ -69,7 +69,7 @@ def test_a_function_becomes_a_file_that_is_read(
     [
         ("branches", "torch.where"),
         ("nothing", "return \\(model, loss, example\\)"),
-        ("absent", r"no function 'absent' is there.*build, branches"),
+        ("absent", r"there is no function 'absent'.*build, branches"),
         ("FILE", "no function"),
         ("ends", "SystemExit"),
         ("", "FILE.py:FUNCTION"),
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_one_line(source: Path, name: str, says: str) -> None:
 
 
 def test_a_file_that_is_none_is_one_line(source: Path) -> None:
-    with pytest.raises(UsageError, match="is no task file"):
+    with pytest.raises(UsageError, match="is not a task file"):
         task_show(source)
     with pytest.raises(UsageError, match=r"^there is no file absent\.py; name a Python file"):
         task_build("absent.py:build")

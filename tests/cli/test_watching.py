@@ -36,8 +36,8 @@ def test_a_run_that_ended_is_told_and_watched_no_longer(home: Path) -> None:
 
 def test_a_mend_names_the_folder_from_here_where_that_is_shorter(home: Path) -> None:
     watched = ("status", "--watch", "--data-dir", str(home / "coordinator"))
-    assert "agent-b --data-dir coordinator` says" in call(home, *watched).stdout
-    assert f"--data-dir {home}/coordinator` says" in call(home, *watched, "--json").stdout
+    assert "agent-b --data-dir coordinator` shows" in call(home, *watched).stdout
+    assert f"--data-dir {home}/coordinator` shows" in call(home, *watched, "--json").stdout
     assert shortest(Path("/a")) == "/a"
 
 

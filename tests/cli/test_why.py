@@ -39,7 +39,9 @@ def test_of_a_device_that_has_gone_it_is_said(tmp_path: Path) -> None:
     book.note("edge-0", EdgeStatus(run=run, epoch="e" * 32, devices=notes), 1_000_000)
     book.write(0.0)
     with DataDirLock(folder):
-        assert "no edge has had it for" in call(tmp_path, "why", "agent-b").stdout
+        assert (
+            "it has not been connected to any edge for" in call(tmp_path, "why", "agent-b").stdout
+        )
         assert last_object(call(tmp_path, "why", "agent-b", "--json"))["away_s"] > 1000
         assert last_object(call(tmp_path, "why", "agent-a", "--json"))["away_s"] is None
         old = last_object(call(tmp_path, "why", "agent-b", "--round", "1", "--json"))

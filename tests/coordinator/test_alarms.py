@@ -39,7 +39,7 @@ def test_one_that_was_never_in_time_is_named_and_no_other(tmp_path: Path) -> Non
     write_run(tmp_path)
     (never,) = raised(tmp_path)
     assert (never.kind, never.subject) == ("never_delivering", "agent-b")
-    assert f" --data-dir {tmp_path}` says" in never.mend, "it is typed as it is"
+    assert f" --data-dir {tmp_path}` shows" in never.mend, "it is typed as it is"
     write_run(tmp_path / "short", rounds=2)
     assert not raised(tmp_path / "short")
 
@@ -80,7 +80,7 @@ def test_a_device_that_says_why_it_does_not_take_part(tmp_path: Path) -> None:
     write_beside(tmp_path / DEVICES_FILE, msgspec.json.encode(heard))
     (one,) = raised(tmp_path)
     assert (one.kind, one.subject, one.since) == ("declining", "agent-c", 5.0)
-    assert "battery is at 9 % (says edge hall)" in one.text
+    assert "battery is at 9 % (reported by edge hall)" in one.text
 
 
 def test_an_edge_that_did_not_report(tmp_path: Path) -> None:
@@ -98,6 +98,6 @@ def test_edges_that_are_not_heard_or_take_no_part(tmp_path: Path) -> None:
     run = write_run(tmp_path, rounds=1)
     status = RunStatus(run=run, silent=("edge-0",), trouble={"edge-9": "the disk is full"})
     silent, troubled = raised(tmp_path, status)
-    assert (silent.kind, silent.text) == ("silent_edge", "edge hall is not heard any more")
+    assert (silent.kind, silent.text) == ("silent_edge", "edge hall no longer answers")
     assert (troubled.kind, troubled.subject) == ("edge_trouble", "edge-9")
     assert "the disk is full" in troubled.text

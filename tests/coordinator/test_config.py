@@ -37,5 +37,5 @@ def test_what_cannot_be_is_refused_by_its_key(change: dict[str, object], key: st
 def test_without_a_page_none_is_served() -> None:
     assert load().page() is not None
     assert load(no_web=True).page() is None
-    with pytest.raises(SettingError, match="does not go with no_web"):
+    with pytest.raises(SettingError, match="cannot be combined with no_web"):
         load(no_web=True, web="127.0.0.1:0")

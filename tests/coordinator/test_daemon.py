@@ -224,7 +224,7 @@ async def test_what_is_paid_can_be_shown(tmp_path: Path) -> None:
     about = ("--round", "1", "--client", paid[0].agent)
     said = fedagent("ledger", "proof", *about, "--data-dir", str(tmp_path / "data"))
     assert said.returncode == 0
-    assert "its own signature" in said.stdout
+    assert "its signature proves" in said.stdout
 
 
 async def test_a_whole_run_over_a_real_broker(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ async def test_a_run_that_learnt_nothing_ends_with_a_warning(tmp_path: Path) -> 
             assert (await process.until("end"))["updates_used"] == 0
             assert await process.ended() == 0
     log = (tmp_path / "log.txt").read_text().splitlines()
-    assert "WARNING NOTHING WAS LEARNT: none of the 2 rounds used any update" in log[-1]
+    assert "WARNING NOTHING WAS LEARNT: none of the 2 rounds used an update" in log[-1]
     assert any("WARNING round: round=1 " in line and reason in line for line in log)
     with Store(tmp_path / "data") as store:
         rows = store.read.rounds(store.read.run().run_id)

@@ -506,7 +506,7 @@ def test_nobody_there_is_said(tmp_path: Path) -> None:
         device = Applicant(load_or_create(tmp_path), role="agent", site="hall", name="")
         with pytest.raises(JoinUnreachableError, match="does not answer"):
             await ask("127.0.0.1:1", device)
-        with pytest.raises(JoinError, match="no invitation"):
+        with pytest.raises(JoinError, match="not an invitation"):
             await ask("127.0.0.1:port", device)
 
     asyncio.run(test())

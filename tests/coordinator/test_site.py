@@ -34,5 +34,5 @@ def test_the_own_certificate_is_renewed_at_two_thirds(tmp_path: Path) -> None:
 def test_a_lost_key_is_said(tmp_path: Path) -> None:
     open_site(tmp_path, "hall")
     (tmp_path / "site" / "authority.key").unlink()
-    with pytest.raises(AuthorityError, match="every device has to join anew"):
+    with pytest.raises(AuthorityError, match="every device must join again"):
         open_site(tmp_path, "hall")

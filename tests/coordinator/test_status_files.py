@@ -108,9 +108,11 @@ def test_no_edge_speaks_for_another_and_it_is_said_who_speaks(tmp_path: Path) ->
     device = book.known.devices["a"]
     assert (device.by, device.word.address, device.reason({})) == ("hall", "10.0.0.9", "")
     book.note("hall", status(DeviceNote(agent="a", reason="12 % of charge")), 3000)
-    assert device.reason({"hall": "the hall"}) == "12 % of charge (says edge the hall)"
+    assert device.reason({"hall": "the hall"}) == "12 % of charge (reported by edge the hall)"
     book.lose("hall", 4000)
-    assert device.reason({}) == "it lies (says edge ghost)", "the only edge where it is, they say"
+    assert device.reason({}) == "it lies (reported by edge ghost)", (
+        "the only edge where it is, they say"
+    )
     book.lose("ghost", 5000)
     assert (device.by, device.edges) == ("hall", [])
 

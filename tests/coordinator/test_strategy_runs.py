@@ -104,7 +104,7 @@ def test_a_lost_state_begins_anew_and_says_so(
     site.kernel.now += 60.0
     site.run()
     site.close()
-    assert "begins anew" in caplog.text
+    assert "it starts again" in caplog.text
     assert len(chain(tmp_path)) == 4
 
 

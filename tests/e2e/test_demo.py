@@ -139,7 +139,9 @@ def test_a_placed_demo_ends_when_the_rents_are_gone(tmp_path: Path, demos: list[
     result = lines[-1]
     rounds = [line for line in lines if line.get("event") == "round"]
     assert result["rounds_done"] == len(rounds) < 160
-    assert str(result["conclusion"]).startswith("the budget pays no more rent: stopped after")
+    assert str(result["conclusion"]).startswith(
+        "the budget is too low for another rented round: stopped after"
+    )
     assert result["ledger_balanced"] is True
     assert result["edges"] == 3
     assert isinstance(result["spent_micro"], int)
@@ -152,7 +154,7 @@ def test_a_placed_demo_ends_when_the_rents_are_gone(tmp_path: Path, demos: list[
     assert "final model" in (demo.directory / "coordinator.log").read_text()
     html = Path(str(result["report"])).read_text()
     assert html.count("<figure") == 10
-    assert "the budget pays no more rent" in html
+    assert "the budget is too low for another rented round" in html
 
 
 @pytest.mark.parametrize("moment", ["soon", "folder", "ready", "round"])

@@ -50,12 +50,12 @@ def test_a_device_tells_its_events_when_asked(tmp_path: Path, broker: str) -> No
         assert time.time() - 60 < times[-1] <= time.time()
 
         soon = _log(home, "agent-0", code=43)
-        assert "agent-0 tells nothing: asked again within 10 s; wait, and ask again" in soon
+        assert "agent-0 refused: asked again within 10 s; wait and try again" in soon
         keeps = _log(home, "agent-2", code=43)
-        assert "its owner keeps its log (private_log)" in keeps
+        assert "its owner does not share its log (private_log)" in keeps
         lines = _log(home, "agent-1", "--last", "5").splitlines()
         assert len(lines) == 1 + 5
         assert lines[0].split() == ["at", "event", "what"]
         coordinator.stop()
         gone = _log(home, "agent-0", code=40)
-        assert "no coordinator runs on" in gone
+        assert "no coordinator is running on" in gone

@@ -112,7 +112,7 @@ def test_a_newcomer_is_told_what_is_wrong(tmp_path: Path) -> None:
         _, home = site_of(field)
         edge_invitation = cli("devices", "invite", "hall", "--role", "edge", "--data-dir", home)
         line = ends(field, "role", edge_invitation)
-        assert "is for an edge, and this is an agent" in line
+        assert "is for an edge, but this is an agent" in line
         assert "devices invite NAME --role agent" in line
         kitchen = cli("devices", "invite", "kitchen", "--data-dir", home)
         assert "whole string" in ends(field, "cut", kitchen[:-3])
@@ -148,7 +148,7 @@ def test_who_does_not_reach_the_site_waits_and_says_so(tmp_path: Path) -> None:
         while "does not answer" not in device.log.read_text():
             assert device.popen.poll() is None
             time.sleep(0.05)
-        assert "is the coordinator started" in device.log.read_text()
+        assert "check that the coordinator runs" in device.log.read_text()
         field.start("coordinator", "coordinator", coordinator.config)
         device.wait("joined")
         field.edge("hall", broker="embedded", secure=True, join=hall).wait("joined")

@@ -423,8 +423,8 @@ def test_an_enrolled_edge_speaks_for_no_device(tmp_path: Path, kind: str) -> Non
         assert liar.told >= 4
         assert (end["rounds_done"], end["updates_used"]) == (4, 4 * AGENTS)
     log = coordinator.log.read_text()
-    assert "tells other terms of 3 agents" in log
-    assert "tells opinions of 3 agents that these have not signed" in log
+    assert "reports terms of 3 agents" in log
+    assert "reports opinions of 3 agents without their signatures" in log
     check_opinions(coordinator, str(honest.wait("ready")["id"]), liar)
     check_books(coordinator)
 

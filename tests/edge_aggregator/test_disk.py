@@ -62,15 +62,22 @@ def test_an_edge_without_room_says_so_steps_out_and_comes_back(disk: Path, leave
     assert status.counters["disk_full"] == 1
     # It refuses what is ordered all the same, and takes no model.
     field.order(2)
-    assert "no room on the edge's disk" in field.run_until_report(2).failed
+    assert "the edge's disk is full" in field.run_until_report(2).failed
     field.run_for(3 * AGAIN_S)
-    said = [one.text for one in field.notes if "takes no part" in one.text]
-    assert said == ["the edge takes no part until its disk has room: No space left on device"]
-    assert not any("coordinator's model" in one.text for one in field.notes)
+    said = [one.text for one in field.notes if "does not take part" in one.text]
+    assert said == [
+        (
+            "the edge does not take part in rounds until its disk has free space: No space left on "
+            "device"
+        )
+    ]
+    assert not any("model from the coordinator" in one.text for one in field.notes)
     others.unlink()
     field.run_for(AGAIN_S + 0.1)
     assert last_status(field).trouble == ""
-    assert field.notes[-1].text == "the disk has room again: the edge takes part"
+    assert (
+        field.notes[-1].text == "the disk has free space again: the edge takes part in rounds again"
+    )
     field.order(3)
     assert field.run_until_report(3).used == 3
 
@@ -86,7 +93,10 @@ def test_a_model_that_finds_no_room_is_not_the_coordinators_fault(disk: Path) ->
     field.coordinator(offer)
     assert last_status(field).trouble == "No space left on device"
     assert [one.text for one in field.notes] == [
-        "the edge takes no part until its disk has room: No space left on device"
+        (
+            "the edge does not take part in rounds until its disk has free space: No space left on "
+            "device"
+        )
     ]
     assert not list((disk / "edge" / "models").iterdir()), "what came of it is no use"
     (disk / "of-others").unlink()

@@ -39,7 +39,7 @@ def test_all_agents_become_one_sum_and_none_is_told_apart() -> None:
     assert not edge.up(m.EdgeMoments)
     edge.opinion("c", 0.0, round=0, samples=0, reason="nothing has arrived")
     assert [note for note in edge.effects if isinstance(note, Warn)] == [
-        Warn("c", "tells no statistics: nothing has arrived")
+        Warn("c", "sent no statistics: nothing has arrived")
     ]
     (told,) = edge.up(m.EdgeMoments)
     together = Moments.of(np.array([[1, 2], [7, 7], [3, 4.5]], np.float32))
@@ -72,7 +72,7 @@ def test_statistics_that_cannot_be_are_counted_and_left_out(
     tell(edge, "bad", found, samples)
     assert edge.core.counters[f"moments_{word}"] == 1
     assert [n.text for n in edge.effects if isinstance(n, Warn)] == [
-        f"its statistics cannot be: {word}"
+        f"its statistics are invalid: {word}"
     ]
     tell(edge, "good", GOOD)
     tell(edge, "bad", GOOD)  # once is enough

@@ -99,7 +99,7 @@ def test_a_link_that_takes_no_packet_is_noticed_and_left(tmp_path: Path) -> None
         assert port
         lose(device, "tcp sport != 1883 tcp dport != 1883 ct mark 0 ct state established")
         began = time.monotonic()
-        far.until("nothing is heard on .*, connecting anew")
+        far.until("no message arrives on .*, reconnecting")
         assert time.monotonic() - began < 30.0, "twice the keep-alive"
         device_rules = [*device._enter, str(NFT), "flush", "ruleset"]
         subprocess.run(device_rules, check=True)

@@ -27,8 +27,8 @@ def test_a_second_coordinator_is_named_at_both_and_at_edges(tmp_path: Path) -> N
         first, second = one.opens(COORDINATOR), two.opens(COORDINATOR)
         edge = third.opens("fedagent edge start --insecure")
         ids = own_id(first), own_id(second)
-        first.until(rf"another coordinator is at site default: {ids[1]} at 192\.168\.1\.20:\d+;")
-        second.until(rf"another coordinator is at site default: {ids[0]} at 192\.168\.1\.10:\d+;")
+        first.until(rf"another coordinator runs at site default: {ids[1]} at 192\.168\.1\.20:\d+;")
+        second.until(rf"another coordinator runs at site default: {ids[0]} at 192\.168\.1\.10:\d+;")
         edge.until(rf"more than one coordinator: .*{max(ids)} at 192")
         assert f"another coordinator of this site, {ids[1]} at" in one.types("fedagent status")
         (other,) = json.loads(two.types("fedagent status --json"))["other_coordinators"]
@@ -37,7 +37,7 @@ def test_a_second_coordinator_is_named_at_both_and_at_edges(tmp_path: Path) -> N
         assert doctor.ended() == WARNED, doctor.shown
         doctor.until("more than one coordinator at site default")
         two.ends()
-        first.until("this is the only coordinator at site default again")
+        first.until("this is again the only coordinator at site default")
         assert "another" not in one.types("fedagent status")
 
 
@@ -61,7 +61,7 @@ def test_an_edge_that_cannot_be_reached_is_named_with_the_hint(tmp_path: Path) -
         agent = device.opens("fedagent start --stream digits --insecure")
         agent.until(
             r"edge silent is announced at 192\.168\.1\.10:9 \(Connection refused\), "
-            "where nothing answers.* --edge HOST:PORT"
+            "which does not answer.* --edge HOST:PORT"
         )
         doctor = device.opens("fedagent doctor --json")
         assert doctor.ended() == WARNED, doctor.shown
@@ -107,7 +107,7 @@ def test_where_a_broker_cannot_listen_is_said_with_the_hint(tmp_path: Path) -> N
         first.until(r"broker at 192\.168\.1\.10:1883")
         second = machine.opens(f"{start} --listen 0.0.0.0 --name second")
         assert second.ended() == NO_BROKER
-        second.until("the port is in use; end who uses it, or give another --port")
+        second.until("the port is in use; stop the program that uses it, or give another --port")
 
 
 OVERHEARS = """
@@ -142,6 +142,8 @@ def test_an_address_that_went_away_is_said_in_one_line(tmp_path: Path) -> None:
         edge = machine.opens("fedagent edge start --insecure --listen 192.168.1.10")
         edge.until("edge ready")
         machine.link("down")
-        edge.until("the broker listens on 192.168.1.10, which this machine no longer has")
+        edge.until(
+            "the broker listens on 192.168.1.10, which is no longer an address of this machine"
+        )
         edge.until(r"no coordinator of site default is announced here; .* --coordinator HOST:PORT")
         assert "Traceback" not in edge.shown

@@ -146,10 +146,12 @@ def test_an_advert_with_a_password_is_none() -> None:
 def test_a_refusal_says_what_to_do() -> None:
     there, known = BrokerAddress("10.0.0.1", 1883), BrokerAddress("10.0.0.1", 1883, "mqtt", "u")
     refused = os.strerror(errno.ECONNREFUSED)
-    assert "beyond its own loopback" in with_hint(refused, there)
+    assert "listens beyond loopback" in with_hint(refused, there)
     assert with_hint(refused, BrokerAddress("127.0.0.1", 1883)) == refused
-    assert "USER:PASSWORD@HOST" in with_hint("the broker refused us: Not authorized", there)
-    assert "check the user" in with_hint("the broker refused us: Not authorized", known)
+    assert "USER:PASSWORD@HOST" in with_hint(
+        "the broker refused the connection: Not authorized", there
+    )
+    assert "check the user" in with_hint("the broker refused the connection: Not authorized", known)
 
 
 def test_loopback_is_known() -> None:

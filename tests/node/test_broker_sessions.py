@@ -172,7 +172,7 @@ async def test_a_second_link_to_one_broker_does_not_take_the_firsts_place(
         )
         two = Peer(b.address, "two", tls=cover)
         await two.link.start()
-        await eventually(lambda: "connected at there already" in two.link.last_error)
+        await eventually(lambda: "already connected at there" in two.link.last_error)
         await two.link.stop()
         assert one.states == [True]
         assert b.counters["taken_over"] == 0

@@ -74,4 +74,7 @@ def test_insecure_beside_a_certificate_is_said(
         Members(tmp_path, "default").member("edge", "edge")
     config = EdgeConfig(data_dir=str(tmp_path / "edge"), insecure=bool(insecure))
     Shell(config, fatal=(), show=lambda _: None).identify()
-    assert caplog.text.count("--insecure beside the certificate of site default") == said
+    assert (
+        caplog.text.count("--insecure is given although there is the certificate of site default")
+        == said
+    )

@@ -87,18 +87,18 @@ def test_an_advert_that_tls_refuses_or_that_answered_before_gets_no_advice_on_fi
     address = BrokerAddress("10.0.0.9", 1883)
     advert = Advert("coordinator", "aa", "site", address, 1, (address.host,))
     watch = Watch("coordinator", "site", lambda _: None, Counter(), judge=answers_there)
-    strange = connect_reason(PeerRefusedError("wrong_site", "is of site hall, not of site"))
+    strange = connect_reason(PeerRefusedError("wrong_site", "belongs to site hall, not to site"))
     for name, reason in (("stranger", strange), ("gone", "Connection refused")):
         watch._answered.add("gone")
         watch._complain(name, advert, {str(address): reason})
     first, second = (record.getMessage() for record in caplog.records)
-    assert "is of site hall" in first
+    assert "belongs to site hall" in first
     assert first.endswith("it is not used")
-    assert "it has ended, or starts again" in second
+    assert "it has stopped or is restarting" in second
     assert "firewall" not in first + second
     lost = os.strerror(errno.ECONNREFUSED)
     assert "start a broker there" in with_hint(lost, address)
-    assert "it has ended, or starts again" in with_hint(lost, address, before=True)
+    assert "it has stopped or is restarting" in with_hint(lost, address, before=True)
 
 
 @pytest.mark.parametrize(

@@ -73,9 +73,9 @@ async def test_who_may_not_come_in_is_told_why_and_what_to_do(
     early = home.member("early", "agent", now=time.time() + 2 * DAY_S)
     covers: dict[str, tuple[Cover, str]] = {
         "no_certificate": (Bare(), "join again with a new invitation"),
-        "expired": (late.towards("edge"), "it is renewed where the coordinator is reached"),
-        "revoked": (gone.towards("edge"), "`fedagent devices` shows it"),
-        "wrong_ca": (Nameless(wrong_ca), "check --site, or join this one"),
+        "expired": (late.towards("edge"), "it is renewed once the coordinator can be reached"),
+        "revoked": (gone.towards("edge"), "`fedagent devices` there shows it"),
+        "wrong_ca": (Nameless(wrong_ca), "check --site, or join this site"),
         "not_yet_valid": (early.towards("edge"), "set the clocks of both machines"),
     }
     async with broker(kind, tmp_path, tls=edge.files) as b:

@@ -86,8 +86,8 @@ def test_no_target_is_zero() -> None:
 @pytest.mark.parametrize(
     ("x", "y", "said"),
     [
-        ([["a"]], [1], "no array of numbers"),
-        (3.0, [1], "no array of numbers"),
+        ([["a"]], [1], "not an array of numbers"),
+        (3.0, [1], "not an array of numbers"),
         ([[1.0]], [1, 2], "the labels do not fit: x has 1 samples, y is int64[2]"),
         (np.zeros((0, 2)), [], "the labels do not fit"),
         ([[1.0]], [[1.0, 2.0]], "the labels do not fit"),

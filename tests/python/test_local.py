@@ -46,16 +46,16 @@ def test_what_is_not_there_is_said(run: Run, tmp_path: Path) -> None:
     [
         ({"agents": 0}, "agents is 0; give 1 to 64"),
         ({"edges": 17}, "edges is 17"),
-        ({"budget": 0}, "budget is 0, and a device asks 1; give 1 or more"),
+        ({"budget": 0}, "budget is 0, but a device asks 1; give 1 or more"),
         ({"data": [samples(9)]}, "data is 1 parts for 3 agents"),
-        ({"data": ["digits", 3, "digits"]}, "neither a stream nor a pair"),
+        ({"data": ["digits", 3, "digits"]}, "neither a stream nor an"),
         ({"data": 7}, "data is int for 3 agents"),
         ({"test": 0.2}, "test as a share needs arrays"),
         ({"dirichlet": 0.3}, "dirichlet needs arrays"),
-        ({"test": object()}, "test is no pair"),
-        ({"data": samples(9), "test": (samples(9),)}, "neither a stream nor a pair"),
+        ({"test": object()}, "test is not a pair"),
+        ({"data": samples(9), "test": (samples(9),)}, "neither a stream nor an"),
         ({"policy": "nobody"}, "no policy is named 'nobody'"),
-        ({"sets": {"rounds.count": 0}}, "rounds without an end"),
+        ({"sets": {"rounds.count": 0}}, "the task sets no number of rounds"),
     ],
 )
 def test_what_does_not_fit_starts_nothing(
@@ -131,5 +131,5 @@ def test_ctrl_c_ends_every_process_and_keeps_the_books(tmp_path: Path) -> None:
     # Who has ended and is not fetched yet by its new parent is a zombie: that is ended.
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
-    assert "ended early; its books" in (tmp_path / "out").read_text()
+    assert "ended early; read the data it left" in (tmp_path / "out").read_text()
     assert fedagent.read(tmp_path / "run").rounds.rows >= 2

@@ -135,7 +135,7 @@ def test_the_last_column_of_a_csv_is_its_label(tmp_path: Path) -> None:
         ("", "no line"),
         ("1\n2\n", "columns"),
         ("1,2\n3\n", "sample 2"),
-        ("1,2\n3,x\n", "sample 2 is no number"),
+        ("1,2\n3,x\n", "sample 2 is not a number"),
     ):
         path.write_text(content)
         with pytest.raises(DatasetError, match=says):

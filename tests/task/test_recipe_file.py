@@ -82,10 +82,10 @@ def test_the_task_on_the_wire_is_what_was_read(recipe: Path) -> None:
 @pytest.mark.parametrize(
     ("sets", "error", "says"),
     [
-        (["model.features=64"], RecipeError, r"model\.features: is told by the task file"),
-        (["model.classes=10"], RecipeError, r"model\.classes: is told by the task file"),
+        (["model.features=64"], RecipeError, r"model\.features: is set by the task file"),
+        (["model.classes=10"], RecipeError, r"model\.classes: is set by the task file"),
         (["model.task=no.fedtask"], TaskFileError, r"no\.fedtask: cannot be read.*task build"),
-        (["model.task=mine.toml"], TaskFileError, r"mine\.toml: is no task file"),
+        (["model.task=mine.toml"], TaskFileError, r"mine\.toml: is not a task file"),
         (["learner.name=strsaga"], RecipeError, r"learner\.name.*minibatch, sgd or bgd"),
         (["learner.backend=numpy"], RecipeError, r"learner\.backend"),
         (["model.l2=0.1"], RecipeError, r"model\.l2.*loss of the task"),

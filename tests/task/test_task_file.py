@@ -86,7 +86,7 @@ def test_tensors_that_are_not_the_programs_are_refused() -> None:
     ],
 )
 def test_other_files_are_refused_in_one_line(body: bytes) -> None:
-    with pytest.raises(TaskFileError, match="build it anew"):
+    with pytest.raises(TaskFileError, match="build it again"):
         decode_task(body)
 
 

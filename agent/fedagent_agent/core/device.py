@@ -42,7 +42,7 @@ class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Credits, Option("Credits this device asks for one round.", name="--price-base")
     ] = 0.1
     per_compute: Annotated[
-        Credits, Option("Credits on top for each core that is free.", name="--price-per-compute")
+        Credits, Option("Extra credits for each core that is free.", name="--price-per-compute")
     ] = 0.2
 
     def micro(self, compute: float) -> int:

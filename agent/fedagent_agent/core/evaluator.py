@@ -24,7 +24,7 @@ from .opinions import NO_LIMITS, OpinionRecord, PrivacySettings
 from .session import Session
 from .training_queue import REMEMBERED, TrainingQueue
 
-ELSEWHERE = "it was told to another edge"
+ELSEWHERE = "already sent to another edge"
 ENOUGH = 30
 """Samples whose sums a device reports without waiting for more."""
 LOOK_S = 0.5
@@ -195,7 +195,7 @@ class Evaluator:
             pending.job, pending.look_at = None, now + LOOK_S
             return []
         if not result.samples:
-            return self._answer_none("nothing has arrived that was not learnt from", now)
+            return self._answer_none("no samples have arrived that were not trained on", now)
         key = pending.key
         opinion = Opinion(
             run=key.run,
@@ -315,7 +315,9 @@ class Evaluator:
                 return self._answer_none("the task does not standardize", now)
             if self._limits != NO_LIMITS:
                 self._counters["moments_withheld"] += 1
-                return self._answer_none("the owner limits what is told of the samples", now)
+                return self._answer_none(
+                    "the owner's privacy limits forbid statistics of the samples", now
+                )
         elif task.spec.opinions.mode not in MODES[mode]:
             # An edge must not get out of a device what its task keeps to itself.
             reason = f"the task has opinions.mode = {task.spec.opinions.mode}"

@@ -13,7 +13,7 @@ from fedagent_protocol.messages import LogEntry, LogNeed, LogTail
 KEPT = 500
 ASK_AGAIN_S = 10.0
 """Requests that come sooner are refused."""
-PRIVATE = "its owner keeps its log (private_log)"
+PRIVATE = "its owner does not share its log (private_log)"
 EVENTS = frozenset(
     {"edge_joined", "edge_lost", "prepared", "ordered", "training", "update", "receipt"}
     | {"declined", "abandoned"}

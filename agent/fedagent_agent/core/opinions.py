@@ -44,17 +44,17 @@ class PrivacySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = None
     """Over all runs, which whoever calls can name at will."""
     declared_only: Annotated[
-        bool, Option("Tell opinions to neighbours given with --peer alone, and to no edge.")
+        bool, Option("Send opinions only to neighbours given with --peer, and to no edge.")
     ] = False
 
     def objection(self, task: TaskSpec, mode: OpinionMode, *, spent: float, ever: float) -> str:
         """Return why an opinion is withheld; `spent` is epsilon of its run, `ever` of all."""
         declared = mode is OpinionMode.PEERS and task.peers.graph == "declared"
         if self.declared_only and not declared:
-            return "the owner tells opinions to declared neighbours only"
+            return "the owner sends opinions to declared neighbours only"
         epsilon = task.opinions.epsilon
         if task.privacy.wanted and epsilon <= 0 and mode is not OpinionMode.PEERS:
-            return "the task's updates are private, its opinions not: set opinions.epsilon"
+            return "the task's updates are private but its opinions are not: set opinions.epsilon"
         most, total, lifetime = self.max_epsilon, self.total_epsilon, self.lifetime_epsilon
         if most is None and total is None and lifetime is None:
             return ""

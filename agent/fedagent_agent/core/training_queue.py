@@ -230,12 +230,12 @@ class TrainingQueue:
     def _outranked(self, key: Key, session: Session) -> _Refusal | None:
         busy = DeclineReason.BUSY
         if key.run in session.retired:
-            return _Refusal(busy, "this edge serves another run by now")
+            return _Refusal(busy, "this edge now serves another run")
         newest = self._newest.get(key.run, 0)
         if key.round > max(newest, session.round) + MAX_ROUNDS_AHEAD:
-            return _Refusal(busy, f"{key.round} is far beyond round {newest}, as if damaged")
+            return _Refusal(busy, f"{key.round} is implausibly far beyond round {newest}")
         if key.round <= newest:
-            return _Refusal(busy, f"round {newest} was ordered already")
+            return _Refusal(busy, f"round {newest} was already ordered")
         active = self.active_order
         if active is not None and active.key.run != key.run and active.key.edge != key.edge:
             return _Refusal(busy, "training for another run")
@@ -251,7 +251,7 @@ class TrainingQueue:
         price = self._device.price_micro
         named = order.context_seq > 0 or order.price > 0
         if named and is_stale(order.price, price):
-            detail = f"the price is {price} micro-credits by now, not {order.price}"
+            detail = f"the price is now {price} micro-credits, not {order.price}"
             return _Refusal(DeclineReason.STALE, detail)
         return None
 

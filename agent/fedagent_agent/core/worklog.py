@@ -18,17 +18,18 @@ _ENDS = {
     ReceiptStatus.LATE: "late",
     ReceiptStatus.REJECTED: "refused",
     ReceiptStatus.TOO_LATE: "too late: the round was closed",
-    ReceiptStatus.EXPIRED: "expired: the edge knows no such order, or none any more",
-    ReceiptStatus.OTHER: "ended in a word of another release: install the edge's on the device",
+    ReceiptStatus.EXPIRED: "expired: the edge does not know this order, or no longer does",
+    ReceiptStatus.OTHER: "ended with a status of another release: install the edge's release on "
+    "the device",
 }
 _PASSING = frozenset({DeclineReason.BUSY, DeclineReason.STALE})
 """Reasons to decline that are gone by the next order."""
 _SAMPLES = {
-    "dropped": "{n} samples were dropped: more came than the stream's buffer holds",
-    "not_learnt": "{n} samples were not learnt from: others took their place",
-    "strsaga_replaced": "minibatch takes the place of strsaga: the model is a neural network",
-    "rotated": "the stream's file was begun anew, {n} times",
-    "truncated": "the stream's file became shorter, {n} times",
+    "dropped": "{n} samples were dropped: more arrived than the stream's buffer holds",
+    "not_learnt": "{n} samples were not trained on: others replaced them",
+    "strsaga_replaced": "minibatch replaces strsaga: the model is a neural network",
+    "rotated": "the stream's file was replaced {n} times",
+    "truncated": "the stream's file was truncated {n} times",
     "skipped_bytes": "{n} bytes were skipped: the stream's file grew faster than it was read",
 }
 
@@ -78,7 +79,10 @@ class WorkLog:
                 return [LogLine(f"joined edge {name} at {safe_text(data['address'])}")]
             case "edge_lost":
                 name = self._edges.pop(edge, edge[:8])
-                return [*self.tick(now, over=True), LogLine(f"lost edge {name}: it is silent")]
+                return [
+                    *self.tick(now, over=True),
+                    LogLine(f"lost edge {name}: it no longer answers"),
+                ]
             case "training":
                 return self._begin(edge, number, data, now)
             case "update" if rnd := self._rounds.get((edge, number)):
@@ -91,7 +95,7 @@ class WorkLog:
                 said = f"{end}: {reason}" if reason and end == "refused" else end
                 return self._end(edge, number, end, said)
             case "abandoned":
-                end = "unfinished: the round was over before"
+                end = "unfinished: the round ended first"
                 return self._end(edge, number, end, end)
             case "declined":
                 return self._decline(edge, number, data, now)
@@ -115,8 +119,8 @@ class WorkLog:
         if why and why == self._no_moments:
             return []
         self._no_moments = why
-        sent = f"tells what its {samples} samples add up to, before round 1"
-        return [LogLine(f"tells no statistics before round 1: {why}" if why else sent)]
+        sent = f"sends the statistics of its {samples} samples before round 1"
+        return [LogLine(f"sends no statistics before round 1: {why}" if why else sent)]
 
     def tick(self, now: float, *, over: bool = False) -> list[LogLine]:
         """Return the sum of fast rounds, if it is due or all is `over`."""

@@ -10,7 +10,7 @@ from fedagent_task.spec import LearnerSpec
 
 _MEND = {
     "cuda": "install a torch built for it and its driver, or write auto",
-    "mps": "it is of Apple's machines; write auto",
+    "mps": "it exists on Apple computers only; write auto",
 }
 
 

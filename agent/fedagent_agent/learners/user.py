@@ -106,7 +106,7 @@ class HeldInNumpy:
         try:
             found = {n: np.asarray(self.view.weights.get(n), np.float32) for n in self._shapes}
         except (TypeError, ValueError) as error:
-            raise UserCodeError("no error, but left what are no numbers") from error
+            raise UserCodeError("no error, but left values that are not numbers") from error
         for name, tensor in found.items():
             if tensor.shape != self._shapes[name]:
                 raise UserCodeError(f"no error, but left {name!r} in another shape")

@@ -33,9 +33,11 @@ class Csv(StreamSpec, frozen=True, kw_only=True):
     ] = "last"
     features: Annotated[
         tuple[str, ...],
-        Option("Names of the columns to learn from; all others without it.", example="a+b"),
+        Option(
+            "Names of the feature columns; if left out, all columns but the label.", example="a+b"
+        ),
     ] = ()
-    dtype: Annotated[DType, Option("Type that the numbers must fit.")] = "float64"
+    dtype: Annotated[DType, Option("Data type of the numbers.")] = "float64"
     buffer: Buffer = 4096
 
     @property
@@ -78,7 +80,7 @@ class CsvStream(ResumableStream):
         first, line_end, _ = self._file.read(MAX_LINE_BYTES).partition(b"\n")
         if not line_end:
             self.close()
-            raise StreamOpenError("csv", "has no whole line yet", "start when it has one")
+            raise StreamOpenError("csv", "has no complete line yet", "start once it has one")
         try:
             self._learn_columns(first)
         except StreamOpenError:

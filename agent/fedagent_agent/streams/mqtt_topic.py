@@ -65,12 +65,12 @@ class Field:
         least, dots, most = span.partition("..")
         hint = f"write {name}:{dtype}:-40..60"
         if not dots:
-            raise StreamSpecError(key, f"{span[:40]!r} is no range", hint)
+            raise StreamSpecError(key, f"{span[:40]!r} is not a range", hint)
         ends = []
         for end, unset in ((least, -math.inf), (most, math.inf)):
             value = number(end) if end else unset
             if value is None:
-                raise StreamSpecError(key, f"{end[:40]!r} is no number", hint)
+                raise StreamSpecError(key, f"{end[:40]!r} is not a number", hint)
             ends.append(value)
         if ends[0] > ends[1]:
             reason = f"the range {span[:40]} is empty"
@@ -119,10 +119,10 @@ class Mqtt(StreamSpec, frozen=True, kw_only=True):
         Option("Field of the label, or `none` (to predict only); required.", example="y"),
     ]
     ca: Annotated[str, Option("PEM file of the authority, with `mqtts://`.", example="FILE")] = ""
-    cert: Annotated[str, Option("PEM file of our certificate.", example="FILE")] = ""
-    key: Annotated[str, Option("PEM file of our key.", example="FILE")] = ""
+    cert: Annotated[str, Option("PEM file of this device's certificate.", example="FILE")] = ""
+    key: Annotated[str, Option("PEM file of this device's private key.", example="FILE")] = ""
     insecure: Annotated[
-        bool, Option("A broker beyond this machine without certificates.", example="1")
+        bool, Option("Allow a broker on another machine without certificates.", example="1")
     ] = False
     password_file: Annotated[
         str | None,
@@ -146,13 +146,13 @@ class Mqtt(StreamSpec, frozen=True, kw_only=True):
             if "@" in text:
                 form = form.replace("HOST", "USER:PASSWORD@HOST")
                 form += ", with %40 for @ and %3A for :"
-            raise StreamSpecError("mqtt", "is no address", f"write {form}") from error
+            raise StreamSpecError("mqtt", "is not an address", f"write {form}") from error
         query = ",".join(f"{k}={v.replace(',', '+')}" for k, v in parse_qsl(url.query))
         options = options_of(cls, query)
         if not {"features", "label"} <= options.keys() or not options["features"].strip("+ "):
             raise StreamSpecError("mqtt", "needs features and a label", f"write {_FORM}")
         if len({"ca", "cert", "key"} & options.keys()) != (3 if kind == "mqtts" else 0):
-            reason = "takes ca, cert and key exactly with mqtts"
+            reason = "needs ca, cert and key with mqtts, and takes none of them otherwise"
             raise StreamSpecError("mqtt", reason, "add &ca=..&cert=..&key=..")
         return made(cls, options, broker=broker, topic=topic)
 
@@ -183,7 +183,7 @@ class Mqtt(StreamSpec, frozen=True, kw_only=True):
         """
         if self.broker.exposed and not self.insecure:
             hint = "add &insecure=1 in a network you trust, or mqtts:// with ca, cert and key"
-            reason = f"{self.broker} is beyond this machine and has no certificates"
+            reason = f"{self.broker} is on another machine, and no certificates are configured"
             raise StreamOpenError("mqtt", reason, hint)
         try:
             return with_password("mqtt", self.broker, self.password_file)

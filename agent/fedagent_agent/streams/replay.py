@@ -38,7 +38,7 @@ class Digits(StreamSpec, frozen=True, kw_only=True):
     start: Start = 50
     part: Annotated[
         tuple[_Index, _Index],
-        Option("Only this one of so many equal parts, counted from 1.", example="1/4"),
+        Option("Only one of several equal parts (INDEX/COUNT), counted from 1.", example="1/4"),
     ] = (1, 1)
     buffer: Buffer = 4096
     accelerate: Faster = 1.0
@@ -73,7 +73,7 @@ class Replay(Digits, frozen=True, kw_only=True):
     order: Annotated[
         Literal["seed", "time"],
         Option(
-            "In the order and at the times that were recorded, for datasets with times "
+            "Replay in recorded order and at the recorded times, for datasets with times "
             "(`u.data`); without `rate`.",
             example="time",
         ),
@@ -89,7 +89,9 @@ class Replay(Digits, frozen=True, kw_only=True):
     width: Annotated[
         int,
         Meta(ge=0, le=10**8),
-        Option("Features of a LIBSVM file, where its largest index is less.", example="123"),
+        Option(
+            "Number of features of a LIBSVM file, if its largest index is smaller.", example="123"
+        ),
     ] = 0
 
     @classmethod
@@ -136,7 +138,9 @@ class ReplayStream(ResumableStream):
             raise StreamOpenError("stream", f"{error.path}: {error.reason}", error.hint) from error
         if not len(data):
             raise StreamOpenError(
-                "labels", f"{self._spec.path} has no such sample", "choose other labels"
+                "labels",
+                f"{self._spec.path} has no sample with these labels",
+                "choose other labels",
             )
         self._due = self._spec.start if self._offset == 0 else 0
         if self._spec.order == "time":

@@ -27,9 +27,9 @@ class Series(StreamSpec, frozen=True, kw_only=True):
 
     form: ClassVar[str] = "series:PATH"
     path: str
-    station: Annotated[str, Option("Its name, or its number from 0.", example="3")] = "0"
+    station: Annotated[str, Option("Name of the station, or its number from 0.", example="3")] = "0"
     features: Annotated[
-        tuple[str, ...], Option("Names of columns; all without it.", example="TEMP_C+PRES_hPa")
+        tuple[str, ...], Option("Names of the columns; all if left out.", example="TEMP_C+PRES_hPa")
     ] = ()
     predict: Annotated[str, Option("Name of a column; required.", example="COLUMN")]
     ahead: Annotated[
@@ -39,10 +39,11 @@ class Series(StreamSpec, frozen=True, kw_only=True):
         int, Meta(ge=1, le=10**5), Option("Readings of each feature in a sample.", example="24")
     ] = 24
     mean: Annotated[
-        tuple[float, ...], Option("One number for each feature; 0 without it.", example="0.5")
+        tuple[float, ...], Option("One mean for each feature; 0 if left out.", example="0.5")
     ] = ()
     deviation: Annotated[
-        tuple[float, ...], Option("The same, other than 0; 1 without it.", example="0.5")
+        tuple[float, ...],
+        Option("One deviation for each feature, other than 0; 1 if left out.", example="0.5"),
     ] = ()
     rate: Pace = 1.0
     accelerate: Faster = 1.0

@@ -20,17 +20,17 @@ Pace = Annotated[
 Faster = Annotated[
     float,
     Meta(gt=0, le=1e9),
-    Option("How much faster it arrives than by `rate`, or as recorded.", example="20"),
+    Option("How much faster samples arrive than `rate` or the recording says.", example="20"),
 ]
 Start = Annotated[
     int,
     Meta(ge=0, le=10**6),
-    Option("Samples that are there when the stream is opened first.", example="50"),
+    Option("Samples that are available when the stream is first opened.", example="50"),
 ]
 Buffer = Annotated[
     int,
     Meta(ge=1, le=10**6),
-    Option("Most samples kept between two takes; the newest stay.", example="4096"),
+    Option("Most samples kept between two reads; the newest are kept.", example="4096"),
 ]
 
 
@@ -85,7 +85,7 @@ def options_of(kind: type[StreamSpec], text: str) -> dict[str, str]:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise StreamSpecError(name[:40] or "stream", "is no option here", hint)
+            raise StreamSpecError(name[:40] or "stream", "is not an option of this stream", hint)
         if not equals or not value.strip():
             raise StreamSpecError(name, "has no value", f"write {name}=...")
         options[name] = value.strip()
@@ -94,7 +94,7 @@ def options_of(kind: type[StreamSpec], text: str) -> dict[str, str]:
 
 def no_kind(kind: str) -> StreamSpecError:
     """Return the error of a text that begins with no kind of stream."""
-    return StreamSpecError("stream", f"{kind[:40]!r} is no kind of stream", f"write {EXAMPLES}")
+    return StreamSpecError("stream", f"{kind[:40]!r} is not a kind of stream", f"write {EXAMPLES}")
 
 
 def made(kind: type[S], options: dict[str, str], **more: object) -> S:
@@ -102,7 +102,7 @@ def made(kind: type[S], options: dict[str, str], **more: object) -> S:
     fields = {one.keys[0]: one for one in declared(kind)}
     for name, field in fields.items():
         if field.required and name not in options:
-            raise StreamSpecError(name, "is not said", f"write {name}={field.option.example}")
+            raise StreamSpecError(name, "is missing", f"write {name}={field.option.example}")
     values = {name: _value(fields[name], text) for name, text in options.items()}
     try:
         return msgspec.convert({**values, **more}, kind)
@@ -150,7 +150,7 @@ def _refused(field: Declared, wrong: object) -> StreamSpecError:
         if not field.option.example:
             hint = f"write one of {', '.join(get_args(field.kind))}"
     elif field.kind is bool:
-        reason, hint = "is neither 0 nor 1", f"write {key}=1"
+        reason, hint = "must be 0 or 1", f"write {key}=1"
     elif limits is not None and limits.ge is not None:
         reason = f"is no number from {limits.ge} to {limits.le}"
     elif limits is not None and limits.gt is not None:

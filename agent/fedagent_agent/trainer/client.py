@@ -192,7 +192,7 @@ class TrainerClient:
         if isinstance(job, Open):
             self._is_open = isinstance(reply, Opened)
             if isinstance(reply, Failed) and reply.reason != "memory":
-                detail = "stream: the trainer could not open it"
+                detail = "stream: the trainer could not open the stream"
                 return Refused(job=job.job, key="stream", detail=detail)
         if isinstance(reply, (*_ANSWERS[type(job)], Failed)):
             return reply
@@ -201,7 +201,7 @@ class TrainerClient:
     async def _open_again(self, job: Job) -> Failed | None:
         """Open the stream in a new process before a job; return the job's failure, if any."""
         if self._wanted is None:
-            return Failed(job=job.job, reason="stream", detail="stream: none was opened")
+            return Failed(job=job.job, reason="stream", detail="stream: no stream was opened")
         match await self._answer(self._wanted):
             case Refused(detail=detail):
                 return Failed(job=job.job, reason="stream", detail=detail)
@@ -311,7 +311,7 @@ class TrainerClient:
         try:
             await asyncio.wait_for(process.wait(), END_S)
         except TimeoutError:
-            _log.error("the system does not end the trainer's process %d", process.pid)
+            _log.error("the operating system has not ended the trainer's process %d", process.pid)
         if self._process is process:
             self._process = self._stderr = None
             self._is_open = False

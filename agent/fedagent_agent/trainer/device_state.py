@@ -83,5 +83,9 @@ class DeviceState:
         self, path: Path, why: str
     ) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
         self.lost += 1
-        _log.warning("what this device kept of %s is lost (%s): it begins anew", path.name, why)
+        _log.warning(
+            "the saved learner state of %s is lost (%s): it starts again from nothing",
+            path.name,
+            why,
+        )
         return {}

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from fedagent_task.models.graph import Graph
 
 NOTHING_NEW = (
-    "nothing new has arrived on the stream, and what was read before an earlier start or run is "
-    "not learnt again; --stream replay:FILE repeats a file"
+    "no new samples have arrived on the stream, and samples read in an earlier start or run are "
+    "not used again; --stream replay:FILE repeats a file"
 )
 
 _SPARSE_KINDS = ("linear", "logistic", "softmax", "svm")
@@ -191,7 +191,7 @@ class OpenTask:
         refused = [f"{name} {n}" for name, n in counted if name in names or name[:4] == "bad_"]
         if refused:
             return f"all samples were refused ({', '.join(refused)})"
-        return NOTHING_NEW if self.stream.offset else "nothing has arrived on the stream yet"
+        return NOTHING_NEW if self.stream.offset else "no samples have arrived on the stream yet"
 
 
 def _graph_of(model: Model) -> "Graph | None":

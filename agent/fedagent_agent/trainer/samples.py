@@ -171,6 +171,7 @@ class Proportions:
             f"{self.names[i]} (size {size[i]:.2g}, deviation {deviation[i]:.2g})" for i in shown
         )
         self.warning = (
-            f"features out of proportion after scaling: {sizes}{rest}; a model learns features of "
-            "about 1: scale each in data.features of the recipe, or set data.standardize = true"
+            f"features out of proportion after scaling: {sizes}{rest}; models train well on "
+            "features of about 1: scale each feature in data.features of the recipe, or set "
+            "data.standardize = true"
         )

@@ -117,7 +117,10 @@ def _session_of(task: TaskSpec, model: Model) -> "OnnxSession | None":
     if not (task.onnx and isinstance(model, Mlp)):
         return None
     if find_spec("onnxruntime") is None:
-        _log.info("scoring in numpy; a tenth of that with: %s", how_to_add("onnxruntime"))
+        _log.info(
+            "scoring in numpy, which takes about ten times as long as ONNX; to speed it up: %s",
+            how_to_add("onnxruntime"),
+        )
         return None
     from fedagent_task.onnx_session import OnnxSession  # noqa: PLC0415 - takes 25 MB
 

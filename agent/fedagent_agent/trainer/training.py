@@ -271,7 +271,7 @@ class Trainer:
             raise FailedTrainingError("no_data", task.no_data_reason)
         if task.learner.num_samples == 0:
             # strSAGA takes a sample in at every second iteration: one alone learns nothing.
-            raise FailedTrainingError("no_data", "too few iterations to take in a sample")
+            raise FailedTrainingError("no_data", "too few iterations to use a single sample")
         return tally
 
     def _arrivals(self, job: int, task: OpenTask, meter: LoadMeter, began: float) -> Iterator[int]:

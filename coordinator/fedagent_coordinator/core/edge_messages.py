@@ -82,7 +82,7 @@ def refuse(engine: "Engine", edge: str, version: int, now: float) -> list[Effect
 
 def _hello(engine: "Engine", edge: str, hello: EdgeHello, now: float) -> list[Effect]:
     if hello.edge != edge:
-        raise MalformedError("an edge says hello as another one")
+        raise MalformedError("an edge's hello names another edge")
     if hello.protocol != PROTOCOL_VERSION:
         return refuse(engine, edge, hello.protocol, now)
     if hello.head is not None:

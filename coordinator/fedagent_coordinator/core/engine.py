@@ -342,10 +342,10 @@ class Engine:
         if ahead > MOST_SKIPPED:
             self.counters["round_too_far_ahead"] += 1
             line = f"edge {edge.id} says that it was ordered round {round_}: too far ahead"
-            return [Warn(edge.id, f"{line} of round {self.round}, not believed")]
+            return [Warn(edge.id, f"{line} of round {self.round}, ignored")]
         self._ordered_before = round_
-        line = f"edge {edge.id} was ordered round {round_} already: the books are of a backup;"
-        effects: list[Effect] = [Warn(edge.id, f"{line} going on with round {round_ + 1}")]
+        line = f"edge {edge.id} was already ordered round {round_}: the database is from a backup;"
+        effects: list[Effect] = [Warn(edge.id, f"{line} continuing with round {round_ + 1}")]
         if not waits:
             return effects
         self._skip()

@@ -40,7 +40,7 @@ FloatArray = npt.NDArray[np.float64]
 SILENT = "silent"
 """Why a round failed at an edge that did not report in time."""
 UNTOLD = "the edge said nothing of it"
-NOBODY = "nobody was chosen"
+NOBODY = "no client was selected"
 MAX_REASONS = 3
 """Different reasons for one kind of end that a round names."""
 MAX_AGGREGATE_S = 2.6e6

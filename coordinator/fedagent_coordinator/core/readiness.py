@@ -43,12 +43,12 @@ class NeedsUnmetError(PolicyError):
     def sentence(self) -> str:
         """What is wrong, without the hint."""
         if TRUTH in self.missing:
-            what = "the truth of a round before it is played, which only the testbed knows"
+            what = "the outcome of a round before it is played, which only the testbed knows"
         elif asked := [need for need in (OPINIONS, VOLUNTEERS) if need in self.missing]:
-            what = f"{asked[0]}, which this run does not call for"
+            what = f"{asked[0]}, which this run does not collect"
         else:
-            reported = ", ".join(self.reported) or "nothing yet"
-            what = f"{', '.join(self.missing)}, which no agent reports (they report: {reported})"
+            reported = ", ".join(self.reported) or "no features yet"
+            what = f"{', '.join(self.missing)}, which no agent reports (agents report: {reported})"
         return f"policy {self.policy!r} needs {what}"
 
 

@@ -253,7 +253,7 @@ class _Audit:
                 return
             inner.check_rounds(facts.OF_CLOSED)
             if former + sums_of(sql, books.run_id, books.first, books.last) != books.summary.sums:
-                self.problem(f"archive/{books.name}: its entries do not add up to its sums")
+                self.problem(f"archive/{books.name}: its entries do not add up to its stored sums")
 
     def find_heads(
         self, folder: Path, mark: HighWaterMark | None, witness: LedgerHead | None
@@ -316,7 +316,9 @@ class _Audit:
             return
         route = ROUTES.get(entry.kind)
         if route is None or route(entry.edge, entry.client) != (entry.source, entry.target):
-            self.problem(f"entry {entry.seq}: a {entry.kind} moves money by the wrong way")
+            self.problem(
+                f"entry {entry.seq}: a {entry.kind} moves money between the wrong accounts"
+            )
         self._move(entry, entry.run_id)
         self._check_payee(entry, entry.run_id)
         place = (entry.run_id, entry.round, entry.client)
@@ -397,8 +399,8 @@ class _Audit:
         commits = row[0] if row is not None else 0
         if commits < mark.commits or self.seq < mark.seq:
             self.problem(
-                f"history is lost: commit {commits}, entry {self.seq}; "
-                f"promised were commit {mark.commits}, entry {mark.seq}"
+                f"history is lost: commit {commits}, entry {self.seq}; the high-water mark has "
+                f"commit {mark.commits}, entry {mark.seq}"
             )
         elif mark.seq and not self.mark_seen:
             self.problem(f"entry {mark.seq} is not the one that was promised")

@@ -40,7 +40,10 @@ def binding(
     view = decided.view
     pair = decided.best_pair(client) if client < len(view.client_price) else None
     if pair is None:
-        text = "no edge reported it in this round, or not what the policy needs of it"
+        text = (
+            "no edge reported the device in this round, or not with the features that the "
+            "policy needs"
+        )
         return Binding("not_visible", Constraint(kind="visibility"), [text])
     edge_id = decided.edge_id(int(view.pair_edge[pair]))
     where = names.get(edge_id) or edge_id
@@ -57,15 +60,15 @@ def binding(
 def _left_out(round_: int, orders: Sequence[Ended]) -> str:
     """Return why a client was not available, by how its last order before the round ended."""
     last = max((one for one in orders if one.round < round_), key=lambda o: o.round, default=None)
-    own = "it said that it would not train"
+    own = "the device said that it would not train"
     if last is not None and last.reason == UNANSWERED:
         return (
-            f"{own}, or is left out for up to 30 s because it did not answer its order of round "
-            f"{last.round}: most likely it was dead"
+            f"{own}, or was left out for up to 30 s because it did not answer its order of round "
+            f"{last.round}: it was probably switched off or crashed"
         )
     if last is not None and last.status == "declined":
         return (
-            f"{own}, or is left out for up to 30 s because it declined its order of round "
+            f"{own}, or was left out for up to 30 s because it declined its order of round "
             f"{last.round}"
         )
     return own
@@ -83,8 +86,8 @@ def _unselected(
     edges = view.pair_edge[decided.pairs_of(client)]
     if (view.edge_budget[edges] < price).all():
         text = (
-            f"its price of {_credits(price)} is more than edge {where} may spend in a round, "
-            f"{_credits(budget)}"
+            f"its price of {_credits(price)} credits is above the budget of edge {where} for a "
+            f"round, {_credits(budget)}"
         )
         bound = Constraint(kind="edge_budget", edge=edge_id, limit=budget, used=price)
         return Binding("unaffordable", bound, [text])
@@ -93,8 +96,8 @@ def _unselected(
     free = decided.free_micro
     if free is not None and spent + price > free:
         text = (
-            f"the run could still pay {_credits(free)}; those chosen ask {_credits(spent)}, "
-            f"it asks {_credits(price)}"
+            f"the run had {_credits(free)} credits left; the selected clients ask "
+            f"{_credits(spent)}, this one asks {_credits(price)}"
         )
         return Binding(
             "not_selected", Constraint(kind="run_budget", limit=free, used=spent), [text]
@@ -102,7 +105,7 @@ def _unselected(
     most, size = decided.parameters.get("clients_per_round"), len(chosen)
     kind, text = _wanted(decided, pair, values)
     if kind == "rank" and isinstance(most, int) and 0 < most <= size:
-        text = f"{size} of {most} clients for a round were chosen before it"
+        text = f"the round was full: {size} of {most} clients were selected before it"
         bound = Constraint(kind="clients_per_round", limit=most, used=size)
         return Binding("not_selected", bound, [text])
     bounds = decided.selection.bound[decided.pairs_of(client)]
@@ -110,8 +113,8 @@ def _unselected(
         here = chosen[view.pair_edge[chosen] == view.pair_edge[pair]]
         used = int(view.pair_price[here].sum())
         text = (
-            f"edge {where} spent {_credits(used)} of {_credits(budget)} on {len(here)} before it: "
-            f"its price of {_credits(price)} did not fit any more"
+            f"edge {where} spent {_credits(used)} of {_credits(budget)} credits on {len(here)} "
+            f"clients before it: its price of {_credits(price)} no longer fitted"
         )
         bound = Constraint(kind="edge_budget", edge=edge_id, limit=budget, used=used)
         return Binding("not_selected", bound, [text])
@@ -119,7 +122,7 @@ def _unselected(
 
 
 def _wanted(decided: DecidedRound, pair: int, values: Mapping[str, np.ndarray]) -> tuple[Kind, str]:
-    """Return why the policy wanted others, by what it noted of the round."""
+    """Return why the policy preferred other clients, by what it noted of the round."""
     notes, scores, last = (
         decided.selection.notes,
         decided.selection.scores,
@@ -127,8 +130,8 @@ def _wanted(decided: DecidedRound, pair: int, values: Mapping[str, np.ndarray]) 
     )
     if decided.name == "adaptive" and len(scores) and scores[pair] < _HOPELESS * scores.max():
         return "deadline", (
-            f"the policy forecasts {scores[pair]:.1%} that it is in time: hardly ever, "
-            "so its edge would wait in vain"
+            f"the policy predicts a chance of {scores[pair]:.1%} that it delivers in time, which "
+            "is not worth waiting for"
         )
     queue = values.get("queue")
     if (
@@ -138,27 +141,35 @@ def _wanted(decided: DecidedRound, pair: int, values: Mapping[str, np.ndarray]) 
         and queue[last] > queue[pair]
     ):
         return "fairness_queue", (
-            f"others are owed more rounds: its fairness queue is {queue[pair]:.2f}, "
-            f"of the last chosen {queue[last]:.2f}"
+            f"other clients are owed more rounds: its fairness queue is {queue[pair]:.2f}, that "
+            f"of the last selected {queue[last]:.2f}"
         )
     new = values.get("has yet to train")
     if notes.get("cold") and (new is None or not new[pair]):
-        return "cold_start", "the cold start goes on: who has not trained yet comes first"
+        return (
+            "cold_start",
+            "the cold start is still running: clients that have not trained yet come first",
+        )
     if notes.get("explore") and last is not None and np.isnan(scores[last]):
-        return "exploration", "the policy explored: it tried others that it knows less of"
+        return "exploration", "the policy explored: it tried other clients that it knows less about"
     if notes.get("slot") and np.isnan(scores).all() and not notes.get("explore"):
-        return "slot", "a slot is under way, and its clients stay the same until it ends"
+        return "slot", "a slot is in progress, and its clients stay the same until it ends"
     if last is not None and np.isfinite(scores[[pair, last]]).all():
         return "rank", (
-            f"the policy preferred others: its score is {scores[pair]:.3g}, "
-            f"of the last chosen {scores[last]:.3g}"
+            f"the policy preferred other clients: its score is {scores[pair]:.3g}, that of the "
+            f"last selected {scores[last]:.3g}"
         )
-    return "rank", "the policy wanted others" if last is not None else "the policy chose nobody"
+    return (
+        "rank",
+        "the policy preferred other clients"
+        if last is not None
+        else "the policy selected no client",
+    )
 
 
 def _chosen_by(decided: DecidedRound) -> list[str]:
     if decided.selection.notes.get("cold"):
-        return ["the cold start goes on: who has not trained yet comes first"]
+        return ["the cold start is still running: clients that have not trained yet come first"]
     if decided.selection.notes.get("explore"):
         return ["the policy explored in this round"]
     return []
@@ -168,12 +179,12 @@ def change_text(change: Change, names: Mapping[str, str]) -> str:
     """Return one line on a change that would have selected the device."""
     where = names.get(change.edge) or change.edge
     if change.what == "availability":
-        return "its being available"
+        return "the device being available"
     if change.what in {"price", "budget", "run_budget"}:
         before, to = _credits(change.before), _credits(change.to)
         what = {"budget": f"a budget of edge {where}", "run_budget": "a budget of the run"}
         way = "or less" if change.to < change.before else "or more"
-        return f"{what.get(change.what, 'a price')} of {to} credits {way}, in place of {before}"
+        return f"{what.get(change.what, 'a price')} of {to} credits {way} instead of {before}"
     of, scale = ("a compute", 1.0) if change.what == "compute" else (f"rates to edge {where}", 1e6)
     unit = "" if change.what == "compute" else " Mbit/s"
     ends = f"{change.before / scale:.3g} to {change.to / scale:.3g}{unit}"

@@ -24,11 +24,13 @@ from .decided import DecidedRound
 from .history import never_delivers, told
 from .nearest import nearest_changes
 
-_NOTHING_ELSE = "no change of its price, its rates, its compute or a budget alone selects it"
+_NOTHING_ELSE = (
+    "no single change of its price, its rates, its compute or a budget would have selected it"
+)
 _UNCHANGED = {
     "not_selected": [_NOTHING_ELSE],
     "unaffordable": [_NOTHING_ELSE],
-    "unavailable": ["had it been available, others would still have been selected"],
+    "unavailable": ["even if it had been available, other clients would have been selected"],
 }
 
 
@@ -52,7 +54,9 @@ def explain(
     round_ = reader.last_round(run.run_id) if round is None else round
     decided = _decided(reader, run, round_, restore=nearest)
     if device is None:
-        said = Binding("unknown_device", Constraint(kind="visibility"), ["no edge has reported it"])
+        said = Binding(
+            "unknown_device", Constraint(kind="visibility"), ["no edge has reported the device"]
+        )
         return _account(run.run_id, agent_id, agent_id[:8], decided, said)
     return explained_round(
         decided,
@@ -180,7 +184,7 @@ def _believed(aspects: Aspects, pair: int | None) -> list[str]:
     never = aspects.values.get("never delivers")
     if never is None or pair is None:
         return []
-    return [f"the policy believes with {never[pair]:.0%} that it never delivers"]
+    return [f"the policy estimates a probability of {never[pair]:.0%} that it never delivers"]
 
 
 def _decided(reader: Reader, run: RunRow, round_: int, *, restore: bool) -> DecidedRound:

@@ -10,12 +10,12 @@ _LEAST = 3
 WORDS = {
     "arrived": "in time",
     "late": "late",
-    "missed": "nothing came",
+    "missed": "nothing arrived",
     "declined": "declined",
     "rejected": "refused as invalid",
-    "gone": "it left",
+    "gone": "left its edge",
     "void": "voided with the round",
-    "open": "under way",
+    "open": "in progress",
 }
 
 

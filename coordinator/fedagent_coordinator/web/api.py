@@ -47,7 +47,7 @@ HEADERS = (
 MENDS = {
     404: "see /api/devices for devices, /api/openapi.json for all paths",
     405: "see /api/openapi.json for what each path takes",
-    408: "send it again, as a whole",
+    408: "send the whole request again",
     413: f"send at most {MAX_BODY} bytes",
     400: "see /api/openapi.json for what each path takes",
 }
@@ -74,9 +74,9 @@ class Api:
         """Stream the field and its changes."""
         peer = _peer(request)
         if not has_place((one.peer for one in self._feed.viewers), peer):
-            return refusal(503, f"{PLACES} viewers look from your address", "close another one")
+            return refusal(503, f"{PLACES} viewers are open from your address", "close one of them")
         if len(self._feed.viewers) >= MAX_VIEWERS:
-            return refusal(503, f"{MAX_VIEWERS} viewers are looking", "close another one")
+            return refusal(503, f"{MAX_VIEWERS} viewers are open", "close one of them")
         events = self._feed.events(Viewer(peer))
         return StreamingResponse(events, media_type="text/event-stream")
 
@@ -127,7 +127,7 @@ class Api:
         """Let in one that waits."""
         body = await _body(request, Accept)
         if not has_site(self._folder):
-            return refusal(404, "nobody can join here", "start with --listen 0.0.0.0")
+            return refusal(404, "this coordinator accepts no joins", "start with --listen 0.0.0.0")
         ident = request.path_params["id"]
         await self._read(partial(accept, self._folder, body.code.replace(" ", ""), ident))
         return answer(Done(may_change=True))
@@ -142,7 +142,7 @@ class Api:
         if not self._access.takes((await _body(request, Token)).token):
             self._access.tries.note(_peer(request))
             await asyncio.sleep(0.2)
-            return refusal(403, "that is not the token", "see `fedagent coordinator page`")
+            return refusal(403, "the token is wrong", "see `fedagent coordinator page`")
         found = answer(Done(may_change=True))
         found.set_cookie(
             COOKIE,
@@ -195,7 +195,7 @@ class Guard:
     def _refused(self, request: Request) -> Response | None:
         access, headers = self._access, request.headers
         if not access.is_here(headers):
-            return refusal(421, "this page has no such name", "open it by its address")
+            return refusal(421, "this page does not serve that host name", "open it by its address")
         path, peer = request.url.path, _peer(request)
         if not path.startswith("/api/"):
             return None
@@ -208,10 +208,12 @@ class Guard:
             access.tries.note(peer)
         if request.method == "POST":
             if not access.same_origin(headers):
-                return refusal(403, "another page asked for it", "use the page itself")
+                return refusal(
+                    403, "the request came from another web page", "use the live page itself"
+                )
             if path == "/api/session" or access.knows(headers, request.cookies):
                 return None
-            return refusal(401, "that needs the token", "see `fedagent coordinator page`")
+            return refusal(401, "this action needs the token", "see `fedagent coordinator page`")
         if access.open or path == "/api/session" or access.knows(headers, request.cookies):
             return None
         return refusal(401, "this page needs its token", "see `fedagent coordinator page`")
@@ -310,13 +312,13 @@ async def _body(request: Request, kind: type[B]) -> B:
             async for part in request.stream():
                 data += part
                 if len(data) > MAX_BODY:
-                    raise HTTPException(413, "that is too large")
+                    raise HTTPException(413, "the request is too large")
     except TimeoutError:
-        raise HTTPException(408, "the rest of it did not come") from None
+        raise HTTPException(408, "the request is incomplete") from None
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
-        raise HTTPException(400, f"that cannot be read: {error}") from error
+        raise HTTPException(400, f"the request cannot be read: {error}") from error
 
 
 def _peer(request: Request) -> str:

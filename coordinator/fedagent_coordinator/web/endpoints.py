@@ -49,7 +49,9 @@ class Endpoint:
 
 
 ENDPOINTS = (
-    Endpoint(name="field", path="/api/field", about="All that the page shows.", answer=Field),
+    Endpoint(
+        name="field", path="/api/field", about="Everything that the page shows.", answer=Field
+    ),
     Endpoint(
         name="events",
         path="/api/events",
@@ -62,7 +64,7 @@ ENDPOINTS = (
         path="/api/rounds",
         about="The newest rounds.",
         answer=tuple[RoundCard, ...],
-        query=(("last", "How many of them; all that the page has if left out."),),
+        query=(("last", "Number of rounds; all that the page has if left out."),),
     ),
     Endpoint(
         name="round",
@@ -87,25 +89,25 @@ ENDPOINTS = (
         answer=Explanation,
         query=(
             ("round", "Number of the round; the newest one if left out."),
-            ("nearest", "0 leaves out the nearest change, which takes long."),
+            ("nearest", "0 leaves out the nearest change, which takes a long time to compute."),
         ),
     ),
     Endpoint(
         name="alarms",
         path="/api/alarms",
-        about="What is to be seen to, and how.",
+        about="Open alarms, and how to fix them.",
         answer=tuple[Alarm, ...],
     ),
     Endpoint(
         name="pending",
         path="/api/pending",
-        about="Who asks to join the site; codes are told to who has the token.",
+        about="Devices and edges that ask to join the site; codes are shown only with the token.",
         answer=tuple[Waiting, ...],
     ),
     Endpoint(
         name="accept",
         path="/api/pending/{id}/accept",
-        about="Let one in, if it still shows this code. Needs the token.",
+        about="Accept one, if it still shows this code. Needs the token.",
         answer=Done,
         takes=Accept,
     ),
@@ -173,7 +175,7 @@ def _operation(one: Endpoint, schema: object) -> dict[str, Any]:
         "responses": {
             "200": {"description": "OK", "content": {one.media: {"schema": schema}}},
             "default": {
-                "description": "Why not, and what mends it.",
+                "description": "What went wrong, and how to fix it.",
                 "content": {"application/json": {"schema": problem}},
             },
         },

@@ -205,8 +205,8 @@ def _mend(error: OSError) -> str:
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         return f"name an address of this machine ({', '.join(lan_addresses()) or '127.0.0.1'})"
     if error.errno == errno.EACCES:
-        return "ports below 1024 need rights of their own; choose one above"
-    return "choose another port with --web, or stop what has it"
+        return "ports below 1024 need extra privileges; choose a higher one"
+    return "choose another port with --web, or stop the program that uses it"
 
 
 def _shown(host: str) -> str:

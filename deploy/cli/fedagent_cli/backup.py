@@ -9,13 +9,13 @@ from . import command_line, options, places
 from .errors import RoleError, UnreadableError
 from .output import echo, emit, writing
 
-Copy = Annotated[Path, command_line.Argument(help="Folder of the copy.")]
+Copy = Annotated[Path, command_line.Argument(help="Folder for the backup.")]
 
 
 def backup(
     folder: Copy, *, data_dir: options.CoordinatorData = None, as_json: options.AsJson = False
 ) -> None:
-    """Copy a coordinator's data directory, while it runs or not.
+    """Back up a coordinator's data directory, even while it runs.
 
     The copy has the ledger with its mark, models, identity and who belongs to the site: keep it
     as you keep keys.
@@ -32,12 +32,12 @@ def backup(
     except sqlite3.Error as error:
         raise UnreadableError(
             f"{source} cannot be copied to {folder}: {error}",
-            "is there room at both? then `fedagent ledger verify`",
+            "check the free space at both places, then run `fedagent ledger verify`",
         ) from error
     if as_json:
         emit({"backup": str(folder), "entries": made.seq, "commits": made.commits})
     else:
-        echo(f"{folder}: the ledger to entry {made.seq}, with models, identity and site")
+        echo(f"{folder}: the ledger up to entry {made.seq}, with models, identity and site")
 
 
 def restore(
@@ -47,12 +47,12 @@ def restore(
     accept_lost_history: Annotated[
         bool,
         command_line.Option(
-            "--accept-lost-history", help="Lay down a copy older than what is there."
+            "--accept-lost-history", help="Restore a backup that is older than the data in place."
         ),
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Lay a backup down as a coordinator's data directory; what is there is moved aside.
+    """Restore a backup as a coordinator's data directory; existing data is moved aside.
 
     Edges know what was paid since: if they know more than the copy, the coordinator says so when
     it starts, and ends (32).
@@ -73,5 +73,8 @@ def restore(
         emit({"data_dir": str(target), "entries": done.backup.seq, "aside": aside})
         return
     if done.aside is not None:
-        sys.stderr.write(f"what was there is in {done.aside}\n")
-    echo(f"{target}: the ledger to entry {done.backup.seq}; start the coordinator as before")
+        sys.stderr.write(f"the replaced data is in {done.aside}\n")
+    echo(
+        f"{target}: restored the ledger up to entry {done.backup.seq}; start the coordinator as "
+        "before"
+    )

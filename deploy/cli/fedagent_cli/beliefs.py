@@ -34,32 +34,35 @@ def beliefs(
         ),
     ] = None,
     name: Annotated[
-        str | None, command_line.Option(help="The agent's name, in place of --data-dir.")
+        str | None, command_line.Option(help="Name of the agent, instead of --data-dir.")
     ] = (None),
     run: options.RunId = None,
-    last: Annotated[int, command_line.Option(min=0, help="Slots to show; 0 for all.")] = SHOWN,
+    last: Annotated[
+        int, command_line.Option(min=0, help="Number of slots to show; 0 for all.")
+    ] = SHOWN,
     plot: Annotated[
-        Path | None, command_line.Option(help="Draw them as .svg, .png or .pdf (extra `report`).")
+        Path | None,
+        command_line.Option(help="Plot the beliefs as .svg, .png or .pdf (extra `report`)."),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show this device's own opinions, beliefs, indices and pulls, newest slot last.
 
-    They are kept by an agent that decides with its neighbours who trains, and never leave
-    the device in the clear.
+    An agent keeps them when it decides with its neighbours who trains; they never leave the device
+    unencrypted.
     """
     from fedagent_agent.errors import PeerStoreError  # noqa: PLC0415 - not for --help
     from fedagent_agent.peers.store import KEPT_SLOTS, read_slots  # noqa: PLC0415
 
     if data_dir is not None and name is not None:
-        raise UsageError("--data-dir and --name both say where to read", "give one of them")
+        raise UsageError("--data-dir and --name cannot be combined", "give one of them")
     folder = (data_dir or places.data_dir("agent", name)).expanduser()
     try:
         slots = read_slots(folder, run=run or "", last=last or KEPT_SLOTS)
     except PeerStoreError as error:
         raise NoRunError(
             f"{folder} holds no beliefs ({error.reason})",
-            "give --data-dir of an agent that has taken part in a run of mode `peers`",
+            "give the --data-dir of an agent that has taken part in a run of mode `peers`",
         ) from error
     if plot is not None:
         _draw(plot, slots)
@@ -86,7 +89,7 @@ def _draw(path: Path, slots: "list[SlotRecord]") -> None:
 
     check_plot(path)
     if not slots:
-        raise NoRunError("there are no slots to draw", "see `fedagent beliefs`")
+        raise NoRunError("there are no slots to plot", "see `fedagent beliefs`")
     newest = [slot for slot in slots if slot.run == slots[-1].run]
     draw_panels([partial(_values, newest), partial(_pulls, newest)], "slots of this device", path)
 

@@ -95,18 +95,22 @@ def acl(
 )
 def certificate(
     *,
-    to: Annotated[Path, command_line.Option("--to", help="The broker's folder; made if need be.")],
+    to: Annotated[
+        Path, command_line.Option("--to", help="The broker's folder; created if it does not exist.")
+    ],
     site: Annotated[
-        str, command_line.Option("--site", help="Which site to found, where there is none.")
+        str, command_line.Option("--site", help="Name of the site to create, if there is none.")
     ] = "",
-    days: Annotated[float, command_line.Option(min=1, max=365, help="How long it holds.")] = 90.0,
+    days: Annotated[
+        float, command_line.Option(min=1, max=365, help="Validity of the certificate in days.")
+    ] = 90.0,
     data_dir: options.CoordinatorData = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Give a shared broker its key and certificate, and the list of who was revoked.
+    """Write the key, certificate and revocation list of a shared broker.
 
-    Again with the same folder it renews them, the key stays; then the broker wants a SIGHUP, and
-    a restart where somebody was revoked: that ends their sessions.
+    Run it again with the same folder to renew them; the key is kept. Then send the broker a SIGHUP,
+    or restart it if a member was revoked: that ends its sessions.
     """
     from fedagent_protocol.errors import FedagentError  # noqa: PLC0415 - heavy imports
 
@@ -114,7 +118,7 @@ def certificate(
     try:
         site = site or founded_site(folder)[0]
     except NoRunError as error:
-        hint = "name the site to found with --site, or the coordinator's folder with --data-dir"
+        hint = "name the site to create with --site, or the coordinator's folder with --data-dir"
         raise NoRunError(f"no site in {folder}", hint) from error
     try:
         kept = _certified(folder, site, to, days)
@@ -153,7 +157,9 @@ def _certified(folder: Path, site: str, to: Path, days: float) -> "Credentials":
     before = held.load_credentials(to)
     if before is not None and before.certificate.role != "broker":
         role = before.certificate.role
-        raise UsageError(f"{to} is where the {role} lives", "give the broker a folder of its own")
+        raise UsageError(
+            f"{to} is the data directory of the {role}", "give the broker a folder of its own"
+        )
     identity, now = load_or_create(to), time.time()
     with Enrolment(folder) as enrolment:
         enrolment.admit(identity.public_bytes, "broker", to.absolute().name[:64], now=now)

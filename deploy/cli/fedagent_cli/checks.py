@@ -34,10 +34,10 @@ PACKAGES = {
     "amqtt": ("the embedded broker", "edge"),
     "rich": ("a coordinator", "coordinator"),
     "matplotlib": ("plots in reports", "report"),
-    "torch": ("PyTorch models learnt, convolutional networks faster", "torch"),
-    "onnxruntime": ("neural networks scored faster", "onnxruntime"),
+    "torch": ("training of PyTorch models, faster convolutional networks", "torch"),
+    "onnxruntime": ("faster scoring of neural networks", "onnxruntime"),
     "opendp": ("opinions with noise", "privacy"),
-    "numba": ("strsaga learnt faster", "fast"),
+    "numba": ("faster training with strsaga", "fast"),
     "pyroute2": ("rate and channel of the Wi-Fi", "wifi"),
 }
 """Optional package to what it gives, and its extra."""
@@ -92,7 +92,7 @@ def mdns() -> Finding:
         silent = ", ".join(f"on {address} ({why})" for address, why in deaf.items())
         hint = "allow UDP 5353 and multicast, or give addresses with --edge and --coordinator"
         return odd(f"multicast does not work {silent}", hint)
-    networks = ", ".join(lan_addresses()) or "loopback alone"
+    networks = ", ".join(lan_addresses()) or "loopback only"
     return fine(f"multicast to {adverts.MDNS_GROUP} works on {networks}")
 
 
@@ -115,14 +115,14 @@ def of_adverts(seen: "list[Seen]") -> Finding:
     ]
     if lost:
         hint = (
-            "start it with --listen and an address that this machine reaches, open the port in "
-            "its firewall, or give --edge or --coordinator HOST:PORT"
+            "start it with --listen and an address that this machine can reach, open the port "
+            "in its firewall, or give --edge or --coordinator HOST:PORT"
         )
         return odd("; ".join(lost), hint)
     if crowded := adverts.crowded(seen):
         who = ", ".join(one.name for one in seen if one.advert.role == "coordinator")
         hint = (
-            "stop one of them, or give each a --site of its own, and its edges and agents the same"
+            "stop one of them, or give each its own --site, and its edges and agents the same one"
         )
         return odd(f"more than one coordinator at site {', '.join(crowded)}: {who}", hint)
     who = ", ".join(f"{one.name} at {' and '.join(one.reached)}" for one in seen[:SHOWN])
@@ -142,7 +142,7 @@ def mdns_port() -> Finding:
         hint = "set `disallow-other-stacks=no` in avahi-daemon.conf, or give addresses"
         return odd(f"port 5353 cannot be shared: {error}", hint)
     present = Path("/run/avahi-daemon").exists() or shutil.which("avahi-daemon") is not None
-    return fine(f"port 5353 is shared, avahi {'is here' if present else 'is not here'}")
+    return fine(f"port 5353 is shared, avahi {'is installed' if present else 'is not installed'}")
 
 
 def broker() -> Finding:
@@ -154,10 +154,11 @@ def broker() -> Finding:
         ).stdout
         return fine(f"{answer.splitlines()[0] if answer else 'mosquitto'} at {path}")
     if find_spec("amqtt") is not None:
-        text = "no mosquitto; edges use the embedded broker, which is slower"
+        text = "mosquitto is not installed; edges use the embedded broker, which is slower"
         return odd(text, "apt install mosquitto")
     return odd(
-        "no mosquitto and no embedded broker; an agent needs none, edge and coordinator do",
+        "neither mosquitto nor the embedded broker is installed; edge and coordinator need "
+        "one, an agent does not",
         f"apt install mosquitto, or {how_to_add('edge')}, or give --broker URL",
     )
 
@@ -170,7 +171,7 @@ def port() -> Finding:
             with socket.create_connection(("127.0.0.1", number), timeout=2):
                 pass
     except OSError as error:
-        return broken(f"no TCP on loopback: {error}", "look at the firewall of `lo`")
+        return broken(f"no TCP on loopback: {error}", "check the firewall rules of `lo`")
     return fine(f"free TCP ports on loopback, {number} for one")
 
 
@@ -179,7 +180,9 @@ def clock() -> Finding:
     now = time.time()
     text = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
     if now < RELEASED:
-        return odd(f"{text} is in the past", "turn on NTP: timedatectl set-ntp true")
+        return odd(
+            f"the clock shows {text}, which is in the past", "turn on NTP: timedatectl set-ntp true"
+        )
     return fine(text)
 
 
@@ -200,7 +203,7 @@ def certificates(folder: Path) -> Finding:
             hints.append(hint)
     if bad:
         return odd("; ".join(bad), hints[0])
-    return fine("; ".join(told) or "no role of this machine joined a site")
+    return fine("; ".join(told) or "no role on this machine has joined a site")
 
 
 def _standing(data_dir: Path) -> tuple[str, str]:
@@ -214,15 +217,21 @@ def _standing(data_dir: Path) -> tuple[str, str]:
     site = f"{own.role} of site {own.site}"
     until = time.strftime("%Y-%m-%d", time.gmtime(own.not_after))
     if own.serial in held.revoked():
-        return f"{site}, revoked", "ask who runs the coordinator: `fedagent devices` shows it"
+        return (
+            f"{site}, revoked",
+            "ask the coordinator's operator: `fedagent devices` there shows it",
+        )
     if now < own.not_before:
-        hint = "set the clock: timedatectl set-ntp true; until then times are not judged here"
-        return f"{site}, certificate begins later than this clock shows", hint
+        hint = (
+            "set the clock: timedatectl set-ntp true; until then certificate dates are not "
+            "checked here"
+        )
+        return f"{site}, certificate not valid yet by this machine's clock", hint
     if now >= own.not_after:
-        hint = "start the role where it reaches the coordinator: it is renewed then"
+        hint = "start the role where it can reach the coordinator: the certificate is then renewed"
         return f"{site}, certificate expired on {until}", hint
     if now >= own.renew_at + LATE_S:
-        hint = "it is due to be renewed: start the role where it reaches the coordinator"
+        hint = "renewal is overdue: start the role where it can reach the coordinator"
         return f"{site}, certificate until {until}", hint
     return f"{site}, certificate until {until}", ""
 
@@ -287,7 +296,9 @@ class Rules:
         radio, names = self._host.radio, ", ".join(interfaces())
         if radio is not None:
             return fine(str(radio))
-        return fine(f"{names} is not in use, or says nothing" if names else "there is none")
+        return fine(
+            f"{names} is not in use, or reports no values" if names else "no Wi-Fi interface"
+        )
 
     def check(self, rule: str) -> Finding:
         """Ask one rule."""
@@ -310,11 +321,11 @@ def opinions(privacy: PrivacySettings) -> Finding:
     lifetime = privacy.lifetime_epsilon
     to = ", to declared neighbours only" if privacy.declared_only else ""
     if most is None and total is None and lifetime is None:
-        return fine(f"given as a task wants them, noised or not{to}")
+        return fine(f"sent as the task asks, with or without noise{to}")
     granted = [f"epsilon at most {most:g} each"] if most is not None else []
     granted += [f"{total:g} in a run"] if total is not None else []
     granted += [f"{lifetime:g} ever"] if lifetime is not None else []
-    text = f"given with noise only, {', '.join(granted)}{to}"
+    text = f"sent with noise only, {', '.join(granted)}{to}"
     if find_spec("opendp") is None:
         return odd(f"{text}; noise needs opendp", how_to_add("privacy"))
     return fine(text)

@@ -19,9 +19,9 @@ ANSWER_S = 10.0
 _LOOK_S = 0.1
 _TOLD_AFTER_S = 1.5
 Device = Annotated[
-    str, command_line.Argument(metavar="DEVICE", help="Its name, or the start of its id.")
+    str, command_line.Argument(metavar="DEVICE", help="Name of the device, or the start of its id.")
 ]
-Last = Annotated[int, command_line.Option("--last", min=1, max=200, help="How many events.")]
+Last = Annotated[int, command_line.Option("--last", min=1, max=200, help="Number of events.")]
 
 
 def log(
@@ -31,10 +31,10 @@ def log(
     data_dir: options.CoordinatorData = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Ask a device for its newest events: orders, trainings, refusals, receipts, edges it lost.
+    """Ask a device for its newest events: orders, trainings, refusals, receipts, lost edges.
 
-    It tells what it told its edges before, and nothing of its samples; a device that was started
-    with `--private-log` tells nothing.
+    The device sends only what it has told its edges before, and nothing about its samples; a device
+    started with `--private-log` sends nothing.
     """
     from fedagent_coordinator.status_files import read_devices  # noqa: PLC0415 - heavy imports
 
@@ -49,11 +49,12 @@ def log(
     agent = agent_named(names, device)
     if not is_running(folder):
         raise NoRunError(
-            f"no coordinator runs on {folder}", "start it: it hands the request on to the device"
+            f"no coordinator is running on {folder}",
+            "start it: it forwards the request to the device",
         )
     tail = _asked(folder, agent, last, names[agent])
     if tail.refused:
-        raise MissingError(f"{names[agent]} tells nothing: {_clean(tail.refused)}", _mend(tail))
+        raise MissingError(f"{names[agent]} refused: {_clean(tail.refused)}", _mend(tail))
     now = time.time()
     if as_json:
         events = [
@@ -68,7 +69,7 @@ def log(
         emit({"device": agent, "name": names[agent], "events": events, "counters": counters})
         return
     if not tail.entries:
-        echo(f"{names[agent]} has nothing to tell since it was started")
+        echo(f"{names[agent]} has no events since it was started")
     table(("at", "event", "what"), [_row(one, edges, now) for one in tail.entries])
 
 
@@ -79,7 +80,8 @@ def _asked(folder: "Path", agent: str, last: int, name: str) -> "LogTail":
         number = ask_log(folder, agent, last)
     except OSError as error:
         raise UnreadableError(
-            f"{folder} cannot be written: {error.strerror}", "ask as who runs the coordinator"
+            f"{folder} cannot be written: {error.strerror}",
+            "run the command as the user of the coordinator",
         ) from error
     began = time.monotonic()
     told = False
@@ -88,18 +90,19 @@ def _asked(folder: "Path", agent: str, last: int, name: str) -> "LogTail":
             return tail
         if passed > _TOLD_AFTER_S and not told:
             told = True
-            sys.stderr.write(f"waits for {name}, for up to {ANSWER_S:.0f} s\n")
+            sys.stderr.write(f"waiting for {name}, for up to {ANSWER_S:.0f} s\n")
         time.sleep(_LOOK_S)
     raise MissingError(
         f"{name} has not answered for {ANSWER_S:.0f} s",
-        "see in `fedagent devices` whether it is online; one of an earlier version tells nothing",
+        "see in `fedagent devices` whether it is online; an earlier release does not answer "
+        "this request",
     )
 
 
 def _mend(tail: "LogTail") -> str:
     if "private_log" in tail.refused:
         return "its owner may start it without --private-log"
-    return "wait, and ask again"
+    return "wait and try again"
 
 
 def _row(entry: "LogEntry", edges: "Mapping[str, str]", now: float) -> tuple[str, str, str]:

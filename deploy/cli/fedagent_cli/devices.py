@@ -112,7 +112,7 @@ def devices(
     run: options.RunId = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show every agent of the run: whether it is online, what it did, what it was paid."""
+    """Show every agent of the run: whether it is online, what it did and what it was paid."""
     from .runs import open_run, recipe_of  # noqa: PLC0415 - heavy imports
     from .spending import epsilon_text  # noqa: PLC0415
 
@@ -187,7 +187,7 @@ def _as_member(device: SeenDevice, member: "Member | None") -> SeenDevice:
 def _state(one: "Member") -> str:
     """Say what somebody is to the site."""
     if one.state == "pending":
-        return f"waits, code {one.code[:3]} {one.code[3:]}"
+        return f"waiting, code {one.code[:3]} {one.code[3:]}"
     if one.state != "joined" or one.not_after_s is None:
         return one.state
     days = (one.not_after_s - time.time()) / DAY
@@ -209,7 +209,7 @@ def print_reasons(devices: Sequence[SeenDevice], *, most: int | None = None) -> 
 
 
 def _says(edge: str) -> str:
-    return f" (says edge {edge})" if edge else ""
+    return f" (reported by edge {edge})" if edge else ""
 
 
 def _names(devices: Sequence[SeenDevice]) -> list[str]:

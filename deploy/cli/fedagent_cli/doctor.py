@@ -24,14 +24,16 @@ def doctor(
     config: options.ConfigFile = None,
     data_dir: Annotated[
         list[Path] | None,
-        command_line.Option("--data-dir", help="A role's directory to look at too. Repeatable."),
+        command_line.Option(
+            "--data-dir", help="Data directory of another role to check. Repeatable."
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check this machine, one line per check with the hint.
+    """Check this machine; each check prints one line, with a hint if something is wrong.
 
-    With --config, the rules of that agent's table `limits` say whether it would train now, its
-    table `privacy` what opinions it would give, and its `data_dir` is looked at too.
+    With --config, that agent's table `limits` decides whether it would train now, its table
+    `privacy` which opinions it would send, and its `data_dir` is checked too.
 
     Exit code 0: all is well; 44: it works with the warnings named; 45: something is
     broken.

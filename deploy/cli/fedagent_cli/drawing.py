@@ -75,7 +75,7 @@ def check_plot(path: Path) -> None:
         raise UsageError(f"--plot {path} is none of {', '.join(_WITHOUT_DATE)}", "name it .svg")
     whole = path.expanduser().absolute()
     try:
-        problem = "" if whole.parent.is_dir() else f"is in {whole.parent}, which is no folder"
+        problem = "" if whole.parent.is_dir() else f"is in {whole.parent}, which is not a folder"
         problem = "is a folder" if whole.is_dir() else problem
     except OSError as error:
         problem = f"cannot be written: {error.strerror}"

@@ -40,8 +40,8 @@ class InvitedRole(StrEnum):
     EDGE = "edge"
 
 
-Who = Annotated[str, command_line.Argument(help="Name, or the start of an id.")]
-Yes = Annotated[bool, command_line.Option("--yes", help="Do not ask.")]
+Who = Annotated[str, command_line.Argument(help="Name, or the start of the id.")]
+Yes = Annotated[bool, command_line.Option("--yes", help="Do not ask for confirmation.")]
 
 
 @app.command(
@@ -54,12 +54,13 @@ Yes = Annotated[bool, command_line.Option("--yes", help="Do not ask.")]
 )
 def invite(
     *,
-    name: Annotated[str, command_line.Argument(help="What people call it.")],
+    name: Annotated[str, command_line.Argument(help="Name of the device or edge.")],
     role: Annotated[InvitedRole, command_line.Option(help="agent or edge.")] = InvitedRole.AGENT,
     address: Annotated[
         list[str] | None,
         command_line.Option(
-            metavar="HOST:PORT", help="Where it reaches the coordinator besides. Repeatable."
+            metavar="HOST:PORT",
+            help="Another address at which it can reach the coordinator. Repeatable.",
         ),
     ] = None,
     data_dir: options.CoordinatorData = None,
@@ -68,7 +69,7 @@ def invite(
     """Print an invitation: one string, and a QR code at a terminal, for one device and one day.
 
     Give it to the device: `fedagent start --join STRING`, to an edge: `fedagent edge start --join
-    STRING`. Whoever has it can join once in that role.
+    STRING`. Whoever has the string can join once in that role.
     """
     from fedagent_node.joining import (  # noqa: PLC0415 - heavy imports
         JOIN_VERSION,
@@ -120,7 +121,7 @@ def _reached(named: Iterable[str]) -> tuple[str, ...]:
         raise UsageError(f"--address: {error.words}", "write HOST or HOST:PORT") from error
     if not reached:
         raise UsageError(
-            "nobody knows where devices reach this coordinator",
+            "the address at which devices reach this coordinator is unknown",
             "start it first (`fedagent coordinator start --listen 0.0.0.0`), or add --address",
         )
     return reached
@@ -128,7 +129,7 @@ def _reached(named: Iterable[str]) -> tuple[str, ...]:
 
 @app.command("pending", epilog=options.examples("fedagent devices pending"))
 def pending(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = False) -> None:
-    """Show who waits to be accepted, and who was invited and has not come."""
+    """Show devices and edges that wait to be accepted, and unused invitations."""
     now = time.time()
     with opened_enrolment(site_folder(data_dir)) as found:
         waiting = [one for one in found.members(now=now) if one.state == "pending"]
@@ -141,7 +142,7 @@ def pending(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson
         emit({"pending": shown, "invited": names})
         return
     if not waiting:
-        echo("nobody waits")
+        echo("no device or edge is waiting")
     else:
         rows = [
             (_spaced(o.code), o.name or "-", o.role, o.id[:12], _place(o.address, edges))
@@ -161,29 +162,36 @@ def accept(
     *,
     who: Annotated[
         list[str],
-        command_line.Argument(help="The code that it shows, with a space or not; or its name."),
+        command_line.Argument(
+            help="The code that it shows, with or without the space; or its name."
+        ),
     ],
     yes: Yes = False,
     data_dir: options.CoordinatorData = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Let in a device or an edge that waits.
+    """Accept a device or an edge that is waiting to join.
 
-    By its name you are asked whether it shows the same code: that tells who stands between.
+    If you give its name, you are asked whether it shows the same code: another code means that the
+    join is being intercepted.
     """
     with opened_enrolment(site_folder(data_dir)) as found:
         waiting = [one for one in found.members(now=time.time()) if one.state == "pending"]
         named = " ".join(who)
         digits = named.replace(" ", "").replace("-", "")
         by_code = [one for one in waiting if one.code == digits]
-        one = _only(by_code or waiting, "" if by_code else named, "waits with that code or name")
+        one = _only(
+            by_code or waiting, "" if by_code else named, "is waiting with that code or name"
+        )
         if not by_code and not yes:
             _confirm(one, as_json=as_json)
         found.accept(one.code, one.id, now=time.time())
     if as_json:
         emit({"accepted": one.id, "name": one.name, "role": one.role})
     else:
-        echo(f"accepted {one.role} {one.name or one.id[:12]}; it has its certificate in seconds")
+        echo(
+            f"accepted {one.role} {one.name or one.id[:12]}; it gets its certificate within seconds"
+        )
 
 
 @app.command("revoke", epilog=options.examples("fedagent devices revoke kitchen"))
@@ -193,9 +201,9 @@ def revoke(
     data_dir: options.CoordinatorData = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Put a device or an edge out of the site, for good: its key never comes back.
+    """Remove a device or an edge from the site permanently: its key can never join again.
 
-    A running coordinator cuts it off within a minute, at every edge.
+    A running coordinator disconnects it within a minute, at every edge.
     """
     with opened_enrolment(site_folder(data_dir)) as found:
         members = [one for one in found.members(now=time.time()) if one.state != "revoked"]
@@ -212,7 +220,9 @@ def _only(members: "list[Member]", who: str, does: str) -> "Member":
     meant = [one for one in members if not who or one.name == who]
     meant = meant or [one for one in members if len(who) >= 4 and one.id.startswith(who)]
     if not meant:
-        raise UsageError(f"nobody {does}: {who}", "see `fedagent devices pending` and `devices`")
+        raise UsageError(
+            f"no device or edge {does}: {who}", "see `fedagent devices pending` and `devices`"
+        )
     if len(meant) > 1:
         several = ", ".join(f"{one.id[:12]} ({one.role} at {one.address})" for one in meant)
         raise UsageError(f"more than one {does}: {several}", "give the start of an id")
@@ -227,7 +237,7 @@ def _confirm(one: "Member", *, as_json: bool) -> None:
     sys.stdout.write(f"does {one.name or one.id[:12]} show {_spaced(one.code)}? [y/N] ")
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UsageError("not accepted", "another code means that somebody stands between")
+        raise UsageError("not accepted", "another code means that the join is being intercepted")
 
 
 def site_folder(data_dir: Path | None) -> Path:
@@ -251,7 +261,7 @@ def founded_site(folder: Path) -> tuple[str, bytes]:
             "or give --data-dir",
         ) from error
     except (ValueError, CertificateError) as error:
-        raise UnreadableError(f"{path} is no certificate", "restore it from a copy") from error
+        raise UnreadableError(f"{path} is not a certificate", "restore it from a copy") from error
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def export(
     from .runs import open_run  # noqa: PLC0415 - heavy imports
 
     if tensorboard is None and mlflow is None:
-        raise UsageError("nowhere to export to", "name --tensorboard DIR or --mlflow DIR")
+        raise UsageError("no target to export to", "name --tensorboard DIR or --mlflow DIR")
     for folder, module in ((tensorboard, "tensorboardX"), (mlflow, "mlflow")):
         if folder is not None and find_spec(module) is None:
             extra = module.removesuffix("X")

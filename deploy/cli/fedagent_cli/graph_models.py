@@ -65,7 +65,7 @@ def as_onnx(folder: Path, run: str, recipe: "Recipe", data: bytes, more: dict[st
     try:
         body = (folder / GRAPHS / f"{run}.onnx").read_bytes()
     except OSError as error:
-        mend = "take safetensors; `fedagent task build` says why a task has none"
+        mend = "export as safetensors; `fedagent task build` says why a task has no ONNX graph"
         raise MissingError("the task of the run has no ONNX graph", mend) from error
     from fedagent_coordinator.onnx_export import with_weights  # noqa: PLC0415 - optional package
 

@@ -49,7 +49,7 @@ def read_config(path: Path | None) -> Config:
         kind = "JSON" if path.suffix == ".json" else "TOML"
         raise UsageError(f"{path} is not {kind}: {error}", "fix the file") from error
     if not isinstance(read, dict):
-        raise UsageError(f"{path} holds no table of keys", "write `key = value` lines")
+        raise UsageError(f"{path} contains no `key = value` table", "write `key = value` lines")
     return read
 
 
@@ -118,7 +118,9 @@ def _numbers(one: "Declared", text: str) -> list[float]:
     except ValueError:
         numbers = []
     if len(numbers) != len(get_args(one.kind)) or not all(map(math.isfinite, numbers)):
-        raise UsageError(f"{one.name}: {text!r} is no place", f"write e.g. {one.option.example}")
+        raise UsageError(
+            f"{one.name}: {text!r} is not an address", f"write e.g. {one.option.example}"
+        )
     return numbers
 
 
@@ -203,7 +205,7 @@ def _hidden(key: str, text: str) -> str:
 def _through_a_pipe(text: str) -> str:
     """Return a file's name under which the next program reads text that `ps` must not show."""
     if len(text) > _PIPE:
-        raise UsageError("the configuration is over 60 kB", "say less of it")
+        raise UsageError("the configuration is over 60 kB", "shorten it")
     reader, writer = os.pipe()
     os.write(writer, text.encode())
     os.close(writer)

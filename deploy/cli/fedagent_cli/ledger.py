@@ -64,19 +64,22 @@ def ledger_verify(
     *,
     witness: Annotated[
         Path | None,
-        command_line.Option(help="Data directory of an edge: it knows how far the ledger was."),
+        command_line.Option(
+            help="Data directory of an edge, which has recorded the newest ledger entry it was "
+            "sent."
+        ),
     ] = None,
     full: Annotated[
         bool,
-        command_line.Option("--full", help="Add up closed rounds again too, from their files."),
+        command_line.Option("--full", help="Also recompute closed rounds from their files."),
     ] = False,
     data_dir: options.CoordinatorData = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Check every entry: sums, reservations, outcomes, models, and the signed hash chain.
 
-    Of closed rounds the digests of their files, which the chain binds, are enough; or --full.
-    Exit code 41 if anything is wrong; each problem is one line.
+    For closed rounds the digests of their files, which are part of the chain, are checked; --full
+    recomputes them. Exit code 41 if anything is wrong; each problem is one line.
     """
     from .runs import open_run  # noqa: PLC0415 - heavy imports
 
@@ -91,7 +94,7 @@ def ledger_verify(
     if not report.balanced:
         raise UnbalancedError(
             f"the ledger has {len(report.problems)} problems in {report.entries} entries",
-            "stop the coordinator and restore the newest whole copy of its data directory",
+            "stop the coordinator and restore the newest intact backup of its data directory",
         )
     echo(
         f"balanced: {report.entries} entries, {credits_text(report.granted_micro)} credits granted "
@@ -109,20 +112,20 @@ def ledger_verify(
 )
 def ledger_proof(
     *,
-    round_: Annotated[int, command_line.Option("--round", help="The round that was paid.")],
+    round_: Annotated[int, command_line.Option("--round", help="The paid round.")],
     client: Annotated[
         str,
         command_line.Option(
-            "--client", metavar="NAME", help="One client: its name, or the start of its id."
+            "--client", metavar="NAME", help="Client: its name, or the start of its id."
         ),
     ],
     data_dir: options.CoordinatorData = None,
     run: options.RunId = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show what a client signed of the work that it was paid for, and check it.
+    """Show and check the signature of a client for the work that it was paid for.
 
-    Exit code 41 if the proof does not hold, 43 if there is none.
+    Exit code 41 if the proof is invalid, 43 if there is none.
     """
     from .opinions import agent_named  # noqa: PLC0415 - heavy imports
     from .runs import open_run  # noqa: PLC0415 - heavy imports
@@ -135,20 +138,20 @@ def ledger_proof(
     if found is None:
         raise MissingError(
             f"there is no proof of {names[agent]} for round {round_}",
-            "it was not paid, or played in a testbed: see `fedagent rounds`",
+            "it was not paid, or the run is from a testbed: see `fedagent rounds`",
         )
     if as_json:
         emit(found.record())
     if found.problem:
         raise UnbalancedError(
-            f"the proof of {names[agent]} for round {round_} does not hold: {found.problem}",
+            f"the proof of {names[agent]} for round {round_} is invalid: {found.problem}",
             "fedagent ledger verify",
         )
     if not as_json:
         paid, work = credits_text(found.entry.amount_micro), found.work
         echo(
             f"{names[agent]} was paid {paid} credits for round {round_} (entry {found.entry.seq}); "
-            f"it is shown by its own signature: update {str(work['update'])[:12]} of "
+            f"its signature proves: update {str(work['update'])[:12]} of "
             f"{work['num_samples']} samples, {work['iterations']} iterations, for edge "
             f"{str(work['edge'])[:12]}"
         )
@@ -163,7 +166,7 @@ def _head_at(folder: Path) -> "LedgerHead":
         raise UsageError(f"--witness: {error}", "give the data directory of an edge") from error
     if head is None:
         raise UsageError(
-            f"--witness: the edge of {folder} was given no head of a ledger",
+            f"--witness: the edge of {folder} has not recorded any ledger entry",
             "give the data directory of an edge that has reported a round",
         )
     return head
@@ -193,7 +196,9 @@ def ledger_export(
     from .runs import open_run  # noqa: PLC0415 - heavy imports
 
     if as_json and out is None:
-        raise UsageError("--json leaves standard output to the result", "add --out FILE")
+        raise UsageError(
+            "with --json, standard output is reserved for the result", "add --out FILE"
+        )
     count = 0
     with open_run(data_dir) as (reader, _):
         lines = reader.ledger.export("csv" if style is LedgerFormat.CSV else "json")

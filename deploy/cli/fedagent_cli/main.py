@@ -153,7 +153,7 @@ def run() -> None:
         if not is_disk_error(error):
             raise
         _flush_nothing()
-        raise UsageError(f"cannot write: {error.strerror}", "make room on the disk") from error
+        raise UsageError(f"cannot write: {error.strerror}", "free space on the disk") from error
     raise SystemExit(code if isinstance(code, int) else 0)
 
 

@@ -40,7 +40,7 @@ def models_list(
     run: options.RunId = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the global models whose content is kept: the newest ones and the best."""
+    """List the global models that are kept: the newest ones and the best."""
     from .runs import columns, open_run  # noqa: PLC0415 - heavy imports
 
     with open_run(data_dir, run) as (reader, chosen):
@@ -87,13 +87,13 @@ def models_export(
     round_: Annotated[
         int | None,
         command_line.Option(
-            "--round", min=0, help="Model after this round.", show_default="newest"
+            "--round", min=0, help="Export the model after this round.", show_default="newest"
         ),
     ] = None,
     style: Annotated[
         ModelFormat | None,
         command_line.Option(
-            "--format", help="File format.", show_default="by --out, or safetensors"
+            "--format", help="File format.", show_default="by the name of --out, else safetensors"
         ),
     ] = None,
     onnx: Annotated[
@@ -104,7 +104,7 @@ def models_export(
     run: options.RunId = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a global model as a file that other tools read, without pickle."""
+    """Write a global model to a file that other tools can read, without pickle."""
     from .runs import open_run, recipe_of  # noqa: PLC0415 - heavy imports
 
     with open_run(data_dir, run) as (reader, chosen):

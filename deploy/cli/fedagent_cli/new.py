@@ -27,7 +27,8 @@ class Template(StrEnum):
 
 def new(
     name: Annotated[
-        str, command_line.Argument(help="Name of the project; a folder of that name is made here.")
+        str,
+        command_line.Argument(help="Name of the project; a folder of that name is created here."),
     ],
     *,
     template: Annotated[
@@ -35,16 +36,16 @@ def new(
     ] = Template.TORCH,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a project that runs as it stands: code, recipe, README and one test.
+    """Create a project that runs unchanged: code, recipe, README and one test.
 
     A PyTorch model that devices train without your code, a sensor's readings, a policy that
-    selects who trains, or a stream that a device learns from. Nothing is overwritten.
+    selects who trains, or a stream that a device trains on. Nothing is overwritten.
     """
     files = written(name, template)
     folder = Path(name)
     if folder.exists():
-        raise UsageError(f"{folder} is there already", "take another name, or another folder")
-    with writing(folder, hint="change to a folder that you may write in"):
+        raise UsageError(f"{folder} already exists", "take another name, or another folder")
+    with writing(folder, hint="change to a folder with write permission"):
         for path, text in files.items():
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +55,7 @@ def new(
         return
     for path in files:
         echo(f"{folder / path}")
-    echo(f"Go on: cd {name}, then what its README.md says.")
+    echo(f"Next: cd {name}, then follow its README.md.")
 
 
 def written(name: str, template: Template) -> dict[str, str]:
@@ -68,7 +69,7 @@ def written(name: str, template: Template) -> dict[str, str]:
         rule = f"use lower-case letters, digits and single '-', at most {_MAX_NAME}"
         raise UsageError(f"not a name: {name!r}", rule)
     if keyword.iskeyword(module) or find_spec(module) is not None:
-        raise UsageError(f"{module} is a Python module already", "take another name")
+        raise UsageError(f"{module} is already a Python module", "take another name")
     words = {
         "{{name}}": name,
         "{{module}}": module,

@@ -19,24 +19,31 @@ if TYPE_CHECKING:
 Names = dict[str, str]
 MATRIX = 10
 """Columns of the table of clients by rounds."""
-UNASKED = 'no model of this run was evaluated; a recipe asks for it with opinions.mode = "report"'
-NOT_YET = (
-    "no model was evaluated yet; the first is, once edges and agents are there (fedagent status)"
+UNASKED = (
+    'no model of this run was evaluated; set opinions.mode = "report" in the recipe to ask for it'
 )
-PRIVATE = "opinions never left the devices: the coordinator knows who volunteered, nothing else"
+NOT_YET = (
+    "no model has been evaluated yet; the first one is evaluated once edges and agents are "
+    "connected (fedagent status)"
+)
+PRIVATE = "opinions never left the devices: the coordinator only knows who volunteered"
 Round = Annotated[
     int | None,
-    command_line.Option("--round", min=0, help="One model: that of this round; 0 the first."),
+    command_line.Option(
+        "--round", min=0, help="Show one model only: that of this round; 0 is the initial one."
+    ),
 ]
 Client = Annotated[
     str | None,
     command_line.Option(
-        "--client", metavar="NAME", help="One client: its name, or the start of its id."
+        "--client", metavar="NAME", help="Show one client only: its name, or the start of its id."
     ),
 ]
 Plot = Annotated[
     Path | None,
-    command_line.Option("--plot", metavar="FILE.svg", help="Draw them; .svg, .png or .pdf."),
+    command_line.Option(
+        "--plot", metavar="FILE.svg", help="Plot the opinions as .svg, .png or .pdf."
+    ),
 ]
 
 
@@ -80,7 +87,7 @@ def opinions(
     else:
         _show(rows, names)
     if plot is not None and not as_json:
-        echo(f"{plot}: drawn")
+        echo(f"{plot}: written")
 
 
 def _chosen(rows: Sequence["ModelEvaluation"], round_: int) -> list["ModelEvaluation"]:
@@ -88,7 +95,8 @@ def _chosen(rows: Sequence["ModelEvaluation"], round_: int) -> list["ModelEvalua
     if not found:
         evaluated = ", ".join(str(row.round) for row in rows[-5:]) or "none"
         raise MissingError(
-            f"the model of round {round_} was not evaluated", f"the newest that were: {evaluated}"
+            f"the model of round {round_} was not evaluated",
+            f"the newest evaluated ones: {evaluated}",
         )
     return found
 
@@ -229,7 +237,7 @@ def _draw(rows: Sequence["ModelEvaluation"], names: Names, path: Path) -> None:
     from .report.opinions import panels  # noqa: PLC0415 - heavy imports
 
     if not rows:
-        raise MissingError("there are no opinions to draw", "leave out --plot")
+        raise MissingError("there are no opinions to plot", "leave out --plot")
     draws = [partial(_titled, *panel) for panel in panels(rows, names)]
     draw_panels(draws, "clients' opinions of the global model", path)
 

@@ -7,7 +7,7 @@ from . import command_line
 
 AsJson = Annotated[
     bool,
-    command_line.Option("--json", help="Print JSON lines only; the last line is the result."),
+    command_line.Option("--json", help="Print only JSON lines; the last line is the result."),
 ]
 CoordinatorData = Annotated[
     Path | None,
@@ -20,14 +20,14 @@ CoordinatorData = Annotated[
 ]
 RunId = Annotated[
     str | None,
-    command_line.Option("--run", help="A run by the start of its id.", show_default="the newest"),
+    command_line.Option("--run", help="Start of the run's id.", show_default="the newest"),
 ]
-Last = Annotated[int, command_line.Option(min=0, help="How many of the newest; 0 for all.")]
+Last = Annotated[int, command_line.Option(min=0, help="How many of the newest to show; 0 for all.")]
 ConfigFile = Annotated[
     Path | None,
     command_line.Option(
         "--config",
-        help="TOML or JSON file with the same keys; options win over it.",
+        help="TOML or JSON file with the same keys; options override it.",
         exists=True,
         dir_okay=False,
         panel="Where",
@@ -35,7 +35,9 @@ ConfigFile = Annotated[
 ]
 PrintConfig = Annotated[
     bool,
-    command_line.Option("--print-config", help="Check the configuration, print it, start nothing."),
+    command_line.Option(
+        "--print-config", help="Check and print the configuration without starting anything."
+    ),
 ]
 
 

@@ -32,21 +32,19 @@ def predict(
     *,
     stream: Annotated[
         str | None,
-        command_line.Option(
-            help="Where samples come from, as for `fedagent start`.", show_default=False
-        ),
+        command_line.Option(help="Stream of samples, as for `fedagent start`.", show_default=False),
     ] = None,
     count: Annotated[
         int,
         command_line.Option(
             min=0,
-            help="How many samples to wait for; 0: those that are there, or where none are, "
-            "what comes until Ctrl-C.",
+            help="Number of samples to wait for; 0 takes those that are there, or if there are "
+            "none, those that arrive until Ctrl-C.",
         ),
     ] = 0,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say what a model makes of a stream's samples, as the sensors say them.
+    """Predict a stream's samples with a model; the samples are as the sensors report them.
 
     The file carries how features are scaled and what classes are called. With labels in the
     stream the last line says how good the model is.
@@ -86,10 +84,10 @@ def _opened(path: Path, data: bytes) -> "Predictor":
             "the onnxruntime package is not installed", how_to_add("onnxruntime")
         ) from error
     except TorchNeededError as error:
-        mend = f"{error.hint}; or take one that was exported with --onnx"
+        mend = f"{error.hint}; or use a model that was exported with --onnx"
         raise MissingError("the torch package is not installed", mend) from error
     except (TaskFormatError, ProtocolError) as error:
-        hint = "take one that `fedagent models export` wrote as safetensors or ONNX"
+        hint = "use a file that `fedagent models export` wrote as safetensors or ONNX"
         raise UsageError(f"{path}: {error}", hint) from error
 
 

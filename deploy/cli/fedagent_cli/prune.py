@@ -19,22 +19,28 @@ def prune(
     keep_rounds: Annotated[
         int | None,
         command_line.Option(
-            min=1, help="Keep so many of a run's newest rounds.", show_default=False
+            min=1, help="Keep this many of a run's newest rounds.", show_default=False
         ),
     ] = None,
     keep_days: Annotated[
         float | None,
         command_line.Option(
-            min=0, max=1e6, help="Keep the rounds that ended in so many days.", show_default=False
+            min=0,
+            max=1e6,
+            help="Keep the rounds that ended within this many days.",
+            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[
-        bool, command_line.Option("--dry-run", help="Say what would go, and change nothing.")
+        bool,
+        command_line.Option(
+            "--dry-run", help="Show what would be dropped without changing anything."
+        ),
     ] = False,
     data_dir: options.CoordinatorData = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Drop what old rounds saw and decided, of every run of a coordinator that does not run.
+    """Drop the inputs and decisions of old rounds, in every run of a stopped coordinator.
 
     The ledger stays whole: payments and outcomes go to files in archive/. A pruned round can no
     more be replayed or asked why. A running coordinator prunes by itself: --keep-rounds.
@@ -42,7 +48,9 @@ def prune(
     from .runs import open_run  # noqa: PLC0415 - heavy imports
 
     if (keep_rounds is None) == (keep_days is None):
-        raise UsageError("how much is to be kept?", "give one of --keep-rounds and --keep-days")
+        raise UsageError(
+            "no --keep-rounds or --keep-days is given", "give one of --keep-rounds and --keep-days"
+        )
     if keep_days == 0:
         raise UsageError("--keep-days 0 keeps nothing", "give how many days, such as 0.5")
     kept = keep_rounds or 0
@@ -64,7 +72,10 @@ def prune(
         done = "would be pruned" if dry_run else "pruned"
         echo(f"run {piece.run_id[:8]}: rounds {piece.first} to {piece.last} {done}")
     if not pieces:
-        echo("nothing to prune: older rounds have gone, or are kept by the oldest policy snapshot")
+        echo(
+            "nothing to prune: older rounds are already dropped, or kept for the oldest policy "
+            "snapshot"
+        )
     else:
         done = "freed" if freed >= 0 else "taken in addition"
         done = f"would be {done}" if dry_run else done
@@ -97,6 +108,6 @@ def _dropped(folder: Path, pieces: "list[Prunable]") -> int:
             store.compact()
     except (CoordinatorError, DataDirBusyError) as error:
         busy = isinstance(error, DataDirBusyError)
-        hint = "stop it, or have it prune by itself: --keep-rounds" if busy else error.hint
+        hint = "stop it, or start it with --keep-rounds to prune by itself" if busy else error.hint
         raise RoleError(error.sentence, hint, exit_code=exit_code(error) or 33) from error
     return size - bytes_held(folder)

@@ -27,11 +27,13 @@ Run = Annotated[
 ]
 Policy = Annotated[
     str | None,
-    command_line.Option(help="Who decides.", show_default="the policy that was recorded"),
+    command_line.Option(help="Policy that decides.", show_default="the policy that was recorded"),
 ]
 Sets = Annotated[
     list[str] | None,
-    command_line.Option("--set", metavar="KEY=VALUE", help="Change a parameter of it: alpha=0.5."),
+    command_line.Option(
+        "--set", metavar="KEY=VALUE", help="Change a parameter of the policy: alpha=0.5."
+    ),
 ]
 
 
@@ -41,7 +43,10 @@ def replay(
     policy: Policy = None,
     sets: Sets = None,
     decisions: Annotated[
-        bool, command_line.Option("--decisions", help="Say whom it chooses, and estimate nothing.")
+        bool,
+        command_line.Option(
+            "--decisions", help="Show whom the policy chooses, without an estimate."
+        ),
     ] = False,
     check: Annotated[
         bool,
@@ -52,7 +57,7 @@ def replay(
     data_dir: options.CoordinatorData = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Decide a recorded run's rounds by another policy, and estimate what it would have earned.
+    """Decide the rounds of a recorded run with another policy, and estimate its result.
 
     Nobody is ordered. It sees what was recorded, and learns of the orders that both gave.
     """
@@ -71,11 +76,13 @@ def replay(
         echo(f"run {chosen.run_id[:8]}: {len(rounds)} rounds decided by {name}")
         echo(f"  {same} of them as they were recorded, bit for bit")
         agreed, choices = record["agreed"], record["choices"]
-        echo(f"  {agreed} of its {choices} choices, before exploration, were ordered then too")
+        echo(
+            f"  {agreed} of its {choices} choices, before exploration, were also ordered in the run"
+        )
     if check and same < len(rounds):
         first = next(one.round.view.round for one in rounds if not one.same)
         raise DifferentError(
-            f"{len(rounds) - same} of {len(rounds)} rounds are decided otherwise, first {first}",
+            f"{len(rounds) - same} of {len(rounds)} rounds are decided differently, first {first}",
             "another policy or release decided them; leave out --check",
         )
     if decisions or check:
@@ -97,7 +104,7 @@ def _where(run: str | None, data_dir: Path | None) -> tuple[Path | None, str | N
     if folder is None or not (folder.exists() or _NO_ID.search(folder.name) or "/" in str(run)):
         return data_dir, run
     if data_dir is not None:
-        raise UsageError("two folders are named", "leave out --data-dir")
+        raise UsageError("two folders are given", "leave out --data-dir")
     return folder.parent if folder.is_file() else folder, None
 
 
@@ -140,7 +147,7 @@ def _replayed(
 
     recipe = recipe_in(run.recipe)
     if recipe is None:
-        raise UnreadableError("its recipe is of another release", "replay it with that release")
+        raise UnreadableError("its recipe is from another release", "replay it with that release")
     asked, spec = (
         opinion_mode(recipe, create(recipe.policy.name, **recipe.policy.params)),
         recipe.policy,
@@ -162,7 +169,7 @@ def _replayed(
     except NeedsUnmetError as error:
         hint = f"take one of: {', '.join(_replayable(recipe))}"
         if TRUTH in error.missing:
-            hint += "; or ask it in a world of this run: `fedagent testbed learn-world`"
+            hint += "; or play it in a world learnt from this run: `fedagent testbed learn-world`"
         raise UsageError(error.sentence, hint) from error
     return list(decide(reader.logged(run.run_id), made, seed=recipe.seed, spec=spec)), spec.name
 

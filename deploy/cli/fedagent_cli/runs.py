@@ -32,7 +32,7 @@ from .output import number_text
 
 LABELS = {"rmse": "error", "train_error": "error", "train_loss": "loss", "device_score": "score"}
 """What a line about it begins with, where that is not its key."""
-NOT_REPORTED = "not measured: where neighbours decide, devices tell neither score nor loss"
+NOT_REPORTED = "not measured: if neighbours decide, devices report neither score nor loss"
 NOT_HELD_OUT = "not measured on held-out samples (evaluation.dataset)"
 Metrics = Mapping[str, float]
 
@@ -69,7 +69,7 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
     ) as error:
         raise UnreadableError(error.sentence, error.hint) from error
     except PrunedRoundError as error:
-        hint = "all rounds are needed: take an older `fedagent backup`"
+        hint = "all rounds are needed: use an older `fedagent backup`"
         raise MissingError(error.sentence, hint) from error
     except PermissionError as error:
         if folder not in Path(str(error.filename)).parents:
@@ -81,10 +81,14 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
         if not os.access(folder, os.W_OK):
             raise forbidden(folder) from error
         full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
-        hint = "make room for temporary files" if full else "is it a coordinator's?"
+        hint = (
+            "free space for temporary files" if full else "check that it is a coordinator's folder"
+        )
         raise NoRunError(f"{folder} cannot be read: {error}", hint) from error
     except (StoreError, sqlite3.Error) as error:
-        raise NoRunError(f"{folder} cannot be read: {error}", "is it a coordinator's?") from error
+        raise NoRunError(
+            f"{folder} cannot be read: {error}", "check that it is a coordinator's folder"
+        ) from error
 
 
 def _coordinator_in(folder: Path) -> Path:
@@ -99,17 +103,19 @@ def _no_run(folder: Path, run_id: str | None, *, given: bool) -> NoRunError:
     """Return what is missing: the folder, a coordinator in it, or the run."""
     if not (folder / DATABASE).exists():
         if not given:
-            hint = "start one (`fedagent coordinator start`), or name the folder of its data"
-            return NoRunError(f"no run in {folder}: no coordinator ran there", hint)
+            hint = "start one (`fedagent coordinator start`), or give its data directory"
+            return NoRunError(f"no run in {folder}: no coordinator has run there", hint)
         what = (
-            f"no run in {folder}: it holds no coordinator"
+            f"no run in {folder}: it is not a coordinator's folder"
             if folder.exists()
             else f"there is no folder {folder}"
         )
         return NoRunError(what, "name the folder of a coordinator, a demo or a study")
     if run_id is None:
         return NoRunError(f"no run in {folder}", "start one (`fedagent coordinator start`)")
-    return NoRunError(f"no single run begins with {run_id!r} in {folder}", "see `fedagent runs`")
+    return NoRunError(
+        f"no run, or more than one, begins with {run_id!r} in {folder}", "see `fedagent runs`"
+    )
 
 
 def forbidden(folder: Path) -> NoRunError:

@@ -34,29 +34,40 @@ class Role(StrEnum):
 
 Which = Annotated[Role, command_line.Argument(help="agent, edge or coordinator.", metavar="ROLE")]
 DryRun = Annotated[
-    bool, command_line.Option("--dry-run", help="Print the files and the commands, change nothing.")
+    bool,
+    command_line.Option(
+        "--dry-run", help="Print the files and the commands without changing anything."
+    ),
 ]
 Root = Annotated[
     Path,
     command_line.Option(
-        exists=True, help="Folder of the system to change, e.g. a mounted image.", metavar="DIR"
+        exists=True,
+        help="Root folder of the system to change, e.g. a mounted image.",
+        metavar="DIR",
     ),
 ]
 Mine = Annotated[
     bool,
-    command_line.Option("--mine", help="A service of your own user's systemd, without root."),
+    command_line.Option("--mine", help="Install for your own user's systemd, without root."),
 ]
 User = Annotated[
     str | None,
-    command_line.Option(help="Whom it runs as.", show_default="one that systemd makes up for it"),
+    command_line.Option(
+        help="User that the service runs as.", show_default="one that systemd creates for it"
+    ),
 ]
 Config = Annotated[
     Path | None,
-    command_line.Option(help="Its settings' file.", show_default="/etc/fedagent/ROLE.toml"),
+    command_line.Option(
+        help="Settings file of the service.", show_default="/etc/fedagent/ROLE.toml"
+    ),
 ]
 DataDir = Annotated[
     Path | None,
-    command_line.Option(help="Its data directory; needs --user.", show_default="below /var/lib"),
+    command_line.Option(
+        help="Data directory of the service; needs --user.", show_default="below /var/lib"
+    ),
 ]
 
 
@@ -90,15 +101,15 @@ def install(
     as_json: options.AsJson = False,
     **of_root: Path | None,
 ) -> None:
-    """Put a role's unit and its settings' file in place, and start it.
+    """Install a role's unit and settings file, and start it.
 
-    A settings' file that is there stays as it is. Certificates and the password's file may be
-    readable by root alone: systemd hands them to the service.
+    An existing settings file is not changed. Certificates and the password file may be readable by
+    root only: systemd passes them to the service.
     """
     root = root.absolute()
     _check_mine(mine=mine, root=root, user=user, files=any(of_root.values()))
     if data_dir is not None and user is None and not mine:
-        raise UsageError("--data-dir needs --user", "the user that systemd makes up has its own")
+        raise UsageError("--data-dir needs --user", "the user that systemd creates has its own")
     launch.tls(*(of_root.get(f"tls_{part}") for part in ("ca", "cert", "key")))
     service = Service(
         role=role.value,
@@ -157,7 +168,7 @@ def _show(
         if dry_run:
             echo(f"# {path} ({state})\n{file.text}")
         else:
-            echo(f"{path}: {'stays as it is' if state == 'kept' else 'in place'}")
+            echo(f"{path}: {'kept unchanged' if state == 'kept' else 'in place'}")
     commands = record["commands"]
     assert isinstance(commands, list)
     for command in commands:
@@ -177,25 +188,28 @@ def _put(files: list[systemd.Wanted], root: Path) -> None:
             file.write(root)
     except OSError as error:
         problem = f"cannot write {error.filename}: {error.strerror}"
-        raise UsageError(problem, "look at its owner and rights") from error
+        raise UsageError(problem, "check its owner and permissions") from error
 
 
 def _note(service: Service) -> tuple[str, str] | tuple[()]:
     """Return why the service could not run this fedagent as it should, and the hint."""
     if service.mine:
-        lonely = "it runs while you are logged in only", "loginctl enable-linger keeps it"
+        lonely = "it runs only while you are logged in", "loginctl enable-linger keeps it"
         return () if systemd.lingers() else lonely
     wheel = (source_of() or "dist/fedagent-*.whl").removeprefix("-e ")
     make = "python3 -m venv /opt/fedagent && /opt/fedagent/bin/pip install " + wheel
     if (hidden := service.in_tmp) is not None:
         named = "name another --config or --data-dir"
         hint = f"install it elsewhere: {make}" if hidden in service.reads else named
-        return f"a service has a /tmp and a /var/tmp of its own, without {hidden}", hint
+        return f"a service has its own /tmp and /var/tmp, where {hidden} does not exist", hint
     closed = systemd.unseen(service)
     if not closed:
         return ()
     who = f"the user {service.user}" if service.user else "a service's own user"
-    return f"{who} may not read {closed}", f"install it where all may: {make}; or name --user"
+    return (
+        f"{who} may not read {closed}",
+        f"install it where every user can read it: {make}; or give --user",
+    )
 
 
 @app.command(epilog=options.examples("sudo fedagent service uninstall agent"))
@@ -207,7 +221,7 @@ def uninstall(
     root: Root = _ROOT,
     as_json: options.AsJson = False,
 ) -> None:
-    """Stop a role's service and take its unit away; settings and data stay."""
+    """Stop a role's service and remove its unit; settings and data are kept."""
     root = root.absolute()
     _check_mine(mine=mine, root=root)
     if not dry_run and root == _ROOT:
@@ -230,13 +244,13 @@ def uninstall(
     if as_json:
         emit({"service": name, "dry_run": dry_run, "removed": there, "kept": kept})
     elif not there:
-        echo(f"{unit} is not there: nothing to remove")
+        echo(f"{unit} does not exist: nothing to remove")
     else:
         for command in commands if dry_run else []:
             echo(shlex.join(command))
         echo(f"{'rm ' if dry_run else 'removed '}{unit}")
         if kept:
-            echo(f"{'would stay' if dry_run else 'stays'}: {', '.join(kept)}")
+            echo(f"{'would be kept' if dry_run else 'kept'}: {', '.join(kept)}")
 
 
 @app.command(
@@ -245,7 +259,7 @@ def uninstall(
 def status(
     role: Which, *, mine: Mine = False, root: Root = _ROOT, as_json: options.AsJson = False
 ) -> None:
-    """Show what systemd says of a role's service, and since when it runs; 43 if there is none."""
+    """Show the systemd state of a role's service, and since when it runs; 43 if there is none."""
     root = root.absolute()
     _check_mine(mine=mine, root=root)
     name, unit = f"fedagent-{role.value}", _unit(role, root, mine=mine)
@@ -272,7 +286,7 @@ def status(
         echo(f"{record['active']}, {record['enabled']}{since}{restarts}")
         echo(f"its log: fedagent service logs {role.value}{flag}")
     else:
-        echo("systemd does not run here")
+        echo("systemd is not running here")
 
 
 @app.command(
@@ -282,18 +296,18 @@ def logs(
     role: Which,
     *,
     mine: Mine = False,
-    lines: Annotated[int, command_line.Option(help="How many of the newest.", min=1)] = 50,
+    lines: Annotated[int, command_line.Option(help="Number of newest lines.", min=1)] = 50,
     follow: Annotated[
-        bool, command_line.Option("--follow", "-f", help="Go on as lines come; Ctrl-C ends it.")
+        bool, command_line.Option("--follow", "-f", help="Keep printing new lines; Ctrl-C stops.")
     ] = False,
     as_json: Annotated[
-        bool, command_line.Option("--json", help="Print journald's own JSON, an object a line.")
+        bool, command_line.Option("--json", help="Print journald's own JSON, one object per line.")
     ] = False,
 ) -> None:
     """Show the newest lines of a service's log, which journald keeps; 43 if there is none."""
     _unit(role, _ROOT, mine=mine)
     if which("journalctl") is None:
-        raise UsageError("there is no journalctl here", "systemd keeps the log of a service")
+        raise UsageError("journalctl is not installed", "the log of a service is kept by systemd")
     unit = ["--user-unit" if mine else "--unit", f"fedagent-{role.value}"]
     more = ["--follow"] if follow else ["--no-pager"]
     shape = "json" if as_json else "short-iso"
@@ -313,14 +327,14 @@ def _unit(role: Role, root: Path, *, mine: bool) -> Path:
 
 def _check_mine(*, mine: bool, root: Path, user: str | None = None, files: bool = False) -> None:
     if mine and (root != _ROOT or user is not None or files):
-        problem = "--mine goes with none of --root, --user, --tls-... and --password-file"
-        raise UsageError(problem, "name files of your own in the settings' file")
+        problem = "--mine cannot be combined with --root, --user, --tls-... or --password-file"
+        raise UsageError(problem, "name your own files in the settings file")
 
 
 def _need_systemd(*, mine: bool) -> None:
     if not systemd.systemd_runs(mine=mine):
         hint = "--dry-run prints the files; --root DIR writes them into another system"
-        whose = "your user has no systemd" if mine else "systemd does not run"
+        whose = "your user has no systemd" if mine else "systemd is not running"
         raise UsageError(f"{whose} here", "log in by ssh or at the desk" if mine else hint)
     if not mine and os.geteuid() != 0:
         again = shlex.join([*systemd.program(), *sys.argv[1:]])

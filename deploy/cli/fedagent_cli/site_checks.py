@@ -35,7 +35,7 @@ def membership(home: Path, *more: Path) -> Finding:
             return bad("; ".join(one.text for one in worst), worst[0].hint)
     if not found:
         looked = ", ".join(str(path) for path in (home, *more))
-        return fine(f"no role in {looked} belongs to a site; on one machine none has to")
+        return fine(f"no role in {looked} belongs to a site; on a single machine none needs to")
     return fine("; ".join(one.text for one in found))
 
 
@@ -50,7 +50,7 @@ async def _state(folder: Path) -> Finding:
         return _not_yet(folder)
     own = credentials.certificate
     if own.role not in ("agent", "edge"):
-        return fine(f"{name}: site {own.site} was founded here")
+        return fine(f"{name}: site {own.site} was created here")
     return await _asked(folder, credentials)
 
 
@@ -59,19 +59,23 @@ def _not_yet(folder: Path) -> Finding:
 
     refused = read_refusal(folder)
     if refused is not None:
-        return broken(f"{folder.name}: was not let in: {refused.words}", refused.hint)
+        return broken(f"{folder.name}: was refused: {refused.words}", refused.hint)
     shown = read_shown(folder)
     if shown is None:
-        hint = "start it with `--join` and an invitation of `fedagent devices invite NAME`"
-        return odd(f"{folder.name}: began to join a site and did not end", hint)
+        hint = "start it with `--join` and an invitation from `fedagent devices invite NAME`"
+        return odd(f"{folder.name}: started to join a site but did not finish", hint)
     hint = f"`fedagent devices accept {shown.code}` at the coordinator, if it shows the same code"
-    return odd(f"{folder.name}: waits to be let in, code {shown.code[:3]} {shown.code[3:]}", hint)
+    return odd(
+        f"{folder.name}: is waiting to be accepted, code {shown.code[:3]} {shown.code[3:]}", hint
+    )
 
 
 async def _asked(folder: Path, credentials: Credentials) -> Finding:
     own, joined = credentials.certificate, read_joined(folder)
     if joined is None or not (folder / IDENTITY_FILE).exists():
-        return broken(f"{folder.name}: its files are not whole", "restore them, or join again")
+        return broken(
+            f"{folder.name}: its site files are incomplete", "restore them, or join again"
+        )
     applicant = Applicant(
         load_or_create(folder),
         "edge" if own.role == "edge" else "agent",
@@ -79,7 +83,7 @@ async def _asked(folder: Path, credentials: Credentials) -> Finding:
         joined.name,
         fingerprint=joined.fingerprint,
     )
-    silent = "no join service is known"
+    silent = "no address of a join service is known"
     for place in joined.services:
         try:
             async with asyncio.timeout(ASK_S):
@@ -95,5 +99,5 @@ async def _asked(folder: Path, credentials: Credentials) -> Finding:
         if isinstance(answer, Waiting):
             forgotten = JoinError("forgotten")
             return broken(f"{folder.name}: site {own.site}: {forgotten.words}", forgotten.hint)
-        return fine(f"{folder.name}: {own.role} of site {own.site}, which {place} confirms")
+        return fine(f"{folder.name}: {own.role} of site {own.site}, confirmed by {place}")
     return odd(f"{folder.name}: {own.role} of site {own.site}; {silent}", JoinUnreachableError.hint)

@@ -13,7 +13,7 @@ from . import command_line, launch, options, places
 from .errors import NoRunError, UsageError
 from .output import echo, emit
 
-AGENT = """Run this device as an agent: find the edges, learn on the own stream.
+AGENT = """Run this device as an agent: find the edges and train on its own stream.
 
 It trains when an edge orders it to, and sends updates, never samples. One agent
 per data directory; a second one on the same directory ends with exit code 75.
@@ -23,10 +23,10 @@ EDGE = """Run an edge aggregator: a broker for the devices near it, and their av
 It advertises itself, collects updates until the deadline, averages them and
 reports to the coordinator, which it finds by zeroconf.
 """
-COORDINATOR = """Run the coordinator: each round it decides who trains where, and pays for it.
+COORDINATOR = """Run the coordinator: in each round it decides who trains where, and pays for it.
 
 The same recipe continues the run of this data directory; another one needs
---new-run. It ends with exit code 0 after the last round; --more-rounds goes on.
+--new-run. It ends with exit code 0 after the last round; --more-rounds continues.
 """
 
 _CONNECT_S = 2.0
@@ -86,7 +86,7 @@ def _add(group: command_line.CommandGroup, role: str, about: str, panel: str, *l
 def _complete(role: str, made: launch.Config) -> None:
     """Look for what a role cannot be without; name the data directory where nobody has."""
     if role == "agent" and "stream" not in made:
-        raise UsageError("no stream to learn from", "add one, e.g. --stream digits")
+        raise UsageError("no stream to train on", "add one, e.g. --stream digits")
     if role == "coordinator":
         launch.need_coordinator("a coordinator")
         if "recipe" not in made:
@@ -109,7 +109,7 @@ def page(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = 
     found = read_page(folder)
     if found is None or not found.url or not _serves(folder, found.url):
         raise NoRunError(
-            f"no coordinator of {folder} serves a live page now",
+            f"no running coordinator of {folder} serves a live page",
             "start it (`fedagent coordinator start`, without --no-web), or give --data-dir",
         )
     if as_json:
@@ -121,7 +121,10 @@ def page(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = 
         draw_qr(found.link)
     echo(found.link)
     if found.fingerprint:
-        echo(f"its certificate is its own; compare in the browser: SHA-256 {found.fingerprint}")
+        echo(
+            "its certificate is self-signed; compare it in the browser: SHA-256 "
+            f"{found.fingerprint}"
+        )
 
 
 def _serves(folder: Path, url: str) -> bool:

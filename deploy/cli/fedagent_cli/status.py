@@ -20,17 +20,17 @@ WAITING = {
     "edges": "for edges",
     "agents": "for agents",
     "declined": "the agents have just declined",
-    "features": "for agents to measure what the policy needs",
+    "features": "for agents to report the features that the policy needs",
     "prices": "every agent asks more than an edge may spend",
     "rents": "for an edge whose rent can be paid",
-    "statistics": "for the devices to add up their samples (data.standardize)",
+    "statistics": "for the devices' sample statistics (data.standardize)",
 }
 """Words for the reasons of docs/coordinator.md, A round."""
 MAX_NAMED = 5
 """Agents that decline, a line each."""
 Watch = Annotated[
     bool,
-    command_line.Option("--watch", help="Go on: a live view, or one line for each event."),
+    command_line.Option("--watch", help="Keep running: a live view, or one line per event."),
 ]
 
 
@@ -63,7 +63,7 @@ def standing(reader: "Reader", chosen: "RunRow") -> Standing:
     good = metric_line(summary.measures, summary.metrics)
     lines = list(_status_lines(summary, live, now=now, pid=pid, good=good))
     if spent := epsilon_text(recipe, released):
-        lines.append(f"privacy   a device has spent an epsilon of {spent} at most")
+        lines.append(f"privacy   a device has spent at most epsilon {spent}")
     record = {**summary.record(), "edges": len(summary.edges), **live}
     return Standing(run=chosen, record=record, lines=lines, now=now, agents=agents)
 
@@ -75,7 +75,7 @@ def status(
     run: options.RunId = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show a run in a few lines, while the coordinator runs or afterwards."""
+    """Show the state of a run in a few lines, during the run or afterwards."""
     from .runs import open_run  # noqa: PLC0415 - heavy imports
 
     if watch:
@@ -124,9 +124,9 @@ def _status_lines(
     pid: int | None,
     good: tuple[str, str],
 ) -> Iterator[str]:
-    process = f"coordinator runs (process {pid})" if pid else "coordinator does not run"
+    process = f"coordinator is running (process {pid})" if pid else "coordinator is not running"
     if live["running"] is None:
-        process = "only its owner can see whether the coordinator runs"
+        process = "only its owner can see whether the coordinator is running"
     ended = f"ended: {run.conclusion or run.reason}"
     yield f"run       {run.run[:12]}  {run.recipe}, policy {run.policy}"
     yield f"state     {ended if run.ended_ms else process}"
@@ -146,7 +146,7 @@ def _status_lines(
     yield (
         f"spent     {credits_text(run.spent_micro)} credits, "
         f"{credits_text(run.reserved_micro)} reserved"
-        + (f"; {credits_text(run.rent_micro)} of it rents" if run.rent_micro else "")
+        + (f"; {credits_text(run.rent_micro)} of it for rents" if run.rent_micro else "")
     )
     here = f"{live['agents_live']} live of " if now is not None else ""
     yield f"agents    {here}{live['agents']} seen"
@@ -161,7 +161,7 @@ def rounds(
     run: options.RunId = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the newest rounds: who came in time, what it cost, how long it took."""
+    """Show the newest rounds: updates in time, cost and duration."""
     from .runs import columns, open_run  # noqa: PLC0415 - heavy imports
 
     with open_run(data_dir, run) as (reader, chosen):

@@ -222,7 +222,7 @@ def _ids(user: str | None) -> tuple[int, set[int]]:
         known = pwd.getpwnam(user)
     except KeyError as error:
         hint = f"make it: useradd --system --shell /usr/sbin/nologin {user}"
-        raise UsageError(f"--user: there is no user {user!r} here", hint) from error
+        raise UsageError(f"--user: there is no user {user!r} on this system", hint) from error
     return known.pw_uid, set(os.getgrouplist(user, known.pw_gid))
 
 
@@ -244,7 +244,7 @@ def call(commands: Iterable[Sequence[str]]) -> None:
     for command in commands:
         done = subprocess.run(list(command), capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            words = (done.stderr.strip().splitlines() or ["without a word"])[-1]
+            words = (done.stderr.strip().splitlines() or ["no error message"])[-1]
             raise ServiceError(
                 f"`{' '.join(command)}` failed: {words}", "see `journalctl -xe`, then try again"
             )

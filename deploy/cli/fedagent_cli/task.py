@@ -32,7 +32,7 @@ _FILE = """A file of yours, my_model.py:
 """
 app = command_line.CommandGroup(
     name="task",
-    help="Make a task of a PyTorch model.",
+    help="Build a task from a PyTorch model.",
     no_args_is_help=True,
     epilog=_FILE + options.examples("fedagent task build my_model.py:build -o my_model.fedtask"),
 )
@@ -59,10 +59,10 @@ def task_build(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a model with its loss as data: its operators, its first tensors, what a sample is.
+    """Write a model and its loss to a task file: operators, initial tensors, sample format.
 
-    The function returns the model, the loss and one batch as an example; it runs here, and
-    nowhere else. Devices with torch train what is written; nothing of yours is installed there.
+    The function returns the model, the loss and one batch as an example; it runs on this machine
+    only. Devices with torch train the task file; none of your code is installed there.
     """
     from importlib.util import find_spec  # noqa: PLC0415 - only here
 
@@ -97,7 +97,7 @@ def task_show(
     *,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say what a task file holds: inputs, tensors by what becomes of them, operators, sizes."""
+    """Show the content of a task file: inputs, tensors by role, operators and sizes."""
     told = _summary(path)
     _show({"file": str(path), "bytes": path.stat().st_size, **told}, as_json=as_json)
 
@@ -137,7 +137,7 @@ def _function(module: ModuleType, name: str) -> Callable[[], object]:
         return cast("Callable[[], object]", found)
     own = [key for key, one in vars(module).items() if inspect.isfunction(one)]
     known = ", ".join(key for key in own if not key.startswith("_")) or "none"
-    raise UsageError(f"no function {name!r} is there", f"there are: {known}")
+    raise UsageError(f"there is no function {name!r}", f"there are: {known}")
 
 
 def _file(path: Path) -> ModuleType:
@@ -194,7 +194,7 @@ def _show(told: dict[str, Any], *, as_json: bool) -> None:
 
 def _label(told: dict[str, Any]) -> str:
     if told["target"] is None:
-        return "none: the loss looks at the inputs"
+        return "none: the loss reads the inputs"
     if not told["classes"]:
         return "a number"
     named = f": {', '.join(told['labels'][:8])}" if told["labels"] else ""

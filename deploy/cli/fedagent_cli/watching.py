@@ -139,7 +139,7 @@ def line_of(event: Event) -> str:
         case "alarm":
             return f"alarm: {event['text']}; {event['mend']}"
         case "alarm_over":
-            return f"over: {event['kind']} of {event['subject']}"
+            return f"alarm over: {event['kind']} of {event['subject']}"
         case _:
             return f"ended after {event['rounds_done']} rounds: {event['reason']}"
 

@@ -17,17 +17,17 @@ MOST_ORDERS = 8
 STATES = {
     "selected": "was selected",
     "not_selected": "was not selected",
-    "unaffordable": "could not be paid",
+    "unaffordable": "was too expensive",
     "unavailable": "was not available",
-    "not_visible": "was not there",
+    "not_visible": "was not reported by any edge",
     "unknown_device": "is not known",
 }
 Device = Annotated[
-    str, command_line.Argument(metavar="DEVICE", help="Its name, or the start of its id.")
+    str, command_line.Argument(metavar="DEVICE", help="Name of the device, or the start of its id.")
 ]
 Round = Annotated[
     int | None,
-    command_line.Option("--round", min=1, help="Which round.", show_default="the newest"),
+    command_line.Option("--round", min=1, help="Number of the round.", show_default="the newest"),
 ]
 
 
@@ -39,9 +39,10 @@ def why(
     run: options.RunId = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say why a device was selected in a round or not, and what would have changed it.
+    """Explain why a device was or was not selected in a round, and what would have changed that.
 
-    The round is decided again with what the policy knew; a change that is named really selects it.
+    The round is decided again with what the policy knew, so every change shown would really have
+    selected the device.
     """
     import msgspec  # noqa: PLC0415 - heavy imports
 
@@ -58,7 +59,7 @@ def why(
         names |= {row.agent: row.name for row in reader.devices(chosen.run_id)}
         agent = agent_named(names, device)
         if not (last := reader.last_round(chosen.run_id)):
-            raise MissingError("no round was decided yet", "see `fedagent status`")
+            raise MissingError("no round has been decided yet", "see `fedagent status`")
         try:
             said = explain(reader, agent, round_, run_id=chosen.run_id)
         except UnknownRoundError as error:
@@ -85,17 +86,20 @@ def _away_s(device: "Seen | None") -> int | None:
 def _print(said: "Explanation", changes: list[str], away_s: int | None) -> None:
     echo(f"round {said.round}: device {said.name} {STATES[said.state]}, policy {said.policy}")
     if away_s is not None:
-        echo(f"  it is away now: no edge has had it for {away_s} s")
+        echo(f"  it is offline: it has not been connected to any edge for {away_s} s")
     for reason in said.reasons:
         echo(f"  {reason}")
     if said.propensity is not None:
-        echo(f"  the run explores: the chance that it was ordered was {said.propensity:.3g}")
+        echo(f"  the run explores: the probability that it was ordered was {said.propensity:.3g}")
     if changes:
         echo(f"what would have selected it{', each alone' if changes[1:] else ''}")
     for change in changes:
         echo(f"  {change}")
     if not said.solved and said.state in {"not_selected", "unaffordable"}:
-        echo("  the round cannot be decided again with what is kept, so no change is named")
+        echo(
+            "  the data kept of the round does not suffice to decide it again, so no change can "
+            "be named"
+        )
     if said.scores:
         echo()
         rows = [(one.name, _cell(one.device), _cell(one.last_chosen)) for one in said.scores]

@@ -47,7 +47,7 @@ def rows_of(x: object) -> Array:
     """Return samples as rows [n, features]; `x` and errors as of `pair`."""
     parts = [np.asarray(one) for one in (x if isinstance(x, tuple) else (x,))]
     if any(one.ndim < 1 or one.dtype.kind not in "fiub" for one in parts):
-        raise UsageError("the samples are no array of numbers", "give x as numbers [n, ...]")
+        raise UsageError("the samples are not an array of numbers", "give x as numbers [n, ...]")
     rows = [one.reshape(len(one), math.prod(one.shape[1:])) for one in parts]
     if len({len(one) for one in rows}) != 1:
         raise UsageError("the inputs have different numbers of samples", "give one row for each")
@@ -103,7 +103,9 @@ def write(folder: Path, name: str, samples: Pair) -> Path:
         UsageError: No stream can name it.
     """
     if "," in str(folder):
-        raise UsageError(f"{folder} has a comma, which a stream takes for its end", "rename it")
+        raise UsageError(
+            f"{folder} contains a comma, which would end the path in a stream", "rename it"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.npz"
     x, y = samples

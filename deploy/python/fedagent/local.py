@@ -147,7 +147,7 @@ def run_local(
     policies.create(checked.policy.name, **checked.policy.params)
     aggregation.create(checked.aggregation.name, **checked.aggregation.params)
     if not checked.rounds.count:
-        raise UsageError("the task has rounds without an end", "say rounds=20")
+        raise UsageError("the task sets no number of rounds", "give rounds, e.g. rounds=20")
     settings = DemoSettings(
         recipe=path,
         sets=tuple(every),
@@ -171,7 +171,7 @@ def _budget(wanted: float | None, agents: int) -> float:
     if wanted is None:
         return agents * PRICE
     if wanted < PRICE:
-        raise UsageError(f"budget is {wanted:g}, and a device asks {PRICE:g}", "give 1 or more")
+        raise UsageError(f"budget is {wanted:g}, but a device asks {PRICE:g}", "give 1 or more")
     return wanted
 
 
@@ -236,7 +236,7 @@ def _signals() -> Iterator[Callable[[], int]]:
 def _result(finish: Finish, folder: Path, wanted: int, *, progress: bool) -> Run:
     if finish.signal:
         if progress:
-            echo(f"ended early; its books, if there are any: fedagent.read({str(folder)!r})")
+            echo(f"ended early; read the data it left, if any, with fedagent.read({str(folder)!r})")
         if finish.signal == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + finish.signal)

@@ -117,7 +117,9 @@ def load_model(run: Source = None, round: int | None = None, *, run_id: str | No
         row, data = kept_model(reader.folder, found, round)
         folder = reader.folder
     if recipe is None:
-        raise MissingError("this version cannot read the run's recipe", "use the one that ran it")
+        raise MissingError(
+            "this version cannot read the run's recipe", "use the version that ran it"
+        )
     model = create(recipe.model)
     # A strategy's own tensors travel beside the model's.
     tensors = _floats({n: t for n, t in load(data).items() if not n.startswith(CONTROL)})

@@ -58,7 +58,7 @@ def deal_out(
     if isinstance(test, tuple):
         test = str(deal.write(folder, "test", deal.pair(*_two(test), labels)))
     if test is not None and not isinstance(test, str):
-        raise UsageError("test is no pair of arrays", "give test=(x, y), a share or a dataset")
+        raise UsageError("test is not a pair of arrays", "give test=(x, y), a share or a dataset")
     streams = [
         part if isinstance(part, str) else _filed(folder, i, part)
         for i, part in enumerate(given, 1)
@@ -83,7 +83,9 @@ def _one_each(data: object, agents: int, labels: Sequence[str]) -> list[str | de
 
 def _two(part: Any) -> tuple[object, object]:
     if not isinstance(part, tuple | list) or len(part) != 2:
-        raise UsageError("a device's data is neither a stream nor a pair", "give (x, y) for each")
+        raise UsageError(
+            "a device's data is neither a stream nor an (x, y) pair", "give (x, y) for each"
+        )
     return part[0], part[1]
 
 

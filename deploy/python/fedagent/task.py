@@ -84,7 +84,7 @@ class Task:
     def source(self) -> TaskSource:
         """What the graph is made of; raises `UsageError` for a task of a file or of a recipe."""
         if self._given is None:
-            raise UsageError("the task is no module any more", "build it from the module")
+            raise UsageError("the task no longer contains the module", "build it from the module")
         model, loss, example = self._given
         return TaskSource(
             model=_freeze(model, self._frozen) if self._frozen else model,
@@ -139,7 +139,7 @@ def _freeze(model: Any, patterns: Sequence[str]) -> Any:
         found = [name for name in named if fnmatchcase(name, pattern)]
         if not found:
             known = ", ".join(list(named)[:8])
-            raise UsageError(f"frozen: no parameter is like {pattern!r}", f"there are: {known}")
+            raise UsageError(f"frozen: no parameter matches {pattern!r}", f"there are: {known}")
         for name in found:
             named[name].requires_grad_(False)
     return made

@@ -301,7 +301,7 @@ def check_recipe(recipe: TestbedRecipe) -> None:
         raise RecipeError("edges", f"is {recipe.edges}", f"the {recipe.world} world has one edge")
     if (recipe.world == "bas") != bool(recipe.streaming.dataset):
         given = recipe.streaming.dataset or "missing"
-        raise RecipeError("streaming.dataset", f"is {given}", "it goes with world = 'bas'")
+        raise RecipeError("streaming.dataset", f"is {given}", "it is for world = 'bas' only")
     training = recipe.training
     if training.dataset and (training.epochs is None) == (training.local_steps is None):
         raise RecipeError("training.epochs", "or local_steps is wanted", "give one of the two")

@@ -139,7 +139,7 @@ class Statistics(Scores):
         Scores.take(self, agent, answer, counters)
         assert isinstance(answer, Opinion)
         if not answer.samples:
-            return f"tells no statistics: {answer.reason or 'no samples'}"
+            return f"sent no statistics: {answer.reason or 'no samples'}"
         try:
             found = Moments.decode(answer.moments, features=self.features, most=self.max_samples)
             reason = "" if found.count == answer.samples else "count"
@@ -148,7 +148,7 @@ class Statistics(Scores):
         if reason:
             counters[f"moments_{reason}"] += 1
             self._invalid.add(agent)
-            return f"its statistics cannot be: {reason}"
+            return f"its statistics are invalid: {reason}"
         self._moments.append(found)
         return ""
 

@@ -10,7 +10,10 @@ from .sessions import AgentSessions
 FLAPS = 5
 """A link that breaks takes its own place once; two devices take each other's for ever."""
 WITHIN_S = 120.0
-CLONED = "cloned: two devices have its key; revoke it, or restart the edge when one is gone"
+CLONED = (
+    "cloned: two devices have its key; revoke the key, or stop one of the devices and restart "
+    "the edge"
+)
 MAX_NOTED = 1000
 
 

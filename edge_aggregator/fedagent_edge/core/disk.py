@@ -34,9 +34,13 @@ class Disk:
         if bool(before) == bool(result.refused):
             return False, []
         if not result.refused:
-            return True, [Warn("", "the disk has room again: the edge takes part")]
+            return True, [
+                Warn("", "the disk has free space again: the edge takes part in rounds again")
+            ]
         self.state.counters["disk_full"] += 1
-        text = f"the edge takes no part until its disk has room: {result.refused}"
+        text = (
+            f"the edge does not take part in rounds until its disk has free space: {result.refused}"
+        )
         return True, [Warn("", text)]
 
     def tick(self, now: float) -> list[Effect]:

@@ -239,7 +239,7 @@ class EdgeCore:
     def _hello(self, agent: str, hello: Hello, now: float) -> list[Effect]:
         refused = ""
         if hello.agent != agent:
-            refused = "it says hello as another agent"
+            refused = "its hello names another agent"
             self.counters["hello_as_another"] += 1
         elif hello.protocol != PROTOCOL_VERSION:
             refused = "it " + mismatch(hello.protocol, "edge")
@@ -412,7 +412,7 @@ class EdgeCore:
         if model.refused:
             # The coordinator offers it again when it sees that we lack it.
             self.counters["model_unusable"] += 1
-            return [Warn("", f"the coordinator's model is not usable: {model.refused}")]
+            return [Warn("", f"the model from the coordinator cannot be used: {model.refused}")]
         effects = self.rounds.drop()
         self.memory.model, self.memory.model_bytes = model.digest, model.size
         effects += [self.state.save(), Mark("edge.model_saved"), self.upstream.status(now)]
@@ -429,9 +429,7 @@ class EdgeCore:
         number = live.rnd.round if live is not None else 0
         effects = self.rounds.model_lost(ModelLost(run, number, lost.digest, lost.detail), now)
         if live is None:
-            effects.append(
-                Warn("", f"the edge's model is lost, it is fetched again: {lost.detail}")
-            )
+            effects.append(Warn("", f"the edge lost its model and fetches it again: {lost.detail}"))
         return [*effects, self.upstream.status(now)]
 
     def _disk_refused(self, refused: DiskRefused, now: float) -> list[Effect]:
@@ -451,7 +449,7 @@ class EdgeCore:
             return []
         if result.refused:
             self.models.forget()
-            effects += self.rounds.fail(f"no room on the edge's disk: {result.refused}", now)
+            effects += self.rounds.fail(f"the edge's disk is full: {result.refused}", now)
         return [*effects, self.upstream.status(now)]
 
     # ------------------------------------------------------------------- time

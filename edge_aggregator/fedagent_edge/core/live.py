@@ -266,13 +266,16 @@ class LiveRound:
         late = self.rnd.parts[offer_of].late
         if offer.made_in:
             if late is None or (late.round, late.base) != (offer.made_in, offer.base):
-                return "stale_base", f"nothing of round {offer.made_in} is waited for"
+                return "stale_base", f"no late update of round {offer.made_in} is expected"
         elif offer.base != self.rnd.base:
             return "stale_base", offer.base[:12]
         if not 0 < offer.stats.num_samples <= order.max_samples:
-            return "sample_count", f"{offer.stats.num_samples} of at most {order.max_samples}"
+            return (
+                "sample_count",
+                f"{offer.stats.num_samples} samples, at most {order.max_samples} are allowed",
+            )
         if self.masking is not None and not self.masking.has(offer_of):
-            return NOT_IN_COHORT, "its masks are of no use"
+            return NOT_IN_COHORT, "it is not in the cohort, so its masks cannot be removed"
         words = 1 if self.masking is None else MOST_BYTES_MASKED
         if not 0 < offer.size <= words * self.model.size + MAX_HEADER_BYTES:
             return "oversize", f"{offer.size} bytes for a model of {self.model.size}"
@@ -460,7 +463,10 @@ class LiveRound:
         tau = round((now - self.rnd.began_at) * 1000)
         return [
             receipt(agent, offer, ReceiptStatus.TOO_LATE, "the round is closed"),
-            Warn(agent, f"update of round {offer.round} after the close, {tau} ms after the order"),
+            Warn(
+                agent,
+                f"update of round {offer.round} arrived after the close, {tau} ms after the order",
+            ),
         ]
 
     # ----------------------------------------------------------------- details

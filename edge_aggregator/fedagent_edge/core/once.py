@@ -55,7 +55,7 @@ class OnceFile:
         if result.refused:
             self.state.counters["once_unusable"] += 1
             self._again_at = now + AGAIN_S
-            return [Warn("", f"what devices get once is not usable: {result.refused}")]
+            return [Warn("", f"the tensors that devices get once cannot be used: {result.refused}")]
         self.held = result.digest
         fields: dict[str, object] = {"digest": result.digest, "bytes": result.size}
         effects: list[Effect] = [Emit("once_held", fields)]
@@ -70,7 +70,11 @@ class OnceFile:
             return []
         self.held, self._distribution = "", None
         self.state.counters["once_lost"] += 1
-        warning = Warn("", f"what devices get once is lost, it is fetched again: {lost.detail}")
+        warning = Warn(
+            "",
+            "the edge lost the tensors that devices get once and fetches them again: "
+            f"{lost.detail}",
+        )
         return [warning, *self.welcomed(now)]
 
     def serves(self, digest: str) -> bool:

@@ -44,7 +44,7 @@ from .upstream import Upstream
 from .usual import Usual
 from .weighing import weighing_of
 
-AHEAD = "it is far beyond the last one, as if it were damaged"
+AHEAD = "it is implausibly far beyond the last one"
 OUTCOMES_WITH_CHUNK = 1000
 """More outcomes leave no room in the report for a chunk of the model."""
 
@@ -117,7 +117,7 @@ class Rounds:
         elif lacks_base or not memory.model:
             refusal = "the edge has no such model"
         if self.state.trouble:
-            refusal = f"no room on the edge's disk: {self.state.trouble}"
+            refusal = f"the edge's disk is full: {self.state.trouble}"
         refusal = refusal or weighing.refusal
         if refusal:
             self.state.counters["order_refused"] += 1
@@ -158,7 +158,7 @@ class Rounds:
         effects: list[Effect] = [] if self._committing else self.drop()
         memory.last_round, self._waiting = welcome.round - 1, None
         self.state.counters["round_went_back"] += 1
-        return [*effects, self.state.save(), Warn("", f"{text}: going on there")]
+        return [*effects, self.state.save(), Warn("", f"{text}: continuing there")]
 
     def resume_order(self, now: float) -> list[Effect]:
         """Begin the round that waited for its model, or for the one before."""
@@ -276,9 +276,9 @@ class Rounds:
             memory.told, memory.alignments = live.rnd.usual.told, {**live.rnd.usual.alignments}
         else:
             self.state.counters["aggregate_failed"] += 1
-            failed = "the aggregate is not usable"
+            failed = "the aggregate cannot be used"
             if done.refused:
-                failed = f"the edge's disk did not take the aggregate: {done.refused}"
+                failed = f"the aggregate could not be written to the edge's disk: {done.refused}"
         if done.weight and live.rnd.used:
             # What each weighs is inside the sum: they share its weight.
             share = done.weight / live.rnd.used

@@ -74,7 +74,7 @@ class AgentSession:
         """Why it does not take part, in words; empty if it does."""
         if self.refused or self.context is None or self.context.available:
             return self.refused
-        return safe_text(self.context.reason) or "it does not want to train"
+        return safe_text(self.context.reason) or "the device is not ready to train"
 
 
 @dataclass(slots=True)

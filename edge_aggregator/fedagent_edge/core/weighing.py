@@ -87,7 +87,7 @@ class Weighing:
             return Weighed(0.0, 0.0, reason=str(error)[:200])
         numbers = (found.coefficient, found.weight, found.local_steps)
         if not all(math.isfinite(number) for number in numbers) or found.weight < 0:
-            return Weighed(0.0, 0.0, reason="the strategy gave no number")
+            return Weighed(0.0, 0.0, reason="the strategy returned no number")
         if told.discount == 1.0:
             return found
         coefficient, weight = found.coefficient * told.discount, found.weight * told.discount

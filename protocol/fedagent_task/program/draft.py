@@ -34,16 +34,18 @@ _DROPPED = frozenset(
     )
 )
 """What export adds to check its own assumptions; nothing is computed by them."""
-_VALUES = "choose by torch.where or masks: a shape may not hang on values"
+_VALUES = "choose by torch.where or masks: a shape may not depend on values"
 _MENDS = {
     "nonzero": _VALUES,
     "masked_select": _VALUES,
     "unique": _VALUES,
     "_local_scalar_dense": _VALUES,
     "item": _VALUES,
-    "sym_numel": "take nn.Embedding and mean(1) for nn.EmbeddingBag, x.shape for numel()",
-    "wrap_with_set_grad_enabled": "take torch.no_grad() out of forward: detach() what needs it",
-    "wrap_with_autocast": "take autocast out of forward: the recipe says learner.precision",
+    "sym_numel": "use nn.Embedding and mean(1) instead of nn.EmbeddingBag, and x.shape instead "
+    "of numel()",
+    "wrap_with_set_grad_enabled": "remove torch.no_grad() from forward: use detach() where it "
+    "is needed",
+    "wrap_with_autocast": "remove autocast from forward: the recipe sets learner.precision",
     "cond": "compute both sides and choose by torch.where",
     "while_loop": "loop over range() of a fixed number",
     "scan": "loop over range() of a fixed number",
@@ -78,7 +80,7 @@ class Draft:
                 return Graph(tuple(self._nodes), self._value(output), self._value(loss))
             elif node.op == "get_attr":
                 continue
-        raise BuildError("forward", "gives nothing", "return a tensor")
+        raise BuildError("forward", "returns nothing", "return a tensor")
 
     def _add(self, node: "fx.Node") -> None:
         name, args = self._call(node)
@@ -130,7 +132,7 @@ class Draft:
 
     def _value(self, node: object) -> int:
         if not isinstance(node, fx.Node) or node.name not in self._values:
-            raise BuildError("forward", f"gives {node}, no tensor", "return a tensor")
+            raise BuildError("forward", f"returns {node}, not a tensor", "return a tensor")
         return self._values[node.name]
 
 

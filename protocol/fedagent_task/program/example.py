@@ -38,7 +38,7 @@ def example_of(given: object, model: "nn.Module") -> Example:
     """Return the example as export takes it; `BuildError` says what does not fit."""
     if not isinstance(given, tuple | list) or len(given) < 2:
         mend = "write example=(x, y), with y = None where the loss takes no label"
-        raise BuildError("example", "is no batch of inputs and target", mend)
+        raise BuildError("example", "is not a batch of inputs and target", mend)
     *inputs, target = given
     if len(inputs) == 1 and isinstance(inputs[0], tuple | list):
         given = (*inputs[0], target)  # ((x1, x2), y), as data loaders give it
@@ -47,7 +47,7 @@ def example_of(given: object, model: "nn.Module") -> Example:
         raise BuildError("example", f"has over {MAX_INPUTS} inputs", "join some of them")
     tensors = [one for one in given if one is not None]
     if not all(isinstance(one, torch.Tensor) and one.dim() for one in tensors) or None in inputs:
-        raise BuildError("example", "has parts that are no batches", "give tensors, batch first")
+        raise BuildError("example", "has parts that are not batches", "give tensors, batch first")
     if len({len(one) for one in tensors}) != 1 or not len(tensors[0]):
         mend = "give the same number of samples everywhere, batch first"
         raise BuildError("example", "has parts of different lengths", mend)

@@ -51,7 +51,7 @@ def build(source: TaskSource) -> Built:
         BuildError: Something of it has no form as a program; it says what, and the mend.
     """
     if not isinstance(source.model, nn.Module):
-        raise BuildError("model", "is no torch.nn.Module", "return (model, loss, example)")
+        raise BuildError("model", "is not a torch.nn.Module", "return (model, loss, example)")
     if not hasattr(Dim, "AUTO"):
         raise BuildError("torch", f"{torch.__version__} is too old to build", "update it to 2.6")
     example = example_of(source.example, source.model)
@@ -101,7 +101,7 @@ def _tried(whole: _Whole, example: Example) -> "torch.Tensor":
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise BuildError("loss", "is not one number for a batch", "take the mean: loss.mean()")
     if not torch.isfinite(loss):
-        mend = "give a batch and starting values that it has a number for"
+        mend = "give a batch and initial values for which the loss is a finite number"
         raise BuildError("loss", f"is {float(loss)} for the example", mend)
     return output
 
@@ -128,7 +128,7 @@ def _refusal(error: Exception) -> BuildError:
     text = f"{type(error).__name__}: {error}"
     if any(word in text for word in ("data-dependent", "DataDependent", "Could not guard")):
         hint = "choose by torch.where or masks instead of if, item() or a shape out of values"
-        return BuildError("forward", f"looks at the values of a tensor{_where(error)}", hint)
+        return BuildError("forward", f"depends on the values of a tensor{_where(error)}", hint)
     first = safe_text(str(error).strip().partition("\n")[0] or type(error).__name__, limit=240)
     hint = "see docs/your-model.md for what a model may do"
     return BuildError("forward", f"cannot be exported{_where(error)}: {first}", hint)

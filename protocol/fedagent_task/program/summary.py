@@ -11,9 +11,9 @@ from .codec import elements
 from .spec import Role, Tensor
 
 ROLES: dict[Role, str] = {
-    "train": "learnt, averaged",
+    "train": "trained, averaged",
     "mean": "statistics, averaged",
-    "latest": "counters, the newest counts",
+    "latest": "counters, the newest value is kept",
     "local": "stay on the device",
     "frozen": "never change, sent once",
 }

@@ -52,12 +52,12 @@ def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
                 with gzip.open(file) as unpacked:
                     data = _read(unpacked, limit + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DatasetError(str(path), "the gzip data is damaged", "fetch it again") from error
+        raise DatasetError(str(path), "the gzip data is damaged", "download it again") from error
     except OSError as error:
         reason = error.strerror or "cannot be read"
         raise DatasetError(str(path), reason, "check the path") from error
     if len(data) > limit:
-        raise DatasetError(str(path), f"is larger than {limit} bytes", "take a part of it")
+        raise DatasetError(str(path), f"is larger than {limit} bytes", "use a part of it")
     return data
 
 
@@ -65,7 +65,7 @@ def expect_size(path: Path, nbytes: int, limit: int = MAX_BYTES) -> None:
     """Raise `DatasetError` before arrays of this size are made, if they are too large."""
     if nbytes > limit:
         raise DatasetError(
-            str(path), f"needs {nbytes} bytes, the limit is {limit}", "take a part of it"
+            str(path), f"needs {nbytes} bytes, the limit is {limit}", "use a part of it"
         )
 
 

@@ -12,7 +12,7 @@ from fedagent_task.samples import Csr
 
 from .base import MAX_BYTES, Dataset, Labels, expect_size, read_bytes, whole_numbers
 
-_CSV = "write one sample a line, numbers between commas"
+_CSV = "write one sample per line, with the numbers separated by commas"
 MAX_FEATURES = 100_000_000
 
 
@@ -23,7 +23,7 @@ def read_csv(path: Path, limit: int = MAX_BYTES) -> Dataset:
         raise DatasetError(str(path), "has no line", _CSV)
     first = lines[0].split(b",")
     if len(first) < 2:
-        raise DatasetError(str(path), f"has {len(first)} columns only", "name the label's column")
+        raise DatasetError(str(path), f"has only {len(first)} columns", "name the label's column")
     body = lines if _numbers(first) else lines[1:]
     expect_size(path, 8 * len(body) * len(first), limit)
     table = np.empty((len(body), len(first)), np.float64)
@@ -38,7 +38,7 @@ def read_csv(path: Path, limit: int = MAX_BYTES) -> Dataset:
         try:
             table[row] = [float(field) for field in fields]
         except ValueError as error:
-            raise DatasetError(str(path), f"sample {row + 1} is no number", _CSV) from error
+            raise DatasetError(str(path), f"sample {row + 1} is not a number", _CSV) from error
     return Dataset(table[:, :-1].copy(), whole_numbers(table[:, -1].copy()))
 
 

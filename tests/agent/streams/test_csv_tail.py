@@ -149,7 +149,7 @@ def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
         _open(tmp_path / "none.csv")
     empty = tmp_path / "empty.csv"
     empty.write_text("a,b")
-    with pytest.raises(StreamOpenError, match="no whole line"):
+    with pytest.raises(StreamOpenError, match="no complete line"):
         _open(empty)
     empty.write_text("a\n")
     with pytest.raises(StreamOpenError, match="one column"):

@@ -61,7 +61,7 @@ def test_the_documented_example_is_a_stream(install: Path) -> None:
 
 
 def test_who_has_no_such_package_is_told_what_there_is() -> None:
-    with pytest.raises(StreamSpecError, match="no kind of stream"):
+    with pytest.raises(StreamSpecError, match="not a kind of stream"):
         parse_stream("nobodys:x")
 
 

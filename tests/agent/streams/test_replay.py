@@ -88,7 +88,7 @@ def test_parts_share_nothing() -> None:
 
 
 def test_nothing_to_replay_is_a_typed_error(tmp_path: Path) -> None:
-    with pytest.raises(StreamOpenError, match="no such sample"):
+    with pytest.raises(StreamOpenError, match="no sample with these labels"):
         _stream(labels=(11,))
     with pytest.raises(StreamOpenError, match="no such file"):
         _stream(path=str(tmp_path / "none.npz"))

@@ -120,7 +120,7 @@ async def test_one_process_started_lazily_trains_round_after_round(bench: Bench)
     assert client.pid is None
     client.cancel(7)
     failed = await bench.fails()
-    assert (failed.reason, failed.detail) == ("stream", "stream: none was opened")
+    assert (failed.reason, failed.detail) == ("stream", "stream: no stream was opened")
     await bench.open(TASK, "digits:labels=0+1,rate=100000", seed=3)
     pid, offset = client.pid, 0
     for _ in range(3):

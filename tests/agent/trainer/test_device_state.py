@@ -73,7 +73,7 @@ def test_a_damaged_file_begins_anew_and_is_counted(
     again = _restarted(bench).trained(state=str(state), round=2)
     assert again.digest == first.digest
     assert again.counters == {"state_lost": 1}
-    assert "begins anew" in caplog.text
+    assert "starts again from nothing" in caplog.text
     assert bench.trained(state=str(state), round=3).digest != first.digest
 
 

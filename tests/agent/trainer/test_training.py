@@ -53,7 +53,7 @@ def test_the_same_seed_gives_the_same_update(bench: TrainerBench) -> None:
         (("model.kind=logistic", "model.classes=2"), "digits", "model.kind", "0 to 1"),
         ((), "csv:{csv}", "data.dtype", "task wants uint8, the stream has float64"),
         ((), "csv:{csv}.none", "csv", "no such file"),
-        ((), "digits:labels=11", "labels", "no such sample"),
+        ((), "digits:labels=11", "labels", "no sample with these labels"),
         ((), "digits:rate=x", "rate", "write rate=20"),
     ],
 )

@@ -259,5 +259,5 @@ async def test_a_process_that_the_system_does_not_end_keeps_nobody_waiting(
     monkeypatch.setattr(process, "wait", asyncio.Event().wait)
     async with asyncio.timeout(60):
         await trainer.close()
-    assert f"does not end the trainer's process {process.pid}" in caplog.text
+    assert f"has not ended the trainer's process {process.pid}" in caplog.text
     await waits()

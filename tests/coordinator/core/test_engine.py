@@ -243,7 +243,7 @@ def test_a_policy_that_breaks_a_constraint_reserves_nothing() -> None:
 
 
 def test_a_policy_that_nobody_can_serve_is_refused() -> None:
-    with pytest.raises(NeedsUnmetError, match="truth"):
+    with pytest.raises(NeedsUnmetError, match="the outcome of a round"):
         Field(toy_edges(), policy=FixedPolicy([], frozenset({"truth"})))
     field = Field(toy_edges(), policy=FixedPolicy([], frozenset({"horoscope"})))
     with pytest.raises(NeedsUnmetError, match="horoscope") as caught:

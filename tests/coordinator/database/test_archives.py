@@ -170,7 +170,7 @@ def test_one_flipped_bit_of_a_file_is_noticed(folder: Path, full: bool) -> None:
         for at in [0, len(data) - 1, *chance.integers(len(data), size=10).tolist()]:
             path.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
             found = reader.ledger.verify(full=full).problems
-            assert f"archive/{path.name}, the books of rounds 11 to 20, has changed" in found[0]
+            assert f"archive/{path.name}, the ledger of rounds 11 to 20, has changed" in found[0]
 
 
 @pytest.mark.parametrize(

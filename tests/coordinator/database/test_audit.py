@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
         ("UPDATE entries SET amount_micro = 1 WHERE kind = 'settle'", "breaks the hash chain"),
         (
             "UPDATE entries SET target = 'client/0' WHERE kind = 'settle' AND client IS NULL",
-            "a settle moves money by the wrong way",
+            "a settle moves money between the wrong accounts",
         ),
         ("DELETE FROM entries WHERE kind = 'settle'", "is missing"),
         ("UPDATE accounts SET balance_micro = balance_micro + 1", "stored balances"),

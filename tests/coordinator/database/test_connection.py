@@ -283,6 +283,6 @@ def _many_rounds(store: Store, run_id: str) -> None:
 @pytest.mark.parametrize("accept", [False, True])
 def test_what_cannot_be_opened_offers_no_loss_to_accept(tmp_path: Path, accept: bool) -> None:
     (tmp_path / DATABASE).write_bytes(b"no database" * 999)
-    with pytest.raises(HistoryLostError, match="begin anew in another --data-dir") as caught:
+    with pytest.raises(HistoryLostError, match="start fresh in another --data-dir") as caught:
         Store(tmp_path, accept_lost_history=accept)
     assert "--accept-lost-history" not in str(caught.value)

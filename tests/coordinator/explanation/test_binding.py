@@ -52,7 +52,7 @@ def test_as_many_as_a_round_takes() -> None:
     the_round = decided(policy, column_view(price=[1, 1, 1]), "fastest", clients_per_round=1)
     said = bound(the_round, unselected(the_round))
     assert (said.constraint.kind, said.constraint.limit) == ("clients_per_round", 1)
-    assert said.reasons == ["1 of 1 clients for a round were chosen before it"]
+    assert said.reasons == ["the round was full: 1 of 1 clients were selected before it"]
 
 
 def test_others_are_owed_more_rounds() -> None:
@@ -115,9 +115,9 @@ def test_others_were_tried_that_are_known_less() -> None:
 @pytest.mark.parametrize(
     ("status", "reason", "text"),
     [
-        ("missed", "unanswered", "because it did not answer its order of round 4: most likely it"),
+        ("missed", "unanswered", "because it did not answer its order of round 4: it was probably"),
         ("declined", "busy", "because it declined its order of round 4"),
-        ("arrived", "", "it said that it would not train"),
+        ("arrived", "", "the device said that it would not train"),
     ],
 )
 def test_who_is_not_available_said_so_or_is_left_out(status: str, reason: str, text: str) -> None:
@@ -128,7 +128,7 @@ def test_who_is_not_available_said_so_or_is_left_out(status: str, reason: str, t
     said = binding(the_round, 1, NAMES, {}, orders)
     assert said.state == "unavailable"
     assert text in said.reasons[0]
-    assert said.reasons[0].startswith("it said that it would not train")
+    assert said.reasons[0].startswith("the device said that it would not train")
     assert ("left out" in said.reasons[0]) == (status != "arrived")
 
 
@@ -137,11 +137,11 @@ def test_who_is_not_available_said_so_or_is_left_out(status: str, reason: str, t
     [
         (
             Change(what="price", before=2_000_000, to=1_250_000),
-            "a price of 1.25 credits or less, in place of 2",
+            "a price of 1.25 credits or less instead of 2",
         ),
         (
             Change(what="budget", before=1_000_000, to=3_000_000, edge="e0"),
-            "a budget of edge hall of 3 credits or more, in place of 1",
+            "a budget of edge hall of 3 credits or more instead of 1",
         ),
         (
             Change(what="rate", before=1e6, to=2e6, edge="e0", factor=2.0),
@@ -149,7 +149,7 @@ def test_who_is_not_available_said_so_or_is_left_out(status: str, reason: str, t
         ),
         (
             Change(what="availability", before=0, to=1),
-            "its being available",
+            "the device being available",
         ),
     ],
 )

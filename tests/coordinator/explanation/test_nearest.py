@@ -171,7 +171,7 @@ def test_where_no_change_helps_it_is_said() -> None:
     said = of(the_round, 1)
     assert not said.nearest_change
     assert said.solved
-    assert any("no change of its price" in reason for reason in said.reasons)
+    assert any("no single change of its price" in reason for reason in said.reasons)
 
 
 @pytest.mark.parametrize("name", policies.names())

@@ -115,7 +115,7 @@ def test_a_devices_card_says_why(browser: "Browser", site: Served) -> None:
     page.keyboard.press("Escape")
     assert not card.is_visible()
     page.get_by_role("tab", name="Alarms").click()
-    page.get_by_text("was never in time").wait_for()
+    page.get_by_text("never delivered in time").wait_for()
     quiet(page)
 
 
@@ -175,7 +175,7 @@ def test_who_has_no_token_is_asked_for_it_and_sees_nothing(
         page = browser.new_page()
         page.goto(f"http://127.0.0.1:{urlsplit(site.url).port}/#token=wrong")
         page.get_by_text("the page needs its token").wait_for()
-        page.get_by_text("that is not the token").wait_for()
+        page.get_by_text("the token is wrong").wait_for()
         assert not page.locator("main").is_visible()
         page.get_by_label("Token").fill(site.token)
         page.get_by_role("button", name="Use it").click()
@@ -195,18 +195,18 @@ def test_an_open_page_hears_of_the_end_and_of_another_coordinator(
         page = opened(browser, site.url)
         with Store(first) as store:
             store.end_run(run, "complete")
-    page.get_by_text("the run has ended: complete; its coordinator is gone").wait_for()
+    page.get_by_text("the run has ended: complete; its coordinator has stopped").wait_for()
     place = PageAddress("127.0.0.1", urlsplit(site.url).port or 0)
     with served(second, place):
-        page.get_by_text(f"Another coordinator, {other[1]}, answers at this address").wait_for()
+        page.get_by_text(f"Another coordinator, {other[1]}, now answers at this address").wait_for()
         page.get_by_text(f"Before it was {other[0]}: ").wait_for()
     with served(third, place):
-        page.get_by_text(f"{other[2]}, answers at this address from here on: no run yet").wait_for()
+        page.get_by_text(f"{other[2]}, now answers at this address: no run yet").wait_for()
         page.locator("main").wait_for(state="hidden")
     with served(first, place):
-        page.get_by_text(f"Another coordinator, {other[0]}, answers").wait_for()
+        page.get_by_text(f"Another coordinator, {other[0]}, now answers").wait_for()
         write_run(first, rounds=1)
-        page.get_by_text("Another run is shown from here on").wait_for()
+        page.get_by_text("Another run is now shown").wait_for()
     page.close()
 
 

@@ -60,15 +60,15 @@ class _Straight(torch.autograd.Function):
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        (TaskSource(Calls(_Straight.apply), loss, (X, Y)), r"another gradient.*detach\(\)"),
+        (TaskSource(Calls(_Straight.apply), loss, (X, Y)), r"different gradient.*detach\(\)"),
         (TaskSource(Calls(torch.detach), loss, (X, Y)), "has no gradient, so nothing"),
         (TaskSource(nn.Linear(3, 2), loss, (X, Y), labels=("one",)), "name every class"),
-        (TaskSource(nn.ReLU(), loss, (X, Y)), "no parameter that is learnt"),
+        (TaskSource(nn.ReLU(), loss, (X, Y)), "no trainable parameter"),
         (
             TaskSource(Calls(torch.log), lambda o, _: (o.sqrt() - 9).sqrt().mean(), (X, Y)),
             "is nan for",
         ),
-        (TaskSource(nn.EmbeddingBag(5, 2), loss, (X.long(), Y)), "take nn.Embedding"),
+        (TaskSource(nn.EmbeddingBag(5, 2), loss, (X.long(), Y)), "use nn.Embedding"),
         (TaskSource(Calls(_branches), loss, (X, Y)), r"in test_export.py, line \d+; choose"),
         (TaskSource(Calls(_branches), loss, (X, Y)), "torch.where"),
         (TaskSource(Calls(lambda x: x[x > 0]), loss, (X, Y)), "give one batch that both take"),
@@ -85,7 +85,7 @@ class _Straight(torch.autograd.Function):
         (TaskSource(nn.Linear(3, 2), lambda o, _: o, (X, Y)), "take the mean"),
         (TaskSource(nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="sum"), (X, Y)), "is a sum"),
         (TaskSource(nn.Linear(3, 2), loss, (X, Y), local=("head.*",)), "fits no tensor"),
-        (TaskSource("model", loss, (X, Y)), "no torch.nn.Module"),
+        (TaskSource("model", loss, (X, Y)), "not a torch.nn.Module"),
     ],
 )
 def test_what_cannot_be_a_task_is_said_in_one_line(source: TaskSource, says: str) -> None:

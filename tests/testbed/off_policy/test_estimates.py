@@ -83,7 +83,7 @@ def test_a_log_without_support_is_refused() -> None:
     with pytest.raises(NoSupportError, match=r"never have made 100.0% of this policy's choices"):
         estimated(log)
     short, _ = field(1, 12)
-    with pytest.raises(NoSupportError, match="12 rounds were settled, 20 are wanted"):
+    with pytest.raises(NoSupportError, match="12 rounds were settled, at least 20 are needed"):
         estimated(short)
     few, _ = field(1, 60, share=0.2)
     with pytest.raises(NoSupportError, match="effective sample size"):

@@ -39,7 +39,7 @@ async function askCodes(field) {
 app.accept = async (one, button) => {
   button.disabled = true;
   const answer = await app.get(`/api/pending/${encodeURIComponent(one.id)}/accept`, { code: app.codes.get(one.id) ?? "" });
-  say(answer.error ? `${answer.error}: ${answer.mend}` : `${one.name || one.role} is let in`);
+  say(answer.error ? `${answer.error}: ${answer.mend}` : `${one.name || one.role} was accepted`);
   button.disabled = false;
 };
 function say(text) {
@@ -91,7 +91,7 @@ function listen() {
     later();
     if (source.readyState !== EventSource.CLOSED) return;
     const answer = await app.get("/api/field");
-    if (answer.locked) return lock(`${app.field ? "This page's token is no longer taken here: another coordinator may have this address. " : ""}${answer.error}: ${answer.mend}`);
+    if (answer.locked) return lock(`${app.field ? "This page's token is no longer accepted: another coordinator may have this address. " : ""}${answer.error}: ${answer.mend}`);
     if (answer.mend && !app.field) say(`${answer.error}: ${answer.mend}`);
     setTimeout(listen, 3000);
   };
@@ -107,7 +107,7 @@ function later() {
 function state(field) {
   const run = field?.run;
   if (app.link === "locked") return ["wait", "the page needs its token"];
-  if (run?.ended_ms) return ["wait", `the run has ended${run.end_reason ? `: ${run.end_reason}` : ""}${app.link === "lost" ? "; its coordinator is gone, this is the last that it said" : ""}`];
+  if (run?.ended_ms) return ["wait", `the run has ended${run.end_reason ? `: ${run.end_reason}` : ""}${app.link === "lost" ? "; its coordinator has stopped, this is the last known state" : ""}`];
   if (app.link === "lost") return ["lost", run ? "the coordinator has ended, or cannot be reached: this is the last that it said" : "the coordinator cannot be reached"];
   if (!run) return ["wait", "no run yet"];
   if (run.waiting) return ["wait", run.wanted ? `waiting for ${run.waiting}: ${run.found ?? 0} of ${run.wanted}` : `waiting for ${run.waiting}${run.waiting_detail ? `: ${run.waiting_detail}` : ""}`];
@@ -121,7 +121,7 @@ function tiles(field) {
   const list = [...field.rounds.values()], settled = list.filter((one) => one.state === "done"), key = run.measure, measured = settled.filter((one) => one.metrics?.[key] !== undefined), newest = measured.at(-1)?.metrics[key], best = measured.reduce((found, one) => Math[run.rising === false ? "min" : "max"](found, one.metrics[key]), run.best ?? (run.rising === false ? Infinity : -Infinity));
   const last = settled.slice(-20), ordered = last.reduce((sum, one) => sum + (one.ordered ?? 0), 0), intime = last.reduce((sum, one) => sum + (one.in_time ?? 0), 0), ahead = forecast(field);
   return [
-    tile("Rounds", (run.rounds_done ?? 0).toLocaleString("en"), run.rounds_wanted ? `of ${run.rounds_wanted.toLocaleString("en")}` : "", run.rounds_wanted === 0 ? "no end set" : settled.length > 1 ? `${seconds((settled.at(-1).opened_ms - settled[0].opened_ms) / 1000 / (settled.length - 1))} each` : ""),
+    tile("Rounds", (run.rounds_done ?? 0).toLocaleString("en"), run.rounds_wanted ? `of ${run.rounds_wanted.toLocaleString("en")}` : "", run.rounds_wanted === 0 ? "no limit set" : settled.length > 1 ? `${seconds((settled.at(-1).opened_ms - settled[0].opened_ms) / 1000 / (settled.length - 1))} each` : ""),
     key ? tile(run.measure_name[0].toUpperCase() + run.measure_name.slice(1), newest === undefined ? "–" : number(newest), "", isFinite(best) ? `best ${number(best)}${run.target ? `, target ${run.target}` : ""}` : "") : null,
     tile("In time", percent(intime, ordered), "", `newest ${last.length} rounds, ${number(ordered / (last.length || 1), 1)} ordered in each`),
     tile("Devices", String(here), `of ${devices.length}`, `${field.edges.size} edge${field.edges.size === 1 ? "" : "s"}`),
@@ -142,7 +142,7 @@ function draw() {
   at("version").textContent = field.run.software;
   at("tiles").replaceChildren(...tiles(field));
   const count = field.alarms.length + field.pending.length, alarm = at("tab-alarms");
-  alarm.replaceChildren("Alarms", ...(count ? [h("span", { class: "count", "aria-label": `${count} to see to` }, String(count))] : []));
+  alarm.replaceChildren("Alarms", ...(count ? [h("span", { class: "count", "aria-label": `${count} open` }, String(count))] : []));
   made[app.view].draw(field);
 }
 function show(name, focus) {

@@ -60,6 +60,6 @@ export function timeline(canvas, round, names, skew) {
   context.fillText("0 s", left, height - 6);
   context.textAlign = "right";
   context.fillText(`${high.toFixed(high < 10 ? 1 : 0)} s`, right, height - 6);
-  if (rows.length > MOST) context.fillText(`${rows.length - MOST} faster ones are not drawn`, right - 60, height - 6);
+  if (rows.length > MOST) context.fillText(`${rows.length - MOST} faster devices are not drawn`, right - 60, height - 6);
   if (open && now < high && !still()) requestAnimationFrame(() => canvas.isConnected && canvas.dataset.round === String(round.round) && timeline(canvas, round, names, skew));
 }

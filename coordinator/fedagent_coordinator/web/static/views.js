@@ -162,7 +162,7 @@ function money(app) {
       cash.textContent = field.run?.unlimited ? "Money spent" : "Money left";
       burnDown(free, field);
       const ahead = forecast(field), unlimited = field.run?.unlimited;
-      words.textContent = unlimited ? "This run has no limit in all; each edge has one for a round." : ahead === null ? "A forecast needs two settled rounds that cost something." : ahead.enough ? `Dashed: as the newest 20 rounds went on (${credits(ahead.each)} a round), it lasts to the last round.` : `Dashed: as the newest 20 rounds went on (${credits(ahead.each)} a round), it is spent after round ${ahead.last.toLocaleString("en")}, in ${seconds(ahead.left * ahead.took)}.`;
+      words.textContent = unlimited ? "This run has no total limit; each edge has a limit per round." : ahead === null ? "A forecast needs two settled rounds that cost something." : ahead.enough ? `Dashed: as the newest 20 rounds went on (${credits(ahead.each)} a round), it lasts to the last round.` : `Dashed: as the newest 20 rounds went on (${credits(ahead.each)} a round), it is spent after round ${ahead.last.toLocaleString("en")}, in ${seconds(ahead.left * ahead.took)}.`;
       const edges = [...field.edges.values()], few = edges.slice(0, 8);
       lines(each, few.map((edge, at) => ({ points: running(points(field, (one) => ((one.spent ?? [])[edge.index] ?? 0) / 1e6)), colour: `c${at}` })), { low: 0 });
       keys.replaceChildren(...few.map((edge, at) => h("span", { class: `k${at}` }, edge.name)));
@@ -239,7 +239,7 @@ function alarms(app) {
       drawn = key;
       list.replaceChildren(...(field.alarms.length ? field.alarms.map((one) => h("div", { class: `alarm ${one.kind === "declining" || one.kind === "never_delivering" ? "mild" : ""}` }, h("strong", {}, one.text), mend(one.mend), one.since ? soft(`since ${new Date(one.since * 1000).toLocaleString()}`) : null)) : [h("p", { class: "empty" }, "Nothing. All is as it should be.")]));
       waiting.replaceChildren(...(field.pending.length ? field.pending.map((one) => h("div", { class: "alarm mild" }, h("strong", {}, `${one.name || one.id.slice(0, 12)} (${one.role})`), soft(`${one.address}, ${one.software}`), app.codes.get(one.id) ? h("p", { class: "code" }, `${app.codes.get(one.id).slice(0, 3)} ${app.codes.get(one.id).slice(3)}`) : null, app.codes.get(one.id) ? h("button", { class: "main", onclick: (event) => app.accept(one, event.target) }, "It shows this code: let it in") : null)) : [h("p", { class: "empty" }, "Nobody waits.")]));
-      sign.replaceChildren(...(app.mayChange ? [] : [soft("To let somebody in takes the token (`fedagent coordinator page` shows it):"), signInForm(app, "token")]));
+      sign.replaceChildren(...(app.mayChange ? [] : [soft("Accepting a device needs the token (`fedagent coordinator page` shows it):"), signInForm(app, "token")]));
     },
   };
 }

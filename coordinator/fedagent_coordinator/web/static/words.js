@@ -17,8 +17,8 @@ const named = (run) => (run ? `${run.recipe}, run ${run.id.slice(0, 8)}` : "no r
 export function changed(shown, now) {
   if (!shown) return "";
   const [id, before] = [now.coordinator, shown.coordinator];
-  if (id && before && id !== before) return `Another coordinator, ${id.slice(0, 8)}, answers at this address from here on: ${named(now.run)}. Before it was ${before.slice(0, 8)}: ${named(shown.run)}.`;
-  if (now.run && shown.run && now.run.id !== shown.run.id) return `Another run is shown from here on: ${named(now.run)}; before it was ${named(shown.run)}.`;
+  if (id && before && id !== before) return `Another coordinator, ${id.slice(0, 8)}, now answers at this address: ${named(now.run)}. Before it was ${before.slice(0, 8)}: ${named(shown.run)}.`;
+  if (now.run && shown.run && now.run.id !== shown.run.id) return `Another run is now shown: ${named(now.run)}; before it was ${named(shown.run)}.`;
   return "";
 }
 export function credits(micro) {

@@ -35,19 +35,20 @@ Rounds = Annotated[
     command_line.Option(min=1, max=100_000, help="Rounds.", show_default="that of the recipe"),
 ]
 Policy = Annotated[
-    str | None, command_line.Option(help="Who trains.", show_default="that of the recipe")
+    str | None,
+    command_line.Option(help="Policy that chooses who trains.", show_default="that of the recipe"),
 ]
 Seed = Annotated[
     int | None,
     command_line.Option(
-        min=0, help="Seed of everything random.", show_default="that of the recipe"
+        min=0, help="Seed of all random numbers.", show_default="that of the recipe"
     ),
 ]
 Recipe = Annotated[str, command_line.Option(help="Recipe for digits: a file or a bundled name.")]
 Task = Annotated[
     Path | None,
     command_line.Option(
-        help="Task file of a model of your own, in the place of a recipe.", show_default=False
+        help="Task file of your own model, instead of a recipe.", show_default=False
     ),
 ]
 Stream = Annotated[
@@ -59,12 +60,12 @@ Stream = Annotated[
 ]
 Dataset = Annotated[
     str | None,
-    command_line.Option(help="Dataset that is dealt over the devices.", show_default=False),
+    command_line.Option(help="Dataset that is split among the devices.", show_default=False),
 ]
 Test = Annotated[
     str | None,
     command_line.Option(
-        help="Dataset that the model is evaluated by.", show_default="that of the recipe"
+        help="Dataset that the model is evaluated on.", show_default="that of the recipe"
     ),
 ]
 Broker = Annotated[
@@ -72,7 +73,7 @@ Broker = Annotated[
 ]
 Dear = Annotated[
     bool,
-    command_line.Option("--dear", help="Add a device that asks more than an edge may spend."),
+    command_line.Option("--dear", help="Add a device whose price exceeds an edge's budget."),
 ]
 Folder = Annotated[
     Path | None,
@@ -81,12 +82,12 @@ Folder = Annotated[
     ),
 ]
 Keep = Annotated[
-    bool, command_line.Option("--keep", help="Keep the data directories of agents and edges too.")
+    bool, command_line.Option("--keep", help="Also keep the data directories of agents and edges.")
 ]
 
 Web = Annotated[
     bool,
-    command_line.Option("--web", help="Serve the live page; open it where there is a screen."),
+    command_line.Option("--web", help="Serve the live page, and open it if there is a screen."),
 ]
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -148,8 +149,8 @@ def _learnt(recipe: str, task: Path | None) -> str:
     if task is None:
         return recipe
     if recipe != "demo":
-        both = "--recipe and --task both say what is learnt"
-        raise UsageError(both, "give one; a recipe names its task file as model.task")
+        both = "--recipe and --task cannot be combined"
+        raise UsageError(both, "give one of them; a recipe names its task file as model.task")
     return str(task)
 
 

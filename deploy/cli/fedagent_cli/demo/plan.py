@@ -145,7 +145,7 @@ def with_dear(plan: Plan) -> Plan:
     """Return the fleet with one more device, which asks more than an edge may spend."""
     agents = plan.agents
     price = round(DEAR * plan.budget, 3)
-    name, note = f"agent-{len(agents) + 1}", "asks more than an edge may spend"
+    name, note = f"agent-{len(agents) + 1}", "price exceeds the edge's budget"
     dear = replace(agents[0], name=name, price=price, note=note, slow_s=0.0)
     return replace(plan, agents=(*agents, dear))
 

@@ -78,8 +78,8 @@ def prepare(
     if not template and (model.features, model.outputs) != DIGITS:
         takes = f"{model.features} features and {model.outputs} classes"
         raise UsageError(
-            f"{path.name} is not for digits: it takes {takes}",
-            "name what devices have, e.g. --dataset FILE or --stream 'csv:device-{i}.csv'; "
+            f"{path.name} does not fit the bundled digits: it takes {takes}",
+            "give the devices' data, e.g. --dataset FILE or --stream 'csv:device-{i}.csv'; "
             "or use --recipe demo",
         )
     # Bundled recipes and tasks leave the budget to the fleet; a person's own says what it means.
@@ -107,7 +107,7 @@ def prepare(
 def _template(stream: str | None, dataset: str | None) -> str:
     """Return the stream of each device with its number to be filled in; empty for digits."""
     if stream is not None and dataset is not None:
-        raise UsageError("--stream and --dataset both say what devices have", "give one of them")
+        raise UsageError("--stream and --dataset cannot be combined", "give one of them")
     if dataset is not None:
         return f"replay:{dataset},part={{i}}/{{n}},start={DEALT}"
     return stream or ""
@@ -140,7 +140,7 @@ def _read(
     except TaskError as error:
         raise UsageError(f"{path.name}: {error}") from error
     if read.rounds.count == 0:
-        raise UsageError(f"{path.name} has rounds without an end", "add --rounds N")
+        raise UsageError(f"{path.name} sets no number of rounds", "add --rounds N")
     return read, sets
 
 
@@ -199,17 +199,17 @@ def _check_running(url: str) -> None:
     except LinkError as error:
         raise UsageError(*in_two(error)) from error
     if address.user:
-        hint = "use a broker that needs none, or leave out --broker"
-        raise UsageError("the demo takes no user and password", hint)
+        hint = "use a broker without a password, or leave out --broker"
+        raise UsageError("the demo does not support user and password", hint)
     if address.scheme == "mqtts":
         raise UsageError("the demo has no certificates", "use mqtt://HOST:PORT on this machine")
-    hint = "start it, or leave out --broker: the demo has brokers of its own"
+    hint = "start it, or leave out --broker: the demo starts its own brokers"
     try:
         socket.create_connection((address.host, address.port), ANSWER_S).close()
     except OSError as error:
         raise DemoError(f"no broker at {address}: {connect_reason(error)}", hint) from error
     if not asyncio.run(answers(address)):
-        raise DemoError(f"what listens at {address} takes no MQTT client without a password", hint)
+        raise DemoError(f"the service at {address} accepts no MQTT client without a password", hint)
 
 
 def _make_folder(wanted: Path | None) -> Path:

@@ -17,7 +17,7 @@ Data = Annotated[
     ),
 ]
 Folder = Annotated[
-    Path | None, command_line.Option("--out", help="Folder for the files.", show_default="here")
+    Path | None, command_line.Option("--out", help="Folder for the report.", show_default="here")
 ]
 
 
@@ -54,4 +54,4 @@ def report(
         return
     echo(f"{html}: {len(found.rounds)} rounds of {found.recipe}")
     if not available():
-        echo(f"without plots; for those: {how_to_add('report')}")
+        echo(f"without plots; to add them: {how_to_add('report')}")

@@ -41,34 +41,42 @@ def opinion_plots(run: RunReport) -> Iterator[Plot]:
     by_kind = f"; coloured by what they hold: {', '.join(kinds)}." if len(kinds) > 1 else "."
     if reported:
         text = (
-            "What clients think of each global model, on samples no device learnt from: "
-            "the mean, and from the smallest to the largest."
+            "Clients' opinions of each global model, on samples that no device trained on: the "
+            "mean, and the range from smallest to largest."
         )
         yield "Opinions", text, partial(_band, reported)
-        text = "Dark is a low opinion, light a high one; a gap is none."
-        yield "Opinions, client by client", text, partial(_heat, reported, names)
+        text = "Dark is a low opinion, light a high one; a gap means no opinion."
+        yield "Opinions per client", text, partial(_heat, reported, names)
         text = "How often each client trained (bars), and its mean opinion (dots)" + by_kind
-        yield "Chosen, and of which opinion", text, partial(_chosen, run, run.mean_opinions())
+        yield "Selections and opinions", text, partial(_chosen, run, run.mean_opinions())
         for title, text, columns in (
-            ("Index", "By which the policy chose: the largest ones train", run.indices),
-            ("Belief", "That a client is good, given what it and its neighbours say", run.beliefs),
+            (
+                "Index",
+                "The values by which the policy chose: the clients with the largest ones train",
+                run.indices,
+            ),
+            (
+                "Belief",
+                "Probability that a client is good, given its own opinion and its neighbours'",
+                run.beliefs,
+            ),
         ):
             if columns:
                 yield title, text + by_kind, partial(_lines, run, columns, title.lower())
     if volunteered:
         text = (
-            "Who was among the best; the devices found it out among themselves. Their "
-            "opinions never left them."
+            "Clients among the best, as the devices agreed among themselves. Their opinions "
+            "never left the devices."
         )
         yield "Volunteers", text, partial(_volunteers, volunteered, names)
         text = "How often each client trained" + by_kind
-        yield "Chosen, client by client", text, partial(_chosen, run, {})
+        yield "Selections per client", text, partial(_chosen, run, {})
     for name, columns in run.inside.items():
         if columns:
             yield (
                 f"What the devices knew: {name}",
-                "From the devices' own directories, which only their owner can read: none of this "
-                "was ever sent to an edge or the coordinator" + by_kind,
+                "Read from the devices' own directories, which only their owner can read: none "
+                "of this was ever sent to an edge or the coordinator" + by_kind,
                 partial(_lines, run, columns, name),
             )
 

@@ -124,7 +124,7 @@ def _tiles(run: RunReport) -> str:
     end = f"rounds of {run.rounds_wanted}" if run.rounds_wanted else "rounds, no end set"
     tiles += [
         (f"{len(run.rounds)}", end),
-        (f"{in_time / ordered:.0%}" if ordered else "-", "of ordered updates in time"),
+        (f"{in_time / ordered:.0%}" if ordered else "-", "of ordered updates arrived in time"),
         (f"{seconds[len(seconds) // 2]:.2f} s" if seconds else "-", "median round"),
         (credits_text(run.spent_micro), "credits spent"),
     ]
@@ -144,7 +144,7 @@ def _unmeasured(run: RunReport) -> str:
     if any(one.where == HELD_OUT for one in run.measures):
         return ""
     why = NOT_HELD_OUT if run.measures else NOT_REPORTED
-    return f'<p class="hint">How good the model is: {escape(why)}.</p>'
+    return f'<p class="hint">Model quality: {escape(why)}.</p>'
 
 
 def _reached(run: RunReport) -> str:
@@ -184,8 +184,8 @@ def _evaluated(run: RunReport) -> str:
     )
     text += f" Missing: {why}." if why else ""
     text += f" Noise: epsilon {epsilon:g} for each opinion." if epsilon else ""
-    head = ("clients", "number", "times chosen, mean", "mean opinion")
-    return f"<h2>Who was chosen</h2><p>{escape(text)}</p>" + _table(head, rows)
+    head = ("clients", "number", "times selected, mean", "mean opinion")
+    return f"<h2>Selected clients</h2><p>{escape(text)}</p>" + _table(head, rows)
 
 
 def _agents(run: RunReport) -> str:

@@ -101,7 +101,7 @@ def quality_plots(run: RunReport, rows: Rows) -> Iterator[Plot]:
 
 
 def _groups(*, regression: bool) -> list[tuple[str, str, tuple[Measure, ...]]]:
-    loss = ("Loss", "Less is better.", (measures.LOSS, measures.TRAIN_LOSS))
+    loss = ("Loss", "Lower is better.", (measures.LOSS, measures.TRAIN_LOSS))
     score = measures.DEVICE_SCORE
     if not regression:
         right = "The share of samples whose class the global model names."
@@ -140,12 +140,12 @@ def _round_plots(run: RunReport, rows: Rows) -> Iterator[Plot]:
     yield "Successes per round", text, partial(_successes, rows)
     text = "Credits settled over the run, edge by edge."
     yield "Spend per edge", text, partial(_spend, run)
-    text = "How often each agent was chosen, and what became of it."
+    text = "How often each agent was selected, and how its orders ended."
     yield "Selections per agent", text, partial(_selections, run)
     if any(agent.claim_gap is not None for agent in run.agents):
         text = (
-            "What the updates of each agent took, as its edge observed, over what they should "
-            "have taken by the compute and the rates that it claims; 1 keeps to its claims."
+            "What the updates of each agent took, as its edge observed, divided by the time "
+            "expected from the compute and rates that it claims; 1 matches its claims."
         )
         yield "Claimed and observed", text, partial(_gaps, run)
     if any(row.timing_ms for row in rows):
@@ -281,7 +281,7 @@ def _selections(run: RunReport, axes: "Axes") -> None:
     for values, label, colour in (
         (in_time, "in time", COLOURS[2]),
         (late, "late", COLOURS[1]),
-        (np.maximum(other, 0), "nothing came", COLOURS[5]),
+        (np.maximum(other, 0), "nothing arrived", COLOURS[5]),
     ):
         axes.barh(range(len(agents)), values, left=left, color=colour, label=label, height=0.72)
         left = left + values

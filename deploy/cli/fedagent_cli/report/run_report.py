@@ -24,36 +24,39 @@ TARGETS = (0.75, 0.78, 0.82, 0.85)
 SHARES = (0.8, 0.9, 0.95)
 NOT_ENDED = "not ended"
 """The fact `state` of a run that may go on."""
-SLOW = "raise rounds.deadline_s, or give it less to do (learner.passes, rounds.iterations)"
+SLOW = "raise rounds.deadline_s, or lower the work per round (learner.passes, rounds.iterations)"
 ENDINGS = {
-    "missed": ("it took its order, but the round closed first", f"see that it still runs; {SLOW}"),
+    "missed": (
+        "it accepted its order, but the round closed before its update arrived",
+        f"check that it still runs; {SLOW}",
+    ),
     "missed unanswered": (
         "it never answered",
-        "see that it runs and reaches its edge: fedagent doctor there",
+        "check that it runs and reaches its edge: run fedagent doctor there",
     ),
     "missed silent": (
         "its edge did not report",
-        "see that the edge runs and reaches its coordinator: fedagent doctor there",
+        "check that the edge runs and reaches its coordinator: run fedagent doctor there",
     ),
     "late": ("its update came after the deadline", SLOW),
     "declined no_data": (
         "nothing had arrived on its stream",
-        "see that its --stream names what the sensor sends",
+        "check that its --stream matches what the sensor sends",
     ),
     "declined schema": (
         "its stream does not fit the recipe",
         "compare model.features and data.dtype with its --stream",
     ),
     "declined unavailable": (
-        "a rule of the device forbade it",
-        "fedagent doctor on the device says which",
+        "a limit set on the device forbade it",
+        "run fedagent doctor on the device to see which",
     ),
     "declined load": (
         "it had too little memory or time",
-        "see its --memory-limit and --load-limit",
+        "check its --memory-limit and --load-limit",
     ),
-    "rejected": ("its update was refused", "see limits in the recipe, and the edge's log"),
-    "gone": ("it had left its edge", "see its link, and that it keeps running"),
+    "rejected": ("its update was refused", "check limits in the recipe, and the edge's log"),
+    "gone": ("it had left its edge", "check its network link, and that it keeps running"),
 }
 """What an outcome means and the hint, by status and the first word of its reason."""
 PLAIN = frozenset({"missed unanswered", "missed silent", "declined no_data"})

@@ -53,21 +53,21 @@ Jobs = Annotated[
 Ray = Annotated[
     str | None,
     command_line.Option(
-        metavar="ADDRESS", help="Run on this Ray cluster; `local` starts one here."
+        metavar="ADDRESS", help="Run on this Ray cluster; `local` starts one on this machine."
     ),
 ]
 Worlds = Annotated[
     str | None,
     command_line.Option(
         metavar="NAMES",
-        help="Instead of a recipe: worlds with commas between, e.g. dying,flips, or `all`.",
+        help="Instead of a recipe: worlds separated by commas, e.g. dying,flips, or `all`.",
     ),
 ]
 Policies = Annotated[
     str | None,
     command_line.Option(
         metavar="NAMES",
-        help="Names with commas between, or `all`.",
+        help="Names separated by commas, or `all`.",
         show_default="the recipe's; in worlds, who needs no opinions",
     ),
 ]
@@ -77,14 +77,14 @@ SetsInEach = Annotated[
     command_line.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a key, of --worlds in each: radio.noise_dbm_hz=-160.",
+        help="Change a key, with --worlds in each of them: radio.noise_dbm_hz=-160.",
     ),
 ]
 PlotOfWorlds = Annotated[
     Path | None,
     command_line.Option(
         help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections; "
-        "of --worlds, the shares as a table of colours."
+        "with --worlds, the shares as a heat map."
     ),
 ]
 
@@ -120,9 +120,11 @@ def run(
     recipe: RecipeName,
     *,
     policy: Annotated[
-        str | None, command_line.Option(help="Who decides.", show_default="the recipe's")
+        str | None, command_line.Option(help="Policy that decides.", show_default="the recipe's")
     ] = None,
-    seed: Annotated[int, command_line.Option(min=0, help="Of the world and of the policy.")] = 0,
+    seed: Annotated[
+        int, command_line.Option(min=0, help="Seed of the world and of the policy.")
+    ] = 0,
     full: Annotated[
         bool,
         command_line.Option(
@@ -143,7 +145,7 @@ def run(
 ) -> None:
     """Run one policy on one seed, and the oracles beside it where there are any."""
     if policy is not None and not policy.strip():
-        raise UsageError("--policy names no policy", "leave it out for the recipe's")
+        raise UsageError("--policy is empty", "leave it out for the recipe's")
     _check_plot(plot)
     made = _recipe(recipe, sets)
     name = policy or made.policy
@@ -156,9 +158,9 @@ def run(
             show_full(made, name, seed, folder=_empty(folder), as_json=as_json)
         return
     if folder is not None:
-        raise UsageError("--dir goes with --full", "add --full, or leave it out")
+        raise UsageError("--dir needs --full", "add --full, or leave it out")
     if made.world == "bas" and name == "all":
-        raise UsageError("`all` is no single pair", "take `testbed compare`, or name a pair")
+        raise UsageError("`all` is not a single pair", "use `testbed compare`, or name a pair")
     result = _compared(
         made, [name], seeds=1, first_seed=seed, jobs=1, ray=None, quiet=as_json, expand=False
     )
@@ -197,10 +199,14 @@ def compare(
     """
     names = [name.strip() for name in (policies or "").split(",") if name.strip()]
     if policies is not None and not names:
-        raise UsageError("--policies names no policy", "leave it out for the recipe's")
+        raise UsageError("--policies is empty", "leave it out for the recipe's")
     _check_plot(plot)
     if (recipe is None) == (worlds is None):
-        problem = "there is no recipe to compare on" if recipe is None else "two studies at once"
+        problem = (
+            "no recipe to compare on is given"
+            if recipe is None
+            else "a recipe and --worlds cannot be combined"
+        )
         raise UsageError(problem, "name a recipe, or --worlds (see `fedagent testbed recipes`)")
     if recipe is None:
         from .worlds import compare_worlds, show_matrix  # noqa: PLC0415 - heavy imports

@@ -26,7 +26,10 @@ def learn_world(
     run: Run = None,
     *,
     out: Annotated[
-        Path, command_line.Option(help="Recipe to write; the world goes beside it, as .world.")
+        Path,
+        command_line.Option(
+            help="Recipe file to write; the world is written next to it, as .world."
+        ),
     ] = Path("learnt.toml"),
     data_dir: options.CoordinatorData = None,
     as_json: options.AsJson = False,
@@ -44,7 +47,7 @@ def learn_world(
     from fedagent_testbed.worlds.learnt import write_learnt  # noqa: PLC0415
 
     if out.suffix != ".toml":
-        raise UsageError(f"{out} is no recipe", "name a .toml file with --out")
+        raise UsageError(f"{out} is not a recipe file", "name a .toml file with --out")
     with opened(run, data_dir) as (reader, chosen):
         try:
             tape = fit_world(reader.logged(chosen.run_id))
@@ -69,7 +72,7 @@ def learn_world(
         f"  what goes together: {edge:.2f} at an edge in a round, {own:.2f} in a device over rounds"
     )
     if guessed:
-        echo(f"  {guessed} devices were never ordered: they are taken for the mean of the others")
+        echo(f"  {guessed} devices were never ordered: the mean of the others is used for them")
     echo(f"{out}: written; next: fedagent testbed compare {out}")
 
 

@@ -38,7 +38,7 @@ def compare_worlds(
 
     wanted = [name.strip() for name in worlds.split(",") if name.strip()]
     if not wanted:
-        raise UsageError("--worlds names no world", "take `all`, or some of `testbed recipes`")
+        raise UsageError("--worlds is empty", "give `all`, or names from `testbed recipes`")
     return run_all(
         wanted,
         names,

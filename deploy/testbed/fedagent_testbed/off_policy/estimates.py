@@ -123,19 +123,21 @@ def _weights(one: Choices, known: FloatArray) -> FloatArray:
 def _check(rounds: int, effective: float, without: float) -> None:
     more = "run longer, or explore more (policy.exploration, policy.exploration_bound)"
     if rounds < LEAST_ROUNDS:
-        raise NoSupportError(f"{rounds} rounds were settled, {LEAST_ROUNDS} are wanted", more)
+        raise NoSupportError(
+            f"{rounds} rounds were settled, at least {LEAST_ROUNDS} are needed", more
+        )
     if without > MOST_WITHOUT:
         problem = (
-            f"the run would never have made {without:.1%} of this policy's choices, "
-            f"{MOST_WITHOUT:.0%} at most may be guessed"
+            f"the run could never have made {without:.1%} of this policy's choices; "
+            f"at most {MOST_WITHOUT:.0%} may be extrapolated"
         )
         raise NoSupportError(
             problem, "set policy.exploration above 0 and a wider exploration_bound"
         )
     if effective < LEAST_EFFECTIVE:
         problem = (
-            f"what both chose is worth {effective:.0f} orders (effective sample size), "
-            f"{LEAST_EFFECTIVE:.0f} are wanted"
+            f"the choices that both made are worth {effective:.0f} orders (effective sample size); "
+            f"at least {LEAST_EFFECTIVE:.0f} are needed"
         )
         raise NoSupportError(problem, more)
 

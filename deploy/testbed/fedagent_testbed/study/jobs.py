@@ -35,10 +35,10 @@ class Pool(Protocol):
 class WorkerLostError(Exception):
     """Raised when a process that ran a study was killed, e.g. for want of memory."""
 
-    hint = "if memory ran out, take fewer at a time: --jobs 1"
+    hint = "if memory ran out, run fewer at a time: --jobs 1"
 
     def __init__(self) -> None:
-        super().__init__("a process was killed before its run was over")
+        super().__init__("a process was killed before its run ended")
 
     def __str__(self) -> str:
         return f"{self.args[0]}; {self.hint}"
