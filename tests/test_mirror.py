@@ -82,6 +82,7 @@ ELSEWHERE = {
     ),
     # What a person sees of it.
     "cli/test_doctor": ("cli/checks",),
+    "cli/test_enrolment": ("cli/site_checks",),
     "cli/test_output": ("cli/main",),
     "cli/test_report": ("cli/drawing",),
     "cli/test_service": ("cli/systemd",),
