@@ -57,7 +57,7 @@ def test_a_shared_brokers_certificate_is_of_the_site_and_is_renewed_for_the_same
     ("to", "site", "said"),
     [
         ("c", "barn", "is the data directory of the coordinator"),
-        ("b", "other", "is of site 'barn'"),
+        ("b", "other", "belongs to site 'barn'"),
     ],
 )
 def test_a_brokers_certificate_is_put_over_nobody_elses(

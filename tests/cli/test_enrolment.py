@@ -159,8 +159,8 @@ def test_the_doctor_knows_what_each_role_is_to_its_site(tmp_path: Path) -> None:
             store_credentials(folder, device.identity, admitted.certificate, admitted.ca_der, told)
             found = await asyncio.to_thread(look)
             assert found.level == "ok"
-            assert "confirms" in found.text
-            assert "was founded here" in found.text
+            assert "confirmed by" in found.text
+            assert "was created here" in found.text
             made.enrolment.revoke(device.identity.id, now=made.now)
             found = await asyncio.to_thread(look)
             assert found.level == "fail"

@@ -19,7 +19,7 @@ def test_a_site_is_founded_once(tmp_path: Path) -> None:
     assert first.credentials.certificate.id == load_or_create(tmp_path).id
     assert first.credentials.revoked() == frozenset()
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "site").iterdir())
-    with pytest.raises(OtherSiteError, match="is of site 'hall'"):
+    with pytest.raises(OtherSiteError, match="belongs to site 'hall'"):
         open_site(tmp_path, "attic")
 
 
@@ -34,5 +34,5 @@ def test_the_own_certificate_is_renewed_at_two_thirds(tmp_path: Path) -> None:
 def test_a_lost_key_is_said(tmp_path: Path) -> None:
     open_site(tmp_path, "hall")
     (tmp_path / "site" / "authority.key").unlink()
-    with pytest.raises(AuthorityError, match="every device must join again"):
+    with pytest.raises(AuthorityError, match="every device has to join again"):
         open_site(tmp_path, "hall")

@@ -126,7 +126,7 @@ def test_a_step_that_is_not_finite_leaves_the_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        (("aggregation.name=scaffold", "rounds.merge_every=2"), "take 1"),
+        (("aggregation.name=scaffold", "rounds.merge_every=2"), "use 1"),
         (("aggregation.name=fedyogi", "placement.name=min-cost"), "take 'coordinator'"),
         (("aggregation.name=qfedavg", "placement.name=random"), "take 'coordinator'"),
         (("aggregation.name=fedbn",), "local="),

@@ -299,7 +299,7 @@ def test_an_enrolled_edge_is_paid_for_no_device_that_it_invents(tmp_path: Path, 
         assert coordinator.wait("strangers", timeout_s=60)["name"] == "ghost"
         end = coordinator.wait("end", timeout_s=60)
         assert (end["rounds_done"], end["updates_used"], end["spent_micro"]) == (3, 3, 3_000_000)
-    assert "do not belong to the site" in coordinator.log.read_text()
+    assert "have not joined the site" in coordinator.log.read_text()
     check_books(coordinator)
 
 

@@ -27,7 +27,7 @@ def test_a_revoked_agent_and_a_revoked_edge_are_cut_while_connected(
             **OPEN_SITE,
             wait_edges=2,
             wait_agents=4,
-            sets=("rounds.count=500", *PATIENT),
+            sets=("rounds.count=500", "rounds.every_s=0.5", *PATIENT),
         )
         home = str(coordinator.config["data_dir"])
         for name in ("hall", "porch"):

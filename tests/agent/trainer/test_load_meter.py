@@ -206,7 +206,7 @@ def test_steps_without_arrivals_are_no_lack_of_data(bench: TrainerBench) -> None
 
 
 def test_steps_that_outlast_the_deadline_are_refused_in_the_recipe() -> None:
-    with pytest.raises(RecipeError, match=r"learner\.step_s: make 4 arrival steps last 3 s"):
+    with pytest.raises(RecipeError, match=r"learner\.step_s: makes 4 arrival steps last 3 s"):
         demo("learner.steps=4", "learner.step_s=1", "rounds.deadline_s=3")
 
 
