@@ -291,7 +291,8 @@ class TrainerClient:
             self._is_killed = True
         elif psutil.pid_exists(process.pid):
             return  # another's by now
-        with suppress(ProcessLookupError):
+        # macOS refuses where only zombies are left.
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
 
     async def _bury(self) -> None:
