@@ -149,3 +149,10 @@ def test_an_edge_that_lost_its_place_for_the_device_has_it_greet_once_more(tmp_p
     edge.say(life)
     edge.say(life)
     assert len(edge.said(Hello)) == before + 1
+    edge.say(Welcome(run=RUN, edge=EDGE))
+    edge.now += 2.0
+    edge.say(nobody)
+    edge.say(Welcome(run=RUN, edge=EDGE))
+    assert len(edge.said(Hello)) == before + 2, "a place that was lost again"
+    edge.say(EdgeBeacon(edge=EDGE, epoch="8" * 32))
+    assert len(edge.said(Hello)) == before + 3, "and the restart after it is noticed"

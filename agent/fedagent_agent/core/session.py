@@ -132,10 +132,11 @@ class Session:
         self._hello_at = now
         return [Send(self.edge, greeting)]
 
-    def reconnect(self) -> None:
-        """Begin anew on a new link, with a hello."""
+    def reconnect(self, *, at_once: bool = True) -> None:
+        """Begin anew, with a hello: `at_once`, or when one may go again."""
         self.state = SessionState.HELLO
-        self._hello_at = -1e9
+        if at_once:
+            self._hello_at = -1e9
         self._probe = None
 
     def welcomed(self, context_ms: int) -> bool:
@@ -346,9 +347,10 @@ class Sessions(dict[str, Session]):
             return []
         session.period_s = min(MAX_PERIOD_S, max(MIN_PERIOD_S, beacon.period_ms / 1000))
         if session.epoch and beacon.epoch != session.epoch:
-            # It has forgotten us, and on a shared broker the link stayed up.
-            session.reconnect()
-        session.epoch = beacon.epoch
+            # It has forgotten us, and on a shared broker the link stayed up. Without an epoch it
+            # is the same life, and asks for a hello: not more often than any other.
+            session.reconnect(at_once=bool(beacon.epoch))
+        session.epoch = beacon.epoch or session.epoch
         if session.state is SessionState.OPEN:
             return []
         return session.hello(self._greeting, now)

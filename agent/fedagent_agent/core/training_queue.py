@@ -368,7 +368,8 @@ class TrainingQueue:
         """Return why no update may leave for this run any more; an empty string if one may.
 
         The coordinator knows so many updates of this device: more than it counts itself, if it
-        was restored from a backup. To lie about that gains no more than to order so many.
+        was restored from a backup. That counts for the order alone: whoever lies gains no more
+        than by not ordering.
         """
         assert task.spec is not None
         privacy, releases = task.spec.privacy, max(self._releases.get(run, 0), known)
@@ -376,12 +377,12 @@ class TrainingQueue:
             return ""
         return f"epsilon {privacy.epsilon:g} of this run is used up by {releases} updates"
 
-    def _charge(self, run: str, task: Task | None, known: int) -> int:
+    def _charge(self, run: str, task: Task | None) -> int:
         """Return the number of the update that is about to be stored; 0 where none is counted."""
         if task is None or task.spec is None or not task.spec.privacy.wanted:
             return 0
         # What the disk refuses stays counted: nobody knows how far it came.
-        self._releases[run] = max(self._releases.get(run, 0), known) + 1
+        self._releases[run] = self._releases.get(run, 0) + 1
         if used_up := self._used_up(run, task):
             self._device.spent[run] = used_up
         return self._releases[run]
@@ -421,8 +422,7 @@ class TrainingQueue:
         return self._store(active, result, now)
 
     def _store(self, active: ActiveOrder, result: Trained, now: float) -> list[Effect]:
-        task = self._tasks.opened(active.fetch.wanted.task)
-        charge = self._charge(active.key.run, task, active.releases)
+        charge = self._charge(active.key.run, self._tasks.opened(active.fetch.wanted.task))
         return [StoreUpdate(result.job, active.update(result, now), result.offset, charge)]
 
     def _mask(self, active: ActiveOrder) -> list[Effect]:

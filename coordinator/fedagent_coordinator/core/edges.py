@@ -28,6 +28,7 @@ RESTARTS_S = 60.0
 """How often it is said at most that an edge, which was not lost, has started again."""
 TROUBLES = 5, 1 / 60
 """How often at once an edge's word on why it takes no part is said, and then in each second."""
+STRANGE_ROUNDS = 3
 CHUNKS_AT_ONCE = 8
 MAX_SESSIONS = 20_000
 """How many agents one process of an edge names at most, as edges bound them."""
@@ -66,6 +67,7 @@ class EdgeSession:
         client: int32[len(ids)], their run-wide indices; -1 of who was only named.
         indexed: How many got their index by its word in this run.
         strangers: How many agents at once that do not belong to the site were said of it.
+        strange_rounds: How often in a row it has named some.
         outsiders: int32[P], sorted sessions that did not belong when it last named its agents.
         unsigned: Of how many agents at once it was said that it tells what they did not sign, by
             what.
@@ -92,6 +94,7 @@ class EdgeSession:
     said_trouble: str = ""
     troubles: TokenBucket = field(default_factory=lambda: TokenBucket(*TROUBLES))
     strangers: int = 0
+    strange_rounds: int = 0
     outsiders: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     indexed: int = 0
     crowded: bool = False  # it was said that it names more than get an index
@@ -112,10 +115,14 @@ class EdgeSession:
     def named_strangers(self, sessions: npt.NDArray[np.int32]) -> list[Effect]:
         """Say that it names agents twice that do not belong; again if twice as many.
 
-        A device that has just joined its site is known here a second later.
+        A device that has just joined its site is known here a second later. Others each time are
+        said from the third time on.
         """
         stay = len(np.intersect1d(sessions, self.outsiders))
         self.outsiders = np.unique(sessions)
+        self.strange_rounds = self.strange_rounds + 1 if len(sessions) else 0
+        if self.strange_rounds >= STRANGE_ROUNDS:
+            stay = len(self.outsiders)
         if not stay or stay < 2 * self.strangers:
             return []
         self.strangers = stay

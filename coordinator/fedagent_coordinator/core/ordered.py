@@ -268,7 +268,11 @@ class Ordered(Phase):
         effects += [engine.send(edge, receipt) for edge in reports]
         effects += [learn] if held is None else []
         void = settled.feedback.void
-        effects += self._worked(void)
+        worked = self._worked(void)
+        effects += worked
+        if engine.settings.recipe.privacy.wanted:
+            # What was settled, and not what a report says: that may name anybody, and repeat.
+            engine.paid_work.updates.update(agent for one in worked for agent in one.agents)
         engine.opens_at = engine.empty_rounds.after(void, began=ordered.opened_at, now=now)
         declined = engine.client_backoff.settle(ordered, settled, now)
         effects += declined
@@ -286,7 +290,7 @@ class Ordered(Phase):
         merging = Merging(engine, ordered.round, now, over, timing_ms=timing_ms, firsts=firsts)
         return effects + engine.enter(merging, now)
 
-    def _worked(self, void: npt.NDArray[np.bool_]) -> list[Effect]:
+    def _worked(self, void: npt.NDArray[np.bool_]) -> list[NoteWork]:
         """Note of whom each edge has brought signed work."""
         return [
             NoteWork(part.edge, agents)

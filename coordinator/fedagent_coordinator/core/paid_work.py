@@ -14,7 +14,7 @@ Work = tuple[str, int]
 class PaidWork:
     """Work that was paid within the last `rounds`, for which late work is taken.
 
-    `updates` counts all of an agent in the run: what they cost it in privacy, it cannot forget.
+    `updates` counts what was paid of an agent in the run, where updates cost privacy.
     """
 
     rounds: int
@@ -30,7 +30,10 @@ class PaidWork:
 
     def settled(self, number: int, reports: Iterable[RoundReport]) -> None:
         """Remember what a round has paid."""
-        paid = [one for report in reports for one in report.outcomes if one.valid]
-        self.updates.update(one.agent for one in paid)
-        self.known.update((one.agent, one.made_in or number) for one in paid)
+        self.known.update(
+            (outcome.agent, outcome.made_in or number)
+            for report in reports
+            for outcome in report.outcomes
+            if outcome.valid
+        )
         self.known = {work for work in self.known if number - work[1] < self.rounds}

@@ -183,7 +183,8 @@ class EdgeCore:
         if joined and not isinstance(message, Hello):
             effects += self.evaluations.here(agent, now)
             # One that lost its place, or has not noticed a restart: its name is not known.
-            effects += [] if session.known else [self.beacon.ask_hello(agent)]
+            unknown = not session.known and not isinstance(message, Bye)
+            effects += [self.beacon.ask_hello(agent)] if unknown else []
         report = message.context if isinstance(message, UpdateOffer) else message
         if isinstance(report, ContextReport) and not self.sessions.context(session, report, now):
             self.counters["context_too_far"] += 1

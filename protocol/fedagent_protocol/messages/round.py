@@ -27,7 +27,7 @@ class Unfinished(Message, frozen=True, kw_only=True, tag="unfinished"):
 class Releases(Message, frozen=True, kw_only=True, tag="releases"):
     """How many updates of an agent this run has had, before an order of one that costs privacy.
 
-    An agent that was restored from a backup counts on from there.
+    An agent that was restored from a backup may have given more than it counts itself.
     """
 
     count: Count

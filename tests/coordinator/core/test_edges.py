@@ -137,6 +137,14 @@ def test_a_device_that_has_just_joined_is_no_stranger() -> None:
     assert edge.named_strangers(np.array([4], dtype=np.int32)) == []
 
 
+def test_strangers_who_are_others_each_time_are_said_all_the_same() -> None:
+    edge, said = _edge(), []
+    for n in range(1000):
+        rows = np.arange(1000, dtype=np.int32) + 1000 * (n % 2)
+        said += _said(edge.named_strangers(rows), "agents")
+    assert said == [1000]
+
+
 def test_strangers_who_become_more_are_said_a_dozen_times_and_not_a_thousand() -> None:
     edge, said = _edge(), []
     for count in range(1, 3001):

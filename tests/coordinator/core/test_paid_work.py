@@ -1,6 +1,5 @@
 """Late work is paid once, whatever edges report, and however often the coordinator restarts."""
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,14 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_coordinator.core.paid_work import PaidWork
-from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundOrder, RoundReport
+from fedagent_node.effects import Effect
+from fedagent_protocol.messages import (
+    EdgeToCoordinator,
+    Outcome,
+    OutcomeStatus,
+    RoundOrder,
+    RoundReport,
+)
 from fedagent_task.spec import PrivacySpec
 from tests.fakes.engine_field import Field, settings, toy_edges
 
@@ -44,8 +50,6 @@ def test_no_work_is_paid_twice(
         paid.settled(number, [report])
         book += [(number, (a, one.made_in or number)) for a, one in taken.items() if one.valid]
         assert len(paid.known) <= 3 * max(1, late_rounds)
-    if not restarts:
-        assert paid.updates == Counter(agent for _, (agent, _) in book)
     works = [work for _, work in book]
     assert len(works) == len(set(works))
     assert all(0 <= at - begun <= late_rounds for at, (_, begun) in book)
@@ -77,3 +81,21 @@ def test_an_order_says_how_many_updates_of_a_device_have_cost_privacy(mode: str)
         else dict.fromkeys(told[n], 0)
         for n in range(1, 5)
     }
+
+
+def test_a_report_that_repeats_and_invents_uses_up_nobodys_epsilon() -> None:
+    of_run = settings(count=3)
+    privacy = PrivacySpec(mode="local", releases=4)
+    recipe = structs.replace(of_run.recipe, privacy=privacy)
+    field = Field(toy_edges(2, 1), replace(of_run, recipe=recipe))
+    hear = field.hear
+
+    def inflated(edge: str, message: EdgeToCoordinator) -> list[Effect]:
+        if edge == "edge-0" and isinstance(message, RoundReport):
+            more = [outcome("agent-1-0", 0)] * 50 + [outcome(f"invented-{i}", 0) for i in range(99)]
+            message = structs.replace(message, outcomes=(*message.outcomes, *more))
+        return hear(edge, message)
+
+    field.hear = inflated  # type: ignore[method-assign]  # of this test
+    field.run()
+    assert field.engine.paid_work.updates == {"agent-0-0": 3, "agent-1-0": 3}
