@@ -2,8 +2,8 @@
 
 Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs, learning,
 learners, decisions, democracy, adaptive, calibration, scale, papers, onnx, bas, limits, figures,
-seeds, house, loss, ledger, ledger-model, field, graph, families, hostile, faults, secagg, soak,
-floods, storm, page, replay, learnt-world, year.
+seeds, house, imports, loss, ledger, ledger-model, field, graph, families, hostile, faults, secagg,
+soak, floods, storm, page, replay, learnt-world, year.
 All of them without a name; figures are medians, and what is compared is measured in one run.
 """
 
@@ -27,6 +27,7 @@ from . import (
     graph,
     hostile,
     house,
+    imports,
     learners,
     learning,
     learnt_world,
@@ -100,6 +101,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "year": lambda: iter([year.year(20_000)]),
     "figures": lambda: iter([tested("figures", str(ROOT / "bench" / "checks"))]),
     "house": house.rows,
+    "imports": imports.rows,
     "ledger": ledger.rows,
     "ledger-model": lambda: iter([ledger.model()]),
     "field": field.rows,
