@@ -8,10 +8,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import cast
 
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessageInfo
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 from .errors import SubscribeRefusedError
 from .network import CONNECT_TIMEOUT_S
@@ -80,7 +81,7 @@ class Client(PahoClient):
         if bufsize > self.limit:
             raise self._failed(OSError(f"a packet of {bufsize} bytes, the limit is {self.limit}"))
         try:
-            if bufsize >= READ_AHEAD_BYTES:
+            if bufsize >= READ_AHEAD_BYTES and not isinstance(self.socket(), ssl.SSLSocket):
                 found = super()._sock_recv(bufsize)
                 self.received_at = time.monotonic()
                 return found
@@ -103,6 +104,19 @@ class Client(PahoClient):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             raise BlockingIOError from error
         return bytes(memoryview(self._buffer)[:count])
+
+    def _packet_queue(
+        self,
+        command: int,
+        packet: bytes | bytearray,
+        mid: int,
+        qos: int,
+        info: MQTTMessageInfo | None = None,
+    ) -> MQTTErrorCode:
+        # paho slices what is left after each write, and TLS writes 16 KiB at a time: a chunk
+        # would be copied eight times.
+        view = cast("bytes", memoryview(packet))
+        return super()._packet_queue(command, view, mid, qos, info)
 
     def _sock_send(self, buf: bytes | bytearray) -> int:
         try:
