@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import structs
 
+from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import PROTOCOL_VERSION, Hello, PeerDeliver, PeerSend, kind
@@ -109,8 +110,7 @@ class Shell:
         self._jobs: JobQueue | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._warnings = WARNINGS_PER_S
-        self._warned_at = 0.0
+        self._warnings = TokenBucket(WARNINGS_PER_S, WARNINGS_PER_S)
         self._systemd = Systemd()
         self._metrics: Metrics | None = None
         self._traces: Traces | None = None
@@ -510,13 +510,9 @@ class Shell:
                 self.stop.set()
 
     def _warn(self, warning: Warn) -> None:
-        now = time.monotonic()
-        self._warnings += (now - self._warned_at) * WARNINGS_PER_S
-        self._warnings, self._warned_at = min(WARNINGS_PER_S, self._warnings), now
-        if self._warnings < 1.0 and not warning.once:
+        if not self._warnings.take(time.monotonic()) and not warning.once:
             self.driver.core.counters["not_logged"] += 1
             return
-        self._warnings = max(0.0, self._warnings - 1.0)
         peer = f"{warning.peer}: " if warning.peer else ""
         _log.warning("%s: %s%s", self.id, peer, safe_text(warning.text))
 

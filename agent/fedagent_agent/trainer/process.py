@@ -7,6 +7,7 @@ logs contains a sample.
 """
 
 import argparse
+import ctypes
 import logging
 import os
 import resource
@@ -16,8 +17,9 @@ import sys
 import time
 import traceback
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from .frames import (
     Cancel,
@@ -36,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 _MAX_WAITING = 64
 _READ_BYTES = 65_536
+PR_SET_PDEATHSIG = 1
+EXIT_TOLD = 128 + signal.SIGTERM
 EXIT_WIRE = 3
 """Exit code when the agent's bytes are no requests."""
 
@@ -151,6 +155,20 @@ def _stay_behind(nice: int, memory_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (bound, hard))
 
 
+def _end_with_parent() -> None:
+    """Have Linux tell us of the agent's end: a learner in mid work does not read stdin."""
+    signal.signal(signal.SIGTERM, _end_now)
+    with suppress(AttributeError, OSError):  # other systems have no such call
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _end_now(number: int, frame: FrameType | None) -> None:
+    """Take what a learner has started along; one that hangs in native code is not reached."""
+    del number, frame
+    _end_helpers()
+    os._exit(EXIT_TOLD)
+
+
 def _memory_now() -> tuple[int, int]:
     """Return bytes that are mapped as data, and bytes that are resident; 0 where unknown."""
     try:
@@ -173,6 +191,7 @@ def main() -> int:
     parser.add_argument("--nice", type=int, default=0)
     parser.add_argument("--memory-bytes", type=int, default=0)
     given = parser.parse_args()
+    _end_with_parent()
     _stay_behind(given.nice, given.memory_bytes)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     sys.excepthook = _log_place

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,17 @@ from msgspec.structs import replace
 
 from fedagent_agent.trainer import client
 from fedagent_agent.trainer.client import TrainerClient
-from fedagent_agent.trainer.frames import Failed, Job, Open, Opened, Refused, Reply, Train, Trained
+from fedagent_agent.trainer.frames import (
+    Failed,
+    Job,
+    Open,
+    Opened,
+    Refused,
+    Reply,
+    Train,
+    Trained,
+    encode_frame,
+)
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import create
 from fedagent_task.recipe import task_bytes
@@ -87,6 +99,24 @@ _NAMES = (
     "stuck", "crashing",
 )  # fmt: skip
 _ENTRIES = "[fedagent.learners]\n" + "".join(f"{name} = my_package:{name}\n" for name in _NAMES)
+
+_KILLED = """
+import asyncio, sys
+from fedagent_agent.trainer.client import TrainerClient
+from fedagent_agent.trainer.frames import FrameBuffer, decode_request
+
+async def run():
+    client = TrainerClient()
+    for frame in sys.argv[1:]:
+        (body,) = FrameBuffer().feed(bytes.fromhex(frame))
+        work = asyncio.create_task(client.submit(decode_request(body)))
+        if client.pid is None:
+            await work
+            print(client.pid, flush=True)
+    await work
+
+asyncio.run(run())
+"""
 
 
 @pytest.fixture
@@ -261,3 +291,20 @@ async def test_a_process_that_the_system_does_not_end_keeps_nobody_waiting(
         await trainer.close()
     assert f"has not ended the trainer's process {process.pid}" in caplog.text
     await waits()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems tell nobody of a parent's end")
+async def test_a_trainer_in_mid_work_ends_with_an_agent_that_is_killed(installed: Path) -> None:
+    (installed / "model").write_bytes(encode_tensors(create(demo().model).init(0)))
+    train = Train(job=2, model=str(installed / "model"), out=str(installed / "out"))
+    frames = [encode_frame(job).hex() for job in (_open("my-package:stuck"), train)]
+    helper = installed / "child"
+    with subprocess.Popen(
+        [sys.executable, "-c", _KILLED, *frames], stdout=subprocess.PIPE
+    ) as agent:
+        assert agent.stdout is not None
+        trainer = int(agent.stdout.readline())
+        await eventually(lambda: helper.exists() and bool(helper.read_text()))
+        agent.kill()
+    await eventually(lambda: not psutil.pid_exists(trainer))
+    await eventually(lambda: not psutil.pid_exists(int(helper.read_text())))
