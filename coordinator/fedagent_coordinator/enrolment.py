@@ -26,6 +26,8 @@ KEPT_S = 30 * 86_400.0
 """How long an invitation is kept after its end, so that we can say what became of it."""
 MAX_INVITATIONS = 10_000
 MAX_MEMBERS = 20_000
+KEPT_CERTIFICATES = 4
+"""Of one member, although they look ended: twice as many as are valid at the same time."""
 MAX_PENDING = 64
 MAX_PENDING_OF_ADDRESS = 16
 PENDING_S = 300.0
@@ -391,20 +393,22 @@ class Enrolment:
         return bytes(row[0]) if row else None
 
     def issued(self, certificate: Certificate, *, now: float) -> None:
-        """Keep what was issued, until it ends by itself; of the revoked for good."""
+        """Keep what was issued; of the revoked for good, of others the newest in any case."""
         with self._writing():
-            # Never of who was revoked: a clock that is ahead for an hour would let them in again.
-            self._connection.execute(
-                "DELETE FROM certificates WHERE not_after_s < ? "
-                "AND id NOT IN (SELECT id FROM members WHERE state = 'revoked')",
-                (now,),
-            )
             self._connection.execute(
                 "INSERT INTO certificates VALUES (?, ?, ?, ?, ?)",
                 (
                     *(f"{certificate.serial:x}", certificate.id, certificate.der),
                     *(certificate.renew_at, certificate.not_after),
                 ),
+            )
+            # A clock that is ahead for an hour must not let the revoked in again, nor forget the
+            # number of a certificate that is revoked after it was set right.
+            self._connection.execute(
+                "DELETE FROM certificates AS old WHERE not_after_s < ? "
+                "AND id NOT IN (SELECT id FROM members WHERE state = 'revoked') AND ? <= "
+                "(SELECT count(*) FROM certificates WHERE id = old.id AND rowid > old.rowid)",
+                (now, KEPT_CERTIFICATES),
             )
 
     def revocations(self) -> tuple[int, frozenset[int]]:

@@ -12,7 +12,14 @@ import pytest
 from msgspec import structs
 
 from fedagent_coordinator import join_service
-from fedagent_coordinator.enrolment import INVITATION_S, NEXT_CODE_S, Application, Enrolment, Member
+from fedagent_coordinator.enrolment import (
+    INVITATION_S,
+    KEPT_CERTIFICATES,
+    NEXT_CODE_S,
+    Application,
+    Enrolment,
+    Member,
+)
 from fedagent_coordinator.errors import EnrolmentError
 from fedagent_coordinator.join_service import (
     MAX_OF_ADDRESS,
@@ -292,6 +299,33 @@ def test_a_clock_that_was_ahead_forgets_no_revocation(tmp_path: Path) -> None:
         assert isinstance(await ask(made.place, made.invited("bath")), Admitted)
         made.now -= 400 * 86_400
         assert made.enrolment.revocations() == (1, frozenset({gone.certificate.serial}))
+
+    on_a_site(test, tmp_path)
+
+
+def test_who_is_revoked_after_a_clock_was_ahead_is_revoked(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        stolen = await ask(made.place, made.invited())
+        assert isinstance(stolen, Admitted)
+        for days in (40, 4000):
+            made.now += days * 86_400
+            assert isinstance(await ask(made.place, made.invited(f"bath {days}")), Admitted)
+            made.now -= days * 86_400
+        made.enrolment.revoke(stolen.certificate.id, now=made.now)
+        assert made.enrolment.revocations() == (1, frozenset({stolen.certificate.serial}))
+
+    on_a_site(test, tmp_path)
+
+
+def test_of_one_member_few_certificates_are_kept(tmp_path: Path) -> None:
+    async def test(made: Field) -> None:
+        device = made.invited()
+        for _ in range(2 * KEPT_CERTIFICATES):
+            assert isinstance(await ask(made.place, device), Admitted)
+            device = replace(device, secret=b"")
+            made.now += 40 * 86_400
+        made.enrolment.revoke(device.identity.id, now=made.now)
+        assert len(made.enrolment.revocations()[1]) == KEPT_CERTIFICATES
 
     on_a_site(test, tmp_path)
 

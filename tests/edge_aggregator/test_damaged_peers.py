@@ -86,6 +86,19 @@ def test_an_order_of_the_last_round_of_all_is_refused_and_said() -> None:
         assert field.reports[-1].used == 1, "without a restart"
 
 
+def test_a_coordinator_that_is_far_ahead_is_asked_for_a_welcome_and_followed() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        field = field_of(folder, "a")
+        field.run_for(10.0)
+        far = m.MAX_ROUNDS_AHEAD + 100
+        field.coordinator(m.RoundOpen(run=RUN, round=far))
+        assert isinstance(field.to_coordinator[-1], m.EdgeHello)
+        heal(field, far)
+        field.order(far)
+        field.run_for(1.0)
+        assert field.reports[-1].round == far
+
+
 def test_a_smaller_jump_is_healed_when_the_next_order_shows_it() -> None:
     with tempfile.TemporaryDirectory() as folder:
         field = field_of(folder, "a")

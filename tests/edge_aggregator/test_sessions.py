@@ -12,7 +12,6 @@ from fedagent_edge.core.sessions import (
     ANSWER_S,
     ASK_AGAIN_S,
     FRESH_S,
-    MAX_AGENTS,
     MAX_NAMES,
     MAX_NOTES,
     AgentSessions,
@@ -140,7 +139,7 @@ def test_no_reported_value_can_make_the_columns_malformed(value: float) -> None:
 
 def test_very_many_agents_fit_into_one_message_and_the_rest_follows() -> None:
     sessions = AgentSessions(EPOCH)
-    for index in range(MAX_AGENTS):
+    for index in range(m.MAX_AGENTS):
         _report(sessions, f"{index:032x}", 0.0, price=1, features={f"f{i}": 1.0 for i in range(10)})
     assert sessions.hear("one-too-many", 0.0) == (None, False)
     ids: list[str] = []
@@ -150,10 +149,10 @@ def test_very_many_agents_fit_into_one_message_and_the_rest_follows() -> None:
         assert len(encode(message)) <= MAX_PAYLOAD_BYTES
         rows = unpack(message).session.tolist()
         ids += message.new_ids
-        assert len(rows) == len(message.new_ids) or len(ids) == MAX_AGENTS
+        assert len(rows) == len(message.new_ids) or len(ids) == m.MAX_AGENTS
         for agent in sessions.present_ids()[len(ids) :]:
             _report(sessions, agent, now + 0.5)  # as everybody does, now and then
-    assert len(set(ids)) == len(ids) == MAX_AGENTS
+    assert len(set(ids)) == len(ids) == m.MAX_AGENTS
 
 
 def test_names_are_said_once_after_each_welcome() -> None:

@@ -27,6 +27,7 @@ from fedagent_protocol.messages import (
     RoundReport,
     Volunteers,
 )
+from fedagent_protocol.transfer import Layout
 
 from .edges import EdgeSession
 from .effects import KeepLog, NoteDevices
@@ -208,7 +209,7 @@ def _of_members(engine: "Engine", edge: str, status: EdgeStatus) -> EdgeStatus:
 
 
 def _report(engine: "Engine", edge: EdgeSession, report: RoundReport, now: float) -> list[Effect]:
-    edge.chunk_bytes = report.chunk_bytes
+    _chunks_of(report.chunk_bytes, engine, edge)
     if isinstance(engine.phase, Ordered):
         done = engine.phase.receive_report(edge.id, report, now)
         if done is not None:
@@ -219,6 +220,16 @@ def _report(engine: "Engine", edge: EdgeSession, report: RoundReport, now: float
     settled = engine.in_books(report.round, edge.id)
     engine.counters["report_repeated" if settled else "report_too_late"] += 1
     return [engine.send(edge.id, ReportReceipt(round=report.round, too_late=not settled))]
+
+
+def _chunks_of(chunk_bytes: int, engine: "Engine", edge: EdgeSession) -> None:
+    """Note how an edge cuts models, unless the model of this run cannot be cut so."""
+    try:
+        Layout(engine.models.size, chunk_bytes)
+    except ProtocolError as error:
+        engine.counters[error.reason] += 1
+        return
+    edge.chunk_bytes = chunk_bytes
 
 
 def _evaluation(

@@ -134,7 +134,8 @@ class Engine:
         self.members: Mapping[str, str] = {}
         """What the site calls whom it ever let in."""
         self.round = progress.next_round
-        self.last_settled = self._ordered_before = progress.next_round - 1
+        # `_settled_here` is without what was skipped on an edge's word.
+        self.last_settled = self._ordered_before = self._settled_here = progress.next_round - 1
         self.rounds_done = progress.rounds_done
         self.spent_micro = progress.spent_micro
         late_rounds = settings.recipe.aggregation.late_rounds
@@ -339,7 +340,7 @@ class Engine:
         ahead = round_ - max(self.round - waits, self._ordered_before)
         if ahead <= 0:
             return []
-        if ahead > MOST_SKIPPED:
+        if round_ - self._settled_here > MOST_SKIPPED:
             self.counters["round_too_far_ahead"] += 1
             line = f"edge {edge.id} says that it was ordered round {round_}: too far ahead"
             return [Warn(edge.id, f"{line} of round {self.round}, ignored")]
@@ -350,6 +351,10 @@ class Engine:
             return effects
         self._skip()
         return effects + (self.open(now) if isinstance(self.phase, Observing) else [])
+
+    def settled(self, round_: int) -> None:
+        """Note that a round is in the books."""
+        self.last_settled = self._settled_here = round_
 
     def _skip(self) -> None:
         self.last_settled = max(self.last_settled, self._ordered_before)

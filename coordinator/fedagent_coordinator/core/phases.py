@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedagent_coordinator.policies.base import RoundView
 from fedagent_node.effects import Effect
 from fedagent_protocol.columns import Columns
 from fedagent_protocol.messages import RunEnded
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 REOPEN_S = 0.25
 FAREWELL_S = 0.3
+CHEAPER_WAIT_S = 120.0
+"""How long a run whose budget pays nobody that is heard waits for those that are away."""
 
 
 def milliseconds(seconds: float) -> float:
@@ -261,15 +264,28 @@ class Observing(Phase):
                 engine.not_before = self.opened_at + engine.settings.recipe.rounds.every_s
                 return engine.order(decision, ready, self.opened_at, now)
             missing, sure = decision.reason, decision.sure
-            if missing != BUDGET:
-                readiness.solvent()
-        # A placed run waits for edges that may be cheaper before its budget is used up.
-        known = engine.indices.sizes()[1] == len(live)
-        if missing == BUDGET and engine.settings.recipe.placement.rents:
-            missing = BUDGET if readiness.insolvent(now, sure=sure and known) else RENTS
         if missing == BUDGET:
-            return engine.finish(BUDGET, now)
+            known = engine.indices.sizes()[1] == len(live)
+            missing = self._without_means(view, now, sure=sure and known)
+            if not missing:
+                return engine.finish(BUDGET, now)
+        else:
+            readiness.solvent()
         return engine.wait(missing, now, edges=len(ready), agents=agents)
+
+    def _without_means(self, view: RoundView, now: float, *, sure: bool) -> str:
+        """Return what is waited for while the budget pays nobody who is heard; empty: the end.
+
+        A placed run waits for edges that may be cheaper. Any other waits for agents: one that is
+        dear and heard alone must not end it, least of all before its first round.
+        """
+        engine, readiness = self.engine, self.engine.readiness
+        if engine.settings.recipe.placement.rents:
+            return "" if readiness.insolvent(now, sure=sure) else RENTS
+        insolvent_s = readiness.insolvent_s(now)
+        everybody = sure and len(np.unique(view.pair_client)) == engine.indices.sizes()[0]
+        ends = engine.rounds_done and (everybody or insolvent_s >= CHEAPER_WAIT_S)
+        return "" if ends else BUDGET
 
     def _view(self, ready: list[EdgeSession], now: float) -> Observed:
         engine, s = self.engine, self.engine.settings

@@ -93,10 +93,14 @@ class Readiness:
         again from the moment when the budget sufficed for none any more. `sure` is that every
         edge of the run is heard, and none of them might fit yet.
         """
+        insolvent_s = self.insolvent_s(now)
+        return (now - self.started_at if sure else insolvent_s) >= self.settings.resume_wait_s
+
+    def insolvent_s(self, now: float) -> float:
+        """Return for how long the budget has paid nobody who was there."""
         if self._insolvent_since is None:
             self._insolvent_since = now
-        since = self.started_at if sure else self._insolvent_since
-        return now - since >= self.settings.resume_wait_s
+        return now - self._insolvent_since
 
     def solvent(self) -> None:
         """Note that an agent could be paid, or that none is there to be asked."""
@@ -121,7 +125,9 @@ class Readiness:
             return False
         if self._no_feature_since is None:
             self._no_feature_since = now
-        if missing and now - self._no_feature_since >= self.settings.needs_wait_s:
+        # Once there were rounds, others than those who are heard now have reported it.
+        new = not (self.gathered or self.resumed)
+        if missing and new and now - self._no_feature_since >= self.settings.needs_wait_s:
             raise NeedsUnmetError(self.settings.recipe.policy.name, missing, view.feature_names)
         return True
 

@@ -22,6 +22,7 @@ WAITING = {
     "declined": "the agents have just declined",
     "features": "for agents to report the features that the policy needs",
     "prices": "every agent asks more than an edge may spend",
+    "budget": "every agent that is heard asks more than the run has left (budget.total)",
     "rents": "for an edge whose rent can be paid",
     "statistics": "for the devices' sample statistics (data.standardize)",
 }

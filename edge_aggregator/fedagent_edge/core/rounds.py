@@ -86,7 +86,7 @@ class Rounds:
         """Answer with the contexts of all agents."""
         older = self.live is not None and ask.round > self.live.rnd.round
         if self._too_far(ask):
-            return self._ahead(ask)
+            return self._ahead(ask, now)
         # The coordinator gave an older round up; one that is being committed reports yet.
         effects = self.drop() if older and not self._committing else []
         columns = self.state.sessions.columns(ask, model=self.state.memory.model, now=now)
@@ -98,7 +98,7 @@ class Rounds:
         if memory.report is not None and order.round == memory.report.round:
             return self._upstream.report_again(now)
         if self._too_far(order):
-            return self._ahead(order)
+            return self._ahead(order, now)
         if order.round <= memory.last_round:
             self.state.counters["order_twice"] += 1
             # One for an older round tells that ours is wrong, or that it was late.
@@ -143,11 +143,11 @@ class Rounds:
         newest = max(self.state.memory.last_round, self._upstream.round)
         return message.round > newest + MAX_ROUNDS_AHEAD
 
-    def _ahead(self, message: RoundOpen | RoundOrder) -> list[Effect]:
-        """Refuse a round that would end all others."""
+    def _ahead(self, message: RoundOpen | RoundOrder, now: float) -> list[Effect]:
+        """Refuse a round that would end all others; a welcome tells whether it is so far."""
         self.state.counters["round_too_far"] += 1
         text = f"round {message.round} of the coordinator is refused: {AHEAD}"
-        return [Warn("", text)]
+        return [Warn("", text), *self._upstream.ask_welcome(now)]
 
     def welcomed(self, welcome: EdgeWelcome) -> list[Effect]:
         """Go back to the coordinator's round, if an order that was damaged has led beyond it."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import (
+    MAX_AGENTS,
     MAX_STARTS_AHEAD,
     STARTS_BITS,
     ContextReport,
@@ -27,7 +28,7 @@ ANSWER_S = 3.0
 """Within this an agent answers whose connection is said to have broken."""
 ASK_AGAIN_S = 15.0
 """Nobody signs that it broke: who says so of one agent all the time costs it little."""
-MAX_AGENTS = 20_000
+
 SPARE = 400
 """How many places a full table gives back at once: to look for them costs as much as for one."""
 MAX_NAMES = 500

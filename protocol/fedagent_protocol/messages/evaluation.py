@@ -100,7 +100,7 @@ class Opinions(Message, frozen=True, kw_only=True, tag="opinions"):
     samples: Column  # int64[P], > 0
     epsilon: Column = b""  # float32[P], 0 where no noise was added; empty if nowhere
     metric: Name = ""  # of all rows; answers with another one are counted in `reasons`
-    asked: Count = 0  # agents that were called
+    asked: Crowd = 0  # agents that were called
     reasons: Reasons = field(default_factory=dict)
     claim: Column = b""  # 96 bytes a row, zeros of none; empty if no agent has signed
 
@@ -114,8 +114,8 @@ class EdgeMoments(Message, frozen=True, kw_only=True, tag="moments"):
     epoch: RunId
     model: Digest
     moments: Moments = b""
-    agents: Count = 0
-    asked: Count = 0
+    agents: Crowd = 0
+    asked: Crowd = 0
     reasons: Reasons = field(default_factory=dict)
 
 
@@ -126,7 +126,7 @@ class Volunteers(Message, frozen=True, kw_only=True, tag="volunteers"):
     known: Count
     new_ids: Ids
     session: Column
-    asked: Count = 0
+    asked: Crowd = 0
     claim: Column = b""
 
 

@@ -11,6 +11,8 @@ PROTOCOL_VERSION = 3
 CHUNK_BYTES = 256 * 1024
 MAX_CHUNK_BYTES = 512 * 1024
 MAX_CHUNKS = 65_536
+MAX_AGENTS = 20_000
+"""At one edge."""
 MAX_MICRO = 10**15
 MAX_NEIGHBOURS = 64
 MAX_ROUNDS_AHEAD = 1 << 20
@@ -32,6 +34,7 @@ Reason = Annotated[str, Meta(max_length=200)]
 Round = Annotated[int, Meta(ge=0, lt=2**53)]
 Seq = Annotated[int, Meta(ge=0, le=2**62)]
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
+Crowd = Annotated[int, Meta(ge=0, le=MAX_AGENTS)]
 Millis = Annotated[int, Meta(ge=0, le=30 * 86_400_000)]
 Micro = Annotated[int, Meta(ge=0, le=MAX_MICRO)]
 Score = Annotated[float, Meta(ge=0, le=1)]
@@ -43,7 +46,7 @@ Data = Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
 Range = tuple[ChunkIndex, Annotated[int, Meta(ge=1, le=MAX_CHUNKS)]]
 Ranges = Annotated[tuple[Range, ...], Meta(max_length=1024)]
 Column = Annotated[bytes, Meta(max_length=900_000)]
-Ids = Annotated[tuple[Id, ...], Meta(max_length=20_000)]
+Ids = Annotated[tuple[Id, ...], Meta(max_length=MAX_AGENTS)]
 Body = Annotated[bytes, Meta(max_length=131_072)]
 Claim = Annotated[bytes, Meta(max_length=96)]
 """A raw Ed25519 key and a signature."""

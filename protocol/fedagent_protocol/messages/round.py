@@ -201,7 +201,7 @@ class RoundOrder(Message, frozen=True, kw_only=True, tag="round-order"):
     """Run the round at this edge (ALGORITHMS section 1)."""
 
     task: Digest
-    assignments: Annotated[tuple[Assignment, ...], Meta(max_length=20_000)]
+    assignments: Annotated[tuple[Assignment, ...], Meta(max_length=MAX_AGENTS)]
     deadline_ms: Millis
     max_wait_ms: Millis
     min_updates: Count = 1  # Z; the edge waits for min(Z, ordered) updates
@@ -249,7 +249,7 @@ class RoundReport(Message, frozen=True, kw_only=True, tag="report"):
     """The round at this edge, closed. Repeated until `ReportReceipt`."""
 
     epoch: RunId
-    outcomes: Annotated[tuple[Outcome, ...], Meta(max_length=20_000)]
+    outcomes: Annotated[tuple[Outcome, ...], Meta(max_length=MAX_AGENTS)]
     failed: Text = ""  # why the edge kept its model; empty when it has a new one
     model: OptionalDigest = ""  # the edge model after the round, of `size` bytes
     size: Count = 0
@@ -259,6 +259,9 @@ class RoundReport(Message, frozen=True, kw_only=True, tag="report"):
     first: Data = b""  # its chunk 0, when the order asked for the model
     local_steps: float = 0.0  # FedNova's effective steps of this edge; 0 with other strategies
     timing_ms: Annotated[dict[str, float], Meta(max_length=32)] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_finite("weight and timing_ms", self.weight, *self.timing_ms.values())
 
 
 class ReportReceipt(Message, frozen=True, kw_only=True, tag="report-receipt"):

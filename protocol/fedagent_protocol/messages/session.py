@@ -248,7 +248,7 @@ class Revocations(Message, frozen=True, kw_only=True, tag="revocations"):
 
     number: Count
     crl: Annotated[bytes, Meta(max_length=MAX_REVOCATIONS_BYTES)]
-    ids: Annotated[tuple[Id, ...], Meta(max_length=20_000)] = ()
+    ids: Annotated[tuple[Id, ...], Meta(max_length=MAX_AGENTS)] = ()
 
 
 class RunEnded(Message, frozen=True, kw_only=True, tag="run-ended"):

@@ -1,0 +1,176 @@
+"""Nothing that one edge or one device says stops a run, or costs others what they earned."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from msgspec import Struct, structs
+
+from fedagent_coordinator.core import effects as fx
+from fedagent_coordinator.core.engine import MOST_SKIPPED
+from fedagent_protocol import messages as m
+from fedagent_protocol.codec import Direction, decode, encode
+from fedagent_protocol.errors import ProtocolError
+from tests.fakes.engine_field import RUN, Field, settings, toy_edges
+from tests.fakes.toy_edge import ToyEdge
+
+from .test_engine import FixedPolicy
+
+DEAR = 10**15
+HOSTILE: dict[type, tuple[object, ...]] = {
+    bool: (True, False),
+    int: (0, 1, 1024, 2**31, 2**53 - 1, -1),
+    float: (0.0, -1.0, 1e308, -1e308, math.nan, math.inf),
+    str: ("", "x", "\x1b[2J", "f" * 64),
+    bytes: (b"", b"\x00", b"\xff" * 8, b"\x00" * 4096),
+}
+
+
+def begun(edges: list[ToyEdge], **changes: object) -> Field:
+    field = Field(edges, settings(**changes))
+    field.perform(field.engine.receive(fx.Start(), 0.0))
+    return field
+
+
+def spoilt(value: Any, draw: Callable[[Any], Any]) -> Any:
+    """Return a value of the same shape with some part of it replaced."""
+    if isinstance(value, Struct):
+        name = draw(st.sampled_from(value.__struct_fields__))
+        changed = {name: spoilt(getattr(value, name), draw)}
+        try:
+            return structs.replace(value, **changed)
+        except ValueError:
+            return value
+    if isinstance(value, dict):
+        return {**value, draw(st.sampled_from(["aggregate", "x"])): spoilt(0.0, draw)}
+    if isinstance(value, tuple):
+        kept = list(value)
+        match draw(st.sampled_from(["drop", "twice", "spoil"])):
+            case "spoil" if kept:
+                at = draw(st.integers(0, len(kept) - 1))
+                kept[at] = spoilt(kept[at], draw)
+            case "twice":
+                kept *= 2
+            case _:
+                kept = kept[1:]
+        return tuple(kept)
+    return draw(st.sampled_from(HOSTILE.get(type(value), (value,))))
+
+
+def through_the_wire(message: m.EdgeToCoordinator) -> m.EdgeToCoordinator | None:
+    try:
+        found = decode(Direction.EDGE_TO_COORDINATOR, encode(message))
+    except (ProtocolError, OverflowError):
+        return None
+    assert not isinstance(found, m.RoundOpen)
+    return found  # type: ignore[return-value] # of that direction
+
+
+@examples(max_examples=150, deadline=None)
+@given(data=st.data(), placed=st.booleans())
+def test_an_edge_that_says_anything_stops_nobody(data: st.DataObject, placed: bool) -> None:
+    liar, honest = toy_edges(2, 2)
+    field = Field([liar, honest], settings(count=4, placed=placed))
+    up = field.up
+
+    def told(edge: ToyEdge, message: m.EdgeToCoordinator) -> None:
+        if edge is not liar or data.draw(st.integers(0, 2)):
+            up(edge, message)
+        elif (said := through_the_wire(spoilt(message, data.draw))) is not None:
+            up(edge, said)
+
+    receive = liar.receive
+
+    def answered(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
+        try:
+            return receive(message, now)
+        except KeyError:  # an order for an agent that it has invented
+            return []
+
+    field.up = told  # type: ignore[method-assign]
+    liar.receive = answered  # type: ignore[method-assign]
+    field.run(until=400.0)
+    assert field.end == "rounds"
+    assert set(field.settled) == set(field.reserved)
+
+
+def test_the_rounds_that_edges_claim_do_not_add_up() -> None:
+    field = begun(toy_edges(2, 1), count=50)
+    for edge in field.edges:
+        field.up(edge, edge.hello())
+    field.kernel.run(until=0.5)
+    claimed = field.engine.round
+    for _ in range(130):
+        claimed += MOST_SKIPPED - 1000
+        hello = structs.replace(field.edges[0].hello(), run=RUN, round=claimed)
+        field.perform(field.hear("edge-0", hello))
+    assert field.engine.round <= MOST_SKIPPED + 1
+    assert field.engine.counters["round_too_far_ahead"] == 129
+    field._beat()
+    field.kernel.run(until=field.kernel.now + 30.0)
+    assert field.settled
+
+
+def test_a_model_that_cannot_be_cut_as_an_edge_says_is_merged_all_the_same() -> None:
+    field = Field(toy_edges(2, 2), settings(count=2))
+    field.engine.models.size = 70 * 2**20
+    report = m.RoundReport(run=RUN, round=1, epoch="1" * 32, outcomes=(), chunk_bytes=1024)
+    field.perform(field.engine.receive(fx.Start(), 0.0))
+    field.perform(field.hear("edge-0", field.edges[0].hello()))
+    before = field.engine.edges.by_id["edge-0"].chunk_bytes
+    field.perform(field.hear("edge-0", report))
+    assert field.engine.edges.by_id["edge-0"].chunk_bytes == before
+    assert field.engine.counters["oversize"] == 1
+
+
+def make_dear(edge: ToyEdge) -> None:
+    for agent in edge.agents:
+        agent.price = DEAR
+
+
+def test_a_device_that_is_dear_and_comes_first_does_not_end_the_run() -> None:
+    field = Field(toy_edges(2, 3), settings(count=5, total_micro=100_000_000))
+    first, later = field.edges
+    make_dear(first)
+    later.mute = True
+    field.kernel.after(600.0, lambda: setattr(later, "mute", False))
+    field.run(until=590.0, hello=False)
+    assert (field.end, field.reasons()[-1]) == ("", "budget")
+    field.kernel.run(until=field.kernel.now + 60.0)
+    assert field.end == "rounds"
+
+
+def test_dear_devices_alone_end_a_run_when_the_others_stay_away() -> None:
+    field = Field(toy_edges(2, 3), settings(count=500, every_s=1.0, total_micro=100_000_000))
+    left, stays = field.edges
+    make_dear(stays)
+
+    def leave() -> None:
+        left.mute = True
+
+    field.kernel.after(10.0, leave)
+    field.run(until=100.0)
+    rounds = len(field.settled)
+    assert (field.end, field.reasons()[-1], rounds > 3) == ("", "budget", True)
+    field.kernel.run(until=field.kernel.now + 120.0)
+    assert (field.end, len(field.settled)) == ("budget", rounds)
+
+
+def test_a_device_alone_that_lacks_a_feature_does_not_end_a_run_that_had_rounds() -> None:
+    field = Field(
+        toy_edges(2, 2),
+        settings(count=20, every_s=1.0),
+        policy=FixedPolicy([0], frozenset({"rtt_s"})),
+    )
+    whole, lacks = field.edges
+    for agent in whole.agents:
+        agent.features["rtt_s"] = 0.1
+    field.kernel.after(5.0, lambda: setattr(whole, "mute", True))
+    field.kernel.after(120.0, lambda: setattr(whole, "mute", False))
+    field.run()
+    assert field.end == "rounds"
+    assert "features" in field.reasons()
+    assert lacks.agents
