@@ -43,7 +43,7 @@ class PendingEvaluation:
     askers: dict[str, OpinionCall]
     fetch: Fetch
     until: float  # when no edge waits any more
-    patient_until: float  # when mode ``moments`` is content with few samples
+    patient_until: float  # when mode ``moments`` waits no more for enough samples
     answer: OpinionAnswer | None = None
     job: int | None = None
     look_at: float = 0.0  # when mode ``moments`` looks at the stream again
@@ -194,6 +194,12 @@ class Evaluator:
         if moments and result.samples < ENOUGH and now < pending.patient_until:
             pending.job, pending.look_at = None, now + LOOK_S
             return []
+        if moments and 0 < result.samples < ENOUGH:
+            # Nothing hides them: the sums of one sample are that sample.
+            few = (
+                f"{result.samples} samples have arrived: sums of fewer than {ENOUGH} tell too much"
+            )
+            return self._answer_none(few, now)
         if not result.samples:
             return self._answer_none("no samples have arrived that were not trained on", now)
         key = pending.key

@@ -86,7 +86,11 @@ class Field:
             return
         if isinstance(value, bool | str):
             raise BadSampleError("bad_dtype")
-        if not math.isfinite(value):
+        try:
+            finite = math.isfinite(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            raise BadSampleError("bad_dtype") from None
+        if not finite:
             raise BadSampleError("bad_not_finite")
         dtype = np.dtype(self.dtype)
         if dtype.kind in "iu":

@@ -317,7 +317,7 @@ async def _body(request: Request, kind: type[B]) -> B:
         raise HTTPException(408, "the request is incomplete") from None
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ValueError) as error:  # the second: bytes that are no UTF-8
         raise HTTPException(400, f"the request cannot be read: {error}") from error
 
 

@@ -128,8 +128,9 @@ class GeometricMedian(Selected):
                 break
             fresh = 1.0 / np.maximum(far, least)
             fresh /= fresh.sum()
-            moved, factors = float(np.abs(fresh - factors).max()), fresh
-            if moved < 1e-12:
+            # By ratios: of an update that is 1e24 times too long even 1e-13 moves the model.
+            moved, factors = float(np.abs(fresh / factors - 1.0).max()), fresh
+            if moved < 1e-6:
                 break
         return factors
 

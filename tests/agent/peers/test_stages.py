@@ -129,6 +129,16 @@ def of_two(**bounds: float) -> Gossip:
 BOTH = (hash_of(1, "a"), hash_of(1, "b"))
 
 
+@pytest.mark.parametrize("index", [None, 0.5])
+def test_a_runner_up_of_nobody_is_no_doubt(index: float | None) -> None:
+    gossip = Gossip("a", ["b"], replace(USUAL, keep=2, close=100.0))
+    gossip.begin(1, ceiling=2.0)
+    gossip.rest(still=True)
+    gossip.speak(index, 0.0)
+    gossip.receive("b", GossipMessage(spoken=BOTH, next=0.499))
+    assert not gossip.in_doubt(0.01)
+
+
 def test_before_everybody_has_spoken_there_is_no_doubt() -> None:
     gossip = of_two(close=100.0)
     early = GossipMessage(best=((0.5001, "b"),))

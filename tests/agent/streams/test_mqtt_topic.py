@@ -96,6 +96,7 @@ async def test_a_declared_schema_is_kept_and_what_breaks_it_is_counted(tmp_path:
             {"t": "20", "h": 5, "kind": 1},  # a number in quotes is text
             {"t": True, "h": 5, "kind": 1},
             {"t": 1e39, "h": 5, "kind": 1},  # no float32
+            {"t": 10**320, "h": 5, "kind": 1},  # no float at all
             {"t": 20, "h": 5, "kind": 0.5},
             {"t": 20, "h": 5, "kind": 2},
             {"t": -40, "h": 5, "kind": 1},
@@ -104,7 +105,7 @@ async def test_a_declared_schema_is_kept_and_what_breaks_it_is_counted(tmp_path:
         await _until(stream, link, b"no json", "bad_json")
         samples = stream.take(0.0)
         assert (dense(samples).tolist(), samples.y.tolist()) == ([[-40, 5]], [1])
-        assert (stream.counters["bad_range"], stream.counters["bad_dtype"]) == (3, 4)
+        assert (stream.counters["bad_range"], stream.counters["bad_dtype"]) == (3, 5)
         await asyncio.to_thread(stream.close)
 
 

@@ -24,7 +24,7 @@ class Served:
     def ask(
         self, path: str, body: object = None, *, headers: dict[str, str] | None = None
     ) -> tuple[int, Any, dict[str, str]]:
-        data = None if body is None else json.dumps(body).encode()
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers or {})
         try:
             with urllib.request.urlopen(request, timeout=20) as found:

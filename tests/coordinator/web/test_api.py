@@ -182,6 +182,7 @@ def test_a_change_needs_the_token_and_the_pages_own_origin(page: Served) -> None
 
 def test_the_token_opens_a_session_whose_cookie_is_not_the_token(page: Served) -> None:
     assert page.ask("api/session", {"token": "wrong"})[0] == 403
+    assert page.ask("api/session", b'{"token": "\xff"}')[0] == 400
     status, body, head = page.ask("api/session", {"token": page.token}, headers=OWN_PAGE)
     assert (status, body["may_change"]) == (200, True)
     cookie = head["set-cookie"]

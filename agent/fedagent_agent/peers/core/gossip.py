@@ -263,7 +263,10 @@ class Gossip:
         """
         if self.plain or not self._all_spoken or self._runner_up is None:
             return False
-        gap = _ranks(self._facts)[-1].psi - self._runner_up.psi
+        best = self.best
+        if len(best) < self.settings.keep:
+            return False  # who names one that came after them has not named them: it lies
+        gap = best[-1].psi - self._runner_up.psi
         return 0 < gap <= self.settings.close * tolerance / self.agents
 
     @property
