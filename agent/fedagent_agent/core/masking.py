@@ -89,6 +89,11 @@ class Masking:
         part = self._parts.get(key)
         return tuple(part.member.seeds()) if part is not None and part.member.ready else None
 
+    def agreement(self, key: Key) -> bytes:
+        """Return the signature of whose masks the update of a round wears; empty without any."""
+        part = self._parts.get(key)
+        return part.member.agreement() if part is not None and part.member.ready else b""
+
     def closed(self, key: Key) -> None:
         """Forget a round that is over without this device."""
         self._parts.pop(key, None)

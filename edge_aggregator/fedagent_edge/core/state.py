@@ -1,12 +1,14 @@
 """What the parts of an edge share."""
 
 from collections import Counter
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 
 from fedagent_edge.config import EdgeConfig
 from fedagent_protocol.messages import EdgeHello
 from fedagent_protocol.transfer import Layout
+from fedagent_task.secure_aggregation.roster import Trusted, anybody
 
 from .effects import Memory, SaveState
 from .sessions import AgentSessions
@@ -29,6 +31,10 @@ class EdgeState:
     crl: int = 0
     """Number of the list of the revoked that is gone by."""
     crl_pem: bytes = b""
+    site_members: Callable[[], Trusted] = lambda: anybody
+    """Opens the check of who may be in a masked round, with the certificates of now."""
+    mask_liars: dict[str, str] = field(default_factory=dict)
+    """Agents that gave false shares, and the run: for its rest they are in no masks."""
     offered_bytes: int = 0  # size of the model that was offered last
     sessions: AgentSessions = field(init=False)
 
@@ -44,6 +50,15 @@ class EdgeState:
     def patience_s(self) -> float:
         """How long a model waits for agents that have not answered."""
         return self.config.need_wait_ms / 1000
+
+    def bar(self, agent: str, run: str) -> None:
+        """Let an agent into no masks of this run any more."""
+        kept = {other: when for other, when in self.mask_liars.items() if when == run}
+        self.mask_liars = {**kept, agent: run}
+
+    def barred(self, run: str) -> frozenset[str]:
+        """Return who is let into no masks of a run."""
+        return frozenset(agent for agent, when in self.mask_liars.items() if when == run)
 
     def save(self) -> SaveState:
         """Store what is in the memory now."""
