@@ -55,7 +55,8 @@ def rubbish_for_all(said: m.AnyMessage, _: Liar) -> m.AnyMessage:
 
 def field_with(directory: Path, lie: Lie, count: int = 6) -> tuple[Field, Liar, list[MaskedAgent]]:
     f = secure_field(directory, count)
-    first, *honest = devices(f)
+    # Answers come in the order of ids: a lie that comes after enough of them is not looked at.
+    first, *honest = sorted(devices(f), key=lambda one: one.id)
     liar = Liar(first.id, key=first.key, samples=first.samples, lie=lie)
     f.agents[first.id] = liar
     liar.hello(f)
@@ -120,6 +121,20 @@ def test_who_deals_rubbish_has_one_void_round_and_is_named(tmp_path: Path) -> No
     f.order(2)
     exact(f, f.run_until_report(2), honest)
     assert f.core.counters["masking_barred"] >= 1
+
+
+def test_an_edge_that_restarts_still_knows_who_lied(tmp_path: Path) -> None:
+    f, liar, honest = field_with(tmp_path, rubbish_for_all)
+    f.order(1)
+    f.run_until_report(1)
+    f.run_for(1.0)
+    f.restart()
+    f.run_for(1.0)
+    f.order(2)
+    exact(f, f.run_until_report(2), honest)
+    assert list(f.core.memory.mask_liars) == [liar.id]
+    f.core.memory.adopt("f" * 32, "", b"")
+    assert not list(f.core.memory.mask_liars), "another run, another trust"
 
 
 def test_an_update_that_names_no_cohort_is_refused_and_the_others_are_exact(

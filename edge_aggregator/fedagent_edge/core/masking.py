@@ -23,6 +23,8 @@ REPORT_S = 1.0
 """How long after `max_wait` a report may still be in time for the coordinator."""
 NOT_IN_COHORT = "not_in_cohort"
 """Reason for the update of an agent that is not in the masks."""
+BARRED = "masking_barred"
+"""Reason for the update of an agent that gave false shares in an earlier round of the run."""
 FALSE_SHARES = "masking_false_shares"
 """Reason for the update of an agent that gave false shares; it is not paid."""
 
@@ -47,8 +49,9 @@ class Masking:
         self.seeds: tuple[Seed, ...] | None = None
         spec = rnd.weighing.secure
         place = Place(rnd.run, rnd.round, state.me.edge)
-        self._cohort = Cohort(place, spec, state.site_members(), state.barred(rnd.run))
-        self._refused: dict[str, str] = {}
+        barred = frozenset(state.memory.mask_liars)
+        self._cohort = Cohort(place, spec, state.site_members(), barred)
+        self._refused = dict.fromkeys(self._cohort.barred, BARRED)
         self._phase = _Phase.KEYS
         # Half of the time until the deadline is the training's.
         self._stage_s = min(spec.stage_s, rnd.order.deadline_ms / 4000)

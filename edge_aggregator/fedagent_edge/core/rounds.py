@@ -372,7 +372,7 @@ class Rounds:
         liars = live.masking.liars if live.masking is not None else {}
         for agent in liars:
             self.state.counters[FALSE_SHARES] += 1
-            self.state.bar(agent, live.rnd.run)
+            self.state.memory.bar(agent)
         live.outcomes = tuple(
             _not_paid(one, FALSE_SHARES) if one.agent in liars else one for one in live.outcomes
         )

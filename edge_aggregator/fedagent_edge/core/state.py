@@ -33,8 +33,6 @@ class EdgeState:
     crl_pem: bytes = b""
     site_members: Callable[[], Trusted] = lambda: anybody
     """Opens the check of who may be in a masked round, with the certificates of now."""
-    mask_liars: dict[str, str] = field(default_factory=dict)
-    """Agents that gave false shares, and the run: for its rest they are in no masks."""
     offered_bytes: int = 0  # size of the model that was offered last
     sessions: AgentSessions = field(init=False)
 
@@ -50,15 +48,6 @@ class EdgeState:
     def patience_s(self) -> float:
         """How long a model waits for agents that have not answered."""
         return self.config.need_wait_ms / 1000
-
-    def bar(self, agent: str, run: str) -> None:
-        """Let an agent into no masks of this run any more."""
-        kept = {other: when for other, when in self.mask_liars.items() if when == run}
-        self.mask_liars = {**kept, agent: run}
-
-    def barred(self, run: str) -> frozenset[str]:
-        """Return who is let into no masks of a run."""
-        return frozenset(agent for agent, when in self.mask_liars.items() if when == run)
 
     def save(self) -> SaveState:
         """Store what is in the memory now."""

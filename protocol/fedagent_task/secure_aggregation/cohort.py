@@ -73,14 +73,14 @@ class Cohort:
 
     def keys(self, agent: str, message: MaskKeys) -> MaskRoster | None:
         """Take a device's keys; return the roster if it is settled, with the device on it."""
+        if agent in self.barred:
+            raise MaskingError("barred", f"{agent[:12]} gave false shares in an earlier round")
         if self._roster is not None:
             if self.members.get(agent) != message.keys:
                 raise MaskingError("late_keys", f"keys of {agent[:12]} after the roster")
             return self._roster
         if agent not in self.members and len(self.members) >= MAX_MEMBERS:
             raise MaskingError("large_cohort", f"over {MAX_MEMBERS} devices")
-        if agent in self.barred:
-            raise MaskingError("barred", f"{agent[:12]} gave false shares in an earlier round")
         check_keys(agent, message.keys, self.place, self.trusted)
         check_distinct(agent, message.keys, self.members)
         self.members[agent] = message.keys
@@ -164,7 +164,8 @@ class Cohort:
             raise MaskingError("out_of_order", "shares of who is not in the masks")
         if agent not in self._answers:
             self._take(agent, message)
-        return all(len(self._held(agent)) >= self._needed for agent in self._joined)
+        enough = len(self._answers) >= self._needed
+        return enough and all(len(self._held(agent)) >= self._needed for agent in self._joined)
 
     def _take(self, holder: str, message: MaskOpening) -> None:
         """Keep an answer, unless a share is not the one that the holder was given."""
