@@ -38,13 +38,17 @@ def check_agreed(
         raise MaskingError("not_agreed", f"{agent[:12]} has not signed this cohort") from error
 
 
-def smallest_sum(cohort: int, survivors: int, needed: int) -> int:
+def smallest_sum(cohort: int, survivors: int, needed: int, helpers: int = 0) -> int:
     """Return how many updates are at least in a sum that a lying edge can uncover.
 
     Each of the cohort answers once, and gives shares of at most `cohort - survivors` keys. A key
     takes `needed` of them. Only a device whose key is known can be taken out of the sum.
+
+    `helpers` are devices of the edge's own, which give it all that they hold; only the others'
+    updates count. It holds for fewer than `2 * needed` less the roster.
     """
-    return cohort - cohort * (cohort - survivors) // needed
+    others = cohort - helpers
+    return others - others * (cohort - survivors) // (needed - helpers)
 
 
 def survivors_needed(spec: SecureAggregationSpec, roster: int, cohort: int) -> int:

@@ -190,16 +190,17 @@ def test_survivors_for_each_device_uncover_the_smallest_sum_that_is_documented()
 # ------------------------------------------------------------- the bound, by brute force
 
 
-def by_brute_force(cohort: int, survivors: int, needed: int) -> int:
-    """Return the smallest sum over all that an edge can say to each device about survivors."""
-    lacking = {(0,) * cohort}
-    for agent in range(cohort):
-        others = [other for other in range(cohort) if other != agent]
-        left_out = [
-            set(some)
-            for size in range(cohort - survivors + 1)
-            for some in combinations(others, size)
-        ]
+def by_brute_force(cohort: int, survivors: int, needed: int, helpers: int = 0) -> int:
+    """Return the smallest sum over all that an edge can say to each device about survivors.
+
+    The last of the cohort are the edge's own `helpers`, and give it shares of everything.
+    """
+    honest, needed = cohort - helpers, needed - helpers
+    lacking = {(0,) * honest}
+    for agent in range(honest):
+        others = [other for other in range(honest) if other != agent]
+        most = min(cohort - survivors, len(others))
+        left_out = [set(some) for size in range(most + 1) for some in combinations(others, size)]
         lacking = {
             tuple(times + (place in some) for place, times in enumerate(before))
             for before in lacking
@@ -208,7 +209,7 @@ def by_brute_force(cohort: int, survivors: int, needed: int) -> int:
     return min(
         sum(times < needed for times in found)
         for found in lacking
-        if all(times >= needed or cohort - times >= needed for times in found)
+        if all(times >= needed or honest - times >= needed for times in found)
     )
 
 
@@ -230,6 +231,36 @@ def test_no_lie_about_survivors_uncovers_fewer_than_the_minimum() -> None:
             worst[case] = by_brute_force(*case)
         assert worst[case] >= smallest_sum(*case) >= spec.minimum_cohort
     assert len(worst) >= 10
+
+
+def test_devices_of_the_edges_own_uncover_no_smaller_sum_than_is_documented() -> None:
+    cases = 0
+    for roster, cohort, spec in small_cases():
+        needed = spec.shares_needed(roster)
+        survivors = survivors_needed(spec, roster, cohort)
+        for helpers in range(1, min(needed, 2 * needed - roster)):
+            case = cohort, survivors, needed, helpers
+            assert by_brute_force(*case) >= smallest_sum(*case)
+            cases += 1
+    assert cases >= 10
+    needed = SPEC.shares_needed(20)
+    assert (smallest_sum(10, 7, 6, helpers=1), smallest_sum(20, needed, needed, helpers=3)) == (
+        4,
+        2,
+    )
+    needed = SecureAggregationSpec(threshold=0.8).shares_needed(20)
+    assert smallest_sum(20, needed, needed, helpers=3) == 12
+
+
+def test_the_documented_exceptions_to_the_threshold_are_all() -> None:
+    found = {
+        (cohort, needed, survivors_needed(SPEC, roster, cohort))
+        for roster in range(5, 257)
+        for needed in (max(5, SPEC.shares_needed(roster)),)
+        for cohort in range(needed, roster + 1)
+        if survivors_needed(SPEC, roster, cohort) != needed
+    }
+    assert found == {(8, 5, 6), (10, 6, 7)}
 
 
 def test_without_more_survivors_than_answers_a_smaller_sum_would_be_uncovered() -> None:
