@@ -143,6 +143,9 @@ def test_shares_for_another_roster_end_the_round_for_the_device(tmp_path: Path) 
     edge.say(others.delivery(me, replace(roster, members=more)))
     edge.train(edge.jobs(Train)[-1], UPDATE)
     assert edge.core.counters["masking_other_roster"] == 1
+    (told,) = edge.warned
+    assert told.peer == EDGE
+    assert "refused: shares of 0 of 3 open: the edge may lie" in told.text
     assert (edge.jobs(Mask), edge.said(UpdateOffer)) == ([], [])
     edge.say(MaskAsk(run=RUN, round=1, survivors=tuple(roster.members)))
     assert edge.said(MaskOpening) == []

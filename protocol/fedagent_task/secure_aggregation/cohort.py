@@ -199,6 +199,7 @@ class Cohort:
             VoidError: Shares are missing, or do not give what devices are held to.
         """
         secrets = {agent: self._secret(agent) for agent in sorted(self._joined)}
+        self._blame_unopened([agent for agent, secret in secrets.items() if not secret])
         false = [agent for agent in secrets if agent in self._dealt_false]
         if false:
             raise VoidError("bad_share", f"{false[0][:12]} {self.liars[false[0]]}")
@@ -217,13 +218,10 @@ class Cohort:
         """Return a device's seed, or the key of one that dropped out; empty: it cannot be had.
 
         Holders' shares are the dealt ones, by their hashes: that they do not fit is the dealer's
-        doing. So it is if for several holders none opened; one alone may be the liar itself.
+        doing.
         """
         held = self._held(agent)
         if len(held) < self._needed:
-            answers = [answer for answer in self._answers.values() if answer.shares]
-            if sum(agent not in answer.shares for answer in answers) > 1:
-                self._blame(agent, "gave out shares that do not open")
             return b""
         try:
             secret = shamir.join(held)
@@ -232,6 +230,21 @@ class Cohort:
         if not self._promised(agent, secret):
             self._blame(agent, "gave out shares of another secret than it promised")
         return secret
+
+    def _blame_unopened(self, dealers: list[str]) -> None:
+        """Name dealers of whom several holders say that their shares do not open.
+
+        Either the dealer lies or the holder does: nobody is named unless it takes fewer dealers
+        than holders, or two holders could have all the others barred.
+        """
+        answers = {by: answer.shares for by, answer in self._answers.items() if answer.shares}
+        lacking = {
+            one: {by for by, shares in answers.items() if one not in shares} for one in dealers
+        }
+        blamed = {one for one, holders in lacking.items() if len(holders) > 1}
+        if len(blamed) < len(set[str]().union(*(lacking[one] for one in blamed))):
+            for one in blamed:
+                self._blame(one, "gave out shares that do not open")
 
     def _blame(self, dealer: str, how: str) -> None:
         self.liars[dealer] = how

@@ -38,13 +38,16 @@ class Round:
         self.liar, *self.others = self.members
         self.cohort = Cohort(PLACE, SPEC)
 
-    def share(self, lie: Callable[[MaskShares], MaskShares] = lambda said: said) -> None:
+    def share(
+        self, lie: Callable[[MaskShares], MaskShares] = lambda said: said, liars: int = 1
+    ) -> None:
         for agent, member in self.members.items():
             self.cohort.keys(agent, member.keys())
         roster = self.cohort.close_keys()
         for agent, member in self.members.items():
             said = member.roster(roster)
-            self.cohort.shares(agent, lie(said) if agent == self.liar else said)
+            lying = agent in [*self.members][:liars]
+            self.cohort.shares(agent, lie(said) if lying else said)
         for agent in self.cohort.close_shares():
             self.members[agent].delivery(self.cohort.delivery(agent))
             self.cohort.agree(agent, self.members[agent].agreement())
@@ -214,20 +217,40 @@ def test_who_deals_what_it_did_not_promise_is_named_and_no_holder(
     assert here.cohort.liars.keys() == {here.liar}
 
 
-def test_one_holder_alone_cannot_put_the_blame_on_a_dealer() -> None:
-    """Just as many answered as are needed, and one says that a dealer's share did not open."""
-    here = Round(10)
+def just_enough_answers(here: Round, omitted: dict[str, set[str]]) -> None:
+    """Open with as many answers as are needed; some leave shares of others away."""
     here.share()
-    victim = here.others[0]
-    needed = SPEC.shares_needed(10)
     ask = here.cohort.survivors(frozenset(here.members))
-    for agent in [*here.members][:needed]:
+    for agent in [*here.members][: SPEC.shares_needed(len(here.members))]:
         said = here.members[agent].opening(ask)
-        kept = {a: share for a, share in said.shares.items() if a != victim}
-        here.cohort.opening(agent, replace(said, shares=kept) if agent == here.liar else said)
+        gone = omitted.get(agent, set())
+        kept = {a: share for a, share in said.shares.items() if a not in gone}
+        here.cohort.opening(agent, replace(said, shares=kept))
+
+
+def test_one_holder_alone_cannot_put_the_blame_on_a_dealer() -> None:
+    here = Round(10)
+    just_enough_answers(here, {here.liar: {here.others[0]}})
     with pytest.raises(VoidError, match="answers of 5 devices"):
         here.cohort.unmask()
     assert here.cohort.liars == {}
+
+
+def test_two_holders_cannot_have_all_the_others_barred() -> None:
+    here = Round(10)
+    honest = set(here.others[1:])
+    just_enough_answers(here, {here.liar: honest, here.others[0]: honest})
+    with pytest.raises(VoidError, match="answers of 4 devices"):
+        here.cohort.unmask()
+    assert here.cohort.liars == {}
+
+
+def test_two_dealers_of_rubbish_are_both_named() -> None:
+    here = Round()
+    here.share(sealed_rubbish(0), liars=2)
+    with pytest.raises(VoidError, match="gave out shares that do not open"):
+        here.open()
+    assert here.cohort.liars.keys() == {here.liar, here.others[0]}
 
 
 def test_shares_of_two_polynomials_give_no_secret() -> None:
