@@ -10,9 +10,7 @@ from .core.effects import Key
 
 # Imported late: cryptography costs an idle device several megabytes.
 if TYPE_CHECKING:
-    from fedagent_node.credentials import Credentials
     from fedagent_node.data_dir import Identity
-    from fedagent_protocol.messages import MemberKeys
     from fedagent_task.secure_aggregation.member import Member
 
 _log = logging.getLogger(__name__)
@@ -26,6 +24,7 @@ def open_member(
         return None
     from fedagent_node.credentials import load_credentials  # noqa: PLC0415
     from fedagent_node.errors import CredentialsError  # noqa: PLC0415
+    from fedagent_node.site_members import is_of_site  # noqa: PLC0415
     from fedagent_task.secure_aggregation.keys import Place  # noqa: PLC0415
     from fedagent_task.secure_aggregation.member import Member  # noqa: PLC0415
 
@@ -40,17 +39,3 @@ def open_member(
         member.certificate = held.certificate.der
         member.trusted = lambda agent, keys: is_of_site(held, agent, keys)
     return member
-
-
-def is_of_site(held: "Credentials", agent: str, keys: "MemberKeys") -> bool:
-    """Return whether a device's certificate is the site's, for its own key, and not revoked."""
-    from fedagent_node.certificates import CertificateError, read_certificate  # noqa: PLC0415
-    from fedagent_node.errors import CredentialsError  # noqa: PLC0415
-
-    try:
-        found = read_certificate(keys.certificate, held.ca_der, now=held.judged_time())
-        revoked = held.revoked()
-    except (CertificateError, CredentialsError):
-        return False
-    named = (found.role, found.id, found.public) == ("agent", agent, keys.identity)
-    return named and found.serial not in revoked

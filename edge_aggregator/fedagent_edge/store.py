@@ -31,6 +31,7 @@ from fedagent_node.effects import (
     Write,
     WriteModel,
 )
+from fedagent_node.site_members import members_of
 from fedagent_protocol.errors import DigestError, FedagentError, ProtocolError
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, EdgeHello, UpdateOffer
@@ -568,7 +569,14 @@ def open_edge(
         checkpoint=checkpoint,
     )
     memory, reopened = store.load(now)
-    state = EdgeState(config, me, memory, counters, once_held=store.has_once())
+    state = EdgeState(
+        config,
+        me,
+        memory,
+        counters,
+        once_held=store.has_once(),
+        site_members=partial(members_of, Path(config.data_dir)),
+    )
     return EdgeCore(state, reopened), store
 
 

@@ -23,9 +23,11 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.tensors import decode_tensors, digest_of
 from fedagent_task.models import create
+from fedagent_task.secure_aggregation.agreement import check_agreed
 from fedagent_task.secure_aggregation.keys import Place
 from fedagent_task.secure_aggregation.member import Member
 from fedagent_task.secure_aggregation.ring import MASKED, add_masks, ring_of, vector_of
+from fedagent_task.secure_aggregation.roster import bound
 from fedagent_task.spec import ModelSpec, SecureAggregationSpec, TaskSpec
 from tests.fakes.hand_edge import EDGE, RUN, HandEdge, joined, model_of
 from tests.fakes.trainer_bench import TrainerBench, demo
@@ -54,9 +56,28 @@ class Others:
         return MaskRoster(run=RUN, round=self.number, members=members)
 
     def delivery(self, agent: str, roster: MaskRoster) -> MaskDelivery:
-        made = {one: member.roster(roster) for one, member in self.members.items()}
-        shares = {one: shares.shares[agent] for one, shares in made.items()}
-        return MaskDelivery(run=RUN, round=self.number, shares=shares)
+        return self._delivery(agent, self._made(roster))
+
+    def ask(self, agent: str, roster: MaskRoster, said: MaskShares, *survivors: str) -> MaskAsk:
+        """Name survivors, with what those of them who are here sign of a cohort of all."""
+        made = {**self._made(roster), agent: said}
+        agreed: dict[str, bytes] = {}
+        for one, member in self.members.items():
+            member.delivery(self._delivery(one, made))
+            agreed[one] = member.agreement()
+        return MaskAsk(run=RUN, round=self.number, survivors=survivors, agreed=agreed)
+
+    def _made(self, roster: MaskRoster) -> dict[str, MaskShares]:
+        return {one: member.roster(roster) for one, member in self.members.items()}
+
+    def _delivery(self, agent: str, made: dict[str, MaskShares]) -> MaskDelivery:
+        senders = {one: shares for one, shares in made.items() if one != agent}
+        return MaskDelivery(
+            run=RUN,
+            round=self.number,
+            shares={one: shares.shares[agent] for one, shares in senders.items()},
+            checks={one: shares.checks[agent] for one, shares in senders.items()},
+        )
 
 
 def device(folder: Path) -> tuple[HandEdge, str]:
@@ -94,6 +115,42 @@ def test_an_update_waits_for_its_masks_and_tells_no_samples(tmp_path: Path) -> N
     assert (offer.stats.num_samples, offer.stats.arrivals, offer.note) == (1, 0, "")
 
 
+def test_an_update_goes_out_with_the_signature_of_whose_masks_it_wears(tmp_path: Path) -> None:
+    edge, me = device(tmp_path)
+    others = Others(tmp_path)
+    edge.serve(edge.order(1, MODEL), MODEL)
+    edge.train(edge.jobs(Train)[-1], UPDATE)
+    roster = settled(edge, me, others)
+    (job,) = edge.jobs(Mask)
+    Path(job.out).write_bytes(b"m" * 300)
+    edge.take(Masked(job=job.job, digest=digest_of(b"m" * 300), size=300))
+    (offer,) = edge.said(UpdateOffer)
+    identity = roster.members[me].identity
+    here = bound(Place(RUN, 1, EDGE), SPEC, roster.members)
+    check_agreed(me, identity, offer.agreed, here, roster.members.keys())
+
+
+def test_shares_for_another_roster_end_the_round_for_the_device(tmp_path: Path) -> None:
+    """No update leaves it, and no share."""
+    edge, me = device(tmp_path)
+    others = Others(tmp_path)
+    edge.serve(edge.order(1, MODEL), MODEL)
+    roster = others.roster(me, edge.said(MaskKeys)[-1])
+    # The others are shown a roster of one more, the device is not.
+    other = Others(tmp_path / "more").members.popitem()[1]
+    more = {**roster.members, other.agent: other.keys().keys}
+    edge.say(roster)
+    edge.say(others.delivery(me, replace(roster, members=more)))
+    edge.train(edge.jobs(Train)[-1], UPDATE)
+    assert edge.core.counters["masking_other_roster"] == 1
+    (told,) = edge.warned
+    assert told.peer == EDGE
+    assert "refused: shares of 0 of 3 open: the edge may lie" in told.text
+    assert (edge.jobs(Mask), edge.said(UpdateOffer)) == ([], [])
+    edge.say(MaskAsk(run=RUN, round=1, survivors=tuple(roster.members)))
+    assert edge.said(MaskOpening) == []
+
+
 def test_the_masks_may_come_before_the_training_ends_and_messages_twice(tmp_path: Path) -> None:
     edge, me = device(tmp_path)
     others = Others(tmp_path)
@@ -120,18 +177,21 @@ def test_a_device_opens_once_and_only_for_enough(tmp_path: Path) -> None:
     edge, me = device(tmp_path)
     others = Others(tmp_path)
     edge.serve(edge.order(1, MODEL), MODEL)
-    settled(edge, me, others)
+    roster = settled(edge, me, others)
     everybody = (me, *others.members)
     edge.say(MaskAsk(run=RUN, round=1, survivors=everybody[:2]))
     assert edge.said(MaskOpening) == []
     assert edge.core.counters["masking_small_cohort"] == 1
-    ask = MaskAsk(run=RUN, round=1, survivors=everybody[:3])
+    ask = others.ask(me, roster, edge.said(MaskShares)[-1], *everybody[:3])
+    edge.say(replace(ask, agreed={}))
+    assert edge.said(MaskOpening) == []
+    assert edge.core.counters["masking_not_agreed"] == 1
     edge.say(ask)
     edge.say(ask)
     one, again = edge.said(MaskOpening)
     assert one == again
     assert one.shares.keys() == set(everybody)
-    edge.say(MaskAsk(run=RUN, round=1, survivors=everybody))
+    edge.say(replace(ask, survivors=everybody))
     assert len(edge.said(MaskOpening)) == 2
     assert edge.core.counters["masking_second_survivors"] == 1
 

@@ -35,6 +35,7 @@ class MaskedAgent(ToyAgent):
     drops: str = ""
     wait_s: float = 0.0
     key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
+    certificate: bytes = b""
     member: Member | None = None
     trained: m.TrainOrder | None = None
 
@@ -49,6 +50,7 @@ class MaskedAgent(ToyAgent):
                 public = self.key.public_key().public_bytes_raw()
                 place = Place(message.run, message.round, "edge")
                 self.member = Member(self.id, public, self.key.sign, place, SPEC)
+                self.member.certificate = self.certificate
                 self.trained = None
                 self._say(self.member.keys(), f)
             case m.MaskRoster():
@@ -100,7 +102,8 @@ class MaskedAgent(ToyAgent):
         f.later(self.wait_s, lambda: self._offer(order, f))
 
     def _offer(self, order: m.TrainOrder, f: Field) -> None:
-        self.overrides = {"num_samples": 1}
+        assert self.member is not None
+        self.overrides = {"num_samples": 1, "agreed": self.member.agreement()}
         self.make_offer(order)
         self._repeat(f)
 
@@ -221,6 +224,8 @@ def test_a_plain_update_of_who_is_in_the_masks_is_refused(tmp_path: Path) -> Non
     f.order(1)
     f.run_for(1.5)
     plain.silent, plain.body = False, encode_tensors(delta(plain.id))
+    assert plain.member is not None
+    plain.overrides = {"agreed": plain.member.agreement()}
     f.to_edge(plain.id, plain.make_offer(plain.orders[-1]))
     report = f.run_until_report(1)
     exact(f, report, devices(f)[1:])

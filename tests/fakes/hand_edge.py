@@ -26,7 +26,7 @@ from fedagent_agent.trainer.frames import (
 )
 from fedagent_node.data_dir import Identity, passing
 from fedagent_node.driver import Driver, Job
-from fedagent_node.effects import Connect, Emit, Input, LinkUp, Received, Send
+from fedagent_node.effects import Connect, Emit, Input, LinkUp, Received, Send, Warn
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import (
     AnyMessage,
@@ -142,6 +142,7 @@ class HandEdge:
 
     Attributes:
         out: All that left the agent, in order.
+        warned: What it said in its log of others.
         models: Those that were called for, by digest; served whatever `serve` is given.
         pending: Bytes that the link holds unacknowledged.
         quiet_s: Seconds since a part of a message came over the link.
@@ -163,6 +164,7 @@ class HandEdge:
         self.checkpoint, self.settings = checkpoint, settings
         self.pending, self.now, self.quiet_s = 0, 100.0, math.inf
         self.out: list[Outward] = []
+        self.warned: list[Warn] = []
         self.models: dict[str, bytes] = {}
         self.boot()
 
@@ -189,7 +191,7 @@ class HandEdge:
             jobs=self,
             clock=lambda: self.now,
             emit=self.out.append,
-            warn=lambda _: None,
+            warn=self.warned.append,
             me=AGENT,
         )
         self.driver.receive(LinkUp(LINK))

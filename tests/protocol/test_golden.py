@@ -22,6 +22,10 @@ _MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
     "update.steps": (m.UpdateOffer, {"note": "spread of 2 features", "stats": _STATS}),
     "update.claim": (m.UpdateOffer, {"claim": bytes(range(96))}),
     "update.made-in": (m.UpdateOffer, {"made_in": 3}),
+    "update.agreed": (m.UpdateOffer, {"agreed": bytes(range(64))}),
+    "mask-shares.checks": (m.MaskShares, {"checks": {"agent-2": bytes(range(64))}}),
+    "mask-delivery.checks": (m.MaskDelivery, {"checks": {"agent-2": bytes(range(64))}}),
+    "mask-ask.agreed": (m.MaskAsk, {"agreed": {"agent-1": bytes(range(64))}}),
     "context.claim": (m.ContextReport, {"claim": bytes(range(96))}),
     "columns.claim": (m.RoundColumns, {"claim": bytes(range(192))}),
     "opinion.claim": (m.Opinion, {"claim": bytes(range(96))}),
@@ -93,8 +97,16 @@ def test_the_bytes_never_change(name: str) -> None:
     assert decode(direction, golden) == message
 
 
-SHORT = ("edge-to-coordinator.columns", "edge-to-coordinator.opinions")
-"""As they were before columns had claims: a map of 15 fields or fewer has a shorter header."""
+SHORT = (
+    "edge-to-coordinator.columns",
+    "edge-to-coordinator.opinions",
+    "agent-to-edge.update",
+    "agent-to-edge.update.steps",
+    "agent-to-edge.update.claim",
+    "agent-to-edge.update.made-in",
+)
+"""As they were before columns had claims, and updates a signed cohort: a map of 15 fields or fewer
+has a shorter header."""
 
 
 @pytest.mark.parametrize("name", SHORT)

@@ -13,6 +13,8 @@ from .test_golden import CASES, NOW
 
 LATER = "zz_of_a_later_release"
 _MAPS = {
+    "agreed",
+    "checks",
     "counters",
     "features",
     "fields",

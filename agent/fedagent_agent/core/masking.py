@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedagent_node.effects import Effect, Send
+from fedagent_node.effects import Effect, Send, Warn
 from fedagent_protocol.messages import (
     MaskAsk,
     MaskDelivery,
@@ -14,6 +14,7 @@ from fedagent_protocol.messages import (
     MaskRoster,
     MaskShares,
 )
+from fedagent_task.secure_aggregation.errors import MaskingError
 from fedagent_task.spec import SecureAggregationSpec
 
 from .effects import Key
@@ -28,6 +29,11 @@ OpenMember = Callable[[Key, SecureAggregationSpec], "Member | None"]
 AGAIN_S = 0.5
 KEPT = 4
 """Rounds whose survivors may still ask for shares: an order may come before the last is over."""
+
+LIES = frozenset(
+    {"other_roster", "not_agreed", "second_roster", "second_cohort", "second_survivors"}
+)
+"""Refusals that an edge which tells everybody the same, once, does not come to."""
 
 
 @dataclass(slots=True)
@@ -71,6 +77,18 @@ class Masking:
         if part is None:
             self._counters["masking_unasked"] += 1
             return []
+        try:
+            return self._answer(key, part, message, now)
+        except MaskingError as error:
+            if error.why not in LIES:
+                raise
+            self._counters[error.reason] += 1
+            text = f"secure aggregation of round {key.round} refused: {error}: the edge may lie"
+            return [Warn(edge, text)]
+
+    def _answer(
+        self, key: Key, part: _Part, message: MaskRoster | MaskDelivery | MaskAsk, now: float
+    ) -> list[Effect]:
         match message:
             case MaskRoster():
                 shares = part.member.roster(message)
@@ -88,6 +106,11 @@ class Masking:
         """Return the masks for the update of a round; None: they are not settled yet."""
         part = self._parts.get(key)
         return tuple(part.member.seeds()) if part is not None and part.member.ready else None
+
+    def agreement(self, key: Key) -> bytes:
+        """Return the signature of whose masks the update of a round wears; empty without any."""
+        part = self._parts.get(key)
+        return part.member.agreement() if part is not None and part.member.ready else b""
 
     def closed(self, key: Key) -> None:
         """Forget a round that is over without this device."""

@@ -48,6 +48,7 @@ class ActiveOrder:
     train_at: float = 0.0  # LC starts here
     idle_until: float | None = None  # when an update without training is made
     unmasked: Trained | None = None  # the training's end, while its update has no masks yet
+    agreed: bytes = b""  # the signature of whose masks it wears
     made_in: int = 0  # the earlier round that it was ordered in first
     releases: int = 0  # updates of ours that its run has had, as who ordered it knows
 
@@ -89,6 +90,7 @@ class ActiveOrder:
             stats=stats,
             note=result.note[:500],
             made_in=self.made_in,
+            agreed=self.agreed,
         )
         return PendingUpdate(self.key, offer, self.order.credit)
 
@@ -440,6 +442,7 @@ class TrainingQueue:
         assert active is not None
         result, active.unmasked = active.unmasked, None
         assert result is not None
+        active.agreed = self._masking.agreement(active.key)
         stats = structs.replace(result.stats, num_samples=1, arrivals=0, score_n=0, score=0.0)
         told = structs.replace(
             result, job=reply.job, digest=reply.digest, size=reply.size, stats=stats, note=""

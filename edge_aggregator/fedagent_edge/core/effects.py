@@ -29,6 +29,7 @@ LAN = "lan"
 WAN = "wan"
 """Links to the agents' broker and to the coordinator's; with a shared broker, both are there."""
 
+MAX_LIARS = 1024
 Key = tuple[str, int, str]
 """(run, round, agent): what names one update at an edge."""
 
@@ -80,6 +81,13 @@ class Memory(Struct, kw_only=True):
     """The newest updates of the run, and how its devices were aligned: what is usual here."""
     recipe: str = ""
     """What people call the task: devices prepare it before the coordinator has welcomed us."""
+    mask_liars: tuple[str, ...] = ()
+    """The newest that gave false shares in this run: they are in none of its masks any more."""
+
+    def bar(self, agent: str) -> None:
+        """Let an agent into no masks of this run any more."""
+        others = tuple(one for one in self.mask_liars if one != agent)
+        self.mask_liars = (*others, agent)[-MAX_LIARS:]
 
     def adopt(self, run: str, task: str, body: bytes) -> None:
         """Begin with another run, or with this one's task as it is from now on."""
@@ -88,6 +96,7 @@ class Memory(Struct, kw_only=True):
             self.model, self.model_bytes = "", 0
             self.last_round, self.report = 0, None
             self.told, self.alignments = (), {}
+            self.mask_liars = ()
         self.run, self.task, self.body = run, task, body
 
 

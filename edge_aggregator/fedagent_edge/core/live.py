@@ -76,7 +76,7 @@ class LiveRound:
     ) -> None:
         self.rnd = rnd
         self._late = late
-        self.masking = None if rnd.weighing.ring is None else Masking(rnd, state.me.edge)
+        self.masking = None if rnd.weighing.ring is None else Masking(rnd, state)
         self.model = state.layout
         self.outcomes: tuple[Outcome, ...] = ()
         self._edge = state.me.edge
@@ -183,7 +183,8 @@ class LiveRound:
         """Wait no more for agents that are not in the masks."""
         effects: list[Effect] = []
         for part in self.masking.left_out() if self.masking is not None else ():
-            part.end(OutcomeStatus.MISSED, NOT_IN_COHORT, now)
+            assert self.masking is not None
+            part.end(OutcomeStatus.MISSED, self.masking.why_out(part.agent), now)
             self._counters[NOT_IN_COHORT] += 1
             effects += self._ended(part, now)
             closed = RoundClosed(run=self.rnd.run, round=self.rnd.round)
@@ -276,6 +277,8 @@ class LiveRound:
             )
         if self.masking is not None and not self.masking.has(offer_of):
             return NOT_IN_COHORT, "it is not in the cohort, so its masks cannot be removed"
+        if self.masking is not None and (why := self.masking.agree(offer_of, offer.agreed)):
+            return "masking_not_agreed", why
         words = 1 if self.masking is None else MOST_BYTES_MASKED
         if not 0 < offer.size <= words * self.model.size + MAX_HEADER_BYTES:
             return "oversize", f"{offer.size} bytes for a model of {self.model.size}"

@@ -16,12 +16,17 @@ from fedagent_task.secure_aggregation.errors import MaskingError
 from fedagent_task.secure_aggregation.keys import Place, Seed
 
 from .round import EdgeRound, Part, Stage
+from .state import EdgeState
 
 ASK_AGAIN_S = 0.5
 REPORT_S = 1.0
 """How long after `max_wait` a report may still be in time for the coordinator."""
 NOT_IN_COHORT = "not_in_cohort"
 """Reason for the update of an agent that is not in the masks."""
+BARRED = "masking_barred"
+"""Reason for the update of an agent that gave false shares in an earlier round of the run."""
+FALSE_SHARES = "masking_false_shares"
+"""Reason for the update of an agent that gave false shares; it is not paid."""
 
 
 class _Phase(Enum):
@@ -39,11 +44,14 @@ class Masking:
         seeds: What takes the masks off the sum, once enough have answered.
     """
 
-    def __init__(self, rnd: EdgeRound, edge: str) -> None:
+    def __init__(self, rnd: EdgeRound, state: EdgeState) -> None:
         self.rnd = rnd
         self.seeds: tuple[Seed, ...] | None = None
         spec = rnd.weighing.secure
-        self._cohort = Cohort(Place(rnd.run, rnd.round, edge), spec)
+        place = Place(rnd.run, rnd.round, state.me.edge)
+        barred = frozenset(state.memory.mask_liars)
+        self._cohort = Cohort(place, spec, state.site_members(), barred)
+        self._refused = dict.fromkeys(self._cohort.barred, BARRED)
         self._phase = _Phase.KEYS
         # Half of the time until the deadline is the training's.
         self._stage_s = min(spec.stage_s, rnd.order.deadline_ms / 4000)
@@ -54,6 +62,23 @@ class Masking:
         """Whether an agent's update carries the masks of this round."""
         return agent in self._cohort.joined
 
+    def agree(self, agent: str, signature: bytes) -> str:
+        """Take whose masks an agent says that its update wears; return why it cannot be used."""
+        try:
+            self._cohort.agree(agent, signature)
+        except MaskingError as error:
+            return str(error)
+        return ""
+
+    def why_out(self, agent: str) -> str:
+        """Return the reason why an agent is not in the masks."""
+        return self._refused.get(agent, NOT_IN_COHORT)
+
+    @property
+    def liars(self) -> dict[str, str]:
+        """Agents whose shares proved false, and how."""
+        return self._cohort.liars
+
     def receive(
         self, agent: str, message: MaskKeys | MaskShares | MaskOpening, now: float
     ) -> list[Effect]:
@@ -61,7 +86,11 @@ class Masking:
         answer: MaskRoster | MaskDelivery | None = None
         match message:
             case MaskKeys():
-                answer = self._cohort.keys(agent, message)
+                try:
+                    answer = self._cohort.keys(agent, message)
+                except MaskingError as error:
+                    self._refused[agent] = error.reason
+                    raise
             case MaskShares():
                 answer = self._cohort.shares(agent, message)
             case MaskOpening() if self._phase is _Phase.ANSWERS:
@@ -121,7 +150,7 @@ class Masking:
 
     def _none_missing(self, there: Iterable[str]) -> bool:
         gone = {part.agent for part in self.rnd.parts.values() if part.stage is Stage.ENDED}
-        return self.rnd.parts.keys() <= {*there, *gone}
+        return self.rnd.parts.keys() <= {*there, *gone, *self._cohort.barred}
 
     def _ask_for_shares(self, now: float) -> list[Effect]:
         roster = self._cohort.close_keys()

@@ -37,6 +37,7 @@ from .effects import (
 )
 from .late import LateWorks
 from .live import LiveRound, receipt
+from .masking import FALSE_SHARES
 from .round import EdgeRound
 from .state import EdgeState
 from .transfers import ModelExchange
@@ -357,13 +358,27 @@ class Rounds:
             return []
         if live.masking.seeds is not None:
             self._unmasking = False
-            return [self._commit(live)]
+            return [*self._name_liars(live), self._commit(live)]
         if not live.rnd.void:
             return []
+        named = self._name_liars(live)
         self.live, self._last = None, live
         self._committing = self._unmasking = False
-        effects = self._report(live.rnd, live.outcomes, live.rnd.void, now)
+        effects = named + self._report(live.rnd, live.outcomes, live.rnd.void, now)
         return effects + self.resume_order(now)
+
+    def _name_liars(self, live: LiveRound) -> list[Effect]:
+        """Tell whose shares were false: they are not paid, and in no masks of the run any more."""
+        liars = live.masking.liars if live.masking is not None else {}
+        for agent in liars:
+            self.state.counters[FALSE_SHARES] += 1
+            self.state.memory.bar(agent)
+        live.outcomes = tuple(
+            _not_paid(one, FALSE_SHARES) if one.agent in liars else one for one in live.outcomes
+        )
+        told = "it is in no masks of this run any more"
+        where = f"secure aggregation of round {live.rnd.round}"
+        return [Warn(agent, f"{where}: it {how}; {told}") for agent, how in liars.items()]
 
     def _report(
         self,
@@ -439,4 +454,14 @@ def _not_ordered(rnd: EdgeRound, reason: str) -> tuple[Outcome, ...]:
     return tuple(
         Outcome(agent=agent, status=OutcomeStatus.GONE, censored=True, reason=reason)
         for agent in rnd.parts
+    )
+
+
+def _not_paid(outcome: Outcome, reason: str) -> Outcome:
+    return Outcome(
+        agent=outcome.agent,
+        status=OutcomeStatus.REJECTED,
+        tau_ms=outcome.tau_ms,
+        censored=True,
+        reason=reason,
     )

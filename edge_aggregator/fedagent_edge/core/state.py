@@ -1,12 +1,14 @@
 """What the parts of an edge share."""
 
 from collections import Counter
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 
 from fedagent_edge.config import EdgeConfig
 from fedagent_protocol.messages import EdgeHello
 from fedagent_protocol.transfer import Layout
+from fedagent_task.secure_aggregation.roster import Trusted, anybody
 
 from .effects import Memory, SaveState
 from .sessions import AgentSessions
@@ -29,6 +31,8 @@ class EdgeState:
     crl: int = 0
     """Number of the list of the revoked that is gone by."""
     crl_pem: bytes = b""
+    site_members: Callable[[], Trusted] = lambda: anybody
+    """Opens the check of who may be in a masked round, with the certificates of now."""
     offered_bytes: int = 0  # size of the model that was offered last
     sessions: AgentSessions = field(init=False)
 

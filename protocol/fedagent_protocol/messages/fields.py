@@ -79,7 +79,8 @@ class DeclineReason(OpenEnum):
 class ReceiptStatus(OpenEnum):
     """What became of an update; every status ends the transfer.
 
-    An edge promises to report the first two as `Outcome.valid`, which is what is paid.
+    An edge promises to report the first two as `Outcome.valid`, which is what is paid, unless the
+    device's shares of a masked round prove false later.
     """
 
     ACCEPTED = "accepted"  # valid, by the deadline: paid

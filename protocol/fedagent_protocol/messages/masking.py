@@ -5,7 +5,7 @@ docs/privacy.md has the flow. Every message is repeated until the next stage sho
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from .fields import *
 
@@ -15,6 +15,8 @@ Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Certificate = Annotated[bytes, Meta(max_length=2048)]
 SealedShare = Annotated[bytes, Meta(min_length=148, max_length=148)]
 Share = Annotated[bytes, Meta(min_length=66, max_length=66)]
+ShareCheck = Annotated[bytes, Meta(min_length=64, max_length=64)]
+"""Hashes of one holder's shares: that of the seed, then that of the key."""
 _Members = Meta(max_length=MAX_MEMBERS)
 
 
@@ -42,6 +44,8 @@ class MaskShares(Message, frozen=True, kw_only=True, tag="mask-shares"):
 
     shares: Annotated[dict[Id, SealedShare], _Members]
     commitment: Key
+    checks: Annotated[dict[Id, ShareCheck], _Members] = field(default_factory=dict)
+    """By holder, the sender too."""
 
 
 class MaskOpening(Message, frozen=True, kw_only=True, tag="mask-opening"):
@@ -63,9 +67,13 @@ class MaskDelivery(Message, frozen=True, kw_only=True, tag="mask-delivery"):
     """The others' shares for the receiver: who sent some is in the masks."""
 
     shares: Annotated[dict[Id, SealedShare], _Members]
+    checks: Annotated[dict[Id, ShareCheck], _Members] = field(default_factory=dict)
+    """By sender."""
 
 
 class MaskAsk(Message, frozen=True, kw_only=True, tag="mask-ask"):
     """The updates that are in the sum are these agents': help to unmask it."""
 
     survivors: Annotated[tuple[Id, ...], _Members]
+    agreed: Annotated[dict[Id, Signature], _Members] = field(default_factory=dict)
+    """`UpdateOffer.agreed` of each."""

@@ -121,6 +121,7 @@ NO_STATS = TrainStats()
 
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
+Agreed = Annotated[bytes, Meta(max_length=64)]
 
 
 class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
@@ -137,6 +138,7 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
     note: Text = ""  # a warning about the device's samples
     claim: Claim = b""  # public key and signature: `fedagent_protocol.work`
     made_in: Round = 0  # the earlier round in which it was begun; 0: this one
+    agreed: Agreed = b""  # where it is masked: the device's signature of the cohort
 
 
 class Receipt(Message, frozen=True, kw_only=True, tag="receipt"):

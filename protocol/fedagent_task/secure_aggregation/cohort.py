@@ -1,6 +1,7 @@
 """An edge's part in secure aggregation: it carries keys and shares, and unmasks one sum.
 
 It sees no private key of a device that took part to the end, and no seed of one that did not.
+What devices would refuse it refuses first, and who lies is named: one device voids no second round.
 """
 
 from dataclasses import dataclass, field
@@ -18,9 +19,13 @@ from fedagent_protocol.messages import (
 from fedagent_task.spec import SecureAggregationSpec
 
 from . import shamir
+from .agreement import check_agreed, survivors_needed
 from .errors import MaskingError
-from .keys import Place, Seed, commitment, mask_key_of, mask_public, verify
+from .keys import Place, Seed, check_of, commitment, mask_key_of, mask_public
 from .member import sign_of
+from .roster import Trusted, anybody, bound, check_distinct, check_keys
+
+HASH_BYTES = 32
 
 
 class VoidError(MaskingError):
@@ -29,16 +34,27 @@ class VoidError(MaskingError):
 
 @dataclass(slots=True)
 class Cohort:
-    """One round; what does not fit is refused by `MaskingError`, and changes nothing."""
+    """One round; what does not fit is refused by `MaskingError`, and changes nothing.
+
+    Attributes:
+        barred: Devices that are let in no more, since they lied before.
+        liars: Devices whose shares proved false, and how.
+    """
 
     place: Place
     spec: SecureAggregationSpec
+    trusted: Trusted = anybody
+    barred: frozenset[str] = frozenset()
+    liars: dict[str, str] = field(default_factory=dict)
     members: dict[str, MemberKeys] = field(default_factory=dict)
     _roster: MaskRoster | None = None
     _sent: dict[str, MaskShares] = field(default_factory=dict)
+    _bound: Place | None = None  # the place with the roster
     _joined: frozenset[str] = frozenset()
+    _agreed: dict[str, bytes] = field(default_factory=dict)
     _survivors: frozenset[str] = frozenset()
     _answers: dict[str, MaskOpening] = field(default_factory=dict, repr=False)
+    _dealt_false: set[str] = field(default_factory=set)
 
     @property
     def least(self) -> int:
@@ -57,13 +73,16 @@ class Cohort:
 
     def keys(self, agent: str, message: MaskKeys) -> MaskRoster | None:
         """Take a device's keys; return the roster if it is settled, with the device on it."""
+        if agent in self.barred:
+            raise MaskingError("barred", f"{agent[:12]} gave false shares in an earlier round")
         if self._roster is not None:
             if self.members.get(agent) != message.keys:
                 raise MaskingError("late_keys", f"keys of {agent[:12]} after the roster")
             return self._roster
         if agent not in self.members and len(self.members) >= MAX_MEMBERS:
             raise MaskingError("large_cohort", f"over {MAX_MEMBERS} devices")
-        verify(agent, message.keys, self.place)
+        check_keys(agent, message.keys, self.place, self.trusted)
+        check_distinct(agent, message.keys, self.members)
         self.members[agent] = message.keys
         return None
 
@@ -71,6 +90,7 @@ class Cohort:
         """Settle the roster; `VoidError`: it is too small."""
         if self._roster is None:
             self._check("keys", len(self.members), self.least)
+            self._bound = bound(self.place, self.spec, self.members)
             self._roster = MaskRoster(
                 run=self.place.run, round=self.place.round, members=dict(self.members)
             )
@@ -84,7 +104,8 @@ class Cohort:
             return self.delivery(agent)
         if self._roster is None or agent not in self.members:
             raise MaskingError("out_of_order", "shares without keys")
-        if message.shares.keys() != self.members.keys() - {agent}:
+        complete = message.shares.keys() == self.members.keys() - {agent}
+        if not complete or message.checks.keys() != self.members.keys():
             raise MaskingError("missing_share", f"{agent[:12]} has no share for somebody")
         self._sent.setdefault(agent, message)
         return None
@@ -103,17 +124,32 @@ class Cohort:
 
     def delivery(self, agent: str) -> MaskDelivery:
         """Return the shares for one device."""
-        others = self._joined - {agent}
-        found = {other: self._sent[other].shares[agent] for other in sorted(others)}
-        return MaskDelivery(run=self.place.run, round=self.place.round, shares=found)
+        others = sorted(self._joined - {agent})
+        return MaskDelivery(
+            run=self.place.run,
+            round=self.place.round,
+            shares={other: self._sent[other].shares[agent] for other in others},
+            checks={other: self._sent[other].checks[agent] for other in others},
+        )
+
+    def agree(self, agent: str, signature: bytes) -> None:
+        """Take a device's word on whose masks its update wears; without it nobody opens."""
+        if self._bound is None or agent not in self._joined:
+            raise MaskingError("out_of_order", "an update of who is not in the masks")
+        identity = self.members[agent].identity
+        check_agreed(agent, identity, signature, self._bound, self._joined)
+        self._agreed[agent] = signature
 
     def survivors(self, agents: frozenset[str]) -> MaskAsk:
         """Settle whose updates are in the sum; `VoidError`: too few."""
         if not self._survivors:
-            self._check("updates", len(agents & self._joined), self.least)
-            self._survivors = agents & self._joined
+            found = agents & self._agreed.keys()
+            least = survivors_needed(self.spec, len(self.members), len(self._joined))
+            self._check("updates", len(found), least)
+            self._survivors = frozenset(found)
         who = tuple(sorted(self._survivors))
-        return MaskAsk(run=self.place.run, round=self.place.round, survivors=who)
+        agreed = {agent: self._agreed[agent] for agent in who}
+        return MaskAsk(run=self.place.run, round=self.place.round, survivors=who, agreed=agreed)
 
     @property
     def unanswered(self) -> frozenset[str]:
@@ -126,8 +162,21 @@ class Cohort:
             raise MaskingError("out_of_order", "an answer of no survivor")
         if not message.shares.keys() <= self._joined:
             raise MaskingError("out_of_order", "shares of who is not in the masks")
-        self._answers.setdefault(agent, message)
-        return all(len(self._held(agent)) >= self._needed for agent in self._joined)
+        if agent not in self._answers:
+            self._take(agent, message)
+        enough = len(self._answers) >= self._needed
+        return enough and all(len(self._held(agent)) >= self._needed for agent in self._joined)
+
+    def _take(self, holder: str, message: MaskOpening) -> None:
+        """Keep an answer, unless a share is not the one that the holder was given."""
+        for agent, share in message.shares.items():
+            known = self._sent[agent].checks[holder]
+            wanted = known[:HASH_BYTES] if agent in self._survivors else known[HASH_BYTES:]
+            if check_of(share) != wanted:
+                self.liars[holder] = "answered with false shares"
+                message = MaskOpening(run=self.place.run, round=self.place.round, shares={})
+                break
+        self._answers[holder] = message
 
     @property
     def _needed(self) -> int:
@@ -149,25 +198,69 @@ class Cohort:
         Raises:
             VoidError: Shares are missing, or do not give what devices are held to.
         """
+        secrets = {agent: self._secret(agent) for agent in sorted(self._joined)}
+        self._blame_unopened([agent for agent, secret in secrets.items() if not secret])
+        false = [agent for agent in secrets if agent in self._dealt_false]
+        if false:
+            raise VoidError("bad_share", f"{false[0][:12]} {self.liars[false[0]]}")
+        self._check("answers", min(map(len, map(self._held, secrets))), self._needed)
         seeds: list[Seed] = []
-        for agent in sorted(self._joined):
-            held = self._held(agent)
-            self._check("answers", len(held), self._needed)
-            try:
-                secret = shamir.join(held)
-            except ValueError as error:
-                raise VoidError("bad_share", f"{agent[:12]}: {error}") from error
+        for agent, secret in secrets.items():
             if agent in self._survivors:
-                if commitment(secret) != self._sent[agent].commitment:
-                    raise VoidError("bad_share", f"{agent[:12]}: another seed than it promised")
                 seeds.append((secret, -1))
                 continue
-            if mask_public(secret) != self.members[agent].mask:
-                raise VoidError("bad_share", f"{agent[:12]}: another key than it promised")
             for other in sorted(self._survivors):
-                key = mask_key_of(secret, self.members[other].mask, self.place)
+                key = mask_key_of(secret, self.members[other].mask, self._here)
                 seeds.append((key, -sign_of(other, agent)))
         return seeds
+
+    def _secret(self, agent: str) -> bytes:
+        """Return a device's seed, or the key of one that dropped out; empty: it cannot be had.
+
+        Holders' shares are the dealt ones, by their hashes: that they do not fit is the dealer's
+        doing.
+        """
+        held = self._held(agent)
+        if len(held) < self._needed:
+            return b""
+        try:
+            secret = shamir.join(held)
+        except ValueError:
+            secret = b""
+        if not self._promised(agent, secret):
+            self._blame(agent, "gave out shares of another secret than it promised")
+        return secret
+
+    def _blame_unopened(self, dealers: list[str]) -> None:
+        """Name dealers of whom several holders say that their shares do not open.
+
+        Either the dealer lies or the holder does: nobody is named unless it takes fewer dealers
+        than holders, or two holders could have all the others barred.
+        """
+        answers = {by: answer.shares for by, answer in self._answers.items() if answer.shares}
+        lacking = {
+            one: {by for by, shares in answers.items() if one not in shares} for one in dealers
+        }
+        blamed = {one for one, holders in lacking.items() if len(holders) > 1}
+        if len(blamed) < len(set[str]().union(*(lacking[one] for one in blamed))):
+            for one in blamed:
+                self._blame(one, "gave out shares that do not open")
+
+    def _blame(self, dealer: str, how: str) -> None:
+        self.liars[dealer] = how
+        self._dealt_false.add(dealer)
+
+    def _promised(self, agent: str, secret: bytes) -> bool:
+        if not secret:
+            return False
+        if agent in self._survivors:
+            return commitment(secret) == self._sent[agent].commitment
+        return mask_public(secret) == self.members[agent].mask
+
+    @property
+    def _here(self) -> Place:
+        assert self._bound is not None, "the roster is settled"
+        return self._bound
 
     def _check(self, what: str, found: int, least: int) -> None:
         if found < least:

@@ -18,24 +18,29 @@ from .errors import MaskingError
 
 Seed = tuple[bytes, int]
 """Key of a mask, and 1 or -1: whether it is added or taken away."""
-_SIGNED = b"fedagent mask keys 1\0"
+_SIGNED = b"fedagent mask keys 2\0"  # 1: of before a cohort was signed; the two do not mix
 _MASK = b"fedagent mask 1\0"
 _SEAL = b"fedagent mask share 1\0"
 _COMMITMENT = b"fedagent mask seed 1\0"
+_HELD = b"fedagent mask held 1\0"
+_PROBE = X25519PrivateKey.from_private_bytes(bytes(range(32)))
+"""Any key will do: with a point of low order each of them agrees on zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What keys are for: one round of one run at one edge."""
+    """What keys are for: one round of one run at one edge; and, once it is known, one roster."""
 
     run: str
     round: int
     edge: str
+    roster: bytes = b""
 
     @property
     def salt(self) -> bytes:
-        """32 bytes that differ from round to round."""
-        return hashlib.sha256(f"{self.run}/{self.round}/{self.edge}".encode()).digest()
+        """32 bytes that differ from round to round, and from roster to roster."""
+        named = f"{self.run}/{self.round}/{self.edge}".encode()
+        return hashlib.sha256(named + b"\0" + self.roster).digest()
 
 
 @dataclass(slots=True)
@@ -68,9 +73,24 @@ def verify(agent: str, keys: MemberKeys, place: Place) -> None:
         raise MaskingError("bad_signature", f"{agent[:12]}: its keys are not signed") from error
 
 
+def check_strong(public: bytes) -> None:
+    """Raise `MaskingError` for a key of low order: with it, all secrets are known to all."""
+    _exchange(_PROBE, public)
+
+
 def commitment(seed: bytes) -> bytes:
     """Return what holds a device to the seed whose shares it hands out."""
     return hashlib.sha256(_COMMITMENT + seed).digest()
+
+
+def share_check(of_seed: bytes, of_key: bytes) -> bytes:
+    """Return what holds a device to the shares that it is given, and to those that it gave."""
+    return check_of(of_seed) + check_of(of_key)
+
+
+def check_of(share: bytes) -> bytes:
+    """Return what a share hashes to; it has 521 random bits, so that this tells nothing."""
+    return hashlib.sha256(_HELD + share).digest()
 
 
 def mask_key(private: X25519PrivateKey, public: bytes, place: Place) -> bytes:
@@ -112,8 +132,12 @@ def _direction(sender: str, to: str) -> bytes:
 
 
 def _agree(private: X25519PrivateKey, public: bytes, place: Place, info: bytes) -> bytes:
-    try:
-        secret = private.exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError as error:  # a point of low order: the secret would be known to all
-        raise MaskingError("weak_key", "a key of low order") from error
+    secret = _exchange(private, public)
     return HKDF(algorithm=SHA256(), length=32, salt=place.salt, info=info).derive(secret)
+
+
+def _exchange(private: X25519PrivateKey, public: bytes) -> bytes:
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError as error:
+        raise MaskingError("weak_key", "a key of low order") from error

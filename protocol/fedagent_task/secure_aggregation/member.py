@@ -1,10 +1,11 @@
 """A device's part in secure aggregation: one object for one round (Bonawitz et al., CCS 2017).
 
 It reveals of every other device either the share of its seed or that of its key, once, and only
-for a cohort of survivors that is large enough. Since more than half of a cohort must answer, no
-edge comes to both kinds of one device's shares by telling devices different things.
+for survivors that are enough, and that have all signed the roster and the cohort that it was shown
+itself (`agreement`). What an edge shows to one device alone is of no use to it.
 """
 
+import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from fedagent_protocol.messages import (
 from fedagent_task.spec import SecureAggregationSpec
 
 from . import shamir
+from .agreement import agreed_bytes, check_agreed, survivors_needed
 from .errors import MaskingError
 from .keys import (
     OwnKeys,
@@ -29,9 +31,10 @@ from .keys import (
     mask_key,
     open_share,
     seal_share,
+    share_check,
     signed_bytes,
-    verify,
 )
+from .roster import Trusted, anybody, bound, check_distinct, check_keys
 
 
 @dataclass(slots=True)
@@ -46,12 +49,12 @@ class Member:
     sign: Callable[[bytes], bytes] = field(repr=False)
     place: Place
     spec: SecureAggregationSpec
-    trusted: Callable[[str, MemberKeys], bool] = field(default=lambda _agent, _keys: True)
-    """Whether a device belongs to the site, as its certificate says."""
+    trusted: Trusted = anybody
     certificate: bytes = b""
     _own: OwnKeys = field(default_factory=OwnKeys, repr=False)
     _keys: MaskKeys | None = None
     _roster: Mapping[str, MemberKeys] = field(default_factory=dict)
+    _bound: Place | None = None  # the place with the roster
     _shares: MaskShares | None = None
     _mine: tuple[bytes, bytes] = (b"", b"")  # own shares of the own seed and key
     _held: dict[str, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)
@@ -90,15 +93,18 @@ class Member:
             raise MaskingError("small_cohort", f"a roster of {len(members)}")
         if members.get(self.agent) != self.keys().keys:
             raise MaskingError("other_key", "the roster has other keys for this device")
-        if len({keys.mask for keys in members.values()}) != len(members):
-            raise MaskingError("same_key", "two devices have one key")
         for agent, keys in members.items():
-            verify(agent, keys, self.place)
-            if agent != self.agent and not self.trusted(agent, keys):
-                raise MaskingError("stranger", f"{agent[:12]} is not of this site")
+            check_distinct(agent, keys, members)
+            check_keys(agent, keys, self.place, anybody if agent == self.agent else self.trusted)
         self._roster = dict(members)
+        self._bound = bound(self.place, self.spec, members)
         self._shares = self._made(self._roster)
         return self._shares
+
+    @property
+    def _here(self) -> Place:
+        assert self._bound is not None, "the roster comes first"
+        return self._bound
 
     def _made(self, members: Mapping[str, MemberKeys]) -> MaskShares:
         order = sorted(members)
@@ -106,23 +112,30 @@ class Member:
         of_seed = shamir.split(self._own.seed, len(order), needed)
         of_key = shamir.split(self._own.mask.private_bytes_raw(), len(order), needed)
         sealed: dict[str, bytes] = {}
+        checks: dict[str, bytes] = {}
         for to, seed_share, key_share in zip(order, of_seed, of_key, strict=True):
+            checks[to] = share_check(seed_share, key_share)
             if to == self.agent:
                 self._mine = seed_share, key_share
                 continue
             plain = seed_share + key_share
             sealed[to] = seal_share(
-                self._own.seal, members[to].seal, self.place, self.agent, to, plain
+                self._own.seal, members[to].seal, self._here, self.agent, to, plain
             )
         return MaskShares(
             run=self.place.run,
             round=self.place.round,
             shares=sealed,
             commitment=commitment(self._own.seed),
+            checks=checks,
         )
 
     def delivery(self, message: MaskDelivery) -> None:
-        """Take the others' shares: who sent some is in the masks; or raise `MaskingError`."""
+        """Take the others' shares: who sent some is in the masks; or raise `MaskingError`.
+
+        One sender's false shares are left away, or it could keep everybody from taking part. With
+        fewer than are needed, the others were shown another roster: no update leaves the device.
+        """
         senders = frozenset(message.shares)
         cohort = senders | {self.agent}
         if self._cohort:
@@ -131,24 +144,34 @@ class Member:
             return
         if self._shares is None or self.agent in senders or not senders <= self._roster.keys():
             raise MaskingError("out_of_order", "shares of devices that are not on the roster")
-        self._check_size(len(cohort))
-        for sender, sealed in message.shares.items():
-            try:
-                plain = open_share(
-                    self._own.seal,
-                    self._roster[sender].seal,
-                    self.place,
-                    sender,
-                    self.agent,
-                    sealed,
-                )
-            except MaskingError:
-                continue  # its masks count all the same: others hold shares of it
-            self._held[sender] = plain[: shamir.SHARE_BYTES], plain[shamir.SHARE_BYTES :]
-        self._cohort = cohort
+        self._check_size(len(cohort), self._least)
+        found = {sender: self._opened_share(sender, message) for sender in senders}
+        held = {sender: shares for sender, shares in found.items() if shares is not None}
+        if len(held) + 1 < self._least:
+            raise MaskingError("other_roster", f"shares of {len(held)} of {len(senders)} open")
+        self._held, self._cohort = held, cohort
 
-    def _check_size(self, size: int) -> None:
-        least = max(self.spec.minimum_cohort, self.spec.shares_needed(len(self._roster)))
+    def _opened_share(self, sender: str, message: MaskDelivery) -> tuple[bytes, bytes] | None:
+        seal, sealed = self._roster[sender].seal, message.shares[sender]
+        try:
+            plain = open_share(self._own.seal, seal, self._here, sender, self.agent, sealed)
+        except MaskingError:
+            return None
+        of_seed, of_key = plain[: shamir.SHARE_BYTES], plain[shamir.SHARE_BYTES :]
+        # Else the edge, which has the same hashes, would take this device for the liar.
+        told = message.checks.get(sender, b"")
+        fits = hmac.compare_digest(told, share_check(of_seed, of_key))
+        return (of_seed, of_key) if fits else None
+
+    def agreement(self) -> bytes:
+        """Return the signature of whose masks this device's update wears."""
+        return self.sign(agreed_bytes(self._here, self._cohort))
+
+    @property
+    def _least(self) -> int:
+        return max(self.spec.minimum_cohort, self.spec.shares_needed(len(self._roster)))
+
+    def _check_size(self, size: int, least: int) -> None:
         if size < least:
             raise MaskingError("small_cohort", f"a cohort of {size}, not {least}")
 
@@ -161,7 +184,7 @@ class Member:
         """Return the masks of this device's update."""
         found: list[Seed] = [(self._own.seed, 1)]
         for other in sorted(self._cohort - {self.agent}):
-            key = mask_key(self._own.mask, self._roster[other].mask, self.place)
+            key = mask_key(self._own.mask, self._roster[other].mask, self._here)
             found.append((key, sign_of(self.agent, other)))
         return found
 
@@ -174,7 +197,9 @@ class Member:
             return self._opened[1]
         if not self._cohort or self.agent not in survivors or not survivors <= self._cohort:
             raise MaskingError("out_of_order", "survivors that are not of the cohort")
-        self._check_size(len(survivors))
+        needed = survivors_needed(self.spec, len(self._roster), len(self._cohort))
+        self._check_size(len(survivors), needed)
+        self._check_agreed(message)
         held = {**self._held, self.agent: self._mine}
         shares = {
             agent: of_seed if agent in survivors else of_key
@@ -183,6 +208,14 @@ class Member:
         answer = MaskOpening(run=self.place.run, round=self.place.round, shares=shares)
         self._opened = survivors, answer
         return answer
+
+    def _check_agreed(self, message: MaskAsk) -> None:
+        """Raise `MaskingError` unless all survivors wear the masks of the cohort known here."""
+        for agent in message.survivors:
+            if agent != self.agent:
+                signature = message.agreed.get(agent, b"")
+                identity = self._roster[agent].identity
+                check_agreed(agent, identity, signature, self._here, self._cohort)
 
 
 def sign_of(agent: str, other: str) -> int:

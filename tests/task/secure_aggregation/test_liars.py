@@ -1,0 +1,260 @@
+"""One enrolled device that lies: it is left out or named, and the others have their sum."""
+
+import secrets
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
+
+from fedagent_protocol.messages import MaskKeys, MaskOpening, MaskShares, MemberKeys
+from fedagent_task.secure_aggregation import shamir
+from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
+from fedagent_task.secure_aggregation.errors import MaskingError
+from fedagent_task.secure_aggregation.keys import Place, identity_of, signed_bytes
+from fedagent_task.secure_aggregation.member import Member
+from fedagent_task.secure_aggregation.ring import add_masks, ring_of, vector_of
+from fedagent_task.spec import SecureAggregationSpec
+
+SPEC = SecureAggregationSpec(minimum_cohort=5)
+PLACE = Place("1" * 32, 7, "e" * 32)
+RING = ring_of(SPEC, 1)
+LOW_ORDER = (bytes(32), (1).to_bytes(32, "little"))
+
+
+def device() -> tuple[Member, Ed25519PrivateKey]:
+    key = Ed25519PrivateKey.generate()
+    public = key.public_key().public_bytes_raw()
+    return Member(identity_of(public), public, key.sign, PLACE, SPEC), key
+
+
+class Round:
+    """Honest devices, and what the first of them by its id sends in place of the truth."""
+
+    def __init__(self, count: int = 20) -> None:
+        made = sorted((device()[0] for _ in range(count)), key=lambda one: one.agent)
+        self.members = {one.agent: one for one in made}
+        self.liar, *self.others = self.members
+        self.cohort = Cohort(PLACE, SPEC)
+
+    def share(
+        self, lie: Callable[[MaskShares], MaskShares] = lambda said: said, liars: int = 1
+    ) -> None:
+        for agent, member in self.members.items():
+            self.cohort.keys(agent, member.keys())
+        roster = self.cohort.close_keys()
+        for agent, member in self.members.items():
+            said = member.roster(roster)
+            lying = agent in [*self.members][:liars]
+            self.cohort.shares(agent, lie(said) if lying else said)
+        for agent in self.cohort.close_shares():
+            self.members[agent].delivery(self.cohort.delivery(agent))
+            self.cohort.agree(agent, self.members[agent].agreement())
+
+    def open(
+        self, lie: Callable[[MaskOpening], MaskOpening] = lambda said: said, missing: int = 0
+    ) -> bool:
+        """Return whether the masks come off; the last `missing` drop out before their update."""
+        survivors = [*self.members][: len(self.members) - missing]
+        rng = np.random.default_rng(3)
+        plain = [vector_of({"w": rng.normal(size=9) / 9}, 1, RING) for _ in survivors]
+        total = sum(plain, np.zeros_like(plain[0]))
+        masked = total.copy()
+        for agent in survivors:
+            add_masks(masked, self.members[agent].seeds(), RING)
+        ask = self.cohort.survivors(frozenset(survivors))
+        for agent in survivors:
+            said = self.members[agent].opening(ask)
+            self.cohort.opening(agent, lie(said) if agent == self.liar else said)
+        add_masks(masked, self.cohort.unmask(), RING)
+        return np.array_equal(masked, total)
+
+
+def forged(member: Member, key: Ed25519PrivateKey, **fields: bytes) -> MaskKeys:
+    known = member.keys().keys
+    mask, seal = fields.get("mask", known.mask), fields.get("seal", known.seal)
+    signature = key.sign(signed_bytes(PLACE, mask, seal))
+    return MaskKeys(keys=replace(known, mask=mask, seal=seal, signature=signature))
+
+
+# ------------------------------------------------------------------------ keys
+
+
+@pytest.mark.parametrize("field", ["mask", "seal"])
+@pytest.mark.parametrize("weak", LOW_ORDER)
+def test_a_weak_key_is_not_on_the_roster_and_the_others_go_on(field: str, weak: bytes) -> None:
+    here, (bad, key) = Round(), device()
+    with pytest.raises(MaskingError) as caught:
+        here.cohort.keys(bad.agent, forged(bad, key, **{field: weak}))
+    assert caught.value.reason == "masking_weak_key"
+    here.share()
+    assert bad.agent not in here.cohort.members
+    assert here.open()
+
+
+def test_the_key_of_another_device_is_not_on_the_roster() -> None:
+    here, (bad, key) = Round(), device()
+    victim = here.members[here.others[0]]
+    here.cohort.keys(victim.agent, victim.keys())
+    with pytest.raises(MaskingError) as caught:
+        here.cohort.keys(bad.agent, forged(bad, key, mask=victim.keys().keys.mask))
+    assert caught.value.reason == "masking_same_key"
+    here.share()
+    assert here.open()
+
+
+def test_a_stranger_to_the_site_is_not_on_the_roster() -> None:
+    here, (bad, _) = Round(), device()
+
+    def trusted(agent: str, keys: MemberKeys) -> bool:
+        assert identity_of(keys.identity) == agent
+        return agent != bad.agent
+
+    here.cohort.trusted = trusted
+    with pytest.raises(MaskingError) as caught:
+        here.cohort.keys(bad.agent, bad.keys())
+    assert caught.value.reason == "masking_stranger"
+    here.share()
+    assert here.open()
+
+
+def test_an_edge_lets_in_nobody_whom_a_device_would_refuse() -> None:
+    """Else every honest device refused the roster."""
+    here, (bad, key) = Round(6), device()
+    here.share()
+    roster = here.cohort.close_keys()
+    for weak in LOW_ORDER:
+        keys = forged(bad, key, seal=weak).keys
+        newcomer = device()[0]
+        members = {**roster.members, bad.agent: keys, newcomer.agent: newcomer.keys().keys}
+        with pytest.raises(MaskingError) as caught:
+            newcomer.roster(replace(roster, members=members))
+        assert caught.value.reason == "masking_weak_key"
+
+
+def test_who_lied_in_an_earlier_round_is_on_no_roster() -> None:
+    here = Round()
+    here.cohort.barred = frozenset({here.liar})
+    with pytest.raises(MaskingError) as caught:
+        here.cohort.keys(here.liar, here.members[here.liar].keys())
+    assert caught.value.reason == "masking_barred"
+
+
+# --------------------------------------------------------------------- answers
+
+
+@pytest.mark.parametrize("missing", [0, 5])
+def test_false_answers_are_named_and_the_others_take_the_masks_off(missing: int) -> None:
+    here = Round()
+    here.share()
+    assert here.open(
+        lambda said: replace(said, shares={a: bytes(66) for a in said.shares}), missing
+    )
+    assert here.cohort.liars == {here.liar: "answered with false shares"}
+
+
+def test_one_false_share_among_true_ones_is_noticed() -> None:
+    here = Round()
+    here.share()
+    victim = here.others[4]
+    assert here.open(lambda said: replace(said, shares={**said.shares, victim: b"\0" * 65 + b"\1"}))
+    assert here.cohort.liars.keys() == {here.liar}
+
+
+def test_without_a_lie_nobody_is_named() -> None:
+    here = Round()
+    here.share()
+    assert here.open(missing=5)
+    assert here.cohort.liars == {}
+
+
+# -------------------------------------------------------------------- dealing
+
+
+def sealed_rubbish(few: int) -> Callable[[MaskShares], MaskShares]:
+    """Return shares of which all but so many open for nobody."""
+
+    def lie(said: MaskShares) -> MaskShares:
+        kept = dict(list(said.shares.items())[:few])
+        rubbish = {to: secrets.token_bytes(148) for to in said.shares.keys() - kept.keys()}
+        return replace(said, shares={**kept, **rubbish})
+
+    return lie
+
+
+@pytest.mark.parametrize("few", [0, 10])
+def test_who_deals_shares_that_do_not_open_is_named(few: int) -> None:
+    """It has one round of its edge: later ones are without it."""
+    here = Round()
+    here.share(sealed_rubbish(few))
+    with pytest.raises(VoidError, match=f"{here.liar[:12]} gave out shares that do not open"):
+        here.open()
+    assert here.cohort.liars.keys() == {here.liar}
+
+
+def test_who_deals_a_few_false_shares_changes_nothing() -> None:
+    here = Round()
+    here.share(sealed_rubbish(16))
+    assert here.open()
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda said: replace(said, commitment=bytes(32)),
+        lambda said: replace(said, checks=dict.fromkeys(said.checks, bytes(64))),
+    ],
+    ids=["of another seed", "with other hashes"],
+)
+def test_who_deals_what_it_did_not_promise_is_named_and_no_holder(
+    lie: Callable[[MaskShares], MaskShares],
+) -> None:
+    here = Round()
+    here.share(lie)
+    with pytest.raises(VoidError, match=f"{here.liar[:12]} gave out shares"):
+        here.open()
+    assert here.cohort.liars.keys() == {here.liar}
+
+
+def just_enough_answers(here: Round, omitted: dict[str, set[str]]) -> None:
+    """Open with as many answers as are needed; some leave shares of others away."""
+    here.share()
+    ask = here.cohort.survivors(frozenset(here.members))
+    for agent in [*here.members][: SPEC.shares_needed(len(here.members))]:
+        said = here.members[agent].opening(ask)
+        gone = omitted.get(agent, set())
+        kept = {a: share for a, share in said.shares.items() if a not in gone}
+        here.cohort.opening(agent, replace(said, shares=kept))
+
+
+def test_one_holder_alone_cannot_put_the_blame_on_a_dealer() -> None:
+    here = Round(10)
+    just_enough_answers(here, {here.liar: {here.others[0]}})
+    with pytest.raises(VoidError, match="answers of 5 devices"):
+        here.cohort.unmask()
+    assert here.cohort.liars == {}
+
+
+def test_two_holders_cannot_have_all_the_others_barred() -> None:
+    here = Round(10)
+    honest = set(here.others[1:])
+    just_enough_answers(here, {here.liar: honest, here.others[0]: honest})
+    with pytest.raises(VoidError, match="answers of 4 devices"):
+        here.cohort.unmask()
+    assert here.cohort.liars == {}
+
+
+def test_two_dealers_of_rubbish_are_both_named() -> None:
+    here = Round()
+    here.share(sealed_rubbish(0), liars=2)
+    with pytest.raises(VoidError, match="gave out shares that do not open"):
+        here.open()
+    assert here.cohort.liars.keys() == {here.liar, here.others[0]}
+
+
+def test_shares_of_two_polynomials_give_no_secret() -> None:
+    one, other = (shamir.split(bytes(32), 20, 12) for _ in range(2))
+    mixed = {place: (one if place % 2 else other)[place - 1] for place in range(1, 13)}
+    with pytest.raises(ValueError, match="do not belong together"):
+        shamir.join(mixed)
