@@ -18,6 +18,7 @@ NOW = GOLDEN / str(m.PROTOCOL_VERSION)
 _KEY = bytes(range(32))
 _STATS = m.TrainStats(num_samples=40, iterations=7, train_ms=290, steps=50, limited=True)
 _HEAD = m.LedgerHead(coordinator="site-a", seq=12, hash=bytes(32), signature=bytes(64))
+_CLAIM = m.TaskClaim(certificate=b"der", until_s=1_800_000_000, signature=bytes(range(64)))
 _MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
     "update.steps": (m.UpdateOffer, {"note": "spread of 2 features", "stats": _STATS}),
     "update.claim": (m.UpdateOffer, {"claim": bytes(range(96))}),
@@ -48,8 +49,10 @@ _MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
     "round-order.load-limit": (m.RoundOrder, {"load_limit_ms": 1300}),
     "welcome.name": (m.Welcome, {"name": "hall"}),
     "task.recipe": (m.TaskBody, {"recipe": "digits"}),
+    "task.claim": (m.TaskBody, {"claim": _CLAIM}),
     "edge-welcome.recipe": (m.EdgeWelcome, {"recipe": "digits"}),
     "edge-hello.head": (m.EdgeHello, {"run": RUN, "round": 4, "head": _HEAD}),
+    "edge-welcome.claim": (m.EdgeWelcome, {"claim": _CLAIM}),
     "edge-welcome.head": (m.EdgeWelcome, {"head": _HEAD}),
     "report-receipt.head": (m.ReportReceipt, {"head": _HEAD}),
 }

@@ -12,6 +12,7 @@ from fedagent_protocol.messages import (
     OutcomeStatus,
     RoundOrder,
     RoundReport,
+    TaskClaim,
     UpdateOffer,
 )
 from fedagent_protocol.transfer import Layout
@@ -80,6 +81,8 @@ class Memory(Struct, kw_only=True):
     """The newest updates of the run, and how its devices were aligned: what is usual here."""
     recipe: str = ""
     """What people call the task: devices prepare it before the coordinator has welcomed us."""
+    claim: TaskClaim | None = None
+    """The coordinator's word that the task is the run's: devices of its site ask for it."""
 
     def adopt(self, run: str, task: str, body: bytes) -> None:
         """Begin with another run, or with this one's task as it is from now on."""
@@ -88,7 +91,7 @@ class Memory(Struct, kw_only=True):
             self.model, self.model_bytes = "", 0
             self.last_round, self.report = 0, None
             self.told, self.alignments = (), {}
-        self.run, self.task, self.body = run, task, body
+        self.run, self.task, self.body, self.claim = run, task, body, None
 
 
 class OpenRound(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from .fields import *
-from .session import ContextReport, LedgerHead
+from .session import ContextReport, LedgerHead, TaskClaim
 
 # --------------------------------------------------------------- edge and agent
 
@@ -75,6 +75,7 @@ class TaskBody(Message, frozen=True, kw_only=True, tag="task"):
     body: Body
     recipe: Name = ""
     chunk_bytes: ChunkSize = CHUNK_BYTES
+    claim: TaskClaim | None = None  # of the coordinator, as it came with `edge-welcome`
 
 
 class TrainCourse(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,38 @@
+"""The coordinator's word for devices, signed with the key that its certificate names."""
+
+import time
+from collections.abc import Callable
+
+from fedagent_node.data_dir import Identity
+from fedagent_protocol.messages import Digest, RunId, TaskClaim
+from fedagent_protocol.vouching import sign_task
+
+CLAIM_S = 7 * 86_400
+"""How long a word on a task is good: that of an old run is of no use, and clocks may differ."""
+
+
+class SiteWord:
+    """Signs for a site; `certificate` gives the coordinator's own as it is now, DER."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        site: str,
+        certificate: Callable[[], bytes],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._identity = identity
+        self._site = site
+        self._certificate = certificate
+        self._clock = clock
+
+    def task(self, run: RunId, task: Digest) -> TaskClaim | None:
+        """Return its word that a task is that of a run."""
+        return sign_task(
+            site=self._site,
+            run=run,
+            task=task,
+            until_s=int(self._clock()) + CLAIM_S,
+            certificate=self._certificate(),
+            sign=self._identity.sign,
+        )

@@ -1,0 +1,54 @@
+"""What the coordinator of a site signs of its runs, for devices that hear it through edges.
+
+An edge hands its word on and cannot make one: a device of a site trains on no task, and for no
+edge, that the coordinator did not choose. Pure.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec.msgpack import Encoder
+
+from .messages import Digest, RunId, TaskClaim
+from .signatures import verify
+
+_TASK = b"fedagent/task/1\x00"
+_encoder = Encoder()
+
+
+class Vouching(Protocol):
+    """The coordinator's own signature, where it has a certificate that shows whose it is."""
+
+    def task(self, run: RunId, task: Digest) -> TaskClaim | None:
+        """Return its word that a task is that of a run; None outside of a site."""
+
+
+class NobodyVouches:
+    """There is no site: nothing is signed, and nobody asks for it."""
+
+    def task(self, run: RunId, task: Digest) -> TaskClaim | None:  # noqa: ARG002 - of the protocol
+        """Return nothing."""
+        return None
+
+
+def sign_task(
+    *,
+    site: str,
+    run: RunId,
+    task: Digest,
+    until_s: int,
+    certificate: bytes,
+    sign: Callable[[bytes], bytes],
+) -> TaskClaim:
+    """Return the word of who has this certificate that a task is that of a run, for a while."""
+    signature = sign(_task(site, run, task, until_s))
+    return TaskClaim(certificate=certificate, until_s=until_s, signature=signature)
+
+
+def is_task_claim(claim: TaskClaim, public: bytes, *, site: str, run: RunId, task: Digest) -> bool:
+    """Return whether the owner of a raw public key said that a task is that of a run."""
+    return verify(public, claim.signature, _task(site, run, task, claim.until_s))
+
+
+def _task(site: str, run: RunId, task: Digest, until_s: int) -> bytes:
+    return _TASK + _encoder.encode((site, run, task, until_s))

@@ -1,0 +1,52 @@
+"""What the coordinator of a site signs for devices goes to every edge, and anew before it ends."""
+
+from fedagent_coordinator.core import effects as fx
+from fedagent_protocol import messages as m
+from tests.fakes.engine_field import Field, settings, toy_edges
+
+
+class Word:
+    """Vouches with a count, so that each word is another one."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+
+    def task(self, run: str, task: str) -> m.TaskClaim | None:
+        self.said.append((run, task))
+        return m.TaskClaim(certificate=b"der", until_s=len(self.said), signature=bytes(64))
+
+
+def welcomes(field: Field) -> dict[str, list[m.EdgeWelcome]]:
+    found: dict[str, list[m.EdgeWelcome]] = {}
+    for edge, message in field.sent:
+        if isinstance(message, m.EdgeWelcome):
+            found.setdefault(edge, []).append(message)
+    return found
+
+
+def test_each_edge_is_welcomed_with_a_word_on_the_task_of_the_run() -> None:
+    field = Field(toy_edges(2), settings(count=2, wait_edges=2, wait_agents=6))
+    word = field.engine.vouching = Word()
+    field.run()
+    assert len(welcomes(field)) == 2
+    for said in welcomes(field).values():
+        assert said[0].claim is not None
+        assert (said[0].run, said[0].task) in word.said
+    assert set(word.said) == {(field.settings.run, field.settings.task)}
+
+
+def test_a_word_that_is_renewed_reaches_the_edges_that_are_there() -> None:
+    field = Field(toy_edges(2), settings(count=2, wait_edges=2, wait_agents=6))
+    field.engine.vouching = Word()
+    field.run()
+    before = {edge: len(said) for edge, said in welcomes(field).items()}
+    field.perform(field.engine.receive(fx.WordRenewed(), field.kernel.now))
+    for edge, said in welcomes(field).items():
+        assert len(said) == before[edge] + 1
+        assert said[-1].claim not in [one.claim for one in said[:-1]]
+
+
+def test_outside_of_a_site_there_is_none() -> None:
+    field = Field(toy_edges(1), settings(count=1))
+    field.run()
+    assert {said.claim for said in welcomes(field)["edge-0"]} == {None}

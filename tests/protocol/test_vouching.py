@@ -1,0 +1,36 @@
+"""The coordinator's word on a task is of one site, run, task and end, and its alone."""
+
+import pytest
+
+from fedagent_protocol.messages import TaskClaim
+from fedagent_protocol.vouching import NobodyVouches, is_task_claim, sign_task
+from tests.fakes.voices import identity
+
+BOSS, OTHER = identity("coordinator"), identity("other")
+RUN, TASK = "1" * 32, "a" * 64
+SAID = {"site": "home", "run": RUN, "task": TASK}
+
+
+def claim(by: str = "coordinator", until_s: int = 1000) -> TaskClaim:
+    return sign_task(**SAID, until_s=until_s, certificate=b"der", sign=identity(by).sign)
+
+
+def test_what_the_coordinator_signed_is_its_word() -> None:
+    assert is_task_claim(claim(), BOSS.public_bytes, **SAID)
+    assert claim().certificate == b"der"
+
+
+@pytest.mark.parametrize("change", [{"site": "x"}, {"run": "2" * 32}, {"task": "b" * 64}], ids=str)
+def test_of_another_site_run_or_task_it_is_none(change: dict[str, str]) -> None:
+    assert not is_task_claim(claim(), BOSS.public_bytes, **{**SAID, **change})
+
+
+def test_nobody_else_signs_it_and_nobody_makes_it_last_longer() -> None:
+    assert not is_task_claim(claim("other"), BOSS.public_bytes, **SAID)
+    assert not is_task_claim(claim(), OTHER.public_bytes, **SAID)
+    longer = TaskClaim(certificate=b"der", until_s=2000, signature=claim().signature)
+    assert not is_task_claim(longer, BOSS.public_bytes, **SAID)
+
+
+def test_outside_of_a_site_nothing_is_signed() -> None:
+    assert NobodyVouches().task(RUN, TASK) is None
