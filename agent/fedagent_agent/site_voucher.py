@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fedagent_protocol.messages import Digest, RunId, TaskClaim
+from fedagent_protocol.signatures import verify
+from fedagent_protocol.vouching import Assigning, assignment_bytes, is_task_claim
 
 from .core.vouching import TaskRefusal, Vouched
 
@@ -41,7 +43,6 @@ class SiteVoucher:
         # Imported late: cryptography costs an idle device several megabytes.
         from fedagent_node.certificates import judged_time  # noqa: PLC0415
         from fedagent_node.envelope import EnvelopeError  # noqa: PLC0415
-        from fedagent_protocol.vouching import is_task_claim  # noqa: PLC0415
 
         member = self._membership()
         if member is None:
@@ -57,3 +58,7 @@ class SiteVoucher:
         now = judged_time(member.site.credentials.certificate, self._clock)
         left = claim.until_s - now if now is not None else LONGEST_S
         return Vouched(found.public, min(left, LONGEST_S)) if left > 0 else TaskRefusal.EXPIRED
+
+    def assigned(self, public: bytes, made: Assigning, signature: bytes) -> bool:
+        """Return whether the owner of a raw public key made an assignment."""
+        return verify(public, signature, assignment_bytes(self._site, made))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from fedagent_node.data_dir import Identity
 from fedagent_protocol.messages import Digest, RunId, TaskClaim
-from fedagent_protocol.vouching import sign_task
+from fedagent_protocol.vouching import Assigning, assignment_bytes, sign_task
 
 CLAIM_S = 7 * 86_400
 """How long a word on a task is good: that of an old run is of no use, and clocks may differ."""
@@ -25,6 +25,9 @@ class SiteWord:
         self._site = site
         self._certificate = certificate
         self._clock = clock
+        self._round: tuple[str, int] = ("", 0)
+        self._assigned: dict[Assigning, bytes] = {}
+        """Of the newest round: an order is repeated until its report comes."""
 
     def task(self, run: RunId, task: Digest) -> TaskClaim | None:
         """Return its word that a task is that of a run."""
@@ -36,3 +39,11 @@ class SiteWord:
             certificate=self._certificate(),
             sign=self._identity.sign,
         )
+
+    def assignment(self, made: Assigning) -> bytes:
+        """Return its signature that an agent is to train in a round."""
+        if (made.run, made.round) != self._round:
+            self._round, self._assigned = (made.run, made.round), {}
+        if made not in self._assigned:
+            self._assigned[made] = self._identity.sign(assignment_bytes(self._site, made))
+        return self._assigned[made]

@@ -5,15 +5,26 @@ edge, that the coordinator did not choose. Pure.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec.msgpack import Encoder
 
-from .messages import Digest, RunId, TaskClaim
+from .messages import Digest, Id, RunId, TaskClaim
 from .signatures import verify
 
 _TASK = b"fedagent/task/1\x00"
+_ASSIGNMENT = b"fedagent/assignment/1\x00"
 _encoder = Encoder()
+
+
+class Assigning(NamedTuple):
+    """That an agent is to train on a task, in a round at an edge."""
+
+    run: RunId
+    round: int
+    edge: Id
+    agent: Id
+    task: Digest
 
 
 class Vouching(Protocol):
@@ -22,6 +33,9 @@ class Vouching(Protocol):
     def task(self, run: RunId, task: Digest) -> TaskClaim | None:
         """Return its word that a task is that of a run; None outside of a site."""
 
+    def assignment(self, made: Assigning) -> bytes:
+        """Return its signature that an agent is to train in a round; empty outside of a site."""
+
 
 class NobodyVouches:
     """There is no site: nothing is signed, and nobody asks for it."""
@@ -29,6 +43,10 @@ class NobodyVouches:
     def task(self, run: RunId, task: Digest) -> TaskClaim | None:  # noqa: ARG002 - of the protocol
         """Return nothing."""
         return None
+
+    def assignment(self, made: Assigning) -> bytes:  # noqa: ARG002 - of the protocol
+        """Return nothing."""
+        return b""
 
 
 def sign_task(
@@ -48,6 +66,11 @@ def sign_task(
 def is_task_claim(claim: TaskClaim, public: bytes, *, site: str, run: RunId, task: Digest) -> bool:
     """Return whether the owner of a raw public key said that a task is that of a run."""
     return verify(public, claim.signature, _task(site, run, task, claim.until_s))
+
+
+def assignment_bytes(site: str, made: Assigning) -> bytes:
+    """Return what the signature of an assignment covers."""
+    return _ASSIGNMENT + _encoder.encode((site, *made))
 
 
 def _task(site: str, run: RunId, task: Digest, until_s: int) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_agent.core.effects import Subscribed, SubscribeModel
-from fedagent_agent.core.vouching import AGAIN_S, MENDS, REFUSED_S, TaskRefusal
+from fedagent_agent.core.vouching import AGAIN_S, MENDS, REFUSED_S, UNASSIGNED, TaskRefusal
 from fedagent_agent.site_voucher import LONGEST_S, SiteVoucher
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
 from fedagent_coordinator.site_word import CLAIM_S, SiteWord
@@ -18,9 +18,11 @@ from fedagent_node.effects import Send
 from fedagent_node.membership import Membership
 from fedagent_node.site_tls import SiteTls
 from fedagent_protocol import messages as m
+from fedagent_protocol.vouching import Assigning
 from fedagent_task.recipe import task_bytes, task_digest
 from fedagent_task.spec import PrivacySpec, SecureAggregationSpec, TaskSpec
 from tests.fakes.hand_edge import (
+    AGENT,
     CHUNK,
     EDGE,
     LINK,
@@ -98,6 +100,12 @@ class Site:
         assert claim is not None
         return claim
 
+    def assigned(self, order: m.TrainOrder, *, by: str = "boss", **fields: object) -> bytes:
+        """Return somebody's signature that the device trains in a round, at `EDGE` if not said."""
+        facts = {"run": order.run, "round": order.round, "edge": EDGE, "agent": AGENT}
+        made = Assigning(**{**facts, "task": order.task, **fields})  # type: ignore[arg-type]
+        return SiteWord(load_or_create(self.members.folder / by), SITE, bytes).assignment(made)
+
     def serve(
         self,
         out: list[Outward],
@@ -128,8 +136,13 @@ class Site:
         *,
         edge: str = EDGE,
         run: str = RUN,
+        assigned: bytes | None = None,
     ) -> None:
+        """Order a round that the coordinator has assigned, unless another signature is given."""
         order = structs.replace(order_of(task, number, MODEL, CHUNK), run=run)
+        signed = self.assigned(order, edge=edge) if assigned is None else assigned
+        if signed:
+            self.edge.say(m.Assigned(run=run, round=number, signature=signed), edge=edge)
         self.serve(self.edge.say(order, edge=edge), task, claim, edge=edge, run=run)
 
     def refused(self) -> dict[str, int]:
@@ -172,7 +185,7 @@ def test_work_for_an_honest_edge_goes_on_beside_a_task_that_nobody_signed(site: 
     opened = len(site.edge.jobs(Open))
     site.order(7, PRIVATE, None, edge=OTHER)
     declines = [(said.round, said.reason) for said in site.edge.said(m.Decline)]
-    assert declines == [(7, m.DeclineReason.TASK)], "it is told, and nobody else"
+    assert declines == [(7, m.DeclineReason.UNSIGNED)], "it is told, and nobody else"
     assert len(site.edge.jobs(Open)) == opened, "the task that is open stays so"
     site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
     assert [offer.round for offer in site.edge.said(m.UpdateOffer)] == [1]
@@ -220,7 +233,9 @@ def test_a_task_that_an_edge_names_is_opened_only_with_the_coordinator_s_word(si
 
 
 def test_a_word_that_got_lost_is_asked_for_again_while_its_order_is_held(site: Site) -> None:
-    site.edge.say(order_of(REAL, 1, MODEL, CHUNK))
+    order = order_of(REAL, 1, MODEL, CHUNK)
+    site.edge.say(m.Assigned(run=RUN, round=1, signature=site.assigned(order)))
+    site.edge.say(order)
     assert len(site.edge.said(m.TaskNeed)) == 1
     site.serve(site.edge.later(AGAIN_S + 0.1), REAL, site.word(REAL))
     assert len(site.edge.said(m.TaskNeed)) == 2
@@ -230,7 +245,9 @@ def test_a_word_that_got_lost_is_asked_for_again_while_its_order_is_held(site: S
 
 
 def test_an_order_is_not_followed_when_nobody_waits_for_it_any_more(site: Site) -> None:
-    site.edge.say(order_of(REAL, 1, MODEL, CHUNK, give_up_ms=3000))
+    order = order_of(REAL, 1, MODEL, CHUNK, give_up_ms=3000)
+    site.edge.say(m.Assigned(run=RUN, round=1, signature=site.assigned(order)))
+    site.edge.say(order)
     site.edge.later(30.0)
     assert len(site.edge.said(m.TaskNeed)) == 3
     site.edge.now += 1.0
@@ -290,7 +307,7 @@ def test_a_word_ends_and_one_that_was_good_is_asked_for_again(site: Site) -> Non
 
 def test_on_links_without_certificates_nothing_is_asked_for(site: Site) -> None:
     site.link.certified = False
-    site.order(1, REAL, None)
+    site.order(1, REAL, None, assigned=b"")
     assert len(site.edge.jobs(Train)) == 1
     site.link.certified = True
     site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
@@ -305,3 +322,59 @@ def test_an_update_whose_task_is_not_open_any_more_is_kept_back(site: Site) -> N
     site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
     assert not site.edge.said(m.UpdateOffer)
     assert [said.reason for said in site.edge.said(m.Decline)] == [m.DeclineReason.ERROR]
+
+
+def test_an_edge_takes_no_device_away_from_another(site: Site) -> None:
+    """It orders round after round that the coordinator has not assigned to it."""
+    site.order(1, REAL, site.word(REAL))
+    for number in (2, 3, 2**20):
+        site.order(number, REAL, site.word(REAL), edge=OTHER, assigned=b"")
+    refused = [(said.round, said.reason) for said in site.edge.said(m.Decline)]
+    assert refused == [(number, m.DeclineReason.UNSIGNED) for number in (2, 3, 2**20)]
+    assert [UNASSIGNED in warning.text for warning in site.edge.warnings] == [True]
+    assert site.edge.core.counters["order_unassigned"] == 3
+    site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
+    site.order(2, REAL, None)
+    assert [offer.round for offer in site.edge.said(m.UpdateOffer)] == [1]
+    assert [job.round for job in site.edge.jobs(Train)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"edge": OTHER},
+        {"agent": "b" * 32},
+        {"round": 2},
+        {"run": OTHER_RUN},
+        {"task": "d" * 64},
+        {"by": "evil"},
+    ],
+    ids=str,
+)
+def test_an_assignment_is_of_one_edge_agent_round_run_and_task(
+    site: Site, change: dict[str, object]
+) -> None:
+    order = order_of(REAL, 1, MODEL, CHUNK)
+    lie = site.assigned(order, **change)  # type: ignore[arg-type]  # by name
+    site.order(1, REAL, site.word(REAL), assigned=lie)
+    assert not site.edge.jobs(Train)
+    site.order(1, REAL, None)
+    assert [job.round for job in site.edge.jobs(Train)] == [1]
+
+
+def test_a_device_that_is_assigned_to_another_edge_in_a_later_round_follows(site: Site) -> None:
+    site.order(1, REAL, site.word(REAL))
+    site.order(2, REAL, None, edge=OTHER)
+    said = [(one.round, one.reason) for one in site.edge.said(m.Decline)]
+    assert said == [(1, m.DeclineReason.BUSY)]
+    assert [job.round for job in site.edge.jobs(Train)] == [1, 2]
+
+
+def test_runs_that_an_edge_invents_fill_no_book(site: Site) -> None:
+    task = structs.replace(PRIVATE, secure_aggregation=SecureAggregationSpec())
+    for number in range(30):
+        run = f"{number:032x}"
+        site.order(1, task, site.word(task), edge=OTHER, run=run, assigned=b"")
+    assert not site.edge.jobs(Train)
+    assert not site.edge.core.device.spent
+    assert not (site.members.folder / "device" / "privacy.json").exists()

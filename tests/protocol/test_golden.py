@@ -72,6 +72,14 @@ def _cases() -> dict[str, tuple[Direction, m.AnyMessage]]:
     assert isinstance(report, m.RoundReport)
     outcomes = tuple(msgspec.structs.replace(one, stats=_STATS) for one in report.outcomes)
     found[f"{way.value}.report.steps"] = (way, msgspec.structs.replace(report, outcomes=outcomes))
+    way, order = _first(m.RoundOrder)
+    assert isinstance(order, m.RoundOrder)
+    signed = tuple(
+        msgspec.structs.replace(one, assigned=bytes(range(64))) for one in order.assignments
+    )
+    assigned = msgspec.structs.replace(order, assignments=signed)
+    found[f"{way.value}.round-order.assigned"] = (way, assigned)
+    way, _ = _first(m.RoundReport)
     proof = m.WorkProof(update=b"u" * 32, size=900, base=b"b" * 32, public=_KEY, signature=2 * _KEY)
     outcomes = tuple(msgspec.structs.replace(one, proof=proof) for one in report.outcomes)
     found[f"{way.value}.report.proof"] = (way, msgspec.structs.replace(report, outcomes=outcomes))

@@ -3,11 +3,18 @@
 import pytest
 
 from fedagent_protocol.messages import TaskClaim
-from fedagent_protocol.vouching import NobodyVouches, is_task_claim, sign_task
+from fedagent_protocol.vouching import (
+    Assigning,
+    NobodyVouches,
+    assignment_bytes,
+    is_task_claim,
+    sign_task,
+)
 from tests.fakes.voices import identity
 
 BOSS, OTHER = identity("coordinator"), identity("other")
 RUN, TASK = "1" * 32, "a" * 64
+MADE = Assigning(RUN, 7, "e" * 32, "a" * 32, TASK)
 SAID = {"site": "home", "run": RUN, "task": TASK}
 
 
@@ -34,3 +41,11 @@ def test_nobody_else_signs_it_and_nobody_makes_it_last_longer() -> None:
 
 def test_outside_of_a_site_nothing_is_signed() -> None:
     assert NobodyVouches().task(RUN, TASK) is None
+    assert NobodyVouches().assignment(MADE) == b""
+
+
+def test_an_assignment_is_of_a_site_and_of_all_that_it_names() -> None:
+    names = {"run": "2" * 32, "round": 8, "edge": "f" * 32, "agent": "b" * 32, "task": "b" * 64}
+    others = [MADE._replace(**{name: value}) for name, value in names.items()]  # type: ignore[arg-type]
+    texts = {assignment_bytes("home", made) for made in (MADE, *others)}
+    assert len(texts | {assignment_bytes("away", MADE)}) == 7

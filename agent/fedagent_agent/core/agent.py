@@ -41,6 +41,7 @@ from fedagent_protocol import SOFTWARE
 from fedagent_protocol.errors import MalformedError, ProtocolError
 from fedagent_protocol.messages import (
     AnyMessage,
+    Assigned,
     Chunk,
     DeclineReason,
     EdgeBeacon,
@@ -98,7 +99,7 @@ from .preparation import Preparation
 from .session import Claims, Session, Sessions
 from .training_queue import TrainingQueue
 from .uploads import Uploads
-from .vouching import Voucher, Vouching
+from .vouching import UNASSIGNED, Voucher, Vouching
 
 if TYPE_CHECKING:
     from fedagent_agent.config import AgentConfig
@@ -164,7 +165,7 @@ class AgentCore:
             # More threads use up a limit of computation sooner, and gain nothing.
             threads=1 if config.load_limit_s > 0 else 0,
         )
-        self._vouching = Vouching(voucher, self.sessions.link_of, self.counters)
+        self._vouching = Vouching(agent, voucher, self.sessions.link_of, self.counters)
         self._tasks = Tasks(self.device, stream, jobs, self.counters, self._vouching)
         self.preparation = Preparation(self.device, self._tasks, self.sessions)
         self.masking = Masking(masking, self.sessions, self.counters)
@@ -242,7 +243,7 @@ class AgentCore:
         match message:
             case EdgeBeacon() | Welcome():
                 return self._on_greeting(session, message, now)
-            case TrainOrder() | Unfinished() | Releases():
+            case TrainOrder() | Unfinished() | Releases() | Assigned():
                 return self._on_order(session, message, now)
             case TaskBody():
                 return self._on_task(session, message, now)
@@ -309,20 +310,30 @@ class AgentCore:
         return self.preparation.named(session, message, now, busy=self._busy)
 
     def _on_order(
-        self, session: Session, order: TrainOrder | Unfinished | Releases, now: float
+        self, session: Session, order: TrainOrder | Unfinished | Releases | Assigned, now: float
     ) -> list[Effect]:
-        if isinstance(order, Unfinished):
-            session.unfinished = order
-            return []
-        if isinstance(order, Releases):
-            session.releases = order
-            return []
+        match order:
+            case Unfinished():
+                session.unfinished = order
+            case Releases():
+                session.releases = order
+            case Assigned():
+                session.assigned = order
+            case TrainOrder():
+                return self._follow(session, order, now)
+        return []
+
+    def _follow(self, session: Session, order: TrainOrder, now: float) -> list[Effect]:
         key = Key(session.edge, order.run, order.round)
         if (offer := self.uploads.offer_again(key, now)) is not None:
             self.peers.ordered(order)
             return offer
         if not self._vouching.stands(key, order.task, now):
             return self._hold(key, order, now)
+        signature = session.assigned_in(key.rank)
+        if not self._vouching.is_assigned(key, order.task, signature):
+            warned = self._vouching.warn_unassigned(key)
+            return warned + self.queue.refuse(key, DeclineReason.UNSIGNED, UNASSIGNED)
         self.peers.ordered(order)
         wanted = session.wanted_in(key.rank)
         carry = partial(self.uploads.carry, key, wanted)
@@ -350,7 +361,7 @@ class AgentCore:
         if isinstance(message, OpinionCall):
             self.counters["opinion_task_refused"] += 1
             return []
-        return self.queue.refuse(key, DeclineReason.TASK, f"{refusal}: {refusal.mend}")
+        return self.queue.refuse(key, DeclineReason.UNSIGNED, f"{refusal}: {refusal.mend}")
 
     def _on_site(
         self, session: Session, message: Revocations | LogNeed, now: float
@@ -365,7 +376,7 @@ class AgentCore:
             self.peers.task(message.digest, rules)
         match self._vouching.release(session.edge, message, now):
             case TrainOrder() as order:
-                return effects + self._on_order(session, order, now)
+                return effects + self._follow(session, order, now)
             case OpinionCall() as call:
                 return effects + self._on_call(session, call, now)
         return effects

@@ -1,8 +1,8 @@
-"""Which tasks the coordinator of the site has signed: a device of a site computes on no other.
+"""What the coordinator of the site has signed: a device does nothing else for an edge of it.
 
-An edge hands the coordinator's word on with the task. Until it is here, and is good, an order and
-a call are held, and nothing that they name is opened. On links without certificates nothing is
-asked for.
+An edge hands the coordinator's word on with the task, and a signature with each order. Until the
+word is here, and is good, an order and a call are held, and nothing that they name is opened. On
+links without certificates nothing is asked for.
 """
 
 import math
@@ -22,6 +22,7 @@ from fedagent_protocol.messages import (
     TaskNeed,
     TrainOrder,
 )
+from fedagent_protocol.vouching import Assigning
 
 from .effects import Key
 
@@ -61,6 +62,13 @@ MENDS = {
 }
 
 
+UNASSIGNED = (
+    "the coordinator has not signed that this device trains at this edge in this round: update the "
+    "edge if it runs an earlier release; if you do not trust it, revoke it: "
+    "`fedagent devices revoke`"
+)
+
+
 class Vouched(NamedTuple):
     """Whose word it is, as a raw public key, and for how many seconds it is good."""
 
@@ -76,6 +84,9 @@ class Voucher(Protocol):
 
     def judge(self, run: RunId, task: Digest, claim: TaskClaim) -> Vouched | TaskRefusal:
         """Return whether the coordinator of the site said that a task is that of a run."""
+
+    def assigned(self, public: bytes, made: Assigning, signature: bytes) -> bool:
+        """Return whether the owner of a raw public key made an assignment."""
 
 
 class NoSite:
@@ -93,6 +104,15 @@ class NoSite:
     ) -> Vouched | TaskRefusal:
         """Refuse: nobody can vouch."""
         return TaskRefusal.NO_CERTIFICATE
+
+    def assigned(
+        self,
+        public: bytes,  # noqa: ARG002
+        made: Assigning,  # noqa: ARG002
+        signature: bytes,  # noqa: ARG002
+    ) -> bool:
+        """Return that nobody made it."""
+        return False
 
 
 class _Named(NamedTuple):
@@ -134,24 +154,46 @@ class Vouching:
     """Asks edges for the coordinator's word, and knows what it holds for.
 
     Args:
+        me: The agent's id.
         link_of: Gives the link on which an edge is heard.
     """
 
     def __init__(
-        self, voucher: Voucher, link_of: Callable[[str], str], counters: Counter[str]
+        self, me: str, voucher: Voucher, link_of: Callable[[str], str], counters: Counter[str]
     ) -> None:
+        self._me = me
         self._voucher = voucher
         self._link_of = link_of
         self._counters = counters
         self._good: OrderedDict[_Named, tuple[bytes, float]] = OrderedDict()
         """By whose key, and until when."""
         self._edges: OrderedDict[str, _Edge] = OrderedDict()
+        self._told: OrderedDict[str, None] = OrderedDict()
+        """Edges of which it was said that they order what was not assigned to them."""
 
     def stands(self, key: Key, task: Digest, now: float) -> bool:
         """Whether a task may be computed for the edge and the run of an order or a call."""
         if not self._voucher.asked(self._link_of(key.edge)):
             return True
         return now < self._good.get(_Named(key.run, task), (b"", -math.inf))[1]
+
+    def is_assigned(self, key: Key, task: Digest, signature: bytes) -> bool:
+        """Whether the coordinator gave an edge this agent for a round of a task that stands."""
+        if not self._voucher.asked(self._link_of(key.edge)):
+            return True
+        public, _ = self._good[_Named(key.run, task)]
+        made = Assigning(key.run, key.round, key.edge, self._me, task)
+        return self._voucher.assigned(public, made, signature)
+
+    def warn_unassigned(self, key: Key) -> list[Effect]:
+        """Count an order that the coordinator did not make, and say it once of an edge."""
+        self._counters["order_unassigned"] += 1
+        if key.edge in self._told:
+            return []
+        self._told[key.edge] = None
+        while len(self._told) > REMEMBERED:
+            self._told.popitem(last=False)
+        return [Warn(key.edge, f"order of round {key.round} refused: {UNASSIGNED}")]
 
     def ask(self, key: Key, task: Digest, now: float) -> list[Effect]:
         """Ask an edge for a task with the coordinator's word, not too often."""

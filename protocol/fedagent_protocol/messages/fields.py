@@ -69,7 +69,7 @@ class DeclineReason(OpenEnum):
     LOAD = "load"  # not enough compute or memory now
     NO_DATA = "no_data"  # nothing has arrived on its stream yet
     PRIVACY = "privacy"  # its epsilon of this run is used up, or noise cannot be accounted for
-    TASK = "task"  # its site's coordinator has not signed that the task is the run's
+    UNSIGNED = "unsigned"  # its site's coordinator has signed no such task, or assignment
     ERROR = "error"  # training failed; the detail names the error
     OTHER = "other"
 

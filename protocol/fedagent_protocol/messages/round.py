@@ -11,6 +11,9 @@ from msgspec import Meta, Struct, field
 from .fields import *
 from .session import ContextReport, LedgerHead, TaskClaim
 
+Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
+MaybeSignature = Annotated[bytes, Meta(max_length=64)]
+
 # --------------------------------------------------------------- edge and agent
 
 
@@ -31,6 +34,15 @@ class Releases(Message, frozen=True, kw_only=True, tag="releases"):
     """
 
     count: Count
+
+
+class Assigned(Message, frozen=True, kw_only=True, tag="assigned"):
+    """The coordinator's signature of the order that follows: `fedagent_protocol.vouching`.
+
+    A device of a site trains in no round, and at no edge, that the coordinator did not choose.
+    """
+
+    signature: Signature
 
 
 class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
@@ -121,7 +133,6 @@ NO_STATS = TrainStats()
 
 
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
-Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 
 
 class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
@@ -196,6 +207,7 @@ class Assignment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     price: Micro = 0
     context_seq: Seq = 0
     releases: Count = 0  # updates of the agent that this run has had, where they cost privacy
+    assigned: MaybeSignature = b""  # of the coordinator of a site; edges send it as `Assigned`
 
 
 class RoundOrder(Message, frozen=True, kw_only=True, tag="round-order"):

@@ -2,6 +2,7 @@
 
 from fedagent_coordinator.core import effects as fx
 from fedagent_protocol import messages as m
+from fedagent_protocol.vouching import Assigning
 from tests.fakes.engine_field import Field, settings, toy_edges
 
 
@@ -10,10 +11,15 @@ class Word:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
+        self.made: list[Assigning] = []
 
     def task(self, run: str, task: str) -> m.TaskClaim | None:
         self.said.append((run, task))
         return m.TaskClaim(certificate=b"der", until_s=len(self.said), signature=bytes(64))
+
+    def assignment(self, made: Assigning) -> bytes:
+        self.made.append(made)
+        return made.agent.encode()[:64]
 
 
 def welcomes(field: Field) -> dict[str, list[m.EdgeWelcome]]:
@@ -44,6 +50,19 @@ def test_a_word_that_is_renewed_reaches_the_edges_that_are_there() -> None:
     for edge, said in welcomes(field).items():
         assert len(said) == before[edge] + 1
         assert said[-1].claim not in [one.claim for one in said[:-1]]
+
+
+def test_each_agent_is_assigned_to_its_edge_by_a_signature_in_the_order() -> None:
+    field = Field(toy_edges(2), settings(count=2, wait_edges=2, wait_agents=6))
+    word = field.engine.vouching = Word()
+    field.run()
+    run, task = field.settings.run, field.settings.task
+    orders = [(edge, said) for edge, said in field.sent if isinstance(said, m.RoundOrder)]
+    assert {order.round for _, order in orders} == {1, 2}
+    for edge, order in orders:
+        for one in order.assignments:
+            assert one.assigned == one.agent.encode()
+            assert Assigning(run, order.round, edge, one.agent, task) in word.made
 
 
 def test_outside_of_a_site_there_is_none() -> None:
