@@ -8,7 +8,7 @@ from fedagent_protocol.messages import Digest, RunId, TaskClaim
 from fedagent_protocol.signatures import verify
 from fedagent_protocol.vouching import Assigning, assignment_bytes, is_task_claim
 
-from .core.vouching import TaskRefusal, Vouched
+from .core.voucher import TaskRefusal, Vouched
 
 if TYPE_CHECKING:
     from fedagent_node.membership import Membership

@@ -55,7 +55,7 @@ from .core.effects import (
     UpdateStored,
 )
 from .core.opinions import OpinionRecord
-from .core.vouching import NoSite, Voucher
+from .core.voucher import NoSite, Voucher
 from .errors import DiskError, OpinionBookError
 from .members import open_member
 from .models_cache import ModelsCache

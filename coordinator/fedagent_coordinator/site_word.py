@@ -3,7 +3,10 @@
 import time
 from collections.abc import Callable
 
+from fedagent_node.credentials import load_credentials
 from fedagent_node.data_dir import Identity
+from fedagent_node.errors import CredentialsError
+from fedagent_node.shell import Shell
 from fedagent_protocol.messages import Digest, RunId, TaskClaim
 from fedagent_protocol.vouching import Assigning, assignment_bytes, sign_task
 
@@ -47,3 +50,17 @@ class SiteWord:
         if made not in self._assigned:
             self._assigned[made] = self._identity.sign(assignment_bytes(self._site, made))
         return self._assigned[made]
+
+
+def own_certificate(shell: Shell) -> Callable[[], bytes] | None:
+    """Return what gives the coordinator's certificate, also of a site that it does not serve now.
+
+    On loopback its own broker is plain; its edges may have devices that ask for its word.
+    """
+    if shell.membership is not None:
+        return shell.membership.own
+    try:
+        held = load_credentials(shell.directory) if shell.tls is None else None
+    except CredentialsError:
+        return None  # it is in use nowhere else
+    return None if held is None else lambda: held.certificate.der

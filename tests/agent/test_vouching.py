@@ -8,7 +8,8 @@ import pytest
 from msgspec import structs
 
 from fedagent_agent.core.effects import Subscribed, SubscribeModel
-from fedagent_agent.core.vouching import AGAIN_S, MENDS, REFUSED_S, UNASSIGNED, TaskRefusal
+from fedagent_agent.core.voucher import MENDS, UNASSIGNED, TaskRefusal
+from fedagent_agent.core.vouching import AGAIN_S, REFUSED_S
 from fedagent_agent.site_voucher import LONGEST_S, SiteVoucher
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
 from fedagent_coordinator.site_word import CLAIM_S, SiteWord

@@ -1,9 +1,20 @@
 """The coordinator signs with its key, shows the certificate of today, and signs nothing twice."""
 
-from fedagent_coordinator.site_word import CLAIM_S, SiteWord
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from fedagent_coordinator.core.effects import WordRenewed
+from fedagent_coordinator.revocation import renewed
+from fedagent_coordinator.site import open_site
+from fedagent_coordinator.site_word import CLAIM_S, SiteWord, own_certificate
+from fedagent_node.data_dir import load_or_create
 from fedagent_protocol.signatures import verify
 from fedagent_protocol.vouching import Assigning, assignment_bytes, is_task_claim
 from tests.fakes.voices import identity
+
+if TYPE_CHECKING:
+    from fedagent_node.shell import Shell
 
 BOSS = identity("coordinator")
 RUN, TASK = "1" * 32, "a" * 64
@@ -30,3 +41,37 @@ def test_an_order_that_is_repeated_costs_no_second_signature() -> None:
     assert word.assignment(MADE) is signature
     word.assignment(MADE._replace(round=8))
     assert word.assignment(MADE) is not signature, "only the newest round is kept"
+
+
+class Process:
+    """What is used here of a `Shell`: a data directory, and a core that takes inputs."""
+
+    membership = tls = None
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.received: list[object] = []
+
+    def receive(self, *events: object) -> None:
+        self.received += events
+
+
+async def test_a_renewed_certificate_makes_a_new_word_once_it_is_in_use(tmp_path: Path) -> None:
+    shell = Process(tmp_path)
+    site, me = open_site(tmp_path, "home"), load_or_create(tmp_path)
+    own = await renewed(cast("Shell", shell), site, me, 30.0)
+    assert own.certificate.serial != site.credentials.certificate.serial
+    assert shell.received == [], "who renews takes it over first"
+    await asyncio.sleep(0)
+    assert shell.received == [WordRenewed()]
+
+
+def test_a_coordinator_that_holds_a_site_vouches_on_loopback_too(tmp_path: Path) -> None:
+    shell = Process(tmp_path)
+    assert own_certificate(cast("Shell", shell)) is None, "it has founded none"
+    site = open_site(tmp_path, "home")
+    shown = own_certificate(cast("Shell", shell))
+    assert shown is not None
+    assert shown() == site.credentials.certificate.der
+    next((tmp_path / "site").glob("*cert*.pem")).write_text("damaged")
+    assert own_certificate(cast("Shell", shell)) is None

@@ -13,7 +13,7 @@ from msgspec import structs
 from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.device import PriceSettings, Readings
 from fedagent_agent.core.effects import Measured, Subscribed, SubscribeModel
-from fedagent_agent.core.vouching import Voucher
+from fedagent_agent.core.voucher import Voucher
 from fedagent_agent.store import TrainerRequest, open_agent
 from fedagent_agent.trainer.frames import (
     Evaluate,

@@ -99,7 +99,8 @@ from .preparation import Preparation
 from .session import Claims, Session, Sessions
 from .training_queue import TrainingQueue
 from .uploads import Uploads
-from .vouching import UNASSIGNED, Voucher, Vouching
+from .voucher import UNASSIGNED, Voucher
+from .vouching import Vouching
 
 if TYPE_CHECKING:
     from fedagent_agent.config import AgentConfig
