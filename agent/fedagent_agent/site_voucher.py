@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedagent_protocol.messages import Digest, RunId, TaskClaim
 from fedagent_protocol.signatures import verify
-from fedagent_protocol.vouching import Assigning, assignment_bytes, is_task_claim
+from fedagent_protocol.vouching import Assigning, Calling, is_task_claim, made_bytes
 
 from .core.voucher import TaskRefusal, Vouched
 
@@ -59,6 +59,6 @@ class SiteVoucher:
         left = claim.until_s - now if now is not None else LONGEST_S
         return Vouched(found.public, min(left, LONGEST_S)) if left > 0 else TaskRefusal.EXPIRED
 
-    def assigned(self, public: bytes, made: Assigning, signature: bytes) -> bool:
-        """Return whether the owner of a raw public key made an assignment."""
-        return verify(public, signature, assignment_bytes(self._site, made))
+    def made(self, public: bytes, made: Assigning | Calling, signature: bytes) -> bool:
+        """Return whether the owner of a raw public key made an assignment, or a call."""
+        return verify(public, signature, made_bytes(self._site, made))

@@ -8,7 +8,7 @@ from fedagent_node.data_dir import Identity
 from fedagent_node.errors import CredentialsError
 from fedagent_node.shell import Shell
 from fedagent_protocol.messages import Digest, RunId, TaskClaim
-from fedagent_protocol.vouching import Assigning, assignment_bytes, sign_task
+from fedagent_protocol.vouching import Assigning, Calling, made_bytes, sign_task
 
 CLAIM_S = 7 * 86_400
 """How long a word on a task is good: that of an old run is of no use, and clocks may differ."""
@@ -48,8 +48,12 @@ class SiteWord:
         if (made.run, made.round) != self._round:
             self._round, self._assigned = (made.run, made.round), {}
         if made not in self._assigned:
-            self._assigned[made] = self._identity.sign(assignment_bytes(self._site, made))
+            self._assigned[made] = self._identity.sign(made_bytes(self._site, made))
         return self._assigned[made]
+
+    def call(self, made: Calling) -> bytes:
+        """Return its signature of a call."""
+        return self._identity.sign(made_bytes(self._site, made))
 
 
 def own_certificate(shell: Shell) -> Callable[[], bytes] | None:

@@ -9,11 +9,12 @@ from typing import NamedTuple, Protocol
 
 from msgspec.msgpack import Encoder
 
-from .messages import Digest, Id, RunId, TaskClaim
+from .messages import Digest, Id, OpinionMode, RunId, TaskClaim
 from .signatures import verify
 
 _TASK = b"fedagent/task/1\x00"
 _ASSIGNMENT = b"fedagent/assignment/1\x00"
+_CALL = b"fedagent/call/1\x00"
 _encoder = Encoder()
 
 
@@ -27,6 +28,17 @@ class Assigning(NamedTuple):
     task: Digest
 
 
+class Calling(NamedTuple):
+    """That the devices of a run are asked what they think of a model, or what samples they have."""
+
+    run: RunId
+    round: int
+    task: Digest
+    model: Digest
+    mode: OpinionMode
+    slot: int
+
+
 class Vouching(Protocol):
     """The coordinator's own signature, where it has a certificate that shows whose it is."""
 
@@ -35,6 +47,9 @@ class Vouching(Protocol):
 
     def assignment(self, made: Assigning) -> bytes:
         """Return its signature that an agent is to train in a round; empty outside of a site."""
+
+    def call(self, made: Calling) -> bytes:
+        """Return its signature of a call; empty outside of a site."""
 
 
 class NobodyVouches:
@@ -45,6 +60,10 @@ class NobodyVouches:
         return None
 
     def assignment(self, made: Assigning) -> bytes:  # noqa: ARG002 - of the protocol
+        """Return nothing."""
+        return b""
+
+    def call(self, made: Calling) -> bytes:  # noqa: ARG002 - of the protocol
         """Return nothing."""
         return b""
 
@@ -68,9 +87,10 @@ def is_task_claim(claim: TaskClaim, public: bytes, *, site: str, run: RunId, tas
     return verify(public, claim.signature, _task(site, run, task, claim.until_s))
 
 
-def assignment_bytes(site: str, made: Assigning) -> bytes:
-    """Return what the signature of an assignment covers."""
-    return _ASSIGNMENT + _encoder.encode((site, *made))
+def made_bytes(site: str, made: Assigning | Calling) -> bytes:
+    """Return what the signature of an assignment, or of a call, covers."""
+    domain = _CALL if isinstance(made, Calling) else _ASSIGNMENT
+    return domain + _encoder.encode((site, *made))
 
 
 def _task(site: str, run: RunId, task: Digest, until_s: int) -> bytes:

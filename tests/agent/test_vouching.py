@@ -19,7 +19,7 @@ from fedagent_node.effects import Send
 from fedagent_node.membership import Membership
 from fedagent_node.site_tls import SiteTls
 from fedagent_protocol import messages as m
-from fedagent_protocol.vouching import Assigning
+from fedagent_protocol.vouching import Assigning, Calling
 from fedagent_task.recipe import task_bytes, task_digest
 from fedagent_task.spec import PrivacySpec, SecureAggregationSpec, TaskSpec
 from tests.fakes.hand_edge import (
@@ -106,6 +106,13 @@ class Site:
         facts = {"run": order.run, "round": order.round, "edge": EDGE, "agent": AGENT}
         made = Assigning(**{**facts, "task": order.task, **fields})  # type: ignore[arg-type]
         return SiteWord(load_or_create(self.members.folder / by), SITE, bytes).assignment(made)
+
+    def called(self, call: m.OpinionCall, **fields: object) -> m.OpinionCall:
+        """Return a call with the coordinator's signature, of this call or of another one."""
+        made = Calling(call.run, call.round, call.task, call.model, call.mode, call.slot)
+        made = made._replace(**fields)  # type: ignore[arg-type]  # by name
+        word = SiteWord(load_or_create(self.members.folder / "boss"), SITE, bytes)
+        return structs.replace(call, signed=word.call(made))
 
     def serve(
         self,
@@ -205,18 +212,47 @@ def test_a_word_holds_for_its_run_alone(site: Site) -> None:
     assert len(site.edge.jobs(Train)) == 2
 
 
+JUDGED = structs.replace(
+    REAL,
+    data=structs.replace(REAL.data, standardize=True),
+    opinions=structs.replace(REAL.opinions, mode="report"),
+)
+
+
 @pytest.mark.parametrize("mode", [m.OpinionMode.REPORT, m.OpinionMode.MOMENTS])
 def test_no_samples_are_looked_at_for_a_task_that_nobody_signed(
     site: Site, mode: m.OpinionMode
 ) -> None:
-    data, opinions = REAL.data, structs.replace(REAL.opinions, mode="report")
-    task = structs.replace(REAL, data=structs.replace(data, standardize=True), opinions=opinions)
-    call = call_of(task, 1, MODEL, CHUNK, until_ms=60_000, mode=mode)
+    call = site.called(call_of(JUDGED, 1, MODEL, CHUNK, until_ms=60_000, mode=mode))
     for claim in (None, site.word()):
-        site.serve(site.edge.say(call, edge=OTHER), task, claim, edge=OTHER)
+        site.serve(site.edge.say(call, edge=OTHER), JUDGED, claim, edge=OTHER)
         site.edge.later(REFUSED_S + 1)
     assert not site.edge.jobs(Open)
-    site.serve(site.edge.say(call, edge=OTHER), task, site.word(task), edge=OTHER)
+    site.serve(site.edge.say(call, edge=OTHER), JUDGED, site.word(JUDGED), edge=OTHER)
+    assert len(site.edge.jobs(Evaluate)) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"round": 2},
+        {"model": "b" * 64},
+        {"mode": m.OpinionMode.MOMENTS},
+        {"slot": 9},
+        {"task": "b" * 64},
+        {"run": OTHER_RUN},
+    ],
+    ids=str,
+)
+def test_an_edge_makes_no_call_of_its_own(site: Site, change: dict[str, object]) -> None:
+    """It has the word on the task, and a signature of another call."""
+    call, word = call_of(JUDGED, 1, MODEL, CHUNK, until_ms=60_000), site.word(JUDGED)
+    site.serve(site.edge.say(site.called(call, **change), edge=OTHER), JUDGED, word, edge=OTHER)
+    site.serve(site.edge.say(call, edge=OTHER), JUDGED, word, edge=OTHER)
+    assert not site.edge.jobs(Evaluate)
+    assert site.edge.core.counters["call_unsigned"] == 2
+    assert [UNASSIGNED in warning.text for warning in site.edge.warnings] == [True]
+    site.serve(site.edge.say(site.called(call)), JUDGED, word)
     assert len(site.edge.jobs(Evaluate)) == 1
 
 
@@ -333,7 +369,7 @@ def test_an_edge_takes_no_device_away_from_another(site: Site) -> None:
     refused = [(said.round, said.reason) for said in site.edge.said(m.Decline)]
     assert refused == [(number, m.DeclineReason.UNSIGNED) for number in (2, 3, 2**20)]
     assert [UNASSIGNED in warning.text for warning in site.edge.warnings] == [True]
-    assert site.edge.core.counters["order_unassigned"] == 3
+    assert site.edge.core.counters["order_unsigned"] == 3
     site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
     site.order(2, REAL, None)
     assert [offer.round for offer in site.edge.said(m.UpdateOffer)] == [1]

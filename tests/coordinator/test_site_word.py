@@ -8,9 +8,10 @@ from fedagent_coordinator.core.effects import WordRenewed
 from fedagent_coordinator.revocation import renewed
 from fedagent_coordinator.site import open_site
 from fedagent_coordinator.site_word import CLAIM_S, SiteWord, own_certificate
+from fedagent_node.credentials import CERT_FILE, FOLDER
 from fedagent_node.data_dir import load_or_create
 from fedagent_protocol.signatures import verify
-from fedagent_protocol.vouching import Assigning, assignment_bytes, is_task_claim
+from fedagent_protocol.vouching import Assigning, is_task_claim, made_bytes
 from tests.fakes.voices import identity
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def test_a_word_is_for_a_week_and_shows_the_certificate_as_it_is_then() -> None:
 def test_an_order_that_is_repeated_costs_no_second_signature() -> None:
     word = SiteWord(BOSS, "home", bytes)
     signature = word.assignment(MADE)
-    assert verify(BOSS.public_bytes, signature, assignment_bytes("home", MADE))
+    assert verify(BOSS.public_bytes, signature, made_bytes("home", MADE))
     assert word.assignment(MADE) is signature
     word.assignment(MADE._replace(round=8))
     assert word.assignment(MADE) is not signature, "only the newest round is kept"
@@ -73,5 +74,5 @@ def test_a_coordinator_that_holds_a_site_vouches_on_loopback_too(tmp_path: Path)
     shown = own_certificate(cast("Shell", shell))
     assert shown is not None
     assert shown() == site.credentials.certificate.der
-    next((tmp_path / "site").glob("*cert*.pem")).write_text("damaged")
+    (tmp_path / FOLDER / CERT_FILE).write_text("damaged")
     assert own_certificate(cast("Shell", shell)) is None

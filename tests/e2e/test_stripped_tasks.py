@@ -1,7 +1,8 @@
 """An edge of the site asks its devices for plain updates of a run that masks them and adds noise.
 
 It has all that a coordinator tells an edge, and it is heard by every device. It hands out a task of
-its own in the name of the run, and orders rounds of the true task that nobody assigned to it.
+its own in the name of the run, orders rounds of the true task that nobody assigned to it, and asks
+for what the samples add up to.
 """
 
 from pathlib import Path
@@ -68,6 +69,7 @@ class StrippingEdge(LyingEdge):
                 self.declined.append(message)
                 if message.round < 200:
                     return self._order(where.agent, self.welcome.run, self.welcome.task, 200)
+                return [self._tell(where.agent, self._call(self.welcome))]
             case m.UpdateOffer() | m.MaskKeys() | m.Opinion():
                 self.given.append(message)
             case _:
@@ -93,6 +95,19 @@ class StrippingEdge(LyingEdge):
         )
         signed = m.Assigned(run=run, round=order.round, signature=bytes(64))
         return [self._tell(agent, signed), self._tell(agent, order)]
+
+    def _call(self, welcome: m.EdgeWelcome) -> m.OpinionCall:
+        return m.OpinionCall(
+            run=welcome.run,
+            round=1,
+            task=welcome.task,
+            model=self._digest or "a" * 64,
+            size=3000,
+            chunk_bytes=262_144,
+            until_ms=20_000,
+            mode=m.OpinionMode.MOMENTS,
+            signed=bytes(64),
+        )
 
     def _tell(self, agent: str, message: m.AnyMessage) -> Said:
         topic = topics.agent_down(self._site, agent, self._me, m.kind(message))

@@ -29,6 +29,8 @@ _MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
     "opinions.claim": (m.Opinions, {"claim": bytes(range(96))}),
     "volunteer.claim": (m.Volunteer, {"claim": bytes(range(96))}),
     "volunteers.claim": (m.Volunteers, {"claim": bytes(range(96))}),
+    "opinion-call.signed": (m.OpinionCall, {"signed": bytes(range(64))}),
+    "opinion-open.signed": (m.OpinionOpen, {"signed": bytes(range(64))}),
     "closed.kept": (m.RoundClosed, {"kept": True}),
     "order.load-limit": (m.TrainOrder, {"load_limit_ms": 1300}),
     "hello.address": (m.Hello, {"name": "kitchen", "address": "192.168.1.20"}),

@@ -333,7 +333,7 @@ class AgentCore:
             return self._hold(key, order, now)
         signature = session.assigned_in(key.rank)
         if not self._vouching.is_assigned(key, order.task, signature):
-            warned = self._vouching.warn_unassigned(key)
+            warned = self._vouching.unmade(key, "order")
             return warned + self.queue.refuse(key, DeclineReason.UNSIGNED, UNASSIGNED)
         self.peers.ordered(order)
         wanted = session.wanted_in(key.rank)
@@ -351,6 +351,8 @@ class AgentCore:
         key = Key(session.edge, call.run, call.round)
         if not self._vouching.stands(key, call.task, now):
             return self._hold(key, call, now)
+        if not self._vouching.is_called(key, call):
+            return self._vouching.unmade(key, "call")
         effects = self._to_peers(self.peers.receive(session.edge, call, now))
         return effects + self.evaluator.call(session, call, now)
 

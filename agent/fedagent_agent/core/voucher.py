@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from fedagent_protocol.messages import Digest, RunId, TaskClaim
-from fedagent_protocol.vouching import Assigning
+from fedagent_protocol.vouching import Assigning, Calling
 
 
 class TaskRefusal(StrEnum):
@@ -38,7 +38,7 @@ MENDS = {
 
 
 UNASSIGNED = (
-    "the coordinator has not signed that this device trains at this edge in this round: update the "
+    "the coordinator has not signed it for this device, at this edge and in this round: update the "
     "edge if it runs an earlier release; if you do not trust it, revoke it: "
     "`fedagent devices revoke`"
 )
@@ -60,8 +60,8 @@ class Voucher(Protocol):
     def judge(self, run: RunId, task: Digest, claim: TaskClaim) -> Vouched | TaskRefusal:
         """Return whether the coordinator of the site said that a task is that of a run."""
 
-    def assigned(self, public: bytes, made: Assigning, signature: bytes) -> bool:
-        """Return whether the owner of a raw public key made an assignment."""
+    def made(self, public: bytes, made: Assigning | Calling, signature: bytes) -> bool:
+        """Return whether the owner of a raw public key made an assignment, or a call."""
 
 
 class NoSite:
@@ -80,10 +80,10 @@ class NoSite:
         """Refuse: nobody can vouch."""
         return TaskRefusal.NO_CERTIFICATE
 
-    def assigned(
+    def made(
         self,
         public: bytes,  # noqa: ARG002
-        made: Assigning,  # noqa: ARG002
+        made: Assigning | Calling,  # noqa: ARG002
         signature: bytes,  # noqa: ARG002
     ) -> bool:
         """Return that nobody made it."""

@@ -21,7 +21,7 @@ from fedagent_protocol.messages import (
     TaskNeed,
     TrainOrder,
 )
-from fedagent_protocol.vouching import Assigning
+from fedagent_protocol.vouching import Assigning, Calling
 
 from .effects import Key
 from .voucher import UNASSIGNED, TaskRefusal, Vouched, Voucher
@@ -86,7 +86,7 @@ class Vouching:
         """By whose key, and until when."""
         self._edges: OrderedDict[str, _Edge] = OrderedDict()
         self._told: OrderedDict[str, None] = OrderedDict()
-        """Edges of which it was said that they order what was not assigned to them."""
+        """Edges of which it was said that they order or call for what is not signed."""
 
     def stands(self, key: Key, task: Digest, now: float) -> bool:
         """Whether a task may be computed for the edge and the run of an order or a call."""
@@ -96,21 +96,28 @@ class Vouching:
 
     def is_assigned(self, key: Key, task: Digest, signature: bytes) -> bool:
         """Whether the coordinator gave an edge this agent for a round of a task that stands."""
+        return self._is_made(key, Assigning(*key.rank, key.edge, self._me, task), signature)
+
+    def is_called(self, key: Key, call: OpinionCall) -> bool:
+        """Whether the coordinator made a call of a task that stands."""
+        made = Calling(*key.rank, call.task, call.model, call.mode, call.slot)
+        return self._is_made(key, made, call.signed)
+
+    def _is_made(self, key: Key, made: Assigning | Calling, signature: bytes) -> bool:
         if not self._voucher.asked(self._link_of(key.edge)):
             return True
-        public, _ = self._good[_Named(key.run, task)]
-        made = Assigning(key.run, key.round, key.edge, self._me, task)
-        return self._voucher.assigned(public, made, signature)
+        public, _ = self._good[_Named(key.run, made.task)]
+        return self._voucher.made(public, made, signature)
 
-    def warn_unassigned(self, key: Key) -> list[Effect]:
-        """Count an order that the coordinator did not make, and say it once of an edge."""
-        self._counters["order_unassigned"] += 1
+    def unmade(self, key: Key, what: str) -> list[Effect]:
+        """Count an order or a call that the coordinator did not make; say it once of an edge."""
+        self._counters[f"{what}_unsigned"] += 1
         if key.edge in self._told:
             return []
         self._told[key.edge] = None
         while len(self._told) > REMEMBERED:
             self._told.popitem(last=False)
-        return [Warn(key.edge, f"order of round {key.round} refused: {UNASSIGNED}")]
+        return [Warn(key.edge, f"{what} of round {key.round} refused: {UNASSIGNED}")]
 
     def ask(self, key: Key, task: Digest, now: float) -> list[Effect]:
         """Ask an edge for a task with the coordinator's word, not too often."""

@@ -34,12 +34,13 @@ from fedagent_protocol.messages import (
     EdgeWelcome,
     LedgerHead,
     LogNeed,
+    OpinionOpen,
     ReportReceipt,
     Revocations,
     RoundOpen,
 )
 from fedagent_protocol.topics import OtherVersions
-from fedagent_protocol.vouching import NobodyVouches, Vouching
+from fedagent_protocol.vouching import Calling, NobodyVouches, Vouching
 
 from . import edge_messages
 from . import effects as fx
@@ -331,6 +332,12 @@ class Engine:
             claim=self.vouching.task(s.run, s.task),
         )
         return self.send(edge, welcome)
+
+    def call(self, edge: EdgeSession, ask: OpinionOpen) -> Effect:
+        """Call the devices of an edge for their opinions or statistics, signed."""
+        s = self.settings
+        made = Calling(s.run, ask.round, s.task, ask.model, ask.mode, ask.slot)
+        return self.send(edge.id, structs.replace(ask, signed=self.vouching.call(made)))
 
     def joined(self, edge: EdgeSession, now: float) -> list[Effect]:
         """Say that an edge came or started again, and what it is called; not all the time."""

@@ -47,6 +47,8 @@ Ids = Annotated[tuple[Id, ...], Meta(max_length=20_000)]
 Body = Annotated[bytes, Meta(max_length=131_072)]
 Claim = Annotated[bytes, Meta(max_length=96)]
 """A raw Ed25519 key and a signature."""
+Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
+MaybeSignature = Annotated[bytes, Meta(max_length=64)]
 Moments = Annotated[bytes, Meta(max_length=MAX_MOMENTS_BYTES)]
 PeerBody = Annotated[bytes, Meta(max_length=MAX_PEER_BYTES)]
 

@@ -11,9 +11,6 @@ from msgspec import Meta, Struct, field
 from .fields import *
 from .session import ContextReport, LedgerHead, TaskClaim
 
-Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
-MaybeSignature = Annotated[bytes, Meta(max_length=64)]
-
 # --------------------------------------------------------------- edge and agent
 
 

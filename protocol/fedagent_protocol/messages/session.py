@@ -190,7 +190,7 @@ class TaskClaim(Struct, frozen=True, kw_only=True):
 
     certificate: Annotated[bytes, Meta(max_length=4096)]  # its own in the site, DER
     until_s: Count  # when its word ends, in seconds since 1970
-    signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
+    signature: Signature
 
 
 class EdgeHello(Message, frozen=True, kw_only=True, tag="edge-hello"):

@@ -2,7 +2,7 @@
 
 from fedagent_coordinator.core import effects as fx
 from fedagent_protocol import messages as m
-from fedagent_protocol.vouching import Assigning
+from fedagent_protocol.vouching import Assigning, Calling
 from tests.fakes.engine_field import Field, settings, toy_edges
 
 
@@ -12,6 +12,7 @@ class Word:
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
         self.made: list[Assigning] = []
+        self.calls: list[Calling] = []
 
     def task(self, run: str, task: str) -> m.TaskClaim | None:
         self.said.append((run, task))
@@ -20,6 +21,10 @@ class Word:
     def assignment(self, made: Assigning) -> bytes:
         self.made.append(made)
         return made.agent.encode()[:64]
+
+    def call(self, made: Calling) -> bytes:
+        self.calls.append(made)
+        return f"{made.round} {made.mode}".encode()
 
 
 def welcomes(field: Field) -> dict[str, list[m.EdgeWelcome]]:
@@ -63,6 +68,18 @@ def test_each_agent_is_assigned_to_its_edge_by_a_signature_in_the_order() -> Non
         for one in order.assignments:
             assert one.assigned == one.agent.encode()
             assert Assigning(run, order.round, edge, one.agent, task) in word.made
+
+
+def test_each_call_for_opinions_is_signed() -> None:
+    field = Field(toy_edges(2), settings(count=2, wait_edges=2, wait_agents=6, opinions="report"))
+    word = field.engine.vouching = Word()
+    field.run()
+    run, task = field.settings.run, field.settings.task
+    asked = [said for _, said in field.sent if isinstance(said, m.OpinionOpen)]
+    assert {one.round for one in asked} == {1, 2}
+    for one in asked:
+        assert one.signed == f"{one.round} {one.mode}".encode()
+        assert Calling(run, one.round, task, one.model, one.mode, one.slot) in word.calls
 
 
 def test_outside_of_a_site_there_is_none() -> None:
