@@ -376,6 +376,17 @@ def test_an_edge_takes_no_device_away_from_another(site: Site) -> None:
     assert [job.round for job in site.edge.jobs(Train)] == [1, 2]
 
 
+def test_an_old_order_said_again_ends_no_later_work_of_another_edge(site: Site) -> None:
+    """It was assigned to that edge, which now says that it is at an earlier round."""
+    site.order(9, REAL, site.word(REAL))
+    site.edge.say(m.Welcome(run=RUN, round=1, edge=OTHER), edge=OTHER)
+    site.order(3, REAL, None, edge=OTHER)
+    refused = [(said.round, said.reason) for said in site.edge.said(m.Decline)]
+    assert refused == [(3, m.DeclineReason.BUSY)]
+    site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
+    assert [offer.round for offer in site.edge.said(m.UpdateOffer)] == [9]
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -237,8 +237,13 @@ class TrainingQueue:
         if key.round <= newest:
             return _Refusal(busy, f"round {newest} was already ordered")
         active = self.active_order
-        if active is not None and active.key.run != key.run and active.key.edge != key.edge:
+        if active is None or active.key.edge == key.edge:
+            return None
+        if active.key.run != key.run:
             return _Refusal(busy, "training for another run")
+        if key.round < active.key.round:
+            # An edge that says it is at an earlier round ends no later work of another one.
+            return _Refusal(busy, f"round {active.key.round} is under way")
         return None
 
     def _unfit(self, order: TrainOrder) -> _Refusal | None:
