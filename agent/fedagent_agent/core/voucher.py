@@ -38,9 +38,8 @@ MENDS = {
 
 
 UNASSIGNED = (
-    "the coordinator has not signed it for this device, at this edge and in this round: update the "
-    "edge if it runs an earlier release; if you do not trust it, revoke it: "
-    "`fedagent devices revoke`"
+    "the coordinator has not signed it for this device and edge: update the edge; "
+    "if you do not trust it, revoke it: `fedagent devices revoke`"
 )
 
 
