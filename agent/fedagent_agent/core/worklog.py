@@ -23,7 +23,7 @@ _ENDS = {
     "the device",
 }
 _PASSING = frozenset({DeclineReason.BUSY, DeclineReason.STALE, DeclineReason.UNSIGNED})
-"""Reasons to decline that are gone by the next order, or of which one line says the mend already."""
+"""Reasons to decline that are gone by the next order, or that have a line of their own."""
 _SAMPLES = {
     "dropped": "{n} samples were dropped: more arrived than the stream's buffer holds",
     "not_learnt": "{n} samples were not trained on: others replaced them",
