@@ -23,6 +23,7 @@ from .context import ASK_S, Context, Programs
 from .core.effects import Measured, Stopping, TrainerEnded
 from .core.worklog import LogLine, WorkLog, samples_line
 from .links import BrokerLinks
+from .site_voucher import SiteVoucher
 from .store import TrainerRequest, open_agent
 from .streams import parse_stream
 from .streams.base import StreamError, StreamOpenError
@@ -79,6 +80,7 @@ class AgentDaemon:
             pending=self._pending_bytes,
             quiet=self._quiet_s,
             identity=identity,
+            voucher=SiteVoucher(config.site, lambda: shell.membership),
         )
         links = BrokerLinks(shell, core, config.site)
         shell.drive(core, store, links.route, change=links.change)

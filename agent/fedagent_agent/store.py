@@ -55,6 +55,7 @@ from .core.effects import (
     UpdateStored,
 )
 from .core.opinions import OpinionRecord
+from .core.voucher import NoSite, Voucher
 from .errors import DiskError, OpinionBookError
 from .members import open_member
 from .models_cache import ModelsCache
@@ -322,13 +323,15 @@ def open_agent(
     pending: Callable[[str], int],
     quiet: Callable[[str], float] = lambda _: math.inf,
     identity: "Identity | None" = None,
+    voucher: Voucher | None = None,
     checkpoint: Checkpoint = hit,
     outbox_bytes: int = MAX_BYTES,
     idle_opinions: bool = False,
 ) -> tuple[AgentCore, AgentStore]:
     """Return an agent's core and its disk as the last process left them; errors as of `AgentStore`.
 
-    Without an `identity` there are no neighbours, and nothing is signed: virtual time.
+    Without an `identity` there are no neighbours, and nothing is signed: virtual time. Without a
+    `voucher` every edge is believed.
     """
     peers = PeerDevice(
         Path(config.data_dir), identity, config.neighbours(), seed=config.seed_of(agent)
@@ -355,6 +358,7 @@ def open_agent(
         pending=pending,
         quiet=quiet,
         peering=peers.open,
+        voucher=voucher or NoSite(),
         idle_opinions=idle_opinions,
     )
     return core, store

@@ -30,6 +30,7 @@ from .revocation import stay_member
 from .run_store import open_coordinator
 from .runs import RunFinishedError, read_recipe
 from .site import Site, open_site
+from .site_word import SiteWord, own_certificate
 from .web.server import PageServer, start_page
 
 _log = logging.getLogger(__name__)
@@ -101,6 +102,9 @@ class Daemon:
             site = open_site(shell.directory, config.site, days=config.certificate_days)
             await self._serve_joins(site)
             stay_member(shell, site, identity, days=config.certificate_days)
+        certificate = own_certificate(shell)
+        if certificate is not None:
+            engine.vouching = SiteWord(identity, config.site, certificate)
         address, broker_kind = await shell.start_broker(config, "coordinator")
         link = shell.link(
             EDGES,

@@ -8,12 +8,14 @@ from fedagent_node.data_dir import Identity
 from fedagent_node.effects import Revoked
 from fedagent_node.shell import Shell
 
-from .core.effects import Enrolled
+from .core.effects import Enrolled, WordRenewed
 from .enrolment import Enrolment
 from .site import Site, renew_own
 
 LOOK_S = 1.0
 """How often the enrolments are looked at: the command line writes them."""
+WORD_S = 86_400.0
+"""How often the word on the task is signed anew, while the last one is good for days."""
 
 
 async def watch_members(shell: Shell, site: Site) -> None:
@@ -37,7 +39,17 @@ async def watch_members(shell: Shell, site: Site) -> None:
 
 async def renewed(shell: Shell, site: Site, identity: Identity, days: float) -> Credentials:
     """Give the coordinator its next certificate; nobody needs to be asked."""
-    return renew_own(shell.directory, site.authority, identity, days=days)
+    credentials = renew_own(shell.directory, site.authority, identity, days=days)
+    # Not before the caller has taken it over.
+    asyncio.get_running_loop().call_soon(shell.receive, WordRenewed())
+    return credentials
+
+
+async def keep_word(shell: Shell) -> None:
+    """Have the word on the task signed anew before the last one ends."""
+    while True:
+        await asyncio.sleep(WORD_S)
+        shell.receive(WordRenewed())
 
 
 def stay_member(shell: Shell, site: Site, identity: Identity, *, days: float) -> None:
@@ -48,3 +60,4 @@ def stay_member(shell: Shell, site: Site, identity: Identity, *, days: float) ->
         )  # before any edge can name anybody
     shell.enrol(functools.partial(renewed, shell, site, identity, days))
     shell.spawn(watch_members(shell, site), "members")
+    shell.spawn(keep_word(shell), "word-on-task")

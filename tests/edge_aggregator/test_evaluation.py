@@ -10,7 +10,7 @@ from msgspec import structs
 from fedagent_edge.core.answers import Volunteering
 from fedagent_edge.core.effects import LAN, WAN
 from fedagent_edge.core.sessions import AgentSessions
-from fedagent_node.effects import Emit, LinkUp, ModelFinished, Received
+from fedagent_node.effects import Emit, LinkUp, ModelFinished, Received, Send
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.opinions import Asked
@@ -431,3 +431,11 @@ def test_volunteers_whose_ids_do_not_fit_wait() -> None:
     told = answers.message(again, sessions, agents, {})
     assert isinstance(told, m.Volunteers)
     assert len(told.session) // 4 == 6_000
+
+
+def test_what_the_coordinator_signed_of_a_call_goes_with_it() -> None:
+    hall = _hall("a0", "a1")
+    hall.open(signed=bytes(range(64)))
+    sent = [one.message for one in hall.effects if isinstance(one, Send)]
+    calls = [message for message in sent if isinstance(message, m.OpinionCall)]
+    assert [call.signed for call in calls] == [bytes(range(64))] * 2

@@ -259,6 +259,25 @@ def test_a_device_that_prepares_before_the_welcome_hears_how_the_task_is_called(
     assert got == ["demo"]
 
 
+def test_the_coordinator_s_word_on_a_task_goes_with_it_to_devices_also_before_the_next_welcome(
+    tmp_path: Path,
+) -> None:
+    field = field_of(tmp_path, 1)
+    welcome = m.EdgeWelcome(run=RUN, coordinator="coord", task=digest_of(BODY), body=BODY)
+    words = [m.TaskClaim(certificate=b"der", until_s=n, signature=bytes(64)) for n in (1, 2)]
+    for word in words:
+        field.coordinator(structs.replace(welcome, claim=word))
+        field.to_edge("a0", m.TaskNeed(digest=TASK))
+        field.run_for(0.1)
+    field.open()
+    field.to_edge("a0", m.TaskNeed(digest=TASK))
+    field.run_for(0.1)
+    got = [said.claim for said in field.agents["a0"].heard if isinstance(said, m.TaskBody)]
+    assert got == [*words, words[1]]
+    field.welcome(run=OTHER)
+    assert field.core.memory.claim is None, "it was a word on another run"
+
+
 def test_an_ended_run_stops_the_round_and_waits_for_the_next(tmp_path: Path) -> None:
     field = field_of(tmp_path, 1)
     field.agents["a0"].work_s = 30.0

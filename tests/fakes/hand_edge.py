@@ -13,6 +13,7 @@ from msgspec import structs
 from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.device import PriceSettings, Readings
 from fedagent_agent.core.effects import Measured, Subscribed, SubscribeModel
+from fedagent_agent.core.voucher import Voucher
 from fedagent_agent.store import TrainerRequest, open_agent
 from fedagent_agent.trainer.frames import (
     Evaluate,
@@ -38,6 +39,7 @@ from fedagent_protocol.messages import (
     Receipt,
     ReceiptStatus,
     TaskBody,
+    TaskClaim,
     TaskNeed,
     TrainOrder,
     TrainStats,
@@ -111,6 +113,7 @@ def served(
     models: Mapping[str, bytes],
     chunk_bytes: int,
     run: str = RUN,
+    claim: TaskClaim | None = None,
 ) -> Iterator[EdgeToAgent]:
     """Yield what an edge answers while it hands out task and models, these by their digest."""
     if isinstance(message, TaskNeed):
@@ -120,6 +123,7 @@ def served(
             body=task_bytes(task),
             recipe="digits",
             chunk_bytes=chunk_bytes,
+            claim=claim,
         )
     elif isinstance(message, Need) and (model := models.get(message.digest)) is not None:
         layout = Layout(len(model), chunk_bytes)
@@ -138,6 +142,7 @@ class HandEdge:
     """One edge for one runtime: remembers everything that left the agent.
 
     Args:
+        voucher: Asks what the coordinator has signed.
         settings: Of the agent.
 
     Attributes:
@@ -157,9 +162,10 @@ class HandEdge:
         chunk_bytes: int = CHUNK,
         checkpoint: Checkpoint = hit,
         identity: Identity | None = None,
+        voucher: Voucher | None = None,
         **settings: Any,
     ) -> None:
-        self.identity = identity
+        self.identity, self.voucher = identity, voucher
         self.directory, self.task, self.chunk_bytes = directory, task, chunk_bytes
         self.checkpoint, self.settings = checkpoint, settings
         self.pending, self.now, self.quiet_s = 0, 100.0, math.inf
@@ -183,6 +189,7 @@ class HandEdge:
             quiet=lambda _: self.quiet_s,
             checkpoint=self.checkpoint,
             identity=self.identity,
+            voucher=self.voucher,
         )
         self.driver = Driver(
             self.core,

@@ -107,6 +107,7 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
         m.LogNeed(run=RUN, agent="agent-1", number=7, last=20),
         m.Unfinished(run=RUN, round=4, made_in=2, model=D1),
         m.Releases(run=RUN, round=4, count=3),
+        m.Assigned(run=RUN, round=4, signature=bytes(range(64))),
         *_BOTH,
         *_PROBES,
     ),

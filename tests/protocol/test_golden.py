@@ -18,6 +18,7 @@ NOW = GOLDEN / str(m.PROTOCOL_VERSION)
 _KEY = bytes(range(32))
 _STATS = m.TrainStats(num_samples=40, iterations=7, train_ms=290, steps=50, limited=True)
 _HEAD = m.LedgerHead(coordinator="site-a", seq=12, hash=bytes(32), signature=bytes(64))
+_CLAIM = m.TaskClaim(certificate=b"der", until_s=1_800_000_000, signature=bytes(range(64)))
 _MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
     "update.steps": (m.UpdateOffer, {"note": "spread of 2 features", "stats": _STATS}),
     "update.claim": (m.UpdateOffer, {"claim": bytes(range(96))}),
@@ -32,6 +33,8 @@ _MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
     "opinions.claim": (m.Opinions, {"claim": bytes(range(96))}),
     "volunteer.claim": (m.Volunteer, {"claim": bytes(range(96))}),
     "volunteers.claim": (m.Volunteers, {"claim": bytes(range(96))}),
+    "opinion-call.signed": (m.OpinionCall, {"signed": bytes(range(64))}),
+    "opinion-open.signed": (m.OpinionOpen, {"signed": bytes(range(64))}),
     "closed.kept": (m.RoundClosed, {"kept": True}),
     "order.load-limit": (m.TrainOrder, {"load_limit_ms": 1300}),
     "hello.address": (m.Hello, {"name": "kitchen", "address": "192.168.1.20"}),
@@ -52,8 +55,10 @@ _MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
     "round-order.load-limit": (m.RoundOrder, {"load_limit_ms": 1300}),
     "welcome.name": (m.Welcome, {"name": "hall"}),
     "task.recipe": (m.TaskBody, {"recipe": "digits"}),
+    "task.claim": (m.TaskBody, {"claim": _CLAIM}),
     "edge-welcome.recipe": (m.EdgeWelcome, {"recipe": "digits"}),
     "edge-hello.head": (m.EdgeHello, {"run": RUN, "round": 4, "head": _HEAD}),
+    "edge-welcome.claim": (m.EdgeWelcome, {"claim": _CLAIM}),
     "edge-welcome.head": (m.EdgeWelcome, {"head": _HEAD}),
     "report-receipt.head": (m.ReportReceipt, {"head": _HEAD}),
 }
@@ -73,6 +78,14 @@ def _cases() -> dict[str, tuple[Direction, m.AnyMessage]]:
     assert isinstance(report, m.RoundReport)
     outcomes = tuple(msgspec.structs.replace(one, stats=_STATS) for one in report.outcomes)
     found[f"{way.value}.report.steps"] = (way, msgspec.structs.replace(report, outcomes=outcomes))
+    way, order = _first(m.RoundOrder)
+    assert isinstance(order, m.RoundOrder)
+    signed = tuple(
+        msgspec.structs.replace(one, assigned=bytes(range(64))) for one in order.assignments
+    )
+    assigned = msgspec.structs.replace(order, assignments=signed)
+    found[f"{way.value}.round-order.assigned"] = (way, assigned)
+    way, _ = _first(m.RoundReport)
     proof = m.WorkProof(update=b"u" * 32, size=900, base=b"b" * 32, public=_KEY, signature=2 * _KEY)
     outcomes = tuple(msgspec.structs.replace(one, proof=proof) for one in report.outcomes)
     found[f"{way.value}.report.proof"] = (way, msgspec.structs.replace(report, outcomes=outcomes))

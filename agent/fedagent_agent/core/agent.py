@@ -41,7 +41,9 @@ from fedagent_protocol import SOFTWARE
 from fedagent_protocol.errors import MalformedError, ProtocolError
 from fedagent_protocol.messages import (
     AnyMessage,
+    Assigned,
     Chunk,
+    DeclineReason,
     EdgeBeacon,
     Hello,
     LogNeed,
@@ -97,6 +99,8 @@ from .preparation import Preparation
 from .session import Claims, Session, Sessions
 from .training_queue import TrainingQueue
 from .uploads import Uploads
+from .voucher import UNASSIGNED, Voucher
+from .vouching import Vouching
 
 if TYPE_CHECKING:
     from fedagent_agent.config import AgentConfig
@@ -114,6 +118,7 @@ class AgentCore:
         pending: Bytes that a link holds unacknowledged.
         quiet: Seconds since anything came over a link, parts of messages too.
         peering: Opens keys towards neighbours at the first need.
+        voucher: Knows what the coordinator of the site has signed.
         idle_opinions: There are opinions even where the task learns nothing.
     """
 
@@ -133,6 +138,7 @@ class AgentCore:
         pending: Callable[[str], int],
         quiet: Callable[[str], float],
         peering: OpenPeers,
+        voucher: Voucher,
         idle_opinions: bool,
     ) -> None:
         self._private = config.privacy != NO_LIMITS
@@ -160,7 +166,8 @@ class AgentCore:
             # More threads use up a limit of computation sooner, and gain nothing.
             threads=1 if config.load_limit_s > 0 else 0,
         )
-        self._tasks = Tasks(self.device, stream, jobs, self.counters)
+        self._vouching = Vouching(agent, voucher, self.sessions.link_of, self.counters)
+        self._tasks = Tasks(self.device, stream, jobs, self.counters, self._vouching)
         self.preparation = Preparation(self.device, self._tasks, self.sessions)
         self.masking = Masking(masking, self.sessions, self.counters)
         known = (*answered, *self.uploads.by_key)
@@ -235,16 +242,12 @@ class AgentCore:
     def _dispatch(self, session: Session, message: AnyMessage, now: float) -> list[Effect]:
         edge = session.edge
         match message:
-            case EdgeBeacon():
-                effects = self.sessions.beacon(session, message, now)
-                effects += self.sessions.ask_revocations(session, message, now)
-                return effects + self._named(session, message, now)
-            case Welcome():
-                return self._on_welcome(session, message, now)
-            case TrainOrder() | Unfinished() | Releases():
+            case EdgeBeacon() | Welcome():
+                return self._on_greeting(session, message, now)
+            case TrainOrder() | Unfinished() | Releases() | Assigned():
                 return self._on_order(session, message, now)
             case TaskBody():
-                return self._on_task(edge, message, now)
+                return self._on_task(session, message, now)
             case Chunk():
                 return self._on_chunk(edge, message, now)
             case Need():
@@ -263,13 +266,21 @@ class AgentCore:
                 return self._on_probe(session, message, now)
             case Revocations() | LogNeed():
                 return self._on_site(session, message, now)
-            case OpinionCall() | Neighbours() | PeerDeliver():
-                effects = self._to_peers(self.peers.receive(edge, message, now))
-                if isinstance(message, OpinionCall):
-                    effects += self.evaluator.call(session, message, now)
-                return effects
+            case OpinionCall():
+                return self._on_call(session, message, now)
+            case Neighbours() | PeerDeliver():
+                return self._to_peers(self.peers.receive(edge, message, now))
             case _:
                 raise MalformedError(f"{kind(message)} to an agent")
+
+    def _on_greeting(
+        self, session: Session, message: EdgeBeacon | Welcome, now: float
+    ) -> list[Effect]:
+        if isinstance(message, Welcome):
+            return self._on_welcome(session, message, now)
+        effects = self.sessions.beacon(session, message, now)
+        effects += self.sessions.ask_revocations(session, message, now)
+        return effects + self._named(session, message, now)
 
     def _on_welcome(self, session: Session, welcome: Welcome, now: float) -> list[Effect]:
         edge = session.edge
@@ -297,22 +308,34 @@ class AgentCore:
         return effects + self._probe(session, now)
 
     def _named(self, session: Session, message: Welcome | EdgeBeacon, now: float) -> list[Effect]:
-        busy = self.queue.active_order is not None or self.evaluator.pending is not None
-        return self.preparation.named(session, message, now, busy=busy)
+        return self.preparation.named(session, message, now, busy=self._busy)
 
     def _on_order(
-        self, session: Session, order: TrainOrder | Unfinished | Releases, now: float
+        self, session: Session, order: TrainOrder | Unfinished | Releases | Assigned, now: float
     ) -> list[Effect]:
-        if isinstance(order, Unfinished):
-            session.unfinished = order
-            return []
-        if isinstance(order, Releases):
-            session.releases = order
-            return []
-        self.peers.ordered(order)
+        match order:
+            case Unfinished():
+                session.unfinished = order
+            case Releases():
+                session.releases = order
+            case Assigned():
+                session.assigned = order
+            case TrainOrder():
+                return self._follow(session, order, now)
+        return []
+
+    def _follow(self, session: Session, order: TrainOrder, now: float) -> list[Effect]:
         key = Key(session.edge, order.run, order.round)
         if (offer := self.uploads.offer_again(key, now)) is not None:
+            self.peers.ordered(order)
             return offer
+        if not self._vouching.stands(key, order.task, now):
+            return self._hold(key, order, now)
+        signature = session.assigned_in(key.rank)
+        if not self._vouching.is_assigned(key, order.task, signature):
+            warned = self._vouching.unmade(key, "order")
+            return warned + self.queue.refuse(key, DeclineReason.UNSIGNED, UNASSIGNED)
+        self.peers.ordered(order)
         wanted = session.wanted_in(key.rank)
         carry = partial(self.uploads.carry, key, wanted)
         effects, accepted = self.queue.order(key, order, session, now, wanted=wanted, carry=carry)
@@ -324,6 +347,25 @@ class AgentCore:
             effects.append(Send(session.edge, self.sessions.report(session, now)))
         return effects
 
+    def _on_call(self, session: Session, call: OpinionCall, now: float) -> list[Effect]:
+        key = Key(session.edge, call.run, call.round)
+        if not self._vouching.stands(key, call.task, now):
+            return self._hold(key, call, now)
+        if not self._vouching.is_called(key, call):
+            return self._vouching.unmade(key, "call")
+        effects = self._to_peers(self.peers.receive(session.edge, call, now))
+        return effects + self.evaluator.call(session, call, now)
+
+    def _hold(self, key: Key, message: TrainOrder | OpinionCall, now: float) -> list[Effect]:
+        """Follow an order or a call only once the coordinator's word on its task is here."""
+        refusal = self._vouching.refusal(key, message.task, now)
+        if refusal is None:
+            return self._vouching.hold(key, message, now)
+        if isinstance(message, OpinionCall):
+            self.counters["opinion_task_refused"] += 1
+            return []
+        return self.queue.refuse(key, DeclineReason.UNSIGNED, f"{refusal}: {refusal.mend}")
+
     def _on_site(
         self, session: Session, message: Revocations | LogNeed, now: float
     ) -> list[Effect]:
@@ -331,11 +373,20 @@ class AgentCore:
             return self._log.answer(session.edge, message, now)
         return self.sessions.take_revocations(session, message)
 
-    def _on_task(self, edge: str, message: TaskBody, now: float) -> list[Effect]:
-        effects = self._tasks.receive(edge, message, now)
+    def _on_task(self, session: Session, message: TaskBody, now: float) -> list[Effect]:
+        effects = self._tasks.receive(session.edge, message, now, busy=self._busy)
         if (rules := self._tasks.peers(message.digest)) is not None:
             self.peers.task(message.digest, rules)
+        match self._vouching.release(session.edge, message, now):
+            case TrainOrder() as order:
+                return effects + self._follow(session, order, now)
+            case OpinionCall() as call:
+                return effects + self._on_call(session, call, now)
         return effects
+
+    @property
+    def _busy(self) -> bool:
+        return self.queue.active_order is not None or self.evaluator.pending is not None
 
     def _on_chunk(self, edge: str, chunk: Chunk, now: float) -> list[Effect]:
         fetch = self._loading(chunk.digest)
@@ -438,6 +489,7 @@ class AgentCore:
                 effects += self._lose(session, now)
         if (once := self._tasks.once) is not None:
             effects += once.look(now)
+        effects += self._vouching.tick(now)
         effects += self.queue.tick(now)
         effects += self.masking.tick(now)
         effects += self.preparation.go_on(now)
@@ -476,7 +528,7 @@ class AgentCore:
     def next_due(self) -> float | None:
         """Return when `tick` is wanted; None while nothing is going on."""
         times = [*self.queue.dues(), *self.evaluator.dues(), *self.uploads.dues()]
-        times += self.masking.dues()
+        times += [*self.masking.dues(), *self._vouching.dues()]
         times += self.sessions.dues(probing=self.queue.active_order is None)
         times += [due for due in (self.peers.due, self.preparation.until) if due < math.inf]
         if (once := self._tasks.once) is not None and once.due is not None:

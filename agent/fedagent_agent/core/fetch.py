@@ -30,6 +30,7 @@ from fedagent_task.spec import PeersSpec, SecureAggregationSpec, TaskSpec
 from .device import DeviceState
 from .download import Download, fits
 from .effects import Key
+from .vouching import Vouching
 
 TASK_AGAIN_S = 1.0
 OPEN_AGAIN_S = 10.0
@@ -81,22 +82,28 @@ class Tasks:
     """Fetches a task and has the stream opened for it, by `stream` with its body and a number."""
 
     def __init__(
-        self, device: DeviceState, stream: Open, jobs: Iterator[int], counters: Counter[str]
+        self,
+        device: DeviceState,
+        stream: Open,
+        jobs: Iterator[int],
+        counters: Counter[str],
+        vouching: Vouching,
     ) -> None:
         self._device = device
         self._stream = stream
         self._jobs = jobs
         self._counters = counters
+        self._vouching = vouching
         self._task: Task | None = None
 
     def want(self, digest: str, key: Key, now: float) -> list[Effect]:
-        """Get a task, in the place of any other; ask for `refused` afterwards."""
-        task = self._task
-        effects: list[Effect] = []
-        if task is None or task.digest != digest:
-            effects = task.once.pause() if task is not None and task.once is not None else []
-            task = self._task = Task(digest)
-            self._device.cold = True
+        """Get a task, in the place of any other; ask for `refused` afterwards.
+
+        One that nobody has vouched for takes no place until its edge shows the coordinator's word.
+        """
+        if not self._vouching.stands(key, digest, now):
+            return self._vouching.ask(key, digest, now)
+        task, effects = self._replace(digest)
         if task.state is _TaskState.REFUSED:
             # A trainer that died is started again at once; a stream must be fixed first.
             fixable = task.reason is not DeclineReason.ERROR
@@ -104,13 +111,23 @@ class Tasks:
             return [] if settled else self._open(task, now)
         return effects + self.ask(digest, key, now)
 
+    def _replace(self, digest: str) -> tuple[Task, list[Effect]]:
+        task, effects = self._task, list[Effect]()
+        if task is None or task.digest != digest:
+            effects = task.once.pause() if task is not None and task.once is not None else []
+            task = self._task = Task(digest)
+            self._device.cold = True
+        return task, effects
+
     @property
     def digest(self) -> str:
         """Digest of the task that was wanted last; empty before the first."""
         return self._task.digest if self._task is not None else ""
 
-    def is_settled(self, digest: str) -> bool:
-        """Whether a task is open, or refused, or not wanted any more."""
+    def is_settled(self, digest: str, key: Key) -> bool:
+        """Whether a task of an edge is open, or refused, or not wanted any more."""
+        if self._vouching.is_asked(key, digest):
+            return False
         task = self._task
         if task is None or task.digest != digest:
             return True
@@ -123,6 +140,13 @@ class Tasks:
             return []
         task.asked_at = now
         return [Send(key.edge, TaskNeed(run=key.run, round=key.round, digest=digest))]
+
+    def remind(self, digest: str, key: Key, now: float) -> list[Effect]:
+        """Ask an edge again for what of a task that it names got lost, if that is due."""
+        if self._vouching.is_asked(key, digest):
+            return self._vouching.ask(key, digest, now)
+        due = self.due(digest)
+        return self.ask(digest, key, now) if due is not None and now >= due else []
 
     def due(self, digest: str) -> float | None:
         """Return when `ask` is wanted again; None: it is not."""
@@ -166,12 +190,26 @@ class Tasks:
         task = self._task
         return task is not None and task.state is _TaskState.OPENING and task.job == job
 
-    def receive(self, edge: str, message: TaskBody, now: float) -> list[Effect]:
-        """Take the task that was asked for; one that is not what it is called is asked again."""
+    def receive(
+        self, edge: str, message: TaskBody, now: float, *, busy: bool = False
+    ) -> list[Effect]:
+        """Take the task that was asked for; one that is not what it is called is asked again.
+
+        While the device is `busy`, a task that is vouched for only now takes the place of none.
+        """
+        key, effects = Key(edge, message.run, 0), list[Effect]()
+        awaited = self._vouching.is_asked(key, message.digest)
+        if awaited:
+            effects = self._vouching.take(edge, message, now)
+            if self._vouching.stands(key, message.digest, now) and not busy:
+                effects += self._replace(message.digest)[1]
         task = self._in(_TaskState.WANTED, message.digest)
         if task is None:
-            self._counters["task_unasked"] += 1
-            return []
+            self._counters["task_unasked"] += not awaited
+            return effects
+        return effects + self._take_body(task, edge, message, now)
+
+    def _take_body(self, task: Task, edge: str, message: TaskBody, now: float) -> list[Effect]:
         if hashlib.sha256(message.body).hexdigest() != message.digest:
             self._counters["digest_mismatch"] += 1
             task.asked_at = now

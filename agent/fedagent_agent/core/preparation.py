@@ -15,6 +15,7 @@ from .effects import Key
 from .fetch import Tasks
 from .session import Session, Sessions, SessionState
 
+NO_KEY = Key("", "", 0)
 PREPARE_S = 30.0
 """After so long an agent may be ordered although it is not ready: the order tells why."""
 
@@ -29,6 +30,7 @@ class Preparation:
     until: float = math.inf
     _began: float = 0.0
     _digest: str = ""
+    _key: Key = NO_KEY
 
     def named(
         self, session: Session, message: Welcome | EdgeBeacon, now: float, *, busy: bool
@@ -42,15 +44,15 @@ class Preparation:
             return []
         key = Key(session.edge, message.run, 0)
         if task == session.task:
-            due = self.tasks.due(task)
-            return self.tasks.ask(task, key, now) if due is not None and now >= due else []
+            return self.tasks.remind(task, key, now)
         session.task = task
         effects: list[Effect] = []
         if not self._is_used_elsewhere(task, busy=busy):
             effects = self.tasks.want(task, key, now)
-        if self.tasks.is_settled(task):
+        if self.tasks.is_settled(task, key):
             return [*effects, Send(session.edge, self.sessions.report(session, now))]
-        self._digest, self._began, self.until = task, now, now + PREPARE_S
+        self._digest, self._key = task, key
+        self._began, self.until = now, now + PREPARE_S
         self.device.preparing = True
         return [*effects, *self.sessions.measured(now, forced=True)]
 
@@ -58,7 +60,7 @@ class Preparation:
         """Report that the device is available, once it is."""
         if not self.device.preparing:
             return []
-        if not self.tasks.is_settled(self._digest):
+        if not self.tasks.is_settled(self._digest, self._key):
             # What is got once may take longer, and is no reason to be ordered as long as it moves.
             self.until = max(self.until, self.tasks.moved_at(self._digest) + PREPARE_S)
             if now < self.until:

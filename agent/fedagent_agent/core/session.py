@@ -21,6 +21,7 @@ from fedagent_node.effects import (
 )
 from fedagent_protocol.messages import (
     STARTS_BITS,
+    Assigned,
     Bye,
     ContextReport,
     EdgeBeacon,
@@ -86,6 +87,7 @@ class Session:
     epoch: str = ""  # which life of the edge the beacons come from
     task: str = ""  # which it named last
     unfinished: Unfinished | None = None  # what the next order may be answered with
+    assigned: Assigned | None = None  # what the coordinator signed of the next order
     releases: Releases | None = None  # how many updates the next order's run has had of us
     reported: ContextReport | None = None
     reported_at: float = -1e9
@@ -107,6 +109,11 @@ class Session:
         """Return of how many updates in its run the order of this run and round knows."""
         told = self.releases
         return told.count if told is not None and (told.run, told.round) == rank else 0
+
+    def assigned_in(self, rank: tuple[str, int]) -> bytes:
+        """Return what the coordinator signed of the order of this run and round."""
+        told = self.assigned
+        return told.signature if told is not None and (told.run, told.round) == rank else b""
 
     @property
     def silent_at(self) -> float:

@@ -239,8 +239,13 @@ class TrainingQueue:
         if key.round <= newest:
             return _Refusal(busy, f"round {newest} was already ordered")
         active = self.active_order
-        if active is not None and active.key.run != key.run and active.key.edge != key.edge:
+        if active is None or active.key.edge == key.edge:
+            return None
+        if active.key.run != key.run:
             return _Refusal(busy, "training for another run")
+        if key.round < active.key.round:
+            # An edge that says it is at an earlier round ends no later work of another one.
+            return _Refusal(busy, f"round {active.key.round} is under way")
         return None
 
     def _unfit(self, order: TrainOrder) -> _Refusal | None:
@@ -257,14 +262,23 @@ class TrainingQueue:
             return _Refusal(DeclineReason.STALE, detail)
         return None
 
+    def refuse(self, key: Key, reason: DeclineReason, detail: str) -> list[Effect]:
+        """Decline an order that is none of the queue's: nothing of it is remembered."""
+        return self._say_no(
+            Decline(run=key.run, round=key.round, reason=reason, detail=detail), key
+        )
+
     def _decline(self, key: Key, reason: DeclineReason, detail: str) -> list[Effect]:
         decline = Decline(run=key.run, round=key.round, reason=reason, detail=detail[:500])
         self._note_answer(key, decline)
-        self._counters[f"declined_{reason}"] += 1
+        return self._say_no(decline, key)
+
+    def _say_no(self, decline: Decline, key: Key) -> list[Effect]:
+        self._counters[f"declined_{decline.reason}"] += 1
         fields: dict[str, object] = {
             "round": key.round,
             "edge": key.edge,
-            "reason": str(reason),
+            "reason": str(decline.reason),
             "detail": decline.detail,
         }
         return [Send(key.edge, decline), Emit("declined", fields)]
@@ -379,9 +393,10 @@ class TrainingQueue:
             return ""
         return f"epsilon {privacy.epsilon:g} of this run is used up by {releases} updates"
 
-    def _charge(self, run: str, task: Task | None) -> int:
+    def _charge(self, run: str, task: Task) -> int:
         """Return the number of the update that is about to be stored; 0 where none is counted."""
-        if task is None or task.spec is None or not task.spec.privacy.wanted:
+        assert task.spec is not None
+        if not task.spec.privacy.wanted:
             return 0
         # What the disk refuses stays counted: nobody knows how far it came.
         self._releases[run] = self._releases.get(run, 0) + 1
@@ -424,7 +439,13 @@ class TrainingQueue:
         return self._store(active, result, now)
 
     def _store(self, active: ActiveOrder, result: Trained, now: float) -> list[Effect]:
-        charge = self._charge(active.key.run, self._tasks.opened(active.fetch.wanted.task))
+        task = self._tasks.opened(active.order.task)
+        if task is None:
+            # What is not known to cost nothing must not leave.
+            active.job = None
+            refused = self._give_back(DeclineReason.ERROR, "its task is not open any more")
+            return [*refused, DropOutput(result.job)]
+        charge = self._charge(active.key.run, task)
         return [StoreUpdate(result.job, active.update(result, now), result.offset, charge)]
 
     def _mask(self, active: ActiveOrder) -> list[Effect]:

@@ -22,8 +22,8 @@ _ENDS = {
     ReceiptStatus.OTHER: "ended with a status of another release: install the edge's release on "
     "the device",
 }
-_PASSING = frozenset({DeclineReason.BUSY, DeclineReason.STALE})
-"""Reasons to decline that are gone by the next order."""
+_PASSING = frozenset({DeclineReason.BUSY, DeclineReason.STALE, DeclineReason.UNSIGNED})
+"""Reasons to decline that are gone by the next order, or that have a line of their own."""
 _SAMPLES = {
     "dropped": "{n} samples were dropped: more arrived than the stream's buffer holds",
     "not_learnt": "{n} samples were not trained on: others replaced them",

@@ -325,3 +325,7 @@ class Enrolled(Input, frozen=True):
 
     agents: frozenset[str]
     names: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+class WordRenewed(Input, frozen=True):
+    """What the coordinator signs of its task is to be signed anew: edges hand out the last word."""

@@ -34,11 +34,13 @@ from fedagent_protocol.messages import (
     EdgeWelcome,
     LedgerHead,
     LogNeed,
+    OpinionOpen,
     ReportReceipt,
     Revocations,
     RoundOpen,
 )
 from fedagent_protocol.topics import OtherVersions
+from fedagent_protocol.vouching import Calling, NobodyVouches, Vouching
 
 from . import edge_messages
 from . import effects as fx
@@ -92,6 +94,9 @@ class Engine:
     Raises:
         NeedsUnmetError: The policy needs what this run does not call for, or a testbed only.
     """
+
+    vouching: Vouching = NobodyVouches()
+    """Signs for the devices of a site, where there is one."""
 
     def __init__(
         self,
@@ -175,7 +180,7 @@ class Engine:
                 # Edges need as long to be back, and to say what they could not.
                 self.cut_until = now + BACK_S + self.settings.grace_s
                 return [self._beacon()] if self._beacon_at is not None else []
-            case Revoked() | fx.Enrolled():
+            case Revoked() | fx.Enrolled() | fx.WordRenewed():
                 return self._members(event)
             case fx.AskLog():
                 return self._ask_log(event)
@@ -191,8 +196,14 @@ class Engine:
                 return [Emit("end", event.fields), *self.phase.closed(now)]
         return []
 
-    def _members(self, event: Revoked | fx.Enrolled) -> list[Effect]:
-        return self._revoked(event) if isinstance(event, Revoked) else self._enrolled(event)
+    def _members(self, event: Revoked | fx.Enrolled | fx.WordRenewed) -> list[Effect]:
+        match event:
+            case Revoked():
+                return self._revoked(event)
+            case fx.Enrolled():
+                return self._enrolled(event)
+            case fx.WordRenewed():
+                return [self.welcome(edge.id) for edge in self.edges.live()]
 
     def _revoked(self, revoked: Revoked) -> list[Effect]:
         """Tell every edge who is out; an edge that is out itself is lost at once."""
@@ -319,8 +330,15 @@ class Engine:
             task=s.task,
             body=s.body,
             recipe=s.recipe.name,
+            claim=self.vouching.task(s.run, s.task),
         )
         return self.send(edge, welcome)
+
+    def call(self, edge: EdgeSession, ask: OpinionOpen) -> Effect:
+        """Call the devices of an edge for their opinions or statistics, signed."""
+        s = self.settings
+        made = Calling(s.run, ask.round, s.task, ask.model, ask.mode, ask.slot)
+        return self.send(edge.id, structs.replace(ask, signed=self.vouching.call(made)))
 
     def joined(self, edge: EdgeSession, now: float) -> list[Effect]:
         """Say that an edge came or started again, and what it is called; not all the time."""

@@ -92,7 +92,7 @@ class Evaluating(Phase):
             if edge.live:
                 if edge.model != edge.expected:
                     effects += engine.models.catch_up(edge, engine.round, now)
-                effects.append(engine.send(edge.id, evaluation.message(edge, now)))
+                effects.append(engine.call(edge, evaluation.message(edge, now)))
         return effects
 
     def next_due(self) -> float | None:

@@ -14,6 +14,7 @@ from fedagent_coordinator.policies.base import RoundView, Selection
 from fedagent_node.effects import Effect, Emit, Mark
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import Assignment, ReportReceipt, RoundOrder, RoundReport
+from fedagent_protocol.vouching import Assigning
 
 from .backoff import MAX_NAMED
 from .decision import Decision
@@ -213,6 +214,7 @@ class Ordered(Phase):
         clients = view.pair_client[ordered.selection.pairs[part.rows]]
         each = ordered.controls.of_each(len(ordered.selection.pairs))[part.rows].tolist()
         had = self.engine.paid_work.updates if settings.recipe.privacy.wanted else Counter[str]()
+        made = partial(Assigning, settings.run, ordered.round, part.edge, task=settings.task)
         assignments = tuple(
             Assignment(
                 agent=agent,
@@ -220,6 +222,7 @@ class Ordered(Phase):
                 price=price,
                 context_seq=context,
                 releases=had[agent],
+                assigned=self.engine.vouching.assignment(made(agent)),
             )
             for agent, iterations, price, context in zip(
                 part.agents,

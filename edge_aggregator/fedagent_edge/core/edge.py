@@ -306,7 +306,13 @@ class EdgeCore:
         live = self.rounds.live
         if live is not None and need.round == live.rnd.round:
             live.task_need(agent)
-        body = TaskBody(run=memory.run, digest=need.digest, body=memory.body, recipe=memory.recipe)
+        body = TaskBody(
+            run=memory.run,
+            digest=need.digest,
+            body=memory.body,
+            recipe=memory.recipe,
+            claim=memory.claim,
+        )
         if memory.once:
             body = replace(body, chunk_bytes=self.state.config.chunk_bytes)
         return [Send(agent, body)]
@@ -383,8 +389,8 @@ class EdgeCore:
             self.rounds.forget()
             self.evaluations.adopt()
             effects += [self.state.save(), ForgetRound(), self.beacon.send(now)]
-        if welcome.recipe != self.memory.recipe:
-            self.memory.recipe = welcome.recipe
+        if (welcome.recipe, welcome.claim) != (self.memory.recipe, self.memory.claim):
+            self.memory.recipe, self.memory.claim = welcome.recipe, welcome.claim
             effects.append(self.state.save())
         effects += self.upstream.witness(welcome.head)
         self.sessions.welcomed()

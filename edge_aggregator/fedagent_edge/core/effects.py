@@ -12,6 +12,7 @@ from fedagent_protocol.messages import (
     OutcomeStatus,
     RoundOrder,
     RoundReport,
+    TaskClaim,
     UpdateOffer,
 )
 from fedagent_protocol.transfer import Layout
@@ -81,6 +82,8 @@ class Memory(Struct, kw_only=True):
     """The newest updates of the run, and how its devices were aligned: what is usual here."""
     recipe: str = ""
     """What people call the task: devices prepare it before the coordinator has welcomed us."""
+    claim: TaskClaim | None = None
+    """The coordinator's word that the task is the run's: devices of its site ask for it."""
     mask_liars: tuple[str, ...] = ()
     """The newest that gave false shares in this run: they are in none of its masks any more."""
 
@@ -97,7 +100,7 @@ class Memory(Struct, kw_only=True):
             self.last_round, self.report = 0, None
             self.told, self.alignments = (), {}
             self.mask_liars = ()
-        self.run, self.task, self.body = run, task, body
+        self.run, self.task, self.body, self.claim = run, task, body, None
 
 
 class OpenRound(Struct, frozen=True, kw_only=True):

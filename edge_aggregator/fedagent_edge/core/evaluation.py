@@ -225,6 +225,7 @@ class Evaluation:
             mode=self.ask.mode,
             slot=self.ask.slot,
             trained=agent in self._trained,
+            signed=self.ask.signed,
         )
         return Send(agent, call)
 

@@ -10,6 +10,7 @@ from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     LEFT,
+    Assigned,
     Chunk,
     Decline,
     MaskKeys,
@@ -529,6 +530,9 @@ class LiveRound:
         before = [] if part.late is None else [part.late.named(rnd.round)]
         if known := part.assignment.releases:
             before.append(Send(part.agent, Releases(run=rnd.run, round=rnd.round, count=known)))
+        if signature := part.assignment.assigned:
+            assigned = Assigned(run=rnd.run, round=rnd.round, signature=signature)
+            before.append(Send(part.agent, assigned))
         return [*before, Send(part.agent, order)]
 
     def _record(self, part: Part, now: float) -> UpdateRecord:

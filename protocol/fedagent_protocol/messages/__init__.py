@@ -52,6 +52,7 @@ EdgeToAgent = (
     | Revocations
     | Unfinished
     | Releases
+    | Assigned
     | LogNeed
 )
 EdgeToCoordinator = (

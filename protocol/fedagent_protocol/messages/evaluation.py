@@ -62,6 +62,7 @@ class OpinionCall(Message, frozen=True, kw_only=True, tag="opinion-call"):
     mode: OpinionMode = OpinionMode.REPORT
     slot: Count = 0  # t of the paper, from 1: models evaluated so far in this run, with this one
     trained: bool = False  # the receiver's update is in the model
+    signed: MaybeSignature = b""  # the coordinator's signature of the call, as it came to the edge
 
 
 class Neighbours(Message, frozen=True, kw_only=True, tag="neighbours"):
@@ -146,6 +147,7 @@ class OpinionOpen(Message, frozen=True, kw_only=True, tag="opinion-open"):
     epoch: RunId = ""
     known: Count = 0  # how many session ids of `epoch` the coordinator has
     trained: Ids = ()  # agents whose updates are in the model; in mode ``peers`` alone
+    signed: MaybeSignature = b""  # of the coordinator of a site: `fedagent_protocol.vouching`
 
 
 class OpinionClose(Message, frozen=True, kw_only=True, tag="opinion-close"):

@@ -50,6 +50,8 @@ Ids = Annotated[tuple[Id, ...], Meta(max_length=MAX_AGENTS)]
 Body = Annotated[bytes, Meta(max_length=131_072)]
 Claim = Annotated[bytes, Meta(max_length=96)]
 """A raw Ed25519 key and a signature."""
+Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
+MaybeSignature = Annotated[bytes, Meta(max_length=64)]
 Moments = Annotated[bytes, Meta(max_length=MAX_MOMENTS_BYTES)]
 PeerBody = Annotated[bytes, Meta(max_length=MAX_PEER_BYTES)]
 
@@ -72,6 +74,7 @@ class DeclineReason(OpenEnum):
     LOAD = "load"  # not enough compute or memory now
     NO_DATA = "no_data"  # nothing has arrived on its stream yet
     PRIVACY = "privacy"  # its epsilon of this run is used up, or noise cannot be accounted for
+    UNSIGNED = "unsigned"  # its site's coordinator has signed no such task, or assignment
     ERROR = "error"  # training failed; the detail names the error
     OTHER = "other"
 

@@ -11,7 +11,6 @@ from .fields import *
 
 MAX_MEMBERS = 256
 Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
-Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Certificate = Annotated[bytes, Meta(max_length=2048)]
 SealedShare = Annotated[bytes, Meta(min_length=148, max_length=148)]
 Share = Annotated[bytes, Meta(min_length=66, max_length=66)]

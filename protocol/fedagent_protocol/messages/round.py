@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from .fields import *
-from .session import ContextReport, LedgerHead
+from .session import ContextReport, LedgerHead, TaskClaim
 
 # --------------------------------------------------------------- edge and agent
 
@@ -31,6 +31,15 @@ class Releases(Message, frozen=True, kw_only=True, tag="releases"):
     """
 
     count: Count
+
+
+class Assigned(Message, frozen=True, kw_only=True, tag="assigned"):
+    """The coordinator's signature of the order that follows: `fedagent_protocol.vouching`.
+
+    A device of a site trains in no round, and at no edge, that the coordinator did not choose.
+    """
+
+    signature: Signature
 
 
 class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
@@ -75,6 +84,7 @@ class TaskBody(Message, frozen=True, kw_only=True, tag="task"):
     body: Body
     recipe: Name = ""
     chunk_bytes: ChunkSize = CHUNK_BYTES
+    claim: TaskClaim | None = None  # of the coordinator, as it came with `edge-welcome`
 
 
 class TrainCourse(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -120,7 +130,6 @@ NO_STATS = TrainStats()
 
 
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
-Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Agreed = Annotated[bytes, Meta(max_length=64)]
 
 
@@ -197,6 +206,7 @@ class Assignment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     price: Micro = 0
     context_seq: Seq = 0
     releases: Count = 0  # updates of the agent that this run has had, where they cost privacy
+    assigned: MaybeSignature = b""  # of the coordinator of a site; edges send it as `Assigned`
 
 
 class RoundOrder(Message, frozen=True, kw_only=True, tag="round-order"):

@@ -185,6 +185,14 @@ class LedgerHead(Struct, frozen=True, kw_only=True):
     signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
 
 
+class TaskClaim(Struct, frozen=True, kw_only=True):
+    """The coordinator's word that a task is that of a run: `fedagent_protocol.vouching`."""
+
+    certificate: Annotated[bytes, Meta(max_length=4096)]  # its own in the site, DER
+    until_s: Count  # when its word ends, in seconds since 1970
+    signature: Signature
+
+
 class EdgeHello(Message, frozen=True, kw_only=True, tag="edge-hello"):
     """Open the edge's session; `rent` is asked for one round.
 
@@ -211,6 +219,7 @@ class EdgeWelcome(Message, frozen=True, kw_only=True, tag="edge-welcome"):
     body: Body
     recipe: Name = ""
     head: LedgerHead | None = None
+    claim: TaskClaim | None = None  # in a site with certificates; edges hand it on
 
 
 class DeviceNote(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,64 @@
+"""Whether the coordinator of this device's site signed a task: certificates, as the core asks."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fedagent_protocol.messages import Digest, RunId, TaskClaim
+from fedagent_protocol.signatures import verify
+from fedagent_protocol.vouching import Assigning, Calling, is_task_claim, made_bytes
+
+from .core.voucher import TaskRefusal, Vouched
+
+if TYPE_CHECKING:
+    from fedagent_node.membership import Membership
+
+LONGEST_S = 86_400.0
+"""How long a word is believed at most before it is asked for again; also by a clock not set."""
+
+
+class SiteVoucher:
+    """The voucher of a device; `membership` gives its standing in the site, None before it joined.
+
+    Its clock judges how old a word is, unless it is earlier than the device's own certificate.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        membership: Callable[[], "Membership | None"],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._site = site
+        self._membership = membership
+        self._clock = clock
+
+    def asked(self, link: str) -> bool:
+        """Whether only members of the site can be on a link."""
+        member = self._membership()
+        return member is not None and member.asked(link)
+
+    def judge(self, run: RunId, task: Digest, claim: TaskClaim) -> Vouched | TaskRefusal:
+        """Return whether the coordinator of the site said that a task is that of a run."""
+        # Imported late: cryptography costs an idle device several megabytes.
+        from fedagent_node.certificates import judged_time  # noqa: PLC0415
+        from fedagent_node.envelope import EnvelopeError  # noqa: PLC0415
+
+        member = self._membership()
+        if member is None:
+            return TaskRefusal.NO_CERTIFICATE
+        try:
+            found = member.read(claim.certificate)
+        except EnvelopeError as error:
+            return TaskRefusal(error.refusal.value)
+        if found.role != "coordinator":
+            return TaskRefusal.WRONG_ROLE
+        if not is_task_claim(claim, found.public, site=self._site, run=run, task=task):
+            return TaskRefusal.BAD_SIGNATURE
+        now = judged_time(member.site.credentials.certificate, self._clock)
+        left = claim.until_s - now if now is not None else LONGEST_S
+        return Vouched(found.public, min(left, LONGEST_S)) if left > 0 else TaskRefusal.EXPIRED
+
+    def made(self, public: bytes, made: Assigning | Calling, signature: bytes) -> bool:
+        """Return whether the owner of a raw public key made an assignment, or a call."""
+        return verify(public, signature, made_bytes(self._site, made))

@@ -1,0 +1,70 @@
+"""The coordinator's word for devices, signed with the key that its certificate names."""
+
+import time
+from collections.abc import Callable
+
+from fedagent_node.credentials import load_credentials
+from fedagent_node.data_dir import Identity
+from fedagent_node.errors import CredentialsError
+from fedagent_node.shell import Shell
+from fedagent_protocol.messages import Digest, RunId, TaskClaim
+from fedagent_protocol.vouching import Assigning, Calling, made_bytes, sign_task
+
+CLAIM_S = 7 * 86_400
+"""How long a word on a task is good: that of an old run is of no use, and clocks may differ."""
+
+
+class SiteWord:
+    """Signs for a site; `certificate` gives the coordinator's own as it is now, DER."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        site: str,
+        certificate: Callable[[], bytes],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._identity = identity
+        self._site = site
+        self._certificate = certificate
+        self._clock = clock
+        self._round: tuple[str, int] = ("", 0)
+        self._assigned: dict[Assigning, bytes] = {}
+        """Of the newest round: an order is repeated until its report comes."""
+
+    def task(self, run: RunId, task: Digest) -> TaskClaim | None:
+        """Return its word that a task is that of a run."""
+        return sign_task(
+            site=self._site,
+            run=run,
+            task=task,
+            until_s=int(self._clock()) + CLAIM_S,
+            certificate=self._certificate(),
+            sign=self._identity.sign,
+        )
+
+    def assignment(self, made: Assigning) -> bytes:
+        """Return its signature that an agent is to train in a round."""
+        if (made.run, made.round) != self._round:
+            self._round, self._assigned = (made.run, made.round), {}
+        if made not in self._assigned:
+            self._assigned[made] = self._identity.sign(made_bytes(self._site, made))
+        return self._assigned[made]
+
+    def call(self, made: Calling) -> bytes:
+        """Return its signature of a call."""
+        return self._identity.sign(made_bytes(self._site, made))
+
+
+def own_certificate(shell: Shell) -> Callable[[], bytes] | None:
+    """Return what gives the coordinator's certificate, also of a site that it does not serve now.
+
+    On loopback its own broker is plain; its edges may have devices that ask for its word.
+    """
+    if shell.membership is not None:
+        return shell.membership.own
+    try:
+        held = load_credentials(shell.directory) if shell.tls is None else None
+    except CredentialsError:
+        return None  # it is in use nowhere else
+    return None if held is None else lambda: held.certificate.der

@@ -1,0 +1,428 @@
+"""A device of a site computes on no task, in no run, that its coordinator has not signed."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from fedagent_agent.core.effects import Subscribed, SubscribeModel
+from fedagent_agent.core.voucher import MENDS, UNASSIGNED, TaskRefusal
+from fedagent_agent.core.vouching import AGAIN_S, REFUSED_S
+from fedagent_agent.site_voucher import LONGEST_S, SiteVoucher
+from fedagent_agent.trainer.frames import Evaluate, Open, Train
+from fedagent_coordinator.site_word import CLAIM_S, SiteWord
+from fedagent_node.certificates import Role
+from fedagent_node.data_dir import load_or_create
+from fedagent_node.effects import Send
+from fedagent_node.membership import Membership
+from fedagent_node.site_tls import SiteTls
+from fedagent_protocol import messages as m
+from fedagent_protocol.vouching import Assigning, Calling
+from fedagent_task.recipe import task_bytes, task_digest
+from fedagent_task.spec import PrivacySpec, SecureAggregationSpec, TaskSpec
+from tests.fakes.hand_edge import (
+    AGENT,
+    CHUNK,
+    EDGE,
+    LINK,
+    OTHER,
+    REAL,
+    RUN,
+    SITE,
+    HandEdge,
+    Outward,
+    call_of,
+    digest_of,
+    joined,
+    model_of,
+    order_of,
+    served,
+)
+from tests.fakes.site import Members
+
+MODEL = model_of(2000)
+PRIVATE = structs.replace(
+    REAL,
+    privacy=PrivacySpec(mode="central", epsilon=8, delta=1e-5, clip=1, releases=60),
+    secure_aggregation=SecureAggregationSpec(minimum_cohort=5),
+)
+"""The task of the run; `REAL` is the same without masks and noise."""
+OTHER_RUN = "2" * 32
+
+
+@dataclass
+class Link:
+    """A link of a site, or one that anybody may be on."""
+
+    certified: bool = True
+
+
+class Site:
+    """A device of a site, and two of its edges, each of which hands out what it likes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.members = Members(folder)
+        self.boss = self.members.member("boss", "coordinator")
+        self.link, self.late_s = Link(), 0.0
+        self.own = self.members.member("device", "agent")
+        self.boot()
+
+    def boot(self) -> None:
+        folder = self.members.folder / "device"
+
+        async def changed(_: frozenset[str]) -> None:
+            """Nobody needs to know."""
+
+        links = {LINK: self.link}
+        member = Membership(folder, self.own, links, changed)  # type: ignore[arg-type]
+        self.edge: HandEdge = joined(
+            folder,
+            OTHER,
+            task=PRIVATE,
+            identity=load_or_create(folder),
+            voucher=SiteVoucher(SITE, lambda: member, lambda: time.time() + self.late_s),
+        )
+
+    def word(
+        self,
+        task: TaskSpec = PRIVATE,
+        *,
+        run: str = RUN,
+        site: str = SITE,
+        by: str = "boss",
+        shown: SiteTls | None = None,
+    ) -> m.TaskClaim:
+        """Return somebody's word on a task, with the coordinator's certificate if none is given."""
+        der = (shown or self.boss).credentials.certificate.der
+        found = SiteWord(load_or_create(self.members.folder / by), site, lambda: der)
+        claim = found.task(run, task_digest(task_bytes(task)))
+        assert claim is not None
+        return claim
+
+    def assigned(self, order: m.TrainOrder, *, by: str = "boss", **fields: object) -> bytes:
+        """Return somebody's signature that the device trains in a round, at `EDGE` if not said."""
+        facts = {"run": order.run, "round": order.round, "edge": EDGE, "agent": AGENT}
+        made = Assigning(**{**facts, "task": order.task, **fields})  # type: ignore[arg-type]
+        return SiteWord(load_or_create(self.members.folder / by), SITE, bytes).assignment(made)
+
+    def called(self, call: m.OpinionCall, **fields: object) -> m.OpinionCall:
+        """Return a call with the coordinator's signature, of this call or of another one."""
+        made = Calling(call.run, call.round, call.task, call.model, call.mode, call.slot)
+        made = made._replace(**fields)  # type: ignore[arg-type]  # by name
+        word = SiteWord(load_or_create(self.members.folder / "boss"), SITE, bytes)
+        return structs.replace(call, signed=word.call(made))
+
+    def serve(
+        self,
+        out: list[Outward],
+        task: TaskSpec,
+        claim: m.TaskClaim | None,
+        *,
+        edge: str = EDGE,
+        run: str = RUN,
+    ) -> None:
+        """Be an edge that hands out a task, with this word on it, and the model."""
+        todo = list(out)
+        while todo:
+            effect = todo.pop(0)
+            if isinstance(effect, SubscribeModel):
+                todo += self.edge.take(Subscribed(effect.edge, effect.digest))
+            elif isinstance(effect, Open):
+                todo += self.edge.opened(effect)
+            elif isinstance(effect, Send) and effect.to == edge:
+                models = {digest_of(MODEL): MODEL}
+                for said in served(effect.message, task, models, CHUNK, run, claim):
+                    todo += self.edge.say(said, edge=edge)
+
+    def order(
+        self,
+        number: int,
+        task: TaskSpec,
+        claim: m.TaskClaim | None,
+        *,
+        edge: str = EDGE,
+        run: str = RUN,
+        assigned: bytes | None = None,
+    ) -> None:
+        """Order a round that the coordinator has assigned, unless another signature is given."""
+        order = structs.replace(order_of(task, number, MODEL, CHUNK), run=run)
+        signed = self.assigned(order, edge=edge) if assigned is None else assigned
+        if signed:
+            self.edge.say(m.Assigned(run=run, round=number, signature=signed), edge=edge)
+        self.serve(self.edge.say(order, edge=edge), task, claim, edge=edge, run=run)
+
+    def refused(self) -> dict[str, int]:
+        counted = self.edge.core.counters.items()
+        return {name: n for name, n in counted if name.startswith("task_refused_")}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_the_run_s_own_task_is_taken_and_its_word_is_asked_for_once(site: Site) -> None:
+    site.order(1, REAL, site.word(REAL))
+    assert [job.round for job in site.edge.jobs(Train)] == [1]
+    site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
+    site.order(2, REAL, None)
+    assert [job.round for job in site.edge.jobs(Train)] == [1, 2]
+    assert len(site.edge.said(m.TaskNeed)) == 1
+    site.order(3, REAL, None, edge=OTHER)
+    assert [need.round for need in site.edge.said(m.TaskNeed)] == [1]
+
+
+def test_an_edge_strips_no_masks_and_no_noise_off_a_run(site: Site) -> None:
+    """It orders, in the run and the round, a task of its own: the same without either."""
+    site.order(1, PRIVATE, site.word())
+    assert len(site.edge.said(m.MaskKeys)) == 1
+    for claim in (None, site.word(), site.word(REAL, by="other"), site.word(REAL, run=OTHER_RUN)):
+        site.order(2, REAL, claim, edge=OTHER)
+        site.edge.later(REFUSED_S + 1)
+    cheap = structs.replace(PRIVATE, privacy=structs.replace(PRIVATE.privacy, epsilon=1e6))
+    site.order(2, cheap, site.word(), edge=OTHER)
+    assert [job.round for job in site.edge.jobs(Train)] == [1], "the coordinator's own alone"
+    assert not site.edge.said(m.UpdateOffer)
+    assert not (site.members.folder / "device" / "privacy.json").exists()
+
+
+def test_work_for_an_honest_edge_goes_on_beside_a_task_that_nobody_signed(site: Site) -> None:
+    site.order(1, REAL, site.word(REAL))
+    opened = len(site.edge.jobs(Open))
+    site.order(7, PRIVATE, None, edge=OTHER)
+    declines = [(said.round, said.reason) for said in site.edge.said(m.Decline)]
+    assert declines == [(7, m.DeclineReason.UNSIGNED)], "it is told, and nobody else"
+    assert len(site.edge.jobs(Open)) == opened, "the task that is open stays so"
+    site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
+    assert [offer.round for offer in site.edge.said(m.UpdateOffer)] == [1]
+    site.order(2, REAL, None)
+    assert [job.round for job in site.edge.jobs(Train)] == [1, 2]
+
+
+def test_a_word_holds_for_its_run_alone(site: Site) -> None:
+    site.order(1, REAL, site.word(REAL))
+    site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
+    site.order(1, REAL, site.word(REAL), run=OTHER_RUN)
+    assert len(site.edge.jobs(Train)) == 1
+    assert site.refused() == {"task_refused_bad_signature": 1}
+    site.edge.later(REFUSED_S + 1)
+    site.order(2, REAL, site.word(REAL, run=OTHER_RUN), run=OTHER_RUN)
+    assert len(site.edge.jobs(Train)) == 2
+
+
+JUDGED = structs.replace(
+    REAL,
+    data=structs.replace(REAL.data, standardize=True),
+    opinions=structs.replace(REAL.opinions, mode="report"),
+)
+
+
+@pytest.mark.parametrize("mode", [m.OpinionMode.REPORT, m.OpinionMode.MOMENTS])
+def test_no_samples_are_looked_at_for_a_task_that_nobody_signed(
+    site: Site, mode: m.OpinionMode
+) -> None:
+    call = site.called(call_of(JUDGED, 1, MODEL, CHUNK, until_ms=60_000, mode=mode))
+    for claim in (None, site.word()):
+        site.serve(site.edge.say(call, edge=OTHER), JUDGED, claim, edge=OTHER)
+        site.edge.later(REFUSED_S + 1)
+    assert not site.edge.jobs(Open)
+    site.serve(site.edge.say(call, edge=OTHER), JUDGED, site.word(JUDGED), edge=OTHER)
+    assert len(site.edge.jobs(Evaluate)) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"round": 2},
+        {"model": "b" * 64},
+        {"mode": m.OpinionMode.MOMENTS},
+        {"slot": 9},
+        {"task": "b" * 64},
+        {"run": OTHER_RUN},
+    ],
+    ids=str,
+)
+def test_an_edge_makes_no_call_of_its_own(site: Site, change: dict[str, object]) -> None:
+    """It has the word on the task, and a signature of another call."""
+    call, word = call_of(JUDGED, 1, MODEL, CHUNK, until_ms=60_000), site.word(JUDGED)
+    site.serve(site.edge.say(site.called(call, **change), edge=OTHER), JUDGED, word, edge=OTHER)
+    site.serve(site.edge.say(call, edge=OTHER), JUDGED, word, edge=OTHER)
+    assert not site.edge.jobs(Evaluate)
+    assert site.edge.core.counters["call_unsigned"] == 2
+    assert [UNASSIGNED in warning.text for warning in site.edge.warned] == [True]
+    site.serve(site.edge.say(site.called(call)), JUDGED, word)
+    assert len(site.edge.jobs(Evaluate)) == 1
+
+
+def test_a_task_that_an_edge_names_is_opened_only_with_the_coordinator_s_word(site: Site) -> None:
+    name = task_digest(task_bytes(REAL))
+    hall = m.EdgeBeacon(run=RUN, edge=OTHER, task=name)
+    site.serve(site.edge.say(hall, edge=OTHER), REAL, None, edge=OTHER)
+    assert len(site.edge.said(m.TaskNeed)) == 1
+    assert not site.edge.jobs(Open)
+    assert site.edge.said(m.ContextReport)[-1].available, "it waits for no more of it"
+    site.serve(site.edge.say(m.EdgeBeacon(run=RUN, edge=EDGE, task=name)), REAL, site.word(REAL))
+    assert len(site.edge.jobs(Open)) == 1
+    site.order(1, REAL, None)
+    assert len(site.edge.said(m.TaskNeed)) == 2
+
+
+def test_a_word_that_got_lost_is_asked_for_again_while_its_order_is_held(site: Site) -> None:
+    order = order_of(REAL, 1, MODEL, CHUNK)
+    site.edge.say(m.Assigned(run=RUN, round=1, signature=site.assigned(order)))
+    site.edge.say(order)
+    assert len(site.edge.said(m.TaskNeed)) == 1
+    site.serve(site.edge.later(AGAIN_S + 0.1), REAL, site.word(REAL))
+    assert len(site.edge.said(m.TaskNeed)) == 2
+    assert len(site.edge.jobs(Train)) == 1
+    site.edge.later(60.0)
+    assert len(site.edge.said(m.TaskNeed)) == 2
+
+
+def test_an_order_is_not_followed_when_nobody_waits_for_it_any_more(site: Site) -> None:
+    order = order_of(REAL, 1, MODEL, CHUNK, give_up_ms=3000)
+    site.edge.say(m.Assigned(run=RUN, round=1, signature=site.assigned(order)))
+    site.edge.say(order)
+    site.edge.later(30.0)
+    assert len(site.edge.said(m.TaskNeed)) == 3
+    site.edge.now += 1.0
+    task = m.TaskNeed(run=RUN, round=1, digest=task_digest(task_bytes(REAL)))
+    (body,) = served(task, REAL, {}, CHUNK, claim=site.word(REAL))
+    site.edge.say(body)
+    assert not site.edge.jobs(Train)
+    assert site.edge.core.queue.active_order is None
+
+
+def signers(site: Site) -> dict[TaskRefusal, m.TaskClaim]:
+    """Return a word that is refused, by why it is."""
+
+    def member(name: str, role: Role = "coordinator", **fields: float) -> SiteTls:
+        return site.members.member(name, role, **fields)
+
+    gone, old = member("gone"), member("old", days=1.0, now=time.time() - 1e6)
+    foreign = Members(site.members.folder / "elsewhere").member("rival", "coordinator")
+    site.members.revoke("device", gone)
+    site.boot()
+    return {
+        TaskRefusal.WRONG_ROLE: site.word(REAL, by="evil", shown=member("evil", "edge")),
+        TaskRefusal.REVOKED: site.word(REAL, by="gone", shown=gone),
+        TaskRefusal.EXPIRED: site.word(REAL, by="old", shown=old),
+        TaskRefusal.NO_CERTIFICATE: site.word(REAL, by="rival", shown=foreign),
+        TaskRefusal.BAD_SIGNATURE: site.word(REAL, by="evil"),
+    }
+
+
+def test_what_is_refused_is_counted_and_said_once_with_its_mend(site: Site) -> None:
+    for why, claim in signers(site).items():
+        site.boot()
+        for _ in range(3):
+            site.order(1, REAL, claim)
+            site.edge.later(REFUSED_S + 1)
+        assert site.refused() == {f"task_refused_{why}": 3}
+        assert [MENDS[why] in warning.text for warning in site.edge.warned] == [True]
+    assert MENDS.keys() == set(TaskRefusal)
+
+
+def test_the_word_of_another_site_is_none(site: Site) -> None:
+    site.order(1, REAL, site.word(REAL, site="elsewhere"))
+    assert site.refused() == {"task_refused_bad_signature": 1}
+
+
+def test_a_word_ends_and_one_that_was_good_is_asked_for_again(site: Site) -> None:
+    word = site.word(REAL)
+    site.order(1, REAL, word)
+    site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
+    site.edge.now += LONGEST_S + 1
+    site.late_s = CLAIM_S + 1.0
+    site.edge.join()
+    site.order(2, REAL, word)
+    assert len(site.edge.jobs(Train)) == 1
+    assert site.refused() == {"task_refused_expired": 1}
+
+
+def test_on_links_without_certificates_nothing_is_asked_for(site: Site) -> None:
+    site.link.certified = False
+    site.order(1, REAL, None, assigned=b"")
+    assert len(site.edge.jobs(Train)) == 1
+    site.link.certified = True
+    site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
+    site.order(2, REAL, None)
+    assert len(site.edge.jobs(Train)) == 1, "what was believed there is not believed here"
+
+
+def test_an_update_whose_task_is_not_open_any_more_is_kept_back(site: Site) -> None:
+    """What it costs is not known then: it must not leave as if it cost nothing."""
+    site.order(1, REAL, site.word(REAL))
+    site.edge.core._tasks._task = None
+    site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
+    assert not site.edge.said(m.UpdateOffer)
+    assert [said.reason for said in site.edge.said(m.Decline)] == [m.DeclineReason.ERROR]
+
+
+def test_an_edge_takes_no_device_away_from_another(site: Site) -> None:
+    """It orders round after round that the coordinator has not assigned to it."""
+    site.order(1, REAL, site.word(REAL))
+    for number in (2, 3, 2**20):
+        site.order(number, REAL, site.word(REAL), edge=OTHER, assigned=b"")
+    refused = [(said.round, said.reason) for said in site.edge.said(m.Decline)]
+    assert refused == [(number, m.DeclineReason.UNSIGNED) for number in (2, 3, 2**20)]
+    assert [UNASSIGNED in warning.text for warning in site.edge.warned] == [True]
+    assert site.edge.core.counters["order_unsigned"] == 3
+    site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
+    site.order(2, REAL, None)
+    assert [offer.round for offer in site.edge.said(m.UpdateOffer)] == [1]
+    assert [job.round for job in site.edge.jobs(Train)] == [1, 2]
+
+
+def test_an_old_order_said_again_ends_no_later_work_of_another_edge(site: Site) -> None:
+    """It was assigned to that edge, which now says that it is at an earlier round."""
+    site.order(9, REAL, site.word(REAL))
+    site.edge.say(m.Welcome(run=RUN, round=1, edge=OTHER), edge=OTHER)
+    site.order(3, REAL, None, edge=OTHER)
+    refused = [(said.round, said.reason) for said in site.edge.said(m.Decline)]
+    assert refused == [(3, m.DeclineReason.BUSY)]
+    site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
+    assert [offer.round for offer in site.edge.said(m.UpdateOffer)] == [9]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"edge": OTHER},
+        {"agent": "b" * 32},
+        {"round": 2},
+        {"run": OTHER_RUN},
+        {"task": "d" * 64},
+        {"by": "evil"},
+    ],
+    ids=str,
+)
+def test_an_assignment_is_of_one_edge_agent_round_run_and_task(
+    site: Site, change: dict[str, object]
+) -> None:
+    order = order_of(REAL, 1, MODEL, CHUNK)
+    lie = site.assigned(order, **change)  # type: ignore[arg-type]  # by name
+    site.order(1, REAL, site.word(REAL), assigned=lie)
+    assert not site.edge.jobs(Train)
+    site.order(1, REAL, None)
+    assert [job.round for job in site.edge.jobs(Train)] == [1]
+
+
+def test_a_device_that_is_assigned_to_another_edge_in_a_later_round_follows(site: Site) -> None:
+    site.order(1, REAL, site.word(REAL))
+    site.order(2, REAL, None, edge=OTHER)
+    said = [(one.round, one.reason) for one in site.edge.said(m.Decline)]
+    assert said == [(1, m.DeclineReason.BUSY)]
+    assert [job.round for job in site.edge.jobs(Train)] == [1, 2]
+
+
+def test_runs_that_an_edge_invents_fill_no_book(site: Site) -> None:
+    task = structs.replace(PRIVATE, secure_aggregation=SecureAggregationSpec())
+    for number in range(30):
+        run = f"{number:032x}"
+        site.order(1, task, site.word(task), edge=OTHER, run=run, assigned=b"")
+    assert not site.edge.jobs(Train)
+    assert not site.edge.core.device.spent
+    assert not (site.members.folder / "device" / "privacy.json").exists()
