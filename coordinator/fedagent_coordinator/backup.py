@@ -4,10 +4,12 @@ A copy is as old as it is. What was paid since is known to edges, which are witn
 on an older copy is ended by the first hello that knows better (docs/coordinator.md).
 """
 
+import glob
+import os
 import shutil
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +33,7 @@ from .database.ledger import GENESIS
 from .database.mark import MARK, HighWaterMark, MarkFile, read_mark
 from .enrolment import DATABASE as SITE_DATABASE
 from .enrolment import Enrolment
-from .errors import BackupError, LedgerBrokenError
+from .errors import BackupError, LedgerBrokenError, UnreadableDatabaseError
 from .reader import open_reader
 from .store import ACCEPTED, Store
 
@@ -39,6 +41,7 @@ ABOUT = "backup.json"
 STARTS_SKIPPED = 1000
 """What was sent since a backup was numbered by starts that the backup does not know."""
 _OWN = {LOCK_FILE, MARK, BLOCKS, ABOUT}
+_ASIDE = ".before-restore-"
 _OF_SQLITE = ("-wal", "-shm", "-journal")
 
 
@@ -87,11 +90,76 @@ def back_up(folder: Path, target: Path) -> Backup:
 def restore(backup: Path, folder: Path, *, accept_lost_history: bool = False) -> Restored:
     """Lay a copy down as a data directory; what was there before is moved aside, not deleted.
 
+    All is made beside the directory, and put in its place by two renames. Where that was cut short,
+    the next try begins with the same former directory.
+
     Raises:
         BackupError: It is not a backup, or older than what is there and nobody accepts that.
         DataDirBusyError: A coordinator works on the directory.
         LedgerBrokenError: The ledger of the copy is not whole.
     """
+    about = _read_backup(backup)
+    if (_part(folder) / ABOUT).exists():
+        raise BackupError(str(_part(folder)), "has a backup, and is in the way", "rename it")
+    former = former_data(folder)
+    with nullcontext() if former is None else DataDirLock(former):
+        lost = [] if former is None else [*filter(None, (_lost(former, about), _lost_site(former)))]
+        if lost and not accept_lost_history:
+            raise BackupError(
+                str(backup),
+                f"is older than {former}: {', '.join(lost)}",
+                "restore a newer one, or accept the loss with --accept-lost-history",
+            )
+        if former not in {None, folder}:
+            # Back in its place, it is found there by whoever comes after us.
+            former = former.rename(folder)
+            sync_folder(folder.parent)
+        part = _part(folder)
+        try:
+            _make(part, backup, about, former, lost)
+        except Exception:
+            shutil.rmtree(part, ignore_errors=True)  # a full disk is as full as before
+            raise
+        aside = None if former is None else _move_aside(former)
+        part.rename(folder)
+        sync_folder(folder.parent)
+    return Restored(about, aside)
+
+
+def _move_aside(folder: Path) -> Path:
+    aside = folder.with_name(f"{folder.name}{_ASIDE}{time.time_ns() // 10**6}")
+    folder.rename(aside)
+    sync_folder(folder.parent)
+    return aside
+
+
+def former_data(folder: Path) -> Path | None:
+    """Return what a backup is to replace: the data directory, or where it was moved to.
+
+    It is aside, and the new one still a part, if `restore` was cut short between its renames.
+    """
+    if folder.exists():
+        return folder
+    aside = sorted(folder.parent.glob(f"{glob.escape(folder.name)}{_ASIDE}*"))
+    return aside[-1] if aside and _part(folder).exists() else None
+
+
+def refuse_half_restored(folder: Path) -> None:
+    """Make no new data directory where `restore` has not put one in place yet.
+
+    Raises:
+        BackupError: It was cut short; its former data is elsewhere.
+    """
+    former = former_data(folder)
+    if former not in {None, folder}:
+        raise BackupError(
+            str(folder),
+            f"was being restored when that was cut short; its former data is in {former}",
+            f"run `fedagent restore` again, or put the former data back: mv {former} {folder}",
+        )
+
+
+def _read_backup(backup: Path) -> Backup:
     try:
         about = msgspec.json.decode((backup / ABOUT).read_bytes(), type=Backup)
     except (OSError, msgspec.MsgspecError) as error:
@@ -102,29 +170,54 @@ def restore(backup: Path, folder: Path, *, accept_lost_history: bool = False) ->
         report = reader.ledger.verify()
     if report.problems:
         raise LedgerBrokenError(str(backup), len(report.problems), report.problems[0])
-    aside, lost = None, ""
-    if folder.exists():
-        with DataDirLock(folder):
-            lost = _lost(folder, about)
-            if lost and not accept_lost_history:
-                raise BackupError(
-                    str(backup),
-                    f"is older than {folder}: {lost}",
-                    "restore a newer one, or accept the loss with --accept-lost-history",
-                )
-            aside = folder.with_name(f"{folder.name}.before-restore-{time.time_ns() // 10**9}")
-            folder.rename(aside)
-    shutil.copytree(backup, folder, ignore=shutil.ignore_patterns(ABOUT))
-    folder.chmod(0o700)
-    if aside is not None and (aside / SITE_DATABASE).exists():
-        with Enrolment(aside) as newer, Enrolment(folder) as site:
+    return about
+
+
+def _part(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.part")
+
+
+def _make(part: Path, backup: Path, about: Backup, former: Path | None, lost: list[str]) -> None:
+    """Make of a copy a whole data directory, on the disk to its last byte."""
+    shutil.rmtree(part, ignore_errors=True)  # of one who was cut short
+    shutil.copytree(backup, part, ignore=shutil.ignore_patterns(ABOUT))
+    part.chmod(0o700)
+    if former is not None and _has_site(former) and not _lost_site(former):
+        with Enrolment(former) as newer, Enrolment(part) as site:
             site.inherit(newer)  # who was revoked since then stays so
-    store_starts(folder, count_start(folder) + STARTS_SKIPPED)
+    store_starts(part, count_start(part) + STARTS_SKIPPED)
     made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.at_ms / 1000))
     note = f"restored from a backup of {made}, entry {about.seq}"
-    with Store(folder, identity=load_or_create(folder)) as store:
-        store.note(f"{note}; {ACCEPTED}: {lost}" if lost else note)
-    return Restored(about, aside)
+    with Store(part, identity=load_or_create(part)) as store:
+        store.note("; ".join([note, *(f"{ACCEPTED}: {one}" for one in lost)]))
+    _sync_all(part)
+
+
+def _has_site(folder: Path) -> bool:
+    return (folder / SITE_DATABASE).exists()
+
+
+def _lost_site(folder: Path) -> str:
+    """Return why it cannot be said who was revoked there."""
+    if not _has_site(folder):
+        return ""
+    try:
+        with Enrolment(folder) as site:
+            site.revoked_ids()
+    except (UnreadableDatabaseError, sqlite3.DatabaseError) as error:
+        problem = getattr(error, "problem", error)
+        return f"its {SITE_DATABASE} cannot be read ({problem}): revoke again who was revoked since"
+    return ""
+
+
+def _sync_all(folder: Path) -> None:
+    for path in (folder, *folder.rglob("*")):
+        if path.is_dir() or path.is_file():
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
 
 def _copy_ledger(folder: Path, part: Path) -> HighWaterMark:

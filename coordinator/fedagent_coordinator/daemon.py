@@ -5,6 +5,7 @@ import functools
 import logging
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from msgspec import structs
 
@@ -19,6 +20,7 @@ from fedagent_protocol.codec import Direction
 from fedagent_protocol.messages import PROTOCOL_VERSION, kind
 from fedagent_task.measures import measures_of
 
+from .backup import refuse_half_restored
 from .config import CoordinatorConfig
 from .core.effects import Start
 from .core.readiness import DECLINED, STATISTICS
@@ -68,6 +70,7 @@ class Daemon:
 
     async def run(self) -> None:
         """Work until the run is over, or until told to stop."""
+        refuse_half_restored(Path(self._config.data_dir))
         read = read_recipe(self._config)
         self._recipe, self._task = read.recipe, read.task
         await self._shell.run(self._serve)

@@ -351,6 +351,22 @@ class ArchiveError(StoreError):
     problem: str
 
 
+class OversizedBooksError(StoreError):
+    """Raised when rounds do not fit in one file of closed books; their rows are where they were."""
+
+    template = (
+        "rounds {first} to {last} of run {run_id:.8} take {size_bytes} bytes, a file in archive/ "
+        "at most {most_bytes}"
+    )
+    hint = "nothing is lost: they stay in the database, and so does what came after"
+
+    run_id: str
+    first: int
+    last: int
+    size_bytes: int
+    most_bytes: int
+
+
 class RecordError(StoreError):
     """Raised when stored bytes are not the record they should be."""
 

@@ -6,6 +6,7 @@ Checkpoints, with those of `store` between them: ``decided``, ``reserved``; ``se
 ``orders.half`` and ``reported``.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -50,7 +51,7 @@ from .core.phases import milliseconds
 from .core.settings import Progress, Settings
 from .database.connection import wall_clock_ms
 from .device_logs import keep_log
-from .errors import ModelLostError
+from .errors import ModelLostError, OversizedBooksError
 from .global_model import HeldOutSet, held_out
 from .merged_models import merge_files
 from .run_settings import (
@@ -65,6 +66,8 @@ from .runs import OpenedRun, open_run
 from .status_files import DeviceBook, RunStatus, read_run_status, write_run_status
 from .store import SNAPSHOT_EVERY, Store
 from .summary import summarize
+
+_log = logging.getLogger(__name__)
 
 COLLECT_EVERY = 10
 CLOSE_ROUNDS = 2 * SNAPSHOT_EVERY
@@ -267,9 +270,7 @@ class RunStore:
                     self.database.snapshot(run_id, effect.round, policy, self.policies.state())
                     self._checkpoint("snapshot")
                     if keep := self._config.keep_rounds:
-                        self.database.prune(
-                            run_id, keep_rounds=keep, least=CLOSE_ROUNDS, most=CLOSE_ROUNDS, by=ROLE
-                        )
+                        self._prune(keep)
                         self._checkpoint("pruned")
             case fx.CommitModel():
                 self._checkpoint("merged")
@@ -283,6 +284,14 @@ class RunStore:
             case _:
                 return self._write_other(effect)
         return None
+
+    def _prune(self, keep: int) -> None:
+        """Close the books of old rounds; those that no file can have stay, and the run goes on."""
+        few = CLOSE_ROUNDS
+        try:
+            self.database.prune(self.run.run_id, keep_rounds=keep, least=few, most=few, by=ROLE)
+        except OversizedBooksError as error:
+            _log.warning("old rounds are not pruned: %s", error)
 
     def _write_other(self, effect: Write) -> Input | None:
         """Perform what is no step of a round."""

@@ -32,6 +32,7 @@ from .database.pruning import Prunable, prunable, prune
 from .database.rounds import settled
 from .database.rows import RunRow
 from .errors import (
+    ArchiveError,
     BudgetExceededError,
     DuplicateRoundError,
     HistoryLostError,
@@ -184,11 +185,16 @@ class Store(ExitStack):
 
         Raises:
             HistoryLostError: It has another entry there, or ends before, and nobody accepts it.
+                Closed books that cannot be read are no proof of that.
         """
         me, sql = self._db.identity, self._db.connection
         if me is None or head.coordinator != me.id or not is_genuine(head, me.public_bytes):
             return
-        found = archives.hash_at(sql, self._db.folder, head.seq)
+        try:
+            found = archives.hash_at(sql, self._db.folder, head.seq)
+        except (ArchiveError, RecordError) as error:
+            _log.warning("what edge %s is a witness of cannot be compared: %s", edge, error)
+            return
         if found == head.hash:
             return
         problem = f"edge {edge} is a witness of entry {head.seq} ({head.hash.hex()[:16]}), "
@@ -451,14 +457,16 @@ class Store(ExitStack):
         most: int,
         by: str,
     ) -> Prunable:
-        """Close the books of the oldest rounds, `most` of them in one piece, or none if too few.
+        """Close the books of the oldest rounds, at most `most` of them, or none if too few.
 
         Of the newest rounds `keep_rounds` stay, those that ended after a time, and all that
         followed the oldest snapshot. Returns what there was. Crash points: those of
         `pruning.prune`.
 
         Raises:
-            StoreFailedError: The disk failed, or has no room; the rounds are where they were.
+            StoreFailedError: The disk failed, or has no room.
+            OversizedBooksError: Some rounds do not fit in a file. In both cases those that could
+                not be closed are where they were.
         """
         piece = prunable(
             self._db.connection, run_id, keep_rounds=keep_rounds, before_ms=before_ms, most=most

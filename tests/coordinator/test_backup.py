@@ -1,18 +1,20 @@
 """A backup is made beside a running coordinator, and restored without a word lost in silence."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedagent_coordinator import backup
 from fedagent_coordinator.backup import back_up, restore
 from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import BackupError, HistoryLostError, LedgerBrokenError
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
 from fedagent_node.data_dir import count_start, load_or_create
-from tests.fakes.stored_runs import begun, play, small_plan, small_view, tampered
+from tests.fakes.stored_runs import Crash, begun, play, small_plan, small_view, tampered
 from tests.typed import fedagent
 
 from .test_daemon import HandEdge, coordinator, toy
@@ -161,6 +163,175 @@ def joined(site: Enrolment, name: str) -> None:
     site._connection.execute(
         "INSERT INTO certificates VALUES (?, ?, x'00', 9e9, 9e9)", (ident[:8], ident)
     )
+
+
+@pytest.fixture
+def revoked(tmp_path: Path) -> str:
+    """A directory, its backup, and since then a device that was revoked; returns who."""
+    folder = tmp_path / "data"
+    _filled(folder)
+    with Enrolment(folder) as site:
+        joined(site, "hall")
+    back_up(folder, tmp_path / "copy")
+    with Enrolment(folder) as site:
+        (gone,) = [one.id for one in site.members(now=1.0)]
+        site.revoke(gone, now=1.0)
+    return gone
+
+
+def cut_short(step: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail at a step of `restore`, once part of it is done; ``renamed`` is between the renames."""
+    syncs = [0]
+
+    def stop(*_: object, **__: object) -> None:
+        raise error(f"at {step}")
+
+    def half(source: Path, target: Path, **_: object) -> None:
+        target.mkdir()
+        shutil.copy(source / "site.db", target)
+        stop()
+
+    def after(number: int) -> Callable[[Path], None]:
+        def sync(_: Path) -> None:
+            syncs[0] += 1
+            if syncs[0] == number:
+                stop()
+
+        return sync
+
+    match step:
+        case "copied":
+            monkeypatch.setattr(shutil, "copytree", half)
+        case "inherited":
+            monkeypatch.setattr(Enrolment, "inherit", stop)
+        case "started":
+            monkeypatch.setattr(backup, "store_starts", stop)
+        case "noted":
+            monkeypatch.setattr(Store, "note", stop)
+        case "synced":
+            monkeypatch.setattr(backup, "_sync_all", stop)
+        case "renamed":
+            monkeypatch.setattr(backup, "sync_folder", after(1))
+        case "put in place":
+            monkeypatch.setattr(backup, "sync_folder", after(2))
+
+
+STEPS = ("copied", "inherited", "started", "noted", "synced", "renamed", "put in place")
+
+
+def entries_named(store: Store, text: str) -> int:
+    return sum(entry.target.startswith(text) for entry in store.read.ledger.show(limit=-1))
+
+
+@pytest.mark.parametrize("error", [Crash, OSError])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_restore_that_is_cut_short_and_done_again_loses_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    revoked: str,
+    step: str,
+    error: type[BaseException],
+) -> None:
+    folder, copy = tmp_path / "data", tmp_path / "copy"
+    starts = count_start(folder)
+    with monkeypatch.context() as fails:
+        cut_short(step, error, fails)
+        with pytest.raises(error, match=f"at {step}"):
+            restore(copy, folder)
+    assert (step == "renamed") != folder.exists()
+    if folder.exists():
+        with Enrolment(folder) as site:
+            assert site.revoked_ids() == {revoked}
+    # What was put in place knows a note more than the backup.
+    done = restore(copy, folder, accept_lost_history=step == "put in place")
+    assert done.aside is not None
+    with Enrolment(folder) as site, Enrolment(done.aside) as former:
+        assert site.revoked_ids() == former.revoked_ids() == {revoked}
+    assert count_start(folder) > starts + 500
+    with Store(folder, identity=load_or_create(folder)) as store:
+        assert entries_named(store, "restored from a backup of") == 1
+        assert store.read.ledger.verify().problems == ()
+    assert (folder / "models" / ("a" * 64)).read_bytes() == b"model"
+    assert not (tmp_path / "data.part").exists()
+    assert len(list(tmp_path.glob("data.before-restore-*"))) == 1 + (step == "put in place")
+
+
+@pytest.mark.parametrize("again", [step for step in STEPS if step != "put in place"])
+def test_a_second_try_may_be_cut_short_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, revoked: str, again: str
+) -> None:
+    folder, copy = tmp_path / "data", tmp_path / "copy"
+    for step in ("renamed", again, "renamed", again):
+        with monkeypatch.context() as fails:
+            cut_short(step, Crash, fails)
+            with pytest.raises(Crash):
+                restore(copy, folder)
+    restore(copy, folder)
+    with Enrolment(folder) as site:
+        assert site.revoked_ids() == {revoked}
+    assert len(list(tmp_path.glob("data.before-restore-*"))) == 1
+
+
+def test_a_backup_by_the_name_of_a_part_is_not_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    _filled(folder)
+    back_up(folder, tmp_path / "data.part")
+    with pytest.raises(BackupError, match="has a backup, and is in the way"):
+        restore(tmp_path / "data.part", folder)
+    assert (tmp_path / "data.part" / "coordinator.db").exists()
+
+
+async def test_no_coordinator_starts_anew_where_a_restore_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, revoked: str
+) -> None:
+    folder, copy = tmp_path / "data", tmp_path / "copy"
+    with monkeypatch.context() as fails:
+        cut_short("renamed", Crash, fails)
+        with pytest.raises(Crash):
+            restore(copy, folder)
+    async with coordinator(tmp_path) as process:
+        assert await process.ended() == 33
+    (aside,) = tmp_path.glob("data.before-restore-*")
+    log = (tmp_path / "log.txt").read_text()
+    assert "was being restored when that was cut short" in log
+    assert f"run `fedagent restore` again, or put the former data back: mv {aside}" in log
+    assert not folder.exists()
+    said = fedagent("restore", str(copy), "--data-dir", str(folder))
+    assert said.returncode == 0, said.stderr
+    assert "the replaced data is in" in said.stderr
+    with Enrolment(folder) as site:
+        assert site.revoked_ids() == {revoked}
+
+
+def test_what_was_paid_since_is_not_lost_in_silence_by_a_second_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, copy = tmp_path / "data", tmp_path / "copy"
+    run = _filled(folder)
+    back_up(folder, copy)
+    with Store(folder, identity=load_or_create(folder)) as store:
+        play(store, run, small_plan(small_view(2, [100])), {0})
+    with monkeypatch.context() as fails:
+        cut_short("renamed", Crash, fails)
+        with pytest.raises(Crash):
+            restore(copy, folder, accept_lost_history=True)
+    with pytest.raises(BackupError, match=r"is older than .*before-restore"):
+        restore(copy, folder)
+    restore(copy, folder, accept_lost_history=True)
+    with Store(folder, identity=load_or_create(folder)) as store:
+        assert "accepted lost history: it has entry" in store.read.ledger.show(limit=1)[0].target
+
+
+def test_a_damaged_list_of_members_is_given_up_on_purpose_only(
+    tmp_path: Path, revoked: str
+) -> None:
+    folder, copy = tmp_path / "data", tmp_path / "copy"
+    (folder / "site.db").write_bytes(revoked.encode() * 99)
+    with pytest.raises(BackupError, match=r"site\.db cannot be read .*accept the loss"):
+        restore(copy, folder)
+    restore(copy, folder, accept_lost_history=True)
+    with Store(folder, identity=load_or_create(folder)) as store:
+        assert "revoke again who was revoked since" in store.read.ledger.show(limit=1)[0].target
 
 
 def test_who_was_revoked_since_the_backup_stays_revoked(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fedagent_coordinator import policies, run_store
 from fedagent_coordinator.core.decision import DecisionPolicies
-from fedagent_coordinator.database import pruning
+from fedagent_coordinator.database import pruning, segments
 from fedagent_coordinator.database.rounds import settled
 from fedagent_coordinator.errors import RunConflictError
 from fedagent_coordinator.reader import open_reader
@@ -151,6 +151,21 @@ def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
         assert store.read.claim_gaps(run) is not None
         policy = DecisionPolicies(policies.create("cocs-paper", **site.recipe.policy.params))
         store.restore(run, "cocs-paper", policy)
+
+
+def test_a_run_goes_on_where_old_rounds_fit_in_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run_store, "SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr(run_store, "CLOSE_ROUNDS", 1)
+    monkeypatch.setattr(pruning, "NEVER", 0)
+    monkeypatch.setattr(segments, "_MOST_BYTES", 500)
+    given = recipe("policy.name=cocs-paper")
+    site = Site(tmp_path, given, toy_edges(given), keep_rounds=1)
+    site.run()
+    site.close()
+    check_history(site, 4)
+    assert "old rounds are not pruned: rounds 1 to 1" in caplog.text
 
 
 @pytest.mark.parametrize("point", ["", "committed"])

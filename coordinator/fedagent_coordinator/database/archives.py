@@ -21,7 +21,7 @@ from msgspec import structs
 from fedagent_coordinator.errors import ArchiveError, RecordError
 
 from .ledger import COLUMNS, Entry, chain_hash
-from .segments import Segment, decode, table_of
+from .segments import MOST_BYTES_BOUND, Segment, decode, table_of
 from .sums import Sums
 
 ARCHIVE = "archive"
@@ -155,6 +155,12 @@ def gather(sql: sqlite3.Connection, run_id: str, first: int, last: int) -> Segme
     return Segment(run_id=run_id, first=first, last=last, tables=tables)
 
 
+def count_rows(sql: sqlite3.Connection, run_id: str, first: int, last: int) -> int:
+    """Return how many rows these rounds have in all tables, a few that stay included."""
+    counts = " + ".join(f"(SELECT COUNT(*) FROM {table} WHERE {_OF})" for table in TABLES)  # noqa: S608 - constants
+    return int(sql.execute(f"SELECT {counts}", (run_id, first, last)).fetchone()[0])
+
+
 def stretches(sql: sqlite3.Connection, run_id: str, first: int, last: int) -> tuple[Stretch, ...]:
     """Return where the entries of these rounds are in the ledger."""
     rows = sql.execute(
@@ -188,9 +194,15 @@ def read(folder: Path, books: Closed) -> Segment:
     """Return the rows of closed rounds, of a data directory.
 
     Raises:
-        ArchiveError: The file is missing, or other than it was.
+        ArchiveError: The file is missing, other than it was, or cannot be read.
     """
-    return decode(check(folder, books))
+    data = check(folder, books)
+    try:
+        # Bound by its digest, it is what was written, and no bomb.
+        return decode(data, most_bytes=MOST_BYTES_BOUND)
+    except RecordError as error:
+        problem = f"cannot be read: {error.problem}"
+        raise ArchiveError(books.name, books.first, books.last, problem) from error
 
 
 def check(folder: Path, books: Closed) -> bytes:

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from fedagent_coordinator.errors import (
+    ArchiveError,
     HistoryLostError,
     OvertakenError,
+    RecordError,
     RefusedEntryError,
     StoreFailedError,
     UnreadableDatabaseError,
@@ -303,7 +305,10 @@ class Database:
         if self._commits < mark.commits:
             return f"it ends at commit {self._commits}, {mark.commits} were made"
         if mark.seq:
-            found = hash_at(self.connection, self.folder, mark.seq)
+            try:
+                found = hash_at(self.connection, self.folder, mark.seq)
+            except (ArchiveError, RecordError) as error:
+                return f"ledger entry {mark.seq} cannot be read: {error.sentence}"
             if found is None or found.hex() != mark.hash:
                 return f"ledger entry {mark.seq} is not the one that was written"
         return ""

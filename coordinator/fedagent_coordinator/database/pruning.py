@@ -7,21 +7,23 @@ last merge, so nothing goes that came after the older of the newest two snapshot
 newest model.
 """
 
+import errno
 import hashlib
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
+from fedagent_coordinator.errors import OversizedBooksError, RecordError
 from fedagent_node.data_dir import write_private
 
 from . import archives, facts
 from .archives import ARCHIVE, Summary, closed_sums, closed_until, file_name
 from .connection import DATABASE, Database
-from .segments import encode
+from .segments import Segment, decode, encode
 from .sums import sums_of
 
 NEVER = 10
@@ -33,7 +35,9 @@ _LIMIT = """SELECT MIN(s.kept, m.merged, COALESCE(o.first - 1, s.kept)) FROM
     (SELECT MIN(round) AS first FROM rounds WHERE run_id = ?1
         AND (round > ?2 OR state = 'open' OR closed_ms > ?3)) o"""
 PIECE = 1000
-"""Rounds in one transaction, and in one file, of what `fedagent prune` closes."""
+"""Most rounds in one transaction, and in one file, of what `fedagent prune` closes."""
+_MANY_ROWS = 400_000
+"""Of a file: more rounds are parted before they are read, as a board has no room for them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,11 @@ class Prunable:
     def rounds(self) -> int:
         """How many there are."""
         return max(0, self.last - self.first + 1)
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What its rows are found by."""
+        return self.run_id, self.first, self.last
 
 
 def prunable(
@@ -66,12 +75,25 @@ def prunable(
     newest = sql.execute("SELECT MAX(round) FROM rounds WHERE run_id = ?", (run_id,)).fetchone()[0]
     wanted = (run_id, max(0, (newest or 0) - max(keep_rounds, NEVER)), before_ms)
     last = min(int(sql.execute(_LIMIT, wanted).fetchone()[0]), first + most - 1)
+    return Prunable(run_id=run_id, first=first, last=_whole(sql, run_id, last, since=first))
+
+
+def _whole(sql: sqlite3.Connection, run_id: str, last: int, *, since: int) -> int:
+    """Return the last of rounds `since` to `last`, with the rest of a former release's piece."""
+    former = None if last < since else _former_piece(sql, run_id, last)
+    return last if former is None else former[1]
+
+
+def _former_piece(sql: sqlite3.Connection, run_id: str, last: int) -> tuple[int, int] | None:
+    """Return the first and the last round of what a former release has pruned, if `last` parts it.
+
+    It is bound into the chain as a whole.
+    """
     row = sql.execute(
-        "SELECT round FROM pruned WHERE run_id = ?1 AND first <= ?2 AND round > ?2 AND ?2 >= ?3",
-        (run_id, last, first),
+        "SELECT first, round FROM pruned WHERE run_id = ?1 AND first <= ?2 AND round > ?2",
+        (run_id, last),
     ).fetchone()
-    last = last if row is None else int(row[0])
-    return Prunable(run_id=run_id, first=first, last=last)
+    return None if row is None else (int(row[0]), int(row[1]))
 
 
 def bytes_held(folder: Path) -> int:
@@ -90,48 +112,99 @@ def foretold(sql: sqlite3.Connection, folder: Path, pieces: Sequence[Prunable]) 
         sql.backup(copy)
         archives.unprotect(copy)
         copy.execute("PRAGMA journal_mode = OFF")
-        for key in _keys(pieces):
-            files += len(encode(archives.gather(copy, *key)))
-            archives.drop(copy, *key)
+        for piece in pieces:
+            with suppress(OversizedBooksError):  # from there on everything stays
+                for part, _, data in _files(copy, piece):
+                    files += len(data)
+                    archives.drop(copy, *part.key)
         copy.execute("VACUUM")
         pages, size = (copy.execute(f"PRAGMA page_{of}").fetchone()[0] for of in ("count", "size"))
     closed = sum(path.stat().st_size for path in folder.glob(f"{ARCHIVE}/*"))
     return before - int(pages * size) - closed - files
 
 
-def _keys(pieces: Sequence[Prunable]) -> Iterator[tuple[str, int, int]]:
-    for piece in pieces:
-        for first in range(piece.first, piece.last + 1, PIECE):
-            yield piece.run_id, first, min(piece.last, first + PIECE - 1)
+def _files(sql: sqlite3.Connection, piece: Prunable) -> Iterator[tuple[Prunable, Segment, bytes]]:
+    """Yield the rounds of each file, the oldest first; one's rows go before the next is asked for.
+
+    Raises:
+        OversizedBooksError: Rounds that cannot be parted do not fit in a file.
+    """
+    while piece.rounds:
+        last = min(piece.last, piece.first + PIECE - 1)
+        last = _whole(sql, piece.run_id, last, since=piece.first)
+        part, segment, data = _oldest(sql, replace(piece, last=last))
+        yield part, segment, data
+        piece = replace(piece, first=part.last + 1)
+
+
+def _oldest(sql: sqlite3.Connection, piece: Prunable) -> tuple[Prunable, Segment, bytes]:
+    """Return the oldest rounds of a piece that fit in a file: all, half of them, a quarter."""
+    half = _halved(sql, piece)
+    if half == piece or archives.count_rows(sql, *piece.key) <= _MANY_ROWS:
+        segment = archives.gather(sql, *piece.key)
+        try:
+            return piece, segment, encode(segment)
+        except OversizedBooksError:
+            if half == piece:
+                raise
+    return _oldest(sql, half)
+
+
+def _halved(sql: sqlite3.Connection, piece: Prunable) -> Prunable:
+    """Return the older half of a piece; all of it if it cannot be parted."""
+    last = piece.first + piece.rounds // 2 - 1
+    former = _former_piece(sql, piece.run_id, last)
+    ends = (last,) if former is None else (former[0] - 1, former[1])
+    last = next((end for end in ends if piece.first <= end < piece.last), piece.last)
+    return replace(piece, last=last)
 
 
 def prune(db: Database, piece: Prunable, *, by: str) -> None:
-    """Close the books of a piece: its file first, then one transaction for all rows.
+    """Close the books of a piece: in as many files as it takes, each of them by itself.
 
     Crash points: ``prune.written``, ``prune.named``, ``prune.dropped``, and those of
     `Database.transaction`.
 
     Raises:
-        OSError: The file could not be written; nothing has changed.
+        OSError: A file could not be written, or not be read again.
+        OversizedBooksError: Rounds that cannot be parted do not fit in a file. Here as there, rows
+            without a file are where they were.
     """
-    key, now = (piece.run_id, piece.first, piece.last), db.clock_ms()
-    data = encode(archives.gather(db.connection, *key))
+    for part, segment, data in _files(db.connection, piece):
+        _close(db, part, segment, data, by=by)
+
+
+def _close(db: Database, piece: Prunable, segment: Segment, data: bytes, *, by: str) -> None:
+    """Write the file first, and read it again; then one transaction takes all rows."""
+    now = db.clock_ms()
     summary = Summary(
-        stretches=archives.stretches(db.connection, *key),
-        sums=closed_sums(db.connection, piece.run_id) + sums_of(db.connection, *key),
+        stretches=archives.stretches(db.connection, *piece.key),
+        sums=closed_sums(db.connection, piece.run_id) + sums_of(db.connection, *piece.key),
     )
-    write_private(db.folder / ARCHIVE / file_name(*key[:2]), data)
+    path = db.folder / ARCHIVE / file_name(piece.run_id, piece.first)
+    write_private(path, data)
     db.checkpoint("prune.written")
+    _read_back(path, segment)
     with db.transaction("prune") as sql:
         sql.execute(
             "INSERT INTO closed (run_id, first, round, digest, size_bytes, summary, by, at_ms) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                *(*key, hashlib.sha256(data).digest(), len(data)),
+                *(*piece.key, hashlib.sha256(data).digest(), len(data)),
                 *(msgspec.msgpack.encode(summary), by, now),
             ),
         )
         db.checkpoint("prune.named")
-        archives.drop(sql, *key)
+        archives.drop(sql, *piece.key)
         db.checkpoint("prune.dropped")
         facts.bind(db.ledger, sql, facts.CLOSED, piece.run_id, piece.last, at_ms=now)
+
+
+def _read_back(path: Path, segment: Segment) -> None:
+    """Make sure of a file before its rows are dropped: nothing else has them after that."""
+    try:
+        same = decode(path.read_bytes()) == segment
+    except RecordError:
+        same = False
+    if not same:
+        raise OSError(errno.EIO, f"{path.name} is not what was written")

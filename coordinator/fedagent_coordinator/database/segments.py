@@ -10,13 +10,15 @@ from typing import Any
 
 import msgspec
 
-from fedagent_coordinator.errors import RecordError
+from fedagent_coordinator.errors import OversizedBooksError, RecordError
 
 _CELLS = {int, float, str, bytes, type(None)}
 
 _MAGIC = b"fedagent-books/1\n"
 _MOST_BYTES = 1 << 28
-"""Of what a segment is inflated to; a thousand rounds of fifty devices take 4 MB."""
+"""Of what a segment is inflated to, at a kilobyte for each device of each round."""
+MOST_BYTES_BOUND = 1 << 34
+"""Of one whose digest is in the ledger: former releases wrote what they could not read."""
 
 
 class Table(msgspec.Struct, frozen=True, array_like=True):
@@ -53,12 +55,21 @@ def table_of(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Table:
 
 
 def encode(segment: Segment) -> bytes:
-    """Return the bytes of a segment; the same rows always give the same."""
-    return _MAGIC + zlib.compress(msgspec.msgpack.encode(segment), 6)
+    """Return the bytes of a segment; the same rows always give the same.
+
+    Raises:
+        OversizedBooksError: `decode` would refuse them.
+    """
+    body = msgspec.msgpack.encode(segment)
+    if len(body) > _MOST_BYTES:
+        raise OversizedBooksError(
+            segment.run_id, segment.first, segment.last, len(body), _MOST_BYTES
+        )
+    return _MAGIC + zlib.compress(body, 6)
 
 
-def decode(data: bytes) -> Segment:
-    """Return what `encode` was given.
+def decode(data: bytes, *, most_bytes: int | None = None) -> Segment:
+    """Return what `encode` was given, if it inflates to no more than `most_bytes`.
 
     Raises:
         RecordError: These are no bytes of a segment, or too many.
@@ -67,7 +78,7 @@ def decode(data: bytes) -> Segment:
         raise RecordError("closed books", "of another release, or no closed books at all")
     try:
         inflate = zlib.decompressobj()
-        body = inflate.decompress(data[len(_MAGIC) :], _MOST_BYTES)
+        body = inflate.decompress(data[len(_MAGIC) :], most_bytes or _MOST_BYTES)
         segment = msgspec.msgpack.decode(body, type=Segment)
     except (zlib.error, msgspec.MsgspecError) as error:
         raise RecordError("closed books", str(error)) from error

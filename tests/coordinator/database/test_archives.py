@@ -17,6 +17,7 @@ from fedagent_coordinator.backup import back_up, restore
 from fedagent_coordinator.core.effects import Proof
 from fedagent_coordinator.database import archives, segments
 from fedagent_coordinator.database.heads import head_bytes
+from fedagent_coordinator.database.mark import MARK, HighWaterMark, MarkFile
 from fedagent_coordinator.errors import (
     ArchiveError,
     DuplicateRoundError,
@@ -244,6 +245,39 @@ def test_a_mark_and_a_witness_may_name_an_entry_in_closed_books(folder: Path) ->
         with pytest.raises(HistoryLostError, match="here it is another one"):
             store.check_witness("edge-0", head("ab" * 32))
         assert store.read.ledger.verify(head("ab" * 32)).problems
+
+
+def test_an_unreadable_file_neither_ends_a_coordinator_nor_speaks_against_a_witness(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    me, path = load_or_create(folder), files(folder)[1]
+    with open_reader(folder) as reader:
+        entries = [json.loads(line) for line in reader.ledger.export("json")]
+    told = next(entry for entry in entries if entry["round"] == 12)
+    hash_ = bytes.fromhex(told["hash"])
+    signed = me.sign(head_bytes(told["seq"], hash_))
+    head = LedgerHead(coordinator=me.id, seq=told["seq"], hash=hash_, signature=signed)
+    data = path.read_bytes()
+    with opened(folder) as store:
+        path.write_bytes(bytes(len(data)))
+        store.check_witness("edge-0", head)
+        assert f"edge-0 is a witness of cannot be compared: archive/{path.name}" in caplog.text
+        path.write_bytes(data)
+        store.check_witness("edge-0", head)
+    path.unlink()
+    with pytest.raises(LedgerBrokenError):
+        opened(folder)
+
+
+def test_a_mark_in_books_that_cannot_be_read_is_lost_history(folder: Path) -> None:
+    with open_reader(folder) as reader:
+        entries = [json.loads(line) for line in reader.ledger.export("json")]
+    told = next(entry for entry in entries if entry["round"] == 12)
+    (folder / MARK).unlink()
+    MarkFile(folder / MARK, HighWaterMark(commits=1, seq=told["seq"], hash=told["hash"])).close()
+    files(folder)[1].write_bytes(b"")
+    with pytest.raises(HistoryLostError, match="cannot be read: archive/"):
+        opened(folder)
 
 
 def test_a_backup_has_the_closed_books(folder: Path, tmp_path: Path) -> None:

@@ -9,10 +9,16 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.backup import back_up
+from fedagent_coordinator.database import pruning, segments
 from fedagent_coordinator.database.connection import DATABASE
 from fedagent_coordinator.database.ledger import Transfer
 from fedagent_coordinator.database.pruning import NEVER, bytes_held
-from fedagent_coordinator.errors import PrunedRoundError, RefusedEntryError
+from fedagent_coordinator.errors import (
+    OversizedBooksError,
+    PrunedRoundError,
+    RefusedEntryError,
+    StoreFailedError,
+)
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
 from fedagent_node.data_dir import load_or_create
@@ -244,6 +250,109 @@ def test_what_pruning_frees_is_foretold(tmp_path: Path) -> None:
     freed = before - bytes_held(tmp_path)
     assert freed > 0.2 * before
     assert said == pytest.approx(freed, rel=0.03)
+
+
+def opened(folder: Path) -> Store:
+    return Store(folder, identity=load_or_create(folder))
+
+
+def books(folder: Path) -> list[str]:
+    return sorted(path.name[33:-6].lstrip("0") for path in folder.glob("archive/*.books"))
+
+
+FIVE_ROUNDS = 15_000
+"""More than five rounds of four devices take, and less than ten."""
+
+
+@pytest.mark.parametrize("bound", ["_MOST_BYTES", "_MANY_ROWS"])
+def test_more_rounds_than_one_file_may_hold_are_closed_in_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    run = filled(tmp_path)
+    if bound == "_MOST_BYTES":
+        monkeypatch.setattr(segments, bound, FIVE_ROUNDS)
+        monkeypatch.setattr(segments, "MOST_BYTES_BOUND", FIVE_ROUNDS)
+    else:
+        monkeypatch.setattr(pruning, bound, 5 * 4 * 6)
+    with open_reader(tmp_path) as reader:
+        outcomes = reader.outcomes(run)
+        pieces = [reader.prunable(run)]
+        assert reader.foretold(pieces)
+    with opened(tmp_path) as store:
+        assert store.prune(run, most=10, by="operator").last == 10
+        assert store.read.pruned_until(run) == 10
+    assert books(tmp_path) == ["1", "6"]
+    with open_reader(tmp_path) as reader:
+        assert reader.ledger.verify(full=True).problems == ()
+        assert len(list(reader.ledger.export("json"))) == reader.ledger.verify().entries
+        with reader.whole(run) as whole:
+            assert whole.outcomes(run) == outcomes
+
+
+def test_rounds_that_no_file_can_have_stay_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = filled(tmp_path)
+    with monkeypatch.context() as small, opened(tmp_path) as store:
+        small.setattr(segments, "_MOST_BYTES", 500)
+        with pytest.raises(OversizedBooksError, match=r"rounds 1 to 1 of run .* nothing is lost"):
+            store.prune(run, most=10, by="operator")
+        assert store.read.foretold([store.read.prunable(run)]) >= 0
+        assert (store.read.pruned_until(run), books(tmp_path)) == (0, [])
+        assert store.read.ledger.verify().problems == ()
+    with opened(tmp_path) as store:
+        assert store.prune(run, most=10, by="operator").last == 10
+
+
+def test_what_a_former_release_pruned_goes_into_one_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = filled(tmp_path)
+    with opened(tmp_path) as store:
+        former_piece(store, run, 1, 3)
+        former_piece(store, run, 4, 8)
+    monkeypatch.setattr(segments, "_MOST_BYTES", FIVE_ROUNDS)
+    monkeypatch.setattr(pruning, "PIECE", 7)
+    with opened(tmp_path) as store:
+        assert store.prune(run, most=10, by="operator").last == 10
+        assert books(tmp_path) == ["1", "4", "9"]
+        assert store.read.ledger.verify(full=True).problems == ()
+
+
+def test_a_file_that_former_releases_wrote_too_large_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = filled(tmp_path)
+    with opened(tmp_path) as store:
+        store.prune(run, most=10, by="operator")
+    monkeypatch.setattr(segments, "_MOST_BYTES", 500)
+    with open_reader(tmp_path) as reader:
+        assert reader.ledger.verify(full=True).problems == ()
+        assert len(list(reader.ledger.export("csv"))) > 200
+        with reader.whole(run) as whole:
+            assert len(whole.rounds(run)) == ROUNDS
+
+
+@pytest.mark.parametrize("harm", ["nothing", "cut off", "another file"])
+def test_no_row_is_dropped_for_a_file_that_is_not_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    run = filled(tmp_path)
+    other = segments.encode(segments.Segment(run_id=run, first=1, last=5, tables={}))
+
+    def lying(path: Path, data: bytes) -> None:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes({"nothing": b"", "cut off": data[:-9], "another file": other}[harm])
+
+    with opened(tmp_path) as store, monkeypatch.context() as disk:
+        disk.setattr(pruning, "write_private", lying)
+        with pytest.raises(StoreFailedError, match="is not what was written"):
+            store.prune(run, most=5, by="operator")
+        assert len(store.read.rounds(run)) == ROUNDS
+    with opened(tmp_path) as store:
+        assert books(tmp_path) == []
+        assert store.read.ledger.verify().problems == ()
+        assert store.prune(run, most=5, by="operator").last == 5
 
 
 def test_the_command_prunes_and_names_what_was_freed(tmp_path: Path) -> None:
