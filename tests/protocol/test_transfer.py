@@ -239,3 +239,30 @@ def test_a_sender_honours_a_window_and_forgets_the_rest() -> None:
         sender.authorise(((50, 65_536),), link_idle=True)
     assert sender.pending == CREDIT_WINDOW
     assert [sender.next() for _ in range(9)] == [*range(8), None]
+
+
+@given(count=st.integers(1, 60), receivers=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=100, deadline=None)
+def test_a_greedy_receiver_keeps_the_model_from_nobody(
+    count: int, receivers: int, seed: int
+) -> None:
+    rng = random.Random(seed)
+    layout = Layout(count, 1)
+    ends = {f"a{i}": Receiver(layout, window=4) for i in range(receivers)}
+    broadcast = Broadcast(layout)
+    now = 0.0
+    for _ in range(5000):
+        if all(end.complete for end in ends.values()):
+            break
+        now += 0.05
+        broadcast.authorise("greedy", ((rng.randrange(count), 65_536),), now)
+        for name, end in ends.items():
+            # Slow ones are silent for long.
+            asked = end.ask(now) if rng.random() < 0.2 else ()
+            for alone in broadcast.authorise(name, asked, now) if asked else ():
+                end.accept(alone, 1, now)
+        while (index := broadcast.next(now)) is not None:
+            for end in ends.values():
+                if rng.random() < 0.9:
+                    end.accept(index, 1, now)
+    assert all(end.complete for end in ends.values())
