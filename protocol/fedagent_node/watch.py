@@ -25,6 +25,8 @@ Judge = Callable[[Advert], Awaitable[str]]
 
 MAX_CANDIDATES = 32
 MAX_LOOKUPS = 64
+MAX_WAITING = 64
+"""Names that found no room, and are looked up again; the oldest goes first if there are more."""
 MAX_HOSTS = 8
 """Addresses of one advert that are tried: whoever sends one must not have us scan a network."""
 MAX_TRIED = 8
@@ -71,6 +73,10 @@ class Watch:
         self._retries: dict[str, asyncio.TimerHandle] = {}
         self._complaints: dict[str, tuple[str, ...]] = {}
         self._answered: set[str] = set()
+        self._failed: set[str] = set()
+        self._waiting: dict[str, bool] = {}  # whether it was never looked up
+        self._again: asyncio.TimerHandle | None = None
+        self._told_full = False
         self._needed = needed
         self._quiet: asyncio.TimerHandle | None = None
         self._elsewhere: set[str] = set()
@@ -97,6 +103,9 @@ class Watch:
         for retry in self._retries.values():
             retry.cancel()
         self._retries.clear()
+        self._waiting.clear()
+        if self._again is not None:
+            self._again.cancel()
         lookups = list(self._lookups.values())
         for lookup in lookups:
             lookup.cancel()
@@ -113,19 +122,61 @@ class Watch:
         if state_change.name == "Removed":
             self._complaints.pop(name, None)
             self._answered.discard(name)
+            self._waiting.pop(name, None)
             if (retry := self._retries.pop(name, None)) is not None:
                 retry.cancel()
-            if self._known.pop(name, None) is not None:
-                self._notify_soon()
+            self._forget(name)
             return
-        self._look_up(name)
+        self._look_up(name, unseen=True)
 
-    def _look_up(self, name: str) -> None:
-        if name in self._lookups or len(self._lookups) >= MAX_LOOKUPS:
-            self._counters["ignored_full"] += name not in self._lookups
+    def _look_up(self, name: str, *, unseen: bool = False) -> None:
+        if name in self._lookups:
             return
+        if len(self._lookups) >= MAX_LOOKUPS:
+            self._counters["ignored_full"] += 1
+            self._postpone(name, unseen=unseen)
+            return
+        self._waiting.pop(name, None)
         task = self._lookups[name] = asyncio.ensure_future(self._resolve(name))
-        task.add_done_callback(lambda _: self._lookups.pop(name, None))
+        task.add_done_callback(lambda _: self._looked_up(name))
+
+    def _looked_up(self, name: str) -> None:
+        """Give the place of a lookup to one that waits for its first."""
+        self._lookups.pop(name, None)
+        waiting = next((one for one, unseen in self._waiting.items() if unseen), None)
+        if waiting is not None and self._browser is not None:
+            self._look_up(waiting)
+
+    def _postpone(self, name: str, *, unseen: bool = False) -> None:
+        """Remember a name that found no room until there is some."""
+        self._waiting[name] = unseen
+        if len(self._waiting) > MAX_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+        if not self._told_full:
+            self._told_full = True
+            _log.warning(
+                "more %ss are announced than are kept (%d), or looked up at a time (%d); the "
+                "others are looked up every %.0f s, and take the place of one that does not answer",
+                self._role,
+                MAX_CANDIDATES,
+                MAX_LOOKUPS,
+                RETRY_S,
+            )
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._waiting and self._again is None:
+            self._again = asyncio.get_running_loop().call_later(RETRY_S, self._look_up_waiting)
+
+    def _look_up_waiting(self) -> None:
+        """Look up again what found no room; what finds none now waits on."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        if self._browser is not None:
+            for name, unseen in list(self._waiting.items()):
+                self._look_up(name, unseen=unseen)
+            self._wait()
 
     async def _resolve(self, name: str) -> None:
         from zeroconf import BadTypeInNameException  # noqa: PLC0415
@@ -143,18 +194,18 @@ class Watch:
         except (BadTypeInNameException, ValueError, OSError):
             self._counters["ignored_malformed"] += 1
             return
-        advert = None
+        advert, silent = None, False
         if len(info.text or b"") <= MAX_TXT_BYTES:
             advert = advert_from(self._role, info.properties, by_nearness(hosts), info.port)
         if advert is not None and self._site in (None, advert.site) and self._has_room(name):
             advert, refused = await self._tried(name, advert)
             self._complain(name, advert, refused)
             if why := refused.get(str(advert.address), ""):
-                advert = replace(advert, refused=is_strangers(why))
+                advert, silent = replace(advert, refused=is_strangers(why)), True
                 self._retry(name, RETRY_S)
             else:
                 self._answered.add(name)
-        self._note(name, advert)
+        self._note(name, advert, silent=silent)
 
     async def _tried(self, name: str, advert: Advert) -> tuple[Advert, dict[str, str]]:
         """Connect in turn; a turn lasts a while if an address was refused."""
@@ -236,10 +287,14 @@ class Watch:
             self._retries.pop(name, None)
             self._look_up(name)
 
-        if name not in self._retries and len(self._retries) < MAX_LOOKUPS:
-            self._retries[name] = asyncio.get_running_loop().call_later(wait_s, again)
+        if name in self._retries:
+            return
+        if len(self._retries) >= MAX_LOOKUPS:
+            self._postpone(name)
+            return
+        self._retries[name] = asyncio.get_running_loop().call_later(wait_s, again)
 
-    def _note(self, name: str, advert: Advert | None) -> None:
+    def _note(self, name: str, advert: Advert | None, *, silent: bool = False) -> None:
         if advert is None:
             self._counters["ignored_malformed"] += 1
         elif self._site not in (None, advert.site):
@@ -247,17 +302,45 @@ class Watch:
             if len(self._elsewhere) < MAX_SITES:
                 self._elsewhere.add(advert.site)
             advert = None
-        elif not self._has_room(name):
+        elif not self._make_room(name, silent=silent):
             self._counters["ignored_full"] += 1
+            if name not in self._retries:
+                self._postpone(name)
             return
-        if advert is not None:
-            self._known[name] = advert
-        elif self._known.pop(name, None) is None:
+        if advert is None:
+            self._forget(name)
             return
+        self._known[name] = advert
+        (self._failed.add if silent else self._failed.discard)(name)
         self._notify_soon()
 
+    def _forget(self, name: str) -> None:
+        """Drop what is known of a name; its place is for those that wait."""
+        self._failed.discard(name)
+        if self._known.pop(name, None) is not None:
+            self._notify_soon()
+            self._look_up_waiting()
+
     def _has_room(self, name: str) -> bool:
-        return len(self._known) < MAX_CANDIDATES or name in self._known
+        full = len(self._known) >= MAX_CANDIDATES and name not in self._known
+        return not full or self._yielding() is not None
+
+    def _make_room(self, name: str, *, silent: bool) -> bool:
+        """Have one that never answered give its place up to one that does; False if none can."""
+        if len(self._known) < MAX_CANDIDATES or name in self._known:
+            return True
+        yielding = None if silent else self._yielding()
+        if yielding is None:
+            return False
+        self._failed.discard(yielding)
+        del self._known[yielding]
+        return True
+
+    def _yielding(self) -> str | None:
+        """Return whose place may be taken: nobody's that may be in use, or only restarts."""
+        return next(
+            (one for one in self._known if one in self._failed and one not in self._answered), None
+        )
 
     def _log_no_adverts(self) -> None:
         """Log once that nobody is announced, and what to do."""

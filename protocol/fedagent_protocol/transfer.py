@@ -5,6 +5,7 @@ broker's queue never holds more than the credit that is out: unwindowed QoS 1 lo
 at the broker's queue limit.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from .errors import ChunkError, OversizeError
@@ -14,6 +15,8 @@ FIRST_RETRY_S = 1.5
 LONGEST_RETRY_S = 15.0
 LONGEST_CHUNK_S = 60.0
 """No chunk is given longer than this on the word of the one before it."""
+CREDIT_WINDOW = 8
+"""Most chunks that a sender honours at a time of one receiver: no receiver has a larger window."""
 
 RangeList = tuple[tuple[int, int], ...]
 
@@ -60,6 +63,17 @@ def to_ranges(indices: list[int]) -> RangeList:
         else:
             ranges.append((index, index + 1))
     return tuple(ranges)
+
+
+def _first(ranges: RangeList, count: int, most: int) -> dict[int, None]:
+    """Return the first few of the chunks in ranges, in their order and each once."""
+    found: dict[int, None] = {}
+    for start, stop in ranges:
+        for index in range(start, min(stop, count)):
+            if len(found) == most:
+                return found
+            found[index] = None
+    return found
 
 
 @dataclass(slots=True)
@@ -149,12 +163,12 @@ class Sender:
     def authorise(self, ranges: RangeList, *, link_idle: bool) -> None:
         """Take credit. Chunks already sent go again only over an idle link.
 
-        Else a chunk that is asked for again is most likely under way.
+        Else a chunk that is asked for again is most likely under way. Credit beyond
+        `CREDIT_WINDOW` is ignored: who wants the rest asks again.
         """
-        for start, stop in ranges:
-            for index in range(start, min(stop, self.layout.count)):
-                if link_idle or index not in self._sent:
-                    self._queue[index] = None
+        for index in _first(ranges, self.layout.count, CREDIT_WINDOW):
+            if len(self._queue) < CREDIT_WINDOW and (link_idle or index not in self._sent):
+                self._queue[index] = None
 
     def next(self) -> int | None:
         """Return the next chunk to send, or None when no credit is left."""
@@ -202,32 +216,50 @@ class Broadcast:
 
     The pointer moves to a chunk when every receiver has authorised it or needs only later ones.
     One that is silent for `stall_s` no longer holds the others up; what is asked for behind the
-    pointer goes to the receiver alone.
+    pointer goes to the receiver alone. Of each receiver `CREDIT_WINDOW` chunks are honoured: one
+    that authorises everything moves the pointer no further than an honest one.
     """
 
     layout: Layout
     stall_s: float = 0.5
     position: int = 0
-    _credit: dict[str, set[int]] = field(default_factory=dict)
+    _credit: dict[str, dict[int, None]] = field(default_factory=dict)
     _heard: dict[str, float] = field(default_factory=dict)
+    _sent: dict[str, deque[float]] = field(default_factory=dict)
 
-    def authorise(self, receiver: str, ranges: RangeList, now: float) -> list[int]:
-        """Take credit; return the chunks behind the pointer, to be sent to it alone."""
-        behind: list[int] = []
-        ahead = self._credit.setdefault(receiver, set())
+    def authorise(
+        self, receiver: str, ranges: RangeList, now: float, *, asked_at: float | None = None
+    ) -> list[int]:
+        """Take credit; return the chunks behind the pointer, to be sent to it alone.
+
+        `asked_at` is when the credit was read: it says nothing of chunks that went out since, so
+        these take room in the receiver's window, and many requests at once give no more than one.
+        """
         self._heard[receiver] = now
-        for start, stop in ranges:
-            for index in range(start, min(stop, self.layout.count)):
-                if index < self.position:
-                    behind.append(index)
-                else:
-                    ahead.add(index)
+        read_at = now if asked_at is None else asked_at
+        room = CREDIT_WINDOW - sum(at >= read_at for at in self._sent.get(receiver, ()))
+        asked = _first(ranges, self.layout.count, room)
+        behind = [index for index in asked if index < self.position]
+        # Who began again asks for other chunks: what is wanted now goes before what was.
+        ahead = {index: None for index in asked if index >= self.position}
+        ahead |= self._credit.get(receiver, {})
+        self._credit[receiver] = dict.fromkeys(list(ahead)[: room - len(behind)])
         return behind
+
+    def sent(self, receiver: str, now: float) -> None:
+        """Note that a chunk went out on this receiver's credit."""
+        self._sent.setdefault(receiver, deque(maxlen=CREDIT_WINDOW)).append(now)
+
+    @property
+    def held_up(self) -> bool:
+        """Whether chunks are authorised that were not published."""
+        return any(self._credit.values())
 
     def leave(self, receiver: str) -> None:
         """Forget a receiver that is done or gone."""
         self._credit.pop(receiver, None)
         self._heard.pop(receiver, None)
+        self._sent.pop(receiver, None)
 
     def next(self, now: float) -> int | None:
         """Return the next chunk to publish to all, or None to wait."""
@@ -247,7 +279,9 @@ class Broadcast:
                 return None
             self.position = min(waiting)
         index = self.position
-        for ahead in self._credit.values():
-            ahead.discard(index)
+        for receiver, ahead in self._credit.items():
+            if index in ahead:
+                del ahead[index]
+                self.sent(receiver, now)
         self.position += 1
         return index

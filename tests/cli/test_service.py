@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import shutil
 import subprocess
 import tempfile
@@ -90,6 +91,70 @@ def test_a_user_a_folder_and_files_of_root_are_written_into_the_unit() -> None:
         assert f"\n{line}\n" in text
     assert "LoadCredential=tls-ca:/root/ca.pem\nLoadCredential=password-file:/root/secret\n" in text
     assert "DynamicUser" not in text
+
+
+@pytest.mark.parametrize("mark", ["\n", "\r", "\0", "\x85", "\u2028"])
+@pytest.mark.parametrize("of", ["config", "data_dir", "files", "program", "user"])
+def test_a_line_of_its_own_does_not_get_into_a_unit(of: str, mark: str) -> None:
+    line = f"/x{mark}ExecStartPre=/bin/touch /pwned"
+    changed: dict[str, object] = {
+        "config": Path(line),
+        "data_dir": Path(line),
+        "files": {"tls-ca": Path(line)},
+        "program": (line,),
+        "user": line,
+    }
+    with pytest.raises(UsageError, match="control character") as told:
+        unit(a_service(**{"user": "pi", of: changed[of]}))
+    assert mark not in str(told.value)
+
+
+@pytest.fixture
+def given_away(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """What is given to another user, and whether links are followed for that."""
+    given: list[tuple[str, bool]] = []
+
+    def note(path: Path, _user: int, _group: int, *, follow_symlinks: bool = True) -> None:
+        given.append((path.name, follow_symlinks))
+
+    monkeypatch.setattr(os, "chown", note)
+    return given
+
+
+def test_only_a_data_folder_that_was_not_there_is_given_to_its_user(
+    tmp_path: Path, given_away: list[tuple[str, bool]]
+) -> None:
+    made = tmp_path / "srv" / "agent"
+    systemd.make_data_dir(a_service(user="nobody", data_dir=made))
+    assert made.is_dir()
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert given_away == [("agent", False)]
+    own = pwd.getpwuid(os.geteuid()).pw_name
+    systemd.make_data_dir(a_service(user=own, data_dir=made))
+    assert len(given_away) == 1, "it is the user's already"
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "link to nothing", "file", "below a file"])
+def test_what_is_there_and_is_not_the_users_is_refused(
+    kind: str, tmp_path: Path, given_away: list[tuple[str, bool]]
+) -> None:
+    path, there = tmp_path / "data", tmp_path / "there"
+    there.mkdir()
+    match kind:
+        case "folder":
+            path = there
+        case "link":
+            path.symlink_to(there)
+        case "link to nothing":
+            path.symlink_to(tmp_path / "nothing")
+        case "file":
+            path.touch()
+        case _:
+            path.touch()
+            path /= "data"
+    with pytest.raises(UsageError, match=r"--data-dir: .*; name a new one"):
+        systemd.make_data_dir(a_service(user="nobody", data_dir=path))
+    assert not given_away
 
 
 @needs_systemctl

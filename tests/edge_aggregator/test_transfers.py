@@ -12,6 +12,7 @@ from fedagent_edge.spool import Spool
 from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
+from fedagent_protocol.transfer import CREDIT_WINDOW
 
 from .harness import RUN, Field, ToyAgent, expected_mean, field_of
 
@@ -155,6 +156,30 @@ def test_an_agent_that_joins_the_transfer_late_gets_the_model_alone(tmp_path: Pa
     assert report.used == 3
     chunks = -(-len(field.model) // field.chunk_bytes)
     assert field.broadcasts == chunks
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["broadcast", "alone"])
+def test_an_agent_that_authorises_the_whole_model_gets_one_window_at_a_time(
+    tmp_path: Path, *, behind: bool
+) -> None:
+    field = field_of(tmp_path, 2, size=100_000, chunk_bytes=8 * 1024)
+    greedy, slow = field.agents["a0"], field.agents["a1"]
+    greedy.silent, slow.silent = True, not behind
+    field.order(deadline_ms=20_000, max_wait_ms=30_000)
+    field.run_for(5.0)
+    published = field.broadcasts
+    assert published == (-(-len(field.model) // field.chunk_bytes) if behind else 0)
+    heard: list[m.AnyMessage] = greedy.heard
+    greedy.silent = False
+    need = m.Need(run=RUN, round=1, digest=digest_of(field.model), ranges=((0, 65_536),))
+    for step in range(1, 4):
+        at = field.now
+        field.run_for(0.05)
+        heard.clear()
+        field.edge.receive(*(Received("a0", need, LAN, at) for _ in range(20)))
+        field.run_for(0.05)
+        assert sum(isinstance(one, m.Chunk) for one in heard) == CREDIT_WINDOW
+        assert field.broadcasts <= published + step * CREDIT_WINDOW
 
 
 def test_a_lost_order_is_repeated(tmp_path: Path) -> None:

@@ -158,6 +158,112 @@ async def test_candidates_are_capped() -> None:
         assert len(watcher.now) == MAX_CANDIDATES
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for pause in ("AGAIN_S", "CLAIMS_S"):
+        monkeypatch.setattr(watch, pause, 0.01)
+    monkeypatch.setattr(watch, "RETRY_S", 0.2)
+
+
+async def announce(announcer: AsyncZeroconf, ident: str, port: int) -> AsyncServiceInfo:
+    info = AsyncServiceInfo(
+        EDGE,
+        f"{ident}-{RUN}.{EDGE}",
+        port=port,
+        properties={"v": "1", "site": SITE, "id": ident, "mqtt": "mqtt"},
+        server=f"{ident}-{RUN}.local.",
+        parsed_addresses=["127.0.0.1"],
+    )
+    await (await announcer.async_register_service(info, cooperating_responders=True))
+    return info
+
+
+def ids(adverts: frozenset[Advert]) -> set[str]:
+    return {advert.id for advert in adverts}
+
+
+async def some(stack: AsyncExitStack, dead: set[int]) -> tuple[Discovery, Watcher, AsyncZeroconf]:
+    """Return who watches where the ports in `dead` refuse, and who announces."""
+
+    async def judge(advert: Advert) -> str:
+        return "Connection refused" if advert.address.port in dead else ""
+
+    listener = Discovery(SITE, judge=judge)
+    await listener.start()
+    stack.push_async_callback(listener.stop)
+    announcer = AsyncZeroconf(interfaces=["127.0.0.1"])
+    stack.push_async_callback(announcer.async_close)
+    return listener, Watcher(listener), announcer
+
+
+@pytest.mark.usefixtures("quick")
+async def test_adverts_that_refuse_do_not_hide_one_that_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "MAX_CANDIDATES", 4)
+    async with AsyncExitStack() as stack:
+        dead = {1}
+        listener, watcher, announcer = await some(stack, dead)
+        await announce(announcer, "used", 3)
+        await watcher.until(lambda now: ids(now) == {"used"})
+        for number in range(5):
+            await announce(announcer, f"e{number}", 1)
+        await eventually(lambda: listener.counters["ignored_full"] >= 1)
+        dead.add(3)  # it restarts: it keeps its place
+        await announce(announcer, "new", 2)
+        await watcher.until(lambda now: "new" in ids(now))
+        assert "used" in ids(watcher.now)
+        assert len(watcher.now) == 4
+
+
+@pytest.mark.usefixtures("quick")
+async def test_who_found_no_room_is_looked_up_again_when_a_place_is_free(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watch, "MAX_CANDIDATES", 2)
+    monkeypatch.setattr(watch, "RETRY_S", 600.0)
+    async with AsyncExitStack() as stack:
+        listener, watcher, announcer = await some(stack, set())
+        first = await announce(announcer, "aa", 1)
+        await announce(announcer, "bb", 2)
+        await watcher.until(lambda now: ids(now) == {"aa", "bb"})
+        await announce(announcer, "cc", 3)
+        await announce(announcer, "dd", 3)
+        await eventually(lambda: listener.counters["ignored_full"] >= 2)
+        assert ids(watcher.now) == {"aa", "bb"}
+        await (await announcer.async_unregister_service(first))
+        await watcher.until(lambda now: ids(now) in ({"bb", "cc"}, {"bb", "dd"}))
+    assert caplog.text.count("more edges are announced than are kept") == 1
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("kept_s", [0.2, 600.0], ids=["every while", "after a lookup"])
+async def test_who_came_while_all_lookups_were_under_way_is_looked_up_later(
+    monkeypatch: pytest.MonkeyPatch, kept_s: float
+) -> None:
+    monkeypatch.setattr(watch, "MAX_LOOKUPS", 1)
+    monkeypatch.setattr(watch, "RETRY_S", kept_s)
+    async with AsyncExitStack() as stack:
+        announcer = AsyncZeroconf(interfaces=["127.0.0.1"])
+        stack.push_async_callback(announcer.async_close)
+        for ident in ("aa", "bb", "cc"):
+            await announce(announcer, ident, 1)
+        _, watcher, _ = await some(stack, set())
+        await watcher.until(lambda now: ids(now) == {"aa", "bb", "cc"})
+
+
+async def test_no_more_names_wait_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "MAX_LOOKUPS", 0)
+    async with AsyncExitStack() as stack:
+        listener, _, _ = await some(stack, set())
+        (one,) = listener._watches
+        for number in range(3 * watch.MAX_WAITING):
+            one._look_up(f"e{number}-{RUN}.{EDGE}", unseen=True)
+        assert len(one._waiting) == watch.MAX_WAITING
+        await listener.stop()
+        assert not one._waiting
+
+
 async def test_without_multicast_there_is_one_warning_and_work_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

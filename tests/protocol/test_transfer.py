@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_protocol.errors import ChunkError, OversizeError
-from fedagent_protocol.transfer import Broadcast, CreditPool, Layout, Receiver, Sender, to_ranges
+from fedagent_protocol.transfer import (
+    CREDIT_WINDOW,
+    Broadcast,
+    CreditPool,
+    Layout,
+    Receiver,
+    Sender,
+    to_ranges,
+)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 4096))
@@ -178,3 +186,83 @@ def test_a_receiver_that_has_the_first_half_does_not_hold_the_others_up() -> Non
     assert [broadcast.next(0.0) for _ in range(5)] == [0, 1, 2, 3, None]
     broadcast.authorise("fresh", ((4, 8),), 0.1)
     assert [broadcast.next(0.1) for _ in range(5)] == [4, 5, 6, 7, None]
+
+
+needs = st.lists(
+    st.lists(st.tuples(st.integers(0, 99), st.integers(1, 65_536)), min_size=1, max_size=4).map(
+        tuple
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(steps=st.lists(needs, min_size=1, max_size=6), slow=st.integers(0, 60))
+def test_a_receiver_that_authorises_everything_goes_one_window_ahead_of_a_slow_one(
+    steps: list[list[tuple[tuple[int, int], ...]]], slow: int
+) -> None:
+    """However many requests are read at once; the slow one is not heard of again."""
+    broadcast = Broadcast(Layout(100, 1))
+    broadcast.authorise("slow", ((slow, slow + 4),), 0.0)
+    for step, asked in enumerate(steps):
+        read_at = float(step)
+        published: list[int] = []
+        alone: list[int] = []
+        for number, ranges in enumerate(asked):
+            now = read_at + 0.1 + number / 100
+            behind = broadcast.authorise("greedy", ranges, now, asked_at=read_at)
+            for _ in behind:
+                broadcast.sent("greedy", now)
+            alone += behind
+            while (index := broadcast.next(now)) is not None:
+                published.append(index)
+        unasked = [index for index in published if not slow <= index < slow + 4]
+        assert len(unasked) + len(alone) <= CREDIT_WINDOW
+        if step == 0:
+            assert not [index for index in published if index >= slow + 4], "it is not silent yet"
+
+
+def test_a_chunk_that_is_asked_for_again_is_sent_again_within_the_window() -> None:
+    broadcast = Broadcast(Layout(100, 1))
+    broadcast.authorise("a", ((0, 4),), 0.0, asked_at=0.0)
+    assert [broadcast.next(0.1) for _ in range(5)] == [0, 1, 2, 3, None]
+    assert broadcast.authorise("a", ((0, 4),), 1.6, asked_at=1.6) == [0, 1, 2, 3]
+    broadcast.sent("a", 1.7)
+    assert broadcast.authorise("a", ((1, 4), (4, 5)), 1.8, asked_at=1.65) == [1, 2, 3]
+    assert broadcast.next(1.8) == 4
+
+
+def test_a_sender_honours_a_window_and_forgets_the_rest() -> None:
+    sender = Sender(Layout(100, 1))
+    for _ in range(3):
+        sender.authorise(((0, 65_536),), link_idle=True)
+        sender.authorise(((50, 65_536),), link_idle=True)
+    assert sender.pending == CREDIT_WINDOW
+    assert [sender.next() for _ in range(9)] == [*range(8), None]
+
+
+@given(count=st.integers(1, 60), receivers=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=100, deadline=None)
+def test_a_greedy_receiver_keeps_the_model_from_nobody(
+    count: int, receivers: int, seed: int
+) -> None:
+    rng = random.Random(seed)
+    layout = Layout(count, 1)
+    ends = {f"a{i}": Receiver(layout, window=4) for i in range(receivers)}
+    broadcast = Broadcast(layout)
+    now = 0.0
+    for _ in range(5000):
+        if all(end.complete for end in ends.values()):
+            break
+        now += 0.05
+        broadcast.authorise("greedy", ((rng.randrange(count), 65_536),), now)
+        for name, end in ends.items():
+            # Slow ones are silent for long.
+            asked = end.ask(now) if rng.random() < 0.2 else ()
+            for alone in broadcast.authorise(name, asked, now) if asked else ():
+                end.accept(alone, 1, now)
+        while (index := broadcast.next(now)) is not None:
+            for end in ends.values():
+                if rng.random() < 0.9:
+                    end.accept(index, 1, now)
+    assert all(end.complete for end in ends.values())

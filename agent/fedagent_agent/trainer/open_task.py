@@ -185,10 +185,12 @@ class OpenTask:
 
     @property
     def no_data_reason(self) -> str:
-        """Why there is nothing to learn from."""
+        """Why there is nothing to learn from; with privacy it counts nothing, as it is sent."""
         names = ("missing", "unfit")
         counted = self.counters.items()
         refused = [f"{name} {n}" for name, n in counted if name in names or name[:4] == "bad_"]
+        if refused and self.task.privacy.wanted:
+            return "all samples were refused"
         if refused:
             return f"all samples were refused ({', '.join(refused)})"
         return NOTHING_NEW if self.stream.offset else "no samples have arrived on the stream yet"

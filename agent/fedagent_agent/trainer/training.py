@@ -150,10 +150,11 @@ class Trainer:
         task = self._open
         assert task is not None
         task.state.forget()  # a training that came to nothing leaves no trace of itself
+        note = "" if task.task.privacy.wanted else task.proportions.note
         return Failed(
             job=job.job,
             reason=failed.reason,
-            detail="; ".join(filter(None, (failed.detail, task.proportions.note))),
+            detail="; ".join(filter(None, (failed.detail, note))),
             offset=task.offset,
             counters=task.counters,
         )

@@ -135,9 +135,9 @@ def install(
     changed = any(state in ("new", "changed") for state in states)
     commands = systemd.commands_of(service, root, changed=changed)
     if not dry_run:
-        _put(files, root)
         if root == _ROOT:
             systemd.make_data_dir(service)
+        _put(files, root)
         systemd.call(commands)
     record = {
         "service": service.name,

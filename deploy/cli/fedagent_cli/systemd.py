@@ -6,9 +6,11 @@ import re
 import stat
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from shlex import quote
 from shutil import which
 
 from . import places
@@ -76,10 +78,10 @@ def unit_text(bundled: str, service: Service) -> str:
         text = text.replace("systemctl edit", "systemctl --user edit")
     text = text.replace(f"/etc/fedagent/{service.role}.toml", str(service.config))
     if service.user is not None:
-        text = text.replace("DynamicUser=yes", f"User={service.user}")
+        text = text.replace("DynamicUser=yes", f"User={_plain(service.user)}")
     if service.in_a_home:
         text = text.replace("ProtectHome=yes", "ProtectHome=read-only")
-    more = [f"LoadCredential={name}:{path}" for name, path in service.files.items()]
+    more = [f"LoadCredential={name}:{_plain(str(path))}" for name, path in service.files.items()]
     more += [f"ReadWritePaths={_word(str(service.data_dir))}"] if service.data_dir else []
     return text.replace("\nRestart=", "".join(f"\n{line}" for line in more) + "\nRestart=", 1)
 
@@ -95,11 +97,18 @@ def _start(service: Service) -> str:
 
 def _word(text: str) -> str:
     """Return a word as systemd reads it."""
-    safe = text.replace("%", "%%").replace("$", "$$")
+    safe = _plain(text).replace("%", "%%").replace("$", "$$")
     if re.fullmatch(r"[\w@%+=:,./$-]+", safe):
         return safe
     escaped = safe.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def _plain(text: str) -> str:
+    """Return text that is no more than a part of its line; `UsageError` if it is."""
+    if any(unicodedata.category(one) in ("Cc", "Zl", "Zp") for one in text):
+        raise UsageError(f"{text!r} has a control character", "no unit can hold it: rename it")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +176,31 @@ def own_files() -> tuple[Path, ...]:
 
 
 def make_data_dir(service: Service) -> None:
-    """Make the data directory that was named, for the user that was named."""
-    if service.data_dir is not None and service.user is not None:
-        known = pwd.getpwnam(service.user)
-        service.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.chown(service.data_dir, known.pw_uid, known.pw_gid)
+    """Make the data directory that was named, for the user that was named.
+
+    One that is there is never given away: it may be anybody's, or a link to anywhere.
+    """
+    path = service.data_dir
+    if path is None or service.user is None:
+        return
+    known = pwd.getpwnam(service.user)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700)
+    except FileExistsError as error:
+        if not path.is_dir() or path.stat().st_uid != known.pw_uid:
+            problem = (
+                f"--data-dir: {error.filename} is there, and is no folder of user {service.user}"
+            )
+            hint = (
+                f"name a new one, or if it is meant: sudo chown {service.user}: {quote(str(path))}"
+            )
+            raise UsageError(problem, hint) from error
+        return
+    except OSError as error:
+        problem = f"--data-dir: {path} cannot be made: {error.strerror}"
+        raise UsageError(problem, "name a new one in a folder that is there") from error
+    os.chown(path, known.pw_uid, known.pw_gid, follow_symlinks=False)
 
 
 def files_of(service: Service) -> list[Wanted]:

@@ -228,16 +228,18 @@ class LiveRound:
         part.fresh = part.fresh or need.digest == self.rnd.base != late
         if need.digest == self.rnd.base:
             return self._distribution.need(event, need, now)
-        return self._distribution.answered(part.agent, now) + self._older_need(part, event, need)
+        return self._distribution.answered(part.agent, now) + self._older_need(
+            part, event, need, now
+        )
 
-    def _older_need(self, part: Part, event: Received, need: Need) -> list[Effect]:
+    def _older_need(self, part: Part, event: Received, need: Need, now: float) -> list[Effect]:
         """Go on sending the model of an earlier round."""
         assert part.late is not None
         if need.digest not in self._older:
             self._older[need.digest] = Distribution(
-                self.rnd.run, self.rnd.round, need.digest, part.late.layout, event.at, set()
+                self.rnd.run, self.rnd.round, need.digest, part.late.layout, now, set()
             )
-        return self._older[need.digest].need(event, need, event.at)
+        return self._older[need.digest].need(event, need, now)
 
     def _needs_nothing(self, agent: str, now: float) -> list[Effect]:
         effects = self._distribution.answered(agent, now)

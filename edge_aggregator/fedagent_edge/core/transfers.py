@@ -12,14 +12,22 @@ from fedagent_node.effects import (
     WriteModel,
 )
 from fedagent_protocol.messages import Chunk, GlobalModel, Need, UpdateOffer
-from fedagent_protocol.transfer import Broadcast, CreditPool, Layout, Receiver, Sender, to_ranges
+from fedagent_protocol.transfer import (
+    CREDIT_WINDOW,
+    Broadcast,
+    CreditPool,
+    Layout,
+    Receiver,
+    Sender,
+    to_ranges,
+)
 
 from .effects import COORDINATOR, OpenModel, WriteSpool
 from .round import EdgeRound, Part
 from .state import EdgeState
 
 MAX_MODEL_BYTES = 512 << 20
-MODEL_WINDOW = 8
+MODEL_WINDOW = CREDIT_WINDOW
 UPDATE_WINDOW = 4
 LONGEST_REST_S = 15.0
 PACE_S = 0.1
@@ -27,7 +35,8 @@ STALL_S = 0.5
 STALL_PER_AGENT_S = 0.02
 """How long a silent receiver holds the others up: longer where many share a broker."""
 ALONE_AT_ONCE = 4
-"""How many agents get chunks of their own in `ALONE_S`: bounds the broker's queues."""
+"""How many agents get chunks of their own in `ALONE_S`, each a window at a time: bounds the
+broker's queues."""
 ALONE_S = 0.5
 
 
@@ -47,7 +56,6 @@ class Distribution:
     waiting: set[str]
     started: bool = False
     _broadcast: Broadcast = field(init=False)
-    _wanted: dict[str, int] = field(default_factory=dict)
     _alone: dict[str, Sender] = field(default_factory=dict)
     _served_at: dict[str, float] = field(default_factory=dict)
 
@@ -61,8 +69,7 @@ class Distribution:
         if not need.ranges:
             return self.answered(agent, now)
         self.waiting.discard(agent)
-        behind = self._broadcast.authorise(agent, need.ranges, now)
-        self._wanted[agent] = max((stop for _, stop in need.ranges), default=0)
+        behind = self._broadcast.authorise(agent, need.ranges, now, asked_at=event.at)
         if behind:
             sender = self._alone.setdefault(agent, Sender(self.layout))
             sender.authorise(to_ranges(sorted(behind)), link_idle=event.link_idle)
@@ -72,7 +79,7 @@ class Distribution:
         """Note that an agent needs nothing (any more)."""
         self.waiting.discard(agent)
         self._broadcast.leave(agent)
-        for table in (self._alone, self._wanted, self._served_at):
+        for table in (self._alone, self._served_at):
             table.pop(agent, None)
         return self.pump(now)
 
@@ -92,6 +99,7 @@ class Distribution:
             busy.add(agent)
             self._served_at[agent] = now
             while (index := sender.next()) is not None:
+                self._broadcast.sent(agent, now)
                 effects.append(self._chunk(agent, index))
         return effects
 
@@ -103,10 +111,8 @@ class Distribution:
         """Return when `pump` is wanted although nothing came."""
         if not self.started:
             return self.start_at
-        position = self._broadcast.position
-        held_up = any(stop > position for stop in self._wanted.values())
         queued = any(sender.pending for sender in self._alone.values())
-        return now + PACE_S if held_up or queued else float("inf")
+        return now + PACE_S if self._broadcast.held_up or queued else float("inf")
 
 
 @dataclass(slots=True)

@@ -184,6 +184,37 @@ def test_a_mapped_model_is_the_same_model(
 PRIVATE = ("privacy.mode=local", "rounds.weighting=uniform", "limits.norm=0", "privacy.clip=0.5")
 
 
+@pytest.mark.parametrize(
+    ("rows", "reason", "private", "plain"),
+    [
+        (
+            f"{ROW},11\n" * 12,
+            "no_data",
+            "all samples were refused",
+            "all samples were refused (unfit 12)",
+        ),
+        (
+            f"{ROW},1\n" * 40,
+            "diverged",
+            "the update is not finite; lower learner.rate",
+            "the update is not finite; lower learner.rate; out of proportion: ",
+        ),
+    ],
+    ids=["counts", "note"],
+)
+def test_a_training_that_fails_tells_nothing_of_private_samples(
+    tmp_path: Path, bench: TrainerBench, rows: str, reason: str, private: str, plain: str
+) -> None:
+    pytest.importorskip("opendp", reason="opendp is not installed")
+    csv = tmp_path / "a.csv"
+    csv.write_text(rows)
+    strange = ("learner.rate=1000", "data.scale=1e30") if reason == "diverged" else ()
+    bench.opened(demo(*PRIVATE, *strange), f"csv:{csv},dtype=uint8")
+    assert bench.failed(reason, iterations=50).detail == private
+    bench.opened(demo(*strange), f"csv:{csv},dtype=uint8")
+    assert bench.failed(reason, iterations=50).detail.startswith(plain)
+
+
 def test_a_private_update_is_clipped_and_noised_and_tells_nothing_beside(
     bench: TrainerBench,
 ) -> None:
