@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
@@ -27,6 +28,8 @@ MAX_CANDIDATES = 32
 MAX_LOOKUPS = 64
 MAX_WAITING = 64
 """Names that found no room, and are looked up again; the oldest goes first if there are more."""
+GONE_S = 2.0
+"""How long zeroconf may name one that has said goodbye again: it keeps its records for 1 s."""
 MAX_HOSTS = 8
 """Addresses of one advert that are tried: whoever sends one must not have us scan a network."""
 MAX_TRIED = 8
@@ -74,6 +77,7 @@ class Watch:
         self._complaints: dict[str, tuple[str, ...]] = {}
         self._answered: set[str] = set()
         self._failed: set[str] = set()
+        self._gone: dict[str, float] = {}  # until when a name is not believed to be back
         self._waiting: dict[str, bool] = {}  # whether it was never looked up
         self._again: asyncio.TimerHandle | None = None
         self._told_full = False
@@ -123,11 +127,21 @@ class Watch:
             self._complaints.pop(name, None)
             self._answered.discard(name)
             self._waiting.pop(name, None)
+            # What it finds is older than the goodbye.
+            if (lookup := self._lookups.pop(name, None)) is not None:
+                lookup.cancel()
             if (retry := self._retries.pop(name, None)) is not None:
                 retry.cancel()
+            self._gone[name] = asyncio.get_running_loop().time() + GONE_S
+            if len(self._gone) > MAX_WAITING:
+                del self._gone[next(iter(self._gone))]
             self._forget(name)
             return
-        self._look_up(name, unseen=True)
+        back_in_s = self._gone.pop(name, -math.inf) - asyncio.get_running_loop().time()
+        if back_in_s > 0:
+            self._retry(name, back_in_s)
+        else:
+            self._look_up(name, unseen=True)
 
     def _look_up(self, name: str, *, unseen: bool = False) -> None:
         if name in self._lookups:
@@ -138,11 +152,12 @@ class Watch:
             return
         self._waiting.pop(name, None)
         task = self._lookups[name] = asyncio.ensure_future(self._resolve(name))
-        task.add_done_callback(lambda _: self._looked_up(name))
+        task.add_done_callback(lambda done: self._looked_up(name, done))
 
-    def _looked_up(self, name: str) -> None:
+    def _looked_up(self, name: str, lookup: "asyncio.Task[None]") -> None:
         """Give the place of a lookup to one that waits for its first."""
-        self._lookups.pop(name, None)
+        if self._lookups.get(name) is lookup:
+            del self._lookups[name]
         waiting = next((one for one, unseen in self._waiting.items() if unseen), None)
         if waiting is not None and self._browser is not None:
             self._look_up(waiting)

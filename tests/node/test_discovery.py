@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import pytest
+from zeroconf import ServiceStateChange
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 from fedagent_node import discovery, watch
@@ -194,6 +195,37 @@ async def some(stack: AsyncExitStack, dead: set[int]) -> tuple[Discovery, Watche
     announcer = AsyncZeroconf(interfaces=["127.0.0.1"])
     stack.push_async_callback(announcer.async_close)
     return listener, Watcher(listener), announcer
+
+
+@pytest.mark.usefixtures("quick")
+async def test_who_says_goodbye_while_it_is_looked_up_is_gone_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """zeroconf names it once more while it keeps its records; here its events are given by hand."""
+    monkeypatch.setattr(watch, "GONE_S", 1.0)
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    async def judge(_: Advert) -> str:
+        asked.set()
+        await answers.wait()
+        return ""
+
+    async with AsyncExitStack() as stack:
+        listener = Discovery(SITE, judge=judge)
+        await listener.start()
+        stack.push_async_callback(listener.stop)
+        announcer = AsyncZeroconf(interfaces=["127.0.0.1"])
+        stack.push_async_callback(announcer.async_close)
+        watcher = Watcher(listener)
+        info = await announce(announcer, "leaves", 1)
+        await asked.wait()
+        (looks,) = listener._watches
+        for change in (ServiceStateChange.Removed, ServiceStateChange.Added):
+            looks.changed(announcer.zeroconf, EDGE, info.name, change)
+        answers.set()
+        await asyncio.sleep(0.5)
+        assert watcher.now == frozenset()
+        await watcher.until(lambda now: ids(now) == {"leaves"})
 
 
 @pytest.mark.usefixtures("quick")
