@@ -137,7 +137,7 @@ class Watch:
                 del self._gone[next(iter(self._gone))]
             self._forget(name)
             return
-        back_in_s = self._gone.pop(name, -math.inf) - asyncio.get_running_loop().time()
+        back_in_s = self._gone.get(name, -math.inf) - asyncio.get_running_loop().time()
         if back_in_s > 0:
             self._retry(name, back_in_s)
         else:
