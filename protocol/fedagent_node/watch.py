@@ -95,7 +95,8 @@ class Watch:
             zeroconf, service_type(self._role), handlers=[self.changed]
         )
         if self._needed:
-            self._quiet = asyncio.get_running_loop().call_later(QUIET_S, self._log_no_adverts)
+            loop = asyncio.get_running_loop()
+            self._quiet = loop.call_later(QUIET_S, self._log_no_adverts, LOOKUP_MS / 1000)
 
     async def end(self) -> None:
         """Stop listening; what is known stays."""
@@ -357,9 +358,13 @@ class Watch:
             (one for one in self._known if one in self._failed and one not in self._answered), None
         )
 
-    def _log_no_adverts(self) -> None:
-        """Log once that nobody is announced, and what to do."""
-        if self._known or self._lookups:
+    def _log_no_adverts(self, patience_s: float = 0.0) -> None:
+        """Log once that nobody is announced, and what to do; lookups under way have some time."""
+        if self._known:
+            return
+        if self._lookups and patience_s:
+            # Only once: where others come and go there is always a lookup.
+            self._quiet = asyncio.get_running_loop().call_later(patience_s, self._log_no_adverts)
             return
         self._needed = False
         others = ", ".join(sorted(self._elsewhere))

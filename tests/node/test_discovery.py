@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import pytest
-from zeroconf import ServiceStateChange
+from zeroconf import DNSOutgoing, DNSPointer, ServiceStateChange  # type: ignore[attr-defined]
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 from fedagent_node import discovery, watch
@@ -336,14 +336,39 @@ async def test_where_nobody_is_announced_the_hint_and_other_sites_are_logged(
         await other.advertise(edge("aa", WORK))
         Watcher(lonely)
         await eventually(lambda: lonely.counters["ignored_site"] >= 1)
-        assert not caplog.records
+        assert "announced here" not in caplog.text
         monkeypatch.setattr(watch, "QUIET_S", 1.0)
         lonely.browse("edge", lambda _: None, needed=True)
         await eventually(lambda: "announced here" in caplog.text)
-    (record,) = caplog.records
-    assert f"no edge of site {HOME} is announced here" in record.getMessage()
-    assert "--listen 0.0.0.0" in record.getMessage()
-    assert "--edge HOST:PORT" in record.getMessage()
+    (said,) = [one.getMessage() for one in caplog.records if "announced here" in one.getMessage()]
+    assert f"no edge of site {HOME} is announced here" in said
+    assert WORK in said
+    assert "--listen 0.0.0.0" in said
+    assert "--edge HOST:PORT" in said
+
+
+async def test_names_that_are_always_being_looked_up_do_not_hide_the_hint(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An edge that lost its power is still named by others, and says nothing of itself."""
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(watch, "QUIET_S", 0.5)
+    monkeypatch.setattr(watch, "LOOKUP_MS", 1000)
+    monkeypatch.setattr(watch, "AGAIN_S", 0.0)
+    async with AsyncExitStack() as stack:
+        lonely = await opened(stack, HOME)
+        announcer = AsyncZeroconf(interfaces=["127.0.0.1"])
+        stack.push_async_callback(announcer.async_close)
+        await announcer.zeroconf.async_wait_for_start()
+        for i in range(8):  # which end at different times
+            pointer = DNSPointer(EDGE, 12, 1, 120, f"ghost-{i}-{RUN}.{EDGE}")
+            out = DNSOutgoing(0x8400)
+            out.add_answer_at_time(pointer, 0)
+            announcer.zeroconf.async_send(out)
+        lonely.browse("edge", lambda _: None)
+        await eventually(lambda: lonely.counters["unresolved"] >= 8)
+        lonely.browse("edge", lambda _: None, needed=True)
+        await eventually(lambda: "announced here" in caplog.text)
 
 
 @pytest.mark.parametrize(
