@@ -215,8 +215,8 @@ class Broadcast:
     """Publishing one object once to several receivers at the pace of their credit.
 
     The pointer moves to a chunk when every receiver has authorised it or needs only later ones.
-    One that is silent for `stall_s` no longer holds the others up; what is asked for behind the
-    pointer goes to the receiver alone. Of each receiver `CREDIT_WINDOW` chunks are honoured: one
+    One that asks for nothing ahead of it for `stall_s` no longer holds the others up; what is asked
+    for behind the pointer goes to the receiver alone. Of each receiver `CREDIT_WINDOW` chunks are honoured: one
     that authorises everything moves the pointer no further than an honest one.
     """
 
@@ -235,7 +235,6 @@ class Broadcast:
         `asked_at` is when the credit was read: it says nothing of chunks that went out since, so
         these take room in the receiver's window, and many requests at once give no more than one.
         """
-        self._heard[receiver] = now
         read_at = now if asked_at is None else asked_at
         room = CREDIT_WINDOW - sum(at >= read_at for at in self._sent.get(receiver, ()))
         asked = _first(ranges, self.layout.count, room)
@@ -244,6 +243,9 @@ class Broadcast:
         ahead = {index: None for index in asked if index >= self.position}
         ahead |= self._credit.get(receiver, {})
         self._credit[receiver] = dict.fromkeys(list(ahead)[: room - len(behind)])
+        # Who only asks for what went out, or for what is not there, holds nobody up for ever.
+        if receiver not in self._heard or self._credit[receiver]:
+            self._heard[receiver] = now
         return behind
 
     def sent(self, receiver: str, now: float) -> None:

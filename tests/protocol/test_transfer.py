@@ -13,6 +13,7 @@ from fedagent_protocol.transfer import (
     Broadcast,
     CreditPool,
     Layout,
+    RangeList,
     Receiver,
     Sender,
     to_ranges,
@@ -266,3 +267,19 @@ def test_a_greedy_receiver_keeps_the_model_from_nobody(
                 if rng.random() < 0.9:
                     end.accept(index, 1, now)
     assert all(end.complete for end in ends.values())
+
+
+@pytest.mark.parametrize("asks", [((65_000, 65_001),), ((0, 1),)], ids=["not there", "went out"])
+def test_one_that_asks_for_nothing_of_use_keeps_the_model_from_nobody(asks: RangeList) -> None:
+    layout = Layout(40, 1)
+    end = Receiver(layout, window=4)
+    broadcast = Broadcast(layout)
+    now = 0.0
+    while not end.complete and now < 10.0:
+        now += 0.1
+        broadcast.authorise("stingy", asks, now)
+        if asked := end.ask(now):
+            broadcast.authorise("honest", asked, now)
+        while (index := broadcast.next(now)) is not None:
+            end.accept(index, 1, now)
+    assert end.complete
