@@ -33,7 +33,8 @@ CHUNKS_AT_ONCE = 8
 MAX_SESSIONS = 20_000
 """How many agents one process of an edge names at most, as edges bound them."""
 MAX_CLIENTS = 5_000
-"""How many agents get their index by the word of one edge, in a run: an index is for good."""
+"""How many agents of one edge are observed in a round, and get their index by its word in a run:
+an index is for good."""
 
 
 class Indices(Protocol):
@@ -195,7 +196,10 @@ class EdgeSession:
             if new:
                 self.client[new] = indices.clients([self.ids[row] for row in new])
                 self.indexed += len(new)
-        return self.client[rows]
+        client = self.client[rows]
+        # After another edge's failure it may have twice as many: an order to all is too long.
+        client[np.flatnonzero(client >= 0)[MAX_CLIENTS:]] = -1
+        return client
 
 
 @dataclass(slots=True)
