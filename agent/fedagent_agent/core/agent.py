@@ -7,7 +7,6 @@ changes nothing else.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -43,7 +42,6 @@ from fedagent_protocol.messages import (
     AnyMessage,
     Assigned,
     Chunk,
-    DeclineReason,
     EdgeBeacon,
     Hello,
     LogNeed,
@@ -95,11 +93,12 @@ from .event_log import EventLog
 from .fetch import Tasks
 from .masking import Masking, OpenMember
 from .opinions import NO_LIMITS, OpinionRecord
+from .orders import Orders
 from .preparation import Preparation
 from .session import Claims, Session, Sessions
 from .training_queue import TrainingQueue
 from .uploads import Uploads
-from .voucher import UNASSIGNED, Voucher
+from .voucher import Voucher
 from .vouching import Vouching
 
 if TYPE_CHECKING:
@@ -186,6 +185,16 @@ class AgentCore:
             idle_opinions=idle_opinions,
             sign=sign,
         )
+        self._orders = Orders(
+            self.device,
+            self.sessions,
+            self._vouching,
+            queue=self.queue,
+            evaluator=self.evaluator,
+            uploads=self.uploads,
+            peers=self.peers,
+            counters=self.counters,
+        )
 
     # ----------------------------------------------------------------- inputs
 
@@ -267,9 +276,9 @@ class AgentCore:
             case Revocations() | LogNeed():
                 return self._on_site(session, message, now)
             case OpinionCall():
-                return self._on_call(session, message, now)
+                return self._orders.call(session, message, now)
             case Neighbours() | PeerDeliver():
-                return self._to_peers(self.peers.receive(edge, message, now))
+                return self.sessions.to_open(self.peers.receive(edge, message, now))
             case _:
                 raise MalformedError(f"{kind(message)} to an agent")
 
@@ -321,50 +330,8 @@ class AgentCore:
             case Assigned():
                 session.assigned = order
             case TrainOrder():
-                return self._follow(session, order, now)
+                return self._orders.follow(session, order, now)
         return []
-
-    def _follow(self, session: Session, order: TrainOrder, now: float) -> list[Effect]:
-        key = Key(session.edge, order.run, order.round)
-        if (offer := self.uploads.offer_again(key, now)) is not None:
-            self.peers.ordered(order)
-            return offer
-        if not self._vouching.stands(key, order.task, now):
-            return self._hold(key, order, now)
-        signature = session.assigned_in(key.rank)
-        if not self._vouching.is_assigned(key, order.task, signature):
-            warned = self._vouching.unmade(key, "order")
-            return warned + self.queue.refuse(key, DeclineReason.UNSIGNED, UNASSIGNED)
-        self.peers.ordered(order)
-        wanted = session.wanted_in(key.rank)
-        carry = partial(self.uploads.carry, key, wanted)
-        effects, accepted = self.queue.order(key, order, session, now, wanted=wanted, carry=carry)
-        if accepted:
-            return [*self.evaluator.make_room(), *self.uploads.end_others(key, now), *effects]
-        if self.queue.outranked(key):
-            effects += self.sessions.ask_welcome(session, now)
-        if self.device.price_micro != order.price and session.report_wanted(self.device, now):
-            effects.append(Send(session.edge, self.sessions.report(session, now)))
-        return effects
-
-    def _on_call(self, session: Session, call: OpinionCall, now: float) -> list[Effect]:
-        key = Key(session.edge, call.run, call.round)
-        if not self._vouching.stands(key, call.task, now):
-            return self._hold(key, call, now)
-        if not self._vouching.is_called(key, call):
-            return self._vouching.unmade(key, "call")
-        effects = self._to_peers(self.peers.receive(session.edge, call, now))
-        return effects + self.evaluator.call(session, call, now)
-
-    def _hold(self, key: Key, message: TrainOrder | OpinionCall, now: float) -> list[Effect]:
-        """Follow an order or a call only once the coordinator's word on its task is here."""
-        refusal = self._vouching.refusal(key, message.task, now)
-        if refusal is None:
-            return self._vouching.hold(key, message, now)
-        if isinstance(message, OpinionCall):
-            self.counters["opinion_task_refused"] += 1
-            return []
-        return self.queue.refuse(key, DeclineReason.UNSIGNED, f"{refusal}: {refusal.mend}")
 
     def _on_site(
         self, session: Session, message: Revocations | LogNeed, now: float
@@ -377,12 +344,7 @@ class AgentCore:
         effects = self._tasks.receive(session.edge, message, now, busy=self._busy)
         if (rules := self._tasks.peers(message.digest)) is not None:
             self.peers.task(message.digest, rules)
-        match self._vouching.release(session.edge, message, now):
-            case TrainOrder() as order:
-                return effects + self._follow(session, order, now)
-            case OpinionCall() as call:
-                return effects + self._on_call(session, call, now)
-        return effects
+        return effects + self._orders.released(session, message, now)
 
     @property
     def _busy(self) -> bool:
@@ -493,7 +455,7 @@ class AgentCore:
         effects += self.queue.tick(now)
         effects += self.masking.tick(now)
         effects += self.preparation.go_on(now)
-        effects += self._to_peers(self.peers.tick(now))
+        effects += self.sessions.to_open(self.peers.tick(now))
         effects += self.evaluator.tick(now)
         effects += self.uploads.tick(now)
         effects += self.sessions.reports(now)
@@ -548,14 +510,6 @@ class AgentCore:
             if one is not None and one.loading and one.digest == digest:
                 return one
         return None
-
-    def _to_peers(self, effects: list[Effect]) -> list[Effect]:
-        """Leave out what no open session would take; neighbours repeat themselves."""
-        return [
-            effect
-            for effect in effects
-            if not isinstance(effect, Send) or self.sessions.open(effect.to) is not None
-        ]
 
     def _probe(self, session: Session, now: float) -> list[Effect]:
         """Measure the path, unless that would disturb an order."""

@@ -259,6 +259,14 @@ class Sessions(dict[str, Session]):
         self._crl: int | None = None  # number of the list of the revoked; None outside of a site
         self._revoked: set[str] = set()
 
+    def to_open(self, effects: list[Effect]) -> list[Effect]:
+        """Leave out what no open session would take: neighbours repeat themselves."""
+        return [
+            effect
+            for effect in effects
+            if not isinstance(effect, Send) or self.open(effect.to) is not None
+        ]
+
     def open(self, edge: str) -> Session | None:
         """Return the session with an edge if it is open."""
         session = self.get(edge)
