@@ -7,7 +7,6 @@ reason, answered where there is something to answer, and changes nothing else.
 from msgspec.structs import replace
 
 from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
-from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     LEFT,
     Assigned,
@@ -19,15 +18,13 @@ from fedagent_protocol.messages import (
     Need,
     Outcome,
     OutcomeStatus,
-    Receipt,
     ReceiptStatus,
     Releases,
     RoundClosed,
     TrainOrder,
     UpdateOffer,
 )
-from fedagent_protocol.tensors import MAX_HEADER_BYTES
-from fedagent_protocol.transfer import CreditPool, Layout
+from fedagent_protocol.transfer import CreditPool
 
 from .admission import Verdict
 from .effects import (
@@ -39,18 +36,14 @@ from .effects import (
     NoteEnd,
     OpenSpool,
     ReopenedRound,
-    UpdateRecord,
 )
 from .late import LateWork, LateWorks, dropped, same_content
 from .masking import NOT_IN_COHORT, Masking
+from .offers import receipt, refusal
 from .round import EdgeRound, Part, Stage
 from .state import EdgeState
 from .transfers import Distribution, Uploads
 
-SMALLEST_CHUNK = 16 * 1024
-"""Smaller chunks are taken only where the round's model has such, too."""
-MOST_BYTES_MASKED = 4
-"""A masked number is of 8 bytes, that of a model of 2 or more."""
 HEADER_ROOM = 8192
 """By how much an update may be larger than the model's tensors for advance credit."""
 
@@ -135,7 +128,7 @@ class LiveRound:
         if part.offer is not None:
             self._counters["second_update"] += 1
             return [receipt(part.agent, offer, ReceiptStatus.REJECTED, "second_update")]
-        reason, detail = self._refusal(offer, part.agent)
+        reason, detail = refusal(self.rnd, self.masking, self.model, part, offer)
         if reason:
             return self._reject(part, offer, reason, detail, now)
         return self._begin(part, event, offer, now)
@@ -259,42 +252,6 @@ class LiveRound:
             return []
         return self._ended(part, now)
 
-    def _refusal(self, offer: UpdateOffer, offer_of: str) -> tuple[str, str]:
-        """Return reason and detail why an offer cannot be taken, or empty strings.
-
-        Costs no memory: nothing of the update has been stored yet.
-        """
-        order = self.rnd.order
-        if offer.task != order.task:
-            return "wrong_task", offer.task[:12]
-        late = self.rnd.parts[offer_of].late
-        if offer.made_in:
-            if late is None or (late.round, late.base) != (offer.made_in, offer.base):
-                return "stale_base", f"no late update of round {offer.made_in} is expected"
-        elif offer.base != self.rnd.base:
-            return "stale_base", offer.base[:12]
-        if not 0 < offer.stats.num_samples <= order.max_samples:
-            return (
-                "sample_count",
-                f"{offer.stats.num_samples} samples, at most {order.max_samples} are allowed",
-            )
-        if self.masking is not None and not self.masking.has(offer_of):
-            return NOT_IN_COHORT, "it is not in the cohort, so its masks cannot be removed"
-        if self.masking is not None and (why := self.masking.agree(offer_of, offer.agreed)):
-            return "masking_not_agreed", why
-        words = 1 if self.masking is None else MOST_BYTES_MASKED
-        if not 0 < offer.size <= words * self.model.size + MAX_HEADER_BYTES:
-            return "oversize", f"{offer.size} bytes for a model of {self.model.size}"
-        if offer.chunk_bytes < min(SMALLEST_CHUNK, self.model.chunk_bytes, offer.size):
-            return "bad_chunk", f"chunks of {offer.chunk_bytes}"
-        try:
-            layout = Layout(offer.size, offer.chunk_bytes)
-            if offer.first:
-                layout.check(0, len(offer.first))
-        except ProtocolError as error:
-            return error.reason, str(error)
-        return "", ""
-
     def _begin(self, part: Part, event: Received, offer: UpdateOffer, now: float) -> list[Effect]:
         bare = replace(offer, first=b"", context=None)
         effects: list[Effect] = self._needs_nothing(part.agent, now)
@@ -359,7 +316,7 @@ class LiveRound:
         if not verdict.valid:
             return self._reject(part, part.offer, verdict.reason, verdict.detail, now)
         self.rnd.checked(part, verdict)
-        return [Admit(self._record(part, now))]
+        return [Admit(self.rnd.record(part, now))]
 
     def admitted(self, agent: str) -> list[Effect]:
         """Take in that an update is durable: now the receipt may go out."""
@@ -507,7 +464,7 @@ class LiveRound:
             effects.append(DropSpool(self._key(part.agent)))
         if part.status is not OutcomeStatus.GONE:
             # Who left may come back; the others are final.
-            effects.append(NoteEnd(replace(self._record(part, now), offer=None)))
+            effects.append(NoteEnd(replace(self.rnd.record(part, now), offer=None)))
         return effects + self._needs_nothing(part.agent, now)
 
     def _order(self, part: Part, now: float) -> list[Effect]:
@@ -537,31 +494,5 @@ class LiveRound:
             before.append(Send(part.agent, assigned))
         return [*before, Send(part.agent, order)]
 
-    def _record(self, part: Part, now: float) -> UpdateRecord:
-        placed, rnd = part.scrutiny, self.rnd
-        return UpdateRecord(
-            run=self.rnd.run,
-            round=self.rnd.round,
-            agent=part.agent,
-            offer=part.offer,
-            status=part.status,
-            reason=part.reason,
-            tau_ms=self.rnd.tau_ms(part, now),
-            weight=part.weight,
-            norm=part.norm,
-            coefficient=part.weighed.coefficient,
-            local_steps=part.weighed.local_steps,
-            control_norm=0.0 if placed is None else placed.control_norm,
-            aside=placed is not None and rnd.usual.is_long(rnd.weighing, placed),
-        )
-
     def _key(self, agent: str) -> Key:
         return (self.rnd.run, self.rnd.round, agent)
-
-
-def receipt(agent: str, offer: UpdateOffer, status: ReceiptStatus, reason: str) -> Send:
-    """Return the receipt of an update."""
-    message = Receipt(
-        run=offer.run, round=offer.round, digest=offer.digest, status=status, reason=reason
-    )
-    return Send(agent, message)

@@ -294,6 +294,25 @@ class EdgeRound:
         """Return how each agent ended."""
         return tuple(self._outcome(part, now) for part in self.parts.values())
 
+    def record(self, part: Part, now: float) -> UpdateRecord:
+        """Return how an agent's part stands, as it is kept on disk."""
+        placed = part.scrutiny
+        return UpdateRecord(
+            run=self.run,
+            round=self.round,
+            agent=part.agent,
+            offer=part.offer,
+            status=part.status,
+            reason=part.reason,
+            tau_ms=self.tau_ms(part, now),
+            weight=part.weight,
+            norm=part.norm,
+            coefficient=part.weighed.coefficient,
+            local_steps=part.weighed.local_steps,
+            control_norm=0.0 if placed is None else placed.control_norm,
+            aside=placed is not None and self.usual.is_long(self.weighing, placed),
+        )
+
     def restore(self, known: UpdateRecord, sketch: Floats | None = None) -> None:
         """Take up how an agent had ended, as it was decided then, in the order of the sum."""
         part = self.parts.get(known.agent)

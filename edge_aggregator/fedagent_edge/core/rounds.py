@@ -36,8 +36,9 @@ from .effects import (
     SaveRound,
 )
 from .late import LateWorks
-from .live import LiveRound, receipt
+from .live import LiveRound
 from .masking import FALSE_SHARES
+from .offers import receipt
 from .round import EdgeRound
 from .state import EdgeState
 from .transfers import ModelExchange
