@@ -6,6 +6,7 @@ per round, the broker used.
 
     python -m bench.rounds                       # every case of the table
     python -m bench.rounds --case 22KB --agents 4 --broker mosquitto
+    python -m bench.rounds --case 22KB --agents 10 --broker mosquitto --robust median
 """
 
 import argparse
@@ -44,6 +45,8 @@ class Case:
     broker: str
     secure: bool = False
     """With TLS between members of a site."""
+    robust: str = "auto"
+    """The rule in place of the mean."""
 
     @property
     def bar(self) -> float | None:
@@ -70,6 +73,7 @@ def wire_field(case: Case, *, rounds: int) -> Iterator[tuple[LocalField, RolePro
         f"model.features={features}",
         f"model.classes={classes}",
         f"rounds.count={rounds}",
+        f"aggregation.robust={case.robust}",
     )
     with tempfile.TemporaryDirectory(prefix="fedagent-bench-") as folder:
         field = LocalField(Path(folder), f"bench-{secrets.token_hex(4)}")
@@ -115,10 +119,12 @@ def measure(case: Case) -> dict[str, object]:
     with wire_field(case, rounds=rounds) as (field, coordinator):
         coordinator.wait("round", round=warm, timeout_s=120)
         agents = [p for p in field.processes.values() if p.role == "agent"]
-        before, whole = {p.name: p.cpu_seconds() for p in agents}, _processor_s(field)
+        edge = field.processes["edge-1"]
+        before, whole = {p.name: p.cpu_seconds() for p in (*agents, edge)}, _processor_s(field)
         coordinator.wait("round", round=rounds - 2, timeout_s=300)
         played = rounds - 2 - warm
         spent = [(p.cpu_seconds() - before[p.name]) / played for p in agents]
+        at_edge = (edge.cpu_seconds() - before[edge.name]) / played
         whole = (_processor_s(field) - whole) / played
         coordinator.wait("round", round=rounds, timeout_s=300)
         events = [e for e in coordinator.all("round") if int(str(e["round"])) > warm]
@@ -137,6 +143,8 @@ def measure(case: Case) -> dict[str, object]:
         "p90": round(seconds[int(0.9 * len(seconds))], 5),
         "wall_per_round": round((gaps[-1] - gaps[0]) / max(1, len(gaps) - 1), 5),
         "cpu_ms_per_round": round(1000 * whole, 1),
+        "robust": case.robust,
+        "edge_cpu_ms_per_round": round(1000 * at_edge, 1),
         "agent_cpu_ms_per_round": round(1000 * statistics.median(spent), 3),
         "updates_used": sorted(used),
         "bar": case.bar,
@@ -150,11 +158,12 @@ def main() -> None:
     parser.add_argument("--agents", type=int)
     parser.add_argument("--broker", choices=["mosquitto", "embedded"])
     parser.add_argument("--secure", action="store_true", help="with TLS between members")
+    parser.add_argument("--robust", default="auto", help="the rule in place of the mean")
     chosen = parser.parse_args()
     for case in ALL:
         wanted = (chosen.case or case.size, chosen.agents or case.agents)
         if wanted == (case.size, case.agents) and chosen.broker in (None, case.broker):
-            show([measure(replace(case, secure=chosen.secure))])
+            show([measure(replace(case, secure=chosen.secure, robust=chosen.robust))])
 
 
 if __name__ == "__main__":
