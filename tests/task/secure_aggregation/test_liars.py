@@ -236,6 +236,12 @@ def test_one_holder_alone_cannot_put_the_blame_on_a_dealer() -> None:
     assert here.cohort.liars == {}
 
 
+def test_where_nobody_is_to_spare_one_false_share_keeps_no_holder_from_taking_part() -> None:
+    here = Round(SPEC.minimum_cohort)
+    here.share(sealed_rubbish(few=3))
+    assert here.open()
+
+
 def test_two_holders_cannot_have_all_the_others_barred() -> None:
     here = Round(10)
     honest = set(here.others[1:])
