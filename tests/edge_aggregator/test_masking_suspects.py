@@ -9,7 +9,7 @@ from fedagent_edge.core.masking import RESTING
 from fedagent_protocol import messages as m
 
 from .harness import Field
-from .test_masking import MaskedAgent
+from .test_masking import SPEC, MaskedAgent
 from .test_masking_liars import Liar, Lie, field_with, named, outcome_of
 
 
@@ -122,6 +122,8 @@ def test_suspects_are_told_to_the_operator_and_take_turns(tmp_path: Path) -> Non
     assert rested == [pair.dealer, pair.holder] * 2
     for report, one in zip(reports, rested, strict=True):
         exact_sum_without(report, one)
+        waited_ms = report.timing_ms["collect"]
+        assert waited_ms < 1000 * SPEC.stage_s, "nobody waits for the keys of who rests"
     assert f.core.memory.mask_liars == ()
 
 
