@@ -16,17 +16,18 @@ from fedagent_task.secure_aggregation.keys import signed_bytes
 from .harness import Field
 from .test_masking import MaskedAgent, devices, exact, secure_field
 
-Lie = Callable[[m.AnyMessage, "Liar"], m.AnyMessage]
+Lie = Callable[[m.AnyMessage, "Liar"], m.AnyMessage | None]
 
 
 @dataclass
 class Liar(MaskedAgent):
-    """Sends something else in the place of what it should."""
+    """Sends something else in the place of what it should; None: nothing, this once."""
 
     lie: Lie = lambda said, _: said
 
     def _say(self, message: m.AnyMessage, f: Field) -> None:
-        super()._say(self.lie(message, self), f)
+        if (said := self.lie(message, self)) is not None:
+            super()._say(said, f)
 
 
 def weak_key(said: m.AnyMessage, liar: Liar) -> m.AnyMessage:

@@ -14,6 +14,7 @@ from fedagent_protocol.messages import (
 from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
 from fedagent_task.secure_aggregation.errors import MaskingError
 from fedagent_task.secure_aggregation.keys import Place, Seed
+from fedagent_task.secure_aggregation.suspicion import Suspects, taking_turns
 
 from .round import EdgeRound, Part, Stage
 from .state import EdgeState
@@ -25,6 +26,10 @@ NOT_IN_COHORT = "not_in_cohort"
 """Reason for the update of an agent that is not in the masks."""
 BARRED = "masking_barred"
 """Reason for the update of an agent that gave false shares in an earlier round of the run."""
+RESTING = "masking_resting"
+"""Reason for the update of an agent in whose place one that it contradicts is in the masks."""
+SUSPECTS = "masking_suspects"
+"""Counter of pairs whose word on a share was one against the other."""
 FALSE_SHARES = "masking_false_shares"
 """Reason for the update of an agent that gave false shares; it is not paid."""
 
@@ -42,6 +47,7 @@ class Masking:
 
     Attributes:
         seeds: What takes the masks off the sum, once enough have answered.
+        turns: Pairs of which one sits out this round, since one of the two lies.
     """
 
     def __init__(self, rnd: EdgeRound, state: EdgeState) -> None:
@@ -50,8 +56,18 @@ class Masking:
         spec = rnd.weighing.secure
         place = Place(rnd.run, rnd.round, state.me.edge)
         barred = frozenset(state.memory.mask_liars)
-        self._cohort = Cohort(place, spec, state.site_members(), barred)
-        self._refused = dict.fromkeys(self._cohort.barred, BARRED)
+        suspected = state.memory.mask_suspects
+        self.turns = taking_turns(suspected, rnd.parts, barred)
+        resting = frozenset(pair.rests for pair in self.turns)
+        self._cohort = Cohort(
+            place,
+            spec,
+            state.site_members(),
+            barred=barred,
+            resting=resting,
+            suspected=suspected,
+        )
+        self._refused = {**dict.fromkeys(barred, BARRED), **dict.fromkeys(resting, RESTING)}
         self._phase = _Phase.KEYS
         # Half of the time until the deadline is the training's.
         self._stage_s = min(spec.stage_s, rnd.order.deadline_ms / 4000)
@@ -78,6 +94,11 @@ class Masking:
     def liars(self) -> dict[str, str]:
         """Agents whose shares proved false, and how."""
         return self._cohort.liars
+
+    @property
+    def suspects(self) -> tuple[Suspects, ...]:
+        """Pairs of which one lied about a share, so that the round is void."""
+        return self._cohort.suspects
 
     def receive(
         self, agent: str, message: MaskKeys | MaskShares | MaskOpening, now: float
@@ -150,7 +171,8 @@ class Masking:
 
     def _none_missing(self, there: Iterable[str]) -> bool:
         gone = {part.agent for part in self.rnd.parts.values() if part.stage is Stage.ENDED}
-        return self.rnd.parts.keys() <= {*there, *gone, *self._cohort.barred}
+        out = self._cohort.barred | self._cohort.resting
+        return self.rnd.parts.keys() <= {*there, *gone, *out}
 
     def _ask_for_shares(self, now: float) -> list[Effect]:
         roster = self._cohort.close_keys()

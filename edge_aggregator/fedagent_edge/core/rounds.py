@@ -37,7 +37,7 @@ from .effects import (
 )
 from .late import LateWorks
 from .live import LiveRound
-from .masking import FALSE_SHARES
+from .masking import FALSE_SHARES, SUSPECTS
 from .offers import receipt
 from .round import EdgeRound
 from .state import EdgeState
@@ -287,7 +287,7 @@ class Rounds:
             live.outcomes = tuple(
                 replace(one, weight=share if one.used else 0.0) for one in live.outcomes
             )
-        effects = self._report(live.rnd, live.outcomes, failed, now, first=done.first)
+        effects = self._report_live(live, failed, now, first=done.first)
         self.live, self._last = None, live
         return effects + self.resume_order(now)
 
@@ -304,7 +304,7 @@ class Rounds:
         effects = [] if live.rnd.closed else live.close(now)
         failed = "the edge's model is lost"
         effects.append(Warn("", f"round {lost.round} failed: {failed}: {lost.detail}"))
-        effects += self._report(live.rnd, live.outcomes, failed, now)
+        effects += self._report_live(live, failed, now)
         self.live, self._last = None, live
         return effects + self.resume_order(now)
 
@@ -314,7 +314,7 @@ class Rounds:
         if live is None or self._committing:
             return []
         effects = [] if live.rnd.closed else live.close(now)
-        effects += self._report(live.rnd, live.outcomes, reason, now)
+        effects += self._report_live(live, reason, now)
         self.live, self._last = None, live
         return effects
 
@@ -336,7 +336,7 @@ class Rounds:
             self._unmasking = True
             return effects + live.masking.close(now) + self._unmask(now)
         self.live, self._last = None, live
-        return effects + self._report(rnd, live.outcomes, rnd.failed, now)
+        return effects + self._report_live(live, rnd.failed, now)
 
     def _commit(self, live: LiveRound) -> Commit:
         rnd, weighing = live.rnd, live.rnd.weighing
@@ -365,7 +365,7 @@ class Rounds:
         named = self._name_liars(live)
         self.live, self._last = None, live
         self._committing = self._unmasking = False
-        effects = named + self._report(live.rnd, live.outcomes, live.rnd.void, now)
+        effects = named + self._report_live(live, live.rnd.void, now)
         return effects + self.resume_order(now)
 
     def _name_liars(self, live: LiveRound) -> list[Effect]:
@@ -379,7 +379,27 @@ class Rounds:
         )
         told = "it is in no masks of this run any more"
         where = f"secure aggregation of round {live.rnd.round}"
-        return [Warn(agent, f"{where}: it {how}; {told}") for agent, how in liars.items()]
+        named = [Warn(agent, f"{where}: it {how}; {told}") for agent, how in liars.items()]
+        return [*named, *self._note_suspects(live, where)]
+
+    def _note_suspects(self, live: LiveRound, where: str) -> list[Effect]:
+        """Tell whose word stands against whose: they are in no masks together any more."""
+        pairs = live.masking.suspects if live.masking is not None else ()
+        self.state.memory.suspect(pairs)
+        effects: list[Effect] = []
+        for pair in pairs:
+            self.state.counters[SUSPECTS] += 1
+            says = f"{pair.holder[:12]} says that its share does not open"
+            told = "one of the two lies, they are in no masks together any more"
+            effects.append(Warn(pair.dealer, f"{where}: {says}; {told}"))
+        return effects
+
+    def _report_live(
+        self, live: LiveRound, failed: str, now: float, *, first: bytes = b""
+    ) -> list[Effect]:
+        if live.masking is not None:
+            self.state.memory.turns_taken(live.masking.turns, void=bool(failed))
+        return self._report(live.rnd, live.outcomes, failed, now, first=first)
 
     def _report(
         self,

@@ -1,9 +1,11 @@
 """An edge's part in secure aggregation: it carries keys and shares, and unmasks one sum.
 
 It sees no private key of a device that took part to the end, and no seed of one that did not.
-What devices would refuse it refuses first, and who lies is named: one device voids no second round.
+What devices would refuse it refuses first, and who lies is named; where it is one's word against
+another's, the two are suspects (`suspicion`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fedagent_protocol.messages import (
@@ -24,6 +26,7 @@ from .errors import MaskingError
 from .keys import Place, Seed, check_of, commitment, mask_key_of, mask_public
 from .member import sign_of
 from .roster import Trusted, anybody, bound, check_distinct, check_keys
+from .suspicion import Suspects, disjoint, second_time
 
 HASH_BYTES = 32
 
@@ -38,6 +41,9 @@ class Cohort:
 
     Attributes:
         barred: Devices that are let in no more, since they lied before.
+        resting: Devices that are not let in this once: one that they contradict may be.
+        suspected: Suspects of earlier rounds.
+        suspects: Those of this round; of each two one lies, and it is void for it.
         liars: Devices whose shares proved false, and how.
     """
 
@@ -45,6 +51,9 @@ class Cohort:
     spec: SecureAggregationSpec
     trusted: Trusted = anybody
     barred: frozenset[str] = frozenset()
+    resting: frozenset[str] = frozenset()
+    suspected: tuple[Suspects, ...] = ()
+    suspects: tuple[Suspects, ...] = ()
     liars: dict[str, str] = field(default_factory=dict)
     members: dict[str, MemberKeys] = field(default_factory=dict)
     _roster: MaskRoster | None = None
@@ -74,7 +83,9 @@ class Cohort:
     def keys(self, agent: str, message: MaskKeys) -> MaskRoster | None:
         """Take a device's keys; return the roster if it is settled, with the device on it."""
         if agent in self.barred:
-            raise MaskingError("barred", f"{agent[:12]} gave false shares in an earlier round")
+            raise MaskingError("barred", f"{agent[:12]} lied about shares in an earlier round")
+        if agent in self.resting:
+            raise MaskingError("resting", f"{agent[:12]} takes turns with one that it contradicts")
         if self._roster is not None:
             if self.members.get(agent) != message.keys:
                 raise MaskingError("late_keys", f"keys of {agent[:12]} after the roster")
@@ -232,19 +243,31 @@ class Cohort:
         return secret
 
     def _blame_unopened(self, dealers: list[str]) -> None:
-        """Name dealers of whom several holders say that their shares do not open.
+        """Name who lies about shares that are missing for a dealer's secret, or who may.
 
-        Either the dealer lies or the holder does: nobody is named unless it takes fewer dealers
-        than holders, or two holders could have all the others barred.
+        Either the dealer lies or the holder does. A dealer is named whom more contradict than may
+        drop out, unless it takes fewer dealers than holders: or a few holders could have all the
+        others barred. Who keeps its own share back is named as well.
         """
         answers = {by: answer.shares for by, answer in self._answers.items() if answer.shares}
         lacking = {
             one: {by for by, shares in answers.items() if one not in shares} for one in dealers
         }
-        blamed = {one for one, holders in lacking.items() if len(holders) > 1}
+        for one in dealers:
+            if one in lacking[one]:
+                self._blame(one, "kept its own share back")
+        spare = len(self.members) - self._needed
+        blamed = {one for one, holders in lacking.items() if len(holders) > spare}
         if len(blamed) < len(set[str]().union(*(lacking[one] for one in blamed))):
             for one in blamed:
                 self._blame(one, "gave out shares that do not open")
+        self._suspect((one, by) for one, holders in lacking.items() for by in holders)
+
+    def _suspect(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Note whose word stands against whose, but for those who are named already."""
+        self.suspects = disjoint(pairs, self.liars)
+        for agent in second_time(self.suspected, self.suspects):
+            self.liars[agent] = "contradicts another about a share, for the second time"
 
     def _blame(self, dealer: str, how: str) -> None:
         self.liars[dealer] = how

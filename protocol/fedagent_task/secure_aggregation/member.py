@@ -147,7 +147,8 @@ class Member:
         self._check_size(len(cohort), self._least)
         found = {sender: self._opened_share(sender, message) for sender in senders}
         held = {sender: shares for sender, shares in found.items() if shares is not None}
-        if len(held) + 1 < self._least:
+        # Not `_least`: where nobody is to spare, one sender could keep any other from taking part.
+        if len(held) + 1 < self.spec.shares_needed(len(self._roster)):
             raise MaskingError("other_roster", f"shares of {len(held)} of {len(senders)} open")
         self._held, self._cohort = held, cohort
 

@@ -15,6 +15,7 @@ from fedagent_task.secure_aggregation.errors import MaskingError
 from fedagent_task.secure_aggregation.keys import Place, identity_of, signed_bytes
 from fedagent_task.secure_aggregation.member import Member
 from fedagent_task.secure_aggregation.ring import add_masks, ring_of, vector_of
+from fedagent_task.secure_aggregation.suspicion import Suspects
 from fedagent_task.spec import SecureAggregationSpec
 
 SPEC = SecureAggregationSpec(minimum_cohort=5)
@@ -217,9 +218,13 @@ def test_who_deals_what_it_did_not_promise_is_named_and_no_holder(
     assert here.cohort.liars.keys() == {here.liar}
 
 
-def just_enough_answers(here: Round, omitted: dict[str, set[str]]) -> None:
+def just_enough_answers(
+    here: Round,
+    omitted: dict[str, set[str]],
+    dealt: Callable[[MaskShares], MaskShares] = lambda said: said,
+) -> None:
     """Open with as many answers as are needed; some leave shares of others away."""
-    here.share()
+    here.share(dealt)
     ask = here.cohort.survivors(frozenset(here.members))
     for agent in [*here.members][: SPEC.shares_needed(len(here.members))]:
         said = here.members[agent].opening(ask)
@@ -234,6 +239,60 @@ def test_one_holder_alone_cannot_put_the_blame_on_a_dealer() -> None:
     with pytest.raises(VoidError, match="answers of 5 devices"):
         here.cohort.unmask()
     assert here.cohort.liars == {}
+    told = Suspects(dealer=here.others[0], holder=here.liar)
+    assert here.cohort.suspects == (told,)
+
+
+def test_who_contradicts_a_second_device_is_named_and_neither_of_the_others() -> None:
+    here = Round(10)
+    first, second, *_ = here.others
+    here.cohort.suspected = (Suspects(dealer=here.liar, holder=first),)
+    just_enough_answers(here, {here.liar: {second}})
+    with pytest.raises(VoidError, match="answers of 5 devices"):
+        here.cohort.unmask()
+    assert here.cohort.liars.keys() == {here.liar}
+    assert here.cohort.suspects == (Suspects(dealer=second, holder=here.liar),)
+
+
+def test_suspects_of_a_round_that_has_its_sum_are_none() -> None:
+    here = Round()
+    here.share(sealed_rubbish(16))
+    assert here.open()
+    assert here.cohort.suspects == ()
+
+
+def test_who_keeps_its_own_share_back_is_named() -> None:
+    here = Round(10)
+    just_enough_answers(here, {here.liar: {here.liar}})
+    with pytest.raises(VoidError, match=f"{here.liar[:12]} kept its own share back"):
+        here.cohort.unmask()
+    assert here.cohort.liars.keys() == {here.liar}
+    assert here.cohort.suspects == ()
+
+
+def test_a_dealer_of_rubbish_and_two_holders_cannot_have_honest_dealers_barred() -> None:
+    here = Round()
+    one, two, *honest = here.others
+    framed = set(honest[:9])
+    just_enough_answers(here, {one: framed, two: framed}, sealed_rubbish(0))
+    with pytest.raises(VoidError, match=f"{here.liar[:12]} gave out shares that do not open"):
+        here.cohort.unmask()
+    assert here.cohort.liars.keys() == {here.liar}
+    assert {pair.holder for pair in here.cohort.suspects} == {one, two}
+
+
+def test_where_nobody_is_to_spare_one_false_share_keeps_no_holder_from_taking_part() -> None:
+    here = Round(SPEC.minimum_cohort)
+    here.share(sealed_rubbish(few=3))
+    assert here.open()
+
+
+def test_a_device_that_contradicts_another_sits_out_a_round() -> None:
+    here = Round()
+    here.cohort.resting = frozenset({here.liar})
+    with pytest.raises(MaskingError) as caught:
+        here.cohort.keys(here.liar, here.members[here.liar].keys())
+    assert caught.value.reason == "masking_resting"
 
 
 def test_two_holders_cannot_have_all_the_others_barred() -> None:

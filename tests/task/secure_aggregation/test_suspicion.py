@@ -1,0 +1,116 @@
+"""How many rounds devices that lie can void by their word against others', whatever they do."""
+
+from itertools import permutations
+from math import floor, log2
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_task.secure_aggregation.suspicion import (
+    MOST_TURNS,
+    Suspects,
+    disjoint,
+    second_time,
+    taking_turns,
+)
+
+DEVICES = "abcdefgh"
+PAIR = Suspects(dealer="a", holder="b")
+
+
+class Edge:
+    """Rounds of all devices, one after the other, as an edge remembers them."""
+
+    def __init__(self) -> None:
+        self.pairs: tuple[Suspects, ...] = ()
+        self.barred: frozenset[str] = frozenset()
+
+    @property
+    def resting(self) -> frozenset[str]:
+        return frozenset(p.rests for p in taking_turns(self.pairs, DEVICES, self.barred))
+
+    def round(self, said: set[tuple[str, str]]) -> None:
+        turns = taking_turns(self.pairs, DEVICES, self.barred)
+        new = disjoint(said, ())
+        self.barred |= second_time(self.pairs, new)
+        self.pairs = tuple(p.after(void=bool(said)) if p in turns else p for p in self.pairs) + new
+
+
+@given(st.data(), st.integers(1, 4))
+def test_liars_void_two_rounds_each_and_bar_no_more_others_than_they_are(
+    data: st.DataObject, count: int
+) -> None:
+    edge, liars, void = Edge(), frozenset(DEVICES[:count]), 0
+    for _ in range(40):
+        there = sorted(set(DEVICES) - edge.barred - edge.resting)
+        lies = [pair for pair in permutations(there, 2) if liars & set(pair)]
+        said = data.draw(st.sets(st.sampled_from(lies), max_size=12)) if lies else set()
+        void += bool(said)
+        edge.round(said)
+    assert void <= 2 * count
+    others = edge.barred - liars
+    assert len(others) <= count
+    assert count > 1 or not others
+
+
+def test_a_liar_that_lies_whenever_it_can_is_barred_by_its_second_lie() -> None:
+    edge, void = Edge(), 0
+    for _ in range(10):
+        there = sorted(set(DEVICES) - edge.barred - edge.resting)
+        lies = {("a", there[-1])} if "a" in there else set()
+        void += bool(lies)
+        edge.round(lies)
+    assert (void, edge.barred) == (2, frozenset("a"))
+
+
+def test_two_liars_can_have_one_other_barred_and_are_then_one_lie_from_it() -> None:
+    edge = Edge()
+    edge.round({("c", "a")})
+    while "c" in edge.resting:
+        edge.round(set())
+    edge.round({("c", "b")})
+    assert edge.barred == {"c"}
+    edge.round({("d", "a")})
+    edge.round({("d", "b")})
+    assert edge.barred >= {"a", "b", "c"}
+
+
+def test_two_who_behave_take_turns() -> None:
+    edge = Edge()
+    edge.round({("a", "b")})
+    rested: list[str] = []
+    for _ in range(10):
+        rested += edge.resting
+        edge.round(set())
+    assert rested == ["a", "b"] * 5
+
+
+@pytest.mark.parametrize("rounds", [1, 10, 100, 1000])
+@pytest.mark.parametrize("liar", ["a", "b"])
+def test_who_stays_away_in_its_turns_has_ever_fewer(rounds: int, liar: str) -> None:
+    """Where nobody is to spare its absence voids the round, and is no lie."""
+    pair, void = PAIR, 0
+    for _ in range(rounds):
+        away = pair.rests != liar
+        void += away
+        pair = pair.after(void=away)
+    assert void <= floor(log2(rounds + 1)) + 1
+
+
+def test_turns_are_counted_to_a_limit() -> None:
+    pair = PAIR
+    for _ in range(200):
+        pair = pair.after(void=True)
+    assert max(pair.dealer_turns, pair.holder_turns) == MOST_TURNS
+
+
+def test_who_is_not_ordered_or_barred_takes_no_turn() -> None:
+    assert taking_turns([PAIR], "abc", "") == (PAIR,)
+    assert taking_turns([PAIR], "ac", "") == ()
+    assert taking_turns([PAIR], "abc", "b") == ()
+
+
+def test_one_round_makes_no_device_a_suspect_twice() -> None:
+    found = disjoint([("a", "b"), ("a", "c"), ("d", "c"), ("e", "f")], but="f")
+    assert [tuple(sorted(pair.both)) for pair in found] == [("a", "b"), ("c", "d")]
