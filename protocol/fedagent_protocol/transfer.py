@@ -216,8 +216,8 @@ class Broadcast:
 
     The pointer moves to a chunk when every receiver has authorised it or needs only later ones.
     One that asks for nothing ahead of it for `stall_s` no longer holds the others up; what is asked
-    for behind the pointer goes to the receiver alone. Of each receiver `CREDIT_WINDOW` chunks are honoured: one
-    that authorises everything moves the pointer no further than an honest one.
+    for behind the pointer goes to the receiver alone. Of each receiver `CREDIT_WINDOW` chunks are
+    honoured: one that authorises everything moves the pointer no further than an honest one.
     """
 
     layout: Layout
