@@ -32,7 +32,7 @@ from .revocation import stay_member
 from .run_store import open_coordinator
 from .runs import RunFinishedError, read_recipe
 from .site import Site, open_site
-from .site_word import SiteWord, own_certificate
+from .site_word import SiteWord, keep_word, own_certificate
 from .web.server import PageServer, start_page
 
 _log = logging.getLogger(__name__)
@@ -108,6 +108,7 @@ class Daemon:
         certificate = own_certificate(shell)
         if certificate is not None:
             engine.vouching = SiteWord(identity, config.site, certificate)
+            shell.spawn(keep_word(shell), "word-on-task")
         address, broker_kind = await shell.start_broker(config, "coordinator")
         link = shell.link(
             EDGES,
