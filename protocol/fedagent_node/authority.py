@@ -134,8 +134,9 @@ class Authority:
             .issuer_name(authority.subject)
             # As old as the authority: a device whose clock is late must not think it invalid.
             .last_update(authority.not_valid_before_utc)
-            # It holds until the next one comes: an edge that is cut off goes on.
-            .next_update(_moment(begin + _CA_DAYS * _DAY_S))
+            # It holds until the next one comes, as long as the authority: an edge that is cut off
+            # goes on, and a coordinator whose clock is late makes none that has ended.
+            .next_update(authority.not_valid_after_utc)
             .add_extension(x509.CRLNumber(number), critical=False)
             .add_extension(self._key_identifier(), critical=False)
         )
