@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from fedagent_node.credentials import CA_FILE, FOLDER
 from fedagent_node.data_dir import (
     LOCK_FILE,
     DataDirLock,
@@ -184,7 +185,7 @@ def _make(part: Path, backup: Path, about: Backup, former: Path | None, lost: li
     part.chmod(0o700)
     if former is not None and _has_site(former) and not _lost_site(former):
         with Enrolment(former) as newer, Enrolment(part) as site:
-            site.inherit(newer)  # who was revoked since then stays so
+            site.inherit(newer, same_site=_authority(former) == _authority(part))
     store_starts(part, count_start(part) + STARTS_SKIPPED)
     made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.at_ms / 1000))
     note = f"restored from a backup of {made}, entry {about.seq}"
@@ -195,6 +196,14 @@ def _make(part: Path, backup: Path, about: Backup, former: Path | None, lost: li
 
 def _has_site(folder: Path) -> bool:
     return (folder / SITE_DATABASE).exists()
+
+
+def _authority(folder: Path) -> bytes:
+    """Return whose certificates hold there; empty before a site was founded."""
+    try:
+        return (folder / FOLDER / CA_FILE).read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def _lost_site(folder: Path) -> str:

@@ -7,7 +7,7 @@ import hmac
 import math
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -223,25 +223,39 @@ class Enrolment:
             )
             self._set("revocations", self.fact("revocations", 0) + 1)
 
-    def inherit(self, newer: "Enrolment") -> frozenset[str]:
-        """Take over who was revoked in a newer database of the site; return who was not here."""
-        found = newer.revoked_ids() - self.revoked_ids()
+    def inherit(self, newer: "Enrolment", *, same_site: bool) -> None:
+        """Take over what a newer database knows: who was revoked, and of the same site the rest.
+
+        Who is revoked in either stays so. A certificate that is not known here could not be taken
+        back; an invitation that was used must not be used again.
+        """
+        gone, ours = newer.revoked_ids(), self.revoked_ids()
         with self._writing():
-            for ident in found:
-                for table in ("members", "certificates"):
-                    rows = newer._connection.execute(  # noqa: SLF001 - the same class
-                        f"SELECT * FROM {table} WHERE id = ?",  # noqa: S608 - constants
-                        (ident,),
-                    ).fetchall()
-                    for row in rows:
-                        places = ", ".join("?" * len(row))
-                        self._connection.execute(
-                            f"INSERT OR REPLACE INTO {table} VALUES ({places})",  # noqa: S608
-                            row,
-                        )
+            if same_site:
+                self._take("certificates", newer, present="IGNORE")
+                self._take("invitations", newer)
+                self._take("members", newer, lambda row: row[0] not in ours and row[3] != "pending")
+            else:
+                self._take("certificates", newer, lambda row: row[1] in gone, present="IGNORE")
+                self._take("members", newer, lambda row: row[0] in gone)
             numbers = self.fact("revocations", 0), newer.fact("revocations", 0)
-            self._set("revocations", max(numbers) + bool(found))
-        return found
+            self._set("revocations", max(numbers) + 1)
+
+    def _take(
+        self,
+        table: str,
+        newer: "Enrolment",
+        wanted: Callable[[tuple[Any, ...]], bool] = lambda _: True,
+        *,
+        present: Literal["IGNORE", "REPLACE"] = "REPLACE",
+    ) -> None:
+        rows = newer._connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608, SLF001 - our own words, the same class
+        for row in filter(wanted, rows):
+            places = ", ".join("?" * len(row))
+            self._connection.execute(
+                f"INSERT OR {present} INTO {table} VALUES ({places})",  # noqa: S608
+                row,
+            )
 
     def permit_until(self, seconds: float, *, now: float) -> float:
         """Return until when everybody is let in, for `seconds` from the first start with that.

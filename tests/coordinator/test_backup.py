@@ -1,7 +1,9 @@
 """A backup is made beside a running coordinator, and restored without a word lost in silence."""
 
 import shutil
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from fedagent_coordinator.backup import back_up, restore
 from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import BackupError, HistoryLostError, LedgerBrokenError
 from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.site import Site, open_site
 from fedagent_coordinator.store import Store
+from fedagent_node.certificates import Role
 from fedagent_node.data_dir import count_start, load_or_create
 from tests.fakes.stored_runs import Crash, begun, play, small_plan, small_view, tampered
 from tests.typed import fedagent
@@ -352,3 +356,95 @@ def test_who_was_revoked_since_the_backup_stays_revoked(tmp_path: Path) -> None:
         assert site.revoked_ids() == {gone}
         assert site.revocations() == (number + 1, serials)
         assert len(site.members(now=1.0)) == 2
+
+
+DAY_S = 86_400.0
+
+
+@dataclass
+class Lost:
+    """A site with members, its backup, and what came after that; `serials` are by name."""
+
+    folder: Path
+    copy: Path
+    serials: dict[str, int] = field(default_factory=dict)
+
+    def certify(self, name: str, role: Role = "agent", *, at: float) -> str:
+        """Give a member a certificate, the next one if it has one; return its id."""
+        who, authority = load_or_create(self.folder.parent / name), self.site().authority
+        made = authority.issue(who.public_bytes, role, now=at)
+        with Enrolment(self.folder) as enrolment:
+            enrolment.admit(who.public_bytes, role, name, now=at)
+            enrolment.issued(made, now=at)
+        self.serials[name] = made.serial
+        return who.id
+
+    def site(self) -> Site:
+        return open_site(self.folder, "home")
+
+    def revoke(self, ident: str, *, at: float) -> frozenset[int]:
+        """Revoke a member; return the serials on the list."""
+        with Enrolment(self.folder) as enrolment:
+            enrolment.revoke(ident, now=at)
+            return enrolment.revocations()[1]
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> Lost:
+    """An edge with a certificate, and a backup of its site."""
+    made = Lost(tmp_path / "data", tmp_path / "copy")
+    with Store(made.folder, identity=load_or_create(made.folder)) as store:
+        store.note("one")
+    made.certify("hall", "edge", at=time.time() - 21 * DAY_S)
+    back_up(made.folder, made.copy)
+    return made
+
+
+def test_a_certificate_that_was_renewed_since_the_backup_can_be_revoked(lost: Lost) -> None:
+    now = time.time()
+    hall = lost.certify("hall", "edge", at=now)
+    restore(lost.copy, lost.folder)
+    assert lost.serials["hall"] in lost.revoke(hall, at=now)
+
+
+def test_who_joined_since_the_backup_still_belongs_and_can_be_revoked(lost: Lost) -> None:
+    now = time.time()
+    late = lost.certify("late", at=now)
+    with Enrolment(lost.folder) as enrolment:
+        enrolment.invite("porch", "agent", b"used since", now=now)
+        enrolment._connection.execute("UPDATE invitations SET used_by = ?", (late,))
+    restore(lost.copy, lost.folder)
+    with Enrolment(lost.folder) as enrolment:
+        assert enrolment.agents() == {late}
+        assert enrolment.certificate_of(late, now=now) is not None
+        used = "SELECT used_by FROM invitations"
+        assert enrolment._connection.execute(used).fetchall() == [(late,)], "only once"
+    assert lost.serials["late"] in lost.revoke(late, at=now)
+
+
+def test_who_was_revoked_on_either_side_stays_so(lost: Lost) -> None:
+    """Also where a newer backup is laid over an older directory."""
+    now = time.time()
+    late = lost.certify("late", at=now)
+    shutil.copytree(lost.folder, older := lost.folder.with_name("older"))
+    serials = lost.revoke(late, at=now)
+    shutil.rmtree(lost.copy)
+    back_up(lost.folder, lost.copy)
+    restore(lost.copy, older)
+    with Enrolment(older) as enrolment:
+        assert enrolment.revoked_ids() == {late}
+        assert enrolment.revocations()[1] == serials
+
+
+def test_members_of_another_authority_of_that_name_are_not_let_in(lost: Lost) -> None:
+    now, other = time.time(), Lost(lost.folder.with_name("other"), lost.copy)
+    with Store(other.folder, identity=load_or_create(other.folder)) as store:
+        store.note("one")
+    other.certify("stranger", at=now)
+    gone = other.certify("thief", at=now)
+    serials = other.revoke(gone, at=now)
+    restore(lost.copy, other.folder, accept_lost_history=True)
+    with Enrolment(other.folder) as enrolment:
+        assert enrolment.agents() == frozenset()
+        assert enrolment.revoked_ids() == {gone}
+        assert enrolment.revocations()[1] == serials
