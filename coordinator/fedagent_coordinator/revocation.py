@@ -30,8 +30,8 @@ async def watch_members(shell: Shell, site: Site) -> None:
                 shell.receive(Enrolled(enrolment.agents(), enrolment.names()))
             number, serials = enrolment.revocations()
             if number > member.number:
-                crl = site.authority.crl(serials, number)
-                await shell.take_revocations(crl, enrolment.revoked_ids())
+                out = enrolment.revoked_ids()
+                await shell.take_revocations(site.authority.crl(serials, number, ids=out), out)
             await asyncio.sleep(LOOK_S)
 
 

@@ -357,14 +357,15 @@ class Shell:
         """Keep out who is on a list of the revoked, and tell the core, if it is a newer one."""
         member = self.membership
         if member is not None and await member.take(crl, ids):
-            self.receive(Revoked(member.number, self.gate.revoked() | frozenset(ids), crl))
+            out = self.gate.revoked() | member.revoked | frozenset(ids)
+            self.receive(Revoked(member.number, out, crl))
 
     def tell_revocations(self) -> None:
         """Tell the core of the list that holds at the start; it needs none outside of a site."""
         if self.membership is not None and self.site is not None:
             path = self.site.credentials.crl
             crl = path.read_bytes() if path.exists() else b""
-            self.receive(Revoked(self.membership.number, frozenset(), crl))
+            self.receive(Revoked(self.membership.number, self.membership.revoked, crl))
 
     def link(
         self,

@@ -3,7 +3,6 @@
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ from fedagent_coordinator.backup import back_up, restore
 from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import BackupError, HistoryLostError, LedgerBrokenError
 from fedagent_coordinator.reader import open_reader
-from fedagent_coordinator.site import Site, open_site
 from fedagent_coordinator.store import Store
-from fedagent_node.certificates import Role
 from fedagent_node.data_dir import count_start, load_or_create
+from tests.fakes.lost_site import Lost
 from tests.fakes.stored_runs import Crash, begun, play, small_plan, small_view, tampered
 from tests.typed import fedagent
 
@@ -358,53 +356,16 @@ def test_who_was_revoked_since_the_backup_stays_revoked(tmp_path: Path) -> None:
         assert len(site.members(now=1.0)) == 2
 
 
-DAY_S = 86_400.0
-
-
-@dataclass
-class Lost:
-    """A site with members, its backup, and what came after that; `serials` are by name."""
-
-    folder: Path
-    copy: Path
-    serials: dict[str, int] = field(default_factory=dict)
-
-    def certify(self, name: str, role: Role = "agent", *, at: float) -> str:
-        """Give a member a certificate, the next one if it has one; return its id."""
-        who, authority = load_or_create(self.folder.parent / name), self.site().authority
-        made = authority.issue(who.public_bytes, role, now=at)
-        with Enrolment(self.folder) as enrolment:
-            enrolment.admit(who.public_bytes, role, name, now=at)
-            enrolment.issued(made, now=at)
-        self.serials[name] = made.serial
-        return who.id
-
-    def site(self) -> Site:
-        return open_site(self.folder, "home")
-
-    def revoke(self, ident: str, *, at: float) -> frozenset[int]:
-        """Revoke a member; return the serials on the list."""
-        with Enrolment(self.folder) as enrolment:
-            enrolment.revoke(ident, now=at)
-            return enrolment.revocations()[1]
-
-
 @pytest.fixture
 def lost(tmp_path: Path) -> Lost:
-    """An edge with a certificate, and a backup of its site."""
-    made = Lost(tmp_path / "data", tmp_path / "copy")
-    with Store(made.folder, identity=load_or_create(made.folder)) as store:
-        store.note("one")
-    made.certify("hall", "edge", at=time.time() - 21 * DAY_S)
-    back_up(made.folder, made.copy)
-    return made
+    return Lost.backed_up(tmp_path)
 
 
 def test_a_certificate_that_was_renewed_since_the_backup_can_be_revoked(lost: Lost) -> None:
     now = time.time()
     hall = lost.certify("hall", "edge", at=now)
     restore(lost.copy, lost.folder)
-    assert lost.serials["hall"] in lost.revoke(hall, at=now)
+    assert lost.held["hall"].serial in lost.revoke(hall, at=now)
 
 
 def test_who_joined_since_the_backup_still_belongs_and_can_be_revoked(lost: Lost) -> None:
@@ -419,7 +380,7 @@ def test_who_joined_since_the_backup_still_belongs_and_can_be_revoked(lost: Lost
         assert enrolment.certificate_of(late, now=now) is not None
         used = "SELECT used_by FROM invitations"
         assert enrolment._connection.execute(used).fetchall() == [(late,)], "only once"
-    assert lost.serials["late"] in lost.revoke(late, at=now)
+    assert lost.held["late"].serial in lost.revoke(late, at=now)
 
 
 def test_who_was_revoked_on_either_side_stays_so(lost: Lost) -> None:

@@ -66,7 +66,7 @@ def test_a_revoked_agent_and_a_revoked_edge_are_cut_while_connected(
         for i in (1, 2, 3):
             held = load_credentials(tmp_path / f"agent-{i}")
             assert held is not None
-            assert len(held.revoked()) == 2
+            assert len(held.revocations().serials) == 2
             log = agents[i].log.read_text()
             assert "revocation list 2 is in use" in log
         print(f"agents left it after {time.monotonic() - at:.1f} s")

@@ -134,6 +134,16 @@ def test_revoked_serials_are_read_back(authority: Authority, tmp_path: Path) -> 
     assert caught.value.reason == "wrong_ca"
 
 
+def test_a_list_of_the_revoked_names_who_is_out_with_any_certificate(
+    authority: Authority, device: Identity
+) -> None:
+    pem = authority.crl({5}, 7, ids=[device.id, "f" * 32], now=NOW)
+    found = read_crl(pem, authority.der)
+    assert found.ids == {device.id, "f" * 32}
+    assert found.has(authority.issue(device.public_bytes, "agent", now=NOW))
+    assert read_crl(authority.crl({5}, 7, now=NOW), authority.der).ids == frozenset()
+
+
 @pytest.mark.parametrize("now", [0.0, NOW - 20 * 365 * 86_400.0, NOW + 20 * 365 * 86_400.0])
 def test_a_list_of_the_revoked_holds_whatever_clock_its_maker_has(
     authority: Authority, now: float

@@ -166,7 +166,8 @@ def _certified(folder: Path, site: str, to: Path, days: float) -> "Credentials":
         made = home.authority.issue(identity.public_bytes, "broker", days, now=now)
         enrolment.issued(made, now=now)
         number, serials = enrolment.revocations()
+        out = enrolment.revoked_ids()
     joined = held.Joined(site=site, fingerprint=fingerprint(home.authority.der))
     kept = held.store_credentials(to, identity, made, home.authority.der, joined)
-    held.store_crl(to, home.authority.crl(serials, number))
+    held.store_crl(to, home.authority.crl(serials, number, ids=out))
     return kept
