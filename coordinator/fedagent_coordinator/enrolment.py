@@ -34,6 +34,8 @@ PENDING_S = 300.0
 """A device that has not asked for so long does not wait any more."""
 NEXT_CODE_S = 60.0
 """How long one that waits keeps its code: who tries codes until one fits has few tries."""
+UNKNOWN = "unknown"
+"""The role of somebody who was revoked and is known by the id alone."""
 _BUSY_S = 5.0
 _SCHEMA = 1
 _TABLES = """
@@ -216,12 +218,17 @@ class Enrolment:
             raise EnrolmentError("it now shows another code", "see `fedagent devices pending`")
 
     def revoke(self, ident: str, *, now: float) -> None:
-        """Take back all certificates of a member, for good."""
+        """Take back all certificates of a member, for good; also of one that is not known here."""
         with self._writing():
-            self._connection.execute(
-                "UPDATE members SET state = 'revoked', since_s = ? WHERE id = ?", (now, ident)
-            )
+            self._put_out(ident, now)
             self._set("revocations", self.fact("revocations", 0) + 1)
+
+    def _put_out(self, ident: str, now: float) -> None:
+        self._connection.execute(
+            "INSERT INTO members VALUES (?, ?, '', 'revoked', '', x'', '', '', ?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET state = 'revoked', since_s = excluded.since_s",
+            (ident, UNKNOWN, now, now),
+        )
 
     def inherit(self, newer: "Enrolment", *, same_site: bool) -> None:
         """Take over what a newer database knows: who was revoked, and of the same site the rest.
