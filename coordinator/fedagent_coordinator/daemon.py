@@ -282,6 +282,7 @@ def level_of(name: str, fields: Mapping[str, object]) -> int:
     """Return how loud an event is: what costs the run its rounds is a warning."""
     loud = (
         name in {"edge_lost", "edge_refused", "strangers", "crowded", "unsigned", "warning"}
+        or name == "revocations_lost"
         or (name == "edge_trouble" and bool(fields["reason"]))
         or (name == "round" and not fields["used"])
         or (name == "waiting" and fields["reason"] == DECLINED)
@@ -330,6 +331,12 @@ def words_of(name: str, fields: Mapping[str, object]) -> str:
             f"edge {fields['name'] or fields['edge']} has reported so many agents in this run "
             f"that {fields['agents']} are ignored: spread the devices over more edges; if an "
             "attacker invents agents, let the devices join the site: `fedagent devices invite`"
+        )
+    if name == "revocations_lost":
+        return (
+            f"edge {fields['name'] or fields['edge']} goes by revocation list {fields['list']}, "
+            f"which this coordinator (list {fields['ours']}) has not made or has lost: it is asked "
+            "for it, so that who was revoked since the backup stays so"
         )
     if name == "edge_refused":
         return f"edge {fields['edge']} {fields['reason']}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from fedagent_node.certificates import Certificate, Role
+from fedagent_node.certificates import Certificate, RevocationList, Role
 from fedagent_node.joining import JoinRequest, Refusal, secret_hash
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.signatures import identity_of
@@ -245,8 +245,54 @@ class Enrolment:
             else:
                 self._take("certificates", newer, lambda row: row[1] in gone, present="IGNORE")
                 self._take("members", newer, lambda row: row[0] in gone)
+                self._set_serials(self._loose_serials() | newer._loose_serials())  # noqa: SLF001
+                self._lose(*newer.lost_lists())
             numbers = self.fact("revocations", 0), newer.fact("revocations", 0)
             self._set("revocations", max(numbers) + 1)
+
+    def skip_lists(self, count: int) -> None:
+        """Note that up to `count` lists of the revoked were made that are not known here."""
+        with self._writing():
+            number = self.fact("revocations", 0)
+            self._lose(number, number + count)
+            self._set("revocations", number + count)
+
+    def lost_lists(self) -> tuple[int, int]:
+        """Return between which numbers lists of the revoked are lost, both 0 for none."""
+        return self.fact("lost_after", 0), self.fact("lost_before", 0)
+
+    def _lose(self, after: int, before: int) -> None:
+        if before:
+            # What lies between two losses is known, and at worst asked for once more.
+            self._set("lost_after", min(after, self.fact("lost_after", after)))
+            self._set("lost_before", max(before, self.fact("lost_before", before)))
+
+    def learn(self, found: RevocationList, *, now: float) -> int:
+        """Take over a list that the site's authority made; return how much of it is new here."""
+        ours = self.revoked_ids()
+        with self._writing():
+            owners = {
+                serial: self._one("SELECT id FROM certificates WHERE serial = ?", f"{serial:x}")
+                for serial in found.serials
+            }
+            ids = found.ids.union(*(owner for owner in owners.values() if owner)) - ours
+            for ident in ids:
+                self._put_out(ident, now)
+            known = self._loose_serials()
+            loose = {serial for serial, owner in owners.items() if not owner} - known
+            self._set_serials(known | loose)
+            if ids or loose or found.number >= self.fact("revocations", 0):
+                number = max(found.number, self.fact("revocations", 0))
+                self._set("revocations", number + 1)
+        return len(ids) + len(loose)
+
+    def _loose_serials(self) -> frozenset[int]:
+        """Return revoked serials of certificates that are not known here."""
+        found = self._one("SELECT value FROM facts WHERE name = 'revoked_serials'")
+        return frozenset(int(one, 16) for one in str(found[0]).split()) if found else frozenset()
+
+    def _set_serials(self, serials: frozenset[int]) -> None:
+        self._set("revoked_serials", " ".join(f"{one:x}" for one in sorted(serials)))
 
     def _take(
         self,
@@ -438,7 +484,7 @@ class Enrolment:
             "SELECT serial FROM certificates JOIN members USING (id) WHERE state = 'revoked'"
         )
         serials = frozenset(int(serial, 16) for (serial,) in rows)
-        return self.fact("revocations", 0), serials
+        return self.fact("revocations", 0), serials | self._loose_serials()
 
     def agents(self) -> frozenset[str]:
         """Return which agents belong to the site."""

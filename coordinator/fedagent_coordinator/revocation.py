@@ -27,12 +27,16 @@ async def watch_members(shell: Shell, site: Site) -> None:
         while member is not None:
             if (changes := enrolment.changes()) != seen:
                 seen = changes
-                shell.receive(Enrolled(enrolment.agents(), enrolment.names()))
+                shell.receive(_enrolled(enrolment))
             number, serials = enrolment.revocations()
             if number > member.number:
                 out = enrolment.revoked_ids()
                 await shell.take_revocations(site.authority.crl(serials, number, ids=out), out)
             await asyncio.sleep(LOOK_S)
+
+
+def _enrolled(enrolment: Enrolment) -> Enrolled:
+    return Enrolled(enrolment.agents(), enrolment.names(), enrolment.lost_lists())
 
 
 async def renewed(shell: Shell, site: Site, identity: Identity, days: float) -> Credentials:
@@ -46,8 +50,6 @@ async def renewed(shell: Shell, site: Site, identity: Identity, days: float) -> 
 def stay_member(shell: Shell, site: Site, identity: Identity, *, days: float) -> None:
     """Show the coordinator's own certificate, renew it, and watch who belongs to the site."""
     with Enrolment(shell.directory) as enrolment:
-        shell.receive(
-            Enrolled(enrolment.agents(), enrolment.names())
-        )  # before any edge can name anybody
+        shell.receive(_enrolled(enrolment))  # before any edge can name anybody
     shell.enrol(functools.partial(renewed, shell, site, identity, days))
     shell.spawn(watch_members(shell, site), "members")

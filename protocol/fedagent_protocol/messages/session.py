@@ -72,7 +72,7 @@ class EdgeBeacon(Message, frozen=True, kw_only=True, tag="edge-beacon"):
 
 
 class RevocationsNeed(Message, frozen=True, kw_only=True, tag="revocations-need"):
-    """Ask for the list of the revoked, which a beacon says is newer than ours, of this number."""
+    """Ask for a list of the revoked that another says it has; ours has this number."""
 
     number: Count = 0
 
