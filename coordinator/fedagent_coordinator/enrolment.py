@@ -242,11 +242,11 @@ class Enrolment:
                 self._take("certificates", newer, present="IGNORE")
                 self._take("invitations", newer)
                 self._take("members", newer, lambda row: row[0] not in ours and row[3] != "pending")
+                self._set_serials(self._loose_serials() | newer._loose_serials())  # noqa: SLF001
+                self._lose(*newer.lost_lists())
             else:
                 self._take("certificates", newer, lambda row: row[1] in gone, present="IGNORE")
                 self._take("members", newer, lambda row: row[0] in gone)
-                self._set_serials(self._loose_serials() | newer._loose_serials())  # noqa: SLF001
-                self._lose(*newer.lost_lists())
             numbers = self.fact("revocations", 0), newer.fact("revocations", 0)
             self._set("revocations", max(numbers) + 1)
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from fedagent_coordinator import backup
-from fedagent_coordinator.backup import back_up, restore
+from fedagent_coordinator.backup import LISTS_SKIPPED, back_up, restore
 from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import BackupError, HistoryLostError, LedgerBrokenError
+from fedagent_coordinator.lost_revocations import learn_list
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
 from fedagent_node.data_dir import count_start, load_or_create
@@ -409,3 +410,22 @@ def test_members_of_another_authority_of_that_name_are_not_let_in(lost: Lost) ->
         assert enrolment.agents() == frozenset()
         assert enrolment.revoked_ids() == {gone}
         assert enrolment.revocations()[1] == serials
+
+
+def test_lists_of_the_revoked_that_are_lost_stay_so_over_a_second_restore(lost: Lost) -> None:
+    shutil.rmtree(lost.folder)
+    restore(lost.copy, lost.folder)
+    learn_list(lost.folder, "edge-1", lost.site().authority.crl([77], 9))
+    restore(lost.copy, lost.folder, accept_lost_history=True)
+    with Enrolment(lost.folder) as enrolment:
+        assert enrolment.lost_lists() == (0, LISTS_SKIPPED)
+        number, serials = enrolment.revocations()
+    assert number > LISTS_SKIPPED
+    assert serials == {77}
+
+
+def test_where_the_former_members_are_known_no_list_is_lost(lost: Lost) -> None:
+    restore(lost.copy, lost.folder)
+    with Enrolment(lost.folder) as enrolment:
+        assert enrolment.lost_lists() == (0, 0)
+        assert enrolment.revocations()[0] == 1
