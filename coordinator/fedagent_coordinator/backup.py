@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from fedagent_node.credentials import CA_FILE, FOLDER
 from fedagent_node.data_dir import (
     LOCK_FILE,
     DataDirLock,
@@ -40,6 +41,8 @@ from .store import ACCEPTED, Store
 ABOUT = "backup.json"
 STARTS_SKIPPED = 1000
 """What was sent since a backup was numbered by starts that the backup does not know."""
+LISTS_SKIPPED = 1_000_000
+"""Numbers that lists of the revoked may have had which were made since a backup and are lost."""
 _OWN = {LOCK_FILE, MARK, BLOCKS, ABOUT}
 _ASIDE = ".before-restore-"
 _OF_SQLITE = ("-wal", "-shm", "-journal")
@@ -182,9 +185,7 @@ def _make(part: Path, backup: Path, about: Backup, former: Path | None, lost: li
     shutil.rmtree(part, ignore_errors=True)  # of one who was cut short
     shutil.copytree(backup, part, ignore=shutil.ignore_patterns(ABOUT))
     part.chmod(0o700)
-    if former is not None and _has_site(former) and not _lost_site(former):
-        with Enrolment(former) as newer, Enrolment(part) as site:
-            site.inherit(newer)  # who was revoked since then stays so
+    _take_over_site(part, former)
     store_starts(part, count_start(part) + STARTS_SKIPPED)
     made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.at_ms / 1000))
     note = f"restored from a backup of {made}, entry {about.seq}"
@@ -193,8 +194,31 @@ def _make(part: Path, backup: Path, about: Backup, former: Path | None, lost: li
     _sync_all(part)
 
 
+def _take_over_site(part: Path, former: Path | None) -> None:
+    """Go on from the former members; without them, leave room for lists that edges may have."""
+    if former is not None and (not _has_site(former) or _lost_site(former)):
+        former = None
+    if former is None and not _has_site(part):
+        return
+    same = former is not None and _authority(former) == _authority(part)
+    with Enrolment(part) as site:
+        if former is not None:
+            with Enrolment(former) as newer:
+                site.inherit(newer, same_site=same)
+        if not same:
+            site.skip_lists(LISTS_SKIPPED)
+
+
 def _has_site(folder: Path) -> bool:
     return (folder / SITE_DATABASE).exists()
+
+
+def _authority(folder: Path) -> bytes:
+    """Return whose certificates hold there; empty before a site was founded."""
+    try:
+        return (folder / FOLDER / CA_FILE).read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def _lost_site(folder: Path) -> str:

@@ -32,7 +32,7 @@ from .revocation import stay_member
 from .run_store import open_coordinator
 from .runs import RunFinishedError, read_recipe
 from .site import Site, open_site
-from .site_word import SiteWord, own_certificate
+from .site_word import SiteWord, keep_word, own_certificate
 from .web.server import PageServer, start_page
 
 _log = logging.getLogger(__name__)
@@ -108,6 +108,7 @@ class Daemon:
         certificate = own_certificate(shell)
         if certificate is not None:
             engine.vouching = SiteWord(identity, config.site, certificate)
+            shell.spawn(keep_word(shell), "word-on-task")
         address, broker_kind = await shell.start_broker(config, "coordinator")
         link = shell.link(
             EDGES,
@@ -281,6 +282,7 @@ def level_of(name: str, fields: Mapping[str, object]) -> int:
     """Return how loud an event is: what costs the run its rounds is a warning."""
     loud = (
         name in {"edge_lost", "edge_refused", "strangers", "crowded", "unsigned", "warning"}
+        or name == "revocations_lost"
         or (name == "edge_trouble" and bool(fields["reason"]))
         or (name == "round" and not fields["used"])
         or (name == "waiting" and fields["reason"] == DECLINED)
@@ -329,6 +331,12 @@ def words_of(name: str, fields: Mapping[str, object]) -> str:
             f"edge {fields['name'] or fields['edge']} has reported so many agents in this run "
             f"that {fields['agents']} are ignored: spread the devices over more edges; if an "
             "attacker invents agents, let the devices join the site: `fedagent devices invite`"
+        )
+    if name == "revocations_lost":
+        return (
+            f"edge {fields['name'] or fields['edge']} goes by revocation list {fields['list']}, "
+            f"which this coordinator (list {fields['ours']}) has not made or has lost: it is asked "
+            "for it, so that who was revoked since the backup stays so"
         )
     if name == "edge_refused":
         return f"edge {fields['edge']} {fields['reason']}"

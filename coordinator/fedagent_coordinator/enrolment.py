@@ -7,13 +7,13 @@ import hmac
 import math
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from fedagent_node.certificates import Certificate, Role
+from fedagent_node.certificates import Certificate, RevocationList, Role
 from fedagent_node.joining import JoinRequest, Refusal, secret_hash
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.signatures import identity_of
@@ -34,6 +34,8 @@ PENDING_S = 300.0
 """A device that has not asked for so long does not wait any more."""
 NEXT_CODE_S = 60.0
 """How long one that waits keeps its code: who tries codes until one fits has few tries."""
+UNKNOWN = "unknown"
+"""The role of somebody who was revoked and is known by the id alone."""
 _BUSY_S = 5.0
 _SCHEMA = 1
 _TABLES = """
@@ -216,32 +218,97 @@ class Enrolment:
             raise EnrolmentError("it now shows another code", "see `fedagent devices pending`")
 
     def revoke(self, ident: str, *, now: float) -> None:
-        """Take back all certificates of a member, for good."""
+        """Take back all certificates of a member, for good; also of one that is not known here."""
         with self._writing():
-            self._connection.execute(
-                "UPDATE members SET state = 'revoked', since_s = ? WHERE id = ?", (now, ident)
-            )
+            self._put_out(ident, now)
             self._set("revocations", self.fact("revocations", 0) + 1)
 
-    def inherit(self, newer: "Enrolment") -> frozenset[str]:
-        """Take over who was revoked in a newer database of the site; return who was not here."""
-        found = newer.revoked_ids() - self.revoked_ids()
+    def _put_out(self, ident: str, now: float) -> None:
+        self._connection.execute(
+            "INSERT INTO members VALUES (?, ?, '', 'revoked', '', x'', '', '', ?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET state = 'revoked', since_s = excluded.since_s",
+            (ident, UNKNOWN, now, now),
+        )
+
+    def inherit(self, newer: "Enrolment", *, same_site: bool) -> None:
+        """Take over what a newer database knows: who was revoked, and of the same site the rest.
+
+        Who is revoked in either stays so. A certificate that is not known here could not be taken
+        back; an invitation that was used must not be used again.
+        """
+        gone, ours = newer.revoked_ids(), self.revoked_ids()
         with self._writing():
-            for ident in found:
-                for table in ("members", "certificates"):
-                    rows = newer._connection.execute(  # noqa: SLF001 - the same class
-                        f"SELECT * FROM {table} WHERE id = ?",  # noqa: S608 - constants
-                        (ident,),
-                    ).fetchall()
-                    for row in rows:
-                        places = ", ".join("?" * len(row))
-                        self._connection.execute(
-                            f"INSERT OR REPLACE INTO {table} VALUES ({places})",  # noqa: S608
-                            row,
-                        )
+            if same_site:
+                self._take("certificates", newer, present="IGNORE")
+                self._take("invitations", newer)
+                self._take("members", newer, lambda row: row[0] not in ours and row[3] != "pending")
+                self._set_serials(self._loose_serials() | newer._loose_serials())  # noqa: SLF001
+                self._lose(*newer.lost_lists())
+            else:
+                self._take("certificates", newer, lambda row: row[1] in gone, present="IGNORE")
+                self._take("members", newer, lambda row: row[0] in gone)
             numbers = self.fact("revocations", 0), newer.fact("revocations", 0)
-            self._set("revocations", max(numbers) + bool(found))
-        return found
+            self._set("revocations", max(numbers) + 1)
+
+    def skip_lists(self, count: int) -> None:
+        """Note that up to `count` lists of the revoked were made that are not known here."""
+        with self._writing():
+            number = self.fact("revocations", 0)
+            self._lose(number, number + count)
+            self._set("revocations", number + count)
+
+    def lost_lists(self) -> tuple[int, int]:
+        """Return between which numbers lists of the revoked are lost, both 0 for none."""
+        return self.fact("lost_after", 0), self.fact("lost_before", 0)
+
+    def _lose(self, after: int, before: int) -> None:
+        if before:
+            # What lies between two losses is known, and at worst asked for once more.
+            self._set("lost_after", min(after, self.fact("lost_after", after)))
+            self._set("lost_before", max(before, self.fact("lost_before", before)))
+
+    def learn(self, found: RevocationList, *, now: float) -> int:
+        """Take over a list that the site's authority made; return how much of it is new here."""
+        ours = self.revoked_ids()
+        with self._writing():
+            owners = {
+                serial: self._one("SELECT id FROM certificates WHERE serial = ?", f"{serial:x}")
+                for serial in found.serials
+            }
+            ids = found.ids.union(*(owner for owner in owners.values() if owner)) - ours
+            for ident in ids:
+                self._put_out(ident, now)
+            known = self._loose_serials()
+            loose = {serial for serial, owner in owners.items() if not owner} - known
+            self._set_serials(known | loose)
+            if ids or loose or found.number >= self.fact("revocations", 0):
+                number = max(found.number, self.fact("revocations", 0))
+                self._set("revocations", number + 1)
+        return len(ids) + len(loose)
+
+    def _loose_serials(self) -> frozenset[int]:
+        """Return revoked serials of certificates that are not known here."""
+        found = self._one("SELECT value FROM facts WHERE name = 'revoked_serials'")
+        return frozenset(int(one, 16) for one in str(found[0]).split()) if found else frozenset()
+
+    def _set_serials(self, serials: frozenset[int]) -> None:
+        self._set("revoked_serials", " ".join(f"{one:x}" for one in sorted(serials)))
+
+    def _take(
+        self,
+        table: str,
+        newer: "Enrolment",
+        wanted: Callable[[tuple[Any, ...]], bool] = lambda _: True,
+        *,
+        present: Literal["IGNORE", "REPLACE"] = "REPLACE",
+    ) -> None:
+        rows = newer._connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608, SLF001 - our own words, the same class
+        for row in filter(wanted, rows):
+            places = ", ".join("?" * len(row))
+            self._connection.execute(
+                f"INSERT OR {present} INTO {table} VALUES ({places})",  # noqa: S608
+                row,
+            )
 
     def permit_until(self, seconds: float, *, now: float) -> float:
         """Return until when everybody is let in, for `seconds` from the first start with that.
@@ -417,7 +484,7 @@ class Enrolment:
             "SELECT serial FROM certificates JOIN members USING (id) WHERE state = 'revoked'"
         )
         serials = frozenset(int(serial, 16) for (serial,) in rows)
-        return self.fact("revocations", 0), serials
+        return self.fact("revocations", 0), serials | self._loose_serials()
 
     def agents(self) -> frozenset[str]:
         """Return which agents belong to the site."""

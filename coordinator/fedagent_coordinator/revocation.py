@@ -14,8 +14,6 @@ from .site import Site, renew_own
 
 LOOK_S = 1.0
 """How often the enrolments are looked at: the command line writes them."""
-WORD_S = 86_400.0
-"""How often the word on the task is signed anew, while the last one is good for days."""
 
 
 async def watch_members(shell: Shell, site: Site) -> None:
@@ -29,12 +27,16 @@ async def watch_members(shell: Shell, site: Site) -> None:
         while member is not None:
             if (changes := enrolment.changes()) != seen:
                 seen = changes
-                shell.receive(Enrolled(enrolment.agents(), enrolment.names()))
+                shell.receive(_enrolled(enrolment))
             number, serials = enrolment.revocations()
             if number > member.number:
-                crl = site.authority.crl(serials, number)
-                await shell.take_revocations(crl, enrolment.revoked_ids())
+                out = enrolment.revoked_ids()
+                await shell.take_revocations(site.authority.crl(serials, number, ids=out), out)
             await asyncio.sleep(LOOK_S)
+
+
+def _enrolled(enrolment: Enrolment) -> Enrolled:
+    return Enrolled(enrolment.agents(), enrolment.names(), enrolment.lost_lists())
 
 
 async def renewed(shell: Shell, site: Site, identity: Identity, days: float) -> Credentials:
@@ -45,19 +47,9 @@ async def renewed(shell: Shell, site: Site, identity: Identity, days: float) -> 
     return credentials
 
 
-async def keep_word(shell: Shell) -> None:
-    """Have the word on the task signed anew before the last one ends."""
-    while True:
-        await asyncio.sleep(WORD_S)
-        shell.receive(WordRenewed())
-
-
 def stay_member(shell: Shell, site: Site, identity: Identity, *, days: float) -> None:
     """Show the coordinator's own certificate, renew it, and watch who belongs to the site."""
     with Enrolment(shell.directory) as enrolment:
-        shell.receive(
-            Enrolled(enrolment.agents(), enrolment.names())
-        )  # before any edge can name anybody
+        shell.receive(_enrolled(enrolment))  # before any edge can name anybody
     shell.enrol(functools.partial(renewed, shell, site, identity, days))
     shell.spawn(watch_members(shell, site), "members")
-    shell.spawn(keep_word(shell), "word-on-task")

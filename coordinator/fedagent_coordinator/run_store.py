@@ -53,6 +53,7 @@ from .database.connection import wall_clock_ms
 from .device_logs import keep_log
 from .errors import ModelLostError, OversizedBooksError
 from .global_model import HeldOutSet, held_out
+from .lost_revocations import learn_list
 from .merged_models import merge_files
 from .run_settings import (
     aggregation_of,
@@ -308,6 +309,8 @@ class RunStore:
                 self._devices.keep(ids)
             case fx.KeepLog(tail=tail):
                 keep_log(self._folder, tail)
+            case fx.LearnRevocations(edge=edge, crl=crl):
+                learn_list(self._folder, edge, crl)
             case fx.ShowStatus():
                 self._show(effect)
             case fx.SaveMetrics(found=found):

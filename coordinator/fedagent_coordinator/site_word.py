@@ -1,7 +1,9 @@
 """The coordinator's word for devices, signed with the key that its certificate names."""
 
+import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from fedagent_node.credentials import load_credentials
 from fedagent_node.data_dir import Identity
@@ -10,8 +12,16 @@ from fedagent_node.shell import Shell
 from fedagent_protocol.messages import Digest, RunId, TaskClaim
 from fedagent_protocol.vouching import Assigning, Calling, made_bytes, sign_task
 
+from .core.effects import WordRenewed
+
 CLAIM_S = 7 * 86_400
 """How long a word on a task is good: that of an old run is of no use, and clocks may differ."""
+WORD_S = 86_400.0
+"""How often the word on the task is signed anew, while the last one is good for days."""
+LOOK_S = 60.0
+"""How often it is looked whether the word is to be signed anew."""
+JUMP_S = 60.0
+"""A clock that was moved by more was set: what was signed by the former time may have ended."""
 
 
 class SiteWord:
@@ -56,6 +66,34 @@ class SiteWord:
         return self._identity.sign(made_bytes(self._site, made))
 
 
+class WordAge:
+    """How old the word is, and whether the clock that dated it has been set since.
+
+    `wall` is in seconds since 1970; `steady` is of a clock that nobody sets.
+    """
+
+    def __init__(self, wall: float, steady: float) -> None:
+        self._wall, self._steady = wall, steady
+
+    def renew(self, wall: float, steady: float) -> bool:
+        """Return whether the word is to be signed anew; it then counts as signed now."""
+        passed = steady - self._steady
+        jump = (wall - self._wall) - passed
+        if passed < WORD_S and abs(jump) <= JUMP_S:
+            return False
+        self._wall, self._steady = wall, steady
+        return True
+
+
+async def keep_word(shell: Shell) -> None:
+    """Have the word on the task signed anew before the last one ends, also by a clock set since."""
+    age = WordAge(time.time(), time.monotonic())
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if age.renew(time.time(), time.monotonic()):
+            shell.receive(WordRenewed())
+
+
 def own_certificate(shell: Shell) -> Callable[[], bytes] | None:
     """Return what gives the coordinator's certificate, also of a site that it does not serve now.
 
@@ -67,4 +105,15 @@ def own_certificate(shell: Shell) -> Callable[[], bytes] | None:
         held = load_credentials(shell.directory) if shell.tls is None else None
     except CredentialsError:
         return None  # it is in use nowhere else
-    return None if held is None else lambda: held.certificate.der
+    if held is None:
+        return None
+    last = held.certificate.der
+
+    def shown() -> bytes:
+        nonlocal last
+        with suppress(CredentialsError):  # half written, or damaged: the last one may still hold
+            found = load_credentials(shell.directory)
+            last = last if found is None else found.certificate.der
+        return last
+
+    return shown

@@ -57,14 +57,20 @@ _NAMED = {"e": OF_EDGES, "c": OF_COORDINATORS}
 
 @dataclass(frozen=True, slots=True)
 class AccessList:
-    """The table of one broker; `named` are the edges and coordinators that it serves (``e/ID``)."""
+    """The table of one broker; `named` are the edges and coordinators that it serves (``e/ID``).
+
+    Whose ids were `revoked` may do nothing: TLS keeps out only the certificates that are on a list.
+    """
 
     site: str
     named: tuple[str, ...] = ()
+    revoked: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Refuse what is no id: the lists are text files."""
         check_id(self.site)
+        for ident in self.revoked:
+            check_id(ident)
         for name in self.named:
             if split_name(name)[0] not in _NAMED:
                 raise TopicError(f"neither an edge nor a coordinator: {name!r}")
@@ -75,6 +81,8 @@ class AccessList:
             yield from (self._filled(rule, "", "") for rule in UNKNOWN)
             return
         letter, ident = split_name(name)
+        if ident in self.revoked:
+            return
         more = _NAMED[letter] if name in self.named else ()
         yield from (self._filled(rule, name, ident) for rule in (*EVERYBODY, *more))
 
@@ -100,7 +108,9 @@ class AccessList:
         else:
             plain = (self._filled(rule, "", "") for rule in UNKNOWN)
             lines += [f"topic {one.action} {one.pattern.replace(ONE, '+')}" for one in plain]
-        for name in self.named:
+        for name in self._out():
+            lines += [f"user {name}", "topic deny #"]
+        for name in self._serving():
             more = _NAMED[name[0]] if certificates else (*EVERYBODY, *_NAMED[name[0]])
             filled = (self._filled(rule, name, name[2:]) for rule in more)
             lines += [f"user {name}", *(f"topic {one.action} {one.pattern}" for one in filled)]
@@ -109,17 +119,24 @@ class AccessList:
     def emqx(self) -> str:
         """Return the text of EMQX's ``acl.conf``, for listeners with certificates."""
         verbs = {"read": "subscribe", "write": "publish"}
-        lines = [
+        lines = [f'{{deny, {{username, "{name}"}}, all, ["#"]}}.' for name in self._out()]
+        lines += [
             f'{{allow, {{username, {{re, "^[aec]/"}}}}, {verbs[one.action]}, ["{one.pattern}"]}}.'
             for one in self._templates("${username}", EVERYBODY)
         ]
-        for name in self.named:
+        for name in self._serving():
             filled = (self._filled(rule, name, name[2:]) for rule in _NAMED[name[0]])
             lines += [
                 f'{{allow, {{username, "{name}"}}, {verbs[one.action]}, ["{one.pattern}"]}}.'
                 for one in filled
             ]
         return "\n".join([*lines, "{deny, all}."]) + "\n"
+
+    def _out(self) -> list[str]:
+        return [f"{letter}/{ident}" for ident in sorted(self.revoked) for letter in "ae"]
+
+    def _serving(self) -> list[str]:
+        return [name for name in self.named if split_name(name)[1] not in self.revoked]
 
     def _templates(self, me: str, rules: tuple[Rule, ...]) -> Iterator[Rule]:
         return (self._filled(rule, me, "") for rule in rules)

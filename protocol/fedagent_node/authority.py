@@ -18,10 +18,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedagent_protocol.signatures import identity_of
 
 from .certificates import (
+    REVOKED_IDS,
     Certificate,
     CertificateError,
     Role,
     common_name,
+    packed_ids,
     read_certificate,
     site_of,
 )
@@ -125,8 +127,18 @@ class Authority:
         der = made.public_bytes(serialization.Encoding.DER)
         return read_certificate(der, self.der, now=None)
 
-    def crl(self, serials: Iterable[int], number: int, *, now: float | None = None) -> bytes:
-        """Return a list of the revoked serials, as PEM; a newer one has a higher number."""
+    def crl(
+        self,
+        serials: Iterable[int],
+        number: int,
+        *,
+        ids: Iterable[str] = (),
+        now: float | None = None,
+    ) -> bytes:
+        """Return a list of the revoked serials and of the `ids` of who is out with any, as PEM.
+
+        A newer list has a higher number.
+        """
         begin = time.time() if now is None else now
         authority = x509.load_der_x509_certificate(self.der)
         builder = (
@@ -134,9 +146,15 @@ class Authority:
             .issuer_name(authority.subject)
             # As old as the authority: a device whose clock is late must not think it invalid.
             .last_update(authority.not_valid_before_utc)
-            # It holds until the next one comes: an edge that is cut off goes on.
-            .next_update(_moment(begin + _CA_DAYS * _DAY_S))
+            # It holds until the next one comes, as long as the authority: an edge that is cut off
+            # goes on, and a coordinator whose clock is late makes none that has ended.
+            .next_update(authority.not_valid_after_utc)
             .add_extension(x509.CRLNumber(number), critical=False)
+            # Not critical: OpenSSL, and earlier releases, go by the serials.
+            .add_extension(
+                x509.UnrecognizedExtension(x509.ObjectIdentifier(REVOKED_IDS), packed_ids(ids)),
+                critical=False,
+            )
             .add_extension(self._key_identifier(), critical=False)
         )
         for serial in sorted(set(serials)):

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -65,6 +65,7 @@ class BrokerSpec:
     certified: bool = False  # whether `tls` is of a site, whose certificates name identities
     owner: str = ""  # ``e/ID`` or ``c/ID``
     site: str = ""  # the owner's
+    revoked: frozenset[str] = frozenset()  # ids that may do nothing, whatever certificate they show
     insecure: bool = False
     max_packet_bytes: int = 1 << 20  # larger packets end the connection they come from
     name: str = "broker"
@@ -72,7 +73,7 @@ class BrokerSpec:
     @property
     def access(self) -> AccessList | None:
         """Who may do what; None is everybody everything."""
-        return AccessList(self.site, (self.owner,)) if self.owner else None
+        return AccessList(self.site, (self.owner,), self.revoked) if self.owner else None
 
 
 class Broker:
@@ -174,8 +175,10 @@ class Broker:
             self._watcher = None
         await self._end()
 
-    async def reload(self) -> None:
-        """Take in certificates, revocations and the access list as they are on disk now."""
+    async def reload(self, revoked: frozenset[str] = frozenset()) -> None:
+        """Take in certificates and revocations as they are on disk now, and who is out by id."""
+        self.spec = replace(self.spec, revoked=revoked)
+        self._mosquitto.access = self.spec.access
         if self.kind == "mosquitto":
             if not self._write_mosquitto():
                 # A list of revocations came into being: mosquitto reads its name at start alone.
@@ -183,7 +186,7 @@ class Broker:
             elif self._broker_pid:
                 os.kill(self._broker_pid, signal.SIGHUP)
         else:
-            await self._command({"reload": True})
+            await self._command({"reload": True, "revoked": sorted(revoked)})
         self.counters["reloads"] += 1
 
     async def cut(self, ids: Iterable[str]) -> None:
@@ -281,6 +284,9 @@ class Broker:
                 await self._end()
         if not ready:
             raise BrokerStartError(self.kind, self._port, self._last_words())
+        if self.kind == "embedded" and self.spec.revoked:
+            # Not an argument: the kernel bounds the length of those.
+            await self._command({"revoked": sorted(self.spec.revoked)})
         self._listener = asyncio.create_task(
             self._listen(self._process), name=f"{self.spec.name}-listen"
         )

@@ -8,12 +8,12 @@ the role's topics, its organisation the site; there are no addresses, so a netwo
 import hashlib
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from fedagent_protocol.errors import FedagentError
-from fedagent_protocol.signatures import identity_of
+from fedagent_protocol.signatures import ID_LENGTH, identity_of
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate as Parsed
@@ -31,6 +31,9 @@ and is the one that no signature covers."""
 _SIGNED_BYTES = len(_WHOLE_BYTES) + 64
 RENEW_AT = 2 / 3
 """Share of its life after which a certificate is renewed."""
+REVOKED_IDS = "2.25.205712263218765427216843221840315087153"
+"""Of the extension of a revocation list with the ids of the revoked, 16 bytes each."""
+_ID_BYTES = ID_LENGTH // 2
 _LETTERS: dict[str, Role] = {role[0]: role for role in ROLES}
 
 
@@ -68,10 +71,19 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class RevocationList:
-    """Serials that the authority took back; a higher `number` is newer."""
+    """Serials that the authority took back, and ids of their owners; the highest `number` holds.
+
+    An id is out with whatever certificate it has: after a restore the authority may have forgotten
+    some. Lists of earlier releases have no ids.
+    """
 
     number: int
     serials: frozenset[int]
+    ids: frozenset[str] = frozenset()
+
+    def has(self, certificate: Certificate) -> bool:
+        """Return whether a certificate, or its owner, was revoked."""
+        return certificate.serial in self.serials or certificate.id in self.ids
 
 
 def common_name(role: Role, ident: str) -> str:
@@ -118,11 +130,30 @@ def read_crl(pem: bytes, ca_der: bytes) -> RevocationList:
             authority.public_key()  # type: ignore[arg-type]  # a wrong kind of key is a TypeError
         )
         serials = frozenset(one.serial_number for one in found)
+        ids = _ids_in(found)
     except (ValueError, TypeError, x509.ExtensionNotFound, InvalidSignature) as exc:
         raise CertificateError(reason="malformed") from exc
     if not valid:
         raise CertificateError(reason="wrong_ca")
-    return RevocationList(number, serials)
+    return RevocationList(number, serials, ids)
+
+
+def packed_ids(ids: Iterable[str]) -> bytes:
+    """Return ids as a revocation list holds them."""
+    return b"".join(map(bytes.fromhex, sorted(ids)))
+
+
+def _ids_in(found: "CertificateRevocationList") -> frozenset[str]:
+    from cryptography import x509  # noqa: PLC0415
+
+    try:
+        extension = found.extensions.get_extension_for_oid(x509.ObjectIdentifier(REVOKED_IDS))
+    except x509.ExtensionNotFound:
+        return frozenset()
+    data = extension.value.public_bytes()
+    if len(data) % _ID_BYTES:
+        raise CertificateError(reason="malformed")
+    return frozenset(data[i : i + _ID_BYTES].hex() for i in range(0, len(data), _ID_BYTES))
 
 
 def fingerprint(ca_der: bytes) -> str:

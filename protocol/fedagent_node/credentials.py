@@ -8,7 +8,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from .certificates import Certificate, CertificateError, judged_time, read_certificate, read_crl
+from .certificates import (
+    Certificate,
+    CertificateError,
+    RevocationList,
+    judged_time,
+    read_certificate,
+    read_crl,
+)
 from .data_dir import Identity, write_private
 from .errors import CredentialsError
 
@@ -38,12 +45,12 @@ class Credentials:
     certificate: Certificate
     ca_der: bytes
 
-    def revoked(self) -> frozenset[int]:
-        """Return the revoked serials; raises `CredentialsError` of a damaged list."""
+    def revocations(self) -> RevocationList:
+        """Return who was revoked; raises `CredentialsError` of a damaged list."""
         try:
-            return read_crl(self.crl.read_bytes(), self.ca_der).serials
+            return read_crl(self.crl.read_bytes(), self.ca_der)
         except FileNotFoundError:
-            return frozenset()
+            return RevocationList(0, frozenset())
         except (OSError, CertificateError) as exc:
             raise CredentialsError(self.crl, str(exc)) from exc
 

@@ -64,10 +64,11 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What the parent wants: new files, or the end of these identities' sessions."""
+    """What the parent wants: new files, other ids left out, or the end of identities' sessions."""
 
     reload: bool = False
     cut: tuple[str, ...] = ()
+    revoked: frozenset[str] | None = None
 
 
 async def serve(config: EmbeddedConfig, orders: "asyncio.Queue[bytes]", tell: Tell) -> None:
@@ -104,6 +105,8 @@ async def _obey(front: "_Front", orders: "asyncio.Queue[bytes]") -> None:
             order = msgspec.json.decode(line, type=Order)
             if order.reload:
                 front.reload()
+            if order.revoked is not None:
+                front.broker.leave_out(order.revoked)
             for name in order.cut:
                 await front.broker.end_session(name)
 

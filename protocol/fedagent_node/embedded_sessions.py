@@ -6,6 +6,7 @@ import hmac
 import logging
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from amqtt.broker import Broker as AmqttBroker
@@ -68,6 +69,11 @@ class SessionBroker(AmqttBroker):  # type: ignore[misc]  # as above
         self._owner = config.owner
         self._password = config.password
         self._access = AccessList(config.site, (config.owner,)) if config.owner else None
+
+    def leave_out(self, revoked: frozenset[str]) -> None:
+        """Allow these ids nothing from now on, and all others what they may."""
+        if self._access is not None:
+            self._access = replace(self._access, revoked=revoked)
 
     async def end_session(self, client_id: str) -> bool:
         """Close a session and forget it; return whether there was one."""

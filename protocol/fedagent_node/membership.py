@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedagent_protocol.errors import FedagentError
 
-from .certificates import Certificate, CertificateError, read_certificate, read_crl
+from .certificates import Certificate, CertificateError, RevocationList, read_certificate, read_crl
 from .credentials import Credentials, store_crl
 from .envelope import EnvelopeError, Refusal
 from .link import Link
@@ -46,9 +46,7 @@ class Membership:
         self._data_dir = data_dir
         self._links = links
         self._on_change = on_change
-        self.number = 0
-        """Of the newest list of the revoked."""
-        self._revoked: frozenset[int] = frozenset()
+        self._list = RevocationList(0, frozenset())
         self._read_list()
 
     # ------------------------------------------------------------- for the gate
@@ -69,35 +67,47 @@ class Membership:
             found = read_certificate(der, own.ca_der, now=own.judged_time())
         except CertificateError as exc:
             raise EnvelopeError(_REFUSALS.get(exc.reason, Refusal.NO_CERTIFICATE)) from exc
-        if found.serial in self._revoked:
+        if self._list.has(found):
             raise EnvelopeError(Refusal.REVOKED)
         return found
 
     # -------------------------------------------------------------- revocations
 
+    @property
+    def number(self) -> int:
+        """The number of the newest list of the revoked."""
+        return self._list.number
+
+    @property
+    def revoked(self) -> frozenset[str]:
+        """Who is on that list."""
+        return self._list.ids
+
     async def take(self, pem: bytes, ids: Collection[str]) -> bool:
         """Take a list of the revoked if it is the authority's and newer; False if it is not.
 
-        `ids` are theirs; the sessions of those are ended.
+        `ids` are of more of them, where it is of an earlier release; sessions of all are ended.
         """
         try:
-            if read_crl(pem, self.site.credentials.ca_der).number <= self.number:
+            found = read_crl(pem, self.site.credentials.ca_der)
+            if found.number <= self.number:
                 return False
             store_crl(self._data_dir, pem)
         except (CertificateError, OSError) as exc:
             _log.warning("a revocation list is not used yet: %s", exc)
             return False
         self._read_list()
-        names = ", ".join(sorted(ids))
+        out = frozenset(ids) | found.ids
+        names = ", ".join(sorted(out))
         _log.warning("revocation list %d is in use%s", self.number, f": {names}" if names else "")
-        await self._on_change(frozenset(ids))
+        await self._on_change(out)
         return True
 
     def _read_list(self) -> None:
         own = self.site.credentials
         if own.crl.exists():
-            found = read_crl(own.crl.read_bytes(), own.ca_der)
-            self.number, self._revoked = found.number, found.serials
+            self._list = read_crl(own.crl.read_bytes(), own.ca_der)
+            self.site.revoked = self._list.ids
 
     # ------------------------------------------------------------------ renewal
 

@@ -48,7 +48,7 @@ class Mosquitto:
     ) -> None:
         self._folder = folder.absolute()
         self._name = name
-        self._access = access
+        self.access = access
         self._password = password
         self._tls = tls
         self._certified = certified
@@ -60,11 +60,11 @@ class Mosquitto:
 
     def write(self, *, listen: str, port: int, max_packet_bytes: int) -> bool:
         """Write all files; return whether a running mosquitto can take them in by SIGHUP."""
-        if self._access is not None:
-            text = self._access.mosquitto(certificates=self._certified)
+        if self.access is not None:
+            text = self.access.mosquitto(certificates=self._certified)
             write_private(self._path("acl"), text.encode())
             if not self._certified:
-                hashed = (_hashed(name, self._password) for name in self._access.named)
+                hashed = (_hashed(name, self._password) for name in self.access.named)
                 write_private(self._path("passwd"), "".join(hashed).encode())
         config = self._config(listen=listen, port=port, max_packet_bytes=max_packet_bytes).encode()
         same = self.config_path.exists() and self.config_path.read_bytes() == config
@@ -114,7 +114,7 @@ class Mosquitto:
             # Otherwise it becomes a user that may not read our files, and the change
             # of user would clear the signal that ends it with its parent.
             lines.insert(0, "user root")
-        if self._access is not None:
+        if self.access is not None:
             lines.append(f"acl_file {self._path('acl')}")
         return "\n".join(lines + self._entry()) + "\n"
 
@@ -140,7 +140,7 @@ class Mosquitto:
                 f"listener 0 {self._name}.sock",
                 "allow_anonymous true",
             ]
-        if self._access is not None:
+        if self.access is not None:
             lines.append(f"password_file {self._path('passwd')}")
         return [*lines, "allow_anonymous true"]
 

@@ -230,6 +230,7 @@ class Shell:
             certified=tls is not None and self.tls is None,
             owner=common_name(role, self.id),
             site=config.site,
+            revoked=self._left_out(),
             insecure=config.insecure,
         )
         self._broker = Broker(spec)
@@ -349,22 +350,26 @@ class Shell:
         self.gate.recheck()
         self.gate.present()
         if self._broker is not None:
-            await self._broker.reload()
+            await self._broker.reload(self._left_out())
             if revoked:
                 await self._broker.cut(revoked)
+
+    def _left_out(self) -> frozenset[str]:
+        return self.membership.revoked if self.membership is not None else frozenset()
 
     async def take_revocations(self, crl: bytes, ids: Collection[str]) -> None:
         """Keep out who is on a list of the revoked, and tell the core, if it is a newer one."""
         member = self.membership
         if member is not None and await member.take(crl, ids):
-            self.receive(Revoked(member.number, self.gate.revoked() | frozenset(ids), crl))
+            out = self.gate.revoked() | member.revoked | frozenset(ids)
+            self.receive(Revoked(member.number, out, crl))
 
     def tell_revocations(self) -> None:
         """Tell the core of the list that holds at the start; it needs none outside of a site."""
         if self.membership is not None and self.site is not None:
             path = self.site.credentials.crl
             crl = path.read_bytes() if path.exists() else b""
-            self.receive(Revoked(self.membership.number, frozenset(), crl))
+            self.receive(Revoked(self.membership.number, self.membership.revoked, crl))
 
     def link(
         self,

@@ -17,11 +17,11 @@ def is_of_site(held: Credentials, agent: str, keys: MemberKeys) -> bool:
     """Return whether a device's certificate is the site's, for its own key, and not revoked."""
     try:
         found = read_certificate(keys.certificate, held.ca_der, now=held.judged_time())
-        revoked = held.revoked()
+        revoked = held.revocations()
     except (CertificateError, CredentialsError):
         return False
     named = (found.role, found.id, found.public) == ("agent", agent, keys.identity)
-    return named and found.serial not in revoked
+    return named and not revoked.has(found)
 
 
 def members_of(data_dir: Path) -> Callable[[str, MemberKeys], bool]:

@@ -34,6 +34,8 @@ class SiteTls:
     def __init__(self, data_dir: Path, credentials: Credentials) -> None:
         self._data_dir = data_dir
         self.credentials = credentials
+        self.revoked: frozenset[str] = frozenset()
+        """Who is out, also with a certificate that is on no list; `Membership` keeps it."""
 
     @classmethod
     def of(cls, data_dir: Path) -> "SiteTls | None":
@@ -111,6 +113,8 @@ class Towards:
         if role not in self.roles:
             wanted = " or ".join(self.roles)
             raise PeerRefusedError("wrong_role", f"is {role} {safe_text(ident)}, not {wanted}")
+        if ident in self.site.revoked:
+            raise PeerRefusedError("revoked", f"is {role} {ident}, which was revoked")
         ids = self.ids()
         if role != "broker" and ids and ident not in ids:
             announced = ", ".join(sorted(ids))

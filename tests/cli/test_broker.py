@@ -50,7 +50,7 @@ def test_a_shared_brokers_certificate_is_of_the_site_and_is_renewed_for_the_same
     assert other.returncode == 0
     new = load_credentials(tmp_path / "new")
     assert new is not None
-    assert new.revoked() == {held.certificate.serial, renewed.certificate.serial}
+    assert new.revocations().serials == {held.certificate.serial, renewed.certificate.serial}
 
 
 @pytest.mark.parametrize(

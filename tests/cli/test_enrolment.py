@@ -17,6 +17,7 @@ from fedagent_cli.checks import Finding
 from fedagent_cli.devices import SeenDevice, _as_member
 from fedagent_cli.errors import CliError
 from fedagent_coordinator.enrolment import Enrolment, Member
+from fedagent_coordinator.errors import EnrolmentError
 from fedagent_coordinator.site import open_site
 from fedagent_node.certificates import fingerprint
 from fedagent_node.credentials import Joined, store_credentials
@@ -139,6 +140,23 @@ def test_who_was_revoked_is_shown_as_such(run: Run, tmp_path: Path) -> None:
     assert "revoked agent kitchen" in run("devices", "revoke", "kitchen")
     assert "revoked" in run("devices")
     assert "no device or edge belongs" in problem(run, "devices", "revoke", "kitchen")
+
+
+def test_who_joined_since_the_backup_is_revoked_by_the_whole_id(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "coordinator"
+    site, late = open_site(folder, "hall"), load_or_create(tmp_path / "late")
+    Enrolment(folder).close()
+    own = load_or_create(folder).id
+    for who in (late.id[:12], own):
+        assert "no device or edge belongs" in problem(run, "devices", "revoke", who)
+    assert f"revoked unknown {late.id[:12]}" in run("devices", "revoke", late.id)
+    with Enrolment(folder) as enrolment:
+        assert enrolment.revoked_ids() == {late.id}
+        assert enrolment.revocations() == (1, frozenset())
+        with pytest.raises(EnrolmentError, match="was revoked"):
+            enrolment.admit(late.public_bytes, "agent", "late", now=1.0)
+    assert site.credentials.certificate.id == own
+    assert "no device or edge belongs" in problem(run, "devices", "revoke", late.id)
 
 
 def test_the_doctor_knows_what_each_role_is_to_its_site(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A backup is made beside a running coordinator, and restored without a word lost in silence."""
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ from typing import Any
 import pytest
 
 from fedagent_coordinator import backup
-from fedagent_coordinator.backup import back_up, restore
+from fedagent_coordinator.backup import LISTS_SKIPPED, back_up, restore
 from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import BackupError, HistoryLostError, LedgerBrokenError
+from fedagent_coordinator.lost_revocations import learn_list
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
 from fedagent_node.data_dir import count_start, load_or_create
+from tests.fakes.lost_site import Lost
 from tests.fakes.stored_runs import Crash, begun, play, small_plan, small_view, tampered
 from tests.typed import fedagent
 
@@ -352,3 +355,77 @@ def test_who_was_revoked_since_the_backup_stays_revoked(tmp_path: Path) -> None:
         assert site.revoked_ids() == {gone}
         assert site.revocations() == (number + 1, serials)
         assert len(site.members(now=1.0)) == 2
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> Lost:
+    return Lost.backed_up(tmp_path)
+
+
+def test_a_certificate_that_was_renewed_since_the_backup_can_be_revoked(lost: Lost) -> None:
+    now = time.time()
+    hall = lost.certify("hall", "edge", at=now)
+    restore(lost.copy, lost.folder)
+    assert lost.held["hall"].serial in lost.revoke(hall, at=now)
+
+
+def test_who_joined_since_the_backup_still_belongs_and_can_be_revoked(lost: Lost) -> None:
+    now = time.time()
+    late = lost.certify("late", at=now)
+    with Enrolment(lost.folder) as enrolment:
+        enrolment.invite("porch", "agent", b"used since", now=now)
+        enrolment._connection.execute("UPDATE invitations SET used_by = ?", (late,))
+    restore(lost.copy, lost.folder)
+    with Enrolment(lost.folder) as enrolment:
+        assert enrolment.agents() == {late}
+        assert enrolment.certificate_of(late, now=now) is not None
+        used = "SELECT used_by FROM invitations"
+        assert enrolment._connection.execute(used).fetchall() == [(late,)], "only once"
+    assert lost.held["late"].serial in lost.revoke(late, at=now)
+
+
+def test_who_was_revoked_on_either_side_stays_so(lost: Lost) -> None:
+    """Also where a newer backup is laid over an older directory."""
+    now = time.time()
+    late = lost.certify("late", at=now)
+    shutil.copytree(lost.folder, older := lost.folder.with_name("older"))
+    serials = lost.revoke(late, at=now)
+    shutil.rmtree(lost.copy)
+    back_up(lost.folder, lost.copy)
+    restore(lost.copy, older)
+    with Enrolment(older) as enrolment:
+        assert enrolment.revoked_ids() == {late}
+        assert enrolment.revocations()[1] == serials
+
+
+def test_members_of_another_authority_of_that_name_are_not_let_in(lost: Lost) -> None:
+    now, other = time.time(), Lost(lost.folder.with_name("other"), lost.copy)
+    with Store(other.folder, identity=load_or_create(other.folder)) as store:
+        store.note("one")
+    other.certify("stranger", at=now)
+    gone = other.certify("thief", at=now)
+    serials = other.revoke(gone, at=now)
+    restore(lost.copy, other.folder, accept_lost_history=True)
+    with Enrolment(other.folder) as enrolment:
+        assert enrolment.agents() == frozenset()
+        assert enrolment.revoked_ids() == {gone}
+        assert enrolment.revocations()[1] == serials
+
+
+def test_lists_of_the_revoked_that_are_lost_stay_so_over_a_second_restore(lost: Lost) -> None:
+    shutil.rmtree(lost.folder)
+    restore(lost.copy, lost.folder)
+    learn_list(lost.folder, "edge-1", lost.site().authority.crl([77], 9))
+    restore(lost.copy, lost.folder, accept_lost_history=True)
+    with Enrolment(lost.folder) as enrolment:
+        assert enrolment.lost_lists() == (0, LISTS_SKIPPED)
+        number, serials = enrolment.revocations()
+    assert number > LISTS_SKIPPED
+    assert serials == {77}
+
+
+def test_where_the_former_members_are_known_no_list_is_lost(lost: Lost) -> None:
+    restore(lost.copy, lost.folder)
+    with Enrolment(lost.folder) as enrolment:
+        assert enrolment.lost_lists() == (0, 0)
+        assert enrolment.revocations()[0] == 1

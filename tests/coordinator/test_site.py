@@ -17,7 +17,7 @@ def test_a_site_is_founded_once(tmp_path: Path) -> None:
     assert first == again
     assert first.credentials.certificate.role == "coordinator"
     assert first.credentials.certificate.id == load_or_create(tmp_path).id
-    assert first.credentials.revoked() == frozenset()
+    assert first.credentials.revocations().serials == frozenset()
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "site").iterdir())
     with pytest.raises(OtherSiteError, match="belongs to site 'hall'"):
         open_site(tmp_path, "attic")

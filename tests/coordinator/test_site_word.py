@@ -1,18 +1,26 @@
 """The coordinator signs with its key, shows the certificate of today, and signs nothing twice."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import pytest
+
+from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_coordinator.core.effects import WordRenewed
+from fedagent_coordinator.daemon import Daemon
 from fedagent_coordinator.revocation import renewed
-from fedagent_coordinator.site import open_site
-from fedagent_coordinator.site_word import CLAIM_S, SiteWord, own_certificate
+from fedagent_coordinator.site import open_site, renew_own
+from fedagent_coordinator.site_word import CLAIM_S, SiteWord, keep_word, own_certificate
 from fedagent_node.credentials import CERT_FILE, FOLDER
 from fedagent_node.data_dir import load_or_create
 from fedagent_protocol.signatures import verify
 from fedagent_protocol.vouching import Assigning, is_task_claim, made_bytes
+from tests.fakes.links import eventually
 from tests.fakes.voices import identity
+
+from .test_daemon import write_recipe
 
 if TYPE_CHECKING:
     from fedagent_node.shell import Shell
@@ -74,5 +82,92 @@ def test_a_coordinator_that_holds_a_site_vouches_on_loopback_too(tmp_path: Path)
     shown = own_certificate(cast("Shell", shell))
     assert shown is not None
     assert shown() == site.credentials.certificate.der
+    later = renew_own(tmp_path, site.authority, load_or_create(tmp_path))
+    assert shown() == later.certificate.der, "that of today, not that of the start"
     (tmp_path / FOLDER / CERT_FILE).write_text("damaged")
+    assert shown() == later.certificate.der
     assert own_certificate(cast("Shell", shell)) is None
+
+
+class OverError(Exception):
+    """The time that a test looks at is over."""
+
+
+class Day:
+    """Virtual time: `set_at` seconds after the start somebody sets the wall clock."""
+
+    def __init__(self, *, set_at: float, ahead: float) -> None:
+        self.steady, self._set_at, self._ahead = 5.0, set_at, ahead
+
+    def wall(self) -> float:
+        return 1e9 + self.steady + (self._ahead if self.steady > self._set_at else 0.0)
+
+    async def sleep(self, seconds: float) -> None:
+        self.steady += seconds
+        if self.steady > 2.5 * 86_400:
+            raise OverError
+
+
+class Noting(Process):
+    """Notes when the word was renewed."""
+
+    def __init__(self, directory: Path, day: Day) -> None:
+        super().__init__(directory)
+        self._day = day
+        self.renewed_at: list[float] = []
+
+    def receive(self, *events: object) -> None:
+        assert events == (WordRenewed(),)
+        self.renewed_at.append(self._day.steady)
+
+
+def renewals(folder: Path, day: Day, patch: pytest.MonkeyPatch) -> list[float]:
+    """Return when the word is renewed in two and a half days."""
+    shell = Noting(folder, day)
+    with patch.context() as virtual:
+        virtual.setattr(asyncio, "sleep", day.sleep)
+        virtual.setattr(time, "time", day.wall)
+        virtual.setattr(time, "monotonic", lambda: day.steady)
+        with pytest.raises(OverError):
+            keep_word(cast("Shell", shell)).send(None)
+    return shell.renewed_at
+
+
+@pytest.mark.parametrize("ahead", [8 * 86_400.0, -8 * 86_400.0, 3600.0])
+def test_a_clock_that_is_set_has_the_word_signed_anew_within_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    first, *others = renewals(tmp_path, Day(set_at=600.0, ahead=ahead), monkeypatch)
+    assert 600.0 <= first <= 900.0
+    assert len(others) == 2, "then once a day"
+
+
+def test_while_nobody_sets_the_clock_the_word_is_signed_once_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(renewals(tmp_path, Day(set_at=0.0, ahead=5.0), monkeypatch)) == 2
+
+
+async def test_on_loopback_the_word_is_renewed_too(tmp_path: Path) -> None:
+    """A site may be founded before: devices of its edges ask for the word on any broker."""
+    open_site(tmp_path / "data", "default")
+    config = CoordinatorConfig(
+        data_dir=str(tmp_path / "data"),
+        recipe=str(write_recipe(tmp_path)),
+        broker="embedded",
+        discovery="off",
+        no_web=True,
+        linger_s=0.0,
+    )
+    daemon = Daemon(config)
+    running = asyncio.create_task(daemon.run())
+    try:
+        await eventually(lambda: running.done() or "linger" in names_of_tasks())
+        assert "word-on-task" in names_of_tasks()
+    finally:
+        daemon._shell.stop.set()
+        await running
+
+
+def names_of_tasks() -> set[str]:
+    return {task.get_name() for task in asyncio.all_tasks()}

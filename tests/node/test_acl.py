@@ -245,9 +245,29 @@ def test_emqx_reads_the_same_table() -> None:
         assert told == table
 
 
+def test_a_revoked_id_may_do_nothing_on_any_broker() -> None:
+    table = AccessList(SITE, ("e/e1", "e/e2", "c/c1"), frozenset({"a1", "e2"}))
+    for name in ("a/a1", "e/e2", "e/a1"):
+        assert list(table.rules(name)) == []
+    assert list(table.rules("a/a2")) == list(AccessList(SITE).rules("a/a2"))
+    lines = table.mosquitto().splitlines()
+    for name in ("a/a1", "e/e2"):
+        at = lines.index(f"user {name}")
+        assert lines[at + 1] == "topic deny #"
+        assert at + 2 == len(lines) or lines[at + 2].startswith("user "), "and no topic beside it"
+        assert lines.count(f"user {name}") == 1
+    emqx = table.emqx().splitlines()
+    first = next(i for i, line in enumerate(emqx) if line.startswith("{allow"))
+    for name in ("a/a1", "e/e2"):
+        assert emqx.index(f'{{deny, {{username, "{name}"}}, all, ["#"]}}.') < first
+    assert not any('allow, {username, "e/e2"}' in line for line in emqx)
+
+
 @pytest.mark.parametrize("named", ["a/a1", "e/E1", "e/x\ntopic #", "e1", "b/b1"])
 def test_only_ids_come_into_the_files(named: str) -> None:
     with pytest.raises(TopicError):
         AccessList(SITE, (named,))
     with pytest.raises(TopicError):
         AccessList("home\npattern read #", ())
+    with pytest.raises(TopicError):
+        AccessList(SITE, (), frozenset({f"{named}\ntopic read #"}))

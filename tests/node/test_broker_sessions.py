@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from fedagent_node.errors import SubscribeRefusedError
 from fedagent_node.mosquitto import connect_packet
 from fedagent_node.site_tls import SiteTls
 from fedagent_protocol import topics
@@ -68,6 +70,65 @@ async def test_a_revoked_identity_is_cut_and_stays_out_and_nobody_else_notices(
         await own.until(lambda: bool(own.heard))
         assert own.states == stays.states == [True]
         assert b.counters["restarts"] == 0
+
+
+async def test_a_revoked_id_does_nothing_with_a_certificate_that_is_on_no_list(
+    kind: str, tmp_path: Path, home: Members
+) -> None:
+    edge, gone, other = (
+        home.member("edge", "edge"),
+        home.member("gone", "agent"),
+        home.member("other", "agent"),
+    )
+    revoked = frozenset({ident(gone)})
+    async with (
+        broker(kind, tmp_path, **of(edge)) as b,
+        peer(
+            b.address, "own", *topics.edge_lan_filters(SITE, ident(edge)), tls=edge.towards("edge")
+        ) as own,
+        peer(b.address, "gone", tls=gone.towards("edge")) as out,
+        peer(b.address, "other", tls=other.towards("edge")) as stays,
+    ):
+        await b.reload(revoked)
+        await b.cut(revoked)
+        await out.until(lambda: out.states == [True, False, True])
+        await alone_in(own, (stays, up(other, edge)), (out, up(gone, edge)), ident(edge))
+        assert b.counters["restarts"] == 0
+    spec = {"revoked": revoked, **of(edge)}
+    async with (
+        broker(kind, tmp_path, **spec) as b,
+        peer(
+            b.address, "own", *topics.edge_lan_filters(SITE, ident(edge)), tls=edge.towards("edge")
+        ) as own,
+        peer(b.address, "gone", tls=gone.towards("edge")) as out,
+        peer(b.address, "other", tls=other.towards("edge")) as stays,
+    ):
+        await alone_in(own, (stays, up(other, edge)), (out, up(gone, edge)), ident(edge))
+
+
+def up(agent: SiteTls, edge: SiteTls) -> str:
+    return topics.agent_up(SITE, ident(agent), ident(edge), "hello")
+
+
+async def alone_in(own: Peer, stays: tuple[Peer, str], out: tuple[Peer, str], edge: str) -> None:
+    """Check that of two agents one hears the edge and is heard, and the other neither."""
+    beacon = topics.edge_beacon(SITE, edge)
+    assert out[0].link.publish(out[1], b"out")
+    await asked(out[0], beacon)  # the broker has seen what came before
+    await stays[0].link.subscribe(beacon)
+    assert stays[0].link.publish(stays[1], b"in")
+    assert own.link.publish(beacon, b"here")
+    await own.until(lambda: bool(own.heard))
+    await stays[0].until(lambda: bool(stays[0].heard))
+    await asked(out[0], beacon)
+    assert [one.payload for one in own.heard] == [b"in"]
+    assert out[0].heard == []
+
+
+async def asked(one: Peer, topic: str) -> None:
+    """Subscribe; mosquitto refuses none, and delivers nothing of what it would refuse."""
+    with suppress(SubscribeRefusedError):
+        await one.link.subscribe(topic)
 
 
 async def test_a_certificate_has_one_session_and_the_broker_tells_who_came_twice(

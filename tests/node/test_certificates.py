@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.x509 import load_der_x509_certificate, load_pem_x509_crl
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,6 +132,27 @@ def test_revoked_serials_are_read_back(authority: Authority, tmp_path: Path) -> 
     with pytest.raises(CertificateError) as caught:
         read_crl(rogue.crl({5}, 8, now=NOW), authority.der)
     assert caught.value.reason == "wrong_ca"
+
+
+def test_a_list_of_the_revoked_names_who_is_out_with_any_certificate(
+    authority: Authority, device: Identity
+) -> None:
+    pem = authority.crl({5}, 7, ids=[device.id, "f" * 32], now=NOW)
+    found = read_crl(pem, authority.der)
+    assert found.ids == {device.id, "f" * 32}
+    assert found.has(authority.issue(device.public_bytes, "agent", now=NOW))
+    assert read_crl(authority.crl({5}, 7, now=NOW), authority.der).ids == frozenset()
+
+
+@pytest.mark.parametrize("now", [0.0, NOW - 20 * 365 * 86_400.0, NOW + 20 * 365 * 86_400.0])
+def test_a_list_of_the_revoked_holds_whatever_clock_its_maker_has(
+    authority: Authority, now: float
+) -> None:
+    pem = authority.crl({5}, 1, now=now)
+    assert read_crl(pem, authority.der).serials == {5}
+    made, own = load_pem_x509_crl(pem), load_der_x509_certificate(authority.der)
+    times = (made.last_update_utc, made.next_update_utc)
+    assert times == (own.not_valid_before_utc, own.not_valid_after_utc)
 
 
 def test_an_authority_is_kept_for_its_owner_alone(tmp_path: Path) -> None:

@@ -109,6 +109,9 @@ async def test_a_broker_that_is_not_the_announced_one_gets_no_byte(
     late = home.member("late-edge", "edge", days=1, now=time.time() - 2 * DAY_S)
     gone = home.member("gone-edge", "edge")
     home.revoke("agent", gone)
+    again = home.member("again", "edge")
+    agent.revoked = frozenset({ident(again)})  # with a certificate that is on no list
+    assert await received_by(again, agent.towards("edge"), "revoked") == b""
     servers = {
         "wrong_ca": other_site.member("edge", "edge"),
         "wrong_role": home.member("posing", "agent"),

@@ -184,6 +184,7 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
             asked=2,
             reasons={"none": 1},
         ),
+        m.Revocations(run=RUN, number=2, crl=b"-----BEGIN X509 CRL-----"),
         *_BOTH,
     ),
     Direction.COORDINATOR_TO_EDGE: (
@@ -213,6 +214,7 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
         m.OpinionsReceipt(run=RUN, round=4),
         m.Revocations(number=2, crl=b"-----BEGIN X509 CRL-----", ids=("agent-9",)),
         m.LogNeed(run=RUN, agent="agent-1", number=7, last=20),
+        m.RevocationsNeed(run=RUN, number=1),
         *_BOTH,
     ),
 }

@@ -23,12 +23,14 @@ from fedagent_protocol.messages import (
     Opinions,
     OpinionsReceipt,
     ReportReceipt,
+    Revocations,
     RoundColumns,
     RoundReport,
     Volunteers,
 )
 from fedagent_protocol.transfer import Layout
 
+from . import revocation_lists
 from .edges import EdgeSession
 from .effects import KeepLog, NoteDevices
 from .evaluating import Evaluating
@@ -59,6 +61,9 @@ def receive(engine: "Engine", received: Received, now: float) -> list[Effect]:
                 return [Mark("reported"), *_answer(engine, edge, message, now)]
             case LogTail():
                 return _log(engine, message)
+            case Revocations():
+                known = engine.edges.by_id.get(edge)
+                return [] if known is None else revocation_lists.take(engine, known, message)
             case RoundColumns() | Opinions() | Volunteers() | EdgeMoments():
                 return _answer(engine, edge, message, now)
     except ProtocolError as error:
@@ -104,7 +109,7 @@ def _status(engine: "Engine", edge: str, status: EdgeStatus, now: float) -> list
         names = {agent: safe_text(name, limit=100) for agent, name in status.names.items()}
         engine.indices.label_clients(names)
     session.model = "" if foreign else status.model
-    lags = [engine.send(edge, engine.revocations)] if status.crl < engine.revocations.number else []
+    lags = revocation_lists.compare(engine, session, status.crl)
     grown, session.agents = status.agents > session.agents, status.agents
     had = session.trouble
     said = _trouble(engine, session, status.trouble, now)

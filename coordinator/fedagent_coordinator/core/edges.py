@@ -104,6 +104,10 @@ class EdgeSession:
     ids: list[str] = field(default_factory=list)  # session ids of `epoch`, in the edge's order
     client: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     unsigned: Counter[str] = field(default_factory=Counter)
+    crl: int | None = None  # number of the list of the revoked that it goes by; None until it said
+    crl_asked: int = 0  # how often it was asked for a list that we have not made
+    crl_awaited: bool = False
+    crl_shown: int = 0  # number of the one that it has shown
 
     def told_unsigned(self, what: str, agents: int) -> list[Effect]:
         """Say that it tells what its agents have not signed; again if of twice as many."""

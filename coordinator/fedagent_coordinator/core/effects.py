@@ -283,6 +283,16 @@ class KeepLog(Write, frozen=True):
     tail: LogTail
 
 
+class LearnRevocations(Write, frozen=True):
+    """Take over who is on a list of the revoked that an edge has shown, if the authority made it.
+
+    `Revoked` follows with a newer list.
+    """
+
+    edge: str
+    crl: bytes
+
+
 class ShowStatus(Write, frozen=True):
     """Keep for people what the run waits for; see `status_files.RunStatus`."""
 
@@ -321,10 +331,15 @@ class AskLog(Input, frozen=True):
 
 
 class Enrolled(Input, frozen=True):
-    """Which agents belong to the site from now on, and what it calls all that it ever let in."""
+    """Which agents belong to the site from now on, and what it calls all that it ever let in.
+
+    Lists of the revoked with numbers between the two in `lost` were made since the backup of which
+    this coordinator's data is.
+    """
 
     agents: frozenset[str]
     names: Mapping[str, str] = msgspec.field(default_factory=dict)
+    lost: tuple[int, int] = (0, 0)
 
 
 class WordRenewed(Input, frozen=True):

@@ -42,7 +42,7 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.topics import OtherVersions
 from fedagent_protocol.vouching import Calling, NobodyVouches, Vouching
 
-from . import edge_messages
+from . import edge_messages, revocation_lists
 from . import effects as fx
 from .backoff import ClientBackoff, EmptyRoundBackoff
 from .decision import Decider, Decision, DecisionPolicies
@@ -97,6 +97,8 @@ class Engine:
 
     vouching: Vouching = NobodyVouches()
     """Signs for the devices of a site, where there is one."""
+    lost_lists: tuple[int, int] = (0, 0)
+    """Between these numbers are lists of the revoked that were made since our backup."""
 
     def __init__(
         self,
@@ -213,16 +215,13 @@ class Engine:
             if edge.id in revoked.ids:
                 self.counters["edges_revoked"] += 1
                 edge.heard_at = -math.inf
-        return [
-            self.send(edge.id, self.revocations)
-            for edge in self.edges.live()
-            if edge.id not in revoked.ids
-        ]
+        return revocation_lists.tell(self)
 
     def _enrolled(self, event: fx.Enrolled) -> list[Effect]:
         """Take over who belongs to the site: its names stand, whatever edges call anybody."""
         new = event.agents - (self.enrolled or frozenset())
         self.enrolled, self.members = event.agents, event.names
+        self.lost_lists = event.lost
         effects: list[Effect] = [fx.KeepMembers(event.agents | event.names.keys())]
         for edge in self.edges.by_id.values():
             edge.name = self.called(edge.id, edge.name)

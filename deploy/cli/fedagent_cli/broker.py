@@ -71,13 +71,13 @@ def acl(
     folder = site_folder(data_dir)
     site, _ = founded_site(folder)
     with opened_enrolment(folder) as found:
-        members = found.members(now=time.time())
+        members, gone = found.members(now=time.time()), found.revoked_ids()
     edges = [
         one.id for one in members if one.role == "edge" and one.state in ("accepted", "joined")
     ]
     named = [common_name("edge", ident) for ident in edges]
     named.append(common_name("coordinator", load_or_create(folder).id))
-    table = AccessList(site, tuple(named))
+    table = AccessList(site, tuple(named), gone)
     text = table.mosquitto() if kind is Kind.MOSQUITTO else table.emqx()
     text = _HEADS[kind].format(site=site) + text.rstrip("\n")
     if as_json:
@@ -166,7 +166,8 @@ def _certified(folder: Path, site: str, to: Path, days: float) -> "Credentials":
         made = home.authority.issue(identity.public_bytes, "broker", days, now=now)
         enrolment.issued(made, now=now)
         number, serials = enrolment.revocations()
+        out = enrolment.revoked_ids()
     joined = held.Joined(site=site, fingerprint=fingerprint(home.authority.der))
     kept = held.store_credentials(to, identity, made, home.authority.der, joined)
-    held.store_crl(to, home.authority.crl(serials, number))
+    held.store_crl(to, home.authority.crl(serials, number, ids=out))
     return kept

@@ -216,7 +216,7 @@ def _standing(data_dir: Path) -> tuple[str, str]:
     own, now = held.certificate, time.time()
     site = f"{own.role} of site {own.site}"
     until = time.strftime("%Y-%m-%d", time.gmtime(own.not_after))
-    if own.serial in held.revoked():
+    if held.revocations().has(own):
         return (
             f"{site}, revoked",
             "ask the coordinator's operator: `fedagent devices` there shows it",

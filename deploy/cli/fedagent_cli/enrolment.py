@@ -1,5 +1,6 @@
 """`fedagent devices` and its commands: who belongs to the site, and what a device tells."""
 
+import re
 import secrets
 import ssl
 import sys
@@ -39,6 +40,8 @@ class InvitedRole(StrEnum):
     AGENT = "agent"
     EDGE = "edge"
 
+
+_ID = re.compile(r"[0-9a-f]{32}")
 
 Who = Annotated[str, command_line.Argument(help="Name, or the start of the id.")]
 Yes = Annotated[bool, command_line.Option("--yes", help="Do not ask for confirmation.")]
@@ -203,16 +206,33 @@ def revoke(
 ) -> None:
     """Remove a device or an edge from the site permanently: its key can never join again.
 
-    A running coordinator disconnects it within a minute, at every edge.
+    A running coordinator disconnects it within a minute, at every edge. Give the whole id of one
+    that the coordinator does not know, because it was restored from a backup.
     """
-    with opened_enrolment(site_folder(data_dir)) as found:
-        members = [one for one in found.members(now=time.time()) if one.state != "revoked"]
-        one = _only(members, who, "belongs to the site under that name or id")
-        found.revoke(one.id, now=time.time())
+    from fedagent_coordinator.enrolment import UNKNOWN  # noqa: PLC0415 - heavy imports
+
+    folder = site_folder(data_dir)
+    with opened_enrolment(folder) as found:
+        everybody = found.members(now=time.time())
+        if _is_stranger(folder, who, everybody):
+            ident, name, role = who, "", UNKNOWN
+        else:
+            members = [one for one in everybody if one.state != "revoked"]
+            one = _only(members, who, "belongs to the site under that name or id")
+            ident, name, role = one.id, one.name, one.role
+        found.revoke(ident, now=time.time())
     if as_json:
-        emit({"revoked": one.id, "name": one.name, "role": one.role})
+        emit({"revoked": ident, "name": name, "role": role})
     else:
-        echo(f"revoked {one.role} {one.name or one.id[:12]} ({one.id[:12]})")
+        echo(f"revoked {role} {name or ident[:12]} ({ident[:12]})")
+
+
+def _is_stranger(folder: Path, who: str, everybody: "list[Member]") -> bool:
+    """Return whether a whole id is that of nobody known, and not the coordinator's own."""
+    from fedagent_node.data_dir import load_or_create  # noqa: PLC0415
+
+    known = {one.id for one in everybody}
+    return bool(_ID.fullmatch(who)) and who not in known and who != load_or_create(folder).id
 
 
 def _only(members: "list[Member]", who: str, does: str) -> "Member":

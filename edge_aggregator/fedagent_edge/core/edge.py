@@ -335,6 +335,8 @@ class EdgeCore:
                     return []
                 case Revocations():
                     return revocations.take(self.state, message)
+                case RevocationsNeed():
+                    return revocations.show(self.state)
                 case _ if not message.run or message.run != self.memory.run:
                     self.counters["other_run"] += 1
                     return []

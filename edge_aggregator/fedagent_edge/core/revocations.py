@@ -3,6 +3,7 @@
 from fedagent_node.effects import Effect, Send, TakeRevocations
 from fedagent_protocol.messages import Revocations, RevocationsNeed
 
+from .effects import COORDINATOR
 from .sessions import AgentSession
 from .state import EdgeState
 
@@ -14,6 +15,13 @@ def take(state: EdgeState, message: Revocations) -> list[Effect]:
     """Take a list that is newer than the one that is gone by."""
     newer = message.number > state.crl
     return [TakeRevocations(message.crl, message.ids)] if newer else []
+
+
+def show(state: EdgeState) -> list[Effect]:
+    """Show the coordinator the list that is gone by: it has lost who was revoked."""
+    if not state.crl_pem:
+        return []
+    return [Send(COORDINATOR, Revocations(number=state.crl, crl=state.crl_pem))]
 
 
 def hand_on(

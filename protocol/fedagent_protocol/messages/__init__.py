@@ -66,6 +66,7 @@ EdgeToCoordinator = (
     | Volunteers
     | EdgeMoments
     | LogTail
+    | Revocations
 )
 CoordinatorToEdge = (
     CoordinatorBeacon
@@ -82,6 +83,7 @@ CoordinatorToEdge = (
     | OpinionsReceipt
     | Revocations
     | LogNeed
+    | RevocationsNeed
 )
 AnyMessage = AgentToEdge | EdgeToAgent | EdgeToCoordinator | CoordinatorToEdge
 

@@ -9,7 +9,7 @@ from .fields import *
 Padding = Annotated[bytes, Meta(max_length=65_536)]
 MAX_LOG_ENTRIES = 200
 MAX_REVOCATIONS_BYTES = 256 * 1024
-"""Some 6000 certificates that were revoked and have not ended by themselves yet."""
+"""Some 3500 members that were revoked, with one certificate each."""
 
 
 def _version() -> Version:
@@ -72,7 +72,7 @@ class EdgeBeacon(Message, frozen=True, kw_only=True, tag="edge-beacon"):
 
 
 class RevocationsNeed(Message, frozen=True, kw_only=True, tag="revocations-need"):
-    """Ask for the list of the revoked, which a beacon says is newer than ours, of this number."""
+    """Ask for a list of the revoked that another says it has; ours has this number."""
 
     number: Count = 0
 

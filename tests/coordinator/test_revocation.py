@@ -1,0 +1,218 @@
+"""What the command line revokes becomes a list that every member goes by, also after a restore."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from msgspec import structs
+
+from fedagent_coordinator.backup import LISTS_SKIPPED, restore
+from fedagent_coordinator.core.effects import Enrolled
+from fedagent_coordinator.enrolment import Enrolment
+from fedagent_coordinator.lost_revocations import learn_list
+from fedagent_coordinator.revocation import watch_members
+from fedagent_coordinator.site import Site
+from fedagent_node.authority import Authority
+from fedagent_node.certificates import RevocationList
+from fedagent_node.credentials import Joined, store_credentials
+from fedagent_node.data_dir import load_or_create
+from fedagent_node.effects import Input, Revoked
+from fedagent_node.envelope import EnvelopeError, Refusal
+from fedagent_node.membership import Membership
+from fedagent_node.site_tls import SiteTls
+from fedagent_protocol import messages as m
+from fedagent_protocol import topics
+from fedagent_protocol.codec import encode
+from tests.fakes.coordinator_site import Site as Running
+from tests.fakes.coordinator_site import recipe, toy_edges
+from tests.fakes.links import eventually
+from tests.fakes.lost_site import Lost
+
+if TYPE_CHECKING:
+    from fedagent_node.shell import Shell
+
+
+class Process:
+    """What is used here of a `Shell`: a directory, its standing in the site, and a core."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.received: list[Input] = []
+        site = SiteTls.of(directory)
+        assert site is not None
+        self.membership = Membership(directory, site, {}, self._changed)
+
+    async def _changed(self, revoked: frozenset[str]) -> None:
+        self.cut = revoked
+
+    def receive(self, *events: Input) -> None:
+        self.received += events
+
+    async def take_revocations(self, crl: bytes, ids: Collection[str]) -> None:
+        if await self.membership.take(crl, ids):
+            self.receive(Revoked(self.membership.number, frozenset(ids), crl))
+
+    def told(self) -> list[Revoked]:
+        return [event for event in self.received if isinstance(event, Revoked)]
+
+
+@asynccontextmanager
+async def watching(site: Site) -> AsyncIterator[Process]:
+    """Run what a coordinator does of its members."""
+    process = Process(site.data_dir)
+    watched = asyncio.create_task(watch_members(cast("Shell", process), site))
+    try:
+        yield process
+    finally:
+        watched.cancel()
+        await asyncio.gather(watched, return_exceptions=True)
+
+
+def device(lost: Lost, name: str = "porch") -> Process:
+    """Return a member with its files."""
+    lost.certify(name, at=time.time())
+    folder, ca = lost.folder.parent / name, lost.site().authority.der
+    joined = Joined(site="home", fingerprint="0" * 64)
+    store_credentials(folder, load_or_create(folder), lost.held[name], ca, joined)
+    return Process(folder)
+
+
+async def test_on_another_machine_too_a_revoked_member_is_out_with_every_certificate(
+    tmp_path: Path,
+) -> None:
+    lost = Lost.backed_up(tmp_path)
+    other = device(lost)
+    hall = lost.certify("hall", "edge", at=time.time())  # renewed since the backup
+    shutil.rmtree(lost.folder)
+    restore(lost.copy, lost.folder)
+    lost.revoke(hall, at=time.time())
+    async with watching(lost.site()) as coordinator:
+        await eventually(lambda: any(one.ids for one in coordinator.told()))
+    newest = coordinator.told()[-1]
+    await other.take_revocations(newest.crl, ())
+    for member in (coordinator.membership, other.membership, Process(other.directory).membership):
+        with pytest.raises(EnvelopeError) as refused:
+            member.read(lost.held["hall"].der)
+        assert refused.value.refusal is Refusal.REVOKED
+        assert (
+            member.read(lost.held["porch"].der).id
+            == other.membership.site.credentials.certificate.id
+        )
+    assert other.cut == {hall}, "the list says whom to leave, whoever handed it on"
+
+
+async def told(lost: Lost, number: int) -> Revoked:
+    """Return the list that a coordinator makes which has a number that is as high, or higher."""
+    async with watching(lost.site()) as coordinator:
+        await eventually(lambda: any(one.number >= number for one in coordinator.told()))
+    return coordinator.told()[-1]
+
+
+def gone(member: Membership, lost: Lost, name: str) -> bool:
+    try:
+        member.read(lost.held[name].der)
+    except EnvelopeError as error:
+        return error.refusal is Refusal.REVOKED
+    return False
+
+
+async def revoked_since_the_backup(lost: Lost) -> Process:
+    """Return an edge that goes by two revocations that the backup does not know; lose the rest."""
+    edge = device(lost)
+    ids = [lost.certify(name, at=time.time()) for name in ("first", "second")]
+    for ident in ids:
+        lost.revoke(ident, at=time.time())
+    newest = await told(lost, 2)
+    await edge.take_revocations(newest.crl, newest.ids)
+    shutil.rmtree(lost.folder)
+    restore(lost.copy, lost.folder)
+    return edge
+
+
+async def test_who_is_revoked_after_a_loss_of_the_disk_is_out_at_edges_that_know_more(
+    tmp_path: Path,
+) -> None:
+    lost = Lost.backed_up(tmp_path)
+    edge = await revoked_since_the_backup(lost)
+    hall = load_or_create(tmp_path / "hall").id
+    lost.revoke(hall, at=time.time())
+    newest = await told(lost, 1)
+    await edge.take_revocations(newest.crl, newest.ids)
+    assert gone(edge.membership, lost, "hall")
+
+
+async def test_who_was_revoked_since_the_backup_is_learnt_from_an_edge(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = Lost.backed_up(tmp_path)
+    edge = await revoked_since_the_backup(lost)
+    shown = edge.membership.site.credentials.crl.read_bytes()
+    async with watching(lost.site()) as coordinator:
+        await eventually(lambda: coordinator.membership.number == LISTS_SKIPPED)
+        (lost_lists,) = [one.lost for one in coordinator.received if isinstance(one, Enrolled)]
+        assert lost_lists[0] < edge.membership.number < lost_lists[1]
+        learn_list(lost.folder, "edge-1", shown)
+        await eventually(lambda: coordinator.membership.number > LISTS_SKIPPED)
+    newest = coordinator.told()[-1]
+    await edge.take_revocations(newest.crl, newest.ids)
+    for name in ("first", "second"):
+        assert gone(edge.membership, lost, name)
+    with Enrolment(lost.folder) as enrolment:
+        assert enrolment.revoked_ids() == {lost.held["first"].id, lost.held["second"].id}
+    assert caplog.text.count("is newer than this coordinator's data: taken over; 4 ids") == 1
+
+
+async def test_a_list_of_an_earlier_release_is_learnt_by_its_serials(tmp_path: Path) -> None:
+    lost = Lost.backed_up(tmp_path)
+    serials = frozenset({lost.held["hall"].serial, 77})
+    learn_list(lost.folder, "edge-1", lost.site().authority.crl(serials, 9))
+    with Enrolment(lost.folder) as enrolment:
+        assert enrolment.revocations() == (10, serials)
+        assert enrolment.revoked_ids() == {lost.held["hall"].id}
+        assert enrolment.learn(RevocationList(9, serials), now=1.0) == 0
+        assert enrolment.revocations() == (10, serials)
+
+
+def test_a_list_of_another_authority_is_not_learnt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = Lost.backed_up(tmp_path)
+    other = Authority.create(tmp_path / "other", "home")
+    for forged in (other.crl([lost.held["hall"].serial], 9), b"no list"):
+        learn_list(lost.folder, "edge-1", forged)
+    with Enrolment(lost.folder) as enrolment:
+        assert enrolment.revocations() == (0, frozenset())
+    assert caplog.text.count("is not taken over") == 2
+
+
+async def test_a_running_coordinator_asks_learns_and_signs_a_newer_list(tmp_path: Path) -> None:
+    """Over the wire, with the real runtime: what an edge shows is on the next list."""
+    lost = Lost.backed_up(tmp_path)
+    crl = lost.site().authority.crl([lost.held["hall"].serial], 7)
+    given = recipe()
+    toy = toy_edges(given)[0]
+    process = Running(folder=lost.folder, recipe=given, edges=[toy])
+    process.open()
+    try:
+        async with watching(lost.site()) as coordinator:
+            await eventually(lambda: bool(coordinator.told()))
+            assert process.driver is not None
+            process.driver.receive(*coordinator.received)
+            said = structs.replace(toy.status(), crl=7)
+            for message in (toy.hello(), said, m.Revocations(number=7, crl=crl)):
+                process._arrive(topics.edge_up("default", toy.id, m.kind(message)), encode(message))
+            asked = [one.to for one in process.sent if isinstance(one.message, m.RevocationsNeed)]
+            assert asked == [toy.id]
+            await eventually(lambda: coordinator.membership.number == 8)
+            assert gone(coordinator.membership, lost, "hall")
+            process.driver.receive(coordinator.told()[-1])
+            process.driver.flush()
+            news = [one.message for one in process.sent if isinstance(one.message, m.Revocations)]
+            assert [one.number for one in news] == [8]
+    finally:
+        process.close()
