@@ -259,7 +259,7 @@ class Ordered(Phase):
         engine.counters.update({**odd, "client_declined": settled.declined})
         engine.rounds_done += 1
         engine.spent_micro += settled.spent_micro
-        engine.settled(ordered.round)
+        engine.last_settled = ordered.round
         reports = {p.edge: p.report for p in ordered.parts.values() if p.report is not None}
         engine.paid_work.settled(ordered.round, reports.values())
         last = engine.settings.over(engine.rounds_done)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hypothesis import given
@@ -10,11 +11,13 @@ from hypothesis import strategies as st
 from msgspec import Struct, structs
 
 from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.engine import MOST_SKIPPED
+from fedagent_coordinator.core.claimed_rounds import MOST_SKIPPED
+from fedagent_coordinator.core.settings import Progress
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.errors import ProtocolError
-from tests.fakes.engine_field import RUN, Field, settings, toy_edges
+from fedagent_protocol.tensors import digest_of
+from tests.fakes.engine_field import RUN, START_BYTES, Field, settings, toy_edges
 from tests.fakes.toy_edge import ToyEdge
 
 from .test_engine import FixedPolicy
@@ -112,6 +115,68 @@ def test_the_rounds_that_edges_claim_do_not_add_up() -> None:
     field._beat()
     field.kernel.run(until=field.kernel.now + 30.0)
     assert field.settled
+
+
+def claim_more_and_more(field: Field, claim: Callable[[int], None], *, every_s: float) -> None:
+    """Let `claim` say, again and again, that one round more was ordered than ever was."""
+
+    def go_on() -> None:
+        claim(max(field.engine.round, field.engine.last_settled + 1))
+        field.kernel.after(every_s, go_on)
+
+    field.kernel.after(0.5, go_on)
+
+
+def claimed(edge: ToyEdge, hello: m.EdgeHello, round_: int) -> m.EdgeHello:
+    return structs.replace(hello, epoch=edge.epoch, run=RUN, round=round_)
+
+
+def test_an_edge_that_claims_one_round_after_another_stops_nobody() -> None:
+    liar, honest = toy_edges(2, 2)
+    liar.mute = True
+    field = Field([liar, honest], settings(count=20))
+
+    def claim(round_: int) -> None:
+        field.perform(field.hear(liar.id, claimed(liar, liar.hello(), round_)))
+
+    claim_more_and_more(field, claim, every_s=0.05)
+    field.run(until=60.0)
+    assert (field.end, len(field.settled)) == ("rounds", 20)
+
+
+def test_a_crowd_of_edges_that_each_claim_one_round_more_stops_nobody() -> None:
+    honest = toy_edges(1, 2)
+    field = Field(honest, settings(count=20, every_s=1.0))
+    crowd = iter(range(10_000))
+
+    def claim(round_: int) -> None:
+        edge = ToyEdge(f"invented-{next(crowd)}", honest[0].manifest, [])
+        field.perform(field.hear(edge.id, claimed(edge, edge.hello(), round_)))
+
+    claim_more_and_more(field, claim, every_s=0.05)
+    field.run(until=60.0)
+    assert (field.end, len(field.settled)) == ("rounds", 20)
+
+
+def test_a_coordinator_from_a_backup_goes_on_after_all_that_any_edge_was_ordered() -> None:
+    edges = toy_edges(4, 2)
+    field = Field(edges, settings(count=30, every_s=0.5, wait_edges=3, wait_agents=6))
+    size, was = len(START_BYTES), digest_of(START_BYTES)
+    kept = Progress(next_round=11, rounds_done=10, spent_micro=0, model=was, model_size=size)
+    field.engine = field.make_engine(kept)
+    for edge, round_ in zip(edges, (15, 17, 12, 40), strict=True):
+        edge.hello = partial(claimed, edge, edge.hello(), round_)  # type: ignore[method-assign]
+    late = edges[3]
+    late.mute = True
+    field.kernel.after(3.0, lambda: setattr(late, "mute", False))
+    for edge in 2 * edges[:3]:  # each is heard again before it has its answer
+        field.up(edge, edge.hello())
+    field.run(until=60.0, hello=False)
+    assert (field.end, len(field.settled)) == ("rounds", 20)
+    assert min(field.settled) > 17
+    assert min(late.orders) > 40
+    assert max(field.settled) < 100
+    assert not field.engine.counters["round_too_far_ahead"]
 
 
 def test_a_model_that_cannot_be_cut_as_an_edge_says_is_merged_all_the_same() -> None:
