@@ -71,7 +71,7 @@ class Settings:
 
     def over(self, done: int) -> bool:
         """Return whether no round follows after so many settled ones."""
-        return 0 < self.recipe.rounds.count <= done
+        return is_last(self.recipe, done)
 
 
 def evaluation_period(recipe: Recipe, mode: OpinionMode | None) -> int:
@@ -82,6 +82,19 @@ def evaluation_period(recipe: Recipe, mode: OpinionMode | None) -> int:
 def merge_period(recipe: Recipe) -> int:
     """Return how many rounds there are to a merge (T_ES); placed rounds merge every round."""
     return 1 if recipe.placement.rents else recipe.rounds.merge_every
+
+
+def is_last(recipe: Recipe, done: int) -> bool:
+    """Return whether no round follows after so many settled ones."""
+    return 0 < recipe.rounds.count <= done
+
+
+def merges(recipe: Recipe, done: int) -> bool:
+    """Return whether a merge follows the settled round that makes them so many.
+
+    Settled rounds are counted: their numbers may leave some out, also on the word of an edge.
+    """
+    return is_last(recipe, done) or done % merge_period(recipe) == 0
 
 
 def most_weight(strategy: Strategy, recipe: Recipe) -> float:

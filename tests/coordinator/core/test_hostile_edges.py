@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.claimed_rounds import MOST_SKIPPED
+from fedagent_coordinator.core.phases import Idle
 from fedagent_coordinator.core.settings import Progress
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
@@ -177,6 +178,23 @@ def test_a_coordinator_from_a_backup_goes_on_after_all_that_any_edge_was_ordered
     assert min(late.orders) > 40
     assert max(field.settled) < 100
     assert not field.engine.counters["round_too_far_ahead"]
+
+
+def test_an_edge_that_claims_each_round_of_a_merge_leaves_none_out() -> None:
+    liar, honest = toy_edges(2, 2)
+    field = Field([liar, honest], settings(count=20, merge_every=5, every_s=0.5))
+
+    def claim(round_: int) -> None:
+        if round_ % 5 == 0 and isinstance(field.engine.phase, Idle):
+            field.perform(field.hear(liar.id, claimed(liar, liar.hello(), round_)))
+
+    claim_more_and_more(field, claim, every_s=0.05)
+    field.run()
+    assert (field.end, len(field.settled), len(field.committed)) == ("rounds", 20, 4)
+    assert max(field.settled) > 20
+    done = list(field.settled)
+    merged = {said.round for _, said in field.sent if isinstance(said, m.GlobalModel)}
+    assert merged >= {done[4], done[9], done[14], done[19]}
 
 
 def test_a_model_that_cannot_be_cut_as_an_edge_says_is_merged_all_the_same() -> None:
