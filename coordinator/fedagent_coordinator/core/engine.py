@@ -50,6 +50,7 @@ from .decision import Decider, Decision, DecisionPolicies
 from .edges import EdgeSession, EdgeTable, GlobalModels, Indices, OnceFile
 from .evaluating import Evaluating, Measuring, evaluation_plan, unmet_needs
 from .evaluation import StatisticsCollection
+from .last_asked import LastAsked
 from .merge import Merging
 from .observation import ClientStarts
 from .ordered import Ordered, SettledRound
@@ -125,8 +126,11 @@ class Engine:
         self.decider = Decider(settings, policies, clock)
         resumed = progress.rounds_done > 0
         self.readiness = Readiness(settings, needs - NOT_FEATURES, resumed=resumed)
-        self.waiting, self.starts = Waiting(), ClientStarts(progress.client_starts)
-        self.terms, self.answers = SignedTerms(), SignedAnswers()
+        self.waiting, self.terms, self.answers = Waiting(), SignedTerms(), SignedAnswers()
+        self.starts, self.asked = (
+            ClientStarts(progress.client_starts),
+            LastAsked.of(progress.client_prices),
+        )
         self.client_backoff, self.empty_rounds = ClientBackoff(), EmptyRoundBackoff()
         self.in_books, self.witness = in_books, witness
         self.counters: Counter[str] = Counter()
@@ -207,6 +211,7 @@ class Engine:
         """Tell every edge who is out; an edge that is out itself is lost at once."""
         ids = tuple(sorted(revoked.ids))
         self.revocations = Revocations(number=revoked.number, crl=revoked.crl, ids=ids)
+        self.asked.forget(self.indices.known(ids))
         for edge in self.edges.live():
             if edge.id in revoked.ids:
                 self.counters["edges_revoked"] += 1
