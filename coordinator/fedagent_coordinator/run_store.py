@@ -131,7 +131,8 @@ class RunStore:
         try:
             self.blobs = BlobStore(self._folder / "models")
             self.run = self._open_run(config, recipe)
-            self.database.restore(self.run.run_id, recipe.policy.name, self.policies)
+            policy = recipe.policy.name
+            self._unsaved = self.database.restore(self.run.run_id, policy, self.policies)
             self._manifest = model_manifest(self.run.recipe)
             self._devices = DeviceBook(self._folder, self.run.run_id)
             self._status = RunStatus(run=self.run.run_id, boot=boot)
@@ -193,6 +194,8 @@ class RunStore:
         if self.run.recipe.privacy.wanted:
             updates = self.database.read.paid_updates(self.run.run_id)
             progress = replace(progress, updates=updates)
+        if (prices := self.database.read.client_prices(self.run.run_id)) is not None:
+            progress = replace(progress, client_prices=prices)
         starts = self.database.read.client_starts(self.run.run_id)
         return progress if starts is None else replace(progress, client_starts=starts)
 
@@ -267,8 +270,11 @@ class RunStore:
             case fx.Learn():
                 self.policies.learn(effect.feedback, effect.controls)
                 self._checkpoint("learnt")
-                if effect.round % SNAPSHOT_EVERY == 0:
+                # Rounds are counted: their numbers may leave some out, also on the word of an edge.
+                self._unsaved += 1
+                if self._unsaved >= SNAPSHOT_EVERY:
                     self.database.snapshot(run_id, effect.round, policy, self.policies.state())
+                    self._unsaved = 0
                     self._checkpoint("snapshot")
                     if keep := self._config.keep_rounds:
                         self._prune(keep)

@@ -30,8 +30,9 @@ from .core.settings import (
     Progress,
     Window,
     evaluation_period,
+    is_last,
     learnt_weight,
-    merge_period,
+    merges,
     most_weight,
 )
 from .database.rows import RunRow
@@ -322,10 +323,9 @@ def _pending_round(
     schedule: EvaluationSchedule, progress: Progress, done: list[tuple[int, int]], recipe: Recipe
 ) -> int | None:
     due = False
-    for place, (round_, ordered) in enumerate(done, start=1 + progress.rounds_done - len(done)):
-        last = 0 < recipe.rounds.count <= place
-        merges = last or round_ % merge_period(recipe) == 0
-        due = schedule.is_due(merges=merges, played=ordered > 0, last=last)
+    for place, (_, ordered) in enumerate(done, start=1 + progress.rounds_done - len(done)):
+        last = is_last(recipe, place)
+        due = schedule.is_due(merges=merges(recipe, place), played=ordered > 0, last=last)
     return done[-1][0] if due else None
 
 

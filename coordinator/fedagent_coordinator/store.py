@@ -404,7 +404,8 @@ class Store(ExitStack):
     def snapshot(self, run_id: str, round_: int, policy: str, state: State) -> None:
         """Keep the state of `policy` after it learnt from `round_`.
 
-        Of older ones that before it stays, and a few at equal distances.
+        Of older ones that before it stays, and a few at about equal distances: the last of each
+        stretch of rounds.
         """
         data = pack_arrays(state)
         most = min(_MOST_SNAPSHOTS, _SNAPSHOT_BYTES // max(1, len(data)))
@@ -418,7 +419,8 @@ class Store(ExitStack):
                 (run_id, round_, policy, data, hashlib.sha256(data).digest()),
             )
             sql.execute(
-                "DELETE FROM snapshots WHERE run_id = ?1 AND (?2 = 0 OR round % ?3) "
+                "DELETE FROM snapshots WHERE run_id = ?1 AND (?2 = 0 OR round NOT IN "
+                "(SELECT MAX(round) FROM snapshots WHERE run_id = ?1 GROUP BY (round - 1) / ?3)) "
                 "AND round NOT IN (SELECT round FROM snapshots WHERE run_id = ?1 "
                 "ORDER BY round DESC LIMIT 2)",
                 (run_id, most, step),

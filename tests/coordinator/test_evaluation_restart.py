@@ -18,7 +18,7 @@ from fedagent_protocol import messages as m
 from fedagent_task.errors import RecipeError
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 
-from .test_run_store import check_history
+from .test_run_store import check_history, skip_each
 
 BEFORE = [
     "settled",
@@ -210,3 +210,18 @@ def test_who_trained_for_a_call_before_is_not_told_again_after_a_kill(tmp_path: 
     told = {call.round: call.trained for call in edge.calls}
     assert told[1] == ("agent-0-0", "agent-0-2")
     assert told[2] == ("agent-0-2",)
+
+
+@pytest.mark.parametrize("point", ["", "settled", "committed", "evaluated"])
+def test_a_skipped_number_moves_no_merge_and_no_evaluation(tmp_path: Path, point: str) -> None:
+    given = recipe("opinions.mode=report", "rounds.merge_every=2", "rounds.every_s=0.5")
+    site = Site(tmp_path, given, toy_edges(given), kill_at=point, kill_hit=2)
+    skip_each(site, site.edges[0], 2)
+    site.run()
+    site.close()
+    assert (site.done, site.kills) == ("rounds", bool(point))
+    with Store(tmp_path) as store:
+        run = store.read.run().run_id
+        done = [row.round for row in store.read.rounds(run) if row.state == "done"]
+        assert (len(done), max(done) > ROUNDS) == (ROUNDS, True)
+        assert [one.round for one in store.read.evaluations.rows(run)] == [0, done[1], done[3]]

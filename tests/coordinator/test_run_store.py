@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from fedagent_coordinator import policies, run_store
 from fedagent_coordinator.core.decision import DecisionPolicies
+from fedagent_coordinator.core.phases import Idle
 from fedagent_coordinator.database import pruning, segments
 from fedagent_coordinator.database.rounds import settled
 from fedagent_coordinator.errors import RunConflictError
@@ -128,6 +130,39 @@ def test_a_kill_at_every_point(tmp_path: Path, point: str, hit: int, edges: int)
             assert (2, True) in site.edges[0].receipts
 
 
+def skip_each(site: Site, edge: ToyEdge, every: int) -> None:
+    """Let an edge claim each round whose number is a multiple, so that it is skipped."""
+
+    def claim() -> None:
+        if site.driver is not None and isinstance(site.engine.phase, Idle):
+            run, round_ = site.store.run.run_id, site.engine.round
+            if round_ % every == 0:
+                site._up(edge, structs.replace(edge.hello(), run=run, round=round_))
+        site.kernel.after(0.05, claim)
+
+    site.kernel.after(0.05, claim)
+
+
+def test_an_edge_that_claims_rounds_keeps_no_snapshot_out_of_the_books(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_store, "SNAPSHOT_EVERY", 3)
+    given = recipe("rounds.count=10", "rounds.every_s=0.5")
+    site = Site(tmp_path, given, toy_edges(given, 2), kill_at="learnt", kill_hit=5)
+    skip_each(site, site.edges[0], 3)
+    site.run()
+    site.close()
+    assert (site.done, site.kills) == ("rounds", 1)
+    assert site.passed.count("snapshot") == 3
+    with Store(tmp_path) as store:
+        run = store.read.run().run_id
+        done = [row.round for row in store.read.rounds(run) if row.state == "done"]
+        rows = store._db.connection.execute("SELECT round FROM snapshots ORDER BY round")
+        assert [row[0] for row in rows][-2:] == [done[5], done[8]]
+        assert max(done) > len(done) == 10
+        check_policy(site, store, run)
+
+
 @pytest.mark.parametrize("point", ["", "snapshot", "prune.dropped", "prune.committed", "pruned"])
 def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
@@ -176,6 +211,17 @@ def test_no_model_stays_that_is_neither_new_nor_best(tmp_path: Path, point: str)
     site.close()
     with Store(tmp_path) as store:
         assert set(BlobStore(tmp_path / "models").digests()) <= store.read.models.to_keep()
+
+
+def test_what_clients_asked_last_is_known_after_a_restart(tmp_path: Path) -> None:
+    given = recipe("rounds.every_s=100")
+    site = Site(tmp_path, given, toy_edges(given))
+    site.edges[0].agents[1].price = 2_000_000
+    site.run(until=5.0)
+    site.close()
+    site.open()
+    assert site.engine.asked.price.tolist() == [1_000_000, 2_000_000, 1_000_000]
+    site.close()
 
 
 def test_edges_go_on_from_what_the_books_know_of_them(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from fedagent_coordinator.policies.base import (
     MAX_MICRO,
     Bound,
     Feedback,
+    IntArray,
     Purpose,
     RoundView,
     Selection,
@@ -182,6 +183,21 @@ class Decider:
         )
         return Decision(replace(observed, view=view), selection, controls, self.clock() - began)
 
+    def would_rent(self, cost: IntArray, *, round_: int, free_micro: int) -> bool:
+        """Return whether an edge would be rented if all were there, of what rounds cost at each.
+
+        int64[M]; less than 0 where it is not known.
+        """
+        known = cost >= 0
+        view = PlacementView(
+            round=round_,
+            edge_live=known,
+            edge_rent=np.clip(cost, 0, MAX_MICRO),
+            budget_micro=free_micro,
+            edge_transfer_s=np.full(len(cost), np.nan),
+        )
+        return self._place(view).edge is not None
+
     def _rent(self, offers: PlacementView) -> tuple[Placement, PlacementView]:
         """Return the placement, and what it saw: all edges only where no other can be rented."""
         away = self.policies.backoff.away(offers.round, len(offers.edge_live))
@@ -314,8 +330,9 @@ def market(
     left = MAX_MICRO if free_micro is None else free_micro
     rent, asked = np.zeros(edges, np.int64), np.zeros(edges, np.int64)
     offered, heard = np.zeros(edges, np.bool_), np.zeros(edges, np.bool_)
-    available = _least_round(view, view.eligible, settings)
-    in_sight = _least_round(view, np.ones(len(view.pair_edge), np.bool_), settings)
+    place, price = view.pair_edge, view.pair_price
+    available = least_round(place[view.eligible], price[view.eligible], edges, settings)
+    in_sight = least_round(place, price, edges, settings)
     doubt = False
     for edge in live:
         e = edge.index
@@ -341,25 +358,25 @@ def market(
     return Market(offers, everywhere, any(edge.rent is None for edge in live), bool(doubt))
 
 
-def _least_round(
-    view: RoundView, rows: npt.NDArray[np.bool_], settings: Settings
-) -> npt.NDArray[np.int64]:
+def least_round(
+    edge: npt.NDArray[np.integer], price: IntArray, edges: int, settings: Settings
+) -> IntArray:
     """Return int64[M], what a round at each edge costs in agents at least, of these pairs.
 
     That is the price of the `min_updates` cheapest, or of as many as there are and as the edge
     may pay; `NOBODY` where it may not pay any.
     """
     budget = settings.recipe.budget.per_edge_micro
-    payable = rows & (view.pair_price <= budget)
-    edge, price = view.pair_edge[payable], view.pair_price[payable]
+    payable = price <= budget
+    edge, price = edge[payable], price[payable]
     order = np.lexsort((price, edge))
     edge, price = edge[order], price[order]
     rank = np.arange(len(edge)) - np.searchsorted(edge, edge)
     first = rank < settings.recipe.rounds.min_updates
-    least = np.zeros(len(view.edge_budget), dtype=np.int64)
+    least = np.zeros(edges, dtype=np.int64)
     np.add.at(least, edge[first], price[first])
     least = np.minimum(least, budget)
-    least[np.setdiff1d(np.arange(len(least)), edge)] = NOBODY
+    least[np.setdiff1d(np.arange(edges), edge)] = NOBODY
     return least
 
 

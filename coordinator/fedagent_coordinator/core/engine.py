@@ -45,10 +45,12 @@ from fedagent_protocol.vouching import Calling, NobodyVouches, Vouching
 from . import edge_messages, revocation_lists
 from . import effects as fx
 from .backoff import ClientBackoff, EmptyRoundBackoff
+from .claimed_rounds import MOST_SKIPPED, ClaimedRounds
 from .decision import Decider, Decision, DecisionPolicies
 from .edges import EdgeSession, EdgeTable, GlobalModels, Indices, OnceFile
 from .evaluating import Evaluating, Measuring, evaluation_plan, unmet_needs
 from .evaluation import StatisticsCollection
+from .last_asked import LastAsked
 from .merge import Merging
 from .observation import ClientStarts
 from .ordered import Ordered, SettledRound
@@ -65,8 +67,6 @@ BACK_S = 2.5
 
 
 MOST_LOGS_ASKED = 1024
-MOST_SKIPPED = 10_000
-"""An edge is believed that so many rounds were ordered since a backup."""
 
 
 def _believe(_edge: str, _head: LedgerHead) -> None:
@@ -128,8 +128,11 @@ class Engine:
         self.decider = Decider(settings, policies, clock)
         resumed = progress.rounds_done > 0
         self.readiness = Readiness(settings, needs - NOT_FEATURES, resumed=resumed)
-        self.waiting, self.starts = Waiting(), ClientStarts(progress.client_starts)
-        self.terms, self.answers = SignedTerms(), SignedAnswers()
+        self.waiting, self.terms, self.answers = Waiting(), SignedTerms(), SignedAnswers()
+        self.starts, self.asked = (
+            ClientStarts(progress.client_starts),
+            LastAsked.of(progress.client_prices),
+        )
         self.client_backoff, self.empty_rounds = ClientBackoff(), EmptyRoundBackoff()
         self.in_books, self.witness = in_books, witness
         self.counters: Counter[str] = Counter()
@@ -140,9 +143,8 @@ class Engine:
         """The agents of the site; None where there is none: then everybody may take part."""
         self.members: Mapping[str, str] = {}
         """What the site calls whom it ever let in."""
-        self.round = progress.next_round
-        # `_settled_here` is without what was skipped on an edge's word.
-        self.last_settled = self._ordered_before = self._settled_here = progress.next_round - 1
+        self.round, self.last_settled = progress.next_round, progress.next_round - 1
+        self._claimed = ClaimedRounds(self.last_settled)
         self.rounds_done = progress.rounds_done
         self.spent_micro = progress.spent_micro
         late_rounds = settings.recipe.aggregation.late_rounds
@@ -211,6 +213,7 @@ class Engine:
         """Tell every edge who is out; an edge that is out itself is lost at once."""
         ids = tuple(sorted(revoked.ids))
         self.revocations = Revocations(number=revoked.number, crl=revoked.crl, ids=ids)
+        self.asked.forget(self.indices.known(ids))
         for edge in self.edges.live():
             if edge.id in revoked.ids:
                 self.counters["edges_revoked"] += 1
@@ -354,27 +357,25 @@ class Engine:
     def skip(self, edge: EdgeSession, round_: int, now: float) -> list[Effect]:
         """Use no round's number again that an edge was ordered: these books are of a backup."""
         waits = isinstance(self.phase, Idle | Observing)
-        ahead = round_ - max(self.round - waits, self._ordered_before)
-        if ahead <= 0:
+        newest, claimed = self.round - waits, self._claimed
+        if not claimed.are_news(round_, newest):
             return []
-        if round_ - self._settled_here > MOST_SKIPPED:
+        if not claimed.believe(round_, newest):
             self.counters["round_too_far_ahead"] += 1
-            line = f"edge {edge.id} says that it was ordered round {round_}: too far ahead"
-            return [Warn(edge.id, f"{line} of round {self.round}, ignored")]
-        self._ordered_before = round_
+            line = (
+                f"edge {edge.id} says that it was ordered round {round_}: here it is {self.round}"
+            )
+            return [Warn(edge.id, f"{line}, and more than {MOST_SKIPPED} are not skipped; ignored")]
         line = f"edge {edge.id} was already ordered round {round_}: the database is from a backup;"
-        effects: list[Effect] = [Warn(edge.id, f"{line} continuing with round {round_ + 1}")]
+        line = f"{line} continuing with round {claimed.before + 1}"
+        effects: list[Effect] = [Warn(edge.id, line)]
         if not waits:
             return effects
         self._skip()
         return effects + (self.open(now) if isinstance(self.phase, Observing) else [])
 
-    def settled(self, round_: int) -> None:
-        """Note that a round is in the books."""
-        self.last_settled = self._settled_here = round_
-
     def _skip(self) -> None:
-        self.last_settled = max(self.last_settled, self._ordered_before)
+        self.last_settled = max(self.last_settled, self._claimed.before)
         self.round = self.last_settled + 1
         self._seq = max(self._seq, self.round << 20)
 

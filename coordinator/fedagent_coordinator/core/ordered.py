@@ -25,7 +25,7 @@ from .observation import Observed
 from .outcomes import BAD_CLAIM, proofs_of, proved, round_event, settle_round
 from .phases import Phase, milliseconds
 from .readiness import DECLINED
-from .settings import learnt_weight, merge_period
+from .settings import learnt_weight, merges
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -122,7 +122,7 @@ class Ordered(Phase):
             observed=decision.observed,
             selection=selection,
             controls=decision.controls,
-            want_model=s.over(engine.rounds_done + 1) or engine.round % merge_period(s.recipe) == 0,
+            want_model=merges(s.recipe, engine.rounds_done + 1),
             opened_at=opened_at,
             ordered_at=now,
             give_up_at=now + s.max_wait_ms / 1000.0 + s.grace_s,
@@ -259,7 +259,7 @@ class Ordered(Phase):
         engine.counters.update({**odd, "client_declined": settled.declined})
         engine.rounds_done += 1
         engine.spent_micro += settled.spent_micro
-        engine.settled(ordered.round)
+        engine.last_settled = ordered.round
         reports = {p.edge: p.report for p in ordered.parts.values() if p.report is not None}
         engine.paid_work.settled(ordered.round, reports.values())
         last = engine.settings.over(engine.rounds_done)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import RoundView
+from fedagent_coordinator.policies.base import MAX_MICRO, RoundView
 from fedagent_node.effects import Effect
 from fedagent_protocol.columns import Columns
 from fedagent_protocol.messages import RunEnded
@@ -17,6 +17,7 @@ from fedagent_protocol.messages import RunEnded
 from .decision import Decision
 from .edges import EdgeSession
 from .effects import End
+from .last_asked import UNHEARD
 from .observation import Observation, Observed, merge_observations
 from .readiness import BUDGET, EDGES, RENTS
 
@@ -27,6 +28,8 @@ REOPEN_S = 0.25
 FAREWELL_S = 0.3
 CHEAPER_WAIT_S = 120.0
 """How long a run whose budget pays nobody that is heard waits for those that are away."""
+AWAY_WAIT_S = 7 * 86_400.0
+"""And how long if the budget pays what one of them asked: no dear client or edge ends the run."""
 
 
 def milliseconds(seconds: float) -> float:
@@ -248,6 +251,7 @@ class Observing(Phase):
         readiness, live = engine.readiness, engine.edges.live()
         observed = self._view(ready, now)
         view = observed.view
+        engine.asked.hear(view)
         engine.counters.update({f"pairs_{why}": n for why, n in observed.left_out.items()})
         agents = len(np.unique(view.pair_client[view.eligible]))
         missing = readiness.missing(
@@ -280,12 +284,27 @@ class Observing(Phase):
         dear and heard alone must not end it, least of all before its first round.
         """
         engine, readiness = self.engine, self.engine.readiness
+        insolvent_s = readiness.insolvent_s(now)
+        if insolvent_s < AWAY_WAIT_S and self._pays_somebody_away():
+            return RENTS if engine.settings.recipe.placement.rents else BUDGET
         if engine.settings.recipe.placement.rents:
             return "" if readiness.insolvent(now, sure=sure) else RENTS
-        insolvent_s = readiness.insolvent_s(now)
         everybody = sure and len(np.unique(view.pair_client)) == engine.indices.sizes()[0]
         ends = engine.rounds_done and (everybody or insolvent_s >= CHEAPER_WAIT_S)
         return "" if ends else BUDGET
+
+    def _pays_somebody_away(self) -> bool:
+        """Return whether the budget pays what was asked last, as it pays nobody who is heard."""
+        engine = self.engine
+        left = MAX_MICRO if engine.free_micro is None else engine.free_micro
+        if not engine.settings.recipe.placement.rents:
+            return engine.asked.pays_client(left, engine.settings)
+        rent = np.full(engine.indices.sizes()[1], UNHEARD, dtype=np.int64)
+        for edge in engine.edges.by_id.values():
+            if edge.rent is not None and edge.id not in engine.revocations.ids:
+                rent[edge.index] = edge.rent
+        cost = engine.asked.rounds(rent, engine.settings)
+        return engine.decider.would_rent(cost, round_=engine.round, free_micro=left)
 
     def _view(self, ready: list[EdgeSession], now: float) -> Observed:
         engine, s = self.engine, self.engine.settings

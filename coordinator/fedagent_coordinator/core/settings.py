@@ -71,7 +71,7 @@ class Settings:
 
     def over(self, done: int) -> bool:
         """Return whether no round follows after so many settled ones."""
-        return 0 < self.recipe.rounds.count <= done
+        return is_last(self.recipe, done)
 
 
 def evaluation_period(recipe: Recipe, mode: OpinionMode | None) -> int:
@@ -82,6 +82,19 @@ def evaluation_period(recipe: Recipe, mode: OpinionMode | None) -> int:
 def merge_period(recipe: Recipe) -> int:
     """Return how many rounds there are to a merge (T_ES); placed rounds merge every round."""
     return 1 if recipe.placement.rents else recipe.rounds.merge_every
+
+
+def is_last(recipe: Recipe, done: int) -> bool:
+    """Return whether no round follows after so many settled ones."""
+    return 0 < recipe.rounds.count <= done
+
+
+def merges(recipe: Recipe, done: int) -> bool:
+    """Return whether a merge follows the settled round that makes them so many.
+
+    Settled rounds are counted: their numbers may leave some out, also on the word of an edge.
+    """
+    return is_last(recipe, done) or done % merge_period(recipe) == 0
 
 
 def most_weight(strategy: Strategy, recipe: Recipe) -> float:
@@ -141,7 +154,8 @@ class Progress:
     Attributes:
         open_at: No round begins before, by the clock of the engine's `now`: a former process
             began the last one so recently.
-        client_starts: int64[N], what the last round showed of how often clients had started.
+        client_starts, client_prices: int64[N], what the last round showed of how often clients
+            had started, and of what they ask; 0 of one that was not heard.
     """
 
     next_round: int  # number of the next round; none before it is open
@@ -155,5 +169,6 @@ class Progress:
     evaluations: PastEvaluations = NO_EVALUATIONS
     open_at: float = 0.0
     client_starts: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    client_prices: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     paid_work: frozenset[tuple[str, int]] = frozenset()  # agent and round, of the newest rounds
     updates: Mapping[str, int] = field(default_factory=dict)  # of each agent, that were paid

@@ -72,10 +72,25 @@ def prunable(
     No more than `most`, the oldest first; of what a former release has pruned whole pieces only.
     """
     first = closed_until(sql, run_id) + 1
-    newest = sql.execute("SELECT MAX(round) FROM rounds WHERE run_id = ?", (run_id,)).fetchone()[0]
-    wanted = (run_id, max(0, (newest or 0) - max(keep_rounds, NEVER)), before_ms)
-    last = min(int(sql.execute(_LIMIT, wanted).fetchone()[0]), first + most - 1)
+    beyond = sql.execute(
+        "SELECT round FROM rounds WHERE run_id = ? ORDER BY round DESC LIMIT 1 OFFSET ?",
+        (run_id, max(keep_rounds, NEVER)),
+    ).fetchone()
+    wanted = (run_id, beyond[0] if beyond is not None else 0, before_ms)
+    last = min(int(sql.execute(_LIMIT, wanted).fetchone()[0]), _last_of(sql, run_id, first, most))
     return Prunable(run_id=run_id, first=first, last=_whole(sql, run_id, last, since=first))
+
+
+def _last_of(sql: sqlite3.Connection, run_id: str, first: int, most: int) -> int:
+    """Return the last of so many rounds from `first` on.
+
+    Rows are counted: numbers of rounds may leave some out, also on the word of an edge.
+    """
+    row = sql.execute(
+        "SELECT round FROM rounds WHERE run_id = ? AND round >= ? ORDER BY round LIMIT 1 OFFSET ?",
+        (run_id, first, most - 1),
+    ).fetchone()
+    return 2**62 if row is None else int(row[0])
 
 
 def _whole(sql: sqlite3.Connection, run_id: str, last: int, *, since: int) -> int:
@@ -130,7 +145,7 @@ def _files(sql: sqlite3.Connection, piece: Prunable) -> Iterator[tuple[Prunable,
         OversizedBooksError: Rounds that cannot be parted do not fit in a file.
     """
     while piece.rounds:
-        last = min(piece.last, piece.first + PIECE - 1)
+        last = min(piece.last, _last_of(sql, piece.run_id, piece.first, PIECE))
         last = _whole(sql, piece.run_id, last, since=piece.first)
         part, segment, data = _oldest(sql, replace(piece, last=last))
         yield part, segment, data

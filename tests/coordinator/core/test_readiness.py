@@ -125,6 +125,47 @@ def test_a_cheap_edge_that_restarts_late_is_waited_for(
     assert paid_out(field)
 
 
+@pytest.mark.parametrize("trouble", [away, forgetful])
+@pytest.mark.parametrize("seconds", [60.0, 200.0])
+def test_a_dear_edge_does_not_end_a_run_while_one_that_it_can_pay_is_away(
+    trouble: Callable[..., None], seconds: float
+) -> None:
+    field = market(total_micro=80 * ROUND, every_s=0.5)
+    field.edges[0].rent = 100 * ROUND
+    field.kernel.after(12.0, lambda: trouble(field, seconds=seconds))
+    field.run()
+    assert field.end == "budget"
+    assert "rents" in field.reasons()
+    assert paid_out(field)
+
+
+def test_a_run_ends_soon_where_no_edge_that_is_away_can_be_paid() -> None:
+    """Its rent is left, and not what its agents ask as well."""
+    field = market(total_micro=20 * ROUND + 1_500_000, every_s=0.5)
+    field.edges[0].rent = 100 * ROUND
+
+    def settled(rounds: int) -> None:
+        if len(field.settled) >= rounds:
+            away(field, seconds=1e9)
+        else:
+            field.kernel.after(0.01, lambda: settled(rounds))
+
+    settled(20)
+    field.run(until=60.0)
+    assert (field.end, len(field.settled)) == ("budget", 20)
+    assert field.engine.free_micro == 1_500_000
+
+
+def test_an_edge_that_is_away_and_would_not_be_rented_is_not_waited_for() -> None:
+    field = market("fixed", edge=1, total_micro=80 * ROUND, every_s=0.5)
+    field.edges[0].rent = CHEAP
+    field.kernel.after(12.0, lambda: setattr(field.edges[0], "mute", True))
+    field.kernel.after(40.0, lambda: setattr(field.edges[1], "rent", 100 * ROUND))
+    field.run(until=80.0)
+    assert field.end == "budget"
+    assert not paid_out(field)
+
+
 def test_the_end_is_prompt_when_every_edge_is_heard() -> None:
     field = market(total_micro=80 * ROUND)
     field.edges[0].rent = 100 * ROUND

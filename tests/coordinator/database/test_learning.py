@@ -100,6 +100,14 @@ def test_old_snapshots_stay_at_equal_distances_unless_they_are_large(
     assert [row[0] for row in rows] == kept
 
 
+def test_old_snapshots_stay_also_where_no_number_is_a_multiple(store: Store, run: str) -> None:
+    for t in range(57, 2000, 50):
+        store.snapshot(run, t, "random", {"x": np.arange(3)})
+    rows = store._db.connection.execute("SELECT round FROM snapshots ORDER BY round")
+    # The last of each 200 rounds, and the newest two.
+    assert [row[0] for row in rows] == [157, *range(357, 1800, 200), 1907, 1957]
+
+
 def test_an_old_round_is_restored_from_the_snapshot_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

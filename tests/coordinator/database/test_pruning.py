@@ -84,6 +84,25 @@ def test_the_ledger_is_whole_and_pruned_rounds_say_so(tmp_path: Path) -> None:
         assert [feedback.view.round for feedback in reader.learnt(run)] == list(range(6, 31))
 
 
+def test_numbers_that_were_skipped_are_no_rounds_that_stay(tmp_path: Path) -> None:
+    numbers = [*range(1, 16), *range(2500, 2515)]
+    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
+        run = begun(store, total_micro=None).run_id
+        for number in numbers:
+            play(store, run, small_plan(small_view(number, [10] * 4)), {0, 2})
+            if number in {10, 2510}:
+                store.snapshot(run, number, "random", {"n": np.array([number])})
+        assert store.read.prunable(run, keep_rounds=25).last == 5
+        assert store.prune(run, keep_rounds=25, most=10_000, by="operator").last == 5
+        store.snapshot(run, numbers[-1], "random", {"n": np.array([0])})
+        assert store.prune(run, most=12, by="operator").last == 2501
+        assert store.prune(run, most=10_000, by="operator").last == 2504
+        assert len(list((tmp_path / "archive").iterdir())) == 3
+        assert store.read.ledger.verify(full=True).problems == ()
+        with store.read.whole(run) as whole:
+            assert [row.round for row in whole.rounds(run)] == numbers
+
+
 def test_nothing_goes_without_a_snapshot_to_go_on_from(tmp_path: Path) -> None:
     run = filled(tmp_path, rounds=SNAPSHOTS[0] - 1)
     with open_reader(tmp_path) as reader:
