@@ -17,6 +17,7 @@ from fedagent_protocol.errors import hide_password
 from .errors import CliError, InterruptedEnd, UsageError
 
 MICRO = 1_000_000
+_BARS = "▁▂▃▄▅▆▇█"
 
 
 def echo(text: str = "") -> None:
@@ -53,6 +54,17 @@ def credits_text(micro: int) -> str:
 def rounds_text(done: object, wanted: object) -> str:
     """Return how many rounds are done, and of how many: 0 is no end, None is unknown."""
     return f"{done}, no end set" if wanted == 0 else f"{done} of {wanted or '?'}"
+
+
+def sparkline(
+    values: Sequence[float], *, low: float | None = None, high: float | None = None, width: int = 40
+) -> str:
+    """Return the last `width` values as a line of bars; without bounds, the least is the lowest."""
+    shown = values[-width:]
+    least = min(shown, default=0.0) if low is None else low
+    span = ((max(shown, default=0.0) if high is None else high) - least) or 1.0
+    top = len(_BARS) - 1
+    return "".join(_BARS[min(top, max(0, round((value - least) / span * top)))] for value in shown)
 
 
 def number_text(value: float) -> str:

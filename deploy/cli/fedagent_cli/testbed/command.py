@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from fedagent_cli import command_line, options
+from fedagent_cli import command_line, options, places
 from fedagent_cli.errors import KilledError, MissingError, UsageError
-from fedagent_cli.output import aligned, echo, emit, table, writing
+from fedagent_cli.output import aligned, echo, emit, table
 
 from .learn import learn_world
 
@@ -156,7 +156,9 @@ def run(
         from .full import show_full  # noqa: PLC0415 - heavy imports
 
         with _fixable():
-            show_full(made, name, seed, folder=_empty(folder), as_json=as_json)
+            if folder is not None:
+                folder = places.empty_folder(folder, hint="name another folder with --dir")
+            show_full(made, name, seed, folder=folder, as_json=as_json)
         return
     if folder is not None:
         raise UsageError("--dir needs --full", "add --full, or leave it out")
@@ -167,16 +169,6 @@ def run(
     with _playing(1, None, quiet=as_json) as how:
         result = study.compare(made, [name], seeds=1, first_seed=seed, expand=False, **how)
     _show_comparison(result, plot, as_json=as_json)
-
-
-def _empty(folder: Path | None) -> Path | None:
-    if folder is None:
-        return None
-    with writing(folder, what="into "):
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise UsageError(f"{folder} is not empty", "name another folder with --dir")
-    return folder
 
 
 def compare(
