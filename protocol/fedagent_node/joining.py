@@ -206,6 +206,11 @@ def secret_hash(secret: bytes) -> bytes:
     return hashlib.sha256(secret).digest()
 
 
+def spaced(code: str) -> str:
+    """Return a code as people read it: ``123 456``."""
+    return f"{code[:3]} {code[3:]}"
+
+
 def split_place(place: str) -> tuple[str, int]:
     """Return host and port of ``HOST``, ``HOST:PORT`` or ``[IPV6]:PORT``; raises `JoinError`."""
     host, colon, port = place.rpartition(":")
