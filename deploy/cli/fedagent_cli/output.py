@@ -90,7 +90,6 @@ def table(
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
     *,
-    title: str = "",
     unless: Mapping[str, object] | None = None,
 ) -> None:
     """Print a table: numbers to the right, words to the left; only the last column is folded.
@@ -116,8 +115,6 @@ def table(
         whole = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED
         left = whole - sum(widths[:-1]) - 2 * (len(widths) - 1)
         widths[-1] = min(widths[-1], max(left, _FOLDED))
-    if title:
-        echo(title)
     for row in ([*columns], *cells):
         for number, part in enumerate(textwrap.wrap(row[-1], widths[-1]) or [""]):
             line = [*(row[:-1] if number == 0 else [""] * (len(row) - 1)), part]
