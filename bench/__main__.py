@@ -1,6 +1,6 @@
 """Run every benchmark and print one JSON line per figure: ``python -m bench [NAME ...]``.
 
-Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs, learning,
+Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs,
 learners, decisions, democracy, adaptive, calibration, scale, papers, onnx, bas, limits, figures,
 seeds, house, imports, loss, ledger, ledger-model, field, graph, families, hostile, faults, secagg,
 soak, floods, storm, page, replay, learnt-world, year.
@@ -29,7 +29,6 @@ from . import (
     house,
     imports,
     learners,
-    learning,
     learnt_world,
     ledger,
     limits,
@@ -83,7 +82,6 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "rbcs": rbcs.rows,
     "gda": gda.quick_init,
     "beliefs": beliefs.rows,
-    "learning": learning.rows,
     "learners": learners.rows,
     "decisions": decisions.rows,
     "democracy": democracy.rows,

@@ -10,7 +10,6 @@ FEDAGENT_DATA (MNIST). What it shows is in `docs/experiments.md`.
 """
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -206,17 +205,9 @@ SEEDS: dict[str, Sequence[int]] = {"mu": TUNING_SEEDS, **goal_trials.TUNING_BLOC
 
 def play_missing(path: Path, cases: Sequence[Job], seeds: Sequence[int]) -> None:
     """Play what the file does not hold, a seed of everything at a time."""
-    known = {(run["part"], run["label"], run["seed"]) for run in kept.read(path)}
     for seed in seeds:
-        for case in cases:
-            if (case.part, case.label, seed) in known:
-                continue
-            if isinstance(case, Trials | Curves) and seed >= case.most:
-                continue
-            run = {"part": case.part, "label": case.label, "seed": seed, **case.measure(seed)}
-            line = json.dumps(run, separators=(",", ":"))
-            with path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+        bounded = [c for c in cases if not isinstance(c, Trials | Curves) or seed < c.most]
+        kept.play_missing(path, bounded, [seed])
 
 
 def measured(name: str, seeds: int) -> Iterator[Record]:

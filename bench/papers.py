@@ -18,7 +18,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from fedagent_testbed.study import Comparison, compare, figure, load_recipe
+from fedagent_testbed.study import compare, figure, load_recipe
 
 from . import goals, paper_rows, paper_runs
 from .digits import gda_digits
@@ -31,8 +31,8 @@ RUNS = ROOT / "docs" / "images" / "papers-runs.jsonl"
 def cocs_mnist(seeds: int = 10) -> Iterator[Row]:
     """Rounds and seconds to 70 % on MNIST, two labels per client."""
     result = compare(load_recipe("cocs-mnist"), seeds=seeds, jobs=2)
-    at = {name: _to_target(result, name, 0.7) for name in result.histories}
-    rounds = {name: figure(first).mean for name, (first, _) in at.items()}
+    at = {name: result.to_target(name, 0.7) for name in result.histories}
+    rounds = {name: first.mean for name, (first, _) in at.items()}
     order = [rounds[name] for name in ("oracle", "adaptive", "cocs", "random")]
     ordered = None not in order and all(float(str(a)) <= float(str(b)) for a, b in pairwise(order))
     best = rounds["oracle"]
@@ -40,8 +40,8 @@ def cocs_mnist(seeds: int = 10) -> Iterator[Row]:
     yield {
         "bench": "cocs-mnist",
         "seeds": seeds,
-        "rounds_to_70": {name: figure(first).record() for name, (first, _) in at.items()},
-        "seconds_to_70": {name: figure(later).record() for name, (_, later) in at.items()},
+        "rounds_to_70": {name: first.record() for name, (first, _) in at.items()},
+        "seconds_to_70": {name: later.record() for name, (_, later) in at.items()},
         "paper_rounds": {"oracle": 111, "cocs": 121, "cucb": 134, "linucb": 156, "random": 161},
         "bar": "oracle <= adaptive <= cocs < random in rounds; adaptive <= 1.05 oracle",
         "order_holds": ordered,
@@ -70,19 +70,6 @@ def kept(name: str, seeds: int, path: Path = RUNS) -> Iterator[Row]:
     jobs, _ = paper_runs.PARTS[name]
     play_missing(path, jobs(), range(seeds))
     yield from paper_rows.rows(name, path)
-
-
-def _to_target(
-    result: Comparison, name: str, target: float
-) -> tuple[list[float | None], list[float | None]]:
-    """Return each seed's first round and second at a target."""
-    runs = result.histories[name]
-    first = [run.first_at(target) for run in runs]
-    seconds = [
-        None if at is None else float(run["seconds"][:at].sum())
-        for run, at in zip(runs, first, strict=True)
-    ]
-    return list(first), seconds
 
 
 ROWS: dict[str, tuple[Callable[[int], Iterator[Row]], int]] = {

@@ -9,7 +9,7 @@ synced when it is folded into the file, which spares the SD card a sync per roun
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -97,18 +97,11 @@ class Outbox:
         offer = _encoder.encode(update.offer)
         self._born += 1
         row = (*_ids(key), update.credit, update.offer.size, offer, inline, name, self._born)
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._delete_done()
+        with self._commit():
             self._db.execute("INSERT OR REPLACE INTO updates VALUES (?,?,?,?,?,?,?,?,?)", row)
             self._db.execute("INSERT OR REPLACE INTO answered VALUES (?,?,?)", _ids(key))
             if offset is not None:
                 self._set(f"offset {offset[0]}", str(offset[1]))
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._roll_back()
-            raise OutboxError(self._path, str(error)) from error
-        self._done.clear()
         self._updates[key], self._bodies[key] = update, body
         self._checkpoint("agent.outbox.after-put")
 
@@ -121,20 +114,13 @@ class Outbox:
         key, offer = update.key, _encoder.encode(update.offer)
         if old not in self._bodies:
             raise OutboxError(self._path, "the update is gone")
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._delete_done()
+        with self._commit():
             self._db.execute(
                 "UPDATE OR REPLACE updates SET edge = ?, run = ?, round = ?, credit = ?, offer = ? "
                 "WHERE edge = ? AND run = ? AND round = ?",
                 (*_ids(key), update.credit, offer, *_ids(old)),
             )
             self._db.execute("INSERT OR REPLACE INTO answered VALUES (?,?,?)", _ids(key))
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._roll_back()
-            raise OutboxError(self._path, str(error)) from error
-        self._done.clear()
         del self._updates[old]
         self._updates[key], self._bodies[key] = update, self._bodies.pop(old)
 
@@ -163,16 +149,9 @@ class Outbox:
 
     def flush(self) -> None:
         """Commit what waits for a commit; for times when nothing else is going on."""
-        if not self._done:
-            return
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._delete_done()
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._roll_back()
-            raise OutboxError(self._path, str(error)) from error
-        self._done.clear()
+        if self._done:
+            with self._commit():
+                pass
 
     def find(self, run: str, round_: int, digest: str) -> PendingUpdate | None:
         """Return the update of a round; None if it is gone."""
@@ -250,15 +229,22 @@ class Outbox:
     def _set(self, key: str, value: str) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?,?)", (key, value))
 
-    def _delete_done(self) -> None:
-        for key in self._done:
-            self._db.execute(
-                "DELETE FROM updates WHERE edge = ? AND run = ? AND round = ?", _ids(key)
-            )
-
-    def _roll_back(self) -> None:
-        if self._db.in_transaction:
-            self._db.execute("ROLLBACK")
+    @contextmanager
+    def _commit(self) -> Iterator[None]:
+        """Commit the block and the deletion of what was dropped; a refusal changes neither."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            for key in self._done:
+                self._db.execute(
+                    "DELETE FROM updates WHERE edge = ? AND run = ? AND round = ?", _ids(key)
+                )
+            yield
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise OutboxError(self._path, str(error)) from error
+        self._done.clear()
 
     def _load(self) -> Iterator[PendingUpdate]:
         query = "SELECT edge, run, round, credit, offer, body, file FROM updates ORDER BY born"

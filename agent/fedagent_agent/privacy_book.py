@@ -15,6 +15,7 @@ from fedagent_node.data_dir import write_private
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import RunId
 
+from .book_file import read_book, writing_book
 from .errors import PrivacyBookError
 
 MAX_RUNS = 10_000
@@ -31,15 +32,7 @@ class PrivacyBook:
     def __init__(self, path: Path, *, checkpoint: Checkpoint = hit) -> None:
         self._path = path
         self._checkpoint = checkpoint
-        self._book = _Book()
-        try:
-            self._book = msgspec.json.decode(path.read_bytes(), type=_Book)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise PrivacyBookError(path, error.strerror or "cannot be read") from error
-        except (msgspec.DecodeError, ValueError) as error:
-            raise PrivacyBookError(path, "is damaged") from error
+        self._book = read_book(path, _Book(), PrivacyBookError)
 
     @property
     def releases(self) -> Mapping[str, int]:
@@ -52,10 +45,8 @@ class PrivacyBook:
         if run not in before and len(before) >= MAX_RUNS:
             raise PrivacyBookError(self._path, f"already has {MAX_RUNS} runs")
         book = _Book(releases={**before, run: max(releases, before.get(run, 0))})
-        try:
+        with writing_book(self._path, PrivacyBookError):
             self._checkpoint("agent.privacy.before-charge")
             write_private(self._path, msgspec.json.encode(book))
             self._checkpoint("agent.privacy.charged")
-        except OSError as error:
-            raise PrivacyBookError(self._path, error.strerror or "cannot be written") from error
         self._book = book

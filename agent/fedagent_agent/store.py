@@ -36,6 +36,7 @@ from fedagent_protocol.terms import sign_terms
 from fedagent_protocol.transfer import Layout
 from fedagent_protocol.work import sign_claim
 
+from .book_file import read_book, writing_book
 from .core.agent import AgentCore
 from .core.effects import (
     CarryUpdate,
@@ -100,15 +101,7 @@ class OpinionBook:
     def __init__(self, path: Path, *, checkpoint: Checkpoint = hit) -> None:
         self._path = path
         self._checkpoint = checkpoint
-        self._book = _Book()
-        try:
-            self._book = msgspec.json.decode(path.read_bytes(), type=_Book)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise OpinionBookError(path, error.strerror or "cannot be read") from error
-        except (msgspec.DecodeError, ValueError) as error:
-            raise OpinionBookError(path, "is damaged") from error
+        self._book = read_book(path, _Book(), OpinionBookError)
 
     @property
     def record(self) -> OpinionRecord:
@@ -127,12 +120,10 @@ class OpinionBook:
         while len(rows) > MAX_RUNS:
             del rows[next(iter(rows))]
         book = _Book(ever=self._book.ever + answer.opinion.epsilon, runs=rows)
-        try:
+        with writing_book(self._path, OpinionBookError):
             self._checkpoint("agent.opinions.before-write")
             write_private(self._path, msgspec.json.encode(book))
             self._checkpoint("agent.opinions.kept")
-        except OSError as error:
-            raise OpinionBookError(self._path, error.strerror or "cannot be written") from error
         self._book = book
 
 

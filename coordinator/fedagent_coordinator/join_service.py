@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedagent_node.address import counted_as, is_wildcard
+from fedagent_node.address import at_port, counted_as, is_wildcard
 from fedagent_node.certificates import Certificate
 from fedagent_node.credentials import Credentials
 from fedagent_node.errors import JoinError, LinkError
@@ -36,6 +36,7 @@ from fedagent_node.joining import (
     framed,
     read_request,
     session_of,
+    spaced,
 )
 from fedagent_node.network import lan_addresses
 from fedagent_protocol.errors import safe_text
@@ -148,7 +149,7 @@ class JoinService:
             raise JoinPortError(port, exc.strerror or str(exc)) from exc
         bound = int(self._server.sockets[0].getsockname()[1])
         hosts = lan_addresses() if is_wildcard(listen) else [listen]
-        self.places = tuple(_place(host, bound) for host in hosts)
+        self.places = tuple(at_port(host, bound) for host in hosts)
         self._enrolment.serves_at(self.places)
         return bound
 
@@ -347,12 +348,3 @@ def address_of(writer: asyncio.StreamWriter) -> str:
     """Return whose tries are counted: an address, or the network of an IPv6 one."""
     peer = writer.get_extra_info("peername")
     return counted_as(str(peer[0])) if peer else "unknown"
-
-
-def spaced(code: str) -> str:
-    """Return a code as people read it: ``123 456``."""
-    return f"{code[:3]} {code[3:]}"
-
-
-def _place(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

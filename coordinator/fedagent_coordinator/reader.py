@@ -49,6 +49,8 @@ from .policies.base import MAX_COUNT, Feedback, IntArray, RoundView, Selection, 
 from .policies.state import taken
 from .records import unpack_arrays, unpack_controls, unpack_selection, unpack_view
 
+ORDERS_OF = 500
+"""Newest rounds among which orders of one client are looked for."""
 _RUN = (
     "SELECT run_id, recipe_digest, coalesce(s.recipe, r.recipe) AS recipe, seed, unlimited, "
     "origin, begun_ms, ended_ms, end_reason FROM runs r LEFT JOIN standardized s USING (run_id)"
@@ -251,10 +253,8 @@ class Reader:
         )
         return int(moved) - int(rent or 0)
 
-    def orders_of(
-        self, run_id: str, client: int, *, until: int | None = None, last: int = 500
-    ) -> list[OrderRow]:
-        """Return the orders of a client in the `last` rounds until one, newest first."""
+    def orders_of(self, run_id: str, client: int, *, until: int | None = None) -> list[OrderRow]:
+        """Return the orders of a client in the `ORDERS_OF` rounds until one, newest first."""
         until = self.last_round(run_id) if until is None else until
         return fetch(
             self._db,
@@ -266,7 +266,7 @@ class Reader:
             "LEFT JOIN outcomes o USING (run_id, round, client) "
             "WHERE v.run_id = ? AND v.client = ? AND v.round > ? AND v.round <= ? "
             "ORDER BY v.round DESC",
-            (run_id, client, until - last, until),
+            (run_id, client, until - ORDERS_OF, until),
         )
 
     def restore(self, run_id: str, policies: Restorable, *, before: int) -> None:

@@ -454,25 +454,21 @@ class Store(ExitStack):
         run_id: str,
         *,
         keep_rounds: int = 0,
-        before_ms: int = 2**62,
         least: int = 1,
         most: int,
         by: str,
     ) -> Prunable:
         """Close the books of the oldest rounds, at most `most` of them, or none if too few.
 
-        Of the newest rounds `keep_rounds` stay, those that ended after a time, and all that
-        followed the oldest snapshot. Returns what there was. Crash points: those of
-        `pruning.prune`.
+        Of the newest rounds `keep_rounds` stay, and all that followed the oldest snapshot.
+        Returns what there was. Crash points: those of `pruning.prune`.
 
         Raises:
             StoreFailedError: The disk failed, or has no room.
             OversizedBooksError: Some rounds do not fit in a file. In both cases those that could
                 not be closed are where they were.
         """
-        piece = prunable(
-            self._db.connection, run_id, keep_rounds=keep_rounds, before_ms=before_ms, most=most
-        )
+        piece = prunable(self._db.connection, run_id, keep_rounds=keep_rounds, most=most)
         if piece.rounds >= least:
             try:
                 prune(self._db, piece, by=by)

@@ -77,8 +77,8 @@ class BrokerAddress:
 
     def __str__(self) -> str:
         """Return the form that `parse` reads, without the user; without TLS ``host:port``."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}" if self.scheme == "mqtt" else f"mqtts://{host}:{self.port}"
+        place = at_port(self.host, self.port)
+        return place if self.scheme == "mqtt" else f"mqtts://{place}"
 
 
 class Cover(Protocol):
@@ -182,6 +182,16 @@ def with_hint(reason: str, address: BrokerAddress, *, before: bool = False) -> s
             return f"{reason}; check the user and the password in the address"
         return f"{reason}; write the address as mqtt://USER:PASSWORD@HOST:PORT"
     return reason
+
+
+def bracketed(host: str) -> str:
+    """Return a host as it is before a colon: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def at_port(host: str, port: int) -> str:
+    """Return ``host:port``, an IPv6 address in brackets."""
+    return f"{bracketed(host)}:{port}"
 
 
 def is_loopback(host: str) -> bool:

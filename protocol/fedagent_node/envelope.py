@@ -151,16 +151,6 @@ class Certifier(Protocol):
         """Return a certificate that is valid now; `EnvelopeError` with the reason if it is not."""
 
 
-def split(payload: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return public key, certificate (empty without one) and body, unverified.
-
-    Raises:
-        EnvelopeError: It has no envelope.
-    """
-    public, _, _, certificate, body = _parts(payload)
-    return public, certificate, body
-
-
 def _parts(payload: bytes) -> tuple[bytes, int, bytes, bytes, bytes]:
     if len(payload) < _HEADER.size or payload[0] != MARK or payload[1] != VERSION:
         raise EnvelopeError(Refusal.UNSIGNED)

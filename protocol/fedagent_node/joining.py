@@ -9,7 +9,7 @@ his own has to commit before he knows the other's nonce: he meets the right code
 
 import base64
 import hashlib
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, structs
@@ -50,7 +50,6 @@ Refusal = Literal[
     "closed",
 ]
 """Why nobody is let in; also the names of the service's counters, as ``join_<word>``."""
-REFUSALS: frozenset[str] = frozenset(get_args(Refusal))
 LATER = frozenset({"too_many_tries", "too_many_pending", "closed"})
 """Refusals that time mends; after the others a person has to act."""
 
@@ -107,7 +106,7 @@ class Pending(Struct, frozen=True, kw_only=True, tag="pending"):
 
 
 class Refused(Struct, frozen=True, kw_only=True, tag="refused"):
-    """No; `reason` is one of `REFUSALS`, or of a later release."""
+    """No; `reason` is a `Refusal`, or of a later release."""
 
     reason: Name
 
@@ -204,6 +203,11 @@ class Invitation(Struct, frozen=True, kw_only=True, array_like=True):
 def secret_hash(secret: bytes) -> bytes:
     """Return what a coordinator keeps of a secret."""
     return hashlib.sha256(secret).digest()
+
+
+def spaced(code: str) -> str:
+    """Return a code as people read it: ``123 456``."""
+    return f"{code[:3]} {code[3:]}"
 
 
 def split_place(place: str) -> tuple[str, int]:

@@ -10,9 +10,9 @@ import secrets
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,15 +85,21 @@ def by_nearness(hosts: Sequence[str]) -> list[str]:
 def multicast_works(address: str) -> bool:
     """Return whether mDNS can be spoken from an own IPv4 address."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            own = socket.inet_aton(address)
-            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, own)
-            sock.setsockopt(
-                socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(MDNS_GROUP) + own
-            )
+        with multicast_socket(address):
+            return True
     except OSError:
         return False
-    return True
+
+
+@contextmanager
+def multicast_socket(address: str) -> Iterator[socket.socket]:
+    """Yield a UDP socket of the mDNS group at an own IPv4 address; `OSError` if none can be."""
+    own = socket.inet_aton(address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, own)
+        group = socket.inet_aton(MDNS_GROUP)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group + own)
+        yield sock
 
 
 def _own_networks() -> list[ipaddress.IPv4Interface]:

@@ -21,7 +21,7 @@ from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.option import Declared, Option, declared
 from fedagent_protocol.topics import check_id
 
-from .address import BrokerAddress, TlsFiles, is_loopback
+from .address import BrokerAddress, TlsFiles, at_port, is_loopback
 from .credentials import CERT_FILE, FOLDER
 from .errors import AddressError, JoinError, LinkError, PlainTextError
 from .joining import MAX_INVITATION_CHARS, SCHEME, Invitation, JoinRole, split_place
@@ -317,7 +317,7 @@ def _listen_host(listen: str) -> str:
     """Return the address to listen on; IPv6 may come in brackets, as in a URL."""
     host = listen[1:-1] if listen.startswith("[") and listen.endswith("]") else listen
     try:
-        BrokerAddress.parse(f"[{host}]:1" if ":" in host else f"{host}:1")
+        BrokerAddress.parse(at_port(host, 1))
     except AddressError as error:
         hint = "write an address without a port, e.g. 127.0.0.1, ::1 or 0.0.0.0"
         raise SettingError("listen", f"not an address: {listen[:80]!r}", hint) from error

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, get_args, get_origin
 
@@ -32,7 +32,6 @@ class RecipeKey:
     name: str
     what: str
     example: str
-    required: bool
 
     @property
     def hint(self) -> str:
@@ -42,18 +41,30 @@ class RecipeKey:
 
 def recipe_keys() -> tuple[RecipeKey, ...]:
     """Return every key that a recipe may have, in the order of the reference."""
-    return tuple(_walk(Recipe, ""))
+    return tuple(
+        RecipeKey(name, meta.description or "", str((meta.examples or [""])[0]))
+        for name, item in fields_of(Recipe)
+        if (meta := next(_metas(item.type), None)) is not None  # else no key of a person
+    )
 
 
-def nearest_key(name: str) -> str:
-    """Return the known key most like this one, or an empty string."""
-    known = [*_KEYS, *_SECTIONS]
-    found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    if found:
+def fields_of(
+    struct: type[msgspec.Struct], prefix: str = ""
+) -> Iterator[tuple[str, msgspec.structs.FieldInfo]]:
+    """Yield every section and key by its dotted name, a section before what is in it."""
+    for item in msgspec.structs.fields(struct):
+        name = prefix + item.encode_name
+        yield name, item
+        if isinstance(item.type, type) and issubclass(item.type, msgspec.Struct):
+            yield from fields_of(item.type, name + ".")
+
+
+def nearest_key(name: str, known: Sequence[str]) -> str:
+    """Return the known key most like this one, by its last part if by nothing else; or ``""``."""
+    if found := difflib.get_close_matches(name, known, n=1):
         return found[0]
-    leaf = name.rpartition(".")[2]
     by_leaf = {key.rpartition(".")[2]: key for key in known}
-    close = difflib.get_close_matches(leaf, list(by_leaf), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name.rpartition(".")[2], list(by_leaf), n=1)
     return by_leaf[close[0]] if close else ""
 
 
@@ -74,7 +85,7 @@ def explain(error: msgspec.ValidationError, table: Mapping[str, object]) -> Reci
     key = re.sub(r"\[.*", "", path)
     if unknown := _UNKNOWN.search(text):
         name = _join(key, unknown.group(1))
-        near = nearest_key(name)
+        near = nearest_key(name, [*_KEYS, *_SECTIONS])
         return RecipeError(
             _short(name), "unknown key", f"did you mean {near}?" if near else "see docs/recipe.md"
         )
@@ -113,16 +124,6 @@ def _value_at(table: Mapping[str, object], key: str) -> object:
             return "nothing"
         value = value[part]
     return "a table" if isinstance(value, Mapping) else value
-
-
-def _walk(struct: type[msgspec.Struct], prefix: str) -> Iterator[RecipeKey]:
-    for item in msgspec.structs.fields(struct):
-        name = prefix + item.encode_name
-        if isinstance(item.type, type) and issubclass(item.type, msgspec.Struct):
-            yield from _walk(item.type, name + ".")
-        elif (meta := next(_metas(item.type), None)) is not None:  # else no key of a person
-            example = str((meta.examples or [""])[0])
-            yield RecipeKey(name, meta.description or "", example, item.required)
 
 
 def _metas(annotation: object) -> Iterator[msgspec.Meta]:

@@ -7,7 +7,7 @@ explained in `docs/recipe.md`.
 import hashlib
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 
@@ -62,9 +62,28 @@ def override(table: Mapping[str, object], assignment: str) -> Table:
     return _with(table, parts, _toml_value(value.strip()))
 
 
+def plain_values(value: object, key: str, hint: Callable[[str], str]) -> object:
+    """Return the same with its exact decimals as floats, which is what is computed with.
+
+    Raises:
+        RecipeError: A number is not finite; `hint` says of a key how to write it.
+    """
+    if isinstance(value, Mapping):
+        inner = f"{key}." if key else ""
+        return {name: plain_values(item, f"{inner}{name}", hint) for name, item in value.items()}
+    if isinstance(value, list):
+        return [plain_values(item, key, hint) for item in value]
+    if isinstance(value, Decimal):
+        number = float(value)
+        if not math.isfinite(number):
+            raise RecipeError(key, f"must be a finite number (got {value})", hint(key))
+        return number
+    return value
+
+
 def recipe_from_table(table: Mapping[str, object]) -> Recipe:
     """Check a table as `read_table` gives it; see `parse_recipe`."""
-    plain = {name: _plain(value, name) for name, value in table.items()}
+    plain = {name: plain_values(value, name, hint_of) for name, value in table.items()}
     for section, leaf in _CREDITS:
         given, made = table.get(section), plain.get(section)
         if isinstance(given, Mapping) and isinstance(made, dict) and leaf in given:
@@ -189,19 +208,6 @@ def _toml_value(text: str) -> object:
     except (tomllib.TOMLDecodeError, RecursionError, ArithmeticError):
         return text
     return parsed["v"] if parsed.keys() == {"v"} else text
-
-
-def _plain(value: object, key: str) -> object:
-    if isinstance(value, Mapping):
-        return {name: _plain(item, f"{key}.{name}") for name, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item, key) for item in value]
-    if isinstance(value, Decimal):
-        number = float(value)
-        if not math.isfinite(number):
-            raise RecipeError(key, f"must be a finite number (got {value})", hint_of(key))
-        return number
-    return value
 
 
 def _micro(key: str, value: object) -> int:

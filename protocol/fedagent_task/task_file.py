@@ -137,7 +137,7 @@ def write_task_file(path: Path, task: TaskFile) -> int:
         OSError: The file cannot be written.
     """
     body = encode_task(task)
-    _decode(path.name, body)
+    decode_task(body, name=path.name)
     path.write_bytes(body)
     return len(body)
 
@@ -174,15 +174,11 @@ def read_task_file(path: Path) -> TaskFile:
     except OSError as error:
         reason = f"cannot be read ({error.strerror or error})"
         raise TaskFileError(str(path), reason, "create one with fedagent task build") from error
-    return _decode(str(path), body)
+    return decode_task(body, name=str(path))
 
 
 def decode_task(body: bytes, *, name: str = "the task file") -> TaskFile:
     """Read the bytes of a task file; raises `TaskFileError`."""
-    return _decode(name, body)
-
-
-def _decode(name: str, body: bytes) -> TaskFile:
     try:
         told = _told(body)
         program = base64.b64decode(told.program, validate=True)

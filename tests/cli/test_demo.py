@@ -26,7 +26,7 @@ from fedagent_cli.demo.prepare import prepare
 from fedagent_cli.demo.result import read_inside
 from fedagent_cli.demo.run import DemoSettings
 from fedagent_cli.demo.state import AgentState, DemoState, EdgeState, Event
-from fedagent_cli.demo.view import LineView, picture, sparkline
+from fedagent_cli.demo.view import LineView, picture
 from fedagent_cli.errors import CliError, UsageError
 from fedagent_cli.output import number_text
 from fedagent_coordinator import policies
@@ -253,12 +253,6 @@ def test_a_killed_agent_stays_killed_whatever_it_had_told_before() -> None:
     state.killed("agent-1")
     state.apply("agent-1", {"event": "receipt", "status": "accepted"}, 1.0)
     assert (state.agents["agent-1"].state, state.agents["agent-1"].in_time) == ("killed", 1)
-
-
-def test_a_sparkline_spans_its_range() -> None:
-    assert sparkline([0, 0.5, 1], low=0, high=1) == "▁▅█"
-    assert sparkline([], low=0, high=0) == ""
-    assert len(sparkline([1] * 100, low=0, high=0, width=40)) == 40
 
 
 def test_a_demo_needs_an_end_and_no_schedule(tmp_path: Path) -> None:

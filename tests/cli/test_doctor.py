@@ -1,6 +1,8 @@
 """What the doctor says."""
 
+import asyncio
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_agent.core.opinions import PrivacySettings
-from fedagent_cli import checks, doctor
+from fedagent_cli import adverts, checks, doctor
 from fedagent_cli.adverts import Seen
 from fedagent_cli.checks import Finding, Level, of_adverts
 from fedagent_node.address import BrokerAddress
@@ -38,6 +40,16 @@ def test_one_address_that_answers_is_enough(one: Seen, level: Level) -> None:
     finding = of_adverts([one])
     assert finding.level is level
     assert ("unreachable" in finding.text) is (level is Level.WARN)
+
+
+def test_an_address_of_ipv6_is_told_in_brackets() -> None:
+    with socket.socket() as sock:  # bound, and not listened on: who connects is refused
+        sock.bind(("127.0.0.1", 0))
+        broker = BrokerAddress("127.0.0.1", sock.getsockname()[1])
+        advert = Advert("edge", "aa", "default", broker, 1, hosts=("::1", "127.0.0.1"))
+        found = asyncio.run(adverts._tried(advert))
+    assert [*found.refused] == [f"[::1]:{broker.port}", f"127.0.0.1:{broker.port}"]
+    assert not found.reached
 
 
 def test_the_doctor_says_the_worst() -> None:

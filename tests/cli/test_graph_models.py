@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+import fedagent
 from fedagent_cli.errors import MissingError
 from fedagent_cli.models import models_export
 from fedagent_cli.predict import predict
@@ -66,6 +67,19 @@ def test_what_cannot_be_says_so_in_one_line(
     monkeypatch.setattr(graph_scoring, "find_spec", lambda _name: None)
     with pytest.raises(MissingError, match=r"torch package is not installed.*--onnx"):
         predict(out, stream="digits", count=1)
-    (data / "models" / dense_task(frozen=True).model.once).unlink()
+
+
+def test_what_devices_got_once_is_used_only_as_it_was(data: Path, tmp_path: Path) -> None:
+    once = data / "models" / dense_task(frozen=True).model.once
+    whole = once.read_bytes()
+    for damaged in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:-1], b""):
+        once.write_bytes(damaged)
+        with pytest.raises(MissingError, match="has changed; restore it"):
+            models_export(out=tmp_path / "n.safetensors", data_dir=data)
+        with pytest.raises(MissingError, match="has changed; restore it"):
+            fedagent.load_model(data)
+    once.unlink()
     with pytest.raises(MissingError, match="cannot read"):
         models_export(out=tmp_path / "n.safetensors", data_dir=data)
+    with pytest.raises(MissingError, match="cannot read"):
+        fedagent.load_model(data)

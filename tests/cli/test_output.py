@@ -100,3 +100,12 @@ def test_who_reads_no_more_is_no_error_of_ours(home: Path) -> None:
     )
     os.close(begin)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_sparkline_spans_its_range() -> None:
+    assert output.sparkline([0, 0.5, 1], low=0, high=1) == "▁▅█"
+    assert output.sparkline([], low=0, high=0) == ""
+    assert len(output.sparkline([1] * 100, low=0, high=0, width=40)) == 40
+    assert output.sparkline([9.0, 2.0, 3.0], width=2) == "▁█"
+    assert output.sparkline([0.5, 0.5], width=8) == "▁▁"
+    assert output.sparkline([], width=8) == ""

@@ -10,7 +10,7 @@ from rich.console import Console
 from fedagent_cli.places import shortest
 from fedagent_cli.runs import open_run
 from fedagent_cli.status import standing
-from fedagent_cli.watching import Look, Watched, bars, line_of, look_at, picture
+from fedagent_cli.watching import Look, Watched, line_of, look_at, picture
 from tests.fakes.written_runs import write_run
 from tests.typed import call
 
@@ -61,10 +61,6 @@ def test_the_picture_has_the_run_its_rounds_and_its_alarms(tmp_path: Path, width
     Console(file=out, width=width).print(picture(look(tmp_path, run)))
     assert "▁" in out.getvalue()
     assert "agent-b was ordered 4" in out.getvalue()
-
-
-def test_bars_of_equal_numbers() -> None:
-    assert bars([0.5, 0.5]) == "▁▁"
 
 
 def test_forty_columns_break_no_line_of_the_table(tmp_path: Path) -> None:

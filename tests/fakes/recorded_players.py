@@ -17,7 +17,7 @@ from fedagent_edge.config import EdgeConfig
 from fedagent_edge.store import open_edge
 from fedagent_node.driver import Core, Driver, Store
 from fedagent_node.effects import Connect, Emit, Input, LinkUp, Send
-from fedagent_node.envelope import Gate, split
+from fedagent_node.envelope import Gate, _parts
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode
 from fedagent_protocol.signatures import identity_of
@@ -34,12 +34,12 @@ KINDS = frozenset(one.__struct_config__.tag for one in get_args(m.AnyMessage))
 
 def sender_of(said: Said) -> str:
     """Return who signed."""
-    return identity_of(split(said.payload)[0])
+    return identity_of(_parts(said.payload)[0])
 
 
 def message_of(said: Said) -> m.AnyMessage:
     """Return what is in the envelope."""
-    return decode(said.where.direction, split(said.payload)[2])
+    return decode(said.where.direction, _parts(said.payload)[-1])
 
 
 class Player(ABC):

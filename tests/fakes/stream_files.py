@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedagent_agent.learners import learner_names
+from fedagent_agent.learners import registry
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study import load_recipe
 
-LEARNER = "strsaga" if "strsaga" in learner_names() else "sgd"
+LEARNER = "strsaga" if "strsaga" in registry.names() else "sgd"
 SMALL = (
     *("clients=4", "edges=5", "rounds.count=12", "streaming.dataset=digits", "streaming.steps=5"),
     *("streaming.budget=6.0", "streaming.evaluate_every=3", "streaming.swing_rounds=6"),

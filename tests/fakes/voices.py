@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
 from fedagent_node.data_dir import Identity
-from fedagent_node.envelope import Gate, split
+from fedagent_node.envelope import Gate, _parts
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import AnyMessage, Outcome, UpdateOffer, WorkProof, kind
 from fedagent_protocol.signatures import identity_of
@@ -68,4 +68,4 @@ def read(direction: Direction, payload: bytes) -> AnyMessage:
 
 def bare(payload: bytes) -> bytes:
     """Return what is in an envelope; bytes without one as they are."""
-    return split(payload)[2] if payload[:1] == b"\xc1" else payload
+    return _parts(payload)[-1] if payload[:1] == b"\xc1" else payload

@@ -1,6 +1,7 @@
 """The words of joining: bounded, typed errors for anything else, and a code nobody can choose."""
 
 import secrets
+from typing import get_args
 
 import msgspec
 import pytest
@@ -13,13 +14,13 @@ from fedagent_node.joining import (
     JOIN_VERSION,
     LENGTH_BYTES,
     MAX_FRAME_BYTES,
-    REFUSALS,
     Answer,
     Granted,
     Invitation,
     JoinRequest,
     Opening,
     Pending,
+    Refusal,
     Refused,
     code_of,
     commitment_to,
@@ -170,8 +171,9 @@ def test_a_cut_invitation_is_none(invitation: Invitation, lost: int) -> None:
 
 
 def test_every_refusal_has_its_words_and_mend() -> None:
-    assert _JOIN_MENDS.keys() >= REFUSALS
-    for reason in REFUSALS:
+    refusals = get_args(Refusal)
+    assert _JOIN_MENDS.keys() >= {*refusals}
+    for reason in refusals:
         error = JoinError(reason)
         assert error.words
         assert error.hint

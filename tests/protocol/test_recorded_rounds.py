@@ -17,7 +17,7 @@ from fedagent_agent.core.worklog import WorkLog
 from fedagent_coordinator import store as books
 from fedagent_coordinator.database.rows import OutcomeRow
 from fedagent_coordinator.reader import open_reader
-from fedagent_node.envelope import Gate, split
+from fedagent_node.envelope import Gate, _parts
 from fedagent_protocol import messages as m
 from tests.fakes.recorded_players import (
     Coordinator,
@@ -50,7 +50,7 @@ def said_again(said: list[Said], change: Change, *, more: bool = False) -> list[
     def made() -> Iterator[Said]:
         for one in said:
             gate = gates[sender_of(one)]
-            body = change(msgspec.msgpack.decode(split(one.payload)[2]), one)
+            body = change(msgspec.msgpack.decode(_parts(one.payload)[-1]), one)
             kind = str(body["t"])
             topic = one.topic
             if kind != one.where.kind and "model" not in topic and "beacon" not in topic:

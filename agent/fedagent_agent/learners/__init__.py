@@ -23,7 +23,6 @@ __all__ = [
     "Tensors",
     "create",
     "instead_of",
-    "learner_names",
     "registry",
 ]
 
@@ -38,7 +37,6 @@ registry: Registry[Learner] = Registry(
     group="fedagent.learners",
     by_package=True,
 )
-learner_names = registry.names
 
 FEDAVG = AggregationSpec()
 """The strategy that asks nothing of a device."""

@@ -17,7 +17,7 @@ from fedagent_task.spec import LearnerSpec, ModelSpec
 
 from .base import Forgetful, StepResult, Tensors
 from .strsaga_book import Book
-from .strsaga_dense import DenseTable, Doubles, Step
+from .strsaga_dense import DenseTable, Step
 from .strsaga_factors import FactorTable
 from .strsaga_loops import HINGE, LOGISTIC, SOFTMAX, SQUARED, SQUARED_HINGE, SagaLoops, compiled
 from .strsaga_sparse import SparseTable
@@ -114,10 +114,6 @@ class StrSaga(Forgetful):
             name: np.asarray(now[name] - tensor, np.float32, order="C")
             for name, tensor in self._base.items()
         }
-
-    def weights(self) -> dict[str, Doubles]:
-        """Return a copy of the weights, float64."""
-        return {name: tensor.copy() for name, tensor in self._table.weights().items()}
 
     def _table_for(self, *, sparse: bool) -> Table:
         table = create_table(self._model.spec, self._spec.rate, self._loops, sparse=sparse)

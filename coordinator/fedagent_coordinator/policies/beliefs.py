@@ -21,6 +21,7 @@ COUPLING = 0.9
 DECAY = 3.7
 PAPER_C = 1e-3
 _MIN_OPINION = 1e-12
+_STANDS_STILL = 1e-9
 _END = 1e6
 """A log message this large has left every meaning; sweeps stop there."""
 
@@ -80,7 +81,7 @@ def propagate(
     wiring: Wiring,
     opinion: FloatArray,
     *,
-    tolerance: float = 1e-9,
+    tolerance: float = _STANDS_STILL,
     max_sweeps: int = 200,
     damping: float = 0.5,
 ) -> BeliefResult:
@@ -113,14 +114,7 @@ def propagate(
     return BeliefResult(0.5 * (1 + np.tanh(0.5 * total)), sweeps, residual, wiring.contraction)
 
 
-def propagate_literal(
-    graph: Graph,
-    opinion: FloatArray,
-    *,
-    constant: float = PAPER_C,
-    tolerance: float = 1e-9,
-    max_sweeps: int = 200,
-) -> BeliefResult:
+def propagate_literal(graph: Graph, opinion: FloatArray, *, max_sweeps: int = 200) -> BeliefResult:
     """Exchange messages by GDA's eq. (4)-(7) exactly as printed, to compare `propagate` with.
 
     Neither phi_n = r_n^2 nor psi_ij = exp(-C d_ij^3.7) depends on the state, so a message is
@@ -129,16 +123,16 @@ def propagate_literal(
     end. That is why `propagate` has potentials that depend on the state.
 
     `opinion` is clipped to [1e-12, 1], NaN counts as 1; distances are in km. Beliefs sum to 1; with
-    a `residual` above the tolerance they mean nothing.
+    a `residual` above 1e-9 they mean nothing.
     """
     own = 2 * np.log(np.clip(np.where(np.isnan(opinion), 1.0, opinion), _MIN_OPINION, 1.0))
     source = np.concatenate((graph.left, graph.right))
     target = np.concatenate((graph.right, graph.left))
-    constants = np.log(2) + own[source] - constant * np.tile(graph.distance, 2) ** DECAY
+    constants = np.log(2) + own[source] - PAPER_C * np.tile(graph.distance, 2) ** DECAY
     half = len(graph.left)
     message = np.zeros(2 * half)
     sweeps, residual = 0, np.inf if half else 0.0
-    while residual > tolerance and sweeps < max_sweeps and np.abs(message).max() < _END:
+    while residual > _STANDS_STILL and sweeps < max_sweeps and np.abs(message).max() < _END:
         heard = np.bincount(target, weights=message, minlength=graph.nodes)
         new = constants + heard[source] - np.roll(message, half)
         residual = float(np.abs(new - message).max())

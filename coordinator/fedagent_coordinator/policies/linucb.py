@@ -24,6 +24,8 @@ from .exchange_time import MIN_RIDGE
 from .selection import explained
 from .state import ArrayState, floats
 
+BLOCK = 1 << 16
+"""Rows whose widths are computed at a time, which bounds the memory."""
 _SIZE = 5
 _LEAST = 1e-9
 _START = (np.array([4.5, 2.0]), np.array([7.0, 4.0]))
@@ -73,13 +75,11 @@ class LinearArms(ArrayState):
         if not (np.einsum("kii->ki", self.inverse) > 0).all():
             yield "has an inverse that is none"
 
-    def upper(
-        self, arm: IntArray, x: FloatArray, alpha: float, *, block: int = 1 << 16
-    ) -> FloatArray:
+    def upper(self, arm: IntArray, x: FloatArray, alpha: float) -> FloatArray:
         """Return the upper confidence bound of each row, float64[P].
 
         `arm`, int64[P], names the regression that evaluates the row of x, float64[P, D]; `alpha` is
-        the width in standard deviations; `block` rows at a time bound the memory.
+        the width in standard deviations.
         """
         out = np.empty(len(x))
         loops = compiled()
@@ -87,8 +87,8 @@ class LinearArms(ArrayState):
             loops.upper(arm, x, self.theta, self.inverse, alpha, out)
             return out
         flat = self.inverse.reshape(len(self.inverse), -1)
-        for begin in range(0, len(x), block):
-            rows = slice(begin, begin + block)
+        for begin in range(0, len(x), BLOCK):
+            rows = slice(begin, begin + BLOCK)
             k, part = arm[rows], x[rows]
             mean = np.einsum("pi,pi->p", part, self.theta[k])
             if alpha:

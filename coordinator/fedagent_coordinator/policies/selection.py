@@ -15,24 +15,13 @@ from .base import MAX_MICRO, Bound, FloatArray, IntArray, RoundView, Selection
 _TIE = 1e-10
 
 
-def fill(
-    view: RoundView,
-    order: IntArray,
-    chosen: IntArray | None = None,
-    *,
-    budgets: IntArray | None = None,
-) -> IntArray:
+def fill(view: RoundView, order: IntArray, *, budgets: IntArray | None = None) -> IntArray:
     """Walk pairs in `order` and take each that still fits; return all taken, int64[S].
 
-    Unavailable ones are skipped; pairs `chosen` before stay and are charged first. `budgets`,
-    int64[M], take the place of the edges' own.
+    Unavailable ones are skipped. `budgets`, int64[M], take the place of the edges' own.
     """
-    taken = [] if chosen is None else chosen.tolist()
+    taken, busy = list[int](), set[int]()
     budget = (view.edge_budget if budgets is None else budgets).tolist()
-    busy = set()
-    for client, edge, price in _rows(view, np.asarray(taken, dtype=np.int64)):
-        busy.add(client)
-        budget[edge] -= price
     candidates = order[view.client_available[view.pair_client[order]]]
     for pair, (client, edge, price) in zip(
         candidates.tolist(), _rows(view, candidates), strict=True

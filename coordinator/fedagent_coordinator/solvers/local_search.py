@@ -290,14 +290,6 @@ class LocalSearch:
         self._members[edge].remove(row)
 
 
-def best_two(cost: IntArray, net: FloatArray, room: int) -> tuple[float, tuple[int, ...]]:
-    """Return net value and positions of the best one or two candidates that fit into `room`.
-
-    `cost` ascends, `net` is positive; (0.0, ()) when none fits.
-    """
-    return _best_two(cost.tolist(), net.tolist(), np.maximum.accumulate(net).tolist(), room)
-
-
 def _greatest_two(net: list[float]) -> list[float]:
     """Return of each beginning of the list the sum of its two greatest numbers, all positive."""
     sums, first, second = list[float](), 0.0, 0.0
@@ -313,7 +305,11 @@ def _greatest_two(net: list[float]) -> list[float]:
 def _best_two(
     cost: list[int], net: list[float], top: list[float], room: int
 ) -> tuple[float, tuple[int, ...]]:
-    """Return the same of lists; `top[k]` is the greatest of ``net[: k + 1]``."""
+    """Return net value and positions of the best one or two candidates that fit into `room`.
+
+    `cost` ascends, `net` is positive, `top[k]` is the greatest of ``net[: k + 1]``; (0.0, ())
+    when none fits.
+    """
     partners = bisect_right(cost, room)
     best, first, among = 0.0, -1, 0
     for i in range(partners):

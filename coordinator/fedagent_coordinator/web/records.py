@@ -86,7 +86,6 @@ class DeviceCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_reason: str = ""
     queue: float | None = None
     opinion: float | None = None
-    score: float | None = None
 
 
 class Reach(Struct, frozen=True, kw_only=True):
@@ -199,14 +198,14 @@ class Change(Struct, frozen=True, kw_only=True):
 
 ROWS: Mapping[str, str] = {"edges": "id", "devices": "id", "reach": "id", "rounds": "round"}
 """Lists that change by row, and the key of a row."""
-_WHOLE = ("run", "money", "last", "running", "alarms", "pending", "coordinator")
+WHOLE = ("run", "money", "last", "running", "alarms", "pending", "coordinator")
 
 
 def change(old: Field, new: Field) -> Change:
-    """Return what `apply` makes `new` of, from `old`."""
+    """Return what makes `new` of `old`; static/page.js applies it."""
     found: dict[str, object] = {}
     gone: dict[str, tuple[str, ...]] = {}
-    for name in _WHOLE:
+    for name in WHOLE:
         value = getattr(new, name)
         if value != getattr(old, name):
             found[name] = value
@@ -226,21 +225,6 @@ def change(old: Field, new: Field) -> Change:
         gone=gone,
         **found,  # type: ignore[arg-type]  # of the fields' own types
     )
-
-
-def apply(old: Field, new: Change) -> Field:
-    """Return the field after a change, as the page does."""
-    values: dict[str, object] = {name: getattr(old, name) for name in Field.__struct_fields__}
-    for name in ("epoch", "version", "at_ms", *_WHOLE):
-        if (value := getattr(new, name)) is not UNSET:
-            values[name] = value
-    for name, key in ROWS.items():
-        rows = {getattr(row, key): row for row in getattr(old, name)}
-        fresh = getattr(new, name)
-        rows |= {} if fresh is UNSET else {getattr(row, key): row for row in fresh}
-        gone = new.gone.get(name, ())
-        values[name] = tuple(row for at, row in rows.items() if str(at) not in gone)
-    return Field(**values)  # type: ignore[arg-type]  # of the fields' own types
 
 
 class Context(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from fedagent_coordinator.config import DEFAULT_PAGE_PORT, PageAddress
-from fedagent_node.address import TlsFiles
+from fedagent_node.address import TlsFiles, at_port, bracketed
 from fedagent_node.errors import LinkError
 from fedagent_node.network import lan_addresses
 from fedagent_protocol.extras import how_to_add
@@ -193,9 +193,8 @@ def _listen(place: PageAddress, last: int) -> Door:
         except OSError as error:
             found.close()
             if port == wanted[-1]:
-                host = f"[{place.host}]" if ":" in place.host else place.host
                 why = error.strerror or str(error)
-                raise PagePlaceError(f"{host}:{port}", why, _mend(error)) from error
+                raise PagePlaceError(at_port(place.host, port), why, _mend(error)) from error
         else:
             return found
     raise AssertionError
@@ -213,4 +212,4 @@ def _shown(host: str) -> str:
     """Return the host of an address for people; where it is all, one of this machine's."""
     if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
         host = next(iter(lan_addresses()), socket.gethostname())
-    return f"[{host}]" if ":" in host else host
+    return bracketed(host)

@@ -6,14 +6,14 @@ import socket
 from collections import Counter
 from dataclasses import dataclass
 
+from fedagent_node.address import at_port
 from fedagent_node.advert import LOOPBACK, Advert, Role
 from fedagent_node.discovery import Discovery
-from fedagent_node.network import lan_addresses, refusal
+from fedagent_node.network import MDNS_GROUP, lan_addresses, multicast_socket, refusal
 from fedagent_node.watch import MAX_HOSTS
 
 LOOK_S = 2.0
 """How long answers are waited for: zeroconf's own delays are below half of it."""
-MDNS_GROUP = "224.0.0.251"
 ROLES: tuple[Role, ...] = ("coordinator", "edge")
 
 
@@ -64,17 +64,14 @@ def deaf() -> dict[str, str]:
 async def _tried(advert: Advert) -> Seen:
     hosts = advert.hosts[:MAX_HOSTS] or (advert.address.host,)
     why = await asyncio.gather(*(refusal(host, advert.address.port) for host in hosts))
-    places = [f"{host}:{advert.address.port}" for host in hosts]
+    places = [at_port(host, advert.address.port) for host in hosts]
     return Seen(advert, dict(zip(places, why, strict=True)))
 
 
 def _hears(address: str) -> str:
-    own, group = socket.inet_aton(address), socket.inet_aton(MDNS_GROUP)
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        with multicast_socket(address) as sock:
             sock.bind(("", 0))
-            sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group + own)
-            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, own)
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
             sock.settimeout(1.0)
             sock.sendto(b"fedagent doctor", (MDNS_GROUP, sock.getsockname()[1]))

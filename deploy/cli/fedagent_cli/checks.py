@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from fedagent_agent.availability import LimitsSettings
 from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_node.mosquitto import mosquitto_program
-from fedagent_node.network import lan_addresses
+from fedagent_node.network import MDNS_GROUP, lan_addresses
 from fedagent_protocol.errors import FedagentError
 from fedagent_protocol.extras import how_to_add
 
@@ -93,7 +93,7 @@ def mdns() -> Finding:
         hint = "allow UDP 5353 and multicast, or give addresses with --edge and --coordinator"
         return odd(f"multicast does not work {silent}", hint)
     networks = ", ".join(lan_addresses()) or "loopback only"
-    return fine(f"multicast to {adverts.MDNS_GROUP} works on {networks}")
+    return fine(f"multicast to {MDNS_GROUP} works on {networks}")
 
 
 def reachable() -> Finding:

@@ -133,6 +133,8 @@ def _reached(named: Iterable[str]) -> tuple[str, ...]:
 @app.command("pending", epilog=options.examples("fedagent devices pending"))
 def pending(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = False) -> None:
     """Show devices and edges that wait to be accepted, and unused invitations."""
+    from fedagent_node.joining import spaced  # noqa: PLC0415 - heavy imports
+
     now = time.time()
     with opened_enrolment(site_folder(data_dir)) as found:
         waiting = [one for one in found.members(now=now) if one.state == "pending"]
@@ -148,7 +150,7 @@ def pending(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson
         echo("no device or edge is waiting")
     else:
         rows = [
-            (_spaced(o.code), o.name or "-", o.role, o.id[:12], _place(o.address, edges))
+            (spaced(o.code), o.name or "-", o.role, o.id[:12], _place(o.address, edges))
             for o in waiting
         ]
         table(("code", "name", "role", "id", "address"), rows)
@@ -250,11 +252,13 @@ def _only(members: "list[Member]", who: str, does: str) -> "Member":
 
 
 def _confirm(one: "Member", *, as_json: bool) -> None:
+    from fedagent_node.joining import spaced  # noqa: PLC0415 - heavy imports
+
     if as_json or not sys.stdin.isatty():
         raise UsageError(
             f"{one.name or one.id[:12]} shows a code to compare", "give the code, or add --yes"
         )
-    sys.stdout.write(f"does {one.name or one.id[:12]} show {_spaced(one.code)}? [y/N] ")
+    sys.stdout.write(f"does {one.name or one.id[:12]} show {spaced(one.code)}? [y/N] ")
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError("not accepted", "another code means that the join is being intercepted")
@@ -324,7 +328,3 @@ def _place(address: str, edges: Mapping[str, str]) -> str:
 
 def _moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-
-
-def _spaced(code: str) -> str:
-    return f"{code[:3]} {code[3:]}"

@@ -15,6 +15,7 @@ from fedagent_task.exported import described, whole
 from fedagent_task.models.graph import Graph
 
 from .errors import MissingError
+from .models import FOLDER
 
 if TYPE_CHECKING:
     from fedagent_task.models import Floats
@@ -31,8 +32,7 @@ def state_of(folder: Path, recipe: "Recipe", data: bytes) -> "dict[str, Floats]"
     # A strategy's own tensors travel beside the model's.
     tensors = {name: t for name, t in load(data).items() if not name.startswith(CONTROL)}
     try:
-        if recipe.model.once:
-            tensors |= _once(folder / "models" / recipe.model.once, graph)
+        tensors |= got_once(folder, graph, recipe.model.once)
         named = whole(graph, {name: t.astype(np.float32) for name, t in tensors.items()})
     except (KeyError, ProtocolError) as error:
         raise MissingError(
@@ -41,12 +41,21 @@ def state_of(folder: Path, recipe: "Recipe", data: bytes) -> "dict[str, Floats]"
     return named
 
 
-def _once(path: Path, graph: Graph) -> "dict[str, Floats]":
+def got_once(folder: Path, graph: Graph, digest: str) -> "dict[str, Floats]":
+    """Return what devices of a run got once, local tensors as they began; nothing without a digest.
+
+    Raises:
+        MissingError: The file is not what it was, or not there.
+        ProtocolError: It does not fit the graph.
+    """
+    if not digest:
+        return {}
+    path = folder / FOLDER / digest
     try:
         data = path.read_bytes()
     except OSError as error:
         raise MissingError(f"cannot read {path}: {error.strerror}", "restore it") from error
-    if digest_of(data) != path.name:
+    if digest_of(data) != digest:
         raise MissingError(f"{path} has changed", "restore it")
     found = decode_tensors(data, graph.once_manifest())
     return {name: tensor.astype(np.float32) for name, tensor in found.items()}

@@ -17,6 +17,7 @@ from fedagent_protocol.errors import hide_password
 from .errors import CliError, InterruptedEnd, UsageError
 
 MICRO = 1_000_000
+_BARS = "▁▂▃▄▅▆▇█"
 
 
 def echo(text: str = "") -> None:
@@ -55,6 +56,17 @@ def rounds_text(done: object, wanted: object) -> str:
     return f"{done}, no end set" if wanted == 0 else f"{done} of {wanted or '?'}"
 
 
+def sparkline(
+    values: Sequence[float], *, low: float | None = None, high: float | None = None, width: int = 40
+) -> str:
+    """Return the last `width` values as a line of bars; without bounds, the least is the lowest."""
+    shown = values[-width:]
+    least = min(shown, default=0.0) if low is None else low
+    span = ((max(shown, default=0.0) if high is None else high) - least) or 1.0
+    top = len(_BARS) - 1
+    return "".join(_BARS[min(top, max(0, round((value - least) / span * top)))] for value in shown)
+
+
 def number_text(value: float) -> str:
     """Return a measured number: three decimals, fewer of a large one, more of a tiny one."""
     size = abs(value)
@@ -78,7 +90,6 @@ def table(
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
     *,
-    title: str = "",
     unless: Mapping[str, object] | None = None,
 ) -> None:
     """Print a table: numbers to the right, words to the left; only the last column is folded.
@@ -104,8 +115,6 @@ def table(
         whole = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED
         left = whole - sum(widths[:-1]) - 2 * (len(widths) - 1)
         widths[-1] = min(widths[-1], max(left, _FOLDED))
-    if title:
-        echo(title)
     for row in ([*columns], *cells):
         for number, part in enumerate(textwrap.wrap(row[-1], widths[-1]) or [""]):
             line = [*(row[:-1] if number == 0 else [""] * (len(row) - 1)), part]

@@ -2,6 +2,8 @@
 
 import os
 import re
+import secrets
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +36,27 @@ def data_dir(role: str, name: str | None = None) -> Path:
     if not _NAME.fullmatch(name):
         raise UsageError(f"not a name: {name!r}", "use 1-63 letters, digits, '-', '_' or '.'")
     return home() / f"{role}-{name}"
+
+
+def dated(parent: str) -> Path:
+    """Return a folder's name below `parent`, by this moment and by chance."""
+    return Path(parent) / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def empty_folder(wanted: Path, *, hint: str) -> Path:
+    """Return the full path of an empty folder, made if it is not there.
+
+    Raises:
+        UsageError: It cannot be made, or there is something in it.
+    """
+    path = wanted.expanduser().resolve()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise UsageError(f"{path} is not empty", hint)
+    except OSError as error:
+        raise UsageError(f"cannot use {path}: {error.strerror}", hint) from error
+    return path
 
 
 def shortest(path: Path) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .output import credits_text, echo, emit, number_text
+from .output import credits_text, echo, emit, number_text, sparkline
 from .places import shortest
 from .runs import open_run
 from .status import WAITING, Standing, standing
@@ -27,7 +27,6 @@ LAST = 200
 SHOWN = 8
 NARROW = 48
 """Columns of a terminal that has no place for a round's seconds."""
-BARS = "▁▂▃▄▅▆▇█"
 Event = Mapping[str, object]
 
 
@@ -191,9 +190,8 @@ def picture(look: Look, width: int = 80) -> "Group":
     key = str(look.standing.record["primary_metric"] or "")
     values = [row.metrics[key] for row in look.rounds if key in row.metrics]
     if len(values) > 1:
-        parts.append(
-            Text(f"{key[:9]:10}{bars(values[-max(8, min(60, width - 11)) :])}", style="cyan")
-        )
+        line = sparkline(values, width=max(8, min(60, width - 11)))
+        parts.append(Text(f"{key[:9]:10}{line}", style="cyan"))
     table = Table(box=None, pad_edge=False, header_style="dim")
     narrow = width < NARROW
     for name in ("round", "state", "in time", "spent", *(() if narrow else ("seconds",))):
@@ -207,10 +205,3 @@ def picture(look: Look, width: int = 80) -> "Group":
         parts.append(Text(f"! {one.text}", style="bold yellow"))
         parts.append(Text(f"  {one.mend}", style="dim"))
     return Group(*parts)
-
-
-def bars(values: list[float]) -> str:
-    """Return numbers as a line of bars, the least the lowest."""
-    low, high = min(values), max(values)
-    width = (high - low) or 1.0
-    return "".join(BARS[round((value - low) / width * (len(BARS) - 1))] for value in values)

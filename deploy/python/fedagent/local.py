@@ -2,7 +2,6 @@
 
 import json
 import os
-import secrets
 import signal
 import threading
 import time
@@ -17,6 +16,7 @@ from fedagent_cli.demo.run import Demo, DemoSettings, Finish, tidy
 from fedagent_cli.demo.view import View, choose_view
 from fedagent_cli.errors import DemoError, UsageError
 from fedagent_cli.output import echo
+from fedagent_cli.places import dated, empty_folder
 from fedagent_coordinator import policies
 from fedagent_task import aggregation
 
@@ -126,7 +126,8 @@ def run_local(
         rounds=rounds, policy=policy, strategy=strategy, budget=_budget(budget, agents)
     )
     recipe = one.recipe
-    place = _folder(folder)
+    wanted = dated("fedagent-runs") if folder is None else Path(folder)
+    place = empty_folder(wanted, hint="name another folder")
     dealt = deal_out(
         data,
         test,
@@ -207,20 +208,6 @@ def _plan(streams: Sequence[str], edges: int) -> Plan:
 def _short(stream: str) -> str:
     kind, _, rest = stream.partition(":")
     return f"{kind} {Path(rest.partition(',')[0]).name}"
-
-
-def _folder(wanted: str | os.PathLike[str] | None) -> Path:
-    if wanted is None:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        wanted = Path("fedagent-runs") / f"{stamp}-{secrets.token_hex(2)}"
-    path = Path(wanted).expanduser().resolve()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()):
-            raise UsageError(f"{path} is not empty", "name another folder")
-    except OSError as error:
-        raise UsageError(f"cannot use {path}: {error.strerror}", "name another folder") from error
-    return path
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,17 +9,16 @@ import numpy.typing as npt
 from safetensors.numpy import load
 
 from fedagent_cli.errors import MissingError, UsageError
-from fedagent_cli.models import FOLDER, kept_model
+from fedagent_cli.graph_models import got_once
+from fedagent_cli.models import kept_model
 from fedagent_cli.runs import open_run, recipe_of
 from fedagent_protocol.extras import how_to_add
-from fedagent_protocol.tensors import decode_tensors
 from fedagent_task.client_terms import CONTROL
 from fedagent_task.exported import Described, TensorsFile
 from fedagent_task.graph_scoring import scored
 from fedagent_task.models import Model as Computes
 from fedagent_task.models import create
 from fedagent_task.models.graph import Graph
-from fedagent_task.spec import Recipe
 
 from .deal import rows_of
 from .run_data import Source, folder_of
@@ -125,7 +123,7 @@ def load_model(run: Source = None, round: int | None = None, *, run_id: str | No
     tensors = _floats({n: t for n, t in load(data).items() if not n.startswith(CONTROL)})
     computes: Computes = model
     if isinstance(model, Graph):
-        once = _once(folder, recipe, model)
+        once = _floats(got_once(folder, model, recipe.model.once))
         computes = scored(model, once) or model
         tensors = {**once, **tensors}
     return Model(
@@ -136,18 +134,6 @@ def load_model(run: Source = None, round: int | None = None, *, run_id: str | No
         regression=recipe.model.regression,
         _file=TensorsFile(Described(recipe.model, recipe.data), computes, tensors),
     )
-
-
-def _once(folder: Path, recipe: Recipe, model: Graph) -> Tensors:
-    """Return what devices got once, local tensors as they began."""
-    if not recipe.model.once:
-        return {}
-    path = folder / FOLDER / recipe.model.once
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise MissingError(f"cannot read {path}: {error.strerror}", "restore it") from error
-    return _floats(decode_tensors(data, model.once_manifest()))
 
 
 def _floats(tensors: Mapping[str, npt.NDArray[Any]]) -> Tensors:

@@ -5,15 +5,14 @@
 
 import difflib
 import functools
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from fedagent_task.errors import RecipeError
-from fedagent_task.explain import explain, show
-from fedagent_task.recipe import override, read_table
+from fedagent_task.explain import explain, fields_of, nearest_key, show
+from fedagent_task.recipe import override, plain_values, read_table
 
 from .recipe import TestbedRecipe, check_recipe
 
@@ -132,24 +131,13 @@ def _text(recipe: str | Path) -> str:
 
 def _converted(table: Table) -> TestbedRecipe:
     try:
-        return msgspec.convert(_plain(table, ""), TestbedRecipe)
+        return msgspec.convert(plain_values(table, "", _finite), TestbedRecipe)
     except msgspec.ValidationError as error:
         raise _explained(error, table) from error
 
 
-def _plain(value: object, key: str) -> object:
-    """Turn exact decimals into floats, which is what a study computes with."""
-    if isinstance(value, Mapping):
-        inner = f"{key}." if key else ""
-        return {str(name): _plain(item, f"{inner}{name}") for name, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item, key) for item in value]
-    if isinstance(value, str | bool | int) or value is None:
-        return value
-    number = float(str(value))
-    if not math.isfinite(number):
-        raise RecipeError(key, f"is {number}", "write a finite number")
-    return number
+def _finite(_key: str) -> str:
+    return "write a finite number"
 
 
 def _explained(error: msgspec.ValidationError, table: Table) -> RecipeError:
@@ -164,20 +152,7 @@ def _explained(error: msgspec.ValidationError, table: Table) -> RecipeError:
 def _nearest(key: str) -> str:
     if key in _RENAMED:
         return _RENAMED[key]
-    known = list(_keys(TestbedRecipe, ""))
-    if close := difflib.get_close_matches(key, known, n=1):
-        return close[0]
-    leaves = {name.rpartition(".")[2]: name for name in known}
-    close = difflib.get_close_matches(key.rpartition(".")[2], list(leaves), n=1)
-    return leaves[close[0]] if close else ""
-
-
-def _keys(struct: type[msgspec.Struct], prefix: str) -> Iterator[str]:
-    for item in msgspec.structs.fields(struct):
-        name = prefix + item.encode_name
-        yield name
-        if isinstance(item.type, type) and issubclass(item.type, msgspec.Struct):
-            yield from _keys(item.type, name + ".")
+    return nearest_key(key, [name for name, _ in fields_of(TestbedRecipe)])
 
 
 def _check_policies(table: Table) -> None:

@@ -25,9 +25,6 @@ Tensors = Mapping[str, npt.NDArray[np.generic]]
 Batch = tuple[list["torch.Tensor"], "torch.Tensor | None"]
 """Inputs and target, as `TorchProgram.inputs_of` makes them."""
 
-MAX_EXACT = 2**24
-"""Largest counter that float32 holds exactly."""
-
 
 class TorchProgram:
     """A model and its loss; `load` what it begins from before use.

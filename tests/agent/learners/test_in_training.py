@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_agent.learners import NO_TRAINING, learner_names
+from fedagent_agent.learners import NO_TRAINING, registry
 from fedagent_agent.trainer.frames import Open, Opened, Train, Trained
 from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import decode_tensors, encode_tensors
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("kind", ["softmax", "svm"])
-@pytest.mark.parametrize("name", [name for name in learner_names() if name != NO_TRAINING])
+@pytest.mark.parametrize("name", [name for name in registry.names() if name != NO_TRAINING])
 def test_an_order_makes_the_digits_better_known(name: str, kind: str, tmp_path: Path) -> None:
     rate = 0.2 if name == "bgd" else 0.02
     sets = [f"learner.name={name}", f"model.kind={kind}", f"learner.rate={rate}", "learner.batch=5"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_agent.learners import NO_TRAINING, Learner, create, learner_names
+from fedagent_agent.learners import NO_TRAINING, Learner, create, registry
 from fedagent_agent.learners.gradient_descent import Ring
 from fedagent_protocol.tensors import Manifest
 from fedagent_task.errors import TaskFormatError
@@ -16,7 +16,7 @@ from fedagent_task.samples import Csr
 from fedagent_task.spec import LearnerSpec, ModelSpec
 
 MODEL = create_model(ModelSpec(kind="softmax", features=4, classes=3))
-TRAINING = [name for name in learner_names() if name != NO_TRAINING]
+TRAINING = [name for name in registry.names() if name != NO_TRAINING]
 
 
 def _learner(name: str, model: Model = MODEL, seed: int = 0, **keys: float) -> Learner:
@@ -38,7 +38,7 @@ def _round(learner: Learner, iterations: int = 0) -> dict[str, bytes]:
     return {name: tensor.tobytes() for name, tensor in learner.update().items()}
 
 
-@pytest.mark.parametrize("name", learner_names())
+@pytest.mark.parametrize("name", registry.names())
 def test_an_update_has_the_models_manifest_and_is_the_same_for_the_same_seed(name: str) -> None:
     runs = []
     for _ in range(2):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_agent.learners import NO_TRAINING, create, instead_of, learner_names, steps
+from fedagent_agent.learners import NO_TRAINING, create, instead_of, registry, steps
 from fedagent_agent.trainer.frames import Open, Refused
 from fedagent_agent.trainer.training import Trainer
 from fedagent_task.errors import TaskFormatError
@@ -20,7 +20,7 @@ from fedagent_task.spec import LearnerSpec, ModelSpec
 
 MLP = ModelSpec(kind="mlp", features=8, hidden=(12, 6), classes=3, l2=0.01)
 CNN = ModelSpec(kind="cnn", layout="fashion", features=17 * 18, image=(17, 18, 1), classes=3)
-TRAINING = [name for name in learner_names() if name not in (NO_TRAINING, "strsaga")]
+TRAINING = [name for name in registry.names() if name not in (NO_TRAINING, "strsaga")]
 
 
 def _update(

@@ -122,7 +122,7 @@ def test_it_is_what_its_definition_says(compile_loops: bool, case: Case) -> None
             naive.step(count)
         assert done.samples == len(naive.losses)
         assert done.loss * done.samples == pytest.approx(sum(naive.losses), rel=1e-9, abs=1e-9)
-        _assert_near(learner.weights(), naive.weights)
+        _assert_near(learner._table.weights(), naive.weights)
 
 
 @settings(max_examples=100)
@@ -202,7 +202,7 @@ def test_it_comes_nearer_to_the_optimum_than_a_step_of_its_size_alone(compile_lo
     learner.begin(model.init(0))
     learner.absorb(x, y)
     learner.step(20_000)
-    now = learner.weights()
+    now = learner._table.weights()
     np.testing.assert_allclose(np.append(now["weight"][0], now["bias"]), best, atol=1e-6)
 
 
@@ -260,6 +260,6 @@ def test_samples_may_change_their_form_within_a_round() -> None:
         for form in (first, second):
             learner.absorb(form, y)
             learner.step(20)
-        weights.append(learner.weights())
+        weights.append(learner._table.weights())
     _assert_near(weights[1], weights[0])
     _assert_near(weights[2], weights[0])

@@ -79,7 +79,7 @@ def test_blocks_are_what_the_definition_says(stream: Stream) -> None:
         # An empty learner draws nothing.
         if learner.step(count).iterations:
             naive.step(count)
-    _assert_equal(learner.weights(), naive.weights, 1e-10)
+    _assert_equal(learner._table.weights(), naive.weights, 1e-10)
 
 
 def test_plans_longer_than_what_is_decided_at_once_are_the_same() -> None:
@@ -98,7 +98,7 @@ def test_plans_longer_than_what_is_decided_at_once_are_the_same() -> None:
     whole.step(10_000)
     for _ in range(80):
         parts.step(125)
-    _assert_equal(whole.weights(), parts.weights(), 1e-10)
+    _assert_equal(whole._table.weights(), parts._table.weights(), 1e-10)
     assert any(tensor.any() for tensor in whole.update().values())
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_agent.learners import create as create_learner
-from fedagent_agent.learners import learner_names
+from fedagent_agent.learners import registry
 from fedagent_agent.learners.base import Learner, StepResult
 from fedagent_agent.trainer.load_meter import BLOCK_S, MARGIN, LoadMeter, parts
 from fedagent_agent.trainer.training import Trainer
@@ -248,7 +248,7 @@ def test_a_limit_that_is_wide_enough_changes_nothing(bench: TrainerBench) -> Non
     assert wide.digest == free.digest
 
 
-@pytest.mark.parametrize("name", learner_names())
+@pytest.mark.parametrize("name", registry.names())
 @given(cuts=st.lists(st.integers(1, 9), min_size=1, max_size=6))
 def test_iterations_in_blocks_are_the_same_iterations(name: str, cuts: list[int]) -> None:
     """A block's size depends on the clock: what is learnt must not."""

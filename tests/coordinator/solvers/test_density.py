@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedagent_coordinator.errors import InvalidViewError
 from fedagent_coordinator.solvers import AssignmentProblem, names
 from fedagent_coordinator.solvers.density import DensitySolver
-from fedagent_coordinator.solvers.local_search import best_two
+from fedagent_coordinator.solvers.local_search import _best_two
 
 from .instances import assignments, is_feasible, linear_optimum, paper_instance
 
@@ -67,9 +67,12 @@ def test_a_crossing_makes_room_that_no_exchange_at_one_edge_finds() -> None:
     assert DensitySolver().solve(problem).value == 4.0 == linear_optimum(problem)
 
 
+def best_two(cost: list[int], net: list[float], room: int) -> tuple[float, tuple[int, ...]]:
+    return _best_two(cost, net, np.maximum.accumulate(net).tolist(), room)
+
+
 def test_best_two_finds_the_best_that_fit_together() -> None:
-    cost = np.array([1, 2, 3, 5], dtype=np.int64)
-    net = np.array([1.0, 5.0, 4.0, 7.0])
+    cost, net = [1, 2, 3, 5], [1.0, 5.0, 4.0, 7.0]
     assert best_two(cost, net, 0) == (0.0, ())
     assert best_two(cost, net, 2) == (5.0, (1,))
     assert best_two(cost, net, 5) == (9.0, (2, 1))
@@ -82,8 +85,7 @@ def test_best_two_finds_the_best_that_fit_together() -> None:
 )
 def test_best_two_equals_linear_optimum(items: list[tuple[int, float]], room: int) -> None:
     items.sort(key=lambda item: item[0])
-    cost = np.array([c for c, _ in items], dtype=np.int64)
-    net = np.array([v for _, v in items])
+    cost, net = [c for c, _ in items], [v for _, v in items]
     singles = [v for c, v in items if c <= room]
     doubles = [a[1] + b[1] for i, a in enumerate(items) for b in items[:i] if a[0] + b[0] <= room]
     assert best_two(cost, net, room)[0] == pytest.approx(max([0.0, *singles, *doubles]))

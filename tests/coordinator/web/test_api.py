@@ -22,7 +22,7 @@ from fedagent_coordinator.web.access import PAGE_FILE, read_page
 from fedagent_coordinator.web.endpoints import ENDPOINTS, openapi
 from fedagent_coordinator.web.feed import MAX_VIEWERS, QUEUED, Feed, Viewer
 from fedagent_coordinator.web.limits import MAX_PEERS, PLACES, WINDOW_S, WRONG, Tries
-from fedagent_coordinator.web.records import Change, Field, apply, change
+from fedagent_coordinator.web.records import ROWS, WHOLE, Change, Field, change
 from fedagent_coordinator.web.server import PagePlaceError, start_page
 from fedagent_coordinator.web.watcher import Watcher
 from fedagent_node.joining import JOIN_VERSION, NONCE_BYTES, JoinRequest
@@ -45,6 +45,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(folder: Path) -> Iterator[Served]:
     with served(folder) as found:
         yield found
+
+
+def applied(old: Field, new: Change) -> Field:
+    """Return the field after a change, as the page does."""
+    values: dict[str, object] = {name: getattr(old, name) for name in Field.__struct_fields__}
+    for name in ("epoch", "version", "at_ms", *WHOLE):
+        if (value := getattr(new, name)) is not msgspec.UNSET:
+            values[name] = value
+    for name, key in ROWS.items():
+        rows = {getattr(row, key): row for row in getattr(old, name)}
+        fresh = getattr(new, name)
+        rows |= {} if fresh is msgspec.UNSET else {getattr(row, key): row for row in fresh}
+        gone = new.gone.get(name, ())
+        values[name] = tuple(row for at, row in rows.items() if str(at) not in gone)
+    return Field(**values)  # type: ignore[arg-type]  # of the fields' own types
 
 
 def test_the_field_says_what_the_books_say(page: Served, folder: Path) -> None:
@@ -136,7 +151,7 @@ def test_events_begin_with_the_field_and_go_on_with_changes(tmp_path: Path) -> N
         while field.rounds[-1].round != 3 or field.rounds[-1].regret is None:
             while answer.readline() != b"event: change\n":
                 pass
-            field = apply(field, msgspec.json.decode(answer.readline()[6:], type=Change))
+            field = applied(field, msgspec.json.decode(answer.readline()[6:], type=Change))
         assert field.devices[0].ordered == 3
         connection.close()
         whole = msgspec.convert(page.get("api/field"), Field)
@@ -319,12 +334,12 @@ def test_a_change_makes_the_new_field_of_the_old(tmp_path: Path) -> None:
             ordered = watcher.look()
             assert ordered.running is not None
             assert ordered.running.round == round_
-            field = apply(field, change(field, ordered))
+            field = applied(field, change(field, ordered))
             assert field == ordered
             store.settle(run, small_result(plan, {round_ % 2}))
             settled = watcher.look()
             assert settled.running is None
-            field = apply(field, change(field, settled))
+            field = applied(field, change(field, settled))
             assert field == settled
         assert [one.ordered for one in field.devices] == [5, 5]
         assert [one.in_time for one in field.devices] == [2, 3]

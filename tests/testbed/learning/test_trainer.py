@@ -8,12 +8,12 @@ import pytest
 
 from fedagent_task.models import create
 from fedagent_task.spec import ModelSpec
-from fedagent_testbed.learning.aggregating import Updates, aggregate
+from fedagent_testbed.learning.aggregating import RoundSums, Updates
 from fedagent_testbed.learning.datasets import StudyData, load_classes
 from fedagent_testbed.learning.local_sgd import BatchedModel, split
 from fedagent_testbed.learning.partition import Partition, dirichlet, few_labels, iid
 from fedagent_testbed.learning.trainer import FederatedTrainer
-from fedagent_testbed.recipe import Training
+from fedagent_testbed.recipe import Training, Weighting
 
 from .test_learner import merged
 
@@ -154,10 +154,17 @@ def test_aggregate_is_the_weighted_mean_by_edge() -> None:
         Updates(np.arange(2), edges[:2], samples[:2], deltas[:2]),
         Updates(np.arange(2, 4), edges[2:], samples[2:], deltas[2:]),
     ]
-    uniform = aggregate(start, parts, "uniform")
+
+    def aggregate(weighting: Weighting) -> Floats:
+        sums = RoundSums(len(start), weighting=weighting)
+        for part in parts:
+            sums.add(part)
+        return sums.models(start)[0]
+
+    uniform = aggregate("uniform")
     np.testing.assert_allclose(uniform[0], start[0] + (deltas[0] + deltas[2]) / 2, atol=1e-6)
     assert np.array_equal(uniform[1], start[1])
-    weighted = aggregate(start, parts, "samples")
+    weighted = aggregate("samples")
     np.testing.assert_allclose(weighted[0], start[0] + 0.1 * deltas[0] + 0.9 * deltas[2], atol=1e-6)
     np.testing.assert_allclose(weighted[2], start[2] + deltas[1], atol=1e-6)
     np.testing.assert_allclose(merged(start), np.tile(start.mean(axis=0), (3, 1)), atol=1e-6)

@@ -234,14 +234,6 @@ class Gossip:
         return self._spoken_at + (0.0 if self._all_spoken else self.settings.gossip_s)
 
     @property
-    def agreed(self) -> bool:
-        """Everyone that is known has spoken, and every neighbour that answers knows it."""
-        return self._all_spoken and all(
-            around.silent or (around.heard and self._facts - {self._runner_up} <= around.has)
-            for around in self._around.values()
-        )
-
-    @property
     def _all_spoken(self) -> bool:
         return all(turn == SPOKEN for turn in self._turns.values())
 

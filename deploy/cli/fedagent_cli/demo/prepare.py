@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import secrets
 import socket
-import time
 from pathlib import Path
 
 from fedagent_cli import places
@@ -98,7 +96,9 @@ def prepare(
         policy=policy,
         seed=read.seed if seed is None else seed,
         broker=broker,
-        directory=_make_folder(folder),
+        directory=places.empty_folder(
+            folder or places.dated("fedagent-demo"), hint="name another folder with --dir"
+        ),
         max_wait_s=read.rounds.max_wait_s,
     )
     return settings, plan
@@ -210,17 +210,3 @@ def _check_running(url: str) -> None:
         raise DemoError(f"no broker at {address}: {connect_reason(error)}", hint) from error
     if not asyncio.run(answers(address)):
         raise DemoError(f"the service at {address} accepts no MQTT client without a password", hint)
-
-
-def _make_folder(wanted: Path | None) -> Path:
-    if wanted is None:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        wanted = Path("fedagent-demo") / f"{stamp}-{secrets.token_hex(2)}"
-    wanted = wanted.expanduser().resolve()
-    try:
-        wanted.mkdir(parents=True, exist_ok=True)
-        if any(wanted.iterdir()):
-            raise UsageError(f"{wanted} is not empty", "name another folder with --dir")
-    except OSError as error:
-        raise UsageError(f"cannot use {wanted}: {error.strerror}", "use another --dir") from error
-    return wanted

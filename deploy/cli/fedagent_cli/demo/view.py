@@ -10,13 +10,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedagent_cli.output import credits_text, echo, emit, number_text
+from fedagent_cli.output import credits_text, echo, emit, number_text, sparkline
 
 from .state import AgentState, DemoState, Event
 
 FIXED_LINES = 23
 """Lines of the roomy picture beside those of agents and edges, notes included."""
-BARS = "▁▂▃▄▅▆▇█"
 STATES = {
     "starting": "dim",
     "searching": "yellow",
@@ -99,15 +98,6 @@ def choose_view(*, as_json: bool) -> View:
         return JsonView()
     console = Console(highlight=False)
     return LiveView(console) if console.is_terminal and console.width >= 72 else LineView()
-
-
-def sparkline(values: Sequence[float], *, low: float, high: float, width: int = 40) -> str:
-    """Return the values as one line of bars; the last `width` of them."""
-    span = (high - low) or 1.0
-    top = len(BARS) - 1
-    return "".join(
-        BARS[min(top, max(0, round((value - low) / span * top)))] for value in values[-width:]
-    )
 
 
 def picture(state: DemoState, elapsed_s: float, *, roomy: bool = True) -> RenderableType:

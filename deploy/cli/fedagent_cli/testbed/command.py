@@ -1,22 +1,23 @@
 """`fedagent testbed run|compare|recipes`: studies of policies in virtual time."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from fedagent_cli import command_line, options
+from fedagent_cli import command_line, options, places
 from fedagent_cli.errors import KilledError, MissingError, UsageError
-from fedagent_cli.output import aligned, echo, emit, table, writing
+from fedagent_cli.output import aligned, echo, emit, table
 
 from .learn import learn_world
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from fedagent_testbed.study import Comparison, History, TestbedRecipe
+    from fedagent_testbed.study import Comparison, History, Matrix, TestbedRecipe
     from fedagent_testbed.study.jobs import Done, Job
 
 
@@ -155,26 +156,19 @@ def run(
         from .full import show_full  # noqa: PLC0415 - heavy imports
 
         with _fixable():
-            show_full(made, name, seed, folder=_empty(folder), as_json=as_json)
+            if folder is not None:
+                folder = places.empty_folder(folder, hint="name another folder with --dir")
+            show_full(made, name, seed, folder=folder, as_json=as_json)
         return
     if folder is not None:
         raise UsageError("--dir needs --full", "add --full, or leave it out")
     if made.world == "bas" and name == "all":
         raise UsageError("`all` is not a single pair", "use `testbed compare`, or name a pair")
-    result = _compared(
-        made, [name], seeds=1, first_seed=seed, jobs=1, ray=None, quiet=as_json, expand=False
-    )
-    _show(result, plot, as_json=as_json)
+    from fedagent_testbed import study  # noqa: PLC0415 - heavy imports
 
-
-def _empty(folder: Path | None) -> Path | None:
-    if folder is None:
-        return None
-    with writing(folder, what="into "):
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise UsageError(f"{folder} is not empty", "name another folder with --dir")
-    return folder
+    with _playing(1, None, quiet=as_json) as how:
+        result = study.compare(made, [name], seeds=1, first_seed=seed, expand=False, **how)
+    _show_comparison(result, plot, as_json=as_json)
 
 
 def compare(
@@ -208,27 +202,22 @@ def compare(
             else "a recipe and --worlds cannot be combined"
         )
         raise UsageError(problem, "name a recipe, or --worlds (see `fedagent testbed recipes`)")
-    if recipe is None:
-        from .worlds import compare_worlds, show_matrix  # noqa: PLC0415 - heavy imports
+    from fedagent_testbed import study  # noqa: PLC0415 - heavy imports
 
-        with _fixable(), _ray_pool(ray) as pool, _progress(quiet=as_json) as done:
-            matrix = compare_worlds(
-                str(worlds),
-                names,
-                sets=sets or (),
-                seeds=seeds,
-                first_seed=first_seed,
-                jobs=jobs,
-                pool=pool,
-                done=done,
+    if recipe is None:
+        chosen = [name.strip() for name in str(worlds).split(",") if name.strip()]
+        if not chosen:
+            raise UsageError("--worlds is empty", "give `all`, or names from `testbed recipes`")
+        with _playing(jobs, ray, quiet=as_json) as how:
+            matrix = study.compare_worlds(
+                chosen, names, sets=sets or (), seeds=seeds, first_seed=first_seed, **how
             )
-        show_matrix(matrix, plot, as_json=as_json)
+        _show_matrix(matrix, plot, as_json=as_json)
         return
     made = _recipe(recipe, sets)
-    result = _compared(
-        made, names, seeds=seeds, first_seed=first_seed, jobs=jobs, ray=ray, quiet=as_json
-    )
-    _show(result, plot, as_json=as_json)
+    with _playing(jobs, ray, quiet=as_json) as how:
+        result = study.compare(made, names, seeds=seeds, first_seed=first_seed, **how)
+    _show_comparison(result, plot, as_json=as_json)
 
 
 def recipes(*, as_json: options.AsJson = False) -> None:
@@ -252,32 +241,19 @@ def _recipe(name: str, sets: list[str] | None) -> "TestbedRecipe":
         raise UsageError(f"recipe: {error}") from error
 
 
-def _compared(
-    recipe: "TestbedRecipe",
-    names: list[str],
-    *,
-    seeds: int,
-    first_seed: int,
-    jobs: int | None,
-    ray: str | None,
-    quiet: bool,
-    expand: bool = True,
-) -> "Comparison":
+class _How(TypedDict):
+    jobs: int
+    pool: "_RayPool | None"
+    done: "Done"
+
+
+@contextmanager
+def _playing(jobs: int | None, ray: str | None, *, quiet: bool) -> Iterator[_How]:
+    """Yield on what runs are played, and who is told; errors are of what the user can fix."""
     from psutil import cpu_count  # noqa: PLC0415 - heavy imports belong to the command
 
-    from fedagent_testbed.study import compare as run_all  # noqa: PLC0415
-
     with _fixable(), _ray_pool(ray) as pool, _progress(quiet=quiet) as done:
-        return run_all(
-            recipe,
-            names,
-            seeds=seeds,
-            first_seed=first_seed,
-            jobs=jobs or cpu_count() or 1,
-            pool=pool,
-            done=done,
-            expand=expand,
-        )
+        yield {"jobs": jobs or cpu_count() or 1, "pool": pool, "done": done}
 
 
 class _RayPool:
@@ -358,23 +334,47 @@ def _check_plot(plot: Path | None) -> None:
         check_plot(plot)
 
 
-def _show(result: "Comparison", plot: Path | None, *, as_json: bool) -> None:
-    """Print the table or the record, and write the picture; the table also without it."""
+def _show_comparison(result: "Comparison", plot: Path | None, *, as_json: bool) -> None:
     from fedagent_testbed.study.table import notes_of, rows_of  # noqa: PLC0415 - heavy imports
 
+    def draw(path: Path) -> None:
+        from .plots import write_plots  # noqa: PLC0415 - optional package
+
+        write_plots(result, path)
+
+    def tell() -> None:
+        aligned(rows_of(result))
+        for line in notes_of(result):
+            echo(line)
+
+    _show(result.record, tell, draw, plot, as_json=as_json)
+
+
+def _show_matrix(matrix: "Matrix", plot: Path | None, *, as_json: bool) -> None:
+    from .worlds import print_matrix, write_matrix  # noqa: PLC0415 - heavy imports
+
+    draw, tell = partial(write_matrix, matrix), partial(print_matrix, matrix)
+    _show(matrix.record, tell, draw, plot, as_json=as_json)
+
+
+def _show(
+    record: Callable[[], dict[str, object]],
+    tell: Callable[[], None],
+    draw: Callable[[Path], None],
+    plot: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the table or the record, and write the picture; the table also without it."""
     try:
         if plot is not None:
-            from .plots import write_plots  # noqa: PLC0415 - optional package
-
-            write_plots(result, plot)
+            draw(plot)
     finally:
         drawn = plot is not None and sys.exception() is None
         if as_json:
             where = {"plot": str(plot.expanduser().resolve())} if plot and drawn else {}
-            emit(result.record() | where)
+            emit(record() | where)
         else:
-            aligned(rows_of(result))
-            for line in notes_of(result):
-                echo(line)
+            tell()
     if plot is not None and not as_json:
         echo(f"{plot}: written")

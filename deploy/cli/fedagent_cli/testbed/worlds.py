@@ -1,7 +1,5 @@
-"""`fedagent testbed compare --worlds`: the matrix policies x worlds, its tables and its picture."""
+"""The matrix of `fedagent testbed compare --worlds`: policies x worlds, as tables and a picture."""
 
-import sys
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,11 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedagent_cli.drawing import draw_table
-from fedagent_cli.errors import UsageError
-from fedagent_cli.output import aligned, echo, emit
+from fedagent_cli.output import aligned, echo
 from fedagent_testbed.study import Matrix
-from fedagent_testbed.study import compare_worlds as run_all
-from fedagent_testbed.study.jobs import Done, Pool
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,52 +17,8 @@ _WORST = 0.5
 """Share of the palest cell."""
 
 
-def compare_worlds(
-    worlds: str,
-    names: list[str],
-    *,
-    sets: Iterable[str],
-    seeds: int,
-    first_seed: int,
-    jobs: int | None,
-    pool: Pool | None,
-    done: Done,
-) -> Matrix:
-    """Play the worlds of a list with commas, or `all`."""
-    from psutil import cpu_count  # noqa: PLC0415 - only here
-
-    wanted = [name.strip() for name in worlds.split(",") if name.strip()]
-    if not wanted:
-        raise UsageError("--worlds is empty", "give `all`, or names from `testbed recipes`")
-    return run_all(
-        wanted,
-        names,
-        sets=sets,
-        seeds=seeds,
-        first_seed=first_seed,
-        jobs=jobs or cpu_count() or 1,
-        pool=pool,
-        done=done,
-    )
-
-
-def show_matrix(matrix: Matrix, plot: Path | None, *, as_json: bool) -> None:
-    """Print the tables or the record, and write the picture; the tables also without it."""
-    try:
-        if plot is not None:
-            write_matrix(matrix, plot)
-    finally:
-        if as_json:
-            drawn = plot is not None and sys.exception() is None
-            where = {"plot": str(plot.expanduser().resolve())} if plot and drawn else {}
-            emit(matrix.record() | where)
-        else:
-            _print(matrix)
-    if plot is not None and not as_json:
-        echo(f"{plot}: written")
-
-
-def _print(matrix: Matrix) -> None:
+def print_matrix(matrix: Matrix) -> None:
+    """Print the shares, where devices were ordered in vain or left out, and the notes."""
     aligned(matrix.rows())
     if len(rows := matrix.coverage_rows()) > 1:
         echo("")

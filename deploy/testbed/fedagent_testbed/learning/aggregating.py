@@ -3,7 +3,7 @@
 A model of an edge is {"": float32[d]}, with SCAFFOLD's control variate beside it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -191,18 +191,6 @@ class RoundSums:
             rate=self.rate,
             most_steps=max(steps, 1.0),
         )
-
-
-def aggregate(start: Floats, updates: Iterable[Updates], weighting: Weighting) -> Floats:
-    """Return FedAvg's edge models after a round (ALGORITHMS section 1), float32[M, d].
-
-    `start` are those that the clients started from, which an edge without updates keeps; clients
-    count alike (``uniform``, COCS eq. 3/6) or by their samples (``samples``, GDA eq. 2).
-    """
-    sums = RoundSums(len(start), weighting=weighting)
-    for part in updates:
-        sums.add(part)
-    return sums.models(start)[0]
 
 
 @dataclass(slots=True, eq=False)
