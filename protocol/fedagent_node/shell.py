@@ -538,6 +538,8 @@ class Shell:
             numbers.append(signal.SIGHUP)
         for number in numbers:
             loop.add_signal_handler(number, self.stop.set)
+        # `fedagent start` blocks it while the role is loaded.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         if self._config.watch_parent:
             # Not every kind of stdin can be watched; a file has no parent behind it.
             with suppress(PermissionError):

@@ -3,8 +3,10 @@
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -178,6 +180,29 @@ main()
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert said(done, 130)["error"] == "interrupted"
+
+
+@pytest.mark.parametrize("role", [AGENT, EDGE, DEMO], ids=["agent", "edge", "coordinator"])
+def test_ctrl_c_while_a_role_is_loaded_is_a_clean_end(
+    tmp_path: Path, role: tuple[str, ...]
+) -> None:
+    command = [sys.executable, "-m", "fedagent_cli", *role, "--data-dir", str(tmp_path / "here")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as started:
+        # Its command line is that of the role once the command has become it.
+        line = Path(f"/proc/{started.pid}/cmdline")
+        while b"--config" not in line.read_bytes():
+            assert started.poll() is None
+            time.sleep(0.005)
+        started.send_signal(signal.SIGINT)
+        _, said_there = started.communicate(timeout=60)
+    assert "Traceback" not in said_there
+    assert started.returncode == 0
+
+
+@pytest.mark.parametrize("option", ["--join", "--name", "--edge"])
+def test_an_option_of_a_variable_that_is_not_set_is_refused(tmp_path: Path, option: str) -> None:
+    last = said(run(*AGENT, option, "", "--json", home=tmp_path), 2)
+    assert last["error"] == f"{option} is empty"
 
 
 def test_a_word_that_is_no_choice_is_answered_with_the_choices(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import os
+import signal
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -103,6 +104,9 @@ def configuration(role: str, given: Mapping[str, object]) -> Config:
         for key in one.keys[:-1]:
             table = table.setdefault(key, {})
         value = given[one.parameter]
+        if value == "" or (isinstance(value, list | tuple) and "" in value):
+            # A variable that is not set must not be no option at all: `--join "$INVITATION"`.
+            raise UsageError(f"{one.name} is empty", "give a value, or leave the option out")
         if get_origin(one.kind) is tuple and isinstance(value, str):
             value = _numbers(one, value)
         table[one.keys[-1]] = value
@@ -230,6 +234,8 @@ def become(role: str, config: Config, *, print_config: bool, as_json: bool) -> N
         else:
             echo(json.dumps(shown, indent=2))
         raise SystemExit(0)
+    # Until the role takes Ctrl-C it has no clean end: it waits for `Shell.run`.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     sys.stdout.flush()
     text = json.dumps(config)
     if _without_passwords(config) != config:
