@@ -109,8 +109,11 @@ class AgentDaemon:
                 links.found(adverts)
                 joiner.seen(adverts)
 
+            links.joining = shell.site is None and config.tls is None and not config.insecure
             discovery.browse("edge", found, needed=not typed)
-            if shell.site is None and config.tls is None and not config.insecure:
+            if links.joining:
+                # A coordinator lets in before there is any edge.
+                discovery.browse("coordinator", joiner.seen)
                 shell.spawn(self._join(joiner, links, identity), "join")
         elif not typed:
             me = self._shell.id
@@ -126,6 +129,8 @@ class AgentDaemon:
         except JoinError as error:
             _log.warning("%s: %s", shell.id, error)
             return
+        finally:
+            links.joining = False
         shell.enrol(functools.partial(renew, shell.directory, identity))
         shell.tell_revocations()
         links.again()

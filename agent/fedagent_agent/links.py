@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fedagent_node.address import BrokerAddress
 from fedagent_node.advert import Advert
 from fedagent_node.effects import Connect, Send, TakeRevocations
-from fedagent_node.errors import LinkError, SubscribeRefusedError
+from fedagent_node.errors import LinkError, NotEnrolledError, SubscribeRefusedError
 from fedagent_node.link import Link
 from fedagent_node.shell import Shell
 from fedagent_protocol import topics
@@ -32,12 +32,17 @@ class _Broker:
 
 
 class BrokerLinks:
-    """Keep a link to every broker that may have an edge."""
+    """Keep a link to every broker that may have an edge.
+
+    Attributes:
+        joining: Whether the site is being asked to let this device in, which is told elsewhere.
+    """
 
     def __init__(self, shell: Shell, core: AgentCore, site: str) -> None:
         self._shell = shell
         self._core = core
         self._site = site
+        self.joining = False
         self._filters = topics.agent_filters(site, shell.id)
         self._brokers: dict[str, _Broker] = {}
         self._refused: set[str] = set()
@@ -128,6 +133,8 @@ class BrokerLinks:
         try:
             await self.add(address, typed=False)
         except LinkError as error:
+            if self.joining and isinstance(error, NotEnrolledError):
+                return
             if str(address) not in self._refused:
                 self._refused.add(str(address))
                 _log.warning("%s: an edge was found but is not used: %s", self._shell.id, error)

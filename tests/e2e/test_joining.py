@@ -83,6 +83,18 @@ def test_a_site_from_its_first_minute(tmp_path: Path, broker: str) -> None:
         check_books(coordinator)
 
 
+def test_a_device_joins_before_there_is_any_edge(tmp_path: Path) -> None:
+    with new_field(tmp_path) as field:
+        coordinator, home = site_of(field, agents=1)
+        hall = cli("devices", "invite", "hall", "--role", "edge", "--data-dir", home)
+        kitchen = field.agent("kitchen", labels(0))
+        cli("devices", "accept", code_shown(kitchen), "--data-dir", home)
+        kitchen.wait("joined")
+        field.edge("hall", secure=True, join=hall)
+        coordinator.wait("end")
+        assert "is not used" not in kitchen.log.read_text()
+
+
 def test_a_lab_that_lets_everybody_in(tmp_path: Path) -> None:
     with new_field(tmp_path) as field:
         coordinator = field.coordinator(
