@@ -186,6 +186,8 @@ def test_files_that_are_no_models_are_one_line(tmp_path: Path) -> None:
     plain.write_bytes(safetensors.numpy.save({"weight": np.zeros((1, 2), np.float32)}))
     with pytest.raises(CliError, match=r"says not what it takes: export it again"):
         predict(plain, stream=csv(tmp_path))
+    with pytest.raises(CliError, match=r"csv: .*/none.csv: there is no such file; check"):
+        predict(model_file(tmp_path), stream=f"csv:{tmp_path}/none.csv")
     with pytest.raises(CliError, match=r"cannot read .*none"):
         predict(tmp_path / "none", stream=csv(tmp_path))
     deep = b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}"

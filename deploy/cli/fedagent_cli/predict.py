@@ -110,7 +110,7 @@ def _stream(predictor: "Predictor", text: str) -> "Stream":
         source = parse_stream(text).create(seed=0, labels=model.data.labels)
         schema = source.open(time.monotonic())
     except StreamError as error:
-        raise UsageError(f"{error.key}: {error.reason}", error.hint) from error
+        raise UsageError(f"{error.key}: {error.reason_here}", error.hint) from error
     misfit = misfit_of(schema, TaskSpec(model=model.model, data=model.data))
     if misfit is not None:
         source.close()
@@ -167,7 +167,7 @@ def _arrivals(source: "Stream", count: int, silence: _Silence) -> "Iterator[Samp
         try:
             samples = source.take(time.monotonic())
         except StreamError as error:
-            raise UsageError(f"{error.key}: {error.reason}", error.hint) from error
+            raise UsageError(f"{error.key}: {error.reason_here}", error.hint) from error
         if count:
             samples = samples.rows(slice(0, count - seen))
         seen += len(samples)
