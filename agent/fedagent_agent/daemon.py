@@ -242,6 +242,6 @@ def _problem(spec: StreamSpec) -> tuple[str, str, str] | None:
     try:
         stream.open(time.monotonic())
     except StreamError as error:
-        return error.key, error.reason[:1000], error.hint[:1000]
+        return error.key, error.reason_here[:1000], error.hint[:1000]  # read here, never sent
     stream.close()
     return None

@@ -24,9 +24,9 @@ from fedagent_cli.demo.plan import (
 )
 from fedagent_cli.demo.prepare import prepare
 from fedagent_cli.demo.result import read_inside
-from fedagent_cli.demo.run import DemoSettings
+from fedagent_cli.demo.run import Demo, DemoSettings
 from fedagent_cli.demo.state import AgentState, DemoState, EdgeState, Event
-from fedagent_cli.demo.view import LineView, picture
+from fedagent_cli.demo.view import JsonView, LineView, View, picture
 from fedagent_cli.errors import CliError, UsageError
 from fedagent_cli.output import number_text
 from fedagent_coordinator import policies
@@ -198,6 +198,23 @@ def test_what_clients_think_is_on_the_screen() -> None:
     peers = DemoState(3, {}, {})
     peers.apply("coordinator", {"event": "opinions", "mode": "peers", "volunteers": 3}, 1.0)
     assert "volunteers 3" in told(view, closed, peers)
+
+
+@pytest.mark.parametrize("view", [LineView(), JsonView()])
+def test_a_pipe_is_told_what_takes_seconds(
+    tmp_path: Path,
+    view: View,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings, plan = wanted(tmp_path / "d", agents=8, edges=1)
+    monkeypatch.setattr(Demo, "_start", lambda _demo: None)
+    monkeypatch.setattr(Demo, "_watch_over", lambda _demo, _coordinator: None)
+    Demo(settings=settings, plan=plan, view=view, caught=lambda: 0).run()
+    lines = capsys.readouterr().out.splitlines()
+    starting = "starting 8 devices, 1 edge and a coordinator..."
+    report = "ending all processes and writing the report..."
+    assert lines == ([starting, report] if isinstance(view, LineView) else [])
 
 
 def told(view: LineView, event: Event, state: DemoState) -> str:

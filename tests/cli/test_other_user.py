@@ -36,7 +36,7 @@ from fedagent_cli.__main__ import main
 folder, mode, *lines = sys.argv[1:]
 
 def call(line, folder=folder):
-    sys.argv = ["fedagent", *line.split(), *([] if line == "report" else ["--data-dir"]), folder]
+    sys.argv = ["fedagent", *line.split(), "--data-dir", folder]
     out, err, code = io.StringIO(), io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:

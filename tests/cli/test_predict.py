@@ -3,6 +3,7 @@
 import json
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -135,11 +136,58 @@ def test_ctrl_c_is_how_what_comes_by_and_by_is_ended(
     assert [line["count"] for line in lines[1:]] == ([] if count else [1])
 
 
+def test_silence_is_said_with_what_was_refused_until_a_sample_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = csv(tmp_path, "pa,lux,state\nx,1,storm\n")
+    now = [0.0]
+
+    def nap(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] > 40.0 and "\n1" not in (tmp_path / "a.csv").read_text():
+            with (tmp_path / "a.csv").open("a") as file:
+                file.write("100000,1,storm\n")
+        if now[0] > 100.0:
+            raise InterruptedEnd
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=nap)
+    monkeypatch.setattr("fedagent_cli.predict.time", clock)
+    with pytest.raises(InterruptedEnd):
+        predict(model_file(tmp_path), stream=stream, count=2)
+    printed = capsys.readouterr()
+    mend = "check that whole lines are appended to the file"
+    line = f"fedagent: no sample yet from {stream} (bad_number 1); {mend}; Ctrl-C ends"
+    assert printed.err.splitlines() == [line, line]
+    assert printed.out.startswith("storm")
+
+
+def test_a_silent_topic_is_to_be_looked_at_and_its_password_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+
+    def nap(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] > 4.0:
+            raise InterruptedEnd
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=nap)
+    monkeypatch.setattr("fedagent_cli.predict.time", clock)
+    topic = "mqtt://me:secret@127.0.0.1:1/home/boilerX?features=pa,lux&label=state"
+    predict(model_file(tmp_path), stream=topic)
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if "no sample" in one]
+    assert "/home/boilerX" in line
+    assert "check broker and topic with mosquitto_sub" in line
+    assert "secret" not in line
+
+
 def test_files_that_are_no_models_are_one_line(tmp_path: Path) -> None:
     plain = tmp_path / "plain.safetensors"
     plain.write_bytes(safetensors.numpy.save({"weight": np.zeros((1, 2), np.float32)}))
     with pytest.raises(CliError, match=r"says not what it takes: export it again"):
         predict(plain, stream=csv(tmp_path))
+    with pytest.raises(CliError, match=r"csv: .*/none.csv: there is no such file; check"):
+        predict(model_file(tmp_path), stream=f"csv:{tmp_path}/none.csv")
     with pytest.raises(CliError, match=r"cannot read .*none"):
         predict(tmp_path / "none", stream=csv(tmp_path))
     deep = b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}"

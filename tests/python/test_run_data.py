@@ -1,7 +1,13 @@
 """The books of a run as columns, frames and a page."""
 
+import sys
+
+import pytest
+
 import fedagent
 from fedagent import Run
+from fedagent.errors import MissingError
+from fedagent.run_data import Columns
 
 
 def test_its_columns_are_one_table_each(run: Run) -> None:
@@ -16,6 +22,14 @@ def test_its_columns_are_one_table_each(run: Run) -> None:
     frames = data.to_pandas()
     assert frames["rounds"]["accuracy"].iloc[-1] == run.metrics["accuracy"]
     assert len(frames["orders"]) == 12
+
+
+def test_without_pandas_a_frame_is_one_line_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingError, match=r"the pandas package is not .*; .*pip install pandas"):
+        Columns({"round": [1]}).to_pandas()
 
 
 def test_the_report_is_one_page(run: Run) -> None:

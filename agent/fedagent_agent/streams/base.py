@@ -43,13 +43,23 @@ __all__ = [
 
 
 class StreamError(FedagentError):
-    """Base of the errors of streams; `key` is the option or part that is wrong."""
+    """Base of the errors of streams; `key` is the option or part that is wrong.
+
+    A device that declines sends what it is as text. Where a file lies is nobody else's
+    business: `path` is no part of that, only of `reason_here`.
+    """
 
     template = "{key}: {reason}"
 
     key: str
     reason: str
     hint: str
+    path: str = ""
+
+    @property
+    def reason_here(self) -> str:
+        """The reason as the machine's own user may read it, with the file."""
+        return f"{self.path}: {self.reason}" if self.path else self.reason
 
 
 class StreamSpecError(StreamError):

@@ -76,11 +76,11 @@ class CsvStream(ResumableStream):
         del now
         self._file = self._reopen()
         if self._file is None:
-            raise StreamOpenError("csv", "there is no such file", "check the path")
+            raise self._unreadable("there is no such file", "check the path")
         first, line_end, _ = self._file.read(MAX_LINE_BYTES).partition(b"\n")
         if not line_end:
             self.close()
-            raise StreamOpenError("csv", "has no complete line yet", "start once it has one")
+            raise self._unreadable("has no complete line yet", "start once it has one")
         try:
             self._learn_columns(first)
         except StreamOpenError:
@@ -119,9 +119,10 @@ class CsvStream(ResumableStream):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StreamOpenError(
-                "csv", error.strerror or "cannot be read", "check the path"
-            ) from error
+            raise self._unreadable(error.strerror or "cannot be read", "check the path") from error
+
+    def _unreadable(self, reason: str, hint: str) -> StreamOpenError:
+        return StreamOpenError("csv", reason, hint, str(self._spec.file))
 
     def _was_replaced(self) -> bool:
         if self._file is None:
@@ -204,7 +205,7 @@ class CsvStream(ResumableStream):
         others = tuple(i for i in range(self._width) if i != self._label)
         self._columns = tuple(map(names.index, self._spec.features)) or others
         if not self._columns:
-            raise StreamOpenError("csv", "has one column only", "write features and a label")
+            raise self._unreadable("has one column only", "write features and a label")
 
 
 def _is_number(field: str) -> bool:

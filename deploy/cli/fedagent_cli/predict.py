@@ -1,11 +1,14 @@
 """`fedagent predict`: what an exported model says of a stream's samples."""
 
 import math
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+from fedagent_protocol.errors import hide_password
 
 from . import command_line, options
 from .errors import InterruptedEnd, MissingError, UsageError
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 MAX_NAMES = 12
 LOOK_S = 0.1
 """How often a stream is looked at while nothing comes."""
+SILENT_S = 3.0
+"""After how long it is said that nothing came yet."""
+STILL_SILENT_S = 30.0
+"""How often it is said again."""
 
 
 def predict(
@@ -59,7 +66,7 @@ def predict(
     source = _stream(predictor, stream)
     tally = _Tally(predictor)
     try:
-        for samples in _arrivals(source, count):
+        for samples in _arrivals(source, count, _Silence(stream)):
             for line in tally.take(samples):
                 emit(line) if as_json else echo(_in_words(line))
     except InterruptedEnd:
@@ -103,7 +110,7 @@ def _stream(predictor: "Predictor", text: str) -> "Stream":
         source = parse_stream(text).create(seed=0, labels=model.data.labels)
         schema = source.open(time.monotonic())
     except StreamError as error:
-        raise UsageError(f"{error.key}: {error.reason}", error.hint) from error
+        raise UsageError(f"{error.key}: {error.reason_here}", error.hint) from error
     misfit = misfit_of(schema, TaskSpec(model=model.model, data=model.data))
     if misfit is not None:
         source.close()
@@ -125,7 +132,34 @@ def _hint(data: "DataSpec", text: str) -> str:
     return f"say features={shown}{more} in the stream's options, and label=none where it has none"
 
 
-def _arrivals(source: "Stream", count: int) -> "Iterator[Samples]":
+class _Silence:
+    """Says on standard error that no sample has come: a wrong topic looks like a quiet one."""
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self._due = time.monotonic() + SILENT_S
+
+    def look(self, source: "Stream") -> None:
+        """Say it if it is time to."""
+        if (now := time.monotonic()) < self._due:
+            return
+        self._due = now + STILL_SILENT_S
+        refused = [f"{name} {n}" for name, n in source.counters.items() if n]
+        counted = f" ({', '.join(refused)})" if refused else ""
+        said = f"no sample yet from {self._stream}{counted}; {self._mend}; Ctrl-C ends"
+        sys.stderr.write(f"fedagent: {hide_password(said)}\n")
+        sys.stderr.flush()
+
+    @property
+    def _mend(self) -> str:
+        if self._stream.startswith("mqtt"):
+            return "check broker and topic with mosquitto_sub, and the names of the fields"
+        if self._stream.startswith("csv:"):
+            return "check that whole lines are appended to the file"
+        return "check that it gives samples"
+
+
+def _arrivals(source: "Stream", count: int, silence: _Silence) -> "Iterator[Samples]":
     from fedagent_agent.streams.base import StreamError  # noqa: PLC0415
 
     seen, live = 0, False
@@ -133,7 +167,7 @@ def _arrivals(source: "Stream", count: int) -> "Iterator[Samples]":
         try:
             samples = source.take(time.monotonic())
         except StreamError as error:
-            raise UsageError(f"{error.key}: {error.reason}", error.hint) from error
+            raise UsageError(f"{error.key}: {error.reason_here}", error.hint) from error
         if count:
             samples = samples.rows(slice(0, count - seen))
         seen += len(samples)
@@ -142,6 +176,8 @@ def _arrivals(source: "Stream", count: int) -> "Iterator[Samples]":
             yield samples
         if seen >= count and not (live and not count):
             return
+        if not seen:
+            silence.look(source)
         time.sleep(LOOK_S)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from . import testbed
     from .deal import load_data
-    from .errors import CliError, DemoError, FedagentError, UsageError
+    from .errors import CliError, DemoError, FedagentError, MissingError, UsageError
     from .local import Run, run_local
     from .model import Model, load_model
     from .run_data import Columns, RunData, read
@@ -25,6 +25,7 @@ _AT = {
     "Columns": ".run_data",
     "DemoError": ".errors",
     "FedagentError": ".errors",
+    "MissingError": ".errors",
     "Model": ".model",
     "Run": ".local",
     "RunData": ".run_data",
@@ -41,6 +42,7 @@ __all__ = [
     "Columns",
     "DemoError",
     "FedagentError",
+    "MissingError",
     "Model",
     "Run",
     "RunData",

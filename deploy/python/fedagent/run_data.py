@@ -6,9 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from fedagent_cli.errors import MissingError
 from fedagent_cli.runs import open_run
 from fedagent_coordinator.database.connection import DATABASE
 from fedagent_coordinator.summary import summarize
+from fedagent_protocol.extras import how_to_install
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,9 +49,16 @@ class Columns(dict[str, list[object]]):
         return len(next(iter(self.values()), []))
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return the same as a DataFrame; wants the package pandas."""
-        import pandas as pd  # noqa: PLC0415 - optional package
+        """Return the same as a DataFrame.
 
+        Raises:
+            MissingError: The package pandas is not installed.
+        """
+        try:
+            import pandas as pd  # noqa: PLC0415 - optional package
+        except ModuleNotFoundError as error:
+            reason = "the pandas package is not installed"
+            raise MissingError(reason, how_to_install("pandas")) from error
         return pd.DataFrame(dict(self))
 
 
@@ -74,7 +83,11 @@ class RunData:
     ledger: Columns
 
     def to_pandas(self) -> "dict[str, pd.DataFrame]":
-        """Return the four tables by name as DataFrames; wants the package pandas."""
+        """Return the four tables by name as DataFrames.
+
+        Raises:
+            MissingError: The package pandas is not installed.
+        """
         names = ("rounds", "devices", "orders", "ledger")
         return {name: getattr(self, name).to_pandas() for name in names}
 

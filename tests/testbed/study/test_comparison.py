@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import sys
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -15,7 +16,15 @@ from hypothesis import strategies as st
 from fedagent_coordinator import policies
 from fedagent_protocol.errors import ParameterError, UnknownNameError
 from fedagent_task.errors import RecipeError
-from fedagent_testbed.study import MARGIN, Comparison, History, compare, figure, load_recipe
+from fedagent_testbed.study import (
+    MARGIN,
+    Comparison,
+    History,
+    PandasNeededError,
+    compare,
+    figure,
+    load_recipe,
+)
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study.table import rows_of
 from tests.fakes.stream_files import small as pairs_recipe
@@ -201,6 +210,13 @@ def test_pandas_has_a_row_per_round() -> None:
     table = compare(small(), ["random", "cheapest"], seeds=2).to_pandas()
     assert len(table) == 2 * 2 * 5
     assert sorted(table["round"].unique().tolist()) == [1, 2, 3, 4, 5]
+
+
+def test_without_pandas_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compare(small(), ["random"], seeds=1)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(PandasNeededError, match=r"is not installed; .*pip install pandas"):
+        found.to_pandas()
 
 
 @given(values=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=80))

@@ -94,7 +94,9 @@ class Demo:
         with self._field:
             try:
                 if not self._caught():
+                    self.view.say(_opening(self.plan))
                     self._watch_over(self._start())
+                    self.view.say("ending all processes and writing the report...")
             finally:
                 self.view.close()
         first = self.state.first_round_at
@@ -233,6 +235,14 @@ def _fallen(process: RoleProcess, code: int) -> DemoError:
     return DemoError(
         f"{process.name} ended with exit code {code}: {tail[-1][:300] if tail else 'no log'}",
         f"see {process.log} and docs/exit-codes.md",
+    )
+
+
+def _opening(plan: Plan) -> str:
+    devices, edges = len(plan.agents), len(plan.edges)
+    return (
+        f"starting {devices} device{'s' * (devices != 1)}, {edges} edge{'s' * (edges != 1)} "
+        "and a coordinator..."
     )
 
 

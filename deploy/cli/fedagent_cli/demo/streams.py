@@ -40,7 +40,7 @@ def check_stream(text: str, recipe: Recipe) -> None:
         source = parse_stream(text).create(seed=0, labels=recipe.data.labels)
         schema = source.open(time.monotonic())
     except StreamError as error:
-        raise UsageError(f"{error.key}: {error.reason}", error.hint) from error
+        raise UsageError(f"{error.key}: {error.reason_here}", error.hint) from error
     except DatasetError as error:
         raise UsageError(str(error)) from error
     try:

@@ -35,6 +35,9 @@ class View:
     def event(self, name: str, event: Event, state: DemoState) -> None:
         """Show one event; `state` has taken it in already."""
 
+    def say(self, text: str) -> None:
+        """Say what is done where no event comes for seconds; a picture shows that anyway."""
+
     def refresh(self, state: DemoState, elapsed_s: float) -> None:
         """Show the state; called a few times a second."""
 
@@ -69,17 +72,18 @@ class LineView(View):
         kind = event.get("event")
         if kind == "round":
             figure = number_text(state.figures[-1]) if state.figures else "-"
-            self._line(
+            self.say(
                 f"round {state.round}/{state.rounds}  in time {event.get('in_time')} of "
                 f"{event.get('ordered')}  {state.primary_metric.word} {figure}  {_evaluated(state)}"
                 f"spent {credits_text(state.spent_micro)}" + _rented(event, state)
             )
         elif kind in ("edge_joined", "agent_joined") and name == "coordinator":
-            self._line(f"{event.get('name') or event.get('edge')} found the coordinator")
+            self.say(f"{event.get('name') or event.get('edge')} found the coordinator")
         elif kind == "note":
-            self._line(str(event.get("text")))
+            self.say(str(event.get("text")))
 
-    def _line(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Print a line at once."""
         echo(text)
         sys.stdout.flush()
 

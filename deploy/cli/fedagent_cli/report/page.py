@@ -64,17 +64,17 @@ NO_PLOTS = (
 )
 
 
-def write_report(run: RunReport, folder: Path) -> Path:
-    """Write `report.html` and `report.json` into a folder and return the page's path.
+def write_report(run: RunReport, folder: Path, *, name: str = "report") -> Path:
+    """Write `NAME.html` and `NAME.json` into a folder and return the page's path.
 
     Without matplotlib the page has no plots and says what to install.
     """
     folder.mkdir(parents=True, exist_ok=True)
     drawn = draw_all(run) if available() else []
-    html = folder / "report.html"
+    html = folder / f"{name}.html"
     html.write_text(render(run, drawn), encoding="utf-8")
     record = json.dumps(run.record(), indent=1)
-    (folder / "report.json").write_text(record + "\n", encoding="utf-8")
+    (folder / f"{name}.json").write_text(record + "\n", encoding="utf-8")
     return html
 
 

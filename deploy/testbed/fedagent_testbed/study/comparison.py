@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
 
+from fedagent_protocol.errors import FedagentError
+from fedagent_protocol.extras import how_to_install
 from fedagent_testbed.recipe import TestbedRecipe
 
 from .history import Column, History, jain
@@ -26,6 +28,14 @@ _T: tuple[float, ...] = (
 
 
 COVERAGE = ("never_rate", "back_rounds", "left_out")
+
+
+class PandasNeededError(FedagentError):
+    """Raised when a data frame is wanted and pandas is not installed."""
+
+    template = "the pandas package is not installed"
+
+    hint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +136,15 @@ class Comparison:
         }
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return one row per policy, seed and round; wants the package pandas."""
-        import pandas as pd  # noqa: PLC0415 - optional package
+        """Return one row per policy, seed and round.
 
+        Raises:
+            PandasNeededError: The package pandas is not installed.
+        """
+        try:
+            import pandas as pd  # noqa: PLC0415 - optional package
+        except ModuleNotFoundError as error:
+            raise PandasNeededError(how_to_install("pandas")) from error
         return pd.DataFrame(
             {"policy": run.policy, "seed": run.seed, "round": t, **row}
             for runs in self.histories.values()
