@@ -146,5 +146,6 @@ def test_what_an_edge_invents_pushes_out_its_own_words_only(
     assert sum(len(one.words) for one in again.known.devices.values()) == 30, "also of many edges"
     again.note("hall", status(DeviceNote(agent="hall-1")), 9999)
     again.note("shed", status(DeviceNote(agent="shed-0")), 9999)
-    again.keep(frozenset({"hall-1", "shed-0"}))
+    both = frozenset({"hall-1", "shed-0"})
+    again.keep(both, both, 9999)
     assert again.known.devices.keys() == {"hall-1", "shed-0"}
