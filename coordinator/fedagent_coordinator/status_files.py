@@ -119,7 +119,8 @@ class DeviceBook:
     def __init__(self, folder: Path, run: str) -> None:
         self._path = folder / DEVICES_FILE
         found = read_devices(folder)
-        self.known = Known(run=run, devices=found.devices if found is not None else {})
+        # The names that edges give are kept per run: of another one nobody would know who it was.
+        self.known = found if found is not None and found.run == run else Known(run=run)
         self._of: dict[str, dict[str, None]] = {}
         """Of which devices each edge tells, those that it told of last at the end."""
         self._words = 0

@@ -230,3 +230,22 @@ def test_who_is_revoked_while_online_is_away_and_not_live(tmp_path: Path) -> Non
         "agent-0-2": True,
     }
     assert "agents    2 live of 3 seen" in said
+
+
+def test_a_new_run_on_the_same_directory_shows_nobody_before_it_is_heard(tmp_path: Path) -> None:
+    folder = tmp_path / "coordinator"
+    run = write_run(folder, rounds=1, end=False)
+    old = DeviceBook(folder, "0" * 32)
+    gone = (DeviceNote(agent="agent-of-before"), DeviceNote(agent="agent-a"))
+    old.note("edge-0", EdgeStatus(run="0" * 32, epoch="d" * 32, devices=gone), 1_000_000)
+    old.close(1_000_000)
+    book = DeviceBook(folder, run)
+    notes = (DeviceNote(agent="agent-a"), DeviceNote(agent="agent-b"))
+    book.note("edge-0", EdgeStatus(run=run, epoch="e" * 32, devices=notes), 2_000_000)
+    book.write(0.0)
+    write_run_status(folder, RunStatus(run=run, edges_live=1))
+    with DataDirLock(folder):
+        read = last_object(call(tmp_path, "devices", "--json"))["devices"]
+        said = call(tmp_path, "status").stdout
+    assert [row["agent"] for row in read] == ["agent-a", "agent-b"]
+    assert "agents    2 live of 2 seen" in said

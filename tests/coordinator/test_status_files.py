@@ -80,9 +80,10 @@ def test_what_was_known_stays_known_over_a_restart(tmp_path: Path) -> None:
     book = DeviceBook(tmp_path, RUN)
     book.note("hall", status(DeviceNote(agent="a", address="10.0.0.9")), 1000)
     book.write(0.0)
-    again = DeviceBook(tmp_path, "2" * 32)
+    again = DeviceBook(tmp_path, RUN)
     word = Word(seen_ms=1000, address="10.0.0.9")
     assert again.known.devices == {"a": Device(words={"hall": word})}
+    assert DeviceBook(tmp_path, "2" * 32).known.devices == {}, "of another run"
     (tmp_path / DEVICES_FILE).write_text("{")
     assert DeviceBook(tmp_path, RUN).known.devices == {}
     (tmp_path / DEVICES_FILE).unlink()
