@@ -311,8 +311,8 @@ class RunStore:
                 self._devices.note(edge, status, self._clock_ms())
             case fx.NoteWork(edge=edge, agents=agents):
                 self._devices.worked(edge, agents)
-            case fx.KeepMembers(ids=ids):
-                self._devices.keep(ids)
+            case fx.KeepMembers(ids=ids, members=members):
+                self._devices.keep(ids, members, self._clock_ms())
             case fx.KeepLog(tail=tail):
                 keep_log(self._folder, tail)
             case fx.LearnRevocations(edge=edge, crl=crl):

@@ -119,7 +119,8 @@ class DeviceBook:
     def __init__(self, folder: Path, run: str) -> None:
         self._path = folder / DEVICES_FILE
         found = read_devices(folder)
-        self.known = Known(run=run, devices=found.devices if found is not None else {})
+        # The names that edges give are kept per run: of another one nobody would know who it was.
+        self.known = found if found is not None and found.run == run else Known(run=run)
         self._of: dict[str, dict[str, None]] = {}
         """Of which devices each edge tells, those that it told of last at the end."""
         self._words = 0
@@ -181,11 +182,17 @@ class DeviceBook:
             del self._of[edge]
         self._changed = True
 
-    def keep(self, members: frozenset[str]) -> None:
-        """Forget every device that does not belong to the site."""
-        for agent in self.known.devices.keys() - members:
+    def keep(self, ids: frozenset[str], members: frozenset[str], now_ms: int) -> None:
+        """Forget every device but these, and mark those that are no members any more as away.
+
+        What an edge tells of one that was revoked, also that it left, counts for nothing.
+        """
+        for agent in self.known.devices.keys() - ids:
             for edge in list(self.known.devices[agent].words):
                 self._drop(edge, agent)
+        for agent in self.known.devices.keys() - members:
+            for edge in self.known.devices[agent].edges:
+                self._leave(edge, agent, now_ms)
 
     def worked(self, edge: str, agents: Collection[str]) -> None:
         """Note from which edge the newest signed work of devices came."""
@@ -197,10 +204,16 @@ class DeviceBook:
     def lose(self, edge: str, now_ms: int) -> None:
         """Mark the devices of an edge that is not heard any more as away."""
         self._epochs.pop(edge, None)
-        for agent in self._here.pop(edge, ()):
-            word = self.known.devices[agent].words[edge]
-            word.here, word.seen_ms = False, now_ms
-            self._changed = True
+        for agent in tuple(self._here.get(edge, ())):
+            self._leave(edge, agent, now_ms)
+        self._here.pop(edge, None)
+
+    def _leave(self, edge: str, agent: str, now_ms: int) -> None:
+        """Mark a device as away from an edge where it was until now."""
+        word = self.known.devices[agent].words[edge]
+        word.here, word.seen_ms = False, now_ms
+        self._here[edge].discard(agent)
+        self._changed = True
 
     def write(self, now: float) -> None:
         """Write the file if something has changed, at most once in `GAP_S`."""

@@ -170,6 +170,8 @@ class AuthorityError(LinkError):
 
 
 _NEW_INVITATION = "ask for a new one: `fedagent devices invite NAME` at the coordinator"
+_NEW_DEVICE = "to join as a new device, choose another --data-dir and ask for an invitation"
+"""The mend for who was revoked, which is so for good."""
 _JOIN_MENDS: dict[str, tuple[str, str]] = {
     "not_an_invitation": (
         "this is not an invitation",
@@ -192,10 +194,7 @@ _JOIN_MENDS: dict[str, tuple[str, str]] = {
     "unknown_invitation": ("the site does not know this invitation", _NEW_INVITATION),
     "used_invitation": ("this invitation was used by another device", _NEW_INVITATION),
     "expired_invitation": ("this invitation has expired", _NEW_INVITATION),
-    "revoked": (
-        "this key was revoked",
-        "to join as a new device, choose another --data-dir and ask for an invitation",
-    ),
+    "revoked": ("this key was revoked", _NEW_DEVICE),
     "too_many_tries": ("there were too many failed attempts", "wait a minute"),
     "too_many_pending": (
         "too many devices are waiting to be accepted",
@@ -332,7 +331,7 @@ _VERIFY = {
 _ALERTS = {
     "CERTIFICATE_REQUIRED": ("no_certificate", "it requires one, and none was presented", _INVITE),
     "CERTIFICATE_EXPIRED": ("expired", "it has expired", _RENEWS),
-    "CERTIFICATE_REVOKED": ("revoked", "it was revoked", _ASK),
+    "CERTIFICATE_REVOKED": ("revoked", "it was revoked", _NEW_DEVICE),
     "UNKNOWN_CA": ("wrong_ca", "the authority of the broker's site did not issue it", _OTHER_SITE),
     "UNSUPPORTED_CERTIFICATE": ("wrong_role", "it is for another role", _INVITE),
     "BAD_CERTIFICATE": ("not_yet_valid", "it is not valid yet, or is damaged", _CLOCKS),

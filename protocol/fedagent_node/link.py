@@ -50,6 +50,8 @@ URGENT_S = 2.0
 """Longest pause between attempts while something is open that waits for the connection."""
 BATCH = 256
 """Most packets that are read before others have their turn."""
+REVOKED_AGAIN_S = 600.0
+"""How often it is said again that a certificate was revoked: no attempt will end that."""
 NO_BROKER = "the service at that port does not answer as an MQTT broker; check the port"
 _OK = MQTTErrorCode.MQTT_ERR_SUCCESS
 
@@ -96,6 +98,7 @@ class Link:
         self.counters: Counter[str] = Counter()
         self.last_error = ""
         """Why there is no connection; empty when there is one."""
+        self._said_at = 0.0
         self.peer = ""
         """The id in the certificate of who was reached last."""
         self._tls = tls
@@ -268,7 +271,7 @@ class Link:
             self.counters["failed_connects"] += 1
             self._count_refusal(exc)
             before = self.counters["connects"] > 0
-            self._note_error(with_hint(connect_reason(exc), self.address, before=before))
+            self._note_error(with_hint(connect_reason(exc), self.address, before=before), exc)
             return
         give_up = time.monotonic() + ANSWER_S
         while self._client.socket() is not None:
@@ -426,18 +429,18 @@ class Link:
         failure = self._client.failure
         if failure is not None:
             self._count_refusal(failure)
-            self._down(connect_reason(failure))
+            self._down(connect_reason(failure), failure)
         elif reason.getName() == "Unspecified error":
             self._down("the broker closed the connection", weak=True)
         else:
             self._down(safe_text(reason), weak=True)
 
-    def _down(self, reason: str, *, weak: bool = False) -> None:
+    def _down(self, reason: str, exc: Exception | None = None, *, weak: bool = False) -> None:
         """Note a loss once; a weak reason replaces no other."""
         was_up, self._up = self._up, False
         self._subscriptions.connection_lost()
         if not (self._stopping or (weak and self.last_error)):
-            self._note_error(reason)
+            self._note_error(reason, exc)
         if was_up:
             self.counters["losses"] += 1
             self._later(self._lost)
@@ -446,10 +449,13 @@ class Link:
         self.counters["lost_unacknowledged"] += self._outbox.forget()
         self._on_state(False)
 
-    def _note_error(self, reason: str) -> None:
-        if reason == self.last_error:
+    def _note_error(self, reason: str, exc: Exception | None = None) -> None:
+        """Say once why there is no connection; of who was revoked, rarely, again."""
+        now = time.monotonic()
+        revoked = exc is not None and (tls_refusal(exc) or ("",))[0] == "revoked"
+        if reason == self.last_error and not (revoked and now >= self._said_at + REVOKED_AGAIN_S):
             return
-        self.last_error = reason
+        self.last_error, self._said_at = reason, now
         _log.warning("%s: no connection to %s: %s", self.client_id, self.address, reason)
 
     def _arrived(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:

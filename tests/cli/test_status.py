@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_coordinator.core.effects import Enrolled
 from fedagent_coordinator.reader import open_reader
-from fedagent_coordinator.status_files import DeviceBook, RunStatus, write_run_status
+from fedagent_coordinator.status_files import GAP_S, DeviceBook, RunStatus, write_run_status
 from fedagent_node.data_dir import DataDirLock
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
 from fedagent_testbed.study import load_recipe
 from fedagent_testbed.study.full import play_full
+from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.written_runs import RECIPE, write_run
 from tests.typed import call, last_object
 
@@ -227,3 +229,45 @@ def test_devices_say_what_their_claims_come_to(tmp_path: Path) -> None:
     head, first, *_ = call(tmp_path, *command).stdout.splitlines()
     assert "gap" in head.split()
     assert f"{gaps[0]:.2f}" in first.split()
+
+
+def test_who_is_revoked_while_online_is_away_and_not_live(tmp_path: Path) -> None:
+    """Also while the edge, which is told a moment later, still calls it online."""
+    folder = tmp_path / "coordinator"
+    given = recipe("rounds.count=1000")
+    site = Site(folder, given, toy_edges(given))
+    site.run(until=5.0)
+    names = {agent.id: agent.name or agent.id for agent in site.edges[0].agents}
+    assert site.driver is not None
+    site.driver.receive(Enrolled(frozenset(names), names))
+    site.driver.receive(Enrolled(frozenset(names) - {"agent-0-1"}, names))
+    site.kernel.run(until=site.kernel.now + 2 * GAP_S)
+    with DataDirLock(folder):
+        read = last_object(call(tmp_path, "devices", "--json"))["devices"]
+        said = call(tmp_path, "status").stdout
+    site.close()
+    assert {row["agent"]: row["online"] for row in read} == {
+        "agent-0-0": True,
+        "agent-0-1": False,
+        "agent-0-2": True,
+    }
+    assert "agents    2 live of 3 seen" in said
+
+
+def test_a_new_run_on_the_same_directory_shows_nobody_before_it_is_heard(tmp_path: Path) -> None:
+    folder = tmp_path / "coordinator"
+    run = write_run(folder, rounds=1, end=False)
+    old = DeviceBook(folder, "0" * 32)
+    gone = (DeviceNote(agent="agent-of-before"), DeviceNote(agent="agent-a"))
+    old.note("edge-0", EdgeStatus(run="0" * 32, epoch="d" * 32, devices=gone), 1_000_000)
+    old.close(1_000_000)
+    book = DeviceBook(folder, run)
+    notes = (DeviceNote(agent="agent-a"), DeviceNote(agent="agent-b"))
+    book.note("edge-0", EdgeStatus(run=run, epoch="e" * 32, devices=notes), 2_000_000)
+    book.write(0.0)
+    write_run_status(folder, RunStatus(run=run, edges_live=1))
+    with DataDirLock(folder):
+        read = last_object(call(tmp_path, "devices", "--json"))["devices"]
+        said = call(tmp_path, "status").stdout
+    assert [row["agent"] for row in read] == ["agent-a", "agent-b"]
+    assert "agents    2 live of 2 seen" in said

@@ -80,9 +80,10 @@ def test_what_was_known_stays_known_over_a_restart(tmp_path: Path) -> None:
     book = DeviceBook(tmp_path, RUN)
     book.note("hall", status(DeviceNote(agent="a", address="10.0.0.9")), 1000)
     book.write(0.0)
-    again = DeviceBook(tmp_path, "2" * 32)
+    again = DeviceBook(tmp_path, RUN)
     word = Word(seen_ms=1000, address="10.0.0.9")
     assert again.known.devices == {"a": Device(words={"hall": word})}
+    assert DeviceBook(tmp_path, "2" * 32).known.devices == {}, "of another run"
     (tmp_path / DEVICES_FILE).write_text("{")
     assert DeviceBook(tmp_path, RUN).known.devices == {}
     (tmp_path / DEVICES_FILE).unlink()
@@ -146,5 +147,6 @@ def test_what_an_edge_invents_pushes_out_its_own_words_only(
     assert sum(len(one.words) for one in again.known.devices.values()) == 30, "also of many edges"
     again.note("hall", status(DeviceNote(agent="hall-1")), 9999)
     again.note("shed", status(DeviceNote(agent="shed-0")), 9999)
-    again.keep(frozenset({"hall-1", "shed-0"}))
+    both = frozenset({"hall-1", "shed-0"})
+    again.keep(both, both, 9999)
     assert again.known.devices.keys() == {"hall-1", "shed-0"}

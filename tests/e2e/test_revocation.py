@@ -46,7 +46,7 @@ def test_a_revoked_agent_and_a_revoked_edge_are_cut_while_connected(
         ):
             assert time.monotonic() - at < CUT_S
             time.sleep(0.05)
-        while "it was revoked; ask the coordinator's operator" not in thief.log.read_text():
+        while "it was revoked; to join as a new device" not in thief.log.read_text():
             assert time.monotonic() - at < CUT_S
             time.sleep(0.05)
         print(f"agent cut and told after {time.monotonic() - at:.1f} s")
@@ -56,7 +56,7 @@ def test_a_revoked_agent_and_a_revoked_edge_are_cut_while_connected(
         at = time.monotonic()
         coordinator.wait("edge_lost", timeout_s=CUT_S)
         assert coordinator.all("edge_lost")[-1]["edge"] == gone
-        while "it was revoked; ask the coordinator's operator" not in edges[1].log.read_text():
+        while "it was revoked; to join as a new device" not in edges[1].log.read_text():
             assert time.monotonic() - at < CUT_S
             time.sleep(0.05)
         print(f"edge cut and told after {time.monotonic() - at:.1f} s")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_node import link
 from fedagent_node.address import BrokerAddress, Cover, TlsFiles
+from fedagent_node.errors import JoinError
 from fedagent_node.site_tls import SiteTls
 from tests.fakes.links import Peer, broker, eventually, peer
 from tests.fakes.site import Members
@@ -74,7 +76,7 @@ async def test_who_may_not_come_in_is_told_why_and_what_to_do(
     covers: dict[str, tuple[Cover, str]] = {
         "no_certificate": (Bare(), "join again with a new invitation"),
         "expired": (late.towards("edge"), "it is renewed once the coordinator can be reached"),
-        "revoked": (gone.towards("edge"), "`fedagent devices` there shows it"),
+        "revoked": (gone.towards("edge"), JoinError("revoked").hint),
         "wrong_ca": (Nameless(wrong_ca), "check --site, or join this site"),
         "not_yet_valid": (early.towards("edge"), "set the clocks of both machines"),
     }
@@ -84,6 +86,29 @@ async def test_who_may_not_come_in_is_told_why_and_what_to_do(
     for name, one in peers.items():
         assert one.link.counters[f"tls_{name}"], (name, one.link.last_error)
         assert covers[name][1] in one.link.last_error
+
+
+async def test_who_was_revoked_is_told_again_once_a_while(
+    kind: str,
+    tmp_path: Path,
+    home: Members,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It stays out for good, and a log that is rotated shows why."""
+    monkeypatch.setattr(link, "REVOKED_AGAIN_S", 0.0, raising=False)
+    out, edge = home.member("out", "agent"), home.member("stricter", "edge")
+    home.revoke("stricter", out)
+    cover = out.towards("edge")
+
+    def told() -> int:
+        return sum("it was revoked" in one.getMessage() for one in caplog.records)
+
+    async with broker(kind, tmp_path, tls=edge.files) as b:
+        one = Peer(b.address, "out", tls=cover)
+        await one.link.start()
+        await eventually(lambda: told() > 1)
+        await one.link.stop()
 
 
 class Nameless:

@@ -272,9 +272,10 @@ class NoteWork(Write, frozen=True):
 
 
 class KeepMembers(Write, frozen=True):
-    """Keep for people no device but these: all that the site ever let in."""
+    """Keep for people no device but these: all that the site ever let in, `members` still."""
 
     ids: frozenset[str]
+    members: frozenset[str]
 
 
 class KeepLog(Write, frozen=True):

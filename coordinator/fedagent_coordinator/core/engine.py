@@ -225,7 +225,7 @@ class Engine:
         new = event.agents - (self.enrolled or frozenset())
         self.enrolled, self.members = event.agents, event.names
         self.lost_lists = event.lost
-        effects: list[Effect] = [fx.KeepMembers(event.agents | event.names.keys())]
+        effects: list[Effect] = [fx.KeepMembers(event.agents | event.names.keys(), event.agents)]
         for edge in self.edges.by_id.values():
             edge.name = self.called(edge.id, edge.name)
             self._label(edge)

@@ -209,6 +209,7 @@ def certificates(folder: Path) -> Finding:
 def _standing(data_dir: Path) -> tuple[str, str]:
     """Return how a role's certificate stands, and the mend if it does not hold."""
     from fedagent_node.credentials import load_credentials  # noqa: PLC0415
+    from fedagent_node.errors import JoinError  # noqa: PLC0415
 
     held = load_credentials(data_dir)
     if held is None:
@@ -217,10 +218,7 @@ def _standing(data_dir: Path) -> tuple[str, str]:
     site = f"{own.role} of site {own.site}"
     until = time.strftime("%Y-%m-%d", time.gmtime(own.not_after))
     if held.revocations().has(own):
-        return (
-            f"{site}, revoked",
-            "ask the coordinator's operator: `fedagent devices` there shows it",
-        )
+        return f"{site}, revoked", JoinError("revoked").hint
     if now < own.not_before:
         hint = (
             "set the clock: timedatectl set-ntp true; until then certificate dates are not "

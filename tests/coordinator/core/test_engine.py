@@ -450,8 +450,8 @@ def test_what_a_site_calls_its_members_stands_and_of_others_nothing_is_noted() -
     field.edges[0].agents[0].name = "cellar"
     members = frozenset({"agent-0-0", "agent-1-0"})
     kept = field.engine.receive(fx.Enrolled(members, names), 0.0)
-    assert [effect.ids for effect in kept if isinstance(effect, fx.KeepMembers)] == [
-        frozenset({*names})
+    assert [one for one in kept if isinstance(one, fx.KeepMembers)] == [
+        fx.KeepMembers(frozenset({*names}), members)
     ]
     noted: list[str] = []
     perform = field.perform
