@@ -33,7 +33,7 @@ from .run_store import open_coordinator
 from .runs import RunFinishedError, read_recipe
 from .site import Site, open_site
 from .site_word import SiteWord, keep_word, own_certificate
-from .web.server import PageServer, start_page
+from .web.server import PageServer, forget_place, start_page
 
 _log = logging.getLogger(__name__)
 
@@ -135,6 +135,7 @@ class Daemon:
         config, shell = self._config, self._shell
         place = config.page()
         if place is None:
+            forget_place(shell.directory)
             return ""
         server = PageServer(shell.directory, place, tls=shell.tls, insecure=config.insecure)
         shell.at_close.append(functools.partial(asyncio.to_thread, server.stop))

@@ -4,13 +4,16 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from fedagent_coordinator.web.access import Page, read_page, write_page
 from fedagent_node.data_dir import DataDirLock
 from tests.coordinator.web.served import served
 from tests.fakes.written_runs import write_run
@@ -219,5 +222,25 @@ def test_the_link_of_the_page_is_told_while_a_coordinator_serves_it(tmp_path: Pa
         with DataDirLock(tmp_path):
             told = json.loads(fedagent(*asked).stdout)
     assert told["link"] == f"{page.url}#token={page.token}"
-    with DataDirLock(tmp_path):
+    # Another program has the port now: it is to get no token.
+    place = urlsplit(page.url)
+    with socket.create_server((str(place.hostname), place.port or 0)), DataDirLock(tmp_path):
         assert "without --no-web" in str(said(fedagent(*asked), 40)["hint"])
+    kept = read_page(tmp_path)
+    assert kept is not None
+    assert kept.token == page.token
+
+
+def test_a_coordinator_without_a_page_forgets_where_a_killed_one_had_it(tmp_path: Path) -> None:
+    write_page(tmp_path, Page(token="secret", url="http://127.0.0.1:7428/", port=7428))
+    with subprocess.Popen(
+        [sys.executable, "-m", "fedagent_cli", *DEMO, "--no-web", "--data-dir", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as coordinator:
+        assert coordinator.stderr is not None
+        assert any("ready" in line for line in coordinator.stderr)
+        coordinator.terminate()
+        coordinator.communicate(timeout=60)
+    assert read_page(tmp_path) == Page(token="secret", url="", port=7428)

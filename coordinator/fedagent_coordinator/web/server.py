@@ -159,6 +159,18 @@ class PageServer:
             self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._door is not None:
             self._door.close()
+            forget_place(self._folder)
+
+
+def forget_place(folder: Path) -> None:
+    """Forget where the page of a folder was, not its token: who listens there now is another."""
+    if lacking():
+        return
+    from .access import read_page, write_page  # noqa: PLC0415 - heavy imports
+
+    found = read_page(folder)
+    if found is not None and found.url:
+        write_page(folder, structs.replace(found, url=""))
 
 
 def start_page(server: PageServer, *, asked: bool) -> str:
