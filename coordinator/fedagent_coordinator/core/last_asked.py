@@ -31,13 +31,13 @@ class LastAsked:
         """Begin with the prices that a former process saw last, int64[N] with 0 of none."""
         return cls(np.where(shown > 0, shown, UNHEARD))
 
-    def hear(self, view: RoundView) -> None:
-        """Take in what is asked now."""
-        seen = np.unique(view.pair_client)
+    def hear(self, view: RoundView, *, rents: bool) -> None:
+        """Take in what is asked now; who is seen where counts for `rents` alone."""
         self.price = grown(self.price, len(view.client_price), UNHEARD)
-        self.price[seen] = view.client_price[seen]
-        pairs = view.pair_client.astype(np.int64) << 32 | view.pair_edge
-        self._pairs = np.union1d(self._pairs, pairs)
+        self.price[view.pair_client] = view.client_price[view.pair_client]
+        if rents:
+            pairs = view.pair_client.astype(np.int64) << 32 | view.pair_edge
+            self._pairs = np.union1d(self._pairs, pairs)
 
     def forget(self, clients: npt.NDArray[np.int32]) -> None:
         """Expect these clients no more; what is no index is passed over."""

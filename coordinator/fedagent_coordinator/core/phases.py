@@ -251,7 +251,7 @@ class Observing(Phase):
         readiness, live = engine.readiness, engine.edges.live()
         observed = self._view(ready, now)
         view = observed.view
-        engine.asked.hear(view)
+        engine.asked.hear(view, rents=engine.settings.recipe.placement.rents)
         engine.counters.update({f"pairs_{why}": n for why, n in observed.left_out.items()})
         agents = len(np.unique(view.pair_client[view.eligible]))
         missing = readiness.missing(
