@@ -27,7 +27,7 @@ class Received(Input, frozen=True):
     empty where the topic names none: a coordinator that writes to one edge."""
     message: AnyMessage
     link: str
-    at: float  # when the event loop read it (ADR 15)
+    at: float  # when the event loop read it
     link_idle: bool = True  # whether everything sent on that link before was acknowledged
     proof: bytes = b""  # the envelope without the body: key, number, signature (`envelope`)
 

@@ -2,7 +2,7 @@
 
 A float32 is a whole number of 2^-149, its square one of 2^-298. Sums of such whole numbers
 do not depend on order or grouping, and what a device can have seen is told from what it
-cannot without any rounding (ADR 10).
+cannot without any rounding.
 """
 
 import math

@@ -200,7 +200,7 @@ class DataSpec(_Section, frozen=True, kw_only=True):
     """What a sample is before it enters the model: ``x * scale + offset``, or feature by feature.
 
     With `standardize` devices are asked for count, sums and squares before round 1, and features
-    without a form of their own get mean and deviation from them (ADR 10).
+    without a form of their own get mean and deviation from them.
     """
 
     dtype: Annotated[

@@ -1,4 +1,4 @@
-"""The same round by the live core and by a study: who trains where an edge is rented (ADR 22)."""
+"""The same round by the live core and by a study: who trains where an edge is rented."""
 
 from collections import defaultdict
 from pathlib import Path

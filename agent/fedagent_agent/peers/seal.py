@@ -3,7 +3,8 @@
 Two agents with each other's cards share X25519 -> HKDF-SHA256 (salt: hash of both cards, info:
 sender and receiver) -> one ChaCha20-Poly1305 key per direction, so that a packet sent back to its
 sender does not open. The plaintext is its length in 4 bytes, the envelope, and zeros up to a
-multiple of 256 bytes. Why it is neither HPKE nor another library's box: docs/adr/0013.
+multiple of 256 bytes. HPKE's base mode names no sender and costs an agreement for each envelope;
+NaCl's box is one more dependency, and has no window against replays either.
 """
 
 import hashlib
