@@ -3,7 +3,7 @@
 Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs,
 learners, decisions, democracy, adaptive, calibration, scale, papers, onnx, bas, limits, figures,
 seeds, house, imports, loss, ledger, ledger-model, field, graph, families, hostile, faults, secagg,
-soak, floods, storm, page, replay, learnt-world, year.
+soak, floods, storm, page, replay, year.
 All of them without a name; figures are medians, and what is compared is measured in one run.
 """
 
@@ -29,7 +29,6 @@ from . import (
     house,
     imports,
     learners,
-    learnt_world,
     ledger,
     limits,
     loss,
@@ -95,7 +94,6 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "loss": loss.rows,
     "page": live_page,
     "replay": lambda: replay.rows(100, ""),
-    "learnt-world": learnt_world.rows,
     "year": lambda: iter([year.year(20_000)]),
     "figures": lambda: iter([tested("figures", str(ROOT / "bench" / "checks"))]),
     "house": house.rows,

@@ -92,7 +92,6 @@ ELSEWHERE = {
     "testbed/learning/test_datasets": ("testbed/learning/fleet",),
     "testbed/study/test_comparison": ("testbed/study/table",),
     "testbed/study/test_play": ("testbed/study/history", "testbed/study/selection"),
-    "testbed/traces/test_readers": ("testbed/traces/files",),
     "testbed/worlds/test_population": ("testbed/recipe", "testbed/sections"),
     "e2e/test_device_log": ("cli/device_log",),
     "e2e/test_field": ("testbed/local",),

@@ -41,7 +41,7 @@ def test_another_policy_is_estimated(field: Path) -> None:
     ("arguments", "code", "names"),
     [
         (("--policy", "nobody"), 2, "named 'nobody'; take one of: adaptive, "),
-        (("--policy", "oracle"), 2, "fedagent testbed learn-world"),
+        (("--policy", "oracle"), 2, "take one of: adaptive, "),
         (("--policy", "ucb"), 2, "needs opinions, which this run does not collect; take one"),
         (("--policy", "linucb", "--set", "alpha=x"), 2, "alpha"),
         (("--policy", "linucb", "--set", "alpha"), 2, "--set KEY=VALUE"),
@@ -75,7 +75,6 @@ def test_a_pruned_run_is_not_replayed(field: Path, tmp_path: Path) -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", [("replay",), ("testbed", "learn-world")])
 @pytest.mark.parametrize(
     ("named", "says"),
     [
@@ -88,11 +87,9 @@ def test_a_pruned_run_is_not_replayed(field: Path, tmp_path: Path) -> None:
         ("empty", "it is not a coordinator's folder; name the folder of"),
     ],
 )
-def test_a_folder_without_a_run_is_said(
-    home: Path, command: tuple[str, ...], named: str, says: str
-) -> None:
+def test_a_folder_without_a_run_is_said(home: Path, named: str, says: str) -> None:
     (home / "empty").mkdir(exist_ok=True)
-    done = call(home, *command, named)
+    done = call(home, "replay", named)
     assert (done.returncode, says in done.stderr) == (40, True), done.stderr
 
 

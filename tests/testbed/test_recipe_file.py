@@ -158,7 +158,7 @@ def test_a_price_that_no_ledger_holds_is_refused() -> None:
         (
             STREAMS,
             "budget.per_edge=3",
-            "radio and traces and chances and recorded and exchange and open and learnt",
+            "radio and traces and chances and recorded and exchange and open",
         ),
         (STREAMS, "rounds.deadline_s=3", "radio and traces and chances and recorded and open"),
     ],

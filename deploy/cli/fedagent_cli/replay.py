@@ -140,7 +140,6 @@ def _replayed(
     from fedagent_coordinator.core.readiness import NeedsUnmetError  # noqa: PLC0415
     from fedagent_coordinator.database.models import recipe_in  # noqa: PLC0415
     from fedagent_coordinator.policies import create  # noqa: PLC0415
-    from fedagent_coordinator.policies.base import TRUTH  # noqa: PLC0415
     from fedagent_coordinator.run_settings import decision_policies, opinion_mode  # noqa: PLC0415
     from fedagent_protocol.errors import UnknownNameError  # noqa: PLC0415
     from fedagent_testbed.replay import replay as decide  # noqa: PLC0415
@@ -168,8 +167,6 @@ def _replayed(
         ) from error
     except NeedsUnmetError as error:
         hint = f"take one of: {', '.join(_replayable(recipe))}"
-        if TRUTH in error.missing:
-            hint += "; or play it in a world learnt from this run: `fedagent testbed learn-world`"
         raise UsageError(error.sentence, hint) from error
     return list(decide(reader.logged(run.run_id), made, seed=recipe.seed, spec=spec)), spec.name
 

@@ -36,7 +36,7 @@ PerCompute = Annotated[float, Meta(ge=1e-3, le=1e4)]
 Snr = Annotated[float, Meta(ge=1e-6, le=1e12)]
 Range = tuple[Positive, Positive]
 Weighting = Literal["uniform", "samples"]
-WorldName = Literal["radio", "exchange", "traces", "open", "chances", "recorded", "learnt", "bas"]
+WorldName = Literal["radio", "exchange", "traces", "open", "chances", "recorded", "bas"]
 
 
 class Radio(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,12 +85,6 @@ class Traces(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     links: str = "net/hsdpa_norway_3g.tar.gz"
     rtt: str = ""
     round_s: Positive = 10.0  # seconds of trace between two rounds
-
-
-class LearntFile(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A world that `fedagent testbed learn-world` wrote."""
-
-    file: str = ""
 
 
 class VisibleEdges(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -238,8 +232,7 @@ class TestbedRecipe(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     about: str = ""
     world: WorldName = "radio"
     """``open``: all reach the one edge at once; ``chances``: success without links;
-    ``recorded``: rounds of demos; ``learnt``: of a recorded run; ``bas``: streams, and edges that
-    are rented."""
+    ``recorded``: rounds of demos; ``bas``: streams, and edges that are rented."""
     clients: Count = 50
     edges: Annotated[int, Meta(ge=1, le=65_536)] = 3
     utility: Literal["linear", "sqrt-total"] = "linear"
@@ -253,7 +246,6 @@ class TestbedRecipe(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     work: Work = Work()
     exchange: Exchange = Exchange()
     traces: Traces = Traces()
-    learnt: LearntFile = LearntFile()
     churn: Churn = Churn()
     liars: Liars = Liars()
     change: Change = Change()

@@ -24,7 +24,7 @@ _BASE = "cocs-decisions"
 _LINKED = ("radio", "traces")
 _PAIRS = (*_LINKED, "chances", "recorded")
 _DRAWN = (*_LINKED, "chances")
-_STUDIES = (*_PAIRS, "exchange", "open", "learnt")
+_STUDIES = (*_PAIRS, "exchange", "open")
 _WORLDS: dict[str, tuple[str, ...]] = {
     "success": ("open",),
     "utility": _STUDIES,
@@ -38,7 +38,6 @@ _WORLDS: dict[str, tuple[str, ...]] = {
     "work": _DRAWN,
     "exchange": ("exchange",),
     "traces": ("traces",),
-    "learnt": ("learnt",),
     "churn": _PAIRS,
     "liars": _LINKED,
     **dict.fromkeys(("late", "dying", "flips", "correlated", "cold", "missing"), _PAIRS),

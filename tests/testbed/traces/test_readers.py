@@ -1,33 +1,27 @@
-"""Readers: small files that the tests make, and one typed error for any others."""
+"""Readers: small files that the tests make, and the real ones where they are."""
 
 import gzip
 import io
-import json
 import os
 import tarfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from fedagent_testbed.traces import files
-from fedagent_testbed.traces.files import Limits, TraceError
+from fedagent_task.errors import DatasetError
 from fedagent_testbed.traces.readers import (
     PACKET_BITS,
     read_cpu_scores,
     read_down_bps,
+    read_links,
     read_mahimahi,
     read_rate_archive,
     read_rtt,
     read_spot_prices,
+    recorded,
 )
-
-Read = Callable[..., object]
-GZIP = b"\x1f\x8b"
 
 NDT = b'[{"date": "2022-06-27", "dl_mbps": "10.5", "ul_mbps": "4.25"}]'
 SPOT = (
@@ -49,13 +43,6 @@ def packed(members: dict[str, bytes], mode: str = "w:gz") -> bytes:
     return out.getvalue()
 
 
-def archive_of(info: tarfile.TarInfo) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        archive.addfile(info)
-    return out.getvalue()
-
-
 def npz(**arrays: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> bytes:
     out = io.BytesIO()
     np.savez_compressed(out, **arrays)  # type: ignore[arg-type] # numpy's stub has a bool keyword
@@ -68,39 +55,31 @@ RTT = npz(rtt_ms=np.array([[[0, 100], [0, 0]]], dtype=np.float32))
 RTT_CS = npz(rtt_cs=np.array([[[0, 25], [100, 0]]], dtype=np.uint16))
 
 
-def one_rate(path: Path) -> object:
-    """Read an archive whose only member is ``x``."""
-    return read_rate_archive(path)
-
-
-GOOD: dict[str, tuple[Read, bytes]] = {
-    "mahimahi": (read_mahimahi, gzip.compress(STAMPS)),
-    "archive": (read_rate_archive, RATES),
-    "ndt": (read_down_bps, gzip.compress(NDT)),
-    "planetlab": (read_rtt, RTT),
-    "seattle": (read_rtt, RTT_CS),
-    "spot": (read_spot_prices, gzip.compress(SPOT)),
-    "phones": (read_cpu_scores, gzip.compress(PHONES)),
+GOOD: dict[str, tuple[Callable[[Path], object], bytes]] = {
+    "links.gz": (read_mahimahi, gzip.compress(STAMPS)),
+    "rates.tar.gz": (read_rate_archive, RATES),
+    "ndt.json.gz": (read_down_bps, gzip.compress(NDT)),
+    "rtt.npz": (read_rtt, RTT),
+    "spot.csv": (read_spot_prices, SPOT),
+    "phones.json": (read_cpu_scores, PHONES),
 }
+
+Put = Callable[..., Path]
 
 
 @pytest.fixture
-def put(tmp_path: Path) -> Callable[[bytes], Path]:
-    path = tmp_path / "trace"
-
-    def write(data: bytes) -> Path:
+def put(tmp_path: Path) -> Put:
+    def write(data: bytes, name: str = "trace") -> Path:
+        path = tmp_path / name
         path.write_bytes(data)
         return path
 
     return write
 
 
-Put = Callable[[bytes], Path]
-
-
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_mahimahi_counts_packets_exactly(put: Put, pack: Callable[[bytes], bytes]) -> None:
-    link = read_mahimahi(put(pack(STAMPS)))
+@pytest.mark.parametrize(("name", "data"), [("x.up", STAMPS), ("x.gz", gzip.compress(STAMPS))])
+def test_mahimahi_counts_packets_exactly(put: Put, name: str, data: bytes) -> None:
+    link = read_mahimahi(put(data, name))
     np.testing.assert_allclose(link.times_s, [0, 0.1, 0.2, 0.25])
     np.testing.assert_allclose(link.bits, np.array([0, 4, 6, 7]) * PACKET_BITS)
 
@@ -133,203 +112,29 @@ def test_tables(put: Put) -> None:
     assert (a.price.tolist(), b.price.tolist()) == ([0.03, 0.42], [0.05])
 
 
-@pytest.mark.parametrize(
-    ("read", "data", "line", "problem"),
-    [
-        (read_mahimahi, b"1\n2\nx\n", 3, "no time"),
-        (read_mahimahi, b"1\n\n-2\n", 3, "no time"),
-        (read_mahimahi, b"1\n5\n4\n", 3, "goes back"),
-        (read_mahimahi, b"1\n1_0\n", 2, "no time"),
-        (read_mahimahi, b"1\n99999999999\n", 2, "no time"),
-        (read_mahimahi, b"0\n0\n", None, "no stamp"),
-        (read_mahimahi, b"", None, "no stamp"),
-        (one_rate, b"0 1\n1 2 3\n", 2, "Mbit/s"),
-        (one_rate, b"0 1\n1 nan\n", 2, "Mbit/s"),
-        (one_rate, b"0 1\n1 -1\n", 2, "Mbit/s"),
-        (one_rate, b"0 1\n1 1e300\n", 2, "Mbit/s"),
-        (one_rate, b"0 1\n1 1_0\n", 2, "Mbit/s"),
-        (one_rate, b"0 1\n2 1\n2 1\n", 3, "not after"),
-        (one_rate, b"2 1\n0 1\n", 2, "not after"),
-        (one_rate, b"0 1\n", None, "no line after 0 s"),
-        (one_rate, b"0 1\n1 0\n2 0\n", None, "never carries"),
-        (one_rate, b"0 " + b"1" * 9000, 1, "longer than"),
-        (read_spot_prices, b"a,b\n", 1, "no column zone"),
-        (read_spot_prices, b"", 1, "no column"),
-        (read_spot_prices, SPOT + b"x,1,1,1\n", 5, "4 columns, not 6"),
-        (read_spot_prices, SPOT + b"a,c3,L,2015-09-01 00:00:00+00:00,,1\n", 5, "no time or price"),
-        (read_spot_prices, SPOT + b"x,1,1,1,1,\xff\n", 5, "UTF-8"),
-        (read_spot_prices, SPOT + b'"x"y,1,1,1,1,r\n', 5, "no CSV"),
-        (read_spot_prices, SPOT.split(b"\n")[0], None, "no price"),
-        (read_down_bps, b"[{}]", 1, "dl_mbps"),
-        (read_down_bps, NDT[:-1] + b', {"dl_mbps": NaN, "ul_mbps": 1}]', 2, "dl_mbps"),
-        (read_down_bps, NDT[:-1] + b", 7]", 2, "dl_mbps"),
-        (read_down_bps, b'[\n{"a": \n', 3, "no JSON"),
-        (read_down_bps, b"{}", None, "no list"),
-        (read_down_bps, b"[]", None, "no test"),
-        (read_down_bps, b"[" * 100_000, None, "no JSON"),
-        (read_spot_prices, SPOT + b"a,c3,L,yesterday,1,1\n", 5, "no time or price"),
-        (read_spot_prices, SPOT + b"a,c3,L,2015-09-01 00:00:00,1,1\n", 5, "without zone"),
-        (read_spot_prices, SPOT + b"a,c3,L,2015-09-01 00:00:00+00:00,0,1\n", 5, "price of 0"),
-        (read_spot_prices, SPOT + SPOT.splitlines()[-1], 5, "not after the last row"),
-        (read_cpu_scores, PHONES[:-1] + b', {"Model": 3}]', 3, "no Model"),
-        (read_cpu_scores, b'[{"Model": "A", "CPU_F_AI_Score": "0"}]', 1, "score of 0"),
-    ],
-)
-def test_the_error_names_the_line(
-    put: Put, read: Read, data: bytes, line: int | None, problem: str
-) -> None:
-    path = put(packed({"x": data}) if read is one_rate else data)
-    with pytest.raises(TraceError, match=problem) as caught:
-        read(path)
-    member = ":x" if read is one_rate else ""
-    assert (caught.value.file, caught.value.line) == (f"{path}{member}", line)
-    assert str(path) in str(caught.value)
+def test_links_are_an_archive_a_folder_or_one_file(put: Put, tmp_path: Path) -> None:
+    assert len(read_links(put(RATES, "rates"))) == 2
+    single = put(STAMPS, "a.up")
+    put(gzip.compress(STAMPS), "b.gz")
+    put(b"about these links", "README.md")
+    (tmp_path / "rates").unlink()
+    assert [link.name for link in read_links(tmp_path)] == ["a.up", "b.gz"]
+    assert [link.name for link in read_links(single)] == ["a.up"]
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_file_that_is_not_there(name: str, tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="No such file"):
-        GOOD[name][0](tmp_path / "none")
-    with pytest.raises(TraceError, match="directory"):
-        GOOD[name][0](tmp_path)
-
-
-@pytest.mark.parametrize("name", ["mahimahi", "archive", "ndt", "spot", "phones"])
-def test_a_file_cut_off_anywhere_is_an_error(put: Put, name: str) -> None:
+@pytest.mark.parametrize("damage", ["cut off", "", "<html>"])
+def test_a_file_that_cannot_be_read_is_one_line(
+    put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: str
+) -> None:
     read, data = GOOD[name]
-    for end in range(len(data)):
-        with pytest.raises(TraceError):
-            read(put(data[:end]))
-
-
-def test_a_plain_tar_cut_off_anywhere_is_an_error(put: Put) -> None:
-    data = packed({"a": b"1 1\n" * 1, "b": b"1 2\n", "c": b"1 3\n"}, "w")
-    assert len(read_rate_archive(put(data[: 6 * 512 + 1024]))) == 3
-    for end in range(0, 6 * 512 + 1024, 128):
-        with pytest.raises(TraceError):
-            read_rate_archive(put(data[:end]))
-
-
-def test_a_header_that_is_damaged_in_the_middle_is_no_end(put: Put) -> None:
-    data = bytearray(packed({"a": b"1 1\n", "b": b"1 2\n", "c": b"1 3\n"}, "w"))
-    data[2 * 512 + 3] ^= 0xFF
-    with pytest.raises(TraceError, match="after 'a'"):
-        read_rate_archive(put(bytes(data)))
-
-
-@pytest.mark.parametrize("name", GOOD)
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None
-)
-@given(data=st.data())
-def test_damaged_bytes_give_a_record_or_a_typed_error(
-    put: Put, name: str, data: st.DataObject
-) -> None:
-    read, good = GOOD[name]
-    inside = good[:2] == GZIP and data.draw(st.booleans())
-    bad = bytearray(gzip.decompress(good) if inside else good)
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(bad) - 1))
-        bad[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3))
-    try:
-        read(put(bytes(bad)))
-    except TraceError as error:
-        assert error.problem
-
-
-BOMB = gzip.compress(b"1\n" * 10**6)
-
-
-@pytest.mark.parametrize(
-    ("limits", "read", "data", "problem"),
-    [
-        (Limits(unpacked_bytes=1000), read_mahimahi, BOMB, "more than 1000 bytes"),
-        (Limits(rows=10), read_mahimahi, BOMB, "line 11: .*limit of 10 lines"),
-        (
-            Limits(unpacked_bytes=5000),
-            read_rate_archive,
-            packed({"zeros": bytes(10**6)}),
-            "more than 5000 bytes",
-        ),
-        (Limits(members=1), read_rate_archive, RATES, "more than 1 members"),
-        (Limits(rows=3), read_rate_archive, RATES, "limit of 3 rows"),
-        (Limits(rows=0), read_down_bps, NDT, "at most 0 entries"),
-        (Limits(unpacked_bytes=100), read_rtt, RTT, "unpacks to more than 100"),
-        (Limits(rows=3), read_rtt, RTT, "for shape"),
-    ],
-    ids=range(8),
-)
-def test_limits_hold(
-    put: Put, monkeypatch: pytest.MonkeyPatch, limits: Limits, read: Read, data: bytes, problem: str
-) -> None:
-    monkeypatch.setattr(files, "LIMITS", limits)
-    with pytest.raises(TraceError, match=problem):
-        read(put(data))
-
-
-@pytest.mark.parametrize(
-    ("kind", "problem"),
-    [
-        (tarfile.SYMTYPE, "no plain file"),
-        (tarfile.LNKTYPE, "no plain file"),
-        (tarfile.FIFOTYPE, "no plain file"),
-        (tarfile.DIRTYPE, "holds no trace"),
-    ],
-)
-def test_only_plain_files_are_read_from_an_archive(put: Put, kind: bytes, problem: str) -> None:
-    info = tarfile.TarInfo("passwords")
-    info.type, info.linkname = kind, "/etc/passwd"
-    with pytest.raises(TraceError, match=problem):
-        read_rate_archive(put(archive_of(info)))
-
-
-def test_a_sparse_file_does_not_unpack_past_the_limit(put: Put) -> None:
-    """A header that says: a terabyte, of which nothing is stored."""
-    info = tarfile.TarInfo("hole")
-    info.pax_headers = {
-        "GNU.sparse.major": "0",
-        "GNU.sparse.minor": "1",
-        "GNU.sparse.map": "0,0",
-        "GNU.sparse.size": str(2**40),
-    }
-    with pytest.raises(TraceError, match="no plain file"):
-        read_rate_archive(put(archive_of(info)))
-
-
-def _npy(header: str, body: bytes = b"") -> bytes:
-    text = header.encode().ljust(117) + b"\n"
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        head = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little")
-        archive.writestr("rtt_ms.npy", head + text + body)
-    return out.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("data", "problem"),
-    [
-        (npz(other=np.zeros((1, 2, 2))), "no array rtt_ms"),
-        (npz(rtt_ms=np.zeros((2, 2), dtype=np.float32)), "no plain array"),
-        (npz(rtt_ms=np.zeros((1, 2, 3), dtype=np.float32)), "not \\(time, n, n\\)"),
-        (npz(rtt_ms=np.zeros((0, 2, 2), dtype=np.float32)), "not \\(time, n, n\\)"),
-        (npz(rtt_ms=np.zeros((1, 2, 2), dtype=np.float64)), "is f8, not float32"),
-        (npz(rtt_ms=np.full((1, 2, 2), -1, dtype=np.float32)), "negative"),
-        (npz(rtt_ms=np.full((1, 2, 2), np.nan, dtype=np.float32)), "not finite"),
-        (b"PK not a zip", "no npz"),
-        (
-            _npy("{'descr': '<f4', 'fortran_order': False, 'shape': (999999999, 999, 999), }"),
-            "for shape",
-        ),
-        (
-            _npy("{'descr': '|O', 'fortran_order': False, 'shape': (1, 1, 1), }", b"cos\nsystem"),
-            "no plain array",
-        ),
-        (json.dumps([1]).encode(), "no npz"),
-    ],
-)
-def test_only_plain_matrices_are_read(put: Put, data: bytes, problem: str) -> None:
-    with pytest.raises(TraceError, match=problem):
-        read_rtt(put(data))
+    monkeypatch.setenv("FEDAGENT_DATA", str(tmp_path))
+    with pytest.raises(DatasetError, match="is not in FEDAGENT_DATA"):
+        recorded(read, name)
+    put(data[: len(data) // 2] if damage == "cut off" else damage.encode(), name)
+    with pytest.raises(DatasetError, match="cannot be read") as caught:
+        recorded(read, name)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 SHARED = os.environ.get("FEDAGENT_DATA", "")

@@ -12,8 +12,6 @@ from fedagent_cli import command_line, options, places
 from fedagent_cli.errors import KilledError, MissingError, UsageError
 from fedagent_cli.output import aligned, echo, emit, table
 
-from .learn import learn_world
-
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
@@ -111,7 +109,6 @@ def mount(app: command_line.CommandGroup, *, panel: str) -> None:
             ),
         ),
         (recipes, ("fedagent testbed recipes",)),
-        (learn_world, ("fedagent testbed learn-world field --out field.toml",)),
     ):
         testbed_app.command(epilog=options.examples(*lines))(command)
     app.add_group(testbed_app, panel=panel)

@@ -6,7 +6,6 @@ from fedagent_testbed.recipe import TestbedRecipe
 from .base import Times, World, arrived, outcome
 from .chances import ChanceWorld
 from .failures import can_fail
-from .learnt import LearntWorld
 from .linked import LinkedWorld, TraceWorld
 from .one_edge import LinearExchange, OpenWorld
 from .radio import RadioWorld, StaticRadioWorld
@@ -35,7 +34,5 @@ def make_world(recipe: TestbedRecipe, seed: int) -> World:
             return ChanceWorld(recipe, seed)
         case "recorded":
             return RecordedWorld(recipe, seed)
-        case "learnt":
-            return LearntWorld(recipe, seed)
         case "bas":
             raise RecipeError("world", "is bas", "it has streams, and no view of pairs")

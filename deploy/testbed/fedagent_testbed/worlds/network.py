@@ -12,13 +12,13 @@ from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import DatasetError, RecipeError
 from fedagent_task.spec import MICRO
 from fedagent_testbed.recipe import TestbedRecipe
-from fedagent_testbed.traces.files import recorded
 from fedagent_testbed.traces.readers import (
     read_cpu_scores,
     read_down_bps,
     read_rate_archive,
     read_rtt,
     read_spot_prices,
+    recorded,
 )
 
 from .base import spawned_rng
