@@ -3,7 +3,7 @@
 Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs,
 learners, decisions, democracy, adaptive, calibration, scale, papers, onnx, bas, limits, figures,
 seeds, house, imports, loss, ledger, ledger-model, field, graph, families, hostile, faults, secagg,
-soak, floods, storm, page, replay, year.
+soak, floods, storm, page, replay, year, choices.
 All of them without a name; figures are medians, and what is compared is measured in one run.
 """
 
@@ -16,6 +16,7 @@ from . import (
     bas,
     beliefs,
     calibration,
+    choices,
     claims,
     decisions,
     demo,
@@ -83,6 +84,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "beliefs": beliefs.rows,
     "learners": learners.rows,
     "decisions": decisions.rows,
+    "choices": choices.rows,
     "democracy": democracy.rows,
     "adaptive": adaptive.rows,
     "calibration": calibration.rows,
