@@ -34,7 +34,7 @@ from tests.fakes.voices import identity as identity_named
 
 from .rows import Rows, show
 
-RECIPE = Path(__file__).parent.parent / "deploy" / "recipes" / "bench-wire.toml"
+RECIPE = Path(__file__).parent / "wire.toml"
 SETS = ("rounds.count=0", "rounds.every_s=1", "rounds.deadline_s=4", "rounds.max_wait_s=6")
 AGENTS, ATTACKERS = 5, 20
 FLOOD_S, QUIET_S = 6.0, 3.0

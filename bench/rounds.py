@@ -26,7 +26,7 @@ from tests.fakes.site import Members
 
 from .rows import show
 
-RECIPE = Path(__file__).parent.parent / "deploy" / "recipes" / "bench-wire.toml"
+RECIPE = Path(__file__).parent / "wire.toml"
 SHAPES = {"22KB": (549, 10), "2.34MB": (58_499, 10), "25MB": (624_999, 10)}
 ROUNDS = {"22KB": 120, "2.34MB": 40, "25MB": 8}
 BARS = {

@@ -26,7 +26,7 @@ from fedagent_testbed.local import LocalField, RoleProcess
 
 from .rows import show
 
-RECIPE = Path(__file__).parent.parent / "deploy" / "recipes" / "bench-wire.toml"
+RECIPE = Path(__file__).parent / "wire.toml"
 AGENTS, EDGES = 50, 3
 SPARED = {"agent": 10, "edge": 1}
 """How many of a role are never hurt."""

@@ -34,7 +34,7 @@ AGENTS, HOSTS = 300, 3
 DOWN_S = 5.0
 SHARE, BAR_S = 0.95, 30.0
 PATIENCE_S = 90.0
-RECIPE = Path(__file__).parent.parent / "deploy" / "recipes" / "bench-wire.toml"
+RECIPE = Path(__file__).parent / "wire.toml"
 
 
 async def _agent(folder: Path, site: str, address: str) -> None:

@@ -19,8 +19,9 @@ pytestmark = [
     pytest.mark.skipif(NFT is None, reason="needs nft"),
 ]
 BOX, DEVICE = "192.168.1.10", "192.168.1.20"
+RECIPE = Path(__file__).parents[2] / "bench" / "wire.toml"
 COORDINATOR = (
-    "fedagent coordinator start --recipe bench-wire --listen 127.0.0.1 --wait-agents 2 --json"
+    f"fedagent coordinator start --recipe {RECIPE} --listen 127.0.0.1 --wait-agents 2 --json"
     " --set model.features=19999 --set model.classes=10 --set rounds.count=5"
 )
 """A model of 800 KB, down and up again."""
