@@ -114,7 +114,7 @@ def demo(work: Path, seed: int, loops: int) -> Row:
     recipe.write_text(RECIPE.read_text(encoding="utf-8").replace("per_edge = 3.3", "per_edge = 99"))
     folder, before = work / f"demo-{seed}", machine_load()
     with busy(loops):
-        said = run_demo(folder, "--recipe", str(recipe), "--policy", "all", "--seed", str(seed))
+        said = run_demo(folder, recipe=str(recipe), policy="all", seed=seed)
         load = [round(before, 1), round(machine_load(), 1)]
     row: Row = {"seed": seed, "busy": loops, "load": load, "accuracy": said["accuracy"]}
     row |= recorded(folder)

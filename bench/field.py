@@ -63,7 +63,6 @@ def played(variant: Variant, seed: int, *, work: Path, loops: int) -> Row:
     """Run one variant with one seed; return its figures."""
     folder, recipe = work / "run", _RECIPES / f"{variant.recipe}.toml"
     shutil.rmtree(folder, ignore_errors=True)
-    more = ("--policy", variant.policy) if variant.policy else ()
     if variant.edits:
         text = recipe.read_text(encoding="utf-8")
         for old, new in variant.edits:
@@ -71,10 +70,9 @@ def played(variant: Variant, seed: int, *, work: Path, loops: int) -> Row:
             text = text.replace(old, new)
         recipe = work / f"{variant.recipe}.toml"
         recipe.write_text(text, encoding="utf-8")
-        more = (*more, "--recipe", str(recipe))
     before = machine_load()
     with busy(loops):
-        said = run_demo(folder, *more, "--seed", str(seed))
+        said = run_demo(folder, recipe=str(recipe), policy=variant.policy, seed=seed)
     load = round(max(before, machine_load()), 1)
     keys = ("rounds_done", "accuracy", "seconds", "ordered", "in_time", "ledger_balanced")
     if any(key not in said for key in keys):

@@ -1,17 +1,21 @@
 """The demo's fleet for benches: whole runs of real processes, with busy processes beside them."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .rows import ROOT, Row
+from fedagent_cli.demo.prepare import prepare
+from fedagent_cli.demo.result import summary
+from fedagent_cli.demo.run import run_demo as play
+from fedagent_cli.demo.view import View
+from fedagent_cli.report.run_report import read_run_report
+
+from .rows import ROOT
 
 RECIPE = ROOT / "deploy" / "recipes" / "demo.toml"
 _BUSY = [sys.executable, "-c", "while True: pass"]
-TIMEOUT_S = 400
 
 
 @contextmanager
@@ -26,21 +30,22 @@ def busy(count: int) -> Iterator[None]:
             loop.wait()
 
 
-def run_demo(folder: Path, *arguments: str) -> Row:
-    """Run the demo in a folder that stays, and return what it says; embedded brokers."""
-    command = [sys.executable, "-m", "fedagent_cli", "demo", "--json", "--broker", "embedded"]
-    done = subprocess.run(
-        [*command, "--dir", str(folder), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
+def run_demo(
+    folder: Path, *, seed: int, recipe: str = "demo", policy: str | None = None
+) -> dict[str, object]:
+    """Run the demo's fleet in a folder that stays, and return what it says; embedded brokers."""
+    settings, plan = prepare(
+        agents=None,
+        edges=None,
+        rounds=None,
+        policy=policy,
+        seed=seed,
+        recipe=recipe,
+        folder=folder,
     )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if not lines:
-        raise RuntimeError(done.stderr[-1000:])
-    result: Row = json.loads(lines[-1])
-    return result
+    finish = play(settings, plan, View(), caught=lambda: 0, broker="embedded")
+    run = read_run_report(folder / "coordinator")
+    return summary(finish, run, settings=settings, plan=plan, report=None)
 
 
 def machine_load() -> float:

@@ -19,7 +19,7 @@ from fedagent_coordinator.web.access import read_page
 from .rows import ROOT
 
 CHROMIUM = "/usr/bin/chromium"
-DEMO = ("--web", "--dear", "--rounds", "150")
+DEMO = ("--web", "--rounds", "150")
 LEARNT = 40
 """Rounds until the page has something to show."""
 COLOURS = 128

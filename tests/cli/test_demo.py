@@ -13,7 +13,6 @@ from fedagent_agent.peers.core.records import ArmStats, SlotRecord, StoreSlot
 from fedagent_agent.peers.store import PeerStore
 from fedagent_agent.streams import parse_stream
 from fedagent_cli import places
-from fedagent_cli.demo.command import demo
 from fedagent_cli.demo.plan import (
     EVERY_DIGIT,
     FEW_DIGITS,
@@ -24,15 +23,14 @@ from fedagent_cli.demo.plan import (
 )
 from fedagent_cli.demo.prepare import prepare
 from fedagent_cli.demo.result import read_inside
-from fedagent_cli.demo.run import Demo, DemoSettings
+from fedagent_cli.demo.run import DemoSettings, run_demo
 from fedagent_cli.demo.state import AgentState, DemoState, EdgeState, Event
 from fedagent_cli.demo.view import JsonView, LineView, View, picture
 from fedagent_cli.errors import CliError, UsageError
 from fedagent_cli.output import number_text
 from fedagent_coordinator import policies
 from fedagent_task.recipe import parse_recipe
-from tests.fakes.graph_tasks import dense_task, written
-from tests.typed import fedagent
+from fedagent_testbed.local_fleet import LocalFleet
 
 
 @given(st.integers(1, 64), st.integers(1, 16))
@@ -156,17 +154,13 @@ def test_what_the_devices_knew_is_read_from_their_own_directories(tmp_path: Path
 
 def wanted(folder: Path, recipe: str = "demo", **asked: object) -> tuple[DemoSettings, Plan]:
     plain = dict.fromkeys(("agents", "edges", "rounds", "policy", "seed"))
-    return prepare(**{**plain, "broker": "auto", "folder": folder, "recipe": recipe, **asked})  # type: ignore[arg-type]  # a test's keywords
+    return prepare(**{**plain, "folder": folder, "recipe": recipe, **asked})  # type: ignore[arg-type]  # a test's keywords
 
 
 @pytest.mark.parametrize(
     ("wish", "named", "code"),
     [
         ({"policy": "clairvoyant"}, "random", 2),
-        ({"broker": "carrier-pigeon"}, "embedded", 2),
-        ({"broker": "mqtt://192.0.2.1:1883"}, "192.0.2.1", 2),
-        ({"broker": "mqtts://127.0.0.1:8883"}, "certificates", 2),
-        ({"broker": "mqtt://127.0.0.1:1"}, "127.0.0.1:1: Connection refused", 42),
         ({"recipe": "no-such"}, "demo", 2),
     ],
 )
@@ -208,9 +202,9 @@ def test_a_pipe_is_told_what_takes_seconds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     settings, plan = wanted(tmp_path / "d", agents=8, edges=1)
-    monkeypatch.setattr(Demo, "_start", lambda _demo: None)
-    monkeypatch.setattr(Demo, "_watch_over", lambda _demo, _coordinator: None)
-    Demo(settings=settings, plan=plan, view=view, caught=lambda: 0).run()
+    monkeypatch.setattr(LocalFleet, "start", lambda _fleet: None)
+    monkeypatch.setattr(LocalFleet, "watch", lambda _fleet: iter(()))
+    run_demo(settings, plan, view, caught=lambda: 0)
     lines = capsys.readouterr().out.splitlines()
     starting = "starting 8 devices, 1 edge and a coordinator..."
     report = "ending all processes and writing the report..."
@@ -318,71 +312,6 @@ def test_the_screen_shows_what_models_are_evaluated_by(
     assert number_text(figure) in text.getvalue()
 
 
-def test_a_task_of_ones_own_takes_the_digits_where_they_fit(tmp_path: Path) -> None:
-    path = written(tmp_path, dense_task(), "Mine.fedtask")
-    made, plan = wanted(tmp_path / "d", str(path), rounds=3)
-    assert (made.recipe, made.rounds, plan.slow) == (path, 3, "")
-    assert all(agent.slow_s == 0 for agent in plan.agents)
-    assert all(agent.stream.startswith("digits:labels=") for agent in plan.agents)
-    assert 'evaluation.dataset="digits-test"' in made.sets
-    assert f"budget.per_edge={plan.budget}" in made.sets
-
-
-def test_a_task_and_a_recipe_are_not_both_learnt() -> None:
-    with pytest.raises(UsageError, match="give one"):
-        demo(recipe="digits", task=Path("my_model.fedtask"))
-
-
-def test_other_tasks_take_a_stream_or_a_dataset(tmp_path: Path) -> None:
-    path = str(written(tmp_path, dense_task(3, 2)))
-    with pytest.raises(UsageError, match=r"takes 3 features and 2 classes.*--dataset"):
-        wanted(tmp_path / "a", path)
-    for i in range(1, 3):
-        (tmp_path / f"d{i}.csv").write_text("1,2,3,0\n4,5,6,1\n")
-    template = f"csv:{tmp_path}/d{{i}}.csv"
-    _, plan = wanted(tmp_path / "b", path, stream=template, agents=2)
-    assert [agent.stream for agent in plan.agents] == [f"csv:{tmp_path}/d{i}.csv" for i in (1, 2)]
-    made, plan = wanted(tmp_path / "c", path, dataset=f"{tmp_path}/d1.csv", agents=2)
-    assert plan.agents[1].stream == f"replay:{tmp_path}/d1.csv,part=2/2,start=500"
-    made, _ = wanted(tmp_path / "e", path, stream=template, test="x y.csv", agents=2)
-    assert 'evaluation.dataset="x y.csv"' in made.sets
-
-
-@pytest.mark.parametrize(
-    ("wish", "says"),
-    [
-        ({"stream": "digits"}, "model.features: it takes 3, the stream has 64"),
-        ({"stream": "radio:x"}, "radio"),
-        ({"dataset": "no-such.npz"}, "no-such.npz"),
-        ({"stream": "digits", "dataset": "x"}, "give one of them"),
-    ],
-)
-def test_streams_that_do_not_fit_a_task_are_refused_before_the_start(
-    tmp_path: Path, wish: dict[str, str], says: str
-) -> None:
-    path = str(written(tmp_path, dense_task(3, 2)))
-    with pytest.raises(UsageError, match=says):
-        wanted(tmp_path / "a", path, **wish)
-
-
-def test_a_dear_device_is_one_more_that_no_edge_can_pay(tmp_path: Path) -> None:
-    _, plain = wanted(tmp_path / "a")
-    _, plan = wanted(tmp_path / "b", dear=True)
-    assert plan.agents[:-1] == plain.agents
-    assert plan.agents[-1].price > plan.budget == plain.budget
-    assert (plan.slow, plan.victim) == (plain.slow, plain.victim)
-
-
-def test_a_task_is_read_before_anything_starts(tmp_path: Path) -> None:
-    both = fedagent("demo", "--recipe", "digits", "--task", "my.fedtask", cwd=tmp_path)
-    assert "cannot be combined" in both.stderr
-    missing = fedagent("demo", "--task", "nowhere.fedtask", cwd=tmp_path)
-    assert "nowhere.fedtask" in missing.stderr
-    assert (both.returncode, missing.returncode) == (2, 2)
-    assert not list(tmp_path.iterdir())
-
-
-def test_what_a_model_is_evaluated_by_is_that_of_the_option(tmp_path: Path) -> None:
-    done = fedagent("demo", "--test", "nowhere.npz", cwd=tmp_path)
-    assert done.returncode == 42
-    assert "nowhere.npz: no such file; give a path" in done.stderr
+def test_what_does_not_fit_the_digits_is_for_python(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"does not fit the bundled digits.*run_local"):
+        wanted(tmp_path / "a", "sensor")

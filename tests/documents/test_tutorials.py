@@ -49,7 +49,7 @@ OPINIONS = Page("docs/tutorials/opinions.md")
 FA, RANDOM, DA = OPINIONS.takes(
     "fedagent demo --recipe fa-digits --dir fa",
     "fedagent demo --recipe fa-digits --policy random --dir fa-random",
-    "fedagent demo --recipe da-digits --dir da --keep",
+    "fedagent demo --recipe da-digits --dir da",
 )
 FA_READS = OPINIONS.takes(
     "fedagent opinions --data-dir fa/coordinator",
@@ -66,7 +66,7 @@ OBSERVE.skips(
     "of a run of one's own: tests/e2e/test_demo.py asks why, tests/cli/test_watching.py watches, "
     "tests/e2e/test_observed.py scrapes",
     "fedagent status --watch",
-    "fedagent why agent-9 --data-dir fedagent-demo/.../coordinator",
+    "fedagent why agent-2 --data-dir fedagent-demo/.../coordinator",
     "fedagent coordinator start --recipe digits --metrics 9100",
 )
 INTERRUPTED = 130

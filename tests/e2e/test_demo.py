@@ -7,11 +7,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from fedagent_cli.demo.prepare import prepare
+from fedagent_cli.demo.run import run_demo
+from fedagent_cli.demo.view import View
 from fedagent_coordinator.alarms import alarms
 from fedagent_coordinator.explanation import explain
 from fedagent_coordinator.reader import open_reader
@@ -125,7 +129,7 @@ def _check_whole(demo: Running, lines: list[dict[str, object]]) -> None:
     assert not all_gone(demo)
     kept = {path.name for path in demo.directory.iterdir()}
     assert {"report.html", "report.json", "coordinator", "coordinator.log"} <= kept
-    assert "agent-1" not in kept
+    assert "agent-1" in kept
 
 
 def test_a_placed_demo_ends_when_the_rents_are_gone(tmp_path: Path, demos: list[Running]) -> None:
@@ -216,13 +220,20 @@ def test_listeners_are_on_loopback_only_and_kill_9_leaves_nobody(
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def test_why_explains_each_kind_of_device(tmp_path: Path, demos: list[Running]) -> None:
-    asked = ("--rounds", "16", "--policy", "random", "--dear", "--json")
-    demo = Running(tmp_path / "w", *asked)
-    demos.append(demo)
-    lines, err = demo.rest()
-    assert demo.popen.returncode == 0, err
-    with open_reader(Path(str(lines[-1]["data_dir"]))) as reader:
+def test_why_explains_each_kind_of_device(tmp_path: Path) -> None:
+    settings, plan = prepare(
+        agents=None,
+        edges=None,
+        rounds=16,
+        policy="random",
+        seed=None,
+        recipe="demo",
+        folder=tmp_path / "w",
+    )
+    dear = replace(plan.agents[0], name="agent-9", price=1.5 * plan.budget)
+    plan = replace(plan, agents=(*plan.agents, dear))
+    run_demo(settings, plan, View(), caught=lambda: 0)
+    with open_reader(tmp_path / "w" / "coordinator") as reader:
         run = reader.run().run_id
         ids = {row.name: row.agent for row in reader.devices(run)}
         told = [
@@ -230,7 +241,7 @@ def test_why_explains_each_kind_of_device(tmp_path: Path, demos: list[Running]) 
             for agent in ids.values()
             for round_ in range(2, reader.last_round(run) + 1, 2)
         ]
-        dear = explain(reader, ids["agent-9"])
+        of_dear = explain(reader, ids["agent-9"])
         slow = explain(reader, ids["agent-2"])
         raised = {one.kind: one.name for one in alarms(reader, None, time.time())}
     assert all(one.solved for one in told), "a recorded round is not decided as it was"
@@ -238,8 +249,8 @@ def test_why_explains_each_kind_of_device(tmp_path: Path, demos: list[Running]) 
     unselected = [one for one in told if one.state == "not_selected"]
     assert all(one.constraint.kind == "edge_budget" for one in unselected)
     assert any(one.nearest_change for one in unselected)
-    assert (dear.state, dear.ordered) == ("unaffordable", 0)
-    assert {change.what for change in dear.nearest_change} == {"price", "budget"}
+    assert (of_dear.state, of_dear.ordered) == ("unaffordable", 0)
+    assert {change.what for change in of_dear.nearest_change} == {"price", "budget"}
     assert (slow.never_delivering, slow.in_time) == (True, 0)
     assert slow.ordered >= 3
     assert raised == {"never_delivering": "agent-2"}

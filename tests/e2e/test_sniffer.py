@@ -6,18 +6,19 @@ that leaks one is the positive control.
 """
 
 import base64
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedagent_cli.demo.prepare import prepare
+from fedagent_cli.demo.run import run_demo
+from fedagent_cli.demo.view import View
 from fedagent_node.link import Arrival
 from fedagent_protocol import topics
 from fedagent_protocol.messages import Chunk, TrainOrder, kind
 from fedagent_task.readers import load
 from tests.fakes.voices import read
-from tests.typed import fedagent
 
 from .listener import Listener, shared_broker
 from .support import new_field, start_small
@@ -89,13 +90,18 @@ def test_a_whole_demo_leaks_no_sample(tmp_path: Path) -> None:
     needles = _needles()
 
     with shared_broker(tmp_path / "broker") as address, Listener(address) as sniffer:
-        where = ("--dir", str(tmp_path / "demo"), "--broker", address)
-        done = fedagent("demo", "--json", "--seed", "2", "--rounds", "20", *where)
+        settings, plan = prepare(
+            agents=None,
+            edges=None,
+            rounds=20,
+            policy=None,
+            seed=2,
+            recipe="demo",
+            folder=tmp_path / "demo",
+        )
+        finish = run_demo(settings, plan, View(), caught=lambda: 0, broker=address)
         heard = list(sniffer.heard)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert result["rounds_done"] == 20
-    assert result["ledger_balanced"] is True
+    assert finish.state.round == 20
     for arrival in heard:
         topic = topics.parse(arrival.topic)
         assert kind(read(topic.direction, arrival.payload)) == topic.kind

@@ -64,7 +64,7 @@ add(
 start.mount(app, panel=AGENT)
 add(
     *(AGENT, demo, "fedagent demo", "fedagent demo --policy cheapest --rounds 30"),
-    "fedagent demo --agents 12 --edges 3 --broker embedded",
+    "fedagent demo --agents 12 --edges 3",
     "fedagent demo --rounds 5 --json",
     "fedagent demo --recipe bas-digits",
     "fedagent demo --recipe fa-digits",

@@ -3,22 +3,22 @@
 import json
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedagent_cli.demo.command import remembered
-from fedagent_cli.demo.plan import AgentPlan, Plan
-from fedagent_cli.demo.run import Demo, DemoSettings, Finish, tidy
-from fedagent_cli.demo.view import View, choose_view
 from fedagent_cli.errors import DemoError, UsageError
-from fedagent_cli.output import echo
+from fedagent_cli.output import credits_text, echo, number_text
 from fedagent_cli.places import dated, empty_folder
 from fedagent_coordinator import policies
 from fedagent_task import aggregation
+from fedagent_task.measures import ACCURACY, BY_KEY
+from fedagent_testbed.local import Event
+from fedagent_testbed.local_fleet import Fleet, FleetError, LocalFleet, remembered, tidy
 
 from .model import Model, load_model
 from .run_data import RunData, read
@@ -110,7 +110,7 @@ def run_local(
         sets: More keys of the recipe, e.g. ``{"learner.rate": 0.05}``.
         folder: For data, logs and books, empty or not there; none for a new one in
             ``fedagent-runs``.
-        progress: Show a picture on a terminal, elsewhere a line a round.
+        progress: Print a line a round.
 
     Raises:
         UsageError: Something does not fit; it says what does.
@@ -149,23 +149,61 @@ def run_local(
     aggregation.create(checked.aggregation.name, **checked.aggregation.params)
     if not checked.rounds.count:
         raise UsageError("the task sets no number of rounds", "give rounds, e.g. rounds=20")
-    settings = DemoSettings(
+    fleet = Fleet(
         recipe=path,
         sets=tuple(every),
-        rounds=checked.rounds.count,
-        policy=None,
         seed=checked.seed if seed is None else seed,
-        broker="auto",
         directory=place,
+        agents={
+            f"agent-{i}": {"stream": stream, "price": {"base": PRICE, "per_compute": 0.0}}
+            for i, stream in enumerate(dealt.streams, 1)
+        },
+        edges={f"edge-{i}": {} for i in range(1, edges + 1)},
         max_wait_s=checked.rounds.max_wait_s,
     )
-    plan = _plan(dealt.streams, edges)
-    view = choose_view(as_json=False) if progress else View()
     with _signals() as caught:
-        demo = Demo(settings=settings, plan=plan, view=view, caught=caught, begun_at=begun_at)
-        finish = demo.run()
-    tidy(place, plan)
-    return _result(finish, place, checked.rounds.count, progress=progress)
+        first_round_at = _played(fleet, caught, checked.rounds.count, progress=progress)
+        ended_by = caught()
+    tidy(place, (*fleet.agents, *fleet.edges))
+    if ended_by:
+        if progress:
+            echo(f"ended early; read the data it left, if any, with fedagent.read({str(place)!r})")
+        if ended_by == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + ended_by)
+    first = None if first_round_at is None else round(first_round_at - begun_at, 3)
+    return _result(place, checked.rounds.count, round(time.monotonic() - begun_at, 3), first)
+
+
+def _played(
+    fleet: Fleet, caught: Callable[[], int], rounds: int, *, progress: bool
+) -> float | None:
+    """Run the fleet to its end; return when its first round was done, by our monotonic clock."""
+    measure, figure = ACCURACY, "-"
+    try:
+        with LocalFleet(fleet, stopped=caught) as running:
+            running.start()
+            for name, event in filter(None, running.watch()):
+                if name == "coordinator" and event["event"] == "ready":
+                    measure = BY_KEY.get(str(event.get("primary_metric")), ACCURACY)
+                if name == "coordinator" and event["event"] in ("round", "model"):
+                    numbers = {k: v for k, v in event.items() if isinstance(v, int | float)}
+                    value = measure.of(numbers)
+                    figure = figure if value is None else number_text(value)
+                if progress and event["event"] == "exited":
+                    echo(f"{name} ended with exit code {event['code']}")
+                if progress and name == "coordinator" and event["event"] == "round":
+                    echo(_line(event, rounds, f"{measure.word} {figure}"))
+                    sys.stdout.flush()
+    except FleetError as error:
+        raise DemoError(error.problem, error.hint) from error
+    return running.first_round_at
+
+
+def _line(event: Event, rounds: int, measured: str) -> str:
+    in_time = f"in time {event['in_time']} of {event['ordered']}"
+    spent = credits_text(int(str(event["total_spent_micro"])))
+    return f"round {event['round']}/{rounds}  {in_time}  {measured}  spent {spent}"
 
 
 def _budget(wanted: float | None, agents: int) -> float:
@@ -193,23 +231,6 @@ def _settings(
     return made
 
 
-def _plan(streams: Sequence[str], edges: int) -> Plan:
-    return Plan(
-        agents=tuple(
-            AgentPlan(name=f"agent-{i}", labels=(), price=PRICE, source=stream, note=_short(stream))
-            for i, stream in enumerate(streams, 1)
-        ),
-        edges=tuple(f"edge-{i}" for i in range(1, edges + 1)),
-        budget=0.0,
-        rents=(0.0,) * edges,
-    )
-
-
-def _short(stream: str) -> str:
-    kind, _, rest = stream.partition(":")
-    return f"{kind} {Path(rest.partition(',')[0]).name}"
-
-
 @contextmanager
 def _signals() -> Iterator[Callable[[], int]]:
     """Take Ctrl-C and the like while the processes run, where this thread may."""
@@ -220,28 +241,22 @@ def _signals() -> Iterator[Callable[[], int]]:
         yield caught
 
 
-def _result(finish: Finish, folder: Path, wanted: int, *, progress: bool) -> Run:
-    if finish.signal:
-        if progress:
-            echo(f"ended early; read the data it left, if any, with fedagent.read({str(folder)!r})")
-        if finish.signal == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + finish.signal)
+def _result(folder: Path, wanted: int, seconds: float, first: float | None) -> Run:
     found = read(folder)
     done = found.summary["rounds_done"]
     if done != wanted and not found.summary["conclusion"]:
         raise DemoError(f"{done} of {wanted} rounds done", f"see {folder / 'coordinator.log'}")
     if not found.summary["updates_used"]:
         raise _nothing_learnt(folder, found)
-    first, metrics = finish.seconds_to_first_round, found.summary["metrics"]
+    metrics = found.summary["metrics"]
     assert isinstance(metrics, Mapping)
     return Run(
         folder=folder,
         id=found.run,
         rounds=int(str(done)),
         metrics=dict(metrics),
-        seconds=round(finish.seconds, 3),
-        seconds_to_first_round=None if first is None else round(first, 3),
+        seconds=seconds,
+        seconds_to_first_round=first,
     )
 
 

@@ -14,9 +14,6 @@ RENT = 0.25
 STEP = 1.4
 """By how much each edge asks more than the one before it."""
 
-DEAR = 1.5
-"""What the dear device asks, as a share of what an edge may spend on devices in a round."""
-
 BEYOND_S = 0.2
 """How far the slow agent's training goes beyond the deadline."""
 
@@ -38,8 +35,6 @@ class AgentPlan:
 
     Attributes:
         start, rate: Samples at once, and more per second; 0 leaves it to the stream.
-        source: A stream as it stands, in place of digits of these labels.
-        note: What is said of it, in place of its labels.
     """
 
     name: str
@@ -51,14 +46,10 @@ class AgentPlan:
     rate: float = 0.0
     position_km: tuple[float, float] | None = None
     held_out: str = ""  # a second stream that it only evaluates by; empty: it has none
-    source: str = ""
-    note: str = ""
 
     @property
     def stream(self) -> str:
         """Its stream, as `fedagent start --stream` takes it."""
-        if self.source:
-            return self.source
         start = f",start={self.start}" if self.start else ""
         rate = f",rate={self.rate:g}" if self.rate else ""
         return f"digits:labels={'+'.join(map(str, self.labels))}{start}{rate}"
@@ -139,15 +130,6 @@ def make_evaluated_plan(*, agents: int, edges: int, best: int) -> Plan:
     share = math.ceil(best / edges) * max(prices)
     rents = (0.0,) * edges
     return Plan(agents=made, edges=_edge_names(edges), budget=round(share, 3), rents=rents)
-
-
-def with_dear(plan: Plan) -> Plan:
-    """Return the fleet with one more device, which asks more than an edge may spend."""
-    agents = plan.agents
-    price = round(DEAR * plan.budget, 3)
-    name, note = f"agent-{len(agents) + 1}", "price exceeds the edge's budget"
-    dear = replace(agents[0], name=name, price=price, note=note, slow_s=0.0)
-    return replace(plan, agents=(*agents, dear))
 
 
 def spread(plan: Plan) -> Plan:

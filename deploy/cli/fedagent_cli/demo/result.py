@@ -16,7 +16,6 @@ from fedagent_cli.report.indices import Columns
 from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import RunReport, read_run_report
 from fedagent_coordinator.database.evaluations import PEERS
-from fedagent_task.task_file import SUFFIX
 
 from .plan import Plan
 from .run import DemoSettings, Finish
@@ -47,8 +46,7 @@ def conclude(finish: Finish, *, settings: DemoSettings, plan: Plan, as_json: boo
     if as_json:
         emit(result)
     else:
-        own = settings.recipe if settings.recipe.suffix == SUFFIX else None
-        show(result, run, data_dir, task=own)
+        show(result, run, data_dir)
     if finish.signal:
         return INTERRUPTED if finish.signal == 2 else SIGNAL_BASE + finish.signal
     if not result["ledger_balanced"]:
@@ -89,7 +87,7 @@ def summary(
         "spent_micro": run.spent_micro if run else 0,
         "ordered": ordered,
         "in_time": in_time,
-        "broker": settings.broker if "://" in settings.broker else finish.state.broker,
+        "broker": finish.state.broker,
         "killed": plan.victim if _was_killed(finish.state, plan) else None,
         "run": run.run if run else finish.state.run,
         "data_dir": str(settings.directory / "coordinator"),
@@ -103,13 +101,7 @@ def _chosen(run: RunReport) -> dict[str, float]:
     return {kind: round(sum(times) / len(times), 2) for kind, times in own.items()}
 
 
-def show(
-    result: dict[str, object],
-    run: RunReport | None,
-    data_dir: Path,
-    *,
-    task: Path | None = None,
-) -> None:
+def show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> None:
     """Print one screen of results, and what to do next."""
     from rich.console import Console  # noqa: PLC0415 - the view has loaded rich already
     from rich.panel import Panel  # noqa: PLC0415
@@ -148,9 +140,7 @@ def show(
         for look in looks:
             echo(f"  {program} {look} --data-dir {folder}")
     echo("Next, the same with devices of your own, in three terminals:")
-    recipe = "digits" if task is None else shlex.quote(os.path.relpath(task))
-    stream = "digits" if task is None else "STREAM"
-    for role in (f"coordinator start --recipe {recipe}", "edge start", f"start --stream {stream}"):
+    for role in ("coordinator start --recipe digits", "edge start", "start --stream digits"):
         echo(f"  {program} {role}")
 
 

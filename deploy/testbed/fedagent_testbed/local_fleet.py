@@ -1,0 +1,200 @@
+"""A fleet on this machine, watched until its run is over: under `fedagent demo` and `run_local`."""
+
+import os
+import queue
+import secrets
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from fedagent_protocol.errors import FedagentError
+
+from .local import Event, LocalField, RoleProcess
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+START_S = 60.0
+STALL_S = 120.0
+REFRESH_S = 0.15
+QUEUE = 10_000
+
+
+class FleetError(FedagentError):
+    """Raised when a process of a fleet failed, or nothing happened for too long."""
+
+    template = "{problem}"
+
+    problem: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What is to be started.
+
+    Attributes:
+        recipe: File of the run's recipe; `sets` are overrides, ``key.path=value``.
+        directory: For logs, and a data directory for each process.
+        agents: Settings by name, with a `stream`; as in the configuration file of an agent.
+        edges: Settings by name.
+        broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of a running broker.
+        web: Serve the live page.
+    """
+
+    recipe: Path
+    sets: tuple[str, ...]
+    seed: int
+    directory: Path
+    agents: Mapping[str, Mapping[str, object]]
+    edges: Mapping[str, Mapping[str, object]]
+    max_wait_s: float
+    broker: str = "auto"
+    web: bool = False
+
+
+class LocalFleet(AbstractContextManager["LocalFleet", None]):
+    """The processes of a fleet; leaving it ends them all.
+
+    Args:
+        fleet: What is started.
+        stopped: Returns the signal that is to end it, 0 before there is one.
+    """
+
+    def __init__(self, fleet: Fleet, *, stopped: Callable[[], int]) -> None:
+        self.first_round_at: float | None = None  # by our monotonic clock
+        self._fleet, self._stopped = fleet, stopped
+        self._events: queue.Queue[tuple[str, Event]] = queue.Queue(QUEUE)
+        site = f"local-{secrets.token_hex(6)}"
+        self._field = LocalField(fleet.directory, site, on_event=self._put)
+        self._moved_at = time.monotonic()
+        self._gone = {"coordinator"}
+
+    def start(self) -> None:
+        """Start everything at once."""
+        fleet, field = self._fleet, self._field
+        field.defaults = {"log_level": "info"}
+        field.coordinator(
+            fleet.recipe,
+            broker=fleet.broker,
+            sets=fleet.sets,
+            seed=fleet.seed,
+            wait_edges=len(fleet.edges),
+            wait_agents=len(fleet.agents),
+            no_web=not fleet.web,
+        )
+        for name, settings in fleet.edges.items():
+            field.edge(name, broker=fleet.broker, **settings)
+        shared = {"broker": fleet.broker} if "://" in fleet.broker else {}
+        # As many devices as cores, or more, would each take all of them.
+        threads = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        for index, (name, settings) in enumerate(fleet.agents.items()):
+            own = {"seed": fleet.seed * 1000 + index, **shared, **settings}
+            field.agent(name, str(own.pop("stream")), environment=threads, **own)
+
+    def watch(self) -> Iterator[tuple[str, Event] | None]:
+        """Yield process and event as they come, and None a few times a second, to the run's end.
+
+        A process that ends by itself says ``{"event": "exited", "code": N}``.
+
+        Raises:
+            FleetError: The coordinator failed, another process did before the first round, or
+                nothing happened for too long.
+        """
+        coordinator = self._field.processes["coordinator"]
+        while coordinator.popen.poll() is None and not self._stopped():
+            yield from self._heard()
+            yield from self._exits()
+            yield None
+        if self._stopped():
+            return
+        code = coordinator.close()
+        while not self._events.empty():
+            yield self._took(*self._events.get())
+        if code != 0:
+            raise _fallen(coordinator, code)
+
+    def kill(self, name: str) -> bool:
+        """End a process with SIGKILL, as a power cut would; False if it had ended already."""
+        process = self._field.processes[name]
+        if process.popen.poll() is not None:
+            return False
+        self._gone.add(name)
+        process.kill()
+        return True
+
+    def __exit__(self, *error: object) -> None:
+        """Leave no process behind."""
+        self._field.close()
+
+    def _put(self, process: RoleProcess, event: Event) -> None:
+        self._events.put((process.name, event))
+
+    def _heard(self) -> Iterator[tuple[str, Event]]:
+        until = time.monotonic() + REFRESH_S
+        while (left := until - time.monotonic()) > 0:
+            try:
+                name, event = self._events.get(timeout=left)
+            except queue.Empty:
+                return
+            yield self._took(name, event)
+
+    def _took(self, name: str, event: Event) -> tuple[str, Event]:
+        if name == "coordinator" and event.get("event") == "round":
+            at = event.get("at")
+            self._moved_at = at if isinstance(at, float) else time.monotonic()
+            self.first_round_at = self.first_round_at or self._moved_at
+        return name, event
+
+    def _exits(self) -> Iterator[tuple[str, Event]]:
+        for process in self._field.processes.values():
+            code = process.popen.poll()
+            if code is None or process.name in self._gone:
+                continue
+            self._gone.add(process.name)
+            if self.first_round_at is None:
+                raise _fallen(process, code)
+            yield process.name, {"event": "exited", "code": code}
+        started = self.first_round_at is not None
+        limit = STALL_S + self._fleet.max_wait_s if started else START_S
+        if time.monotonic() - self._moved_at > limit:
+            raise FleetError(
+                f"no {'further' if started else 'first'} round within {limit:.0f} s",
+                f"read the logs in {self._fleet.directory}, or run `fedagent doctor`",
+            )
+
+
+def tidy(directory: Path, names: Iterable[str]) -> None:
+    """Remove the data directories of these agents and edges; logs stay."""
+    for name in names:
+        shutil.rmtree(directory / name, ignore_errors=True)
+
+
+@contextmanager
+def remembered() -> Iterator[Callable[[], int]]:
+    """Take the signals of `ENDING`, so that no clean-up is interrupted.
+
+    Yields what returns the first that came, 0 before it.
+    """
+    seen: list[int] = []
+
+    def remember(number: int, _frame: FrameType | None) -> None:
+        seen.append(number)
+
+    before = {number: signal.signal(number, remember) for number in ENDING}
+    try:
+        yield lambda: seen[0] if seen else 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _fallen(process: RoleProcess, code: int) -> FleetError:
+    tail = process.log.read_text(errors="replace").strip().splitlines()
+    return FleetError(
+        f"{process.name} ended with exit code {code}: {tail[-1][:300] if tail else 'no log'}",
+        f"see {process.log} and docs/exit-codes.md",
+    )
