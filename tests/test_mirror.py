@@ -90,8 +90,7 @@ ELSEWHERE = {
     # A whole fleet in virtual time.
     "testbed/test_survival": ("testbed/kernel", "testbed/node", "testbed/roles", "testbed/world"),
     "testbed/learning/test_datasets": ("testbed/learning/fleet",),
-    "testbed/study/test_comparison": ("testbed/study/table",),
-    "testbed/study/test_play": ("testbed/study/history", "testbed/study/selection"),
+    "testbed/study/test_play": ("testbed/study/selection",),
     "testbed/worlds/test_population": ("testbed/recipe", "testbed/sections"),
     "e2e/test_device_log": ("cli/device_log",),
     "e2e/test_field": ("testbed/local",),

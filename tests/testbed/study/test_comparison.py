@@ -26,7 +26,7 @@ from fedagent_testbed.study import (
     load_recipe,
 )
 from fedagent_testbed.study import TestbedRecipe as Study
-from fedagent_testbed.study.table import rows_of
+from fedagent_testbed.study.comparison import rows_of
 from tests.fakes.stream_files import small as pairs_recipe
 
 PAIRS = ("primal-dual+budgeted-ucb", "fixed-1+random")

@@ -332,7 +332,7 @@ def _check_plot(plot: Path | None) -> None:
 
 
 def _show_comparison(result: "Comparison", plot: Path | None, *, as_json: bool) -> None:
-    from fedagent_testbed.study.table import notes_of, rows_of  # noqa: PLC0415 - heavy imports
+    from fedagent_testbed.study.comparison import notes_of, rows_of  # noqa: PLC0415 - heavy imports
 
     def draw(path: Path) -> None:
         from .plots import write_plots  # noqa: PLC0415 - optional package

@@ -8,8 +8,7 @@ import numpy as np
 
 from fedagent_cli.drawing import draw_panels
 from fedagent_testbed.study import Comparison
-from fedagent_testbed.study.comparison import quantile
-from fedagent_testbed.study.table import seeds_text
+from fedagent_testbed.study.comparison import quantile, seeds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,9 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from .comparison import COVERAGE, Figure, figure
+from .comparison import COVERAGE, Figure, figure, seeds_text
 from .history import History
-from .table import seeds_text
 
 POLICIES = (
     *("adaptive", "linucb", "cocs", "cocs-paper", "cucb", "fair", "rbcs-f", "fastest", "random"),

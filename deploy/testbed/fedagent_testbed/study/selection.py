@@ -29,8 +29,7 @@ from fedagent_testbed.learning.trainer import FederatedLearner
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.worlds import make_world
 
-from .coverage import Coverage
-from .history import History
+from .history import Coverage, History
 
 
 class SelectionStudy:

@@ -8,7 +8,7 @@ import pytest
 
 from fedagent_coordinator.policies import RoundView, Truth
 from fedagent_testbed.study import compare, load_recipe, play
-from fedagent_testbed.study.coverage import Coverage
+from fedagent_testbed.study.history import Coverage
 from tests.fakes.rounds import column_view
 
 
