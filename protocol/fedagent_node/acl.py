@@ -102,9 +102,8 @@ class AccessList:
         """Return the text of an ``acl_file``; without certificates the owner has a password."""
         lines = []
         if certificates:
-            lines += [
-                f"pattern {one.action} {one.pattern}" for one in self._templates("%u", EVERYBODY)
-            ]
+            filled = (self._filled(rule, "%u", "") for rule in EVERYBODY)
+            lines += [f"pattern {one.action} {one.pattern}" for one in filled]
         else:
             plain = (self._filled(rule, "", "") for rule in UNKNOWN)
             lines += [f"topic {one.action} {one.pattern.replace(ONE, '+')}" for one in plain]
@@ -116,30 +115,11 @@ class AccessList:
             lines += [f"user {name}", *(f"topic {one.action} {one.pattern}" for one in filled)]
         return "\n".join(lines) + "\n"
 
-    def emqx(self) -> str:
-        """Return the text of EMQX's ``acl.conf``, for listeners with certificates."""
-        verbs = {"read": "subscribe", "write": "publish"}
-        lines = [f'{{deny, {{username, "{name}"}}, all, ["#"]}}.' for name in self._out()]
-        lines += [
-            f'{{allow, {{username, {{re, "^[aec]/"}}}}, {verbs[one.action]}, ["{one.pattern}"]}}.'
-            for one in self._templates("${username}", EVERYBODY)
-        ]
-        for name in self._serving():
-            filled = (self._filled(rule, name, name[2:]) for rule in _NAMED[name[0]])
-            lines += [
-                f'{{allow, {{username, "{name}"}}, {verbs[one.action]}, ["{one.pattern}"]}}.'
-                for one in filled
-            ]
-        return "\n".join([*lines, "{deny, all}."]) + "\n"
-
     def _out(self) -> list[str]:
         return [f"{letter}/{ident}" for ident in sorted(self.revoked) for letter in "ae"]
 
     def _serving(self) -> list[str]:
         return [name for name in self.named if split_name(name)[1] not in self.revoked]
-
-    def _templates(self, me: str, rules: tuple[Rule, ...]) -> Iterator[Rule]:
-        return (self._filled(rule, me, "") for rule in rules)
 
 
 def split_name(name: str) -> tuple[str, str]:

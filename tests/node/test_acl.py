@@ -1,7 +1,6 @@
 """One table of who may read and write what, held against both brokers over TLS and in plain."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import product
@@ -221,30 +220,6 @@ def _filter(levels: list[str]) -> str:
     return "/".join(levels[:end])
 
 
-TERM = re.compile(
-    r'\{allow, \{username, ("[aec]/[a-z0-9-]+"|\{re, "[^"]+"\})\}, (publish|subscribe), '
-    r'\["(fedagent/[^"#]+#?)"\]\}\.|\{deny, all\}\.'
-)
-
-
-def test_emqx_reads_the_same_table() -> None:
-    """Its grammar as documented: tuples that end in a full stop, of which the first match holds."""
-    lines = AccessList(SITE, ("e/e1", "c/c1")).emqx().splitlines()
-    assert all(TERM.fullmatch(line) for line in lines)
-    assert lines[-1] == "{deny, all}."
-    read = [found for line in lines if (found := TERM.fullmatch(line)) and found[2]]
-    for me in ("a/a1", "e/e1", "c/c1", "e/e2"):
-        table = {
-            (rule.action, rule.pattern) for rule in AccessList(SITE, ("e/e1", "c/c1")).rules(me)
-        }
-        told = {
-            ("read" if one[2] == "subscribe" else "write", one[3].replace("${username}", me))
-            for one in read
-            if one[1] == f'"{me}"' or one[1].startswith("{re")
-        }
-        assert told == table
-
-
 def test_a_revoked_id_may_do_nothing_on_any_broker() -> None:
     table = AccessList(SITE, ("e/e1", "e/e2", "c/c1"), frozenset({"a1", "e2"}))
     for name in ("a/a1", "e/e2", "e/a1"):
@@ -256,11 +231,6 @@ def test_a_revoked_id_may_do_nothing_on_any_broker() -> None:
         assert lines[at + 1] == "topic deny #"
         assert at + 2 == len(lines) or lines[at + 2].startswith("user "), "and no topic beside it"
         assert lines.count(f"user {name}") == 1
-    emqx = table.emqx().splitlines()
-    first = next(i for i, line in enumerate(emqx) if line.startswith("{allow"))
-    for name in ("a/a1", "e/e2"):
-        assert emqx.index(f'{{deny, {{username, "{name}"}}, all, ["#"]}}.') < first
-    assert not any('allow, {username, "e/e2"}' in line for line in emqx)
 
 
 @pytest.mark.parametrize("named", ["a/a1", "e/E1", "e/x\ntopic #", "e1", "b/b1"])

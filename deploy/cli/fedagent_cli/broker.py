@@ -1,7 +1,6 @@
 """`fedagent broker`: the certificate of a shared broker, and who may do what there."""
 
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from fedagent_node.credentials import Credentials
 
 app = command_line.CommandGroup(name="broker", help="Set up a shared broker.", no_args_is_help=True)
-_HEADS = {
-    "mosquitto": """\
+_HEAD = """\
 # Who may do what on site {site}. mosquitto.conf needs beside it:
 #   listener 8883
 #   cafile, crlfile, certfile, keyfile: see `fedagent broker certificate`
@@ -32,38 +30,21 @@ _HEADS = {
 #   max_keepalive 300
 #   memory_limit 117440512
 # Write it again (and send SIGHUP) when an edge has joined.
-""",
-    "emqx": """\
-%% Who may do what on site {site}: etc/acl.conf of EMQX 5. Beside it, of the listener:
-%%   ssl_options.verify = verify_peer, ssl_options.fail_if_no_peer_cert = true
-%%   mqtt.peer_cert_as_username = cn, mqtt.retain_available = false
-%%   authorization.no_match = deny
-%% Write it again when an edge has joined.
-""",
-}
-
-
-class Kind(StrEnum):
-    """Brokers whose rules can be written."""
-
-    MOSQUITTO = "mosquitto"
-    EMQX = "emqx"
+"""
 
 
 @app.command(
     "acl",
     epilog=options.examples(
-        "fedagent broker acl --for mosquitto > fedagent.acl",
-        "fedagent broker acl --for emqx > acl.conf",
+        "fedagent broker acl > fedagent.acl",
     ),
 )
 def acl(
     *,
-    kind: Annotated[Kind, command_line.Option("--for", help="mosquitto or emqx.")] = Kind.MOSQUITTO,
     data_dir: options.CoordinatorData = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print the access list of a shared broker for this site and the edges that joined it."""
+    """Print the access list of a shared mosquitto for this site and the edges that joined it."""
     from fedagent_node.acl import AccessList  # noqa: PLC0415 - heavy imports
     from fedagent_node.certificates import common_name  # noqa: PLC0415
     from fedagent_node.data_dir import load_or_create  # noqa: PLC0415
@@ -78,10 +59,9 @@ def acl(
     named = [common_name("edge", ident) for ident in edges]
     named.append(common_name("coordinator", load_or_create(folder).id))
     table = AccessList(site, tuple(named), gone)
-    text = table.mosquitto() if kind is Kind.MOSQUITTO else table.emqx()
-    text = _HEADS[kind].format(site=site) + text.rstrip("\n")
+    text = _HEAD.format(site=site) + table.mosquitto().rstrip("\n")
     if as_json:
-        emit({"site": site, "for": kind.value, "edges": edges, "acl": text})
+        emit({"site": site, "edges": edges, "acl": text})
         return
     echo(text)
 
