@@ -37,6 +37,15 @@ PARAMS: dict[str, tuple[str, dict[str, Any]]] = {
     "cocs flgreedy": ("cocs", {"solver": "flgreedy"}),
 }
 """Policies that are asked with parameters."""
+PAPER = {"scope": "pair", "k_scale": 1.0, "logs": False, "floor": False}
+
+
+def _create(name: str, params: dict[str, Any]) -> Any:
+    try:
+        from fedagent_testbed.oracles import create
+    except ImportError:  # an older commit
+        return policies.create(name, **params)
+    return create(name, params)
 
 
 def _town(seed: int, t: int, clients: int, edges: int, links: bool) -> RoundView:
@@ -121,7 +130,12 @@ def digest(policy: Any, town: str) -> str:
 
 def cases() -> dict[str, tuple[str, dict[str, Any]]]:
     """Return name and parameters of whatever chooses, by what the kept file calls it."""
-    return {**{name: (name, {}) for name in policies.names()}, **PARAMS}
+    paper: dict[str, tuple[str, dict[str, Any]]] = {
+        "cocs-paper": ("cocs", PAPER),
+        "quick-init-ucb-paper": ("quick-init-ucb", {"mu": 1.0}),
+    }
+    known = (*policies.names(), "fedcs", "oracle", "oracle-p")
+    return {**paper, **{name: (name, {}) for name in known}, **PARAMS}
 
 
 def kept() -> dict[tuple[str, str], str]:
@@ -138,9 +152,7 @@ def rows(only: str = "") -> Rows:
             continue
         name, params = made[case]
         other = [
-            town
-            for town in TOWNS
-            if digest(policies.create(name, **params), town) != known.get((case, town))
+            town for town in TOWNS if digest(_create(name, params), town) != known.get((case, town))
         ]
         row: Row = {"bench": "choices", "policy": case, "other": other, "met": not other}
         yield row
@@ -148,7 +160,7 @@ def rows(only: str = "") -> Rows:
 
 def write() -> None:
     lines = [
-        f"{case} {town} {digest(policies.create(name, **params), town)}\n"
+        f"{case} {town} {digest(_create(name, params), town)}\n"
         for case, (name, params) in sorted(cases().items())
         for town in TOWNS
     ]

@@ -209,8 +209,10 @@ def queues(weight: float, *, seed: int = 0, rounds: int = 500) -> tuple[FloatArr
 
 def quick_inits(seeds: Sequence[int], count: int = SLOTS) -> Iterator[tuple[str, list[Slots]]]:
     """Yield the runs of Quick-Init UCB with the paper's mu, with ours, and of `random`."""
+    paper = {"quick-init-ucb-paper": ("quick-init-ucb", {"mu": 1.0})}
     for name in ("quick-init-ucb-paper", "quick-init-ucb", "random"):
-        yield name, [slots(policies.create(name), seed, count=count) for seed in seeds]
+        policy, params = paper.get(name, (name, {}))
+        yield name, [slots(policies.create(policy, **params), seed, count=count) for seed in seeds]
 
 
 def placements(

@@ -69,10 +69,10 @@ class SlotWorld:
         order = np.arange(self.recipe.clients)
         if shuffled:
             order = np.random.default_rng(self.seed).permutation(order)
-        params = policy_params(load_recipe("gda-mnist", (*self.sets, *own)), name)
+        base, params = policy_params(load_recipe("gda-mnist", (*self.sets, *own)), name)
         if "slot_rounds" in params:
             params["slot_rounds"] = 1  # a slot is one round here
-        policy = policies.create(name, **params)
+        policy = policies.create(base, **params)
         reset = self.recipe.training.reset
         learner = self._fresh if reset else FederatedLearner(self.recipe, self.seed)
         opinions, means, sets, beliefs = self._first, list[float](), list[Members](), []

@@ -22,7 +22,7 @@ def test_cocs_paper_only_explores_and_cocs_stops() -> None:
 
 
 def test_quick_init_with_the_papers_mu_returns_to_no_set_but_the_best_group() -> None:
-    paper = failures.slots(policies.create("quick-init-ucb-paper"), 0, count=120).replays
+    paper = failures.slots(policies.create("quick-init-ucb", mu=1.0), 0, count=120).replays
     assert paper[COLD_START - 1] == 0
     assert paper[COLD_START] == paper[-1] == 1
     tuned = failures.slots(policies.create("quick-init-ucb"), 0, count=120).replays

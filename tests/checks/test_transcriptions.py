@@ -96,8 +96,9 @@ def small_view(rng: np.random.Generator, t: int) -> RoundView:
 @given(seed=st.integers(0, 10**6), first=st.integers(1, 900))
 def test_cocs_explores_and_exploits_as_it_is_written(name: str, seed: int, first: int) -> None:
     rng = np.random.default_rng(seed)
-    policy = create(name, solver="exact")
     tuned = name == "cocs"
+    literal = {"scope": "pair", "k_scale": 1.0, "logs": False, "floor": False}
+    policy = create("cocs", solver="exact", **({} if tuned else literal))
     book = Cocs(pooled=tuned, k_scale=0.005 if tuned else 1.0, floor=tuned)
     for t in range(first, first + 12):
         view = small_view(rng, t)

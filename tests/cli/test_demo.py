@@ -113,7 +113,7 @@ def test_the_recipe_alone_makes_an_evaluated_fleet(
     assert policies.create(read.policy.name, **read.policy.params)
 
 
-@pytest.mark.parametrize("policy", ["quick-init-ucb", "quick-init-ucb-paper", "ucb", "round-robin"])
+@pytest.mark.parametrize("policy", ["quick-init-ucb", "ucb", "round-robin"])
 def test_the_budget_pays_whole_sets_of_another_policy(tmp_path: Path, policy: str) -> None:
     made, plan = wanted(tmp_path / "d", "fa-digits", policy=policy)
     read = parse_recipe(places.find_recipe("fa-digits").read_text(), made.sets)

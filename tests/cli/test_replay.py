@@ -41,7 +41,6 @@ def test_another_policy_is_estimated(field: Path) -> None:
     ("arguments", "code", "names"),
     [
         (("--policy", "nobody"), 2, "named 'nobody'; take one of: adaptive, "),
-        (("--policy", "oracle"), 2, "take one of: adaptive, "),
         (("--policy", "ucb"), 2, "needs opinions, which this run does not collect; take one"),
         (("--policy", "linucb", "--set", "alpha=x"), 2, "alpha"),
         (("--policy", "linucb", "--set", "alpha"), 2, "--set KEY=VALUE"),

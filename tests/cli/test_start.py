@@ -67,7 +67,6 @@ def said(done: subprocess.CompletedProcess[str], code: int) -> dict[str, object]
         ((*DEMO, "--set", "evaluation.dataset=/no/such"), 36, "/no/such"),
         ((*DEMO, "--policy", "bogus"), 34, "bogus"),
         ((*DEMO, "--set", "policy.params.colour=1"), 34, "colour"),
-        ((*DEMO, "--policy", "oracle"), 34, "only the testbed knows"),
         ((*DEMO, "--policy", "quick-init-ucb", "--set", "opinions.mode=off"), 34, "needs opinions"),
     ],
 )

@@ -110,7 +110,7 @@ def test_a_run_from_its_begin_to_its_report(tmp_path: Path) -> None:
     ("point", "hit"), [(p, hit) for p in POINTS for hit in (1, 2) if hit == 1 or p not in ONCE]
 )
 def test_a_kill_at_every_point(tmp_path: Path, point: str, hit: int, edges: int) -> None:
-    given = recipe("policy.name=cocs-paper") if hit == 2 else recipe()
+    given = recipe("policy.name=cocs") if hit == 2 else recipe()
     site = Site(tmp_path, given, toy_edges(given, edges), kill_at=point, kill_hit=hit)
     try:
         site.run()
@@ -170,7 +170,7 @@ def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
     monkeypatch.setattr(run_store, "SNAPSHOT_EVERY", 1)
     monkeypatch.setattr(run_store, "CLOSE_ROUNDS", 1)
     monkeypatch.setattr(pruning, "NEVER", 0)
-    given = recipe("policy.name=cocs-paper")
+    given = recipe("policy.name=cocs")
     site = Site(tmp_path, given, toy_edges(given), kill_at=point, kill_hit=2, keep_rounds=1)
     site.run()
     assert site.kills == bool(point)
@@ -184,8 +184,8 @@ def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
         assert store.read.pruned_until(run) >= 2
         assert store.read.pruned_until(run) < store.read.last_round(run)
         assert store.read.claim_gaps(run) is not None
-        policy = DecisionPolicies(policies.create("cocs-paper", **site.recipe.policy.params))
-        store.restore(run, "cocs-paper", policy)
+        policy = DecisionPolicies(policies.create("cocs", **site.recipe.policy.params))
+        store.restore(run, "cocs", policy)
 
 
 def test_a_run_goes_on_where_old_rounds_fit_in_no_file(
@@ -195,7 +195,7 @@ def test_a_run_goes_on_where_old_rounds_fit_in_no_file(
     monkeypatch.setattr(run_store, "CLOSE_ROUNDS", 1)
     monkeypatch.setattr(pruning, "NEVER", 0)
     monkeypatch.setattr(segments, "_MOST_BYTES", 500)
-    given = recipe("policy.name=cocs-paper")
+    given = recipe("policy.name=cocs")
     site = Site(tmp_path, given, toy_edges(given), keep_rounds=1)
     site.run()
     site.close()

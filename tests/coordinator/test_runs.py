@@ -245,10 +245,10 @@ def going_on(folder: Path, more: int, *sets: str, kill_at: str = "", kill_hit: i
 
 
 def test_it_goes_on_with_its_id_its_ledger_its_model_and_what_it_learnt(tmp_path: Path) -> None:
-    run = ended(tmp_path, "policy.name=cocs-paper")
+    run = ended(tmp_path, "policy.name=cocs")
     with Store(tmp_path) as store:
         last = store.read.models.last(run)
-    site = going_on(tmp_path, 3, "policy.name=cocs-paper")
+    site = going_on(tmp_path, 3, "policy.name=cocs")
     opened = site.open()
     assert (opened.run.run_id, opened.run.resumed) == (run, True)
     assert last is not None

@@ -8,7 +8,7 @@ import pytest
 from fedagent_coordinator import policies
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.study import load_recipe, make_policy, recipe_names, world_names
-from fedagent_testbed.study.selection import policy_params
+from fedagent_testbed.study.selection import policy_names, policy_params
 from fedagent_testbed.study.streams import SETS, controls_of
 
 
@@ -22,7 +22,7 @@ def test_every_recipe_of_ours_loads(name: str) -> None:
             controls_of(pair)
         return
     assert recipe.policy in policies.names()
-    assert set(recipe.compare) <= set(policies.names())
+    assert set(recipe.compare) <= set(policy_names(recipe))
     for policy in recipe.policies:
         make_policy(recipe, policy)
 
@@ -42,7 +42,7 @@ def test_the_sets_of_gda_are_drawn_once_and_none_is_the_best() -> None:
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_every_policy_over_sets_has_the_slots_of_the_training(rounds: int) -> None:
     recipe = load_recipe("gda-mnist", [f"training.slot_rounds={rounds}"])
-    found = {name: policy_params(recipe, name).get("slot_rounds") for name in recipe.compare}
+    found = {name: policy_params(recipe, name)[1].get("slot_rounds") for name in recipe.compare}
     assert found.pop("fixed") is None
     assert set(found.values()) == {rounds}
     same = [f"training.slot_rounds={rounds}", f"policies.ucb.slot_rounds={rounds}"]
@@ -62,7 +62,7 @@ def test_overrides_win_and_are_exact() -> None:
     assert recipe.rounds.count == 7
     assert recipe.rounds.deadline_s == 3.0
     assert recipe.policies["cocs"] == {"h": 3}
-    assert recipe.policies["cocs-paper"] == {"h": 5}
+    assert recipe.policies["cocs-paper"]["h"] == 5
     assert recipe.clients == 9
 
 

@@ -2,20 +2,16 @@
 
 `random` and `round-robin` are of COCS and GDA, `fixed` is GDA's optimum where it is known.
 `volunteers` is for runs in which clients agree among themselves (docs/democratized.md).
-`oracle`, `oracle-p` and `fedcs` have the knowledge that only a testbed has.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from fedagent_coordinator.solvers import Solver, assign
-from fedagent_coordinator.solvers import create as create_solver
 from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.registry import require
 
-from .base import MAX_COUNT, TRUTH, VOLUNTEERS, Feedback, FloatArray, IntArray, RoundView, Selection
+from .base import MAX_COUNT, VOLUNTEERS, Feedback, IntArray, RoundView, Selection
 from .selection import explained, fill
 from .slots import Slot, check_set, take
 from .state import ArrayState, StatelessPolicy
@@ -150,52 +146,6 @@ class VolunteersPolicy(StatelessPolicy):
         clients = rng.permutation(volunteers)
         pairs = take(view, clients, self._most or len(clients))
         return explained(view, pairs, notes={"volunteers": float(len(volunteers))})
-
-
-class OraclePolicy(StatelessPolicy):
-    """Solve P2 with hindsight: X as it will turn out (COCS, baseline 1)."""
-
-    name = "oracle"
-    needs = frozenset({TRUTH})
-
-    def __init__(self, *, solver: str | Solver = "density") -> None:
-        self._solver = create_solver(solver) if isinstance(solver, str) else solver
-
-    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
-        """Decide one round; the score of a pair is its value."""
-        value = self._value(view)
-        return explained(view, assign(view, value, self._solver, rng), value)
-
-    def _value(self, view: RoundView) -> FloatArray:
-        return view.known_truth().arrives.astype(np.float64)
-
-
-class OracleChancePolicy(OraclePolicy):
-    """Solve P2 with the exact probability given all that is known before the order."""
-
-    name = "oracle-p"
-
-    def _value(self, view: RoundView) -> FloatArray:
-        return view.known_truth().chance
-
-
-class FedCsPolicy(StatelessPolicy):
-    """Take all clients whose expected exchange time is below the deadline (RBCS-F section 6.1)."""
-
-    name = "fedcs"
-    needs: frozenset[str] = frozenset({TRUTH})
-
-    def __init__(self, *, deadline_s: float = 3.0) -> None:
-        known = math.isfinite(deadline_s) and deadline_s > 0
-        require(self.name, "deadline_s", deadline_s, known, "> 0")
-        self._deadline_s = deadline_s
-
-    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
-        """Decide one round, fastest pair first; the score of a pair is minus its time."""
-        tau = view.known_truth().tau_s
-        order = np.lexsort((rng.random(len(tau)), tau)).astype(np.int64)
-        in_time = order[tau[order] < self._deadline_s]
-        return explained(view, fill(view, in_time), -tau)
 
 
 def _checked(name: str, parameter: str, clients: Sequence[int]) -> IntArray:

@@ -1,9 +1,9 @@
-"""`cocs`, `cocs-paper`: COCS, Algorithm 1; pairs may share counters (ALGORITHMS section 3).
+"""`cocs`: COCS, Algorithm 1; pairs may share counters (ALGORITHMS section 3).
 
 Contexts are scaled to the unit cube by running bounds and cut into h^D cells. Each
 cell, of a pair, of an edge or of all, has a counter C and a mean p of arrivals in
 time. While any visible pair has C <= K(t) = k_scale t^z ln t, the round explores: as
-many such pairs as the budgets pay for, the rest by p, of `cocs` at least 1 / (C + 2).
+many such pairs as the budgets pay for, the rest by p, at least 1 / (C + 2) with `floor`.
 Page: docs/policies/cocs.md.
 """
 
@@ -69,8 +69,6 @@ class CocsPolicy(ArrayState):
     _high = floats("features", start=-np.inf, infinite=True)
     _made_for = ints(4)
     """What the meaning of the counters depends on."""
-    _floor = True
-    """Whether a cell that always failed keeps a value, so that it is tried again."""
 
     def __init__(
         self,
@@ -78,6 +76,7 @@ class CocsPolicy(ArrayState):
         scope: str = "global",
         k_scale: float = 0.005,
         logs: bool = True,
+        floor: bool = True,
         horizon: int = 1000,
         h: int | None = None,
         alpha: float = 1.0,
@@ -91,7 +90,7 @@ class CocsPolicy(ArrayState):
         check("h", h, h is None or h >= 1, ">= 1")
         check("alpha", alpha, 0 < alpha <= 1, "in (0, 1]")
         check("features", features, 0 < len(set(features)) == len(features), "each name once")
-        self._scope, self._k_scale, self._logs = scope, k_scale, logs
+        self._scope, self._k_scale, self._logs, self._floor = scope, k_scale, logs, floor
         self._features = tuple(features)
         dimensions = len(self._features)
         self._h = h or math.ceil(horizon ** (1 / (3 * alpha + dimensions)) - 1e-9)
@@ -201,34 +200,4 @@ class CocsPolicy(ArrayState):
             rng,
             wanted=wanted & ~busy[view.pair_client],
             budget=view.edge_budget - spent,
-        )
-
-
-class CocsPaperPolicy(CocsPolicy):
-    """COCS to the letter: one counter per (client, edge, cell) and K(t) = t^z ln t.
-
-    It never leaves exploration: at t = 1000 a cell wants about 110 plays, and there are 25 cells
-    in each of 150 pairs. Its estimates have no floor. Kept as the reference.
-    """
-
-    _floor = False
-
-    def __init__(
-        self,
-        *,
-        horizon: int = 1000,
-        h: int | None = None,
-        alpha: float = 1.0,
-        features: Sequence[str] = ("download_bps", "compute"),
-        solver: str | Solver = "density",
-    ) -> None:
-        super().__init__(
-            scope="pair",
-            k_scale=1.0,
-            logs=False,
-            horizon=horizon,
-            h=h,
-            alpha=alpha,
-            features=features,
-            solver=solver,
         )

@@ -2,15 +2,12 @@
 
 The features are 1, f1, f2, f1^2 and f1 f2, where f1 is the logarithm of the download rate and
 f2 the compute, both scaled to [0, 1] by running bounds (ALGORITHMS section 3, reference).
-All arms keep the inverse of their own matrix (Li et al., 2010), moved by rank-one updates; numba
-compiles the inner loops where it is installed. Page: docs/policies/linucb.md.
+All arms keep the inverse of their own matrix (Li et al., 2010), moved by rank-one updates. Page:
+docs/policies/linucb.md.
 """
 
 import copy
-import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from importlib.util import find_spec
+from collections.abc import Iterator
 from typing import Self
 
 import numpy as np
@@ -30,27 +27,6 @@ _SIZE = 5
 _LEAST = 1e-9
 _START = (np.array([4.5, 2.0]), np.array([7.0, 4.0]))
 """Bounds of log10(bit/s) and compute before anything is seen (ALGORITHMS section 3)."""
-
-Upper = Callable[[IntArray, FloatArray, FloatArray, FloatArray, float, FloatArray], None]
-Learn = Callable[[IntArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ArmLoops:
-    """Compiled loops; both write into their last arguments."""
-
-    upper: Upper
-    learn: Learn
-
-
-@functools.cache
-def compiled() -> ArmLoops | None:
-    """Return the loops as machine code, None without numba; the first call takes a second."""
-    if find_spec("numba") is None:
-        return None
-    from numba import njit  # noqa: PLC0415 - optional package, half a second
-
-    return ArmLoops(upper=njit(nogil=True)(upper_loop), learn=njit(nogil=True)(learn_loop))
 
 
 class LinearArms(ArrayState):
@@ -82,10 +58,6 @@ class LinearArms(ArrayState):
         the width in standard deviations.
         """
         out = np.empty(len(x))
-        loops = compiled()
-        if loops is not None:
-            loops.upper(arm, x, self.theta, self.inverse, alpha, out)
-            return out
         flat = self.inverse.reshape(len(self.inverse), -1)
         for begin in range(0, len(x), BLOCK):
             rows = slice(begin, begin + BLOCK)
@@ -104,10 +76,6 @@ class LinearArms(ArrayState):
 
         Rows of the same arm go in waves, because each needs the inverse the last one left.
         """
-        loops = compiled()
-        if loops is not None:
-            loops.learn(arm, x, y, self.inverse, self.moment, self.theta)
-            return
         for wave in _waves(arm):
             k, part, seen = arm[wave], x[wave], y[wave]
             inverse = self.inverse[k]
@@ -129,58 +97,6 @@ def _waves(arm: IntArray) -> list[IntArray]:
     starts = np.flatnonzero(first)
     turn = np.arange(len(arm)) - np.repeat(starts, np.diff(np.append(starts, len(arm))))
     return [np.sort(order[turn == wave]).astype(np.int64) for wave in range(int(turn.max()) + 1)]
-
-
-def upper_loop(
-    arm: IntArray,
-    x: FloatArray,
-    theta: FloatArray,
-    inverse: FloatArray,
-    alpha: float,
-    out: FloatArray,
-) -> None:
-    """Write the upper confidence bound of every row into float64[P]."""
-    size = x.shape[1]
-    for p in range(len(arm)):
-        k = arm[p]
-        mean = 0.0
-        width = 0.0
-        for i in range(size):
-            mean += theta[k, i] * x[p, i]
-            reach = 0.0
-            for j in range(size):
-                reach += inverse[k, i, j] * x[p, j]
-            width += reach * x[p, i]
-        out[p] = mean + alpha * np.sqrt(max(width, 0.0))
-
-
-def learn_loop(
-    arm: IntArray,
-    x: FloatArray,
-    y: FloatArray,
-    inverse: FloatArray,
-    moment: FloatArray,
-    theta: FloatArray,
-) -> None:
-    """Move the regressions of the named arms, row after row (Sherman-Morrison)."""
-    size = x.shape[1]
-    reach = np.empty(size)
-    for p in range(len(arm)):
-        k = arm[p]
-        scale = 1.0
-        for i in range(size):
-            reach[i] = 0.0
-            for j in range(size):
-                reach[i] += inverse[k, i, j] * x[p, j]
-            scale += x[p, i] * reach[i]
-        for i in range(size):
-            moment[k, i] += x[p, i] * y[p]
-            for j in range(size):
-                inverse[k, i, j] -= reach[i] * reach[j] / scale
-        for i in range(size):
-            theta[k, i] = 0.0
-            for j in range(size):
-                theta[k, i] += inverse[k, i, j] * moment[k, j]
 
 
 class LinUcbPolicy(ArrayState):

@@ -125,12 +125,3 @@ class QuickInitUcbPolicy(UcbPolicy):
         notes["index"], notes["explore"] = -chosen[0], float(chosen[2] not in played.keys)
         clients = np.frombuffer(chosen[2], dtype=">i4").astype(np.int64)
         return clients[np.argsort(scores.level[clients], kind="stable")]
-
-
-class QuickInitUcbPaperPolicy(QuickInitUcbPolicy):
-    """Quick-Init UCB with the paper's mu; see `QuickInitUcbPolicy`."""
-
-    def __init__(
-        self, *, clients_per_round: int = 5, mu: float = 1.0, slot_rounds: int = 1
-    ) -> None:
-        super().__init__(clients_per_round=clients_per_round, mu=mu, slot_rounds=slot_rounds)

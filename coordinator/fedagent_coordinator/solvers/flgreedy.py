@@ -11,30 +11,29 @@ A guess stops with much of the budgets left. Each candidate is therefore filled 
 per cost, and what `density` finds is a candidate too: as the utility never falls when a set
 grows, the guarantee holds as before.
 
-Utilities are functions of the sum of values at each edge, float64[M]; the paper's factors
-1/M of eq. (8) and (19) change no maximiser. `sqrt-total` has the maximiser of `linear`.
+Utilities are functions of the sum of values at each edge, float64[M]: `linear`, the sum of all
+(COCS eq. 8), `sqrt-total`, its root (eq. 19, with the maximiser of `linear`), and `sqrt-per-edge`,
+the sum of the edges' roots (ours). The paper's factors 1/M change no maximiser.
 """
 
-import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.policies.base import BoolArray, FloatArray, IndexArray, IntArray
+from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray
 from fedagent_protocol.errors import UnknownNameError
 from fedagent_protocol.registry import require
 
 from .base import AssignmentProblem, Solution
 from .density import DensitySolver
 
-_NAME = "flgreedy"
 _BLOCK = 32
-"""How many items are looked at first in the search for the next one."""
-_LOT = 512
-"""How many items are kept by rank at a time when a set is filled up."""
+_LOT = 256
+"""Rows whose gains are computed at a time, of those that are tried and of those that fill up."""
+_NONE: IntArray = np.empty(0, dtype=np.int64)
 
 Gains = Callable[[FloatArray, npt.NDArray[np.integer], FloatArray], FloatArray]
 
@@ -70,14 +69,11 @@ def _root_rise(base: FloatArray, value: FloatArray) -> FloatArray:
 
 
 UTILITIES = {
-    # The sum of all values, eq. (8).
     "linear": Utility(lambda sums: float(sums.sum()), lambda _sums, _edge, value: value),
-    # The root of that, eq. (19).
     "sqrt-total": Utility(
         lambda sums: float(np.sqrt(sums.sum())),
         lambda sums, _edge, value: _root_rise(np.full(len(value), sums.sum()), value),
     ),
-    # The sum over edges of the root of the sum there (ours).
     "sqrt-per-edge": Utility(
         lambda sums: float(np.sqrt(sums).sum()),
         lambda sums, edge, value: _root_rise(sums[edge], value),
@@ -92,39 +88,58 @@ def named_utility(name: str) -> Utility:
     return UTILITIES[name]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Items:
-    """Pairs worth considering, by falling density; `weight` is c / B of the pair's edge."""
+class _Chosen:
+    """Pairs that are taken one by one, and what each of the others would gain."""
 
-    row: IntArray
-    value: FloatArray
-    cost: IntArray
-    client: IndexArray
-    edge: IndexArray
-    weight: FloatArray
+    def __init__(
+        self, problem: AssignmentProblem, utility: Utility, rows: IntArray = _NONE
+    ) -> None:
+        self.problem, self._utility, self.rows = problem, utility, rows.tolist()
+        self._sums = sums_per_edge(problem, rows)
+        self._left = problem.budget.copy()
+        np.subtract.at(self._left, problem.edge[rows], problem.cost[rows])
+        self._free = np.ones(int(problem.client.max(initial=0)) + 1, dtype=np.bool_)
+        self._free[problem.client[rows]] = False
+
+    def gains(self, rows: IntArray) -> FloatArray:
+        """Return float64[R], -1 where the client trains already."""
+        edge, value = self.problem.edge[rows], self.problem.value[rows]
+        gains = self._utility.gains(self._sums, edge, value)
+        return np.where(self._free[self.problem.client[rows]], gains, -1.0)
+
+    def fits(self, rows: IntArray) -> BoolArray:
+        """Return bool[R]: client and money are there."""
+        paid = self.problem.cost[rows] <= self._left[self.problem.edge[rows]]
+        return np.asarray(paid & self._free[self.problem.client[rows]])
+
+    def take(self, row: int) -> None:
+        edge = self.problem.edge[row]
+        self._sums[edge] += self.problem.value[row]
+        self._left[edge] -= self.problem.cost[row]
+        self._free[self.problem.client[row]] = False
+        self.rows.append(row)
 
 
 class FlgreedySolver:
     """Threshold greedy; `epsilon` is the ratio of neighbouring thresholds and guesses, minus 1."""
 
     def __init__(self, *, epsilon: float = 0.3, utility: str | Utility = "linear") -> None:
-        require(_NAME, "epsilon", epsilon, 0.001 <= epsilon <= 1, "in [0.001, 1]")
+        require("flgreedy", "epsilon", epsilon, 0.001 <= epsilon <= 1, "in [0.001, 1]")
         self._epsilon = epsilon
         self._utility = named_utility(utility) if isinstance(utility, str) else utility
 
     def solve(self, problem: AssignmentProblem) -> Solution:
         """Return the best set over all guesses, filled up; its value is that of the utility."""
-        items = _items(problem)
-        if not len(items.row):
-            return Solution(pairs=items.row, value=0.0)
-        alone = self._utility.gains(np.zeros(len(problem.budget)), items.edge, items.value)
-        place = {row: i for i, row in enumerate(items.row.tolist())}
+        rows, weight = _by_density(problem)
+        if not len(rows):
+            return Solution(pairs=rows, value=0.0)
+        alone = _Chosen(problem, self._utility).gains(rows)
         sets = {
-            frozenset(place[row] for row in pairs.tolist())
-            for rho in self._guesses(items, float(alone.max()))
-            for pairs in self._candidates(problem, items, alone, rho)
+            frozenset(one)
+            for rho in self._guesses(problem, rows, float(alone.max()))
+            for one in self._candidates(problem, rows, rho * weight)
         }
-        found = [self._filled(problem, items, sorted(one)) for one in sets]
+        found = [self._filled(problem, rows, one) for one in sets]
         found.append(DensitySolver().solve(problem).pairs)
         # Sets have no order of their own: of equals the least rows are taken.
         value, best = max(
@@ -133,124 +148,67 @@ class FlgreedySolver:
         )
         return Solution(pairs=best, value=value)
 
-    def _filled(self, problem: AssignmentProblem, items: _Items, chosen: list[int]) -> IntArray:
-        """Add what gains most per cost while it fits; return the rows, int64[S] ascending.
-
-        Gains only fall, so an item whose gain is up to date goes before all others that had less.
-        """
-        sums = sums_per_edge(problem, items.row[chosen])
-        left = problem.budget.copy()
-        np.subtract.at(left, items.edge[chosen], items.cost[chosen])
-        free = np.ones(int(items.client.max()) + 1, dtype=np.bool_)
-        free[items.client[chosen]] = False
-        taken, cost = list(chosen), np.maximum(items.cost, 1)
-        while True:
-            fits = free[items.client] & (items.cost <= left[items.edge])
-            rest = np.flatnonzero(fits)
-            if not len(rest):
-                return np.sort(items.row[taken])
-            density = self._gains(sums, items, rest, free) / cost[rest]
-            order = np.argsort(-density, kind="stable")
-            least = float(density[order[_LOT]]) if len(order) > _LOT else -1.0
-            first = order[:_LOT]
-            heap = list(zip((-density[first]).tolist(), rest[first].tolist(), strict=True))
-            while heap and -heap[0][0] >= least:
-                _, i = heapq.heappop(heap)
-                if not free[items.client[i]] or items.cost[i] > left[items.edge[i]]:
-                    continue
-                now = float(self._gains(sums, items, np.array([i]), free)[0] / cost[i])
-                if now < least or (heap and -now > heap[0][0]):
-                    heapq.heappush(heap, (-now, i))
-                    continue
-                sums[items.edge[i]] += items.value[i]
-                left[items.edge[i]] -= items.cost[i]
-                free[items.client[i]] = False
-                taken.append(i)
-
-    def _guesses(self, items: _Items, top: float) -> list[float]:
+    def _guesses(self, problem: AssignmentProblem, rows: IntArray, top: float) -> list[float]:
         """Return the densities to try.
 
         The optimum lies between `top`, the best single gain, and `top` times the number
         of clients: so does 2 OPT / (2 + 2M), the density that the proof wants.
         """
-        edges, clients = len(np.unique(items.edge)), len(np.unique(items.client))
+        edges, clients = (len(np.unique(ends[rows])) for ends in (problem.edge, problem.client))
         count = math.ceil(math.log(clients) / math.log1p(self._epsilon)) + 1
         lowest = 2 * top / (2 + 2 * edges)
         return [lowest * (1 + self._epsilon) ** k for k in range(count)]
 
     def _candidates(
-        self, problem: AssignmentProblem, items: _Items, alone: FloatArray, rho: float
-    ) -> list[IntArray]:
+        self, problem: AssignmentProblem, rows: IntArray, least: FloatArray
+    ) -> list[list[int]]:
         """Return what one guess leads to: the set, and the pair that overflowed if one did."""
-        sums = np.zeros(len(problem.budget))
-        left = problem.budget.copy()
-        free = np.ones(int(items.client.max()) + 1, dtype=np.bool_)
-        taken: list[int] = []
-        least = rho * items.weight
-        alive = np.flatnonzero(alone >= least)
-        threshold = float(alone[alive].max(initial=0.0))
-        floor = self._epsilon / len(items.row) * float(alone.max())
-        while len(alive) and threshold >= floor:
-            gains = self._gains(sums, items, alive, free)
-            waiting = alive[gains >= threshold]
-            wanted = np.maximum(least[waiting], threshold)
-            at = self._next(sums, items, waiting, wanted, free)
-            while at < len(waiting):
-                i = int(waiting[at])
-                edge, cost = int(items.edge[i]), int(items.cost[i])
-                if cost > left[edge]:
-                    return [items.row[taken], items.row[[i]]]
-                left[edge] -= cost
-                sums[edge] += items.value[i]
-                free[items.client[i]] = False
-                taken.append(i)
-                waiting, wanted = waiting[at + 1 :], wanted[at + 1 :]
-                at = self._next(sums, items, waiting, wanted, free)
+        chosen = _Chosen(problem, self._utility)
+        gains = chosen.gains(rows)
+        floor = self._epsilon / len(rows) * float(gains.max())
+        threshold = float(gains[gains >= least].max(initial=0.0))
+        while threshold >= floor:
             # Gains only fall: what is too thin now is so for good.
-            alive = alive[self._gains(sums, items, alive, free) >= least[alive]]
+            thick = gains >= least
+            rows, least, gains = rows[thick], least[thick], gains[thick]
+            if not len(rows):
+                break
+            wanted = np.flatnonzero(gains >= threshold)
+            for begin in range(0, len(wanted), _BLOCK):
+                block = wanted[begin : begin + _BLOCK]
+                while (
+                    good := chosen.gains(rows[block]) >= np.maximum(least[block], threshold)
+                ).any():
+                    block = block[int(np.argmax(good)) :]
+                    if not chosen.fits(rows[block[:1]]):
+                        return [chosen.rows, rows[block[:1]].tolist()]
+                    chosen.take(int(rows[block[0]]))
+                    block = block[1:]
+            gains = chosen.gains(rows)
             threshold /= 1 + self._epsilon
-        return [items.row[taken]]
+        return [chosen.rows]
 
-    def _gains(
-        self, sums: FloatArray, items: _Items, which: IntArray, free: BoolArray
-    ) -> FloatArray:
-        gains = self._utility.gains(sums, items.edge[which], items.value[which])
-        return np.where(free[items.client[which]], gains, -1.0)
-
-    def _next(
-        self,
-        sums: FloatArray,
-        items: _Items,
-        waiting: IntArray,
-        wanted: FloatArray,
-        free: BoolArray,
-    ) -> int:
-        """Return the position of the first item that gains what is wanted, or their number.
-
-        It is near as a rule: blocks start small and double.
-        """
-        start, size = 0, _BLOCK
-        while start < len(waiting):
-            block = slice(start, start + size)
-            good = self._gains(sums, items, waiting[block], free) >= wanted[block]
-            if good.any():
-                return start + int(np.argmax(good))
-            start, size = start + size, 2 * size
-        return len(waiting)
+    def _filled(self, problem: AssignmentProblem, rows: IntArray, one: Iterable[int]) -> IntArray:
+        """Add what gains most per cost while it fits; return the rows, int64[S] ascending."""
+        chosen = _Chosen(problem, self._utility, np.array(sorted(one), dtype=np.int64))
+        cost = np.maximum(problem.cost, 1)
+        while len(rows := rows[chosen.fits(rows)]):
+            density = chosen.gains(rows) / cost[rows]
+            order = np.argsort(-density, kind="stable")
+            near, least = rows[np.sort(order[:_LOT])], density[order[_LOT:][:1]].max(initial=-1.0)
+            while len(near := near[chosen.fits(near)]):
+                now = chosen.gains(near) / cost[near]
+                if now.max() < least:
+                    break
+                chosen.take(int(near[np.argmax(now)]))
+        return np.sort(np.array(chosen.rows, dtype=np.int64))
 
 
-def _items(problem: AssignmentProblem) -> _Items:
+def _by_density(problem: AssignmentProblem) -> tuple[IntArray, FloatArray]:
+    """Return the rows worth considering, by falling density, and c / B of each one's edge."""
     budget = problem.budget[problem.edge]
-    row = np.flatnonzero((problem.value > 0) & (problem.cost <= budget)).astype(np.int64)
-    weight = problem.cost[row] / np.maximum(budget[row], 1)
+    rows = np.flatnonzero((problem.value > 0) & (problem.cost <= budget)).astype(np.int64)
+    weight = problem.cost[rows] / np.maximum(budget[rows], 1)
     with np.errstate(divide="ignore", over="ignore"):
-        order = np.argsort(-(problem.value[row] / weight), kind="stable")
-    row = row[order]
-    return _Items(
-        row=row,
-        value=problem.value[row],
-        cost=problem.cost[row],
-        client=problem.client[row],
-        edge=problem.edge[row],
-        weight=weight[order],
-    )
+        order = np.argsort(-(problem.value[rows] / weight), kind="stable")
+    return rows[order], weight[order]

@@ -169,7 +169,7 @@ def _check_policies(table: Table) -> None:
 def _used(table: Table, world: str, own_world: str, sets: Collection[str]) -> dict[str, object]:
     """Return a table without the keys that it has for its own world, where that was changed."""
     for key in _leaves(table):
-        if error := _unused(key, world):
+        if error := _unused(key, world, table):
             overridden = any(key == one or key.startswith(f"{one}.") for one in sets)
             if world == own_world or overridden:
                 raise error
@@ -186,10 +186,13 @@ def _leaves(table: Table) -> Iterator[str]:
             yield name
 
 
-def _unused(key: str, world: str) -> RecipeError | None:
+def _unused(key: str, world: str, table: Table) -> RecipeError | None:
     section, _, leaf = key.partition(".")
     if section == "policies":
-        return _unknown_policy(leaf, world)
+        own = table[section]
+        assert isinstance(own, Mapping)  # as are the policies' in it, by `_check_policies`
+        base = leaf if world == "bas" else str(own[leaf].get("base", leaf))
+        return _unknown_policy(leaf, base, world)
     worlds = _WORLDS.get(key) or _WORLDS.get(section)
     if worlds is None or world in worlds:
         return None
@@ -197,15 +200,17 @@ def _unused(key: str, world: str) -> RecipeError | None:
     return RecipeError(_show_key(key), f"is not used by world {world}", hint)
 
 
-def _unknown_policy(name: str, world: str) -> RecipeError | None:
-    from fedagent_coordinator import placement, policies  # noqa: PLC0415 - heavy imports
+def _unknown_policy(name: str, base: str, world: str) -> RecipeError | None:
+    from fedagent_coordinator import placement  # noqa: PLC0415 - heavy imports
     from fedagent_coordinator.core import iterations  # noqa: PLC0415
 
+    from . import oracles  # noqa: PLC0415
+
     bas = world == "bas"
-    known = (*iterations.names(), *placement.names()) if bas else policies.names()
-    if name in known:
+    known = (*iterations.names(), *placement.names()) if bas else oracles.names()
+    if base in known:
         return None
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(base, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
     return RecipeError(_show_key(f"policies.{name}"), f"is no policy of world {world}", hint)
 

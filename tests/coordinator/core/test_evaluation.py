@@ -90,7 +90,7 @@ def test_the_first_view_shows_what_they_think_of_the_model_at_the_begin() -> Non
     assert all(receipts == [0, 1, 2, 3] for receipts in [edges[0].opinion_receipts])
 
 
-@pytest.mark.parametrize("name", ["quick-init-ucb", "quick-init-ucb-paper", "ucb"])
+@pytest.mark.parametrize("name", ["quick-init-ucb", "ucb"])
 def test_policies_that_decide_by_opinions_run_live(name: str) -> None:
     policy = create(name, clients_per_round=1)
     edges = toy_edges(1, 4)

@@ -37,8 +37,8 @@ ROUNDS = 12
 
 
 def _live(store: Store, run_id: str, *, snapshot_at: Collection[int]) -> dict[str, bytes]:
-    """Let cocs-paper live through rounds of the store; return its state as bytes."""
-    policy = create("cocs-paper")
+    """Let cocs live through rounds of the store; return its state as bytes."""
+    policy = create("cocs")
     decides = DecisionPolicies(policy)
     for t in range(1, ROUNDS + 1):
         rng = np.random.default_rng(t)
@@ -50,7 +50,7 @@ def _live(store: Store, run_id: str, *, snapshot_at: Collection[int]) -> dict[st
             selection=selection,
             context_seq=np.zeros(len(selection.pairs), dtype=np.int64),
         )
-        store.reserve(run_id, plan, policy="cocs-paper")
+        store.reserve(run_id, plan, policy="cocs")
         if t == 5:  # a round that a restart voids teaches nothing
             store.void_open_rounds(run_id, "restart")
             continue
@@ -58,7 +58,7 @@ def _live(store: Store, run_id: str, *, snapshot_at: Collection[int]) -> dict[st
         store.settle(run_id, result)
         decides.learn(result.feedback, plan.controls)
         if t in snapshot_at:
-            store.snapshot(run_id, t, "cocs-paper", decides.state())
+            store.snapshot(run_id, t, "cocs", decides.state())
     return {"state": pack_arrays(policy.state())}
 
 
@@ -68,8 +68,8 @@ def test_snapshot_and_feedbacks_restore_bit_equal(tmp_path: Path, snapshot_at: i
         run_id = begun(store, total_micro=None).run_id
         before = _live(store, run_id, snapshot_at=[snapshot_at])
     with Store(tmp_path) as store:
-        policy = create("cocs-paper")
-        replayed = store.restore(run_id, "cocs-paper", DecisionPolicies(policy))
+        policy = create("cocs")
+        replayed = store.restore(run_id, "cocs", DecisionPolicies(policy))
         assert store.read.ledger.verify().problems == ()
     assert pack_arrays(policy.state()) == before["state"]
     assert replayed == {0: ROUNDS - 1, 4: ROUNDS - 5, ROUNDS: 0}[snapshot_at]
@@ -79,11 +79,11 @@ def test_a_snapshot_of_another_policy_or_a_damaged_one_is_refused(tmp_path: Path
     with Store(tmp_path) as store:
         run_id = begun(store, total_micro=None).run_id
         _live(store, run_id, snapshot_at=[4])
-        with pytest.raises(StateError, match="cocs-paper"):
+        with pytest.raises(StateError, match="cocs"):
             store.restore(run_id, "random", DecisionPolicies(create("random")))
         store._db.connection.execute("UPDATE snapshots SET state = x'80'")
         with pytest.raises(RecordError):
-            store.restore(run_id, "cocs-paper", DecisionPolicies(create("cocs-paper")))
+            store.restore(run_id, "cocs", DecisionPolicies(create("cocs")))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_an_old_round_is_restored_from_the_snapshot_before_it(
     with Store(tmp_path) as store:
         run_id = begun(store, total_micro=None).run_id
         _live(store, run_id, snapshot_at=(4, 8, 10, 12))
-        again, anew = (Counting(create("cocs-paper")) for _ in range(2))
+        again, anew = (Counting(create("cocs")) for _ in range(2))
         store.read.restore(run_id, again, before=8)
         for feedback, controls in settled(store._db.connection, run_id, before=8):
             anew.learn(feedback, controls)

@@ -3,19 +3,14 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
-from fedagent_coordinator.errors import MissingFeatureError
-from fedagent_coordinator.policies import Truth, create
-from fedagent_coordinator.policies.base import TRUTH
 from fedagent_coordinator.policies.baselines import (
-    FedCsPolicy,
     FixedPolicy,
     RandomPolicy,
     RoundRobinPolicy,
     VolunteersPolicy,
 )
-from tests.fakes.rounds import choice, chosen, column_view, play, town
+from tests.fakes.rounds import chosen, play, town
 
 
 def test_random_draws_a_set_for_each_slot() -> None:
@@ -74,32 +69,3 @@ def test_no_more_are_taken_than_wanted() -> None:
     taken = [take(VolunteersPolicy(clients_per_round=3), seed, budget=100) for seed in range(30)]
     assert {len(some) for some in taken} == {3}
     assert set.union(*taken) == {2, 3, 4, 5}
-
-
-@pytest.mark.parametrize(("name", "chosen"), [("oracle", [2]), ("oracle-p", [0])])
-def test_what_each_oracle_goes_by(name: str, chosen: list[int]) -> None:
-    truth = Truth(
-        arrives=np.array([False, False, True]),
-        chance=np.array([0.9, 0.5, 0.1]),
-        tau_s=np.ones(3),
-    )
-    view = replace(column_view(clients=3, budget=1), truth=truth)
-    selection = create(name).select(view, np.random.default_rng(0))
-    assert selection.pairs.tolist() == chosen
-    expected = truth.chance if name == "oracle-p" else truth.arrives
-    assert selection.scores.tolist() == expected.tolist()
-
-
-def test_fedcs_takes_all_that_are_expected_in_time() -> None:
-    view = column_view(clients=4, tau_s=[2.9, 3.0, 0.5, 1.0], available=[True, True, True, False])
-    assert choice(FedCsPolicy(deadline_s=3.0), view) == [0, 2]
-    tight = column_view(clients=4, tau_s=[2.9, 3.0, 0.5, 1.0], budget=1)
-    assert choice(FedCsPolicy(deadline_s=3.0), tight) == [2]
-    with pytest.raises(MissingFeatureError) as caught:
-        choice(FedCsPolicy(), column_view(clients=4))
-    assert caught.value.feature == TRUTH
-
-
-def test_fedcs_takes_the_faster_of_two_edges() -> None:
-    view = column_view(clients=2, edges_seen=2, tau_s=[2.0, 1.0, 1.0, 9.0])
-    assert choice(FedCsPolicy(), view) == [1, 2]

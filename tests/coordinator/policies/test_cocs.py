@@ -11,9 +11,17 @@ from fedagent_coordinator.policies import (
     parameters,
     round_rng,
 )
-from fedagent_coordinator.policies.cocs import CocsPaperPolicy, CocsPolicy
+from fedagent_coordinator.policies.cocs import CocsPolicy
 from fedagent_testbed.study import load_recipe, play
 from tests.fakes.rounds import column_view, ended
+
+
+def literal(**params: Any) -> CocsPolicy:
+    """COCS as the recipes' `cocs-paper`."""
+    paper: dict[str, Any] = load_recipe("cocs-decisions").policies["cocs-paper"]
+    given = {key: value for key, value in paper.items() if key not in {"base", "h"}}
+    return CocsPolicy(**{**given, **params})
+
 
 WIDE: dict[str, Any] = {"download_bps": [1e6, 1e3, 1e9, 1e5], "compute": [3.0, 9.0, 0.5, 1.0]}
 
@@ -60,7 +68,7 @@ def test_the_papers_constants_never_let_it_leave_exploration() -> None:
 def test_h_follows_the_formula() -> None:
     cells = {(1000, 2): 4, (1, 2): 1, (32, 2): 2, (33, 2): 3, (1000, 4): 3}
     for (horizon, dimensions), h in cells.items():
-        policy = CocsPaperPolicy(horizon=horizon, features=[f"f{i}" for i in range(dimensions)])
+        policy = literal(horizon=horizon, features=[f"f{i}" for i in range(dimensions)])
         assert policy._h == h == math.ceil(round(horizon ** (1 / (3 + dimensions)), 9))
 
 
@@ -70,7 +78,7 @@ def _one_pair(t: int, value: float) -> RoundView:
 
 def test_a_pair_is_explored_until_its_counter_passes_k() -> None:
     """By hand: D=1, z=1/2; K(1)=0, K(4)=2.77, K(9)=6.59."""
-    policy = CocsPaperPolicy(horizon=1, features=["x"])
+    policy = literal(horizon=1, features=["x"])
     notes = []
     for t in (1, 2, 4, 9):
         view = _one_pair(t, 0.5)
@@ -81,13 +89,13 @@ def test_a_pair_is_explored_until_its_counter_passes_k() -> None:
 
 
 def test_every_observation_counts_and_a_cell_that_always_fails_is_left() -> None:
-    policy = CocsPaperPolicy(horizon=1, features=["x"])
+    policy = literal(horizon=1, features=["x"])
     for x in (True, False, False, True):
         policy.learn(ended(_one_pair(1, 0.5), [0], x=[x]))
     selection = policy.select(_one_pair(2, 0.5), round_rng(0, 2, 0))
     assert selection.scores.tolist() == [0.5]
     assert selection.pairs.tolist() == [0]
-    failing = CocsPaperPolicy(horizon=1, features=["x"])
+    failing = literal(horizon=1, features=["x"])
     for _ in range(4):
         failing.learn(ended(_one_pair(1, 0.5), [0], x=[False]))
     assert failing.select(_one_pair(2, 0.5), round_rng(0, 2, 0)).pairs.tolist() == []
@@ -113,7 +121,7 @@ def test_one_client_of_one_is_asked_whenever_it_can_be_paid() -> None:
     assert min(shares) >= 0.95
 
 
-@pytest.mark.parametrize("policy", [CocsPolicy(logs=False), CocsPaperPolicy()])
+@pytest.mark.parametrize("policy", [CocsPolicy(logs=False), literal()])
 def test_a_feature_beyond_every_bound_is_in_the_last_cell(policy: CocsPolicy) -> None:
     """Its place is no integer: cast before it is clipped, it would be in the first cell."""
     policy.learn(ended(column_view(download_bps=[0.0, 1.0], compute=[0.0, 1.0]), []))
@@ -127,7 +135,7 @@ def test_a_feature_beyond_every_bound_is_in_the_last_cell(policy: CocsPolicy) ->
 
 
 def test_contexts_fall_into_cells_by_the_bounds_seen_so_far() -> None:
-    policy = CocsPaperPolicy(h=2, features=["x"])
+    policy = literal(h=2, features=["x"])
     for value in (0.0, 10.0):
         policy.learn(ended(_one_pair(1, value), [], x=[]))
     low, high = _one_pair(1, 4.9), _one_pair(1, 5.1)
@@ -142,7 +150,7 @@ def test_contexts_fall_into_cells_by_the_bounds_seen_so_far() -> None:
 def test_exploration_comes_first_and_the_rest_is_filled_by_p() -> None:
     """Pair 0 is known and perfect, pair 1 known and bad, pair 2 new; the budget buys two."""
     view = column_view(2, budget=2, x=[0.0, 0.0, 0.0])
-    policy = CocsPaperPolicy(horizon=1, features=["x"])
+    policy = literal(horizon=1, features=["x"])
     for x in ([True, True], [True, False], [True, False]):
         policy.learn(ended(view, [0, 1], x=x))
     selection = policy.select(view, round_rng(0, 2, 0))

@@ -1,4 +1,4 @@
-"""LinUCB: arrays, loops and plain inversion say the same, one edge at a time."""
+"""LinUCB: rank-one updates and plain inversion say the same, one edge at a time."""
 
 import math
 from typing import Any
@@ -27,15 +27,6 @@ def direct(
     return bounds
 
 
-@pytest.fixture(params=["arrays", "loops"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways of the same sums; the loops uncompiled, so that numba is not needed."""
-    loops = linucb.ArmLoops(linucb.upper_loop, linucb.learn_loop)
-    monkeypatch.setattr(linucb, "compiled", lambda: loops if request.param == "loops" else None)
-    return str(request.param)
-
-
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("seed", range(4))
 def test_rank_one_updates_are_inversion(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -51,7 +42,6 @@ def test_rank_one_updates_are_inversion(seed: int) -> None:
 
 @pytest.mark.parametrize("block", [1, 7, 39, 40, 50])
 def test_blocks_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linucb, "compiled", lambda: None)
     rng = np.random.default_rng(3)
     arm, x = rng.integers(0, 4, 40), rng.normal(size=(40, 3))
     made = LinearArms(3, RIDGE).grown(4)
@@ -59,22 +49,6 @@ def test_blocks_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> N
     whole = made.upper(arm, x, 0.5)
     monkeypatch.setattr(linucb, "BLOCK", block)
     np.testing.assert_allclose(made.upper(arm, x, 0.5), whole)
-
-
-def test_machine_code_says_the_same() -> None:
-    pytest.importorskip("numba", reason="numba is an extra")
-    loops = linucb.compiled()
-    assert loops is not None
-    rng = np.random.default_rng(5)
-    arm, x, y = rng.integers(0, 9, 200), rng.normal(size=(200, 5)), rng.random(200)
-    ours, theirs = LinearArms(5, RIDGE).grown(9), LinearArms(5, RIDGE).grown(9)
-    loops.learn(arm, x, y, ours.inverse, ours.moment, ours.theta)
-    linucb.learn_loop(arm, x, y, theirs.inverse, theirs.moment, theirs.theta)
-    np.testing.assert_allclose(ours.theta, theirs.theta, rtol=1e-9)
-    out, want = np.empty(200), np.empty(200)
-    loops.upper(arm, x, ours.theta, ours.inverse, 0.2, out)
-    linucb.upper_loop(arm, x, theirs.theta, theirs.inverse, 0.2, want)
-    np.testing.assert_allclose(out, want, rtol=1e-9)
 
 
 def test_new_arms_know_nothing_and_old_ones_forget_nothing() -> None:

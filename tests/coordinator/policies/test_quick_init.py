@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.policies.quick_init import QuickInitUcbPaperPolicy, QuickInitUcbPolicy
+from fedagent_coordinator.policies.quick_init import QuickInitUcbPolicy
 from tests.fakes.rounds import SEED, chosen, ended, play, town
 
 NAN = math.nan
@@ -163,7 +163,7 @@ def test_with_the_papers_mu_no_arm_is_played_twice_and_with_ours_some_are() -> N
                 arms.add(tuple(arm))
         return len(arms)
 
-    assert distinct(QuickInitUcbPaperPolicy()) == 496
+    assert distinct(QuickInitUcbPolicy(mu=1.0)) == 496
     assert distinct(QuickInitUcbPolicy()) < 450
 
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator import policies
 from fedagent_coordinator.policies.base import FloatArray, IntArray, Truth
 from fedagent_coordinator.policies.cocs import CocsPolicy
 from fedagent_coordinator.run_settings import decision_policies
@@ -18,12 +17,13 @@ from fedagent_coordinator.solvers.flgreedy import (
     UTILITIES,
     FlgreedySolver,
     Utility,
-    _items,
+    _by_density,
     named_utility,
     sums_per_edge,
 )
 from fedagent_protocol.errors import UnknownNameError
 from fedagent_task.recipe import parse_recipe
+from fedagent_testbed import oracles
 from fedagent_testbed.study import load_recipe
 from tests.fakes.rounds import column_view
 
@@ -129,12 +129,9 @@ def test_the_first_pair_that_overflows_ends_a_guess_and_is_a_candidate_alone() -
         budget=np.array([10], dtype=np.int64),
     )
     assert FlgreedySolver(epsilon=1.0).solve(problem).pairs.tolist() == [0, 2]  # filled up
-    solver, items = FlgreedySolver(epsilon=1.0), _items(problem)
-    alone = items.value.copy()
-    candidates = solver._candidates(problem, items, alone, 0.0)
-    assert [c.tolist() for c in candidates] == [[0], [1]]
-    thick = solver._candidates(problem, items, alone, 16.0)
-    assert [c.tolist() for c in thick] == [[0]]
+    solver, (rows, weight) = FlgreedySolver(epsilon=1.0), _by_density(problem)
+    assert solver._candidates(problem, rows, 0.0 * weight) == [[0], [1]]
+    assert solver._candidates(problem, rows, 16.0 * weight) == [[0]]
 
 
 def test_sqrt_per_edge_spreads_where_linear_does_not() -> None:
@@ -163,8 +160,10 @@ def test_a_recipe_reaches_the_roots_by_the_solvers_text() -> None:
     view = replace(view, truth=truth)
     studied = load_recipe("cocs-decisions", [f"policies.oracle-p.solver={solver}"])
     given = studied.policies["oracle-p"]
-    spread = policies.create("oracle-p", **given).select(view, np.random.default_rng(0))
-    linear = policies.create("oracle-p", solver="flgreedy").select(view, np.random.default_rng(0))
+    spread = oracles.create("oracle-p", given).select(view, np.random.default_rng(0))
+    linear = oracles.create("oracle-p", {"solver": "flgreedy"}).select(
+        view, np.random.default_rng(0)
+    )
     assert view.pair_edge[linear.pairs].tolist() == [0] * n
     assert np.bincount(view.pair_edge[spread.pairs], minlength=2).min() >= 3
     live = parse_recipe(

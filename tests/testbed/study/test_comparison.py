@@ -13,7 +13,6 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator import policies
 from fedagent_protocol.errors import ParameterError, UnknownNameError
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.study import (
@@ -27,6 +26,7 @@ from fedagent_testbed.study import (
 )
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study.comparison import rows_of
+from fedagent_testbed.study.selection import policy_names
 from tests.fakes.stream_files import small as pairs_recipe
 
 PAIRS = ("primal-dual+budgeted-ucb", "fixed-1+random")
@@ -84,7 +84,7 @@ def test_a_pool_of_ones_own_runs_everything() -> None:
 
 def test_all_takes_what_can_run_and_says_why_not_the_others() -> None:
     found = compare(small(), ["all"], seeds=1)
-    assert set(found.histories) | set(found.skipped) == set(policies.names())
+    assert set(found.histories) | set(found.skipped) == set(policy_names(small()))
     assert not set(found.histories) & set(found.skipped)
     assert "opinions" in found.skipped["bp-ucb"]
     assert found.record()["skipped"] == found.skipped

@@ -122,11 +122,16 @@ def test_policies_that_no_world_knows_or_can_feed_are_refused() -> None:
             compare_worlds(["one"], wrong, seeds=1)
 
 
-def test_a_policy_that_knows_the_truth_by_its_parameters_is_not_ranked() -> None:
-    oracle = ["rounds.count=2", "policies.fair.policy=oracle"]
-    with pytest.raises(RecipeError, match="fair knows the truth"):
-        compare_worlds(["one"], ["random", "fair"], sets=oracle, seeds=1)
-    assert "fair" not in compare_worlds(["one"], ["all"], sets=oracle, seeds=1).policies
+def test_a_parameter_set_of_a_recipe_is_a_policy_of_its_own() -> None:
+    sets = ["rounds.count=2", "policies.cocs-mine.base=cocs", "policies.cocs-mine.k_scale=1.0"]
+    matrix = compare_worlds(["one"], ["random", "cocs-mine"], sets=sets, seeds=1)
+    assert set(matrix.policies) == {"random", "cocs-mine"}
+    hidden = ["rounds.count=2", "policies.best.base=oracle"]
+    with pytest.raises(RecipeError, match="best knows the truth"):
+        compare_worlds(["one"], ["random", "best"], sets=hidden, seeds=1)
+    assert "best" not in compare_worlds(["one"], ["all"], sets=hidden, seeds=1).policies
+    with pytest.raises(RecipeError, match=r"policies\.mine"):
+        compare_worlds(["one"], ["random"], sets=["policies.mine.base=cocss"], seeds=1)
 
 
 def test_a_world_that_can_feed_none_of_the_policies_is_skipped() -> None:

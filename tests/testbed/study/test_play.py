@@ -5,12 +5,12 @@ from dataclasses import fields, is_dataclass
 import numpy as np
 import pytest
 
-from fedagent_coordinator import policies
 from fedagent_coordinator.errors import InvalidSelectionError
 from fedagent_coordinator.policies import Feedback, RoundView, Selection
 from fedagent_coordinator.policies.selection import explained, fill
 from fedagent_coordinator.policies.state import StatelessPolicy
 from fedagent_task.errors import RecipeError
+from fedagent_testbed import oracles
 from fedagent_testbed.learning.trainer import FederatedLearner
 from fedagent_testbed.study import History, load_recipe, make_world, selection
 from fedagent_testbed.study import TestbedRecipe as Study
@@ -40,7 +40,7 @@ def same(one: History, two: History) -> None:
     np.testing.assert_array_equal(one.counts, two.counts)
 
 
-@pytest.mark.parametrize("policy", [name for name in policies.names() if name != "volunteers"])
+@pytest.mark.parametrize("policy", [name for name in oracles.names() if name != "volunteers"])
 def test_every_policy_plays_the_same_again(policy: str) -> None:
     sets = () if policy == "fixed" else ("churn.share=0.2", "churn.every=2")
     recipe = small(*sets)

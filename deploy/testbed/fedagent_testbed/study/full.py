@@ -183,8 +183,8 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int) -> Recipe:
     needs = make_policy(recipe, policy).needs
     # Clients are called for after a merge, and slots end where they may: every round merges.
     evaluated = bool(needs & {OPINIONS, VOLUNTEERS})
-    given = policy_params(recipe, policy)
-    if "model_bits" in policies.parameters(policy):
+    base, given = policy_params(recipe, policy)
+    if "model_bits" in policies.parameters(base):
         # The model of the run is tiny; the world's transfers are those of its own.
         given.setdefault("model_bits", recipe.work.download_mbit * 1e6)
     try:
@@ -208,7 +208,7 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int) -> Recipe:
         ),
         budget=BudgetSpec(per_edge_micro=recipe.budget_micro),
         policy=PolicySpec(
-            name=policy,
+            name=base,
             params=params,
             exploration=recipe.exploration,
             exploration_bound=recipe.exploration_bound,

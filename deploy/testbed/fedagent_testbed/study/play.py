@@ -134,7 +134,7 @@ def compare_worlds(
     wanted = list(dict.fromkeys([worlds] if isinstance(worlds, str) else worlds))
     wanted = list(world_names()) if "all" in wanted else wanted
     numbers, changes = _seed_numbers(seeds, first_seed), list(sets)
-    plans, skipped = _plans(wanted, changes, names or POLICIES)
+    plans, skipped = _plans(wanted, changes, names)
     tasks = [
         (recipe, name, seed)
         for recipe, fed, _ in plans.values()
@@ -167,7 +167,7 @@ def _plans(
         if recipe.world == "bas":
             reason = f"{world} has streams, and pairs of controls instead of policies"
             raise RecipeError("worlds", reason, f"compare it by itself: testbed compare {world}")
-        asked = selection.without_truth(recipe, names, but=REFERENCE)
+        asked = selection.without_truth(recipe, names or _matrix(recipe), but=REFERENCE)
         try:
             able, unable = selection.fed(recipe, asked)
         except DatasetError as error:
@@ -182,6 +182,12 @@ def _plans(
     if not plans:
         raise RecipeError("policies", "none can play", "; ".join(skipped.values()))
     return plans, skipped
+
+
+def _matrix(recipe: TestbedRecipe) -> list[str]:
+    """Return whom a matrix compares if nobody is named, of those that the recipe knows."""
+    known = selection.policy_names(recipe)
+    return [name for name in POLICIES if name in known]
 
 
 def _seed_numbers(seeds: int, first_seed: int) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from fedagent_coordinator.policies.selection import check_selection
 from fedagent_protocol.errors import RegistryError, UnknownNameError
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import MICRO, PolicySpec
+from fedagent_testbed import oracles
 from fedagent_testbed.learning.trainer import FederatedLearner
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.worlds import make_world
@@ -129,13 +130,29 @@ def seen(view: RoundView, needs: frozenset[str]) -> tuple[IntArray, RoundView]:
 
 def make_policy(recipe: TestbedRecipe, name: str) -> SelectionPolicy:
     """Return a policy with the recipe's parameters for it."""
-    return policies.create(name, **policy_params(recipe, name))
+    return oracles.create(*policy_params(recipe, name))
 
 
-def policy_params(recipe: TestbedRecipe, name: str) -> dict[str, object]:
-    """Return the recipe's parameters for a policy; `training.slot_rounds` holds for all."""
+def policy_names(recipe: TestbedRecipe) -> tuple[str, ...]:
+    """Return the policies that there are, and the parameter sets that the recipe has a name for."""
+    own = [name for name, params in recipe.policies.items() if "base" in params]
+    return tuple(sorted({*oracles.names(), *own}))
+
+
+def policy_params(recipe: TestbedRecipe, name: str) -> tuple[str, dict[str, object]]:
+    """Return the policy that a name stands for, which is its `base` if it has one, and parameters.
+
+    `training.slot_rounds` holds for all.
+
+    Raises:
+        UnknownNameError: There is no policy of the name.
+        RecipeError: A policy has slots of its own.
+    """
     params = dict(recipe.policies.get(name, {}))
-    if "slot_rounds" in policies.parameters(name):
+    base = str(params.pop("base", name))
+    if base not in oracles.names():
+        raise UnknownNameError("policy", name, policy_names(recipe))
+    if base in policies.names() and "slot_rounds" in policies.parameters(base):
         rounds = recipe.training.slot_rounds
         if (own := params.setdefault("slot_rounds", rounds)) != rounds:
             raise RecipeError(
@@ -143,7 +160,7 @@ def policy_params(recipe: TestbedRecipe, name: str) -> dict[str, object]:
                 f"is {own}, but opinions are asked for every {rounds} rounds",
                 f"leave it out, and set training.slot_rounds={own}",
             )
-    return params
+    return base, params
 
 
 def unmet(recipe: TestbedRecipe, name: str) -> str:
@@ -199,7 +216,7 @@ def without_truth(recipe: TestbedRecipe, names: Sequence[str], *, but: str) -> l
         RecipeError: One that is named knows the truth with its parameters, or none is left.
     """
     if list(names) == ["all"]:
-        return [name for name in policies.names() if not _knows_truth(recipe, name)]
+        return [name for name in policy_names(recipe) if not _knows_truth(recipe, name)]
     found = [name for name in dict.fromkeys(names) if name != but]
     for name in found:
         if _knows_truth(recipe, name):
@@ -223,7 +240,7 @@ def chosen(
 ) -> tuple[list[str], dict[str, str]]:
     """Return the policies that run, and why others are skipped if all were asked for."""
     if everything:
-        return fed(recipe, policies.names())
+        return fed(recipe, policy_names(recipe))
     for name in names:
         if why := unmet(recipe, name):
             raise RecipeError("policy", f"{name} {why}", "take another policy")
