@@ -134,7 +134,7 @@ def longer(array: Array) -> Array:
 @pytest.mark.parametrize(
     ("name", "changes", "words"),
     [
-        ("adaptive", {"slack_bits": np.zeros(0)}, "not (1)"),
+        ("adaptive", {"stage_bits": np.zeros(0)}, "not (1)"),
         ("adaptive", {"weights": np.ones(7)}, "weights that are no shares"),
         ("adaptive", {"mixture": np.array([1.0, 0, 0, 0])}, "weights that are no shares"),
         ("adaptive", {"centre": np.full(5, np.inf)}, "not finite"),
@@ -144,7 +144,7 @@ def longer(array: Array) -> Array:
         ("adaptive", {"features": np.arange(9)}, "columns"),
         ("adaptive", {"device_belief": lambda a: a * 2}, "do not sum to 1"),
         ("adaptive", {"pair_population": lambda a: a * 0}, "empty population"),
-        ("adaptive", {"slack_work": np.zeros(3)}, "clients"),
+        ("adaptive", {"stage_work": np.zeros(3)}, "clients"),
         ("adaptive", {"played": np.full(16, -1)}, "below 0"),
         ("bp-ucb", {"belief": lambda a: a - 2}, "below 0"),
         ("bp-ucb", {"mean": lambda a: a * np.nan}, "not finite"),

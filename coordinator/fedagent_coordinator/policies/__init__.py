@@ -22,7 +22,7 @@ registry: Registry[SelectionPolicy] = Registry(
     kind="policy",
     package=__name__,
     builtin={
-        "adaptive": "adaptive:AdaptivePolicy",
+        "adaptive": "adaptive.policy:AdaptivePolicy",
         "all": "baselines:AllPolicy",
         "bp-ucb": "bp_ucb:BpUcbPolicy",
         "cheapest": "baselines:CheapestPolicy",

@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView
-from .state import ArrayState, floats, grown, number
+from fedagent_coordinator.policies.base import BoolArray, Feedback, FloatArray, IntArray, RoundView
+from fedagent_coordinator.policies.state import ArrayState, floats, grown, number
 
 Rows = IntArray | slice
 EVERY = slice(None)
@@ -28,14 +28,14 @@ _FLOOR = 0.02
 """Share of the deadline below which nothing is left for the upload."""
 
 
-class Slack(ArrayState):
+class UploadDemand(ArrayState):
     """Learnt times of a round's stages; whatever is not known yet is taken as nothing."""
 
-    slack_bits = number(least=0)
-    slack_wait = number(least=0)
-    slack_usual = number(least=0)  # a round's work, of all clients
-    slack_work = floats("clients", least=0)
-    slack_count = floats("clients", least=0)
+    stage_bits = number(least=0)
+    stage_wait_s = number(least=0)
+    stage_usual_work = number(least=0)  # a round's work, of all clients
+    stage_work = floats("clients", least=0)
+    stage_count = floats("clients", least=0)
 
     def required(self, view: RoundView, rows: Rows = EVERY) -> tuple[FloatArray, FloatArray]:
         """Return seconds left for the upload and the log of the demand it makes, float64[R].
@@ -46,7 +46,7 @@ class Slack(ArrayState):
         left = np.full(len(view.pair_client[rows]), view.deadline_s)
         if not math.isfinite(view.deadline_s):
             return left, np.zeros(len(left))
-        left = left - self.slack_wait - self._download(view, rows) - self._compute(view, rows)
+        left = left - self.stage_wait_s - self._download(view, rows) - self._compute(view, rows)
         room = np.maximum(left, _FLOOR * view.deadline_s)
         rate = self._bits_or(view) / room
         band = optional(view, "bandwidth_hz", rows)
@@ -66,8 +66,8 @@ class Slack(ArrayState):
         """Take in the durations of what arrived."""
         view = feedback.view
         self.grow(clients=len(view.client_price))
-        self.slack_work *= _FADE
-        self.slack_count *= _FADE
+        self.stage_work *= _FADE
+        self.stage_count *= _FADE
         known = np.isfinite(feedback.dt_s) & np.isfinite(feedback.lc_s)
         rows = feedback.pairs[known]
         if not len(rows):
@@ -75,22 +75,22 @@ class Slack(ArrayState):
         rate = optional(view, "download_bps", rows)
         if rate is not None:
             seen = _median(feedback.dt_s[known] * np.maximum(rate, _MIN_RATE))
-            self.slack_bits = 0.9 * self.slack_bits + 0.1 * seen if self.slack_bits else seen
+            self.stage_bits = 0.9 * self.stage_bits + 0.1 * seen if self.stage_bits else seen
         speed = optional(view, "compute", rows)
         pace = 1.0 if speed is None else np.maximum(speed, _MIN_PACE)
         work = self._computing(feedback, known) * pace
         clients, finite = view.pair_client[rows], np.isfinite(work)
-        np.add.at(self.slack_work, clients, np.where(finite, work, 0.0))
-        np.add.at(self.slack_count, clients, finite.astype(np.float64))
-        told = self.slack_count > _FADED
+        np.add.at(self.stage_work, clients, np.where(finite, work, 0.0))
+        np.add.at(self.stage_count, clients, finite.astype(np.float64))
+        told = self.stage_count > _FADED
         if told.any():
-            count = self.slack_count[told]
-            work = self.slack_work[told] / count
+            count = self.stage_count[told]
+            work = self.stage_work[told] / count
             # One client that claims a huge compute must not decide the mean.
             worked = np.sort(work[work > 0])
             if len(worked):  # of two the smaller: neither may lift the bound for itself
                 work = np.minimum(work, _MOST_WORK * worked[(len(worked) - 1) // 2])
-            self.slack_usual = float(work @ count / count.sum())
+            self.stage_usual_work = float(work @ count / count.sum())
 
     def _computing(self, feedback: Feedback, known: BoolArray) -> FloatArray:
         """Return seconds of computation, and learn how long a round waits beside it.
@@ -107,11 +107,11 @@ class Slack(ArrayState):
             return local
         computing = np.where(usable, np.minimum(reported, local), local)
         wait = _median(local - computing)
-        self.slack_wait = 0.9 * self.slack_wait + 0.1 * wait if self.slack_wait else wait
+        self.stage_wait_s = 0.9 * self.stage_wait_s + 0.1 * wait if self.stage_wait_s else wait
         return computing
 
     def _bits_or(self, view: RoundView) -> float:
-        return self.slack_bits or 8.0 * view.model_bytes or 1.0
+        return self.stage_bits or 8.0 * view.model_bytes or 1.0
 
     def _download(self, view: RoundView, rows: Rows) -> FloatArray | float:
         rate = optional(view, "download_bps", rows)
@@ -120,12 +120,12 @@ class Slack(ArrayState):
         return self._bits_or(view) / np.maximum(rate, _MIN_RATE)
 
     def _compute(self, view: RoundView, rows: Rows) -> FloatArray | float:
-        if not self.slack_count.any():
+        if not self.stage_count.any():
             return 0.0
         clients = view.pair_client[rows]
         size = len(view.client_price)
-        count, work = grown(self.slack_count, size)[clients], grown(self.slack_work, size)[clients]
-        mine = (work + _SHRINK * self.slack_usual) / (count + _SHRINK)
+        count, work = grown(self.stage_count, size)[clients], grown(self.stage_work, size)[clients]
+        mine = (work + _SHRINK * self.stage_usual_work) / (count + _SHRINK)
         speed = optional(view, "compute", rows)
         return mine if speed is None else mine / np.maximum(speed, _MIN_PACE)
 

@@ -1,8 +1,8 @@
-"""What each device, or each pair, made of its forecasts: filters over a few kinds.
+"""What each device, or each pair, made of its forecasts: filters over a few types.
 
-A kind shifts the odds that the circumstances promise: from "never delivers" over "as promised"
+A type shifts the odds that the circumstances promise: from "never delivers" over "as promised"
 to "always". With a small chance per round a device turns into another one, drawn from the
-population, so that old evidence fades by itself (change detection). How frequent the kinds are
+population, so that old evidence fades by itself (change detection). How frequent the types are
 is learnt from all devices, and is what is expected of one never seen (a pooled prior).
 
 Several filters, which differ in how fast devices change and in the forecasts that they correct,
@@ -14,25 +14,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .base import BoolArray, FloatArray, IntArray
-from .state import ArrayState, floats, ints
+from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray
+from fedagent_coordinator.policies.state import ArrayState, floats, ints
 
-_SHIFTS = np.array([-2.5, -1.2, 0.0, 1.2, 2.5])
-"""Differences in log odds."""
+_LOG_ODDS_SHIFTS = np.array([-2.5, -1.2, 0.0, 1.2, 2.5])
+"""What the types between "never" and "always" add to the log odds: one in ten of what was even."""
 _NEVER, _ALWAYS = 0.004, 0.998
-KINDS = len(_SHIFTS) + 2
+"""Chances of the outer types; not 0 and 1, so that one surprise excludes no type."""
+TYPES = len(_LOG_ODDS_SHIFTS) + 2
 _POPULATION = np.array([0.04, 0.06, 0.14, 0.52, 0.14, 0.06, 0.04])
+"""First guess of the types' shares: half of the devices do as their circumstances promise."""
 _STRENGTH = 10.0
 """Devices that the first guess of the population counts for."""
 _KNOWN = 5.0
 """Plays after which a device counts fully in the population."""
 
 
-def outlook(forecast: FloatArray) -> FloatArray:
-    """Return float64[R, KINDS], the chance of success of each kind under these forecasts."""
+def chance_by_type(forecast: FloatArray) -> FloatArray:
+    """Return float64[R, TYPES], the chance of success of each type under these forecasts."""
     odds = forecast / (1.0 - forecast)
-    shifted = odds[:, None] * np.exp(_SHIFTS)
-    chances = np.empty((len(forecast), KINDS))
+    shifted = odds[:, None] * np.exp(_LOG_ODDS_SHIFTS)
+    chances = np.empty((len(forecast), TYPES))
     chances[:, 0], chances[:, -1] = _NEVER, _ALWAYS
     chances[:, 1:-1] = shifted / (1.0 + shifted)
     return chances
@@ -45,18 +47,18 @@ class Found:
     keys: IntArray
     known: BoolArray  # bool[R]
     rows: IntArray  # int64[K], of those that are known
-    believed: FloatArray  # float64[K, F, KINDS]
+    believed: FloatArray  # float64[K, F, TYPES]
     round: int
 
 
-class KindFilters(ArrayState):
+class DeviceFilters(ArrayState):
     """Beliefs about keys (devices, or pairs), of which only those that have played are kept."""
 
     keys = ints("known", ascending=True)
-    belief = floats("known", "filters", KINDS, least=0)
+    belief = floats("known", "filters", TYPES, least=0)
     seen = ints("known")  # the round of the last play
     plays = floats("known", least=0)
-    population = floats("filters", KINDS, start=_POPULATION * _STRENGTH, least=0)
+    population = floats("filters", TYPES, start=_POPULATION * _STRENGTH, least=0)
 
     def __init__(self, changes: Sequence[float]) -> None:
         self.fix(filters=len(changes))
@@ -70,16 +72,16 @@ class KindFilters(ArrayState):
         return at, self.keys[at] == keys
 
     def usual(self) -> FloatArray:
-        """Return float64[F, KINDS], shares of the kinds among all devices."""
+        """Return float64[F, TYPES], shares of the types among all devices."""
         shares = self.population / self.population.sum(axis=1, keepdims=True)
         return np.asarray(shares, dtype=np.float64)
 
-    def now(self, rows: IntArray, round_: int, kinds: slice = slice(None)) -> FloatArray:
-        """Return float64[R, F, KINDS], what is believed of kept rows in a round."""
+    def now(self, rows: IntArray, round_: int, types: slice = slice(None)) -> FloatArray:
+        """Return float64[R, F, TYPES], what is believed of kept rows in a round."""
         gap = np.maximum(round_ - self.seen[rows], 0)
         stay: FloatArray = (self._stay ** gap[:, None])[:, :, None]
-        belief = self.belief[rows][:, :, kinds]
-        return stay * belief + (1.0 - stay) * self.usual()[:, kinds]
+        belief = self.belief[rows][:, :, types]
+        return stay * belief + (1.0 - stay) * self.usual()[:, types]
 
     def find(self, keys: IntArray, round_: int) -> Found:
         """Return what is kept of these keys, int64[R], in a round from 1."""
@@ -87,23 +89,23 @@ class KindFilters(ArrayState):
         rows = rows[known]
         return Found(keys, known, rows, self.now(rows, round_), round_)
 
-    def chance(self, found: Found, kinds: Sequence[FloatArray]) -> FloatArray:
+    def chance(self, found: Found, types: Sequence[FloatArray]) -> FloatArray:
         """Return float64[F, R], the chance of each key.
 
-        `kinds` is the `outlook` of each filter, float64[R, KINDS], or [1, KINDS] if it is the
-        same for all keys.
+        `types` is the `chance_by_type` of each filter, float64[R, TYPES], or [1, TYPES] if it
+        is the same for all keys.
         """
         known, all_known = found.known, len(found.rows) == len(found.keys)
         weighed = np.empty(found.believed.shape)
-        for f, kind in enumerate(kinds):
-            its = kind if all_known or len(kind) == 1 else kind[known]
+        for f, its_type in enumerate(types):
+            its = its_type if all_known or len(its_type) == 1 else its_type[known]
             np.multiply(its, found.believed[:, f], out=weighed[:, f])
         of_known: FloatArray = weighed.sum(axis=2).T
         if all_known:
             return of_known
-        chances = np.empty((len(kinds), len(known)))
-        for f, (kind, share) in enumerate(zip(kinds, self.usual(), strict=True)):
-            chances[f] = kind @ share
+        chances = np.empty((len(types), len(known)))
+        for f, (its_type, share) in enumerate(zip(types, self.usual(), strict=True)):
+            chances[f] = its_type @ share
         chances[:, known] = of_known
         return chances
 
@@ -117,7 +119,7 @@ class KindFilters(ArrayState):
     def learn(
         self,
         found: Found,
-        kinds: Sequence[FloatArray],
+        types: Sequence[FloatArray],
         success: BoolArray,
         quality: FloatArray,
     ) -> FloatArray:
@@ -125,19 +127,19 @@ class KindFilters(ArrayState):
 
         Args:
             found: The keys, as they were before.
-            kinds: As in `chance`.
+            types: As in `chance`.
             success: bool[R].
             quality: float64[R], what a common cause left of every chance of success.
 
         Returns:
-            float64[R, F, KINDS], what is believed of them now.
+            float64[R, F, TYPES], what is believed of them now.
         """
         if len(found.rows) < len(found.keys):
             self._know(found.keys[~found.known], found.round)
             found = self.find(found.keys, found.round)
         rows, chances = found.rows, np.empty(found.believed.shape)
-        for f, kind in enumerate(kinds):
-            chances[:, f] = kind
+        for f, its_type in enumerate(types):
+            chances[:, f] = its_type
         failed = 1.0 - quality[:, None, None] * chances
         after = found.believed * np.where(success[:, None, None], chances, failed)
         after /= after.sum(axis=2, keepdims=True)
@@ -169,7 +171,7 @@ class KindFilters(ArrayState):
         self.population = self.population + self._counted(rows)
 
     def _counted(self, rows: IntArray) -> FloatArray:
-        """Return float64[F, KINDS], what these rows weigh in the population."""
+        """Return float64[F, TYPES], what these rows weigh in the population."""
         share, its = np.minimum(self.plays[rows], _KNOWN) / _KNOWN, self.belief[rows]
         counted = np.dot(share[None, :], its.reshape(len(rows), self.population.size))
         return np.asarray(counted.reshape(self.population.shape), dtype=np.float64)

@@ -7,29 +7,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedagent_coordinator.policies.slack import Slack, optional
+from fedagent_coordinator.policies.adaptive.upload_demand import UploadDemand, optional
 from tests.fakes.rounds import column_view, ended
 
 CLOCK: dict[str, Any] = {"download_bps": [2e6, 2e6, 4e6], "compute": [2.0, 2.0, 4.0]}
 
 
 def test_what_is_left_of_the_deadline_is_download_and_own_work_less() -> None:
-    slack, view = Slack(), column_view(deadline_s=10.0, **CLOCK)
+    demand, view = UploadDemand(), column_view(deadline_s=10.0, **CLOCK)
     feedback = ended(view, [0, 2])
     for _ in range(200):
-        slack.learn(replace(feedback, dt_s=np.array([1.0, 0.5]), lc_s=np.array([1.0, 0.5])))
-    left, demand = slack.required(view)
+        demand.learn(replace(feedback, dt_s=np.array([1.0, 0.5]), lc_s=np.array([1.0, 0.5])))
+    left, asked = demand.required(view)
     # 2 Mbit, and work 2 of everybody, by everybody's own rate and pace.
     assert left == pytest.approx([8.0, 8.0, 9.0], rel=1e-6)
-    assert demand == pytest.approx(np.log(2e6 / left), rel=1e-6)
+    assert asked == pytest.approx(np.log(2e6 / left), rel=1e-6)
 
 
 def test_a_client_that_overstates_its_compute_has_less_time_left() -> None:
-    slack, view = Slack(), column_view(deadline_s=10.0, **CLOCK)
+    demand, view = UploadDemand(), column_view(deadline_s=10.0, **CLOCK)
     feedback = ended(view, [0, 1])
     for _ in range(30):
-        slack.learn(replace(feedback, dt_s=np.ones(2), lc_s=np.array([1.0, 4.0])))
-    left = slack.required(view)[0]
+        demand.learn(replace(feedback, dt_s=np.ones(2), lc_s=np.array([1.0, 4.0])))
+    left = demand.required(view)[0]
     assert left[0] == pytest.approx(8.0, abs=0.3)
     assert left[1] == pytest.approx(5.0, abs=0.3)
     # Of who never played nothing is known but the common work, 5, at its own pace.
@@ -38,10 +38,10 @@ def test_a_client_that_overstates_its_compute_has_less_time_left() -> None:
 
 def test_one_client_that_claims_a_huge_compute_blinds_nobody() -> None:
     many: dict[str, Any] = {"download_bps": [2e6] * 22, "compute": [1e12] + [2.0] * 21}
-    slack, view = Slack(), column_view(deadline_s=10.0, **many)
+    demand, view = UploadDemand(), column_view(deadline_s=10.0, **many)
     for _ in range(30):
-        slack.learn(replace(ended(view, list(range(20))), dt_s=np.ones(20), lc_s=np.ones(20)))
-    left = slack.required(view)[0]
+        demand.learn(replace(ended(view, list(range(20))), dt_s=np.ones(20), lc_s=np.ones(20)))
+    left = demand.required(view)[0]
     assert left[:20] == pytest.approx(8.0, abs=0.1)
     # Nobody knows these two: their work is the mean, in which the one counts ten times.
     assert left[20:] == pytest.approx(10 - 1 - (19 + 10) / 20, abs=0.01)
@@ -49,19 +49,19 @@ def test_one_client_that_claims_a_huge_compute_blinds_nobody() -> None:
 
 def test_of_two_clients_the_honest_one_keeps_its_time() -> None:
     clock: dict[str, Any] = {"download_bps": [2e6, 2e6], "compute": [1e12, 2.0]}
-    slack, view = Slack(), column_view(deadline_s=10.0, **clock)
-    slack.learn(replace(ended(view, [0, 1]), dt_s=np.ones(2), lc_s=np.ones(2)))
-    assert slack.required(view)[0][1] > 4.0
+    demand, view = UploadDemand(), column_view(deadline_s=10.0, **clock)
+    demand.learn(replace(ended(view, [0, 1]), dt_s=np.ones(2), lc_s=np.ones(2)))
+    assert demand.required(view)[0][1] > 4.0
 
 
 def test_a_client_that_took_long_is_known_where_most_take_no_time() -> None:
     clock: dict[str, Any] = {"download_bps": [2e6] * 3, "compute": [1.0] * 3}
-    slack, view = Slack(), column_view(deadline_s=5.0, **clock)
+    demand, view = UploadDemand(), column_view(deadline_s=5.0, **clock)
     for _ in range(20):
-        slack.learn(
+        demand.learn(
             replace(ended(view, [0, 1, 2]), dt_s=np.zeros(3), lc_s=np.array([0.0, 0.0, 4.9]))
         )
-    left = slack.required(view)[0]
+    left = demand.required(view)[0]
     assert left[0] > 4.5
     assert left[2] < 0.5
 
@@ -76,7 +76,7 @@ def test_a_feature_that_the_sample_misses_is_read_all_the_same() -> None:
 
 
 def test_waits_for_arrivals_do_not_grow_with_less_compute() -> None:
-    slack, view = Slack(), column_view(deadline_s=1.5, **CLOCK)
+    demand, view = UploadDemand(), column_view(deadline_s=1.5, **CLOCK)
     # Half a second of arrival steps, two hundredths of computation at 2 cores.
     heard = replace(
         ended(view, [0, 1]),
@@ -85,21 +85,21 @@ def test_waits_for_arrivals_do_not_grow_with_less_compute() -> None:
         train_s=np.full(2, 0.02),
     )
     for _ in range(30):
-        slack.learn(heard)
+        demand.learn(heard)
     busy = column_view(deadline_s=1.5, **{**CLOCK, "compute": [0.2, 0.2, 0.2]})
-    left = slack.required(busy)[0]
+    left = demand.required(busy)[0]
     assert left == pytest.approx([0.79, 0.79, 0.795], abs=0.01)
-    again = Slack()
-    again.restore(slack.state())
+    again = UploadDemand()
+    again.restore(demand.state())
     assert again.required(busy)[0].tolist() == left.tolist()
 
 
 def test_a_pair_without_time_for_its_upload_is_hopeless() -> None:
-    slack = Slack()
-    assert slack.hopeless(np.array([0.19, 0.21, -3.0]), 10.0).tolist() == [True, False, True]
-    left = slack.required(column_view(clients=2))[0]
+    demand = UploadDemand()
+    assert demand.hopeless(np.array([0.19, 0.21, -3.0]), 10.0).tolist() == [True, False, True]
+    left = demand.required(column_view(clients=2))[0]
     assert left.tolist() == [math.inf, math.inf]
-    assert slack.hopeless(left, math.inf).tolist() == [False, False]
+    assert demand.hopeless(left, math.inf).tolist() == [False, False]
 
 
 def test_what_is_missing_is_filled_alike_whichever_rows_are_read() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedagent_coordinator.policies.adaptive.feature_bins import BinnedContext, _quantiles_of
 from fedagent_coordinator.policies.base import FloatArray, RoundView
-from fedagent_coordinator.policies.bins import BinnedContext, _quantiles_of
 from tests.fakes.rounds import column_view
 
 EVERY = slice(None)

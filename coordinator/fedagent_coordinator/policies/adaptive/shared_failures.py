@@ -8,34 +8,38 @@ lately, the more of a failure is charged to the devices again.
 
 import numpy as np
 
-from .base import BoolArray, FloatArray, IndexArray, IntArray
-from .state import ArrayState, floats
+from fedagent_coordinator.policies.base import BoolArray, FloatArray, IndexArray, IntArray
+from fedagent_coordinator.policies.state import ArrayState, floats
 
 _LEVELS = np.array([1.0, 0.3, 0.02])
+"""What a good, a bad and a lost round (or edge) leaves of every chance."""
 _BOTH = _LEVELS[:, None] * _LEVELS  # of a round's and an edge's
-_GUESS = np.array([0.97, 0.015, 0.015])
-COMMON = float(_GUESS @ _LEVELS) ** 2
+_FIRST_SHARES = np.array([0.97, 0.015, 0.015])
+"""How frequent the levels are taken to be at first: bad ones are rare until they are seen."""
+USUALLY_LEFT = float(_FIRST_SHARES @ _LEVELS) ** 2
 """What common causes leave of a chance before anything is known."""
 _STRENGTH = 6.0
 """Rounds that the first guess counts for."""
 _KEEP = 0.98
+"""What a round leaves of the counts of levels: 50 rounds count."""
 _RECENT = 0.9
+"""Likewise of how bad the last rounds were, on which excuses run out: 10 rounds."""
 _EDGES_BLAME = 0.3
 """Share of an edge's lasting badness that is charged to its devices all the same."""
 
 
-class CommonCauses(ArrayState):
+class SharedFailures(ArrayState):
     """How frequent bad rounds and bad edges are."""
 
-    rounds = floats(len(_LEVELS), start=_GUESS * _STRENGTH, least=0)
-    edges = floats("edges", len(_LEVELS), start=_GUESS * _STRENGTH, least=0)
+    rounds = floats(len(_LEVELS), start=_FIRST_SHARES * _STRENGTH, least=0)
+    edges = floats("edges", len(_LEVELS), start=_FIRST_SHARES * _STRENGTH, least=0)
     bad_rounds = floats(1, least=0)
     bad_edges = floats("edges", least=0)
 
     def factor(self, edge: IndexArray, total: int) -> FloatArray:
         """Return float64[R], what to multiply the chances of pairs at these edges by."""
         counts = self.edges
-        shares = np.full((total, len(_LEVELS)), _GUESS)
+        shares = np.full((total, len(_LEVELS)), _FIRST_SHARES)
         shares[: len(counts)] = (counts / counts.sum(axis=1, keepdims=True))[:total]
         usual = self.rounds / self.rounds.sum() @ _LEVELS
         return np.asarray((shares @ _LEVELS)[edge] * usual, dtype=np.float64)
@@ -109,7 +113,7 @@ class CommonCauses(ArrayState):
         return np.asarray(weight[:, None, None] / weight.sum() * within, dtype=np.float64)
 
     def _count(self, at: IntArray, by_round: FloatArray, by_edge: FloatArray) -> None:
-        first = _GUESS * _STRENGTH
+        first = _FIRST_SHARES * _STRENGTH
         self.rounds = first + _KEEP * (self.rounds - first) + by_round
         self.bad_rounds = _RECENT * self.bad_rounds + (1 - _RECENT) * (1 - by_round[0])
         if len(at) > 1:

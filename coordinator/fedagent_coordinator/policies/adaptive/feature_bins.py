@@ -12,9 +12,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from .base import BoolArray, FloatArray, IntArray, RoundView
+from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray, RoundView
+from fedagent_coordinator.policies.state import ArrayState, floats, ints
+
 from .regression import Belief, Prior, chance, definite, updated
-from .state import ArrayState, floats, ints
 
 _FEATURES = 18
 """Columns at most: the demand, and as many features as agents report."""
@@ -22,7 +23,9 @@ _BINS = 8
 _WIDTH = _BINS + 1  # the last is for values that are missing
 _SIZE = 1 + _FEATURES * _WIDTH
 _SAMPLE = 256
+"""Reports of each feature that its quantiles are taken from, the oldest replaced first."""
 _PER_ROUND = 16
+"""Reports that the first rounds add; later rounds a quarter."""
 _MANY = 256
 """Values from which on comparing all of them with an edge is faster than searching for each."""
 _MOST = 4096

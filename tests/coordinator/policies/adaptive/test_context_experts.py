@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedagent_coordinator.policies.adaptive.context_experts import ContextExperts, mixed
 from fedagent_coordinator.policies.base import FloatArray, RoundView
-from fedagent_coordinator.policies.context_experts import ContextExperts, mixed
 from tests.fakes.rounds import column_view, ended
 
 EVERY = slice(None)

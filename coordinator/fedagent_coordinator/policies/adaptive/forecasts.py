@@ -1,9 +1,9 @@
 """The forecast of `adaptive`: what the context promises, and what each device made of it.
 
-The experts of the context (`context_experts`) are corrected by filters over kinds of devices and
-of pairs (`kinds`), of which some start from the base rate and heed no context at all. All are
-averaged by their log-loss. Failures that many share are charged to the round or the edge
-(`common_cause`).
+The experts of the context (`context_experts`) are corrected by filters over types of devices and
+of pairs (`device_filters`); those of the `history` start from the base rate and heed no context.
+All are averaged by their log-loss. Failures that many share are charged to the round or the edge
+(`shared_failures`).
 """
 
 from collections.abc import Iterator
@@ -11,21 +11,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .base import Ending, Feedback, FloatArray, IntArray, RoundView
-from .common_cause import CommonCauses
+from fedagent_coordinator.policies.base import Ending, Feedback, FloatArray, IntArray, RoundView
+from fedagent_coordinator.policies.state import ArrayState, floats
+
 from .context_experts import CONTEXT, LOW, ContextExperts, is_shares, mixed
-from .kinds import Found, KindFilters, outlook
-from .slack import EVERY, Rows
-from .state import ArrayState, floats
+from .device_filters import DeviceFilters, Found, chance_by_type
+from .shared_failures import SharedFailures
+from .upload_demand import EVERY, Rows
 
 _SLOW, _FAST = 0.003, 0.05
 """Chances per round that a device turns into another one."""
-_DEVICE = {"device": _SLOW, "device_fast": _FAST, "deeds": _SLOW, "deeds_fast": _FAST}
+_DEVICE = {"device": _SLOW, "device_fast": _FAST, "history": _SLOW, "history_fast": _FAST}
 _PAIR = {"pair": _SLOW, "pair_fast": _FAST}
 """The filters over devices and over pairs, and how fast each lets them change."""
 EXPERTS = ("context", *_DEVICE, *_PAIR)
 _BASE_KEEP = 0.98
+"""What a round leaves of the successes and failures that make the base rate: 50 rounds count."""
 _MAX_EDGES = 1 << 16
+"""A pair's key is its client's number times this, and its edge's."""
 _NOT_THE_LINK = np.isin(list(Ending), (Ending.DECLINED, Ending.REJECTED, Ending.GONE))
 """Whether an end, by its number, says nothing of what the context promises."""
 
@@ -43,15 +46,15 @@ class _Asked:
 class Forecasts(ArrayState):
     """Chances of success, and all that is learnt for them."""
 
-    parts = ("_context", "_causes")
+    parts = ("_context", "_shared")
     _weights = floats(len(EXPERTS), start=1.0 / len(EXPERTS))
     _base = floats(2, start=np.array([1.2, 0.8]), least=0)  # fading successes and failures
 
     def __init__(self, memory: float, share: float) -> None:
         self._share = share
-        self._context, self._causes = ContextExperts(memory, share), CommonCauses()
-        self.devices = KindFilters(tuple(_DEVICE.values()))
-        self.pairs = KindFilters(tuple(_PAIR.values()))
+        self._context, self._shared = ContextExperts(memory, share), SharedFailures()
+        self.devices = DeviceFilters(tuple(_DEVICE.values()))
+        self.pairs = DeviceFilters(tuple(_PAIR.values()))
 
     @property
     def weights(self) -> dict[str, float]:
@@ -64,7 +67,7 @@ class Forecasts(ArrayState):
         promised = self._context.mixture @ self._context.forecasts(self._context.read(view, rows))
         asked = self._asked(view, rows, promised)
         chances: FloatArray = self._weights @ self._corrected(asked, promised)
-        shared = self._causes.factor(view.pair_edge[rows], len(view.edge_budget))
+        shared = self._shared.factor(view.pair_edge[rows], len(view.edge_budget))
         return np.stack((chances * shared, chances, promised))
 
     def by_expert(self, view: RoundView) -> tuple[dict[str, FloatArray], dict[str, float]]:
@@ -81,7 +84,7 @@ class Forecasts(ArrayState):
     def never(self, clients: IntArray, round_: int) -> FloatArray:
         """Return float64[R], the chance that each client never delivers."""
         weight = dict(zip(EXPERTS, self._weights.tolist(), strict=True))
-        slow = (weight["device"] + weight["deeds"] + weight["pair"]) / (1.0 - weight["context"])
+        slow = (weight["device"] + weight["history"] + weight["pair"]) / (1.0 - weight["context"])
         by = self.devices.never(clients, round_)
         return np.asarray(slow * by[0] + (1.0 - slow) * by[1], dtype=np.float64)
 
@@ -114,7 +117,7 @@ class Forecasts(ArrayState):
         chances = self._weights @ forecasts
         edge, endings = view.pair_edge[pairs], feedback.endings
         silent = endings == Ending.EDGE
-        quality = self._causes.learn(edge, chances, success, silent, len(view.edge_budget))
+        quality = self._shared.learn(edge, chances, success, silent, len(view.edge_budget))
         if len(pairs):
             # How much of a failure was the pair's own, not the common cause's.
             own = np.where(success, 1.0, quality * (1 - chances) / (1 - quality * chances))
@@ -137,7 +140,7 @@ class Forecasts(ArrayState):
     def _asked(self, view: RoundView, rows: Rows, promised: FloatArray) -> _Asked:
         """Return what is kept of these pairs, of which the context promises this."""
         client = view.pair_client[rows].astype(np.int64)
-        context, base = outlook(promised), outlook(self._base[:1] / self._base.sum())
+        context, base = chance_by_type(promised), chance_by_type(self._base[:1] / self._base.sum())
         return _Asked(
             self.devices.find(client, view.round),
             self.pairs.find(client * _MAX_EDGES + view.pair_edge[rows], view.round),

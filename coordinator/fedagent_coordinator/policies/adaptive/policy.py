@@ -9,35 +9,50 @@ from functools import partial
 
 import numpy as np
 
+from fedagent_coordinator.policies.base import (
+    Aspects,
+    BoolArray,
+    Feedback,
+    FloatArray,
+    IntArray,
+    RoundView,
+    Selection,
+)
+from fedagent_coordinator.policies.selection import explained, fill, spent_per_edge
+from fedagent_coordinator.policies.state import ArrayState, floats, grown, ints, number
 from fedagent_coordinator.solvers import Solver, assign
 from fedagent_coordinator.solvers import create as create_solver
 from fedagent_protocol.registry import require
 
-from .base import Aspects, BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
-from .common_cause import COMMON
 from .forecasts import Forecasts
-from .selection import explained, fill, spent_per_edge
-from .state import ArrayState, floats, grown, ints, number
+from .shared_failures import USUALLY_LEFT
 
 _BLOCK = 1 << 15
+"""Pairs that are forecast at a time, so that the temporaries stay in the cache."""
 _EARLY = 3
 """Rounds before its time in which a device is tried if its context is good."""
-_GOOD = 0.9
+_GOOD_CONTEXT = 0.9
+"""Promise from which a context is good."""
+_AS_GOOD = 0.8
+"""Share of the usual promise below which a device waits longer for its try."""
+_FEW_TRIES = 3.0
+"""Tries up to which a device is new."""
+_DELIVERS = 0.8
+"""Forecast from which a device delivers: it is tried however its context looks."""
+_WORSE, _FAR_WORSE, _BETTER = 0.9, 0.5, 1.2
+"""Shares of its context's promise below or above which a device does other than its context says:
+a good context is missed by a tenth, a poor one (below `_EVEN`) by half."""
 _EVEN = 0.5
 _RESTARTS = 20
 """Rounds in which another start of a client changes nothing, so that claiming one gains nothing."""
 _AMONG = 64
 """Clients for each edge among which those are found that are tried."""
-_TRIED = 3.0
-_DELIVERS = 0.8
-_HELD_BACK = 0.9
-_BETTER = 1.2
-_AS_GOOD = 0.8
 _SURELY = 0.8
 """From this chance on that a device never delivers it rests until it is tried again."""
 _HARDLY = 0.02
 """Forecasts below this share of the best buy nothing: the edge would wait in vain."""
 _KEEP = 0.95
+"""What a round leaves of the accounts of edges and of the usual promise: 20 rounds count."""
 
 
 class AdaptivePolicy(ArrayState):
@@ -216,12 +231,12 @@ class AdaptivePolicy(ArrayState):
         # A poor context waits longer: it says itself why the client is not ordered.
         patient = np.minimum(1.0, promised[pairs] / (_AS_GOOD * self._typical)) ** 2
         waited = idle[view.pair_client[pairs]] * patient >= self._probe_every
-        pairs = pairs[waited | (promised[pairs] >= _GOOD)]
+        pairs = pairs[waited | (promised[pairs] >= _GOOD_CONTEXT)]
         edges = len(view.edge_budget)
         bought, paid = grown(self._bought, edges)[:edges], grown(self._paid, edges)[:edges]
         rate = bought / np.maximum(paid, 1e-9)
         # An update costs more where shared failures are frequent: the limit must not rise with it.
-        shared = np.minimum(1.0, scores[pairs] / own[pairs] / COMMON)
+        shared = np.minimum(1.0, scores[pairs] / own[pairs] / USUALLY_LEFT)
         dear = view.pair_price[pairs] / 1e6 * rate[view.pair_edge[pairs]] > shared + 1e-9
         asked = restarted[view.pair_client[pairs]]
         return np.asarray(pairs[~dear | asked], dtype=np.int64)
@@ -239,8 +254,8 @@ class AdaptivePolicy(ArrayState):
         A client that is known, and does as its middling context promises, needs no try.
         """
         clients = view.pair_client[pairs].astype(np.int64)
-        new = (self._forecasts.plays(clients) < _TRIED) | restarted[clients]
-        limit = np.where(promised >= _EVEN, _HELD_BACK, _EVEN) * promised
+        new = (self._forecasts.plays(clients) < _FEW_TRIES) | restarted[clients]
+        limit = np.where(promised >= _EVEN, _WORSE, _FAR_WORSE) * promised
         return new | (own >= _DELIVERS) | (own < limit) | (own > _BETTER * promised)
 
     def _in_turn(

@@ -1,8 +1,8 @@
 """What a pair's context promises: four experts that know nothing of who the device is.
 
-Two regressions on what the deadline asks of the uplink (`slack`), with a long and a short
+Two regressions on what the deadline asks of the uplink (`demand`), with a long and a short
 memory; a logistic one, with curvature, on demand, rate and compute; and bins of every feature
-(`bins`). Their average follows their log-loss.
+(`feature_bins`). Their average follows their log-loss.
 """
 
 import math
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView
-from .bins import BinnedContext
+from fedagent_coordinator.policies.base import BoolArray, Feedback, FloatArray, IntArray, RoundView
+from fedagent_coordinator.policies.state import ArrayState, floats
+
+from .feature_bins import BinnedContext
 from .regression import Belief, Prior, chance, definite, start, updated
-from .slack import EVERY, Rows, Slack, optional
-from .state import ArrayState, floats
+from .upload_demand import EVERY, Rows, UploadDemand, optional
 
 LOW = 1e-3
 """No forecast is surer than this: one surprise must not silence an expert."""
@@ -23,6 +24,8 @@ _SIGNAL = "signal_dbm"
 _LEVELS = ("distance_km", "upload_bps", "download_bps", _SIGNAL)
 _PER_DB = math.log(10.0) / 10.0
 _WIDTH = 7
+"""Columns of each regression; their priors below are what physics says of an unknown radio:
+more demand and distance, less success; more rate and signal, more."""
 _PHYSICS = Prior(
     mean=np.array([-1.2, 1.0, 1.9, -1.0, 0.0, -1.0, 0.0]),
     precision=np.array([0.25, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
@@ -35,6 +38,7 @@ _CURVED = Prior(
     logit=True,
 )
 _BINS_KEEP = 0.998
+"""What a round leaves of the bins' evidence: 500 rounds count."""
 _AMONG = 2048
 """Pairs of a view from which the range of what is reported is learnt, about."""
 CONTEXT = ("long", "short", "curved", "bins")
@@ -77,7 +81,7 @@ def mixed(
 class ContextExperts(ArrayState):
     """Chances of success by the context alone."""
 
-    parts = ("_slack", "_bins")
+    parts = ("_demand", "_bins")
     mixture = floats(len(CONTEXT), start=1.0 / len(CONTEXT))
     _centre = floats(1 + len(_LEVELS), start=np.nan, nan=True)
     _theta = floats(3, _WIDTH)
@@ -89,7 +93,7 @@ class ContextExperts(ArrayState):
         self._theta = np.array([start(prior).theta for prior in self._priors])
         self._precision = np.array([start(prior).precision for prior in self._priors])
         self._share = share
-        self._slack, self._bins = Slack(), BinnedContext(_BINS_KEEP)
+        self._demand, self._bins = UploadDemand(), BinnedContext(_BINS_KEEP)
         self._last: tuple[RoundView, Context] | None = None  # until something is learnt
 
     def forecasts(self, context: Context) -> FloatArray:
@@ -120,9 +124,9 @@ class ContextExperts(ArrayState):
         view = feedback.view
         some = slice(None, None, 1 + len(view.pair_client) // _AMONG)
         every = some.step == 1
-        demand = self.read(view, EVERY).demand if every else self._slack.required(view, some)[1]
+        demand = self.read(view, EVERY).demand if every else self._demand.required(view, some)[1]
         self._bins.observe(view, some, demand)
-        self._slack.learn(feedback)
+        self._demand.learn(feedback)
         self._last = None
 
     def read(self, view: RoundView, rows: Rows) -> Context:
@@ -138,7 +142,7 @@ class ContextExperts(ArrayState):
         return whole.take(rows) if isinstance(rows, np.ndarray) else whole
 
     def _read(self, view: RoundView, rows: Rows) -> Context:
-        left, demand = self._slack.required(view, rows)
+        left, demand = self._demand.required(view, rows)
         centre = np.where(np.isfinite(self._centre), self._centre, 0.0)
         physics = np.zeros((len(left), _WIDTH))
         physics[:, 0] = 1.0
@@ -154,7 +158,7 @@ class ContextExperts(ArrayState):
         columns = (1.0, need, rate, pace, need * need, need * rate, rate * rate)
         for k, values in enumerate(columns):
             curved[:, k] = values
-        hopeless = self._slack.hopeless(left, view.deadline_s)
+        hopeless = self._demand.hopeless(left, view.deadline_s)
         return Context(demand, physics, curved, self._bins.indices(view, rows, demand), hopeless)
 
     def settle_centre(self, view: RoundView) -> None:
@@ -164,7 +168,7 @@ class ContextExperts(ArrayState):
         for k in np.flatnonzero(~np.isfinite(self._centre)).tolist():
             column = _level(view, EVERY, k) if k else None
             if k == 0 and math.isfinite(view.deadline_s):
-                column = self._slack.required(view)[1]
+                column = self._demand.required(view)[1]
             if column is not None:
                 self._centre[k] = float(np.median(column))
                 self._last = None

@@ -1,30 +1,36 @@
-"""Filters over kinds: the forward algorithm by hand, a pooled prior, common causes, restarts."""
+"""Filters over types: the forward algorithm by hand, a pooled prior, common causes, restarts."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.policies.kinds import KINDS, KindFilters, outlook
+from fedagent_coordinator.policies.adaptive.device_filters import (
+    TYPES,
+    DeviceFilters,
+    chance_by_type,
+)
 
 KEYS = np.array([3, 8], dtype=np.int64)
 ONE = np.array([8], dtype=np.int64)
 
 
-def learn(filters: KindFilters, p: float, *, wins: bool, round_: int, quality: float = 1.0) -> None:
-    kinds = (outlook(np.array([p])),)
-    filters.learn(filters.find(ONE, round_), kinds, np.array([wins]), np.array([quality]))
+def learn(
+    filters: DeviceFilters, p: float, *, wins: bool, round_: int, quality: float = 1.0
+) -> None:
+    types = (chance_by_type(np.array([p])),)
+    filters.learn(filters.find(ONE, round_), types, np.array([wins]), np.array([quality]))
 
 
-def believed(filters: KindFilters, p: float, round_: int) -> float:
-    return float(filters.chance(filters.find(ONE, round_), (outlook(np.array([p])),))[0, 0])
+def believed(filters: DeviceFilters, p: float, round_: int) -> float:
+    return float(filters.chance(filters.find(ONE, round_), (chance_by_type(np.array([p])),))[0, 0])
 
 
-def test_the_kinds_reach_from_never_to_always() -> None:
-    kinds = outlook(np.array([0.5, 0.9]))
-    assert kinds.shape == (2, KINDS)
-    assert (np.diff(kinds, axis=1) > 0).all()
-    assert kinds[:, 3] == pytest.approx([0.5, 0.9]), "the middle kind does as promised"
+def test_the_types_reach_from_never_to_always() -> None:
+    types = chance_by_type(np.array([0.5, 0.9]))
+    assert types.shape == (2, TYPES)
+    assert (np.diff(types, axis=1) > 0).all()
+    assert types[:, 3] == pytest.approx([0.5, 0.9]), "the middle type_ does as promised"
 
 
 @given(
@@ -39,7 +45,7 @@ def test_beliefs_are_the_forward_algorithm(
     plays: list[tuple[bool, float, int, float]], change: float
 ) -> None:
     """Ten lines of reference: predict by the chance of a change, weigh by the outcome."""
-    filters, round_ = KindFilters([change]), 1
+    filters, round_ = DeviceFilters([change]), 1
     expected = filters.usual()[0]
     for wins, p, gap, quality in plays:
         round_ += gap
@@ -48,24 +54,24 @@ def test_beliefs_are_the_forward_algorithm(
             expected = (1 - change) * expected + change * usual
         if not len(filters.keys):
             expected = usual
-        kinds = outlook(np.array([p]))[0]
-        assert believed(filters, p, round_) == pytest.approx(float(kinds @ expected))
-        expected = expected * (kinds if wins else 1 - quality * kinds)
+        types = chance_by_type(np.array([p]))[0]
+        assert believed(filters, p, round_) == pytest.approx(float(types @ expected))
+        expected = expected * (types if wins else 1 - quality * types)
         expected = expected / expected.sum()
         learn(filters, p, wins=wins, round_=round_, quality=quality)
     assert filters.belief[0, 0] == pytest.approx(expected)
 
 
 def test_one_bad_round_of_everybody_says_nothing_of_a_device() -> None:
-    charged, excused = KindFilters([0.003]), KindFilters([0.003])
+    charged, excused = DeviceFilters([0.003]), DeviceFilters([0.003])
     for filters, quality in ((charged, 1.0), (excused, 0.0)):
         learn(filters, 0.95, wins=False, round_=1, quality=quality)
-    assert believed(excused, 0.95, 2) == pytest.approx(believed(KindFilters([0.003]), 0.95, 2))
+    assert believed(excused, 0.95, 2) == pytest.approx(believed(DeviceFilters([0.003]), 0.95, 2))
     assert believed(charged, 0.95, 2) < 0.8 * believed(excused, 0.95, 2)
 
 
 def test_a_dead_device_is_known_after_a_few_failures_and_again_after_one_success() -> None:
-    filters = KindFilters([0.003])
+    filters = DeviceFilters([0.003])
     for round_ in range(1, 11):
         learn(filters, 0.95, wins=True, round_=round_)
     for round_ in range(11, 17):
@@ -77,32 +83,32 @@ def test_a_dead_device_is_known_after_a_few_failures_and_again_after_one_success
 
 
 def test_what_is_expected_of_a_new_device_is_learnt_from_the_others() -> None:
-    good, bad = KindFilters([0.003]), KindFilters([0.003])
+    good, bad = DeviceFilters([0.003]), DeviceFilters([0.003])
     for filters, wins in ((good, True), (bad, False)):
         for key in range(30):
             for round_ in range(1, 9):
-                kinds = (outlook(np.array([0.6])),)
+                types = (chance_by_type(np.array([0.6])),)
                 one = np.array([key + 100], dtype=np.int64)
-                filters.learn(filters.find(one, round_), kinds, np.array([wins]), np.ones(1))
+                filters.learn(filters.find(one, round_), types, np.array([wins]), np.ones(1))
     assert believed(good, 0.6, 9) > 0.75
     assert believed(bad, 0.6, 9) < 0.45
 
 
 def test_a_forgotten_device_is_a_new_one() -> None:
-    filters = KindFilters([0.003])
+    filters = DeviceFilters([0.003])
     for round_ in range(1, 6):
-        kinds = (outlook(np.array([0.9, 0.9])),)
+        types = (chance_by_type(np.array([0.9, 0.9])),)
         found = filters.find(KEYS, round_)
-        filters.learn(found, kinds, np.array([True, False]), np.ones(2))
+        filters.learn(found, types, np.array([True, False]), np.ones(2))
     filters.forget(ONE, 6)
-    new = outlook(np.array([0.9]))
+    new = chance_by_type(np.array([0.9]))
     assert believed(filters, 0.9, 6) == pytest.approx(float(new[0] @ filters.usual()[0]))
 
 
 def test_a_state_of_no_distributions_is_refused() -> None:
-    filters = KindFilters([0.003])
+    filters = DeviceFilters([0.003])
     learn(filters, 0.5, wins=True, round_=1)
     state = filters.state()
     state["belief"] = 2 * state["belief"]
     with pytest.raises(Exception, match="do not sum to 1"):
-        KindFilters([0.003]).restore(state)
+        DeviceFilters([0.003]).restore(state)

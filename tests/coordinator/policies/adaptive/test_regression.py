@@ -6,8 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from fedagent_coordinator.policies.adaptive.regression import (
+    Prior,
+    chance,
+    definite,
+    start,
+    updated,
+)
 from fedagent_coordinator.policies.base import BoolArray, FloatArray
-from fedagent_coordinator.policies.regression import Prior, chance, definite, start, updated
 
 
 def prior(*, logit: bool, keep: float = 1.0) -> Prior:

@@ -7,13 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.policies.common_cause import _GUESS, _LEVELS, CommonCauses
+from fedagent_coordinator.policies.adaptive.shared_failures import (
+    _FIRST_SHARES,
+    _LEVELS,
+    SharedFailures,
+)
 
 
 def left(
-    edge: list[int], chance: list[float], wins: list[bool], causes: CommonCauses | None = None
+    edge: list[int], chance: list[float], wins: list[bool], causes: SharedFailures | None = None
 ) -> list[float]:
-    quality = (causes or CommonCauses()).learn(
+    quality = (causes or SharedFailures()).learn(
         np.array(edge, dtype=np.int32),
         np.array(chance),
         np.array(wins, dtype=np.bool_),
@@ -34,7 +38,7 @@ def test_levels_are_inferred_as_by_enumeration(orders: list[tuple[int, float, bo
         return
     total, expected = 0.0, np.zeros(len(edges))
     for round_, *each in product(range(3), repeat=1 + len(edges)):
-        weight = _GUESS[round_] * np.prod(_GUESS[each])
+        weight = _FIRST_SHARES[round_] * np.prod(_FIRST_SHARES[each])
         levels = _LEVELS[round_] * _LEVELS[each]
         for edge, chance, wins in orders:
             p = chance * levels[edges.index(edge)]
@@ -64,7 +68,7 @@ def test_one_order_alone_has_no_excuse() -> None:
 
 
 def test_a_cause_that_lasts_is_no_excuse() -> None:
-    causes = CommonCauses()
+    causes = SharedFailures()
     first = left([0] * 5, [0.8] * 5, [False] * 5, causes)
     for _ in range(30):
         last = left([0] * 5, [0.8] * 5, [False] * 5, causes)
@@ -73,7 +77,7 @@ def test_a_cause_that_lasts_is_no_excuse() -> None:
 
 
 def test_a_bad_edge_is_expected_to_be_bad_again() -> None:
-    causes = CommonCauses()
+    causes = SharedFailures()
     for _ in range(40):
         left([0] * 3 + [1] * 3, [0.9] * 6, [False] * 3 + [True] * 3, causes)
     bad, good, unknown = causes.factor(np.array([0, 1, 2], dtype=np.int32), 3)
@@ -83,7 +87,7 @@ def test_a_bad_edge_is_expected_to_be_bad_again() -> None:
 
 
 def test_a_silent_edge_says_nothing_of_its_devices() -> None:
-    causes = CommonCauses()
+    causes = SharedFailures()
     quality = causes.learn(
         np.array([0, 0, 1], dtype=np.int32),
         np.full(3, 0.9),

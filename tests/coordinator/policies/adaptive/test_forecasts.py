@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.policies import Ending, Feedback
-from fedagent_coordinator.policies.forecasts import EXPERTS, Forecasts
+from fedagent_coordinator.policies.adaptive.forecasts import EXPERTS, Forecasts
 from tests.fakes.rounds import column_view, ended
 
 EVERY = slice(None)
@@ -27,7 +27,7 @@ def with_ending(feedback: Feedback, failed: Ending) -> Feedback:
     return replace(feedback, ending=ending)
 
 
-def test_deeds_lead_where_the_context_says_nothing() -> None:
+def test_the_history_leads_where_the_context_says_nothing() -> None:
     forecasts = taught(40)
     weights = forecasts.weights
     assert weights["w_context"] < 0.02

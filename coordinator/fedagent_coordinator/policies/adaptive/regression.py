@@ -10,11 +10,13 @@ from functools import cached_property
 
 import numpy as np
 
-from .base import BoolArray, FloatArray
+from fedagent_coordinator.policies.base import BoolArray, FloatArray
 
 _CLIP = (-12.0, 5.0)
+"""Beyond them a chance is 0 or 1 to six digits and more."""
 _STEPS = 12
 _HALVINGS = 8
+"""Newton steps of a round, and how often one is halved, at most: they converge in three."""
 _ENOUGH = 1e-4
 """Gain in log-likelihood below which another step is not worth its time."""
 
