@@ -119,9 +119,6 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
         ),
     ] = None
     """In a frame that all devices of a site share."""
-    private_log: Annotated[
-        bool, Option("Do not answer `fedagent devices log` with this device's newest events.")
-    ] = False
     join: JoinText = ""
 
     def checked(self) -> Self:

@@ -24,7 +24,6 @@ from .backup import refuse_half_restored
 from .config import CoordinatorConfig
 from .core.effects import Start
 from .core.readiness import DECLINED, STATISTICS
-from .device_logs import watch_asked
 from .enrolment import Enrolment
 from .home_assistant import HomeAssistant, left_at, place_of
 from .join_service import JoinService
@@ -126,7 +125,6 @@ class Daemon:
         shell.spawn(self._start(subscribed), "start")
         shell.spawn(self._advertise(address), "advertise")
         shell.spawn(self._linger(), "linger")
-        shell.spawn(watch_asked(shell), "device-logs")
         shell.freeze()
         await shell.stop.wait()
 

@@ -50,7 +50,6 @@ from .core.outcomes import SILENT
 from .core.phases import milliseconds
 from .core.settings import Progress, Settings
 from .database.connection import wall_clock_ms
-from .device_logs import keep_log
 from .errors import ModelLostError, OversizedBooksError
 from .global_model import HeldOutSet, held_out
 from .lost_revocations import learn_list
@@ -313,8 +312,6 @@ class RunStore:
                 self._devices.worked(edge, agents)
             case fx.KeepMembers(ids=ids, members=members):
                 self._devices.keep(ids, members, self._clock_ms())
-            case fx.KeepLog(tail=tail):
-                keep_log(self._folder, tail)
             case fx.LearnRevocations(edge=edge, crl=crl):
                 learn_list(self._folder, edge, crl)
             case fx.ShowStatus():

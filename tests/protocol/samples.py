@@ -61,15 +61,6 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
         m.MaskShares(run=RUN, round=4, shares={"agent-2": bytes(148)}, commitment=bytes(32)),
         m.MaskOpening(run=RUN, round=4, shares={"agent-1": bytes(66)}),
         m.RevocationsNeed(number=1),
-        m.LogTail(
-            run=RUN,
-            agent="agent-1",
-            number=7,
-            entries=(
-                m.LogEntry(name="declined", age_ms=1500, fields={"round": 4, "reason": "busy"}),
-            ),
-            counters={"declined_busy": 1},
-        ),
         *_BOTH,
         *_PROBES,
     ),
@@ -104,7 +95,6 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
         m.MaskDelivery(run=RUN, round=4, shares={"agent-2": bytes(148)}),
         m.MaskAsk(run=RUN, round=4, survivors=("agent-1", "agent-2")),
         m.Revocations(number=2, crl=b"-----BEGIN X509 CRL-----"),
-        m.LogNeed(run=RUN, agent="agent-1", number=7, last=20),
         m.Unfinished(run=RUN, round=4, made_in=2, model=D1),
         m.Releases(run=RUN, round=4, count=3),
         m.Assigned(run=RUN, round=4, signature=bytes(range(64))),
@@ -113,7 +103,6 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
     ),
     Direction.EDGE_TO_COORDINATOR: (
         m.EdgeHello(edge="edge-1", epoch=RUN, broker="mqtt://127.0.0.1:1883"),
-        m.LogTail(run=RUN, agent="agent-1", number=7, refused="its owner keeps its log"),
         m.EdgeStatus(run=RUN, epoch=RUN, agents=3, model=D2, counters={"non_finite": 1}),
         m.RoundColumns(
             run=RUN,
@@ -213,7 +202,6 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
         m.OpinionClose(run=RUN, round=4),
         m.OpinionsReceipt(run=RUN, round=4),
         m.Revocations(number=2, crl=b"-----BEGIN X509 CRL-----", ids=("agent-9",)),
-        m.LogNeed(run=RUN, agent="agent-1", number=7, last=20),
         m.RevocationsNeed(run=RUN, number=1),
         *_BOTH,
     ),

@@ -44,7 +44,6 @@ from fedagent_protocol.messages import (
     Chunk,
     EdgeBeacon,
     Hello,
-    LogNeed,
     MaskAsk,
     MaskDelivery,
     MaskRoster,
@@ -89,7 +88,6 @@ from .effects import (
     UpdateStored,
 )
 from .evaluator import Evaluator
-from .event_log import EventLog
 from .fetch import Tasks
 from .masking import Masking, OpenMember
 from .opinions import NO_LIMITS, OpinionRecord
@@ -143,7 +141,6 @@ class AgentCore:
         self._private = config.privacy != NO_LIMITS
         self._quiet_s = quiet
         self.counters: Counter[str] = Counter()
-        self._log = EventLog(self.counters, private=config.private_log)
         self.peers = PeerSelection(self.counters, peering, sign)
         self.device = DeviceState(
             config.price,
@@ -200,11 +197,6 @@ class AgentCore:
 
     def receive(self, event: Input, now: float) -> list[Effect]:
         """Take an input."""
-        effects = self._receive(event, now)
-        self._log.note(effects, now)
-        return effects
-
-    def _receive(self, event: Input, now: float) -> list[Effect]:
         match event:
             case Received():
                 return self._on_message(event, event.at)
@@ -273,8 +265,8 @@ class AgentCore:
                 return self.masking.receive(edge, message, now)
             case Probe() | ProbeReply():
                 return self._on_probe(session, message, now)
-            case Revocations() | LogNeed():
-                return self._on_site(session, message, now)
+            case Revocations():
+                return self.sessions.take_revocations(session, message)
             case OpinionCall():
                 return self._orders.call(session, message, now)
             case Neighbours() | PeerDeliver():
@@ -332,13 +324,6 @@ class AgentCore:
             case TrainOrder():
                 return self._orders.follow(session, order, now)
         return []
-
-    def _on_site(
-        self, session: Session, message: Revocations | LogNeed, now: float
-    ) -> list[Effect]:
-        if isinstance(message, LogNeed):
-            return self._log.answer(session.edge, message, now)
-        return self.sessions.take_revocations(session, message)
 
     def _on_task(self, session: Session, message: TaskBody, now: float) -> list[Effect]:
         effects = self._tasks.receive(session.edge, message, now, busy=self._busy)
@@ -440,11 +425,6 @@ class AgentCore:
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
-        effects = self._tick(now)
-        self._log.note(effects, now)
-        return effects
-
-    def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for session in list(self.sessions.values()):
             if now >= session.silent_at and not self._comes_slowly(session, now):

@@ -17,7 +17,6 @@ from fedagent_protocol.messages import (
     EdgeHello,
     EdgeMoments,
     EdgeStatus,
-    LogTail,
     Need,
     OpinionClose,
     Opinions,
@@ -32,7 +31,7 @@ from fedagent_protocol.transfer import Layout
 
 from . import revocation_lists
 from .edges import EdgeSession
-from .effects import KeepLog, NoteDevices
+from .effects import NoteDevices
 from .evaluating import Evaluating
 from .evaluation import AnswerMessage
 from .merge import Merging
@@ -59,8 +58,6 @@ def receive(engine: "Engine", received: Received, now: float) -> list[Effect]:
                 return _chunk(engine, edge, message, now)
             case RoundReport():
                 return [Mark("reported"), *_answer(engine, edge, message, now)]
-            case LogTail():
-                return _log(engine, message)
             case Revocations():
                 known = engine.edges.by_id.get(edge)
                 return [] if known is None else revocation_lists.take(engine, known, message)
@@ -69,14 +66,6 @@ def receive(engine: "Engine", received: Received, now: float) -> list[Effect]:
     except ProtocolError as error:
         engine.counters[error.reason] += 1
     return []
-
-
-def _log(engine: "Engine", tail: LogTail) -> list[Effect]:
-    if engine.logs_asked.get(tail.number) != tail.agent:
-        engine.counters["log_unasked"] += 1
-        return []
-    del engine.logs_asked[tail.number]
-    return [KeepLog(tail)]
 
 
 def refuse(engine: "Engine", edge: str, version: int, now: float) -> list[Effect]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies.base import Feedback, RoundView, Selection
 from fedagent_node.effects import Input, Run, Write
-from fedagent_protocol.messages import EdgeStatus, LogTail, OutcomeStatus
+from fedagent_protocol.messages import EdgeStatus, OutcomeStatus
 from fedagent_task.aggregation import MergeFacts
 from fedagent_task.moments import Moments
 
@@ -278,12 +278,6 @@ class KeepMembers(Write, frozen=True):
     members: frozenset[str]
 
 
-class KeepLog(Write, frozen=True):
-    """Keep for people what a device tells of its newest events."""
-
-    tail: LogTail
-
-
 class LearnRevocations(Write, frozen=True):
     """Take over who is on a list of the revoked that an edge has shown, if the authority made it.
 
@@ -321,14 +315,6 @@ class RunClosed(Input, frozen=True):
 
 class Start(Input, frozen=True):
     """Edges can be heard, and hear us."""
-
-
-class AskLog(Input, frozen=True):
-    """Somebody wants the newest events of a device; `number` names the request."""
-
-    agent: str
-    number: int
-    last: int
 
 
 class Enrolled(Input, frozen=True):

@@ -33,7 +33,6 @@ from fedagent_protocol.messages import (
     CoordinatorBeacon,
     EdgeWelcome,
     LedgerHead,
-    LogNeed,
     OpinionOpen,
     ReportReceipt,
     Revocations,
@@ -64,9 +63,6 @@ from .terms import SignedTerms
 BEACON_S = 5.0
 BACK_S = 2.5
 """How long an edge whose report is open may take to connect again; see `link.URGENT_S`."""
-
-
-MOST_LOGS_ASKED = 1024
 
 
 def _believe(_edge: str, _head: LedgerHead) -> None:
@@ -152,7 +148,6 @@ class Engine:
         self.opens_at = self.not_before = 0.0
         self.status = fx.ShowStatus()
         self.evaluating, self.evaluated = 0, ""
-        self.logs_asked: dict[int, str] = {}
         """Whose newest events are awaited, by request."""
         self.cut_until = -math.inf
         """Until when the silence of edges may be our own broker's."""
@@ -186,8 +181,6 @@ class Engine:
                 return [self._beacon()] if self._beacon_at is not None else []
             case Revoked() | fx.Enrolled() | fx.WordRenewed():
                 return self._members(event)
-            case fx.AskLog():
-                return self._ask_log(event)
             case ModelFinished() if isinstance(self.phase, Merging):
                 return self.phase.model_finished(event, now)
             case fx.Merged() if isinstance(self.phase, Merging):
@@ -240,14 +233,6 @@ class Engine:
         """Return what an edge is called: by its site, or where there is none by itself."""
         name = safe_text(own, limit=100) if self.enrolled is None else self.members.get(edge, "")
         return name or edge
-
-    def _ask_log(self, asked: fx.AskLog) -> list[Effect]:
-        """Ask every edge: the one where the device is hands the request on."""
-        if len(self.logs_asked) >= MOST_LOGS_ASKED:
-            self.logs_asked.pop(next(iter(self.logs_asked)))
-        self.logs_asked[asked.number] = asked.agent
-        need = LogNeed(agent=asked.agent, number=asked.number, last=asked.last)
-        return [self.send(edge.id, need) for edge in self.edges.live()]
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""

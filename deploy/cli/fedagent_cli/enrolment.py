@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from . import command_line, options, places
-from .device_log import log
 from .devices import devices
 from .errors import NoRunError, UnreadableError, UsageError
 from .output import echo, emit, table
@@ -31,7 +30,6 @@ app = command_line.CommandGroup(
     ),
 )
 app.default()(devices)
-app.command("log", epilog=options.examples("fedagent devices log kitchen --last 20"))(log)
 
 
 class InvitedRole(StrEnum):

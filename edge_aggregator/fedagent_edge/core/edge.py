@@ -35,8 +35,6 @@ from fedagent_protocol.messages import (
     GlobalModel,
     Gone,
     Hello,
-    LogNeed,
-    LogTail,
     Need,
     Opinion,
     OpinionClose,
@@ -78,7 +76,6 @@ from .effects import (
     ReopenedRound,
 )
 from .evaluation import Evaluations
-from .logs import LogRequests
 from .once import OnceFile
 from .rounds import AHEAD, Rounds
 from .sessions import AgentSession
@@ -103,7 +100,6 @@ class EdgeCore:
         self.once = OnceFile(state, state.memory.once if state.once_held else "")
         self.disk = Disk(state)
         self.clones = Clones(self.sessions)
-        self.logs = LogRequests(state)
         self.beacon = Beacon(state)
         self._others = OtherVersions("edge")
         self._now = self._search_at = 0.0
@@ -229,8 +225,6 @@ class EdgeCore:
                 return [Send(agent, ProbeReply(nonce=message.nonce, data=padding))]
             case Bye():
                 return self._lost(agent, now) if self.sessions.leave(agent) else []
-            case LogTail():
-                return self.logs.answer(agent, message)
             case ProbeReply():
                 pass
             case _:
@@ -274,7 +268,6 @@ class EdgeCore:
 
     def _lost(self, agent: str, now: float) -> list[Effect]:
         lost: list[Effect] = [Emit("agent_lost", {"agent": agent})]
-        self.logs.left(agent)
         lost += self.rounds.left(agent, now) + self.evaluations.left(agent, now)
         return lost + self.once.left(agent, now)
 
@@ -371,8 +364,6 @@ class EdgeCore:
                 self.evaluations.receipt(message)
             case Need():
                 return self.models.need(event, message)
-            case LogNeed():
-                return self.logs.ask(message)
             case RunEnded():
                 return self._run_ended(message, now)
         return []

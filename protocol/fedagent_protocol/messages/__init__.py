@@ -29,7 +29,6 @@ AgentToEdge = (
     | MaskShares
     | MaskOpening
     | RevocationsNeed
-    | LogTail
     | Gone
 )
 EdgeToAgent = (
@@ -53,7 +52,6 @@ EdgeToAgent = (
     | Unfinished
     | Releases
     | Assigned
-    | LogNeed
 )
 EdgeToCoordinator = (
     EdgeHello
@@ -65,7 +63,6 @@ EdgeToCoordinator = (
     | Opinions
     | Volunteers
     | EdgeMoments
-    | LogTail
     | Revocations
 )
 CoordinatorToEdge = (
@@ -82,7 +79,6 @@ CoordinatorToEdge = (
     | OpinionClose
     | OpinionsReceipt
     | Revocations
-    | LogNeed
     | RevocationsNeed
 )
 AnyMessage = AgentToEdge | EdgeToAgent | EdgeToCoordinator | CoordinatorToEdge

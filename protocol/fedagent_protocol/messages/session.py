@@ -7,7 +7,6 @@ from msgspec import Meta, Struct, field
 from .fields import *
 
 Padding = Annotated[bytes, Meta(max_length=65_536)]
-MAX_LOG_ENTRIES = 200
 MAX_REVOCATIONS_BYTES = 256 * 1024
 """Some 3500 members that were revoked, with one certificate each."""
 
@@ -132,37 +131,6 @@ class Bye(Message, frozen=True, kw_only=True, tag="bye"):
 
 class Gone(Message, frozen=True, kw_only=True, tag="gone"):
     """An agent's connection broke: its MQTT will, which its broker sends, and nobody signs."""
-
-
-# ------------------------------------------- from coordinator to agent, and back
-
-
-class LogNeed(Message, frozen=True, kw_only=True, tag="log-need"):
-    """Ask a device for its newest events; edges hand it on, and the answer with its `number`."""
-
-    agent: Id
-    number: Count
-    last: Annotated[int, Meta(ge=1, le=MAX_LOG_ENTRIES)] = 50
-
-
-class LogEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event of a device, `age_ms` before it was told."""
-
-    name: Short
-    age_ms: Millis = 0
-    fields: Annotated[dict[Short, Reason | int | float], Meta(max_length=16)] = field(
-        default_factory=dict
-    )
-
-
-class LogTail(Message, frozen=True, kw_only=True, tag="log-tail"):
-    """A device's newest events, oldest first, and what it counted since its start."""
-
-    agent: Id
-    number: Count
-    entries: Annotated[tuple[LogEntry, ...], Meta(max_length=MAX_LOG_ENTRIES)] = ()
-    counters: Annotated[dict[Short, Count], Meta(max_length=256)] = field(default_factory=dict)
-    refused: Reason = ""  # why it tells nothing; empty if it does
 
 
 # -------------------------------------------------------- edge and coordinator
