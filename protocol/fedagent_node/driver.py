@@ -191,8 +191,6 @@ class Driver:
         """Return what a payload is to the core; None of what was for the gate."""
         sender, proof = named_sender(where), b""
         if where.version != PROTOCOL_VERSION:
-            if self._gate is not None:
-                self._gate.admit(link)  # nobody signs these: they may all be invented
             return OtherVersion(sender, where.version, link)
         if self._gate is not None:
             opened = self._gate.open(topic, where, payload, link)

@@ -17,7 +17,6 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from fedagent_protocol import topics
-from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, Direction
 from fedagent_protocol.errors import OversizeError, ProtocolError
 from fedagent_protocol.signatures import ID_LENGTH, identity_of, verify
@@ -42,8 +41,6 @@ MAX_JUMPS = 8
 RECHECK_S = 30.0
 """How long a certificate is believed before it is read again, for its end and revocation."""
 HEARD_AGAIN_S = 1.0
-NEW_AT_ONCE, NEW_PER_S = 1000, 50
-"""How many whom nobody has heard before are taken in on plain links."""
 HEARD = "heard"
 """Kind of the answer to who is behind: the number its receiver had from it."""
 GONE = "gone"
@@ -82,7 +79,6 @@ class Refusal(StrEnum):
     WRONG_ROLE = "wrong_role"
     REVOKED = "revoked"
     EXPIRED = "expired"
-    CROWD = "crowd"  # too many whom nobody has heard before came at once
 
 
 MENDS = {
@@ -96,9 +92,6 @@ MENDS = {
     Refusal.WRONG_ROLE: "its certificate is for another role",
     Refusal.REVOKED: "its certificate was revoked: `fedagent devices`",
     Refusal.EXPIRED: "its certificate has expired: let it join again",
-    Refusal.CROWD: "many new ids at once: it is accepted when it repeats the message; if an "
-    "attacker invents ids, let the devices join the site (`fedagent devices "
-    "invite`)",
 }
 
 
@@ -228,7 +221,6 @@ class Gate:
         self._log = log
         self._jumps = 0
         self._windows: OrderedDict[str, _Window] = OrderedDict()
-        self._newcomers = TokenBucket(NEW_AT_ONCE, NEW_PER_S)
         self._answered: OrderedDict[str, float] = OrderedDict()
         self._believed: OrderedDict[bytes, _Believed] = OrderedDict()
         self._present_until = float("-inf")
@@ -277,8 +269,6 @@ class Gate:
         sender = identity_of(public)
         if named not in ("", sender):
             raise EnvelopeError(Refusal.OTHER_KEY)
-        if sender not in self._windows:
-            self.admit(link)
         if not verify(public, signature, signed_bytes(topic, number, body)):
             raise EnvelopeError(Refusal.BAD_SIGNATURE)
         if self.certifier is not None and self.certifier.asked(link):
@@ -288,19 +278,6 @@ class Gate:
             self._heard(sender, body)
             return None
         return Opened(sender, number, body, payload[: len(payload) - len(body)])
-
-    def admit(self, link: str) -> None:
-        """Refuse who is new if many are, before it costs a signature's check and an answer.
-
-        A site's brokers let nobody in without a certificate.
-
-        Raises:
-            EnvelopeError: Too many came at once.
-        """
-        if self.certifier is not None and self.certifier.asked(link):
-            return
-        if not self._newcomers.take(self._clock()):
-            raise EnvelopeError(Refusal.CROWD)
 
     def _check_certificate(
         self, certifier: Certifier, public: bytes, der: bytes, role: str

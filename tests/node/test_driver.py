@@ -21,11 +21,9 @@ from fedagent_node.effects import (
     Warn,
     Write,
 )
-from fedagent_node.envelope import NEW_AT_ONCE, Gate
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, Direction, encode
-from tests.fakes.voices import identity
 
 UP = Direction.AGENT_TO_EDGE
 TOPIC = topics.agent_up("s", "a", "me", "bye")
@@ -198,12 +196,3 @@ def test_what_cannot_be_sent_is_counted() -> None:
     assert scene.counters["not_sent"] == 2
     assert scene.log[0] == "send a bye"
     assert "cannot be sent" in scene.log[1]
-
-
-def test_hellos_of_other_releases_which_nobody_signs_come_in_no_crowd() -> None:
-    scene = Scene()
-    driver = scene.driver(gate=Gate(identity("edge"), starts=1, clock=lambda: 1.0))
-    for n in range(NEW_AT_ONCE + 20):
-        driver.arrived("lan", UP, topics.agent_up("s", f"a{n}", "me", "hello", 2), b"", at=0.0)
-    assert scene.log.count("got OtherVersion") == NEW_AT_ONCE
-    assert scene.counters == {"refused_crowd": 20}

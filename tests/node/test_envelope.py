@@ -12,7 +12,6 @@ from fedagent_node.envelope import (
     MAX_JUMPS,
     MAX_SENDERS,
     MAX_STEP,
-    NEW_AT_ONCE,
     RECHECK_S,
     WINDOW,
     EnvelopeError,
@@ -22,8 +21,7 @@ from fedagent_node.envelope import (
 )
 from fedagent_protocol import topics
 from fedagent_protocol.errors import ProtocolError
-from fedagent_protocol.messages import Hello
-from tests.fakes.voices import Voice, identity
+from tests.fakes.voices import identity
 
 AGENT, EDGE, COORDINATOR, EVIL = map(identity, ("agent", "edge", "coordinator", "evil"))
 UP = topics.agent_up("here", AGENT.id, EDGE.id, "update")
@@ -334,23 +332,3 @@ def test_on_other_links_nobody_is_asked(agent: Party, edge: Party) -> None:
     edge.gate.certifier = Site("edge")
     opened = edge.gate.open(UP, topics.parse(UP), agent.seal(), "another")
     assert opened is not None
-
-
-def test_a_crowd_of_invented_ids_is_refused_unread_and_those_known_are_heard(
-    agent: Party, edge: Party
-) -> None:
-    assert edge.open(agent.seal())
-    refused = Counter[str]()
-    for n in range(NEW_AT_ONCE + 20):
-        voice = Voice(f"crowd-{n}")
-        topic = topics.agent_up("here", voice.id, EDGE.id, "hello")
-        try:
-            edge.open(voice.seal(topic, Hello(agent=voice.id)), topic)
-        except EnvelopeError as error:
-            refused[error.refusal] += 1
-    assert refused == {"crowd": 21}
-    assert edge.open(agent.seal()), "who was heard before"
-    edge.now += 1.0
-    newcomer = Voice("newcomer")
-    topic = topics.agent_up("here", newcomer.id, EDGE.id, "hello")
-    assert edge.open(newcomer.seal(topic, Hello(agent=newcomer.id)), topic)

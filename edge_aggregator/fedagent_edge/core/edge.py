@@ -170,12 +170,11 @@ class EdgeCore:
         if agent in self.clones.left_out:
             self.counters["cloned"] += 1
             return []
-        effects = self._make_room(now) if self.sessions.lacks_room(agent) else []
         session, joined = self.sessions.hear(agent, now)
         if session is None:
             self.counters["too_many_agents"] += 1
-            return effects
-        effects += [Emit("agent_joined", {"agent": agent})] if joined else []
+            return []
+        effects: list[Effect] = [Emit("agent_joined", {"agent": agent})] if joined else []
         if joined and not isinstance(message, Hello):
             effects += self.evaluations.here(agent, now)
             # One that lost its place, or has not noticed a restart: its name is not known.
@@ -190,14 +189,6 @@ class EdgeCore:
         except ProtocolError as error:
             self.counters[error.reason] += 1
             return [*effects, Warn(agent, f"{type(message).__name__}: {error}")]
-
-    def _make_room(self, now: float) -> list[Effect]:
-        """Let who is new take the place of who matters less: strangers may be invented."""
-        effects: list[Effect] = []
-        for agent in self.sessions.displace(self.rounds.ordered, now):
-            self.counters["agents_displaced"] += 1
-            effects += self._lost(agent, now)
-        return effects
 
     def _handle(
         self, event: Received, session: AgentSession, message: AgentToEdge, now: float

@@ -325,8 +325,6 @@ class LiveRound:
             return []
         part.stage = Stage.ENDED
         self._counters[f"updates_{part.receipt.name.lower()}"] += 1
-        if part.receipt is ReceiptStatus.ACCEPTED:
-            self._sessions.worked(agent)
         return [receipt(agent, part.offer, part.receipt, part.reason), Mark("edge.receipted")]
 
     def disk_failed(self, agent: str, detail: str, now: float) -> list[Effect]:

@@ -1,7 +1,5 @@
 """The rounds of an edge, one after the other: ordered, live, committed, reported."""
 
-from collections.abc import Collection
-
 from msgspec.structs import replace
 
 from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
@@ -223,11 +221,6 @@ class Rounds:
         """Return this round, if it is the live one and not closed."""
         live = self._open
         return live if live and (live.rnd.run, live.rnd.round) == (run, number) else None
-
-    @property
-    def ordered(self) -> Collection[str]:
-        """Who works on the live round."""
-        return self.live.rnd.parts if self.live is not None else ()
 
     def serves(self, agent: str, digest: str) -> bool:
         """Whether an agent is to train from this model."""

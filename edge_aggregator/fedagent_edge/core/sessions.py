@@ -1,10 +1,9 @@
 """The agents an edge can see, and their newest contexts as columns."""
 
 import hashlib
-import heapq
 import itertools
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,8 +28,6 @@ ANSWER_S = 3.0
 ASK_AGAIN_S = 15.0
 """Nobody signs that it broke: who says so of one agent all the time costs it little."""
 
-SPARE = 400
-"""How many places a full table gives back at once: to look for them costs as much as for one."""
 MAX_NAMES = 500
 MAX_NOTES = 250
 MAX_IDS_BYTES = 350_000
@@ -45,8 +42,7 @@ LONGEST_S = 30 * 86_400.0
 class AgentSession:
     """One agent at this edge; `refused` is why its hello was not taken, if it was not.
 
-    One that is `known` has said hello to this process; one that has `worked` has had an update
-    accepted here; one that was `told` of is in the coordinator's book.
+    One that is `known` has said hello to this process.
 
     One that is `away` did not answer when its connection had broken: it is chosen for nothing
     new. One that `prepares` reports anew when it hears of another task. After a hello the next
@@ -65,8 +61,6 @@ class AgentSession:
     prepares: bool = False
     greeted: bool = False
     known: bool = False
-    worked: bool = False
-    told: bool = False
     crl_at: float = -math.inf  # when it was sent the list of the revoked
     asked_at: float = -math.inf  # when it was asked whether it is here
 
@@ -92,14 +86,15 @@ class AgentSessions:
     _index: dict[str, int] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _unreported: dict[str, None] = field(default_factory=dict)
-    _changed: dict[str, DeviceNote | None] = field(default_factory=dict)
-    """A note is the last of one that has lost its place."""
+    _changed: dict[str, None] = field(default_factory=dict)
     _asked: dict[str, float] = field(default_factory=dict)
 
     def hear(self, agent: str, now: float) -> tuple[AgentSession | None, bool]:
         """Note a sign of life; return the session, None if there is no room, and if it is new."""
         session = self._by_id.get(agent)
         if session is None:
+            if len(self._by_id) >= MAX_AGENTS:
+                self._forget_gone()
             if len(self._by_id) >= MAX_AGENTS:
                 return None, False
             session = self._by_id[agent] = AgentSession(agent, now)
@@ -116,36 +111,12 @@ class AgentSessions:
         """Whether an agent was heard and has not lost its place, here or gone."""
         return agent in self._by_id
 
-    def lacks_room(self, agent: str) -> bool:
-        """Whether an agent is new, and all places are taken."""
-        return len(self._by_id) >= MAX_AGENTS and agent not in self._by_id
-
-    def displace(self, busy: Collection[str], now: float) -> list[str]:
-        """Give back some places; return who of those that lose theirs was here.
-
-        Keys cost nothing, so whoever has not worked yet may be invented. First go those who are
-        gone, then who is here without having worked, the longest silent first: an agent that
-        reports goes on after those who only came. Who is here and has worked, or is `busy`, stays.
-        """
-        yielding = [
-            one
-            for one in self._by_id.values()
-            if one.agent not in busy and not (one.present and one.worked)
-        ]
-        first = heapq.nsmallest(SPARE, yielding, lambda s: (s.present, s.worked, s.heard_at))
-        were_here = [one.agent for one in first if self.leave(one.agent)]
-        for one in first:
-            self._changed.pop(one.agent, None)
-            if one.told and len(self._changed) < 2 * MAX_AGENTS:
-                self._changed[one.agent] = self._note(one.agent, now)
-            for table in (self._by_id, self._names, self._unreported, self._asked):
-                table.pop(one.agent, None)
-        return were_here
-
-    def worked(self, agent: str) -> None:
-        """Note that an update of an agent was accepted."""
-        if agent in self._by_id:
-            self._by_id[agent].worked = True
+    def _forget_gone(self) -> None:
+        """Give back the places of those who are gone, once the coordinator was told."""
+        gone = {one.agent for one in self._by_id.values() if not one.present}
+        for agent in gone - self._changed.keys() - self._unreported.keys():
+            del self._by_id[agent]
+            self._names.pop(agent, None)
 
     def name(self, agent: str, name: str) -> bool:
         """Keep what people call an agent; True if that is new."""
@@ -176,8 +147,7 @@ class AgentSessions:
     def welcomed(self) -> None:
         """A coordinator that has just welcomed us needs all of it."""
         self._unreported = dict.fromkeys(self._names)
-        last = {agent: note for agent, note in self._changed.items() if note is not None}
-        self._changed = last | dict.fromkeys(self._by_id)
+        self._changed = dict.fromkeys(self._by_id)
 
     @property
     def has_changes(self) -> bool:
@@ -187,11 +157,12 @@ class AgentSessions:
     def changed_devices(self, now: float) -> tuple[DeviceNote, ...]:
         """Return the agents of which something changed, once; the rest comes next time."""
         some = list(itertools.islice(self._changed, MAX_NOTES))
-        return tuple(self._changed.pop(agent) or self._note(agent, now) for agent in some)
+        for agent in some:
+            del self._changed[agent]
+        return tuple(self._note(agent, now) for agent in some)
 
     def _note(self, agent: str, now: float) -> DeviceNote:
         session = self._by_id[agent]
-        session.told = True
         here = session.present and not session.away
         age_s = 0.0 if here else max(0.0, min(now - session.heard_at, LONGEST_S))
         return DeviceNote(
@@ -328,7 +299,7 @@ class AgentSessions:
         """Answer `open`: every fresh context, and the ids the coordinator lacks.
 
         What does not fit into one message waits: ids for the next round, and of the
-        contexts the oldest, those of agents that have worked last.
+        contexts the oldest.
         """
         fresh = [
             session
@@ -340,7 +311,7 @@ class AgentSessions:
         ]
         room = most_rows([one.context for one in fresh if one.context is not None])
         if len(fresh) > room:
-            fresh = sorted(fresh, key=lambda one: (not one.worked, -one.context_at))[:room]
+            fresh = sorted(fresh, key=lambda one: -one.context_at)[:room]
         listing = self.listing(ask.epoch, ask.known, (one.agent for one in fresh))
         rows = [
             Row(index, one.context, one.context_at)
