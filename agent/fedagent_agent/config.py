@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Self
 
 from msgspec import Meta
@@ -28,14 +27,6 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Settings of one device."""
 
     prefix: ClassVar[str] = "FEDAGENT_AGENT_"
-    renamed: ClassVar[Mapping[str, str]] = {
-        "care": "limits",
-        "least_battery": "min_battery",
-        "least_memory": "min_memory",
-        "most_temperature": "max_temperature",
-        "most_load": "max_load",
-        "most_epsilon": "max_epsilon",
-    }
     stream: Annotated[
         str,
         Meta(min_length=1, max_length=4000),

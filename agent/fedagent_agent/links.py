@@ -52,7 +52,7 @@ class BrokerLinks:
 
     def route(self, send: Send) -> tuple[str, str]:
         """Return the link and the topic of a message."""
-        up = topics.agent_up(self._site, self._shell.id, send.to, kind(send.message), send.version)
+        up = topics.agent_up(self._site, self._shell.id, send.to, kind(send.message))
         return self._core.sessions.link_of(send.to), up
 
     # ---------------------------------------------------- what the core asks for

@@ -280,7 +280,7 @@ def _log_phase(former: str, phase: str) -> None:
 def level_of(name: str, fields: Mapping[str, object]) -> int:
     """Return how loud an event is: what costs the run its rounds is a warning."""
     loud = (
-        name in {"edge_lost", "edge_refused", "strangers", "crowded", "unsigned", "warning"}
+        name in {"edge_lost", "strangers", "crowded", "unsigned", "warning"}
         or name == "revocations_lost"
         or (name == "edge_trouble" and bool(fields["reason"]))
         or (name == "round" and not fields["used"])
@@ -337,8 +337,6 @@ def words_of(name: str, fields: Mapping[str, object]) -> str:
             f"which this coordinator (list {fields['ours']}) has not made or has lost: it is asked "
             "for it, so that who was revoked since the backup stays so"
         )
-    if name == "edge_refused":
-        return f"edge {fields['edge']} {fields['reason']}"
     if name == "warning":
         return f"samples {fields['reason']} (agents {_joined(fields['agents'])})"
     shown = dict(fields) | _missing(fields.get("missing"))

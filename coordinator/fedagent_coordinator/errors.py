@@ -229,21 +229,14 @@ class LedgerBrokenError(StoreError):
 
 
 class SchemaVersionError(StoreError):
-    """Raised when an older release has written the database, and there is no way from it."""
+    """Raised when another version of fedagent has written the database."""
 
-    template = "{path} was written by an older fedagent (schema {found}; this one has {wanted})"
-    hint = "continue with that release, or start fresh in another --data-dir"
+    template = "{path} was written by another fedagent (schema {found}; this one has {wanted})"
+    hint = "continue with that version, or start fresh in another --data-dir"
 
     path: str
     found: int
     wanted: int
-
-
-class NewerSchemaError(SchemaVersionError):
-    """Raised when a newer release has written the database."""
-
-    template = "{path} was written by a newer fedagent (schema {found}; this one has {wanted})"
-    hint = "install that release"
 
 
 class StoreDamagedError(StoreError):

@@ -35,7 +35,7 @@ from .database.rows import (
     RunRow,
     fetch,
 )
-from .database.schema import readable
+from .database.schema import check_version
 from .database.sums import Tally, paid_updates, tallies
 from .errors import (
     PrunedRoundError,
@@ -537,7 +537,7 @@ def open_reader(folder: Path) -> Iterator[Reader]:
         raise UnknownRunError("")
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
     try:
-        connection = readable(connection, str(path))
+        check_version(connection, str(path))
         connection.row_factory = sqlite3.Row
         yield Reader(connection, folder)
     except Exception as error:

@@ -233,7 +233,7 @@ def route(site: str, edge: str, send: Send) -> tuple[str, str]:
     """Return the link and the topic of a message; a broadcast is a chunk or the beacon."""
     message = send.message
     if send.to == COORDINATOR:
-        return WAN, topics.edge_up(site, edge, kind(message), send.version)
+        return WAN, topics.edge_up(site, edge, kind(message))
     if send.to != EVERYBODY:
         return LAN, topics.agent_down(site, send.to, edge, kind(message))
     if isinstance(message, Chunk):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from fedagent_protocol.messages import PROTOCOL_VERSION, AnyMessage
+from fedagent_protocol.messages import AnyMessage
 
 EVERYBODY = "*"
 """Receiver of a broadcast; no id is written like this."""
@@ -69,7 +69,6 @@ class Send(Effect, frozen=True):
     message: AnyMessage
     stored: bool = False
     """The store completes the message with bytes that it keeps (`Store.complete`)."""
-    version: int = PROTOCOL_VERSION  # protocol version of the receiver
 
 
 class Write(Effect, frozen=True):

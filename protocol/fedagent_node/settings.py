@@ -10,7 +10,6 @@ from dataclasses import replace
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -75,8 +74,6 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings that all roles have."""
 
     prefix: ClassVar[str]  # of environment variables: ``PREFIX_SITE`` sets ``site``
-    renamed: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """New names of keys, at any depth, that an earlier release called otherwise."""
     discovery: Annotated[
         Scope,
         Option("Find peers by zeroconf: lan (all networks), loopback only, or off.", panel=LINK),
@@ -128,8 +125,6 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """
         given = {} if text is None else _read(text)
         prefix = cls.prefix
-        variables = {name.removeprefix(prefix).lower() for name in environment if prefix in name}
-        _refuse_renamed({**dict.fromkeys(variables), **given}, cls.renamed)
         known = cls.__struct_fields__
         for variable, value in environment.items():
             key = variable.removeprefix(prefix).lower()
@@ -303,14 +298,6 @@ def options_of(kind: type[NodeConfig]) -> list[Declared]:
     """Return the options of a role: its own first, then those that all roles have."""
     own = [one for one in declared(kind) if one.keys[0] not in NodeConfig.__struct_fields__]
     return [*own, *declared(NodeConfig)]
-
-
-def _refuse_renamed(given: Mapping[str, object], renamed: Mapping[str, str]) -> None:
-    for key, value in given.items():
-        if key in renamed:
-            raise SettingError(key, "was renamed", f"write {renamed[key]}")
-        if isinstance(value, Mapping):
-            _refuse_renamed(value, renamed)
 
 
 def _listen_host(listen: str) -> str:

@@ -23,7 +23,7 @@ from msgspec import structs
 from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.messages import PROTOCOL_VERSION, Hello, PeerDeliver, PeerSend, kind
+from fedagent_protocol.messages import Hello, PeerDeliver, PeerSend, kind
 
 from .address import BrokerAddress, Cover, TlsFiles
 from .broker import Broker, BrokerSpec
@@ -436,9 +436,7 @@ class Shell:
             message = structs.replace(message, address=link.local_address[:64])
         # A peer repeats what gets lost; an acknowledgement would cost as much again.
         qos = 0 if isinstance(message, PeerSend | PeerDeliver) else 1
-        payload = encode(message)
-        if send.version == PROTOCOL_VERSION:  # those of another one can read bare greetings
-            payload = self.gate.seal(topic, payload, link=name, kind=kind(message))
+        payload = self.gate.seal(topic, encode(message), link=name, kind=kind(message))
         return link.publish(topic, payload, qos=qos)
 
     def change(self, effect: Connect) -> None:

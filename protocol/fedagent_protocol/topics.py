@@ -1,4 +1,4 @@
-"""The topic tree, built and parsed here and nowhere else; peers of other versions.
+"""The topic tree, built and parsed here and nowhere else.
 
 ::
 
@@ -13,23 +13,17 @@
 
 One up and one down prefix per identity, so that a broker's access list needs one pattern per
 role. Agent topics name the edge, so that a shared broker can serve several (ADR 1). Beacons
-and hellos alone are heard across versions, so that a peer of another one is refused by name.
+alone are heard across versions, so that a peer of another one is refused by name.
 """
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from .bucket import TokenBucket
 from .codec import Direction
 from .errors import TopicError
 from .messages import PROTOCOL_VERSION
 
 ROOT = f"fedagent/{PROTOCOL_VERSION}"
-EARLIER = range(1, PROTOCOL_VERSION)
-MAX_PEERS = 256
-NAMED_AGAIN_S = 3600.0
-NAMED_EVERY_S = 10.0
-"""How often one is named once `MAX_PEERS` were: they may be invented, and the log is for all."""
 _VERSION = re.compile(r"[1-9][0-9]{0,2}")
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
@@ -54,9 +48,9 @@ def check_id(value: str) -> str:
     return value
 
 
-def agent_up(site: str, agent: str, edge: str, kind: str, version: int = PROTOCOL_VERSION) -> str:
-    """Return the topic on which an agent speaks to one edge of that protocol version."""
-    return f"fedagent/{version}/{site}/a/{agent}/up/{edge}/{kind}"
+def agent_up(site: str, agent: str, edge: str, kind: str) -> str:
+    """Return the topic on which an agent speaks to one edge."""
+    return f"{ROOT}/{site}/a/{agent}/up/{edge}/{kind}"
 
 
 def agent_gone(site: str, agent: str) -> str:
@@ -79,9 +73,9 @@ def model(site: str, edge: str, digest: str) -> str:
     return f"{ROOT}/{site}/e/{edge}/model/{digest}"
 
 
-def edge_up(site: str, edge: str, kind: str, version: int = PROTOCOL_VERSION) -> str:
-    """Return the topic on which an edge speaks to a coordinator of that protocol version."""
-    return f"fedagent/{version}/{site}/e/{edge}/up/{kind}"
+def edge_up(site: str, edge: str, kind: str) -> str:
+    """Return the topic on which an edge speaks to the coordinator."""
+    return f"{ROOT}/{site}/e/{edge}/up/{kind}"
 
 
 def edge_down(site: str, edge: str, kind: str) -> str:
@@ -101,8 +95,7 @@ def agent_filters(site: str, agent: str) -> tuple[str, ...]:
 
 def edge_lan_filters(site: str, edge: str) -> tuple[str, ...]:
     """Return what an edge subscribes to on the broker of its agents."""
-    hellos = (f"fedagent/{version}/{site}/a/+/up/{edge}/hello" for version in EARLIER)
-    return (f"{ROOT}/{site}/a/+/up/{edge}/#", agent_gone(site, "+"), *hellos)
+    return (f"{ROOT}/{site}/a/+/up/{edge}/#", agent_gone(site, "+"))
 
 
 def edge_wan_filters(site: str, edge: str) -> tuple[str, ...]:
@@ -112,8 +105,7 @@ def edge_wan_filters(site: str, edge: str) -> tuple[str, ...]:
 
 def coordinator_filters(site: str) -> tuple[str, ...]:
     """Return what the coordinator subscribes to."""
-    hellos = (f"fedagent/{version}/{site}/e/+/up/edge-hello" for version in EARLIER)
-    return (f"{ROOT}/{site}/e/+/up/#", *hellos)
+    return (f"{ROOT}/{site}/e/+/up/#",)
 
 
 def parse(topic: str) -> Topic:
@@ -127,12 +119,9 @@ def parse(topic: str) -> Topic:
     version = int(parts[1])
     if version == PROTOCOL_VERSION:
         return found
-    if found.kind not in _EVERY_VERSION:
+    if found.kind not in {"edge-beacon", "coordinator-beacon"}:
         raise TopicError(f"protocol {version}, not {PROTOCOL_VERSION}: {topic[:120]!r}")
     return replace(found, version=version)
-
-
-_EVERY_VERSION = frozenset({"edge-beacon", "coordinator-beacon", "hello", "edge-hello"})
 
 
 def _parsed(parts: list[str]) -> Topic | None:
@@ -157,26 +146,6 @@ def _parsed(parts: list[str]) -> Topic | None:
             )
         case _:
             return None
-
-
-@dataclass(slots=True)
-class OtherVersions:
-    """Remembers whom `role` has refused lately: a heartbeat is one line, not one a second."""
-
-    role: str
-    _refused: dict[str, tuple[int, float]] = field(default_factory=dict)
-    _lines: TokenBucket = field(default_factory=lambda: TokenBucket(MAX_PEERS, 1 / NAMED_EVERY_S))
-
-    def refuse(self, peer: str, version: int, now: float) -> str:
-        """Return the line for the log; empty if they were named lately, or too many others were."""
-        said, at = self._refused.get(peer, (0, now))
-        if (said == version and now < at + NAMED_AGAIN_S) or not self._lines.take(now):
-            return ""
-        self._refused.pop(peer, None)
-        self._refused[peer] = version, now
-        while len(self._refused) > MAX_PEERS:
-            del self._refused[next(iter(self._refused))]
-        return mismatch(version, self.role)
 
 
 def mismatch(version: int, role: str) -> str:

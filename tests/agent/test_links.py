@@ -70,12 +70,9 @@ def test_the_edge_hears_software_and_address(edge: HandEdge, shell: Shell) -> No
     assert read(Direction.AGENT_TO_EDGE, hello) == expected
 
 
-def test_an_edge_of_another_version_is_greeted_once_in_its_own(
-    edge: HandEdge, shell: Shell
-) -> None:
-    links = BrokerLinks(shell, edge.core, SITE)
-    (hello,) = edge.jobs(Send, edge.take(OtherVersion(OTHER, 1, LINK)))
-    link, text = links.route(hello)
-    assert (link, topics.parse(text).version) == (LINK, 1)
-    assert not edge.take(OtherVersion(OTHER, 1, LINK))
-    assert edge.core.counters["protocol_version"] == 1
+def test_an_edge_of_another_version_is_refused_in_one_line(edge: HandEdge) -> None:
+    for _ in range(2):
+        edge.take(OtherVersion(OTHER, 2, LINK))
+    (warning,) = edge.warned
+    assert "speaks protocol 2, the agent 3: install the same release" in warning.text
+    assert edge.core.counters["protocol_version"] == 2

@@ -8,14 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedagent_edge.core.effects import LAN
 from fedagent_edge.core.sessions import ANSWER_S, FRESH_S
-from fedagent_node.effects import OtherVersion
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import digest_of, encode_tensors
-from fedagent_protocol.topics import MAX_PEERS, NAMED_EVERY_S
 
 from .harness import RUN, TASK, Field, ToyAgent, expected_mean
 
@@ -158,40 +155,8 @@ def test_no_message_of_a_coordinator_makes_the_edge_fall(
 def test_a_message_with_anothers_name_is_counted(tmp_path: Path) -> None:
     field = _field(tmp_path)
     field.to_edge("x", m.Hello(agent="a0"))
-    field.to_edge("x", m.Hello(agent="x", protocol=1))
     field.run_for(0.1)
     assert field.core.counters["hello_as_another"] == 1
-    assert field.core.counters["protocol_version"] == 1
-    said = {note.agent: note.reason for note in field.core.sessions.changed_devices(field.now)}
-    assert said["x"] == (
-        "it speaks protocol 1, the edge 3: install the same release of fedagent on both"
-    ), "a person hears of it, too"
-    field.to_edge("x", m.Hello(agent="x"))
-    field.run_for(0.1)
-    assert [note.reason for note in field.core.sessions.changed_devices(field.now)] == [""]
-
-
-def test_an_unsigned_greeting_of_another_release_says_nothing_of_who_is_here(
-    tmp_path: Path,
-) -> None:
-    field = _field(tmp_path)
-    for agent in ("a0", "x", "x"):
-        field.edge.receive(OtherVersion(agent, 2, LAN))
-    assert field.core.counters["protocol_version"] == 3
-    assert sorted(note.peer for note in field.notes if "protocol 2" in note.text) == ["a0", "x"]
-    said = {note.agent: note.reason for note in field.core.sessions.changed_devices(field.now)}
-    assert said["a0"] == ""
-    assert "x" not in said, "nobody signed it: it takes no place among the devices"
-
-
-def test_after_a_crowd_of_another_release_a_device_of_it_is_still_named(tmp_path: Path) -> None:
-    field = _field(tmp_path)
-    for number in range(2 * MAX_PEERS):
-        field.edge.receive(OtherVersion(f"invented-{number}", 2, LAN))
-    field.run_for(NAMED_EVERY_S)
-    field.edge.receive(OtherVersion("mine", 2, LAN))
-    assert field.notes[-1].peer == "mine"
-    assert sum("protocol 2" in note.text for note in field.notes) == MAX_PEERS + 1
 
 
 def test_a_lie_that_a_device_is_gone_costs_one_question_and_the_truth_no_round(

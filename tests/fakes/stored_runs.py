@@ -207,38 +207,6 @@ def begun(
     return run
 
 
-def former_piece(store: Store, run: str, first: int, last: int) -> None:
-    """Prune rounds as the release before closed books did: a row, and plans emptied in place."""
-    db = store._db
-    with db.transaction("prune") as sql:
-        sql.execute("INSERT INTO pruned VALUES (?, ?, ?, 'operator', 1)", (run, first, last))
-        sql.execute(
-            "UPDATE rounds SET view = x'', selection = x'', controls = x'' "
-            "WHERE run_id = ? AND round BETWEEN ? AND ?",
-            (run, first, last),
-        )
-        facts.bind(db.ledger, sql, facts.PRUNED, run, last, at_ms=1)
-
-
-def downgraded(folder: Path) -> None:
-    """Make a database of schema 10 of one in which nothing is closed."""
-    moved = ("pruned", "edge_budgets", "reservations", "outcomes", "edge_results", "proofs")
-    with closing(sqlite3.connect(folder / DATABASE)) as sql:
-        for table in (*moved, "entries", "opinions", "volunteers"):
-            sql.execute(f"DROP TRIGGER {table}_no_delete")
-            sql.execute(
-                f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} "
-                f"BEGIN SELECT RAISE(ABORT, '{table} can only be appended to'); END"
-            )
-        sql.executescript(
-            "DROP TRIGGER rounds_no_delete; DROP TRIGGER rounds_no_insert; "
-            "DROP TRIGGER opinions_no_insert; DROP TRIGGER volunteers_no_insert; "
-            "DROP TRIGGER entries_no_insert; DROP TABLE closed; PRAGMA user_version = 10; "
-            "CREATE TRIGGER rounds_stay BEFORE DELETE ON rounds "
-            "BEGIN SELECT RAISE(ABORT, 'rounds are never deleted'); END"
-        )
-
-
 def files_of(folder: Path) -> dict[str, bytes]:
     """The bytes a power cut would leave: every file of the data directory."""
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix != ".lock"}

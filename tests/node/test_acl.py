@@ -17,7 +17,6 @@ from fedagent_node.certificates import Role
 from fedagent_node.errors import SubscribeRefusedError
 from fedagent_protocol import topics
 from fedagent_protocol.errors import TopicError
-from fedagent_protocol.messages import PROTOCOL_VERSION
 from fedagent_protocol.topics import ROOT
 from tests.fakes.links import Peer, broker, eventually, peer
 from tests.fakes.site import Members
@@ -52,10 +51,7 @@ def all_topics(ids: dict[str, str]) -> list[str]:
     found = ["home/temperature", "fedagent", f"{ROOT}/other/e/x/beacon"]
     edges, agents = ("edge", "other-edge"), ("agent", "other-agent")
     for edge, agent in product(edges, agents):
-        found += [
-            topics.agent_up(SITE, ids[agent], ids[edge], "hello", version)
-            for version in (1, PROTOCOL_VERSION)
-        ]
+        found.append(topics.agent_up(SITE, ids[agent], ids[edge], "hello"))
         found.append(topics.agent_down(SITE, ids[agent], ids[edge], "order"))
     found += [topics.agent_gone(SITE, ids[agent]) for agent in agents]
     for edge in edges:

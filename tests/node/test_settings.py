@@ -93,22 +93,3 @@ def test_an_address_to_listen_on_may_come_in_brackets(listen: str, host: str) ->
 def test_plain_text_is_fine_on_this_machine_and_elsewhere_if_allowed(host: str) -> None:
     edge(broker=f"mqtt://{host}:1")
     edge(broker="mqtt://h:1", insecure=True)
-
-
-@pytest.mark.parametrize(
-    ("change", "hint"),
-    [
-        ({"care": {"mains_only": True}}, "write limits"),
-        ({"limits": {"least_battery": 20}}, "write min_battery"),
-        ({"privacy": {"most_epsilon": 1}}, "write max_epsilon"),
-    ],
-)
-def test_a_key_of_an_earlier_release_is_refused_with_its_new_name(
-    change: dict[str, object], hint: str
-) -> None:
-    given = {"data_dir": "here", "stream": "digits"}
-    with pytest.raises(SettingError) as caught:
-        AgentConfig.load(json.dumps({**given, **change}), {})
-    assert caught.value.hint == hint
-    with pytest.raises(SettingError, match="write limits"):
-        AgentConfig.load(json.dumps(given), {"FEDAGENT_AGENT_CARE": "{}"})

@@ -68,17 +68,8 @@ def test_filters_reach_only_their_own() -> None:
     assert not any(_matches(f, model) for f in topics.agent_filters("s", "a1"))
 
 
-def test_each_of_another_version_is_named_once_a_while_and_a_crowd_seldom() -> None:
-    others = topics.OtherVersions("edge")
-    assert "protocol 2" in others.refuse("mine", 2, 0.0)
-    assert "protocol 1" in others.refuse("mine", 1, 1.0), "it is another release now"
-    assert not others.refuse("mine", 1, topics.NAMED_AGAIN_S)
-    assert "protocol 1" in others.refuse("mine", 1, 1.0 + topics.NAMED_AGAIN_S)
-    now = 10_000.0
-    crowd = [bool(others.refuse(f"invented-{n}", 2, now)) for n in range(10 * topics.MAX_PEERS)]
-    assert sum(crowd) == topics.MAX_PEERS
-    assert not others.refuse("new", 2, now)
-    assert others.refuse("new", 2, now + topics.NAMED_EVERY_S), (
-        "256 others keep it waiting, no more"
-    )
-    assert len(others._refused) == topics.MAX_PEERS
+def test_only_beacons_are_heard_across_versions() -> None:
+    beacon = topics.parse("fedagent/2/site/e/edge-1/beacon")
+    assert (beacon.version, beacon.edge) == (2, "edge-1")
+    with pytest.raises(TopicError, match="protocol 2, not"):
+        topics.parse("fedagent/2/site/a/agent-1/up/edge-1/hello")

@@ -33,7 +33,7 @@ from fedagent_protocol.messages import (
     RevocationsNeed,
     Unfinished,
 )
-from fedagent_protocol.topics import MAX_PEERS, OtherVersions
+from fedagent_protocol.topics import mismatch
 from fedagent_protocol.transfer import LONGEST_CHUNK_S
 
 from .device import MIN_GAP_S, DeviceState, LinkQuality
@@ -254,8 +254,7 @@ class Sessions(dict[str, Session]):
         self._seq = boots << STARTS_BITS
         self._links_up: set[str] = set()
         self._found: dict[str, tuple[str, ...]] = {}
-        self._others = OtherVersions("agent")
-        self._refused: dict[str, str] = {}
+        self._refused: set[str] = set()
         self._crl: int | None = None  # number of the list of the revoked; None outside of a site
         self._revoked: set[str] = set()
 
@@ -275,7 +274,7 @@ class Sessions(dict[str, Session]):
     def link_of(self, edge: str) -> str:
         """Return the name of the link to an edge; empty if there is none."""
         session = self.get(edge)
-        return session.link if session is not None else self._refused.get(edge, "")
+        return session.link if session is not None else ""
 
     def on(self, link: str) -> list[Session]:
         """Return the sessions on a link."""
@@ -305,7 +304,7 @@ class Sessions(dict[str, Session]):
                 self._found[link] = event.edges
                 return self._greet_found(link, now) if link in self._links_up else []
             case OtherVersion():
-                return self._refuse(event, now)
+                return self._refuse(event)
 
     def _greet_found(self, link: str, now: float) -> list[Effect]:
         """Greet edges that adverts place behind a link, without waiting for their beacons."""
@@ -315,18 +314,13 @@ class Sessions(dict[str, Session]):
                 effects += self.hear(edge, link, now)[1]
         return effects
 
-    def _refuse(self, heard: OtherVersion, now: float) -> list[Effect]:
-        """Refuse an edge of another protocol version; greet it too, so that it says so as well."""
-        line = self._others.refuse(heard.sender, heard.version, now)
-        if not line:
-            return []
+    def _refuse(self, heard: OtherVersion) -> list[Effect]:
+        """Refuse an edge of another protocol version, and say so once."""
         self._counters["protocol_version"] += 1
-        self._refused.pop(heard.sender, None)
-        self._refused[heard.sender] = heard.link
-        if len(self._refused) > MAX_PEERS:
-            del self._refused[next(iter(self._refused))]
-        hello = Send(heard.sender, self._greeting, version=heard.version)
-        return [Warn("", f"edge {heard.sender} {line}"), hello]
+        if heard.sender in self._refused or len(self._refused) >= MAX_SESSIONS:
+            return []
+        self._refused.add(heard.sender)
+        return [Warn("", f"edge {heard.sender} {mismatch(heard.version, 'agent')}")]
 
     def hear(self, edge: str, link: str, now: float) -> tuple[Session | None, list[Effect]]:
         """Note a sign of life; a silent edge may come back on another link."""

@@ -92,14 +92,14 @@ class DecisionPolicies:
         """Continue from `state` exactly."""
         rest = dict(state)
         control, placement = taken(rest, _ITERATIONS), taken(rest, _PLACEMENT)
-        if backoff := taken(rest, _BACKOFF):  # a release before this one kept none
-            self.backoff.restore(backoff)
+        backoff = taken(rest, _BACKOFF)
         self.gaps.restore(taken(rest, CLAIMS))
         self.trust.restore(taken(rest, TRUST))
         self.policy.restore(rest)
         self.control.restore(control)
         if self.placement is not None:
             self.placement.restore(placement)
+            self.backoff.restore(backoff)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,6 @@ from fedagent_node.effects import Effect, Emit, Mark, Received
 from fedagent_protocol.columns import Columns, unpack
 from fedagent_protocol.errors import MalformedError, ProtocolError, safe_text
 from fedagent_protocol.messages import (
-    PROTOCOL_VERSION,
     Chunk,
     EdgeHello,
     EdgeMoments,
@@ -68,18 +67,9 @@ def receive(engine: "Engine", received: Received, now: float) -> list[Effect]:
     return []
 
 
-def refuse(engine: "Engine", edge: str, version: int, now: float) -> list[Effect]:
-    """Refuse an edge of another protocol version; name it once a while."""
-    engine.counters["protocol_version"] += 1
-    reason = engine.other_versions.refuse(edge, version, now)
-    return [Emit("edge_refused", {"edge": edge, "reason": reason})] if reason else []
-
-
 def _hello(engine: "Engine", edge: str, hello: EdgeHello, now: float) -> list[Effect]:
     if hello.edge != edge:
         raise MalformedError("an edge's hello names another edge")
-    if hello.protocol != PROTOCOL_VERSION:
-        return refuse(engine, edge, hello.protocol, now)
     if hello.head is not None:
         engine.witness(edge, hello.head)
     session, changed = _hear(engine, edge, hello.epoch, now)

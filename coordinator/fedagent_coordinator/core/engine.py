@@ -21,7 +21,6 @@ from fedagent_node.effects import (
     LinkDown,
     LinkUp,
     ModelFinished,
-    OtherVersion,
     Received,
     Revoked,
     Send,
@@ -38,7 +37,6 @@ from fedagent_protocol.messages import (
     Revocations,
     RoundOpen,
 )
-from fedagent_protocol.topics import OtherVersions
 from fedagent_protocol.vouching import Calling, NobodyVouches, Vouching
 
 from . import edge_messages, revocation_lists
@@ -133,7 +131,6 @@ class Engine:
         self.in_books, self.witness = in_books, witness
         self.counters: Counter[str] = Counter()
         self.warnings: set[str] = set()
-        self.other_versions = OtherVersions("coordinator")
         self.revocations = Revocations(number=0, crl=b"")
         self.enrolled: frozenset[str] | None = None
         """The agents of the site; None where there is none: then everybody may take part."""
@@ -169,8 +166,6 @@ class Engine:
         match event:
             case Received():
                 return edge_messages.receive(self, event, now)
-            case OtherVersion():
-                return edge_messages.refuse(self, event.sender, event.version, now)
             case fx.Start():
                 return self._start(now)
             case LinkDown():

@@ -69,7 +69,7 @@ def prunable(
 ) -> Prunable:
     """Return which rounds may be closed: those beyond the newest ones that ended before a time.
 
-    No more than `most`, the oldest first; of what a former release has pruned whole pieces only.
+    No more than `most`, the oldest first.
     """
     first = closed_until(sql, run_id) + 1
     beyond = sql.execute(
@@ -78,7 +78,7 @@ def prunable(
     ).fetchone()
     wanted = (run_id, beyond[0] if beyond is not None else 0, before_ms)
     last = min(int(sql.execute(_LIMIT, wanted).fetchone()[0]), _last_of(sql, run_id, first, most))
-    return Prunable(run_id=run_id, first=first, last=_whole(sql, run_id, last, since=first))
+    return Prunable(run_id=run_id, first=first, last=last)
 
 
 def _last_of(sql: sqlite3.Connection, run_id: str, first: int, most: int) -> int:
@@ -91,24 +91,6 @@ def _last_of(sql: sqlite3.Connection, run_id: str, first: int, most: int) -> int
         (run_id, first, most - 1),
     ).fetchone()
     return 2**62 if row is None else int(row[0])
-
-
-def _whole(sql: sqlite3.Connection, run_id: str, last: int, *, since: int) -> int:
-    """Return the last of rounds `since` to `last`, with the rest of a former release's piece."""
-    former = None if last < since else _former_piece(sql, run_id, last)
-    return last if former is None else former[1]
-
-
-def _former_piece(sql: sqlite3.Connection, run_id: str, last: int) -> tuple[int, int] | None:
-    """Return the first and the last round of what a former release has pruned, if `last` parts it.
-
-    It is bound into the chain as a whole.
-    """
-    row = sql.execute(
-        "SELECT first, round FROM pruned WHERE run_id = ?1 AND first <= ?2 AND round > ?2",
-        (run_id, last),
-    ).fetchone()
-    return None if row is None else (int(row[0]), int(row[1]))
 
 
 def bytes_held(folder: Path) -> int:
@@ -146,7 +128,6 @@ def _files(sql: sqlite3.Connection, piece: Prunable) -> Iterator[tuple[Prunable,
     """
     while piece.rounds:
         last = min(piece.last, _last_of(sql, piece.run_id, piece.first, PIECE))
-        last = _whole(sql, piece.run_id, last, since=piece.first)
         part, segment, data = _oldest(sql, replace(piece, last=last))
         yield part, segment, data
         piece = replace(piece, first=part.last + 1)
@@ -154,7 +135,7 @@ def _files(sql: sqlite3.Connection, piece: Prunable) -> Iterator[tuple[Prunable,
 
 def _oldest(sql: sqlite3.Connection, piece: Prunable) -> tuple[Prunable, Segment, bytes]:
     """Return the oldest rounds of a piece that fit in a file: all, half of them, a quarter."""
-    half = _halved(sql, piece)
+    half = replace(piece, last=max(piece.first, piece.first + piece.rounds // 2 - 1))
     if half == piece or archives.count_rows(sql, *piece.key) <= _MANY_ROWS:
         segment = archives.gather(sql, *piece.key)
         try:
@@ -163,15 +144,6 @@ def _oldest(sql: sqlite3.Connection, piece: Prunable) -> tuple[Prunable, Segment
             if half == piece:
                 raise
     return _oldest(sql, half)
-
-
-def _halved(sql: sqlite3.Connection, piece: Prunable) -> Prunable:
-    """Return the older half of a piece; all of it if it cannot be parted."""
-    last = piece.first + piece.rounds // 2 - 1
-    former = _former_piece(sql, piece.run_id, last)
-    ends = (last,) if former is None else (former[0] - 1, former[1])
-    last = next((end for end in ends if piece.first <= end < piece.last), piece.last)
-    return replace(piece, last=last)
 
 
 def prune(db: Database, piece: Prunable, *, by: str) -> None:

@@ -6,10 +6,10 @@ Triggers hold this even against our own code; rows leave only with the closed bo
 """
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 
-from fedagent_coordinator.errors import NewerSchemaError, SchemaVersionError
+from fedagent_coordinator.errors import SchemaVersionError
 
 VERSION = 12
 """In `PRAGMA user_version`; before 7 there was a table of migrations in its place."""
@@ -308,13 +308,12 @@ _IS_CLOSED = """EXISTS (SELECT 1 FROM closed k WHERE k.run_id = {0}.run_id
 _MOVES = "{0}.source NOT IN ('forgotten', 'closed')"
 
 
-def _protected(*tables: str) -> list[str]:
-    return [
+def _never(verb: str, table: str) -> str:
+    """Return a trigger that refuses to change rows of a table, or to delete them."""
+    return (
         f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
         f"BEGIN SELECT RAISE(ABORT, '{table} can only be appended to'); END"
-        for table in tables
-        for verb in ("UPDATE", "DELETE")
-    ]
+    )
 
 
 def _leaves(table: str, what: str) -> str:
@@ -337,80 +336,46 @@ def _stays_out(table: str) -> str:
     )
 
 
-_MOVED = ("pruned", "edge_budgets", "reservations", "outcomes", "edge_results", "proofs", "entries")
-_CLOSING = (
-    *(f"DROP TRIGGER {table}_no_delete" for table in _MOVED),
-    *(_leaves(table, f"{table} can only be appended to") for table in _MOVED),
+_LEAVING = (
+    *("pruned", "edge_budgets", "reservations", "outcomes", "edge_results", "proofs", "entries"),
+    *("opinions", "volunteers"),
+)
+"""Tables whose rows go with the closed books of their round."""
+_STAYING = tuple(table for table in (*_APPEND_ONLY, "closed") if table not in _LEAVING)
+_TRIGGERS = (
+    *(_never("UPDATE", table) for table in (*_STAYING, *_LEAVING)),
+    *(_never("DELETE", table) for table in _STAYING),
+    *(_leaves(table, f"{table} can only be appended to") for table in _LEAVING),
     _leaves("rounds", "rounds are never deleted"),
-    *(_stays_out(table) for table in ("rounds", "entries")),
-    *_protected("closed"),
+    *(_stays_out(table) for table in ("rounds", "entries", "opinions", "volunteers")),
 )
-
-_OPINIONS_CLOSE = tuple(
-    line
-    for table in ("opinions", "volunteers")
-    for line in (
-        f"DROP TRIGGER {table}_no_delete",
-        _leaves(table, f"{table} can only be appended to"),
-        _stays_out(table),
-    )
-)
-
-
-UPGRADES: Mapping[int, Sequence[str]] = {
-    10: (
-        _PRUNED,
-        *_protected("pruned"),
-        "DROP TRIGGER rounds_end_once",
-        _ROUNDS_END_ONCE,
-    ),
-    11: (_CLOSED, "DROP TRIGGER rounds_stay", *_CLOSING),
-    12: _OPINIONS_CLOSE,
-}
-"""Statements that lead to a version from the one before; without a gap up to `VERSION`.
-
-What they leave is written as this release writes it, or `has_changed` finds it changed.
-"""
 
 
 def prepare(connection: sqlite3.Connection, path: str) -> None:
-    """Create the schema in an empty database, or bring that of a former version up to date.
+    """Create the schema in an empty database; nothing is done with one that has it.
 
     Raises:
-        SchemaVersionError: The database is of a version that cannot be read.
+        SchemaVersionError: Another version of fedagent wrote it.
         sqlite3.DatabaseError: It is damaged, or no coordinator's.
     """
-    if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
-        triggers = _protected(*_APPEND_ONLY, "pruned")
-        tables = (_RUNS, _ROUNDS, _MONEY, _MODELS, _PRUNED, _CLOSED)
-        closing_ = (*_CLOSING, *_OPINIONS_CLOSE)
-        _run(connection, (*tables, _ROUNDS_END_ONCE, _ONCE, *triggers, *closing_))
+    if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
+        check_version(connection, path)
         return
-    found = _readable_version(connection, path)
-    if found < VERSION:
-        steps = range(found + 1, VERSION + 1)
-        _run(connection, [line for step in steps for line in UPGRADES[step]])
+    tables = (_RUNS, _ROUNDS, _MONEY, _MODELS, _PRUNED, _CLOSED)
+    _run(connection, (*tables, _ROUNDS_END_ONCE, _ONCE, *_TRIGGERS))
 
 
-def readable(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
-    """Return the connection, or one to a copy in memory that is up to date; the other is closed.
-
-    A reader leaves the file as it is: a coordinator of the former release may write it.
+def check_version(connection: sqlite3.Connection, path: str) -> None:
+    """Refuse a database that another version of fedagent wrote.
 
     Raises:
-        SchemaVersionError: The database is of a version that cannot be read.
+        SchemaVersionError: It did.
+        sqlite3.DatabaseError: It is damaged, or no coordinator's.
     """
-    if _readable_version(connection, path) == VERSION:
-        return connection
-    copy = sqlite3.connect(":memory:")
-    try:
-        connection.backup(copy)
-        prepare(copy, path)
-    except BaseException:
-        copy.close()
-        raise
-    connection.close()
-    return copy
+    connection.execute("SELECT 1 FROM runs LIMIT 0")  # fails where it is no coordinator's
+    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if found != VERSION:
+        raise SchemaVersionError(path, found, VERSION)
 
 
 def has_changed(connection: sqlite3.Connection) -> bool:
@@ -420,15 +385,6 @@ def has_changed(connection: sqlite3.Connection) -> bool:
         prepare(fresh, "")
         wanted = fresh.execute(query).fetchall()
     return [tuple(row) for row in connection.execute(query)] != wanted
-
-
-def _readable_version(connection: sqlite3.Connection, path: str) -> int:
-    connection.execute("SELECT 1 FROM runs LIMIT 0")  # fails where it is no coordinator's
-    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if not VERSION - len(UPGRADES) <= found <= VERSION:
-        kind = NewerSchemaError if found > VERSION else SchemaVersionError
-        raise kind(path, found, VERSION)
-    return found
 
 
 def _run(connection: sqlite3.Connection, statements: Sequence[str]) -> None:

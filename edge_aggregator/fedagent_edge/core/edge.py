@@ -24,7 +24,6 @@ from fedagent_node.effects import (
 )
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
-    PROTOCOL_VERSION,
     AgentToEdge,
     Bye,
     Chunk,
@@ -55,7 +54,6 @@ from fedagent_protocol.messages import (
     Volunteer,
     Welcome,
 )
-from fedagent_protocol.topics import OtherVersions, mismatch
 
 from . import revocations
 from .beacon import Beacon
@@ -101,7 +99,6 @@ class EdgeCore:
         self.disk = Disk(state)
         self.clones = Clones(self.sessions)
         self.beacon = Beacon(state)
-        self._others = OtherVersions("edge")
         self._now = self._search_at = 0.0
 
     def receive(self, event: Input, now: float) -> list[Effect]:
@@ -116,7 +113,7 @@ class EdgeCore:
             case Received():
                 effects = self._from_agent(event, now)
             case OtherVersion():
-                effects = self._other_version(event, now)
+                effects = self.upstream.refuse(event)
             case LinkUp(link=link) if link != LAN:
                 effects = self.upstream.connected(now)
             case LinkUp():
@@ -154,14 +151,6 @@ class EdgeCore:
     def _lan_up(self, now: float) -> list[Effect]:
         self.evaluations.lan_up(now)
         return [self.beacon.lan_up(now)]
-
-    def _other_version(self, event: OtherVersion, now: float) -> list[Effect]:
-        """Name who greets in another version; nobody signs that, so no session is touched."""
-        if event.link == WAN:
-            return self.upstream.refuse(event, now)
-        self.counters["protocol_version"] += 1
-        line = self._others.refuse(event.sender, event.version, now)
-        return [Warn(event.sender, f"hello: it {line}")] if line else []
 
     # ------------------------------------------------------------- from agents
 
@@ -227,9 +216,6 @@ class EdgeCore:
         if hello.agent != agent:
             refused = "its hello names another agent"
             self.counters["hello_as_another"] += 1
-        elif hello.protocol != PROTOCOL_VERSION:
-            refused = "it " + mismatch(hello.protocol, "edge")
-            self.counters["protocol_version"] += 1
         named = hello.agent == agent and self.sessions.name(agent, hello.name)
         new = self.sessions.greet(agent, hello, refused)
         if new or named:

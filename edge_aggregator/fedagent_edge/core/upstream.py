@@ -6,14 +6,13 @@ from msgspec.structs import replace
 
 from fedagent_node.effects import Effect, Emit, OtherVersion, Send, Warn
 from fedagent_protocol.messages import (
-    PROTOCOL_VERSION,
     CoordinatorBeacon,
     EdgeStatus,
     LedgerHead,
     ReportReceipt,
     RoundReport,
 )
-from fedagent_protocol.topics import OtherVersions
+from fedagent_protocol.topics import mismatch
 
 from .effects import COORDINATOR
 from .state import EdgeState
@@ -25,6 +24,8 @@ HELLO_AGAIN_S = 1.0
 HELLO_SELDOM_S = 5.0
 SILENT_S = 15.0
 """Three silent periods of the coordinator's beacon."""
+MAX_REFUSED = 64
+"""Coordinators of another version that are named, once each."""
 REPORT_AGAIN_S = 1.0
 """How long a report waits for its receipt before it goes again."""
 
@@ -51,27 +52,24 @@ class Upstream:
     _report_at: float = 0.0
     _seq: int = 0
     _told: bool = False
-    _others: OtherVersions = field(default_factory=lambda: OtherVersions("edge"))
+    _refused: set[str] = field(default_factory=set)
 
     def connected(self, now: float) -> list[Effect]:
         """Begin anew: the broker is there."""
         self.welcomed = False
         return [self._hello(now)]
 
-    def refuse(self, other: OtherVersion, now: float) -> list[Effect]:
-        """Refuse a coordinator of another version; greet it, so that it reports it too."""
-        line = self._others.refuse(other.sender, other.version, now)
-        if not line:
-            return []
+    def refuse(self, other: OtherVersion) -> list[Effect]:
+        """Refuse a coordinator of another protocol version, and say so once."""
         self.state.counters["protocol_version"] += 1
-        return [
-            Warn("", f"coordinator {other.sender} {line}"),
-            Send(COORDINATOR, self.state.me, version=other.version),
-        ]
+        if other.sender in self._refused or len(self._refused) >= MAX_REFUSED:
+            return []
+        self._refused.add(other.sender)
+        return [Warn("", f"coordinator {other.sender} {mismatch(other.version, 'edge')}")]
 
     def beacon(self, coordinator: str, beacon: CoordinatorBeacon, now: float) -> list[Effect]:
         """Greet a coordinator that is not served yet, unless another one is."""
-        if beacon.coordinator != coordinator or beacon.protocol != PROTOCOL_VERSION:
+        if beacon.coordinator != coordinator:
             self.state.counters["beacon_not_usable"] += 1
             return []
         if self._serves_another(coordinator, now):

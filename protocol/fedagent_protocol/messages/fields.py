@@ -22,7 +22,6 @@ MAX_MOMENTS_BYTES = 200_000
 MAX_PEER_BYTES = 66_600
 """Largest relayed envelope: a sealed packet of `peers` and its header."""
 
-Version = Annotated[int, Meta(ge=1, le=1000)]
 Id = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 RunId = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?$")]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]

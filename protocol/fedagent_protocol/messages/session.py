@@ -11,10 +11,6 @@ MAX_REVOCATIONS_BYTES = 256 * 1024
 """Some 3500 members that were revoked, with one certificate each."""
 
 
-def _version() -> Version:
-    return PROTOCOL_VERSION  # made, and therefore never left out of the bytes
-
-
 # ------------------------------------------------------------------ both ways
 
 
@@ -62,7 +58,6 @@ class EdgeBeacon(Message, frozen=True, kw_only=True, tag="edge-beacon"):
     """
 
     edge: Id
-    protocol: Version = field(default_factory=_version)
     period_ms: Millis = 5000
     epoch: RunId = ""
     task: OptionalDigest = ""
@@ -83,7 +78,6 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """
 
     agent: Id
-    protocol: Version = field(default_factory=_version)
     software: Text = ""
     name: Name = ""
     address: Short = ""
@@ -140,7 +134,6 @@ class CoordinatorBeacon(Message, frozen=True, kw_only=True, tag="coordinator-bea
     """The coordinator's heartbeat to all edges."""
 
     coordinator: Id
-    protocol: Version = field(default_factory=_version)
     period_ms: Millis = 5000
 
 
@@ -171,7 +164,6 @@ class EdgeHello(Message, frozen=True, kw_only=True, tag="edge-hello"):
 
     edge: Id
     epoch: RunId
-    protocol: Version = field(default_factory=_version)
     software: Text = ""
     broker: Text = ""
     name: Text = ""

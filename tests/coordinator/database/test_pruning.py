@@ -26,10 +26,7 @@ from tests.fakes.stored_runs import (
     Crash,
     CrashAt,
     begun,
-    downgraded,
-    former_piece,
     play,
-    problems,
     recompute,
     small_plan,
     small_view,
@@ -113,42 +110,6 @@ def test_the_newest_rounds_never_go(tmp_path: Path) -> None:
     run = filled(tmp_path, rounds=SNAPSHOTS[0] + 4)
     with open_reader(tmp_path) as reader:
         assert reader.prunable(run).last == SNAPSHOTS[0] + 4 - NEVER
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "UPDATE rounds SET view = x'', selection = x'', controls = x'' WHERE round = 9",
-        "UPDATE rounds SET policy = 'other' WHERE round = 2",
-        "UPDATE reservations SET context_seq = 99 WHERE round = 2 AND client = 1",
-        "UPDATE pruned SET by = 'nobody'",
-        "DELETE FROM pruned",
-        "UPDATE pruned SET round = 9",
-        "INSERT INTO pruned SELECT run_id, 6, 9, by, at_ms FROM pruned",
-        "UPDATE outcomes SET tau_s = 1 WHERE round = 2 AND client = 1",
-    ],
-)
-def test_what_is_left_of_a_former_releases_pruned_rounds_is_bound(
-    tmp_path: Path, change: str
-) -> None:
-    run = filled(tmp_path)
-    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
-        former_piece(store, run, 1, 5)
-    assert any("round" in problem for problem in problems(tmp_path, change))
-
-
-def test_pruned_rounds_of_a_former_release_are_closed_in_whole_pieces(tmp_path: Path) -> None:
-    run = filled(tmp_path)
-    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
-        former_piece(store, run, 1, 5)
-    downgraded(tmp_path)
-    with open_reader(tmp_path) as reader:
-        assert reader.pruned_until(run) == 5
-        assert reader.ledger.verify().problems == ()
-    with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
-        assert store.prune(run, most=2, by="operator").last == 5
-        assert store.prune(run, most=2, by="operator").last == 7
-        assert store.read.ledger.verify(full=True).problems == ()
 
 
 def test_nothing_is_dropped_but_by_a_row_that_says_so(tmp_path: Path) -> None:
@@ -321,21 +282,6 @@ def test_rounds_that_no_file_can_have_stay_where_they_are(
         assert store.read.ledger.verify().problems == ()
     with opened(tmp_path) as store:
         assert store.prune(run, most=10, by="operator").last == 10
-
-
-def test_what_a_former_release_pruned_goes_into_one_file_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = filled(tmp_path)
-    with opened(tmp_path) as store:
-        former_piece(store, run, 1, 3)
-        former_piece(store, run, 4, 8)
-    monkeypatch.setattr(segments, "_MOST_BYTES", FIVE_ROUNDS)
-    monkeypatch.setattr(pruning, "PIECE", 7)
-    with opened(tmp_path) as store:
-        assert store.prune(run, most=10, by="operator").last == 10
-        assert books(tmp_path) == ["1", "4", "9"]
-        assert store.read.ledger.verify(full=True).problems == ()
 
 
 def test_a_file_that_former_releases_wrote_too_large_is_read(
