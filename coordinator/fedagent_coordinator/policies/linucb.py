@@ -58,7 +58,7 @@ class LinearArms(ArrayState):
         the width in standard deviations.
         """
         out = np.empty(len(x))
-        flat = self.inverse.reshape(len(self.inverse), -1)
+        flat = self.inverse.reshape(len(self.inverse), self.width**2)
         for begin in range(0, len(x), BLOCK):
             rows = slice(begin, begin + BLOCK)
             k, part = arm[rows], x[rows]

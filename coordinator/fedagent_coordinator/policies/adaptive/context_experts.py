@@ -1,8 +1,7 @@
-"""What a pair's context promises: four experts that know nothing of who the device is.
+"""What a pair's context promises: three experts that know nothing of who the device is.
 
 Two regressions on what the deadline asks of the uplink (`demand`), with a long and a short
-memory; a logistic one, with curvature, on demand, rate and compute; and bins of every feature
-(`feature_bins`). Their average follows their log-loss.
+memory, and bins of every feature (`feature_bins`). Their average follows their log-loss.
 """
 
 import math
@@ -23,34 +22,27 @@ LOW = 1e-3
 _SIGNAL = "signal_dbm"
 _LEVELS = ("distance_km", "upload_bps", "download_bps", _SIGNAL)
 _PER_DB = math.log(10.0) / 10.0
-_WIDTH = 7
+_WIDTH = 6
 """Columns of each regression; their priors below are what physics says of an unknown radio:
 more demand and distance, less success; more rate and signal, more."""
 _PHYSICS = Prior(
-    mean=np.array([-1.2, 1.0, 1.9, -1.0, 0.0, -1.0, 0.0]),
-    precision=np.array([0.25, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
+    mean=np.array([-1.2, 1.0, 1.9, -1.0, 0.0, -1.0]),
+    precision=np.array([0.25, 4.0, 1.0, 1.0, 1.0, 1.0]),
     keep=1.0,
-)
-_CURVED = Prior(
-    mean=np.array([-1.0, 1.5, -1.0, -0.5, 0.0, 0.0, 0.0]),
-    precision=np.array([0.25, 0.25, 0.25, 0.25, 0.5, 0.5, 0.5]),
-    keep=0.998,
-    logit=True,
 )
 _BINS_KEEP = 0.998
 """What a round leaves of the bins' evidence: 500 rounds count."""
 _AMONG = 2048
 """Pairs of a view from which the range of what is reported is learnt, about."""
-CONTEXT = ("long", "short", "curved", "bins")
+CONTEXT = ("long", "short", "bins")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """What the experts read of R pairs: float64[R], [R, 7] twice, int64[R, columns], bool[R]."""
+    """What the experts read of R pairs: float64[R], [R, 6], int64[R, columns], bool[R]."""
 
     demand: FloatArray
     physics: FloatArray
-    curved: FloatArray
     bins: IntArray
     hopeless: BoolArray
 
@@ -59,7 +51,6 @@ class Context:
         return Context(
             self.demand[rows],
             self.physics[rows],
-            self.curved[rows],
             self.bins[rows],
             self.hopeless[rows],
         )
@@ -84,12 +75,12 @@ class ContextExperts(ArrayState):
     parts = ("_demand", "_bins")
     mixture = floats(len(CONTEXT), start=1.0 / len(CONTEXT))
     _centre = floats(1 + len(_LEVELS), start=np.nan, nan=True)
-    _theta = floats(3, _WIDTH)
-    _precision = floats(3, _WIDTH, _WIDTH)
+    _theta = floats(2, _WIDTH)
+    _precision = floats(2, _WIDTH, _WIDTH)
 
     def __init__(self, memory: float, share: float) -> None:
         short = Prior(mean=_PHYSICS.mean, precision=_PHYSICS.precision, keep=1.0 - 1.0 / memory)
-        self._priors = (_PHYSICS, short, _CURVED)
+        self._priors = (_PHYSICS, short)
         self._theta = np.array([start(prior).theta for prior in self._priors])
         self._precision = np.array([start(prior).precision for prior in self._priors])
         self._share = share
@@ -97,11 +88,10 @@ class ContextExperts(ArrayState):
         self._last: tuple[RoundView, Context] | None = None  # until something is learnt
 
     def forecasts(self, context: Context) -> FloatArray:
-        """Return float64[4, R], the forecast of every expert."""
+        """Return float64[3, R], the forecast of every expert."""
         promised = np.empty((len(CONTEXT), len(context.hopeless)))
         for i, prior in enumerate(self._priors):
-            x = context.curved if prior.logit else context.physics
-            promised[i] = chance(prior, x @ self._theta[i])
+            promised[i] = chance(prior, context.physics @ self._theta[i])
         promised[:2, context.hopeless] = LOW  # by physics nothing can arrive
         promised[-1] = self._bins.chance(context.bins)
         return promised.clip(LOW, 1 - LOW, out=promised)
@@ -109,13 +99,12 @@ class ContextExperts(ArrayState):
     def learn(
         self, context: Context, promised: FloatArray, success: BoolArray, weight: FloatArray
     ) -> None:
-        """Weigh the experts by their forecasts, float64[4, S], then teach them."""
+        """Weigh the experts by their forecasts, float64[3, S], then teach them."""
         self.mixture = mixed(self.mixture, promised, success, weight, self._share)
         possible = ~context.hopeless
         by_physics = context.physics[possible], success[possible], weight[possible]
         for i, prior in enumerate(self._priors):
-            seen = (context.curved, success, weight) if prior.logit else by_physics
-            belief = updated(prior, Belief(self._theta[i], self._precision[i]), *seen)
+            belief = updated(prior, Belief(self._theta[i], self._precision[i]), *by_physics)
             self._theta[i], self._precision[i] = belief.theta, belief.precision
         self._bins.learn(context.bins, success, weight)
 
@@ -151,15 +140,8 @@ class ContextExperts(ArrayState):
             column = _level(view, rows, k)
             if column is not None:
                 physics[:, 1 + k] = (column - centre[k]).clip(-8.0, 8.0)
-        need, rate = physics[:, 1] / 2.0, physics[:, 4] / 2.0
-        speed = optional(view, "compute", rows)
-        pace = 0.0 if speed is None else ((speed - 2.0) / 2.0).clip(-2.0, 4.0)
-        curved = np.empty((len(left), _WIDTH))
-        columns = (1.0, need, rate, pace, need * need, need * rate, rate * rate)
-        for k, values in enumerate(columns):
-            curved[:, k] = values
         hopeless = self._demand.hopeless(left, view.deadline_s)
-        return Context(demand, physics, curved, self._bins.indices(view, rows, demand), hopeless)
+        return Context(demand, physics, self._bins.indices(view, rows, demand), hopeless)
 
     def settle_centre(self, view: RoundView) -> None:
         """Take the first medians of what is reported as the origin."""

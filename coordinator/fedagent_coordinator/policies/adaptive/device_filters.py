@@ -1,4 +1,4 @@
-"""What each device, or each pair, made of its forecasts: filters over a few types.
+"""What each device made of its forecasts: filters over a few types of devices.
 
 A type shifts the odds that the circumstances promise: from "never delivers" over "as promised"
 to "always". With a small chance per round a device turns into another one, drawn from the
@@ -52,7 +52,7 @@ class Found:
 
 
 class DeviceFilters(ArrayState):
-    """Beliefs about keys (devices, or pairs), of which only those that have played are kept."""
+    """Beliefs about keys (devices), of which only those that have played are kept."""
 
     keys = ints("known", ascending=True)
     belief = floats("known", "filters", TYPES, least=0)

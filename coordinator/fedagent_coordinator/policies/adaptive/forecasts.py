@@ -1,13 +1,12 @@
 """The forecast of `adaptive`: what the context promises, and what each device made of it.
 
-The experts of the context (`context_experts`) are corrected by filters over types of devices and
-of pairs (`device_filters`); those of the `history` start from the base rate and heed no context.
+The experts of the context (`context_experts`) are corrected by filters over types of devices
+(`device_filters`); those of the `history` start from the base rate and heed no context.
 All are averaged by their log-loss. Failures that many share are charged to the round or the edge
 (`shared_failures`).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,26 +20,13 @@ from .upload_demand import EVERY, Rows
 
 _SLOW, _FAST = 0.003, 0.05
 """Chances per round that a device turns into another one."""
-_DEVICE = {"device": _SLOW, "device_fast": _FAST, "history": _SLOW, "history_fast": _FAST}
-_PAIR = {"pair": _SLOW, "pair_fast": _FAST}
-"""The filters over devices and over pairs, and how fast each lets them change."""
-EXPERTS = ("context", *_DEVICE, *_PAIR)
+_FILTERS = {"device": _SLOW, "device_fast": _FAST, "history": _SLOW, "history_fast": _FAST}
+"""The filters over devices, and how fast each lets them change."""
+EXPERTS = ("context", *_FILTERS)
 _BASE_KEEP = 0.98
 """What a round leaves of the successes and failures that make the base rate: 50 rounds count."""
-_MAX_EDGES = 1 << 16
-"""A pair's key is its client's number times this, and its edge's."""
 _NOT_THE_LINK = np.isin(list(Ending), (Ending.DECLINED, Ending.REJECTED, Ending.GONE))
 """Whether an end, by its number, says nothing of what the context promises."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
-    """What is kept of the devices and the pairs that are asked of, and the outlooks of both."""
-
-    devices: Found
-    pairs: Found
-    by_device: tuple[FloatArray, ...]
-    by_pair: tuple[FloatArray, ...]
 
 
 class Forecasts(ArrayState):
@@ -53,8 +39,7 @@ class Forecasts(ArrayState):
     def __init__(self, memory: float, share: float) -> None:
         self._share = share
         self._context, self._shared = ContextExperts(memory, share), SharedFailures()
-        self.devices = DeviceFilters(tuple(_DEVICE.values()))
-        self.pairs = DeviceFilters(tuple(_PAIR.values()))
+        self.devices = DeviceFilters(tuple(_FILTERS.values()))
 
     @property
     def weights(self) -> dict[str, float]:
@@ -65,8 +50,8 @@ class Forecasts(ArrayState):
     def chance(self, view: RoundView, rows: Rows) -> FloatArray:
         """Return float64[3, R]: forecasts, those without common causes, what contexts promise."""
         promised = self._context.mixture @ self._context.forecasts(self._context.read(view, rows))
-        asked = self._asked(view, rows, promised)
-        chances: FloatArray = self._weights @ self._corrected(asked, promised)
+        found, by_type = self._asked(view, rows, promised)
+        chances: FloatArray = self._weights @ self._corrected(found, by_type, promised)
         shared = self._shared.factor(view.pair_edge[rows], len(view.edge_budget))
         return np.stack((chances * shared, chances, promised))
 
@@ -74,7 +59,7 @@ class Forecasts(ArrayState):
         """Return float64[P] of every expert, and its weight; those of the context share theirs."""
         of_context = self._context.forecasts(self._context.read(view, EVERY))
         promised = self._context.mixture @ of_context
-        corrected = self._corrected(self._asked(view, EVERY, promised), promised)
+        corrected = self._corrected(*self._asked(view, EVERY, promised), promised)
         forecasts = (*of_context, *corrected[1:])
         context, *others = self._weights.tolist()
         weights = (*(context * self._context.mixture).tolist(), *others)
@@ -84,7 +69,7 @@ class Forecasts(ArrayState):
     def never(self, clients: IntArray, round_: int) -> FloatArray:
         """Return float64[R], the chance that each client never delivers."""
         weight = dict(zip(EXPERTS, self._weights.tolist(), strict=True))
-        slow = (weight["device"] + weight["history"] + weight["pair"]) / (1.0 - weight["context"])
+        slow = (weight["device"] + weight["history"]) / (1.0 - weight["context"])
         by = self.devices.never(clients, round_)
         return np.asarray(slow * by[0] + (1.0 - slow) * by[1], dtype=np.float64)
 
@@ -98,8 +83,6 @@ class Forecasts(ArrayState):
     def forget(self, clients: IntArray, round_: int) -> None:
         """Take these clients as new ones."""
         self.devices.forget(clients, round_)
-        its = np.isin(self.pairs.keys // _MAX_EDGES, clients)
-        self.pairs.forget(self.pairs.keys[its], round_)
 
     def learn(self, feedback: Feedback) -> FloatArray:
         """Weigh the experts by what they had forecast, then teach them.
@@ -112,8 +95,8 @@ class Forecasts(ArrayState):
         context = self._context.read(view, pairs)
         promised = self._context.forecasts(context)
         average = np.asarray(self._context.mixture @ promised, dtype=np.float64)
-        asked = self._asked(view, pairs, average)
-        forecasts = self._corrected(asked, average)
+        found, by_type = self._asked(view, pairs, average)
+        forecasts = self._corrected(found, by_type, average)
         chances = self._weights @ forecasts
         edge, endings = view.pair_edge[pairs], feedback.endings
         silent = endings == Ending.EDGE
@@ -121,8 +104,7 @@ class Forecasts(ArrayState):
         if len(pairs):
             # How much of a failure was the pair's own, not the common cause's.
             own = np.where(success, 1.0, quality * (1 - chances) / (1 - quality * chances))
-            after = self.devices.learn(asked.devices, asked.by_device, success, quality)
-            self.pairs.learn(asked.pairs, asked.by_pair, success, quality)
+            after = self.devices.learn(found, by_type, success, quality)
             never = after[:, 0, 0]  # by the slow memory
             of_link = own * (1.0 - never) * ~_NOT_THE_LINK[endings]
             self._context.learn(context, promised, success, of_link)
@@ -137,21 +119,20 @@ class Forecasts(ArrayState):
         if not is_shares(self._weights):
             yield "has weights that are no shares"
 
-    def _asked(self, view: RoundView, rows: Rows, promised: FloatArray) -> _Asked:
-        """Return what is kept of these pairs, of which the context promises this."""
+    def _asked(
+        self, view: RoundView, rows: Rows, promised: FloatArray
+    ) -> tuple[Found, tuple[FloatArray, ...]]:
+        """Return what is kept of these pairs' devices, and each filter's chances by type."""
         client = view.pair_client[rows].astype(np.int64)
-        context, base = chance_by_type(promised), chance_by_type(self._base[:1] / self._base.sum())
-        return _Asked(
-            self.devices.find(client, view.round),
-            self.pairs.find(client * _MAX_EDGES + view.pair_edge[rows], view.round),
-            (context, context, base, base),
-            (context, base),
-        )
+        context = chance_by_type(promised)
+        base = chance_by_type(self._base[:1] / self._base.sum())
+        return self.devices.find(client, view.round), (context, context, base, base)
 
-    def _corrected(self, asked: _Asked, promised: FloatArray) -> FloatArray:
-        """Return float64[7, R], the forecasts of all experts, given what the context promises."""
+    def _corrected(
+        self, found: Found, by_type: tuple[FloatArray, ...], promised: FloatArray
+    ) -> FloatArray:
+        """Return float64[5, R], the forecasts of all experts, given what the context promises."""
         forecasts = np.empty((len(EXPERTS), len(promised)))
         forecasts[0] = promised
-        forecasts[1:-2] = self.devices.chance(asked.devices, asked.by_device)
-        forecasts[-2:] = self.pairs.chance(asked.pairs, asked.by_pair)
+        forecasts[1:] = self.devices.chance(found, by_type)
         return forecasts.clip(LOW, 1 - LOW, out=forecasts)

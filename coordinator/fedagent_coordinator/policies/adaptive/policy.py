@@ -60,7 +60,7 @@ class AdaptivePolicy(ArrayState):
 
     name = "adaptive"
     parts = ("_forecasts",)
-    prefixed = (("device_", "_devices"), ("pair_", "_pairs"))
+    prefixed = (("device_", "_devices"),)
     _played = ints("clients")
     _starts = ints("clients")  # as last seen, and one more; 0 before
     _renewed = ints("clients")  # the round in which a client was last taken as a new one
@@ -88,7 +88,7 @@ class AdaptivePolicy(ArrayState):
         check("probe_every", probe_every, probe_every > _EARLY, f"> {_EARLY}")
         check("probe_share", probe_share, 0 <= probe_share <= 1, "in [0, 1]")
         self._forecasts = Forecasts(memory, share)
-        self._devices, self._pairs = self._forecasts.devices, self._forecasts.pairs
+        self._devices = self._forecasts.devices
         self._patience, self._idle_rounds = patience, idle_rounds
         self._probe_every, self._probe_share = probe_every, probe_share
         self._solver = create_solver(solver) if isinstance(solver, str) else solver
