@@ -5,7 +5,7 @@
 BIN := .venv/bin
 ARGS ?=
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs format lock audit resolve bench bench-peers screenshots wheel clean run-env dev-env
+.PHONY: help demo test test-all check docs format lock audit resolve bench bench-peers screenshots wheel clean run-env dev-env
 
 help: ## Show the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,7 +14,10 @@ demo: run-env ## Run a whole federation on this machine
 	@$(BIN)/fedagent demo $(ARGS)
 
 test: dev-env ## Run the tests, four at a time: some wait while others compute
-	@$(BIN)/pytest $(or $(ARGS),-n 4 --dist worksteal)
+	@$(BIN)/pytest $(or $(ARGS),-n 4 --dist worksteal -m "not nightly")
+
+test-all: dev-env audit docs ## Run every test: networks, browser, services, documents, 20 seeds
+	@$(BIN)/pytest $(or $(ARGS),-n 4 --dist worksteal --seeds 20)
 
 check: dev-env ## Check format, lint, types and layers
 	@$(BIN)/ruff format --check .

@@ -14,6 +14,27 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 _FIELDS = {"documents", "e2e", "netns"}
+_NIGHTLY_FOLDERS = {"documents", "netns"}
+_NIGHTLY_FILES = {
+    *("docs/test_site.py", "web/test_page.py", "cli/test_report_in_a_browser.py"),
+    *("cli/test_new.py", "cli/test_deployment.py", "node/test_namespaces.py"),
+    *("learners/test_warm.py", "python/test_graph_tasks.py"),
+}
+_EVERY_TIME = {"demo", "field", "joining", "tls", "revocation", "sniffer"}
+"""Of `tests/e2e`, whose other tests are for `make test-all`."""
+
+
+def _is_nightly(path: Path) -> bool:
+    """Whether only `make test-all` runs a file: networks, browsers, services, whole documents."""
+    parts = path.parts
+    if "e2e" in parts:
+        return path.stem.removeprefix("test_") not in _EVERY_TIME
+    # What only reads the documents' lines is quick.
+    reads = path.name == "test_every_line.py"
+    named = "/".join(parts[-2:]) in _NIGHTLY_FILES
+    return named or (not _NIGHTLY_FOLDERS.isdisjoint(parts) and not reads)
+
+
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES = 2 << 30
 
@@ -76,7 +97,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with whole fields, so that no worker is left with one when all others are done."""
+    """Mark what is for the night, and begin with whole fields, so that no worker is left with one
+    when all others are done.
+    """
+    for item in items:
+        if _is_nightly(item.path):
+            item.add_marker("nightly")
     items.sort(key=lambda item: _FIELDS.isdisjoint(item.path.parts))
 
 

@@ -63,7 +63,7 @@ TROUBLE.skips(
     *TROUBLE.commands,
 )
 CONTRIBUTING = Page("CONTRIBUTING.md")
-CONTRIBUTING.skips("what CI runs; this is in it", "make check", "make test")
+CONTRIBUTING.skips("what CI runs; this is in it", "make check", "make test", "make test-all")
 CONTRIBUTING.skips("tests/docs/test_site.py builds the same", "make docs")
 CONTRIBUTING.skips("hours of measuring; bench/checks holds the pages against them", "make bench")
 
