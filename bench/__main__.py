@@ -1,10 +1,7 @@
 """Run every benchmark and print one JSON line per figure: ``python -m bench [NAME ...]``.
 
-Names: rounds, memory, first-round, fresh, survival, solvers, claims, rbcs, gda, beliefs,
-learners, decisions, democracy, adaptive, calibration, scale, papers, onnx, bas, limits, figures,
-seeds, house, imports, loss, ledger, ledger-model, field, graph, families, hostile, faults, secagg,
-soak, floods, storm, page, replay, year, choices.
-All of them without a name; figures are medians, and what is compared is measured in one run.
+All of them without a name; ``--help`` lists the names. Figures are medians, and what is compared
+is measured in one run.
 """
 
 import argparse
@@ -41,6 +38,7 @@ from . import (
     rounds,
     scale,
     secagg,
+    size,
     soak,
     solvers,
     storm,
@@ -99,6 +97,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "year": lambda: iter([year.year(20_000)]),
     "figures": lambda: iter([tested("figures", str(ROOT / "bench" / "checks"))]),
     "house": house.rows,
+    "size": size.rows,
     "imports": imports.rows,
     "ledger": ledger.rows,
     "ledger-model": lambda: iter([ledger.model()]),
@@ -116,6 +115,8 @@ BENCHES: dict[str, Callable[[], Rows]] = {
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["size"]:
+        return size.main()
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
     names = parser.parse_args().names or list(BENCHES)
