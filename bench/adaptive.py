@@ -14,14 +14,14 @@ from fedagent_testbed.study import Comparison, compare, figure, load_recipe
 from .rows import show
 
 SCENES: dict[str, tuple[str, ...]] = {
-    "stationary-166": ("radio.noise_dbm_hz=-166",),
-    "stationary-160": ("radio.noise_dbm_hz=-160",),
-    "change-166-160": ("radio.noise_dbm_hz=-166", "change.noise_dbm_hz=-160"),
-    "change-160-166": ("radio.noise_dbm_hz=-160", "change.noise_dbm_hz=-166"),
-    "churn-166": ("radio.noise_dbm_hz=-166", "churn.share=0.3", "churn.every=50"),
-    "churn-160": ("radio.noise_dbm_hz=-160", "churn.share=0.3", "churn.every=50"),
-    "liars-166": ("radio.noise_dbm_hz=-166", "liars.share=0.1"),
-    "liars-160": ("radio.noise_dbm_hz=-160", "liars.share=0.1"),
+    "stationary-166": ("world.radio.noise_dbm_hz=-166",),
+    "stationary-160": ("world.radio.noise_dbm_hz=-160",),
+    "change-166-160": ("world.radio.noise_dbm_hz=-166", "world.change.noise_dbm_hz=-160"),
+    "change-160-166": ("world.radio.noise_dbm_hz=-160", "world.change.noise_dbm_hz=-166"),
+    "churn-166": ("world.radio.noise_dbm_hz=-166", "world.churn.share=0.3", "world.churn.every=50"),
+    "churn-160": ("world.radio.noise_dbm_hz=-160", "world.churn.share=0.3", "world.churn.every=50"),
+    "liars-166": ("world.radio.noise_dbm_hz=-166", "world.liars.share=0.1"),
+    "liars-160": ("world.radio.noise_dbm_hz=-160", "world.liars.share=0.1"),
 }
 STATIONARY = ("adaptive", "linucb", "cocs", "cocs-paper", "cucb", "random", "cheapest")
 MOVING = ("adaptive", "linucb")

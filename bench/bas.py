@@ -56,7 +56,7 @@ def table(name: str, seeds: int = 5) -> tuple[Row, Comparison]:
     return {
         "bench": name,
         "seeds": seeds,
-        "budget": recipe.streaming.budget,
+        "budget": recipe.world.streaming.budget,
         "table": {one: _cells(result, one) for one in result.ranked()},
         "bar": f"least cumulative latency at final loss within {MARGIN} of the best",
         "renting": renting(result),
@@ -77,10 +77,10 @@ def load(seeds: int = 5) -> tuple[Row, dict[str, list[FloatArray]]]:
     curves: dict[str, list[FloatArray]] = {}
     for name, (slowdown, xi, arrivals) in LOADS.items():
         sets = (
-            *(f"streaming.slowdown={slowdown}", f"policies.primal-dual.xi={xi}"),
-            *(f"streaming.arrivals={arrivals}", "streaming.enforce=false"),
+            *(f"world.streaming.slowdown={slowdown}", f"policies.primal-dual.xi={xi}"),
+            *(f"world.streaming.arrivals={arrivals}", "world.streaming.enforce=false"),
         )
-        recipe = load_recipe("bas-a9a", (*sets, "streaming.budget=1000", "rounds.count=400"))
+        recipe = load_recipe("bas-a9a", (*sets, "world.streaming.budget=1000", "rounds.count=400"))
         result = compare(recipe, [PAPERS], seeds=seeds, first_seed=FIRST_SEED, jobs=JOBS)
         runs = result.histories[PAPERS]
         over = curves[name] = [run.violation_s for run in runs]
@@ -104,7 +104,7 @@ def scaling(seeds: int = 2) -> Iterator[tuple[Row, dict[float, Comparison]]]:
     for name, (key, values) in SCALES.items():
         runs = {}
         for value in values:
-            sets = (f"{key}={value}", "rounds.count=100", "streaming.budget=1000")
+            sets = (f"{key}={value}", "rounds.count=100", "world.streaming.budget=1000")
             recipe = load_recipe("bas-a9a", sets)
             runs[value] = compare(recipe, [PAPERS], seeds=seeds, first_seed=FIRST_SEED, jobs=JOBS)
         cost = {value: _per_round(result) for value, result in runs.items()}
@@ -132,7 +132,7 @@ def budget(seeds: int = 5) -> Row:
     found = {}
     for credits_ in BUDGETS:
         result = compare(
-            load_recipe("bas-a9a", (f"streaming.budget={credits_}",)),
+            load_recipe("bas-a9a", (f"world.streaming.budget={credits_}",)),
             [PAPERS],
             seeds=seeds,
             first_seed=FIRST_SEED,

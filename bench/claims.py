@@ -22,7 +22,7 @@ from fedagent_testbed.worlds.population import Population
 from .rows import show
 
 ROUNDS = 200
-SETS = ("liars.share=0.2", "liars.factor=2", f"rounds.count={ROUNDS}")
+SETS = ("world.liars.share=0.2", "world.liars.factor=2", f"rounds.count={ROUNDS}")
 
 
 def told_apart(seed: int) -> tuple[float, float, float]:
@@ -33,7 +33,7 @@ def told_apart(seed: int) -> tuple[float, float, float]:
         view = world.view(t)
         pairs = policy.select(view, round_rng(seed, t, Purpose.SELECT)).pairs
         gaps.learn(replace(world.play(view, pairs), view=replace(view, truth=None)))
-    found = gaps.of(recipe.clients)
+    found = gaps.of(recipe.world.clients)
     known, liar = np.isfinite(found), Population(recipe, seed).liar
     lying, honest = found[known & liar], found[known & ~liar]
     order = float((lying[:, None] > honest[None, :]).mean())

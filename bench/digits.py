@@ -13,10 +13,10 @@ import numpy as np
 from fedagent_testbed.study import compare, figure, load_recipe
 
 SETS = (
-    "training.dataset=digits",
-    "training.samples_per_client=40",
-    "training.batch=20",
-    "training.rate=0.002",
+    "world.training.dataset=digits",
+    "world.training.samples_per_client=40",
+    "world.training.batch=20",
+    "world.training.rate=0.002",
 )
 LENGTHS = ((3, 200, 20), (15, 100, 10))
 """Rounds of a slot, slots, and the last slots whose accuracy counts."""
@@ -43,8 +43,8 @@ def gda_digits(seeds: int = 5) -> Iterator[dict[str, object]]:
             sets = (
                 *SETS,
                 f"rounds.count={rounds * slots}",
-                f"training.slot_rounds={rounds}",
-                f"training.evaluate_every={rounds}",
+                f"world.training.slot_rounds={rounds}",
+                f"world.training.evaluate_every={rounds}",
                 *(f"policies.{name}.{param}" for param in params),
             )
             runs = compare(load_recipe("gda-mnist", sets), [name], seeds=seeds, jobs=2).histories

@@ -100,7 +100,7 @@ def exploration(
 ) -> dict[str, list[History]]:
     """Run the policies of COCS on the recipe `cocs-decisions`; runs by policy."""
     recipe = load_recipe(
-        "cocs-decisions", [f"radio.noise_dbm_hz={noise}", f"rounds.count={rounds}"]
+        "cocs-decisions", [f"world.radio.noise_dbm_hz={noise}", f"rounds.count={rounds}"]
     )
     result = compare(recipe, [*COCS, *BESIDE], seeds=seeds, jobs=jobs)
     return {name: list(runs) for name, runs in result.histories.items()}
@@ -197,7 +197,7 @@ def queues(weight: float, *, seed: int = 0, rounds: int = 500) -> tuple[FloatArr
     """
     recipe = load_recipe("rbcs-f-numeric", [f"policies.rbcs-f.V={float(weight)}"])
     policy, world = make_policy(recipe, "rbcs-f"), make_world(recipe, seed)
-    mean, plays = np.zeros(rounds), np.zeros(recipe.clients)
+    mean, plays = np.zeros(rounds), np.zeros(recipe.world.clients)
     for t in range(1, rounds + 1):
         view = world.view(t)
         selection = policy.select(view, round_rng(seed, t, Purpose.SELECT))

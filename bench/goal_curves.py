@@ -78,7 +78,7 @@ class Curves:
 class _Learner:
     def __init__(self, shared: tuple[str, ...], seed: int) -> None:
         recipe = load_recipe("gda-mnist", shared)
-        self.clients = recipe.clients
+        self.clients = recipe.world.clients
         self.learner = FederatedLearner(recipe, seed)
         self._world = make_world(recipe, seed)
 

@@ -63,20 +63,20 @@ def opinions(seed: int) -> dict[str, object]:
 
     Random sets of five, a new one for each slot of `gda-mnist`, 200 samples a client.
     """
-    recipe = load_recipe("gda-mnist", ("training.samples_per_client=200",))
-    training = recipe.training
+    recipe = load_recipe("gda-mnist", ("world.training.samples_per_client=200",))
+    training = recipe.world.training
     learner, world = FederatedLearner(recipe, seed), make_world(recipe, seed)
     rng = np.random.default_rng(seed)
-    iid = np.arange(recipe.clients) < training.iid_clients
+    iid = np.arange(recipe.world.clients) < training.iid_clients
     found: dict[tuple[bool, bool], list[float]] = {}
     for slot in range(SLOTS):
-        chosen = np.sort(rng.choice(recipe.clients, training.iid_clients, replace=False))
+        chosen = np.sort(rng.choice(recipe.world.clients, training.iid_clients, replace=False))
         for round_ in range(training.slot_rounds):
             view = world.view(slot * training.slot_rounds + round_ + 1)
             learner.advance(world.play(view, chosen))
         opinion = learner.opinions()
-        trained = np.isin(np.arange(recipe.clients), chosen)
-        for client in range(recipe.clients) if slot >= FIRST else ():
+        trained = np.isin(np.arange(recipe.world.clients), chosen)
+        for client in range(recipe.world.clients) if slot >= FIRST else ():
             kind = bool(iid[client]), bool(trained[client])
             found.setdefault(kind, []).append(float(opinion[client]))
     return {

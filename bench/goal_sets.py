@@ -66,14 +66,14 @@ class SlotWorld:
         Shuffled: it sees clients under other numbers, so that ties to the smaller number tell
         nothing of data; sets are named by the data all the same.
         """
-        order = np.arange(self.recipe.clients)
+        order = np.arange(self.recipe.world.clients)
         if shuffled:
             order = np.random.default_rng(self.seed).permutation(order)
         base, params = policy_params(load_recipe("gda-mnist", (*self.sets, *own)), name)
         if "slot_rounds" in params:
             params["slot_rounds"] = 1  # a slot is one round here
         policy = policies.create(base, **params)
-        reset = self.recipe.training.reset
+        reset = self.recipe.world.training.reset
         learner = self._fresh if reset else FederatedLearner(self.recipe, self.seed)
         opinions, means, sets, beliefs = self._first, list[float](), list[Members](), []
         for t in range(1, slots + 1):
@@ -95,7 +95,7 @@ class SlotWorld:
 
     def climb(self, start: Members) -> Members:
         """Return a set that no exchange of one member betters, from `start` by best exchanges."""
-        everybody, best = set(range(self.recipe.clients)), start
+        everybody, best = set(range(self.recipe.world.clients)), start
         while True:
             nearby = [
                 tuple(sorted({*best, new} - {old}))
@@ -108,7 +108,7 @@ class SlotWorld:
             best = found
 
     def _slot(self, learner: FederatedLearner, slot: int, clients: IntArray) -> FloatArray:
-        rounds = self.recipe.training.slot_rounds
+        rounds = self.recipe.world.training.slot_rounds
         for round_ in range((slot - 1) * rounds + 1, slot * rounds + 1):
             view = self._world.view(round_)
             learner.advance(self._world.play(view, _pairs(view, clients)))

@@ -26,10 +26,10 @@ RANDOM = 30
 """Slots of `random` where rewards are stationary: each trains a set of its own."""
 MARKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100, 120, 150, 200)
 """Slots at which curves are kept."""
-PAPER = ("training.rate=0.0065", "training.evaluated_on=test")
-RESET = ("training.reset=true",)
-FEW = ("training.samples_per_client=50", "training.batch=40")
-OWN = "training.evaluated_on=own"
+PAPER = ("world.training.rate=0.0065", "world.training.evaluated_on=test")
+RESET = ("world.training.reset=true",)
+FEW = ("world.training.samples_per_client=50", "world.training.batch=40")
+OWN = "world.training.evaluated_on=own"
 MUS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 TUNING_BLOCKS = {
     "stationary-mu": (50,),
@@ -75,7 +75,7 @@ class Trials:
         last = slice(max(0, until - LAST), until)
         marks = [at for at in MARKS if at <= self.slots]
         firsts = [[np.flatnonzero(run.opinion >= level) for run in runs] for level in LEVELS]
-        clients = world(self.shared, block * self.trials).recipe.clients
+        clients = world(self.shared, block * self.trials).recipe.world.clients
         members = [np.bincount(np.concatenate(run.sets), minlength=clients) for run in runs]
         slots = np.mean(members, axis=0)
         found: dict[str, object] = {

@@ -33,7 +33,7 @@ SIZES = (20, 50, 100, 200, 500, 1000)
 CHANCES = (1.0, 0.75, 0.5)
 MUS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 TUNING_SEEDS = (10, 11)
-SMALL = ("training.samples_per_client=50", "training.batch=40")
+SMALL = ("world.training.samples_per_client=50", "world.training.batch=40")
 """So few that MNIST is enough for a thousand clients; 40 are trained on, one batch."""
 SHOWN = ("table", "success")
 """Parts whose runs are drawn slot by slot."""
@@ -128,7 +128,7 @@ def success() -> Iterator[Case]:
     """Fig. 10: an update arrives with probability theta; 50 samples a client."""
     for label, own in {**BOTH, "quick-init-ucb": (), "random": (), "fixed": ()}.items():
         for chance in CHANCES:
-            sets = (f"success={chance}", *SMALL, *own)
+            sets = (f"world.success={chance}", *SMALL, *own)
             yield Case("success", f"{label}, {chance}", label.partition(",")[0], sets)
 
 
@@ -142,7 +142,12 @@ def sizes() -> Iterator[Case]:
     """Fig. 11 and 12, K = 5, and on to a thousand clients; a quarter has all labels."""
     for label, own in {**BOTH, "quick-init-ucb": (), "random": ()}.items():
         for clients in SIZES:
-            sets = (f"clients={clients}", f"training.iid_clients={clients // 4}", *SMALL, *own)
+            sets = (
+                f"world.clients={clients}",
+                f"world.training.iid_clients={clients // 4}",
+                *SMALL,
+                *own,
+            )
             yield Case("size", f"{label}, {clients}", label.partition(",")[0], sets)
 
 
@@ -151,7 +156,11 @@ def quarters() -> Iterator[Case]:
     for label, own in {**BOTH, "quick-init-ucb": (), "random": ()}.items():
         for clients in SIZES:
             size, policy = clients // 4, label.partition(",")[0]
-            sets = [f"clients={clients}", f"training.iid_clients={size}", f"budget.per_edge={size}"]
+            sets = [
+                f"world.clients={clients}",
+                f"world.training.iid_clients={size}",
+                f"budget.per_edge={size}",
+            ]
             if policy != "random":
                 sets.append(f"policies.{policy}.clients_per_round={size}")
             yield Case("quarter", f"{label}, {clients}", policy, (*sets, *SMALL, *own), FEW)

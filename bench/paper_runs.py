@@ -82,7 +82,7 @@ class Uneven:
         """Play it on `rbcs-f-fashion`."""
         recipe = load_recipe("rbcs-f-fashion", self.sets)
         with one_blas_thread():
-            return curve(drawn(recipe, shares(self.gamma, recipe.clients, seed), seed))
+            return curve(drawn(recipe, shares(self.gamma, recipe.world.clients, seed), seed))
 
 
 def shares(gamma: float, clients: int, seed: int) -> FloatArray:
@@ -110,8 +110,8 @@ def drawn(recipe: TestbedRecipe, share: FloatArray, seed: int) -> History:
         pairs = np.sort(rng.choice(there, SELECTED, replace=False, p=chance / chance.sum()))
         feedback = world.play(view, pairs)
         learner.advance(feedback)
-        tested = t % recipe.training.evaluate_every == 0
-        history.count(view.pair_client[pairs], recipe.clients)
+        tested = t % recipe.world.training.evaluate_every == 0
+        history.count(view.pair_client[pairs], recipe.world.clients)
         history.rows.append(
             {
                 "accuracy": learner.accuracy() if tested else np.nan,
@@ -168,14 +168,20 @@ def wins(run: History) -> Row:
 def fashion() -> Iterator[Case]:
     """Accuracy against rounds and time, softmax, three kinds of labels (RBCS-F, Fig. 6 and 7)."""
     for gamma in GAMMAS:
-        yield from _fashion("fashion", gamma, WEIGHTS, BASELINES, ("training.evaluate_every=10",))
+        yield from _fashion(
+            "fashion", gamma, WEIGHTS, BASELINES, ("world.training.evaluate_every=10",)
+        )
 
 
 def fashion_cnn() -> Iterator[Case]:
     """The same with the paper's network: fewer rounds, samples and policies."""
     sets = (
-        *("training.model=cnn", "training.samples_per_client=200", "training.test_samples=2000"),
-        *("rounds.count=60", "training.evaluate_every=5"),
+        *(
+            "world.training.model=cnn",
+            "world.training.samples_per_client=200",
+            "world.training.test_samples=2000",
+        ),
+        *("rounds.count=60", "world.training.evaluate_every=5"),
     )
     yield from _fashion("fashion-cnn", "1", (20,), ("random", "fedcs"), sets)
 
@@ -184,7 +190,7 @@ def uneven() -> Iterator[Uneven]:
     """The fairness test: how unevenly clients are drawn, and what the model loses (Fig. 5)."""
     for labels in GAMMAS:
         for gamma in UNEVEN:
-            sets = (_labels(labels), "training.evaluate_every=10")
+            sets = (_labels(labels), "world.training.evaluate_every=10")
             yield Uneven("uneven", f"{labels}, {gamma}", float(gamma), sets)
 
 
@@ -192,7 +198,7 @@ def regret() -> Iterator[Case]:
     """Successes over T = 3000 rounds of the radio model (COCS, Fig. 3b)."""
     known = (f"policies.cocs.horizon={HORIZON}", f"policies.cocs-paper.horizon={HORIZON}")
     for noise in NOISES:
-        sets = (f"radio.noise_dbm_hz={noise}", f"rounds.count={HORIZON}", *known)
+        sets = (f"world.radio.noise_dbm_hz={noise}", f"rounds.count={HORIZON}", *known)
         for name in REGRET:
             yield Case("regret", f"{name}, {noise}", name, "cocs-decisions", sets, wins)
 
@@ -209,7 +215,7 @@ def min_updates() -> Iterator[Case]:
 
 def cifar_row() -> Iterator[Case]:
     """The CIFAR row with its network, on Fashion-MNIST; 40 samples a client, 30 rounds."""
-    sets = ("rounds.count=30", "training.samples_per_client=40")
+    sets = ("rounds.count=30", "world.training.samples_per_client=40")
     for name in SWEPT:
         yield Case("cifar-row", name, name, "cocs-fashion-cnn", sets, curve)
 
@@ -240,7 +246,9 @@ def _fashion(
 
 
 def _labels(gamma: str) -> str:
-    return "training.partition=iid" if gamma == "inf" else f"training.gamma={float(gamma)}"
+    return (
+        "world.training.partition=iid" if gamma == "inf" else f"world.training.gamma={float(gamma)}"
+    )
 
 
 def _swept(part: str, key: str, values: tuple[int, ...], *more: str) -> Iterator[Case]:

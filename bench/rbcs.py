@@ -67,7 +67,7 @@ def run(entry: Entry, seed: int, rounds: int) -> tuple[float, float, float]:
     """Return seconds per round, the smallest selection rate and clients per round."""
     recipe = load_recipe("rbcs-f-numeric", [f"budget.per_edge={entry.room}"])
     world, policy = make_world(recipe, seed), entry.make()
-    seconds, plays = 0.0, np.zeros(recipe.clients)
+    seconds, plays = 0.0, np.zeros(recipe.world.clients)
     for t in range(1, rounds + 1):
         view = world.view(t)
         pairs = policy.select(view, round_rng(seed, t, Purpose.SELECT)).pairs

@@ -27,8 +27,8 @@ from fedagent_testbed.study.selection import SelectionStudy
 from .rows import Row, Rows, show
 
 STUDY = "cocs-decisions"
-SETS = ("links.visible=1", "clients=30", "budget.per_edge=12", "rounds.count=300")
-EXPLORES = ("exploration=0.3", "exploration_bound=100")
+SETS = ("world.visible=1", "world.clients=30", "budget.per_edge=12", "rounds.count=300")
+EXPLORES = ("policy.exploration=0.3", "policy.exploration_bound=100")
 TARGETS = ("linucb", "adaptive", "cheapest", "round-robin")
 ESTIMATES = ("ips", "self_normalised", "doubly_robust")
 BAR, ROUNDS_PER_S = 0.9, 500.0

@@ -35,7 +35,12 @@ def measure(
     """Run a few rounds; the world's own time does not count."""
     recipe = load_recipe(
         "cocs-decisions",
-        (f"clients={clients}", f"edges={edges}", "links.visible=3", "budget.per_edge=17.5"),
+        (
+            f"world.clients={clients}",
+            f"world.edges={edges}",
+            "world.visible=3",
+            "budget.per_edge=17.5",
+        ),
     )
     world, policy = make_world(recipe, 1), policies.create(name)
     seconds: list[float] = []
@@ -108,7 +113,7 @@ def virtual(clients: int = 1000, rounds: int = 400) -> dict[str, object]:
     from fedagent_testbed.study import play
 
     recipe = load_recipe(
-        "cocs-decisions", (f"clients={clients}", "links.visible=3", f"rounds.count={rounds}")
+        "cocs-decisions", (f"world.clients={clients}", "world.visible=3", f"rounds.count={rounds}")
     )
     began = time.perf_counter()
     play(recipe, "adaptive", 1)

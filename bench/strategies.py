@@ -47,7 +47,7 @@ PARAMETERS: dict[str, tuple[tuple[str, float], ...]] = {
     "qfedavg": (("q", 0.1), ("q", 0.5), ("q", 1.0)),
 }
 """Besides, what its own parameter is tried with."""
-TWICE = ("work.download_mbit=0.36", "work.upload_mbit=0.36")
+TWICE = ("world.work.download_mbit=0.36", "world.work.upload_mbit=0.36")
 """What travels with SCAFFOLD: a model and its control variate."""
 TUNING = (100, 101, 102)
 MEASURES = ("rounds", "seconds", "accuracy")
@@ -90,7 +90,7 @@ def candidates(data: str) -> Iterator[Case]:
     """Yield what is tried for each strategy."""
     for name, own in PARAMETERS.items():
         for rate, parameter in product(RATES, own or (None,)):
-            sets = [f"aggregation.name={name}", f"training.rate={rate}"]
+            sets = [f"aggregation.name={name}", f"world.training.rate={rate}"]
             if parameter is not None:
                 sets.append(f"aggregation.params.{parameter[0]}={parameter[1]}")
             sets += TWICE if name == "scaffold" else ()

@@ -40,7 +40,7 @@ def runs_of(file: Path) -> dict[Key, Row]:
 def measure(world: str, policy: str, rounds: int, seed: int) -> Row:
     """Play one run."""
     recipe = load_recipe(world, [f"rounds.count={rounds}"])
-    outcome = Outcome.of((play(recipe, policy, seed),), recipe.utility)
+    outcome = Outcome.of((play(recipe, policy, seed),), recipe.world.utility)
     return {
         "world": world,
         "policy": policy,
@@ -77,7 +77,7 @@ def matrix_of(runs: dict[Key, Row], rounds: int, seeds: int) -> Matrix:
                     {key: tuple(_number(row[key]) for row in whole) for key in COVERAGE},
                 )
         if set(found) - {REFERENCE}:
-            about = load_recipe(world).about
+            about = load_recipe(world).world.about
             played[world] = Played(about, rounds, found)
     return Matrix(played)
 

@@ -146,7 +146,7 @@ def test_every_case_has_a_name_of_its_own_and_a_recipe_that_loads() -> None:
         if isinstance(case, goals.Case):
             recipe = case.recipe()
             assert recipe.rounds.count == 15 * case.slots
-            assert recipe.training.slot_rounds == goals.SLOT
+            assert recipe.world.training.slot_rounds == goals.SLOT
 
 
 def test_the_recorded_runs_are_of_cases_that_there_are_and_are_drawn(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from fedagent_testbed.study import load_recipe
 
 CHECKPOINTS = np.array(paper_runs.CHECKPOINTS)
 SMALL = (
-    *("training.dataset=digits", "training.samples_per_client=30", "rounds.count=20"),
-    "training.evaluate_every=10",
+    *("world.training.dataset=digits", "world.training.samples_per_client=30", "rounds.count=20"),
+    "world.training.evaluate_every=10",
 )
 
 

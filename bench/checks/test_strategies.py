@@ -31,7 +31,7 @@ def test_every_strategy_was_tried_with_the_same_rates_and_shown_on_other_seeds(d
     for name in PARAMETERS:
         own = f"aggregation.name={name}"
         rates = {one.sets[1] for one in strategies.candidates(data) if one.sets[0] == own}
-        assert rates == {f"training.rate={rate}" for rate in RATES}
+        assert rates == {f"world.training.rate={rate}" for rate in RATES}
         assert strategies.tuned(data, name)[0] == own
     assert {run["seed"] for runs in tried.values() for run in runs} == set(TUNING)
     shown = kept.part(strategies.RUNS, data)

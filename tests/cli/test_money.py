@@ -11,7 +11,7 @@ from tests.typed import call
 
 MICRO = 1_000_000
 MONEY = re.compile(r"(spent|paid|price|rent|budget|amount|granted|free|reserved|settled|void)")
-SHORT = ("--set", "rounds.count=6", "--set", "clients=12")
+SHORT = ("--set", "rounds.count=6", "--set", "world.clients=12")
 READERS = (
     ("status",),
     ("runs",),

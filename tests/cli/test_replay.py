@@ -14,8 +14,8 @@ from tests.typed import call, last_object
 @pytest.fixture(scope="module")
 def field(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("field")
-    sets = ("clients=8", "links.visible=1", "rounds.count=80")
-    explores = ("exploration=0.6", "exploration_bound=100")
+    sets = ("world.clients=8", "world.visible=1", "rounds.count=80")
+    explores = ("policy.exploration=0.6", "policy.exploration_bound=100")
     play_full(load_recipe("cocs-decisions", (*sets, *explores)), "random", 0, folder)
     return folder
 

@@ -217,7 +217,13 @@ def test_the_error_of_a_regression_stands_where_accuracy_does(
 
 def test_devices_say_what_their_claims_come_to(tmp_path: Path) -> None:
     """What an edge observed over what a device claims: the same number as policies see."""
-    sets = ("clients=4", "edges=1", "rounds.count=4", "budget.per_edge=100", "rounds.deadline_s=60")
+    sets = (
+        "world.clients=4",
+        "world.edges=1",
+        "rounds.count=4",
+        "budget.per_edge=100",
+        "rounds.deadline_s=60",
+    )
     play_full(load_recipe("cocs-decisions", (*sets, "rounds.max_wait_s=90")), "all", 3, tmp_path)
     folder = tmp_path / "coordinator"
     command = ("devices", "--data-dir", str(folder))

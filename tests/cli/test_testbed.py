@@ -59,7 +59,12 @@ def test_a_table_for_people_learns_digits() -> None:
         "2",
         "--jobs",
         "1",
-        *("--set", "training.dataset=digits", "--set", "training.samples_per_client=30"),
+        *(
+            "--set",
+            "world.training.dataset=digits",
+            "--set",
+            "world.training.samples_per_client=30",
+        ),
         *("--set", "rounds.count=10"),
     )
     assert done.returncode == 0, done.stderr
@@ -73,12 +78,12 @@ def test_a_table_for_people_learns_digits() -> None:
 def test_both_ways_to_evaluate_run_on_gda_mnist() -> None:
     """FA's policy, and the one by which devices decide among themselves, in one command."""
     fitted = (
-        "training.dataset=digits",
-        "training.samples_per_client=40",
-        "training.batch=20",
-        "training.rate=0.002",
-        "training.slot_rounds=3",
-        "training.evaluate_every=3",
+        "world.training.dataset=digits",
+        "world.training.samples_per_client=40",
+        "world.training.batch=20",
+        "world.training.rate=0.002",
+        "world.training.slot_rounds=3",
+        "world.training.evaluate_every=3",
         "rounds.count=30",
         "policies.bp-ucb.local_weights=true",
     )
@@ -120,7 +125,7 @@ def test_streams_are_compared_and_drawn(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("FEDAGENT_DATA", str(tmp_path))
     plot = tmp_path / "bas.svg"
     names = "primal-dual+budgeted-ucb,fixed-1+random"
-    small = (*stream_files.SMALL, "streaming.learner.name=minibatch")
+    small = (*stream_files.SMALL, "learner.name=minibatch")
     sets = [part for one in small for part in ("--set", one)]
     arguments = ("bas-a9a", "--policies", names, "--seeds", "2", "--jobs", "1")
     done = fedagent("compare", *arguments, "--plot", str(plot), *sets)
@@ -148,7 +153,7 @@ def test_worlds_are_compared_and_drawn(tmp_path: Path) -> None:
 
 def test_run_full_balances_and_repeats() -> None:
     arguments = ("run", "cocs-decisions", "--full", "--seed", "3", "--json")
-    sets = ("--set", "clients=5", "--set", "edges=2", "--set", "rounds.count=6")
+    sets = ("--set", "world.clients=5", "--set", "world.edges=2", "--set", "rounds.count=6")
     first, again = (json.loads(fedagent(*arguments, *sets).stdout) for _ in range(2))
     assert first["ledger_balanced"] is True
     assert first["rounds_done"] == 6
@@ -159,10 +164,10 @@ def test_run_full_balances_and_repeats() -> None:
     ("arguments", "says", "code"),
     [
         (("run", "no-such-recipe"), "cocs-decisions", 2),
-        (("run", "cocs-decisions", "--set", "radio.nose=1"), "radio.noise_dbm_hz", 2),
+        (("run", "cocs-decisions", "--set", "world.radio.nose=1"), "radio.noise_dbm_hz", 2),
         (("run", "cocs-decisions", "--policy", "nobody"), "adaptive", 2),
         (("run", "cocs-decisions", "--policy", "ucb"), "opinions", 2),
-        (("run", "cocs-decisions", "--set", "training.dataset=nope"), "epochs", 2),
+        (("run", "cocs-decisions", "--set", "world.training.dataset=nope"), "epochs", 2),
         (("run", "bas-a9a", "--policy", "all"), "not a single pair", 2),
         (("run", "cocs-decisions", "--policy", ""), "is empty", 2),
         (("compare", "cocs-decisions", "--policies", " , "), "is empty", 2),
@@ -193,7 +198,7 @@ def test_run_full_balances_and_repeats() -> None:
         (("compare", "cocs-decisions", "--plot", "x" * 300 + ".svg"), "too long", 2),
         (("run", "cocs-decisions", "--full", "--plot", "x.svg"), "draws no curves", 2),
         (("run", "cocs-decisions", "--dir", "x"), "add --full", 2),
-        (("run", "rbcs-f-numeric", "--set", "churn.share=0.1"), "churn.share", 2),
+        (("run", "rbcs-f-numeric", "--set", "world.churn.share=0.1"), "churn.share", 2),
         (("compare", "cocs-decisions", "--ray", "10.0.0.1:1"), "ray", 43),
         (("run", "gda-mnist", "--policy", "volunteers"), "run --full only", 2),
     ],
@@ -208,7 +213,7 @@ def test_what_can_be_fixed_is_one_line(arguments: tuple[str, ...], says: str, co
 
 
 def test_a_study_of_the_whole_federation_is_asked_why(tmp_path: Path) -> None:
-    sets = ("--set", "clients=4", "--set", "rounds.count=3", "--dir", str(tmp_path / "study"))
+    sets = ("--set", "world.clients=4", "--set", "rounds.count=3", "--dir", str(tmp_path / "study"))
     asked = ("testbed", "run", "cocs-decisions", "--full", *sets, "--json")
     assert typed.last_object(typed.call(tmp_path, *asked))["ledger_balanced"] is True
     kept = str(tmp_path / "study" / "coordinator")

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-SMALL = ("clients=10", "edges=2", "rounds.count=20")
+SMALL = ("world.clients=10", "world.edges=2", "rounds.count=20")
 
 
 @pytest.fixture(scope="module")

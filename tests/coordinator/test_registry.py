@@ -166,7 +166,7 @@ def test_a_name_that_no_recipe_could_hold_is_none() -> None:
 
 @pytest.mark.usefixtures("_installed")
 def test_one_broken_plug_in_does_not_break_a_comparison_of_all() -> None:
-    recipe = load_recipe("cocs-decisions", ["rounds.count=2", "clients=10"])
+    recipe = load_recipe("cocs-decisions", ["rounds.count=2", "world.clients=10"])
     skipped = {name: unusable(recipe, name) for name in policies.names()}
     assert not skipped["adaptive"]
     assert "KeyError" in skipped["angry"]

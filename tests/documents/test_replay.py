@@ -9,9 +9,9 @@ from .pages import Page
 
 PAGE = Page("docs/replay.md")
 LINES = PAGE.takes(
-    "fedagent testbed run cocs-decisions --full --policy random --dir field --set clients=8"
-    " --set links.visible=1 --set rounds.count=80 --set exploration=0.6"
-    " --set exploration_bound=100",
+    "fedagent testbed run cocs-decisions --full --policy random --dir field --set world.clients=8"
+    " --set world.visible=1 --set rounds.count=80 --set policy.exploration=0.6"
+    " --set policy.exploration_bound=100",
     "fedagent replay field --policy cheapest --decisions",
     "fedagent replay field --check",
     "fedagent replay field --policy linucb",

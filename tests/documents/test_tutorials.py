@@ -59,7 +59,8 @@ FA_READS = OPINIONS.takes(
 DA_READS = OPINIONS.takes("fedagent opinions --data-dir da/coordinator")
 OBSERVE = Page("docs/observe.md")
 STUDY = OBSERVE.takes(
-    "fedagent testbed run cocs-decisions --full --set clients=8 --set rounds.count=30 --dir study",
+    "fedagent testbed run cocs-decisions --full --set world.clients=8 --set rounds.count=30"
+    " --dir study",
     "fedagent why agent-3 --data-dir study/coordinator --round 12",
 )
 OBSERVE.skips(

@@ -15,9 +15,19 @@ from fedagent_testbed.study import load_recipe
 
 LEARNER = "strsaga" if "strsaga" in registry.names() else "sgd"
 SMALL = (
-    *("clients=4", "edges=5", "rounds.count=12", "streaming.dataset=digits", "streaming.steps=5"),
-    *("streaming.budget=6.0", "streaming.evaluate_every=3", "streaming.swing_rounds=6"),
-    *(f"streaming.learner.name={LEARNER}", "streaming.learner.batch=1"),
+    *(
+        "world.clients=4",
+        "world.edges=5",
+        "rounds.count=12",
+        "world.streaming.dataset=digits",
+        "world.streaming.steps=5",
+    ),
+    *(
+        "world.streaming.budget=6.0",
+        "world.streaming.evaluate_every=3",
+        "world.streaming.swing_rounds=6",
+    ),
+    *(f"learner.name={LEARNER}", "learner.batch=1"),
 )
 
 

@@ -51,7 +51,7 @@ def live_rounds(
 
 def studied_rounds(seed: int) -> list[set[int]]:
     """Return the devices that trained in each round of a study at the same edge."""
-    recipe = small("streaming.budget=1000", "rounds.count=3", "clients=4")
+    recipe = small("world.streaming.budget=1000", "rounds.count=3", "world.clients=4")
     study, control = StreamStudy(recipe, f"fixed-2+fixed-{RENTED}", seed), Noting()
     study._iterations = control
     history = History("", seed)

@@ -9,7 +9,7 @@ from msgspec import Meta, field
 
 from fedagent_protocol.messages.fields import MAX_MICRO
 from fedagent_task.errors import RecipeError
-from fedagent_task.spec import MICRO, Params
+from fedagent_task.spec import MICRO, IterationsSpec, Params, PlacementSpec, PolicySpec
 
 from .sections import (
     Attackers,
@@ -85,12 +85,6 @@ class Traces(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     links: str = "net/hsdpa_norway_3g.tar.gz"
     rtt: str = ""
     round_s: Positive = 10.0  # seconds of trace between two rounds
-
-
-class VisibleEdges(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Visible edges: the same number for every client, fixed by the seed; 0 for all."""
-
-    visible: Annotated[int, Meta(ge=0)] = 0
 
 
 class Budget(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -177,10 +171,6 @@ class Streaming(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Data that arrive while a model is learnt, and edges that are rented for rounds."""
 
     dataset: Literal["", "digits", "a9a", "ml-100k", "sparse", "fashion-mnist", "weather"] = ""
-    model: dict[str, object] = field(default_factory=dict)
-    """Keys of a run's recipe, section `model`, over the dataset's own."""
-    learner: dict[str, object] = field(default_factory=dict)
-    """Keys of a run's recipe, section `learner`."""
     steps: Annotated[int, Meta(ge=1, le=100_000)] = 50  # |M_t|, arrival steps of a round
     arrivals: Positive = 2.0  # mean number of samples that come to a device in a step
     acceleration: Positive = 1.0
@@ -225,23 +215,20 @@ class Streaming(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prequential: bool = False
 
 
-class TestbedRecipe(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A study."""
+class WorldSpec(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a run's recipe leaves to the field: links, devices, prices, data, and what fails."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=64)]
-    about: str = ""
-    world: WorldName = "radio"
+    kind: WorldName = "radio"
     """``open``: all reach the one edge at once; ``chances``: success without links;
     ``recorded``: rounds of demos; ``bas``: streams, and edges that are rented."""
+    about: str = ""
+    compare: tuple[str, ...] = ()
     clients: Count = 50
     edges: Annotated[int, Meta(ge=1, le=65_536)] = 3
+    visible: Annotated[int, Meta(ge=0)] = 0
+    """Edges that each client sees, fixed by the seed; 0 for all."""
     utility: Literal["linear", "sqrt-total"] = "linear"
     success: Share = 1.0
-    policy: str = "adaptive"
-    compare: tuple[str, ...] = ()
-    rounds: Rounds = Rounds()
-    budget: Budget = Budget()
-    links: VisibleEdges = VisibleEdges()
     radio: Radio = Radio()
     work: Work = Work()
     exchange: Exchange = Exchange()
@@ -260,48 +247,95 @@ class TestbedRecipe(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     missing: Missing = Missing()
     chances: Chances = Chances()
     training: Training = Training()
-    aggregation: Aggregation = Aggregation()
     attackers: Attackers = Attackers()
     streaming: Streaming = Streaming()
+
+
+class TestbedRecipe(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run's recipe, as far as a study goes by it, and a world.
+
+    Attributes:
+        policies: Parameters by the name of a policy, an iteration control or a placement, where
+            several are compared; those of the one that is named in its own section go before.
+        model: Keys of a run's section `model`, over those of the streams' dataset.
+        learner: Keys of a run's section `learner`, for streams.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    rounds: Rounds = Rounds()
+    budget: Budget = Budget()
+    policy: PolicySpec = PolicySpec()
+    iterations: IterationsSpec = IterationsSpec()
+    placement: PlacementSpec = PlacementSpec()
     policies: dict[str, dict[str, object]] = field(default_factory=dict)
-    exploration: Share = 0.0
-    exploration_bound: Annotated[float, Meta(ge=0, le=1e6)] = 0.1
+    model: dict[str, object] = field(default_factory=dict)
+    learner: dict[str, object] = field(default_factory=dict)
+    aggregation: Aggregation = Aggregation()
+    world: WorldSpec = WorldSpec()
 
     @property
     def budget_micro(self) -> int:
         """What an edge may spend in a round, micro-credits."""
         return round(self.budget.per_edge * MICRO)
 
+    @property
+    def of_streams(self) -> bool:
+        """Whether the world has streams and rented edges, and pairs of controls for policies."""
+        return self.world.kind == "bas"
+
+    @property
+    def decides(self) -> str:
+        """Who decides in `run`: a policy, or ITERATIONS+PLACEMENT."""
+        pair = f"{self.iterations.name}+{self.placement.name}"
+        return pair if self.of_streams else self.policy.name
+
+    def params(self, name: str) -> dict[str, object]:
+        """Return the parameters of a policy, an iteration control or a placement."""
+        named = (self.iterations, self.placement) if self.of_streams else (self.policy,)
+        own = next((one.params for one in named if one.name == name), {})
+        return {**self.policies.get(name, {}), **own}
+
 
 def check_recipe(recipe: TestbedRecipe) -> None:
     """Raise a `RecipeError` where keys contradict each other."""
-    if recipe.links.visible > recipe.edges:
-        raise RecipeError("links.visible", f"is {recipe.links.visible}", "is at most `edges`")
-    _check_ranges(recipe)
-    factor = max(1.0, recipe.late.price_factor) if recipe.late.share else 1.0
-    dearest = recipe.work.price[1] * recipe.work.compute[1] * factor
+    world = recipe.world
+    if world.visible > world.edges:
+        raise RecipeError("world.visible", f"is {world.visible}", "is at most `edges`")
+    _check_ranges(world)
+    factor = max(1.0, world.late.price_factor) if world.late.share else 1.0
+    dearest = world.work.price[1] * world.work.compute[1] * factor
     if dearest * MICRO > MAX_MICRO:
         hint = f"keep it times work.compute and late.price_factor below {MAX_MICRO // MICRO}"
-        raise RecipeError("work.price", f"comes to {dearest:g} credits a round", hint)
-    classes = len(recipe.exchange.work_s)
-    if recipe.world == "exchange":
-        if len(recipe.exchange.snr) != classes:
-            raise RecipeError("exchange.snr", f"has not {classes} classes", "name one per class")
-        if recipe.clients % classes:
-            raise RecipeError("clients", f"is {recipe.clients}", f"write a multiple of {classes}")
-    if recipe.world in {"exchange", "open"} and recipe.edges != 1:
-        raise RecipeError("edges", f"is {recipe.edges}", f"the {recipe.world} world has one edge")
-    if (recipe.world == "bas") != bool(recipe.streaming.dataset):
-        given = recipe.streaming.dataset or "missing"
-        raise RecipeError("streaming.dataset", f"is {given}", "it is for world = 'bas' only")
-    training = recipe.training
+        raise RecipeError("world.work.price", f"comes to {dearest:g} credits a round", hint)
+    classes = len(world.exchange.work_s)
+    if world.kind == "exchange":
+        if len(world.exchange.snr) != classes:
+            raise RecipeError(
+                "world.exchange.snr", f"has not {classes} classes", "name one per class"
+            )
+        if world.clients % classes:
+            raise RecipeError(
+                "world.clients", f"is {world.clients}", f"write a multiple of {classes}"
+            )
+    if world.kind in {"exchange", "open"} and world.edges != 1:
+        raise RecipeError(
+            "world.edges", f"is {world.edges}", f"the {world.kind} world has one edge"
+        )
+    if (world.kind == "bas") != bool(world.streaming.dataset):
+        given = world.streaming.dataset or "missing"
+        raise RecipeError(
+            "world.streaming.dataset", f"is {given}", "it is for world.kind = 'bas' only"
+        )
+    training = world.training
     if training.dataset and (training.epochs is None) == (training.local_steps is None):
-        raise RecipeError("training.epochs", "or local_steps is wanted", "give one of the two")
+        raise RecipeError(
+            "world.training.epochs", "or local_steps is wanted", "give one of the two"
+        )
     if training.model == "cnn" and training.local_steps is not None:
-        raise RecipeError("training.local_steps", "is not for a cnn", "give training.epochs")
+        raise RecipeError("world.training.local_steps", "is not for a cnn", "give training.epochs")
 
 
-def _check_ranges(recipe: TestbedRecipe) -> None:
+def _check_ranges(world: WorldSpec) -> None:
     for section, keys in {
         "speeds": ("factor",),
         "radio": ("bandwidth_mhz", "distance_km"),
@@ -309,11 +343,11 @@ def _check_ranges(recipe: TestbedRecipe) -> None:
         "streaming": ("aggregation_s", "bandwidth_kbs", "rtt_ms", "rent"),
     }.items():
         for key in keys:
-            low, high = getattr(getattr(recipe, section), key)
+            low, high = getattr(getattr(world, section), key)
             if not 0 < low <= high:
                 hint = "write [low, high] with 0 < low <= high"
-                raise RecipeError(f"{section}.{key}", f"is [{low}, {high}]", hint)
-    low, high = recipe.chances.own
+                raise RecipeError(f"world.{section}.{key}", f"is [{low}, {high}]", hint)
+    low, high = world.chances.own
     if low > high:
         hint = "write [low, high] with low <= high"
-        raise RecipeError("chances.own", f"is [{low}, {high}]", hint)
+        raise RecipeError("world.chances.own", f"is [{low}, {high}]", hint)

@@ -26,33 +26,28 @@ _PAIRS = (*_LINKED, "chances", "recorded")
 _DRAWN = (*_LINKED, "chances")
 _STUDIES = (*_PAIRS, "exchange", "open")
 _WORLDS: dict[str, tuple[str, ...]] = {
-    "success": ("open",),
-    "utility": _STUDIES,
+    **dict.fromkeys(("policy", "budget", "aggregation"), _STUDIES),
+    **dict.fromkeys(("iterations", "placement", "model", "learner"), ("bas",)),
     "rounds.deadline_s": (*_PAIRS, "open"),
-    "rounds.max_wait_s": _PAIRS,
-    "rounds.min_updates": _PAIRS,
-    "rounds.merge_every": _PAIRS,
-    "budget": _STUDIES,
-    "links": _PAIRS,
-    "radio": ("radio",),
-    "work": _DRAWN,
-    "exchange": ("exchange",),
-    "traces": ("traces",),
-    "churn": _PAIRS,
-    "liars": _LINKED,
-    **dict.fromkeys(("late", "dying", "flips", "correlated", "cold", "missing"), _PAIRS),
-    "bad_edge.fails": _PAIRS,
-    "bad_edge.slower": _LINKED,
-    "repriced": _DRAWN,
-    "speeds": _LINKED,
-    "chances": ("chances",),
-    "change": ("radio",),
-    "training": _STUDIES,
-    "aggregation": _STUDIES,
-    "streaming": ("bas",),
+    **dict.fromkeys(("rounds.max_wait_s", "rounds.min_updates", "rounds.merge_every"), _PAIRS),
+    "world.success": ("open",),
+    **dict.fromkeys(("world.utility", "world.training"), _STUDIES),
+    **dict.fromkeys(("world.visible", "world.churn"), _PAIRS),
+    **dict.fromkeys(("world.radio", "world.change"), ("radio",)),
+    **dict.fromkeys(("world.work", "world.repriced"), _DRAWN),
+    "world.exchange": ("exchange",),
+    "world.traces": ("traces",),
+    **dict.fromkeys(("world.liars", "world.speeds", "world.bad_edge.slower"), _LINKED),
+    **dict.fromkeys(
+        (f"world.{key}" for key in ("late", "dying", "flips", "correlated", "cold", "missing")),
+        _PAIRS,
+    ),
+    "world.bad_edge.fails": _PAIRS,
+    "world.chances": ("chances",),
+    "world.attackers": _STUDIES,
+    "world.streaming": ("bas",),
 }
 """Keys and sections that only these worlds use; the others are for all."""
-_RENAMED = {"training.judged_on": "training.evaluated_on"}
 
 
 def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> TestbedRecipe:
@@ -66,12 +61,12 @@ def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> TestbedRecipe:
             by the recipe's world.
     """
     table = _table(recipe)
-    own_world, changes = str(table.get("world", "radio")), list(sets)
+    own_world, changes = _kind(table), list(sets)
     for assignment in changes:
         key, equals, value = assignment.partition("=")
         table = override(table, assignment if value.strip() or not equals else f'{key}=""')
     _check_policies(table)
-    world = _converted(table).world
+    world = _converted(table).world.kind
     keys = [assignment.partition("=")[0].replace(" ", "") for assignment in changes]
     made = _converted(_used(table, world, own_world, keys))
     check_recipe(made)
@@ -102,8 +97,12 @@ def _table(recipe: str | Path) -> Table:
     base = _table(str(own.get("base", _BASE)))
     mine = {key: value for key, value in own.items() if key != "base"}
     table = _merged(base, {**mine, "name": str(recipe)})
-    world, before = (str(one.get("world", "radio")) for one in (table, base))
-    return _used(table, world, before, list(_leaves(mine)))
+    return _used(table, _kind(table), _kind(base), list(_leaves(mine)))
+
+
+def _kind(table: Table) -> str:
+    world = table.get("world", {})
+    return str(world.get("kind", "radio")) if isinstance(world, Mapping) else "radio"
 
 
 def _merged(base: Table, over: Table) -> dict[str, object]:
@@ -143,15 +142,11 @@ def _explained(error: msgspec.ValidationError, table: Table) -> RecipeError:
     why = explain(error, table)
     hint = "see docs/testbed.md"
     if why.reason == "unknown key":
-        near = _nearest(why.key)
+        known = [name for name, _ in fields_of(TestbedRecipe)]
+        same = [name for name in known if name.count(".") == why.key.count(".")]
+        near = nearest_key(why.key, same) or nearest_key(why.key, known)
         hint = f"did you mean {near}?" if near else hint
     return RecipeError(why.key, why.reason, hint)
-
-
-def _nearest(key: str) -> str:
-    if key in _RENAMED:
-        return _RENAMED[key]
-    return nearest_key(key, [name for name, _ in fields_of(TestbedRecipe)])
 
 
 def _check_policies(table: Table) -> None:
@@ -177,13 +172,14 @@ def _used(table: Table, world: str, own_world: str, sets: Collection[str]) -> di
     return dict(table)
 
 
-def _leaves(table: Table) -> Iterator[str]:
-    """Yield every key that a section or a policy is given; a whole policy is one."""
+def _leaves(table: Table, inside: str = "") -> Iterator[str]:
+    """Yield every key by its dotted name; parameters of a policy, or any others, are one."""
     for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from (f"{name}.{key}" for key in value)
+        key = f"{inside}{name}"
+        if isinstance(value, Mapping) and (not inside or inside == "world."):
+            yield from _leaves(value, f"{key}.")
         else:
-            yield name
+            yield key
 
 
 def _unused(key: str, world: str, table: Table) -> RecipeError | None:
@@ -193,7 +189,7 @@ def _unused(key: str, world: str, table: Table) -> RecipeError | None:
         assert isinstance(own, Mapping)  # as are the policies' in it, by `_check_policies`
         base = leaf if world == "bas" else str(own[leaf].get("base", leaf))
         return _unknown_policy(leaf, base, world)
-    worlds = _WORLDS.get(key) or _WORLDS.get(section)
+    worlds = next((_WORLDS[one] for one in (key, key.rpartition(".")[0]) if one in _WORLDS), None)
     if worlds is None or world in worlds:
         return None
     hint = f"leave it out, it is for {' and '.join(worlds)}"
@@ -217,11 +213,12 @@ def _unknown_policy(name: str, base: str, world: str) -> RecipeError | None:
 
 def _without(table: Table, path: list[str]) -> dict[str, object]:
     head, *rest = path
-    if not rest:
-        return {key: value for key, value in table.items() if key != head}
     inner = table[head]
-    assert isinstance(inner, Mapping), "a leaf was found in it"
-    return {**table, head: _without(inner, [".".join(rest)])}
+    if not rest or not isinstance(inner, Mapping):
+        return {key: value for key, value in table.items() if key != head}
+    # A policy's name may have a point.
+    names = [".".join(rest)] if head == "policies" else rest
+    return {**table, head: _without(inner, names)}
 
 
 def _show_key(key: str) -> str:

@@ -117,7 +117,12 @@ def test_policies_that_need_it_see_it_and_others_do_not(monkeypatch: pytest.Monk
         return made[-1]
 
     monkeypatch.setattr(policies, "create", create)
-    sets = ["rounds.count=150", "liars.share=0.3", "liars.factor=2", "radio.distance_km=[0.01,0.3]"]
+    sets = [
+        "rounds.count=150",
+        "world.liars.share=0.3",
+        "world.liars.factor=2",
+        "world.radio.distance_km=[0.01,0.3]",
+    ]
     recipe = load_recipe("cocs-decisions", [*sets, "budget.per_edge=20", "rounds.deadline_s=8"])
     play(recipe, "random", 2)
     last = made[-1].seen[-1]
@@ -134,8 +139,14 @@ def test_policies_that_need_it_see_it_and_others_do_not(monkeypatch: pytest.Monk
 
 def test_a_whole_federation_comes_to_the_gaps_of_a_study(tmp_path: Path) -> None:
     """A whole federation's model is tiny, so its transfers count as work: near, not equal."""
-    sets = ["clients=8", "edges=1", "rounds.count=25", "budget.per_edge=100", "liars.share=0.4"]
-    sets += ["liars.factor=4", "rounds.deadline_s=60", "rounds.max_wait_s=120"]
+    sets = [
+        "world.clients=8",
+        "world.edges=1",
+        "rounds.count=25",
+        "budget.per_edge=100",
+        "world.liars.share=0.4",
+    ]
+    sets += ["world.liars.factor=4", "rounds.deadline_s=60", "rounds.max_wait_s=120"]
     recipe = load_recipe("cocs-decisions", sets)
     play_full(recipe, "all", 3, tmp_path)
     with open_reader(tmp_path / "coordinator") as read:

@@ -44,7 +44,7 @@ def test_every_round_is_solved_again_as_it_was_recorded(kind: str, tmp_path: Pat
 )
 def test_rounds_of_a_study_are_solved_again_by_every_policy(policy: str, tmp_path: Path) -> None:
     own = ('policies.bp-ucb={ graph = "declared" }',) if policy == "bp-ucb" else ()
-    sets = ("clients=6", "rounds.count=7", *own)
+    sets = ("world.clients=6", "rounds.count=7", *own)
     play_full(load_recipe("cocs-decisions", sets), policy, 3, tmp_path)
     with open_reader(tmp_path / "coordinator") as read:
         run = read.run().run_id

@@ -146,11 +146,14 @@ def test_the_base_loss_is_that_of_the_model(digits: StudyData) -> None:
     [
         (("aggregation.name=fedbn",), "fedavg"),
         (("aggregation.name=scaffold", "rounds.merge_every=2"), "take 1"),
-        (("aggregation.name=fedprox", "training.model=cnn", "training.epochs=1"), "mlp"),
+        (
+            ("aggregation.name=fedprox", "world.training.model=cnn", "world.training.epochs=1"),
+            "mlp",
+        ),
     ],
 )
 def test_what_a_study_has_not_is_refused_with_the_mend(sets: tuple[str, ...], words: str) -> None:
-    digits = ("training.dataset=digits", "training.samples_per_client=20")
-    epochs = () if any("epochs" in one for one in sets) else ("training.epochs=1",)
+    digits = ("world.training.dataset=digits", "world.training.samples_per_client=20")
+    epochs = () if any("epochs" in one for one in sets) else ("world.training.epochs=1",)
     with pytest.raises(RecipeError, match=words):
         FederatedLearner(load_recipe("cocs-decisions", (*digits, *epochs, *sets)), 0)

@@ -18,7 +18,6 @@ from fedagent_testbed.learning.datasets import (
     stations_of,
 )
 from fedagent_testbed.learning.fleet import learner_spec, make_model
-from fedagent_testbed.recipe import Streaming
 
 WEATHER = "sensor/beijing_weather_hourly.npz"
 REAL = os.environ.get("FEDAGENT_DATA", "")
@@ -148,10 +147,10 @@ def test_a_weather_file_of_another_shape_is_refused(
 
 def test_keys_of_model_and_learner_are_checked() -> None:
     digits = load_data("digits")
-    model = make_model(digits, Streaming(model={"l2": 0.5}))
+    model = make_model(digits, {"l2": 0.5})
     assert (model.spec.features, model.spec.classes, model.spec.l2) == (64, 10, 0.5)
-    with pytest.raises(RecipeError, match=r"streaming\.model"):
-        make_model(digits, Streaming(model={"kind": "oracle"}))
-    assert learner_spec(Streaming()).rate == 0.2
-    with pytest.raises(RecipeError, match=r"streaming\.learner"):
-        learner_spec(Streaming(learner={"name": "guess"}))
+    with pytest.raises(RecipeError, match=r"^model"):
+        make_model(digits, {"kind": "oracle"})
+    assert learner_spec({}).rate == 0.2
+    with pytest.raises(RecipeError, match=r"^learner"):
+        learner_spec({"name": "guess"})

@@ -20,8 +20,13 @@ from tests.fakes.engine_field import MANIFEST, START_BYTES, Field, settings, toy
 from tests.fakes.toy_edge import arrived, declined
 
 DIGITS = (
-    *("clients=6", "edges=2", "training.dataset=digits", "training.epochs=1"),
-    *("training.samples_per_client=30", "training.rate=0.1", "rounds.deadline_s=1e9"),
+    *(
+        "world.clients=6",
+        "world.edges=2",
+        "world.training.dataset=digits",
+        "world.training.epochs=1",
+    ),
+    *("world.training.samples_per_client=30", "world.training.rate=0.1", "rounds.deadline_s=1e9"),
 )
 
 
@@ -109,7 +114,7 @@ def live_merge(
 def test_a_merge_is_that_of_the_live_coordinator(silent: set[int], weighting: str) -> None:
     """Edges differ by how many trained, and by how many samples these have."""
     own = [one for one in DIGITS if "samples_per_client" not in one]
-    own += ["training.partition=dirichlet", f"training.weighting={weighting}"]
+    own += ["world.training.partition=dirichlet", f"world.training.weighting={weighting}"]
     setting = load_recipe("cocs-decisions", (*own, "rounds.merge_every=9"))
     learner = FederatedLearner(setting, 1)
     for t in (1, 2):
@@ -129,7 +134,7 @@ def test_a_merge_is_that_of_the_live_coordinator(silent: set[int], weighting: st
 
 @pytest.mark.parametrize("reset", [True, False])
 def test_with_reset_a_slot_begins_at_the_first_model(reset: bool) -> None:
-    setting = recipe("training.slot_rounds=2", f"training.reset={str(reset).lower()}")
+    setting = recipe("world.training.slot_rounds=2", f"world.training.reset={str(reset).lower()}")
     whole, second = models(setting, range(1, 5)), models(setting, range(3, 5))
     assert np.array_equal(whole[2], second[0]) == reset
     assert np.array_equal(whole[3], second[1]) == reset
@@ -137,13 +142,13 @@ def test_with_reset_a_slot_begins_at_the_first_model(reset: bool) -> None:
 
 
 def test_samples_come_by_and_by_and_the_newest_are_kept() -> None:
-    steady = ("training.arrivals=8", "training.buffer=20")
+    steady = ("world.training.arrivals=8", "world.training.buffer=20")
     trainer = FederatedLearner(recipe(*steady), 1)._trainer
     assert [int(trainer.samples(t)[0]) for t in (1, 2, 3, 4, 9)] == [8, 16, 20, 20, 20]
     held = [trainer._shards(t).of(2) for t in (3, 4, 9)]
     assert [part.start - trainer._train.of(2).start for part in held] == [4, 10, 10]
     assert held[-1].stop == trainer._train.of(2).stop, "the stream has ended"
-    uneven = FederatedLearner(recipe(*steady, "training.skew=1"), 1)._trainer
+    uneven = FederatedLearner(recipe(*steady, "world.training.skew=1"), 1)._trainer
     assert len(set(uneven.samples(1).tolist())) > 3
     first = models(recipe(*steady), range(1, 4))
     assert not np.array_equal(first[0], models(recipe(), range(1, 2))[0])
@@ -165,9 +170,9 @@ def test_devices_tell_the_losses_of_the_model_that_they_begin_from() -> None:
 
 
 def test_clients_evaluate_on_their_own_samples_or_on_a_share_of_the_test_set() -> None:
-    asked = ("training.opinions=true", "training.rate=0.02")
+    asked = ("world.training.opinions=true", "world.training.rate=0.02")
     own = FederatedLearner(recipe(*asked), 1)
-    shared = FederatedLearner(recipe(*asked, "training.evaluated_on=test"), 1)
+    shared = FederatedLearner(recipe(*asked, "world.training.evaluated_on=test"), 1)
     for learner in (own, shared):
         for t in range(1, 6):
             learner.advance(feedback(recipe(*asked), t))

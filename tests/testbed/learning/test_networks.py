@@ -121,12 +121,16 @@ def test_without_torch_a_study_says_what_is_missing(monkeypatch: pytest.MonkeyPa
 
 
 def test_images_that_are_too_small_are_refused() -> None:
-    sets = ("training.dataset=digits", "training.model=cnn", "training.epochs=1")
+    sets = ("world.training.dataset=digits", "world.training.model=cnn", "world.training.epochs=1")
     with pytest.raises(RecipeError, match="8 x 8 are too small for two convolutions"):
         FederatedLearner(load_recipe("cocs-decisions", sets), 0)
 
 
 def test_a_cnn_takes_epochs_only() -> None:
-    sets = ("training.dataset=mnist", "training.model=cnn", "training.local_steps=3")
+    sets = (
+        "world.training.dataset=mnist",
+        "world.training.model=cnn",
+        "world.training.local_steps=3",
+    )
     with pytest.raises(RecipeError, match=r"training\.local_steps: is not for a cnn"):
         load_recipe("cocs-decisions", sets)

@@ -90,4 +90,4 @@ def test_gamma_says_how_skewed() -> None:
 def test_what_cannot_be_is_refused(setting: str, split: Callable[[Rows], Partition]) -> None:
     with pytest.raises(RecipeError) as caught:
         split(np.repeat(np.arange(10), 10))
-    assert caught.value.key == f"training.{setting}"
+    assert caught.value.key == f"world.training.{setting}"

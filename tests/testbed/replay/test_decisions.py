@@ -21,7 +21,7 @@ from fedagent_testbed.study.full import play_full
 from tests.coordinator.database.test_pruning import filled
 from tests.fakes.virtual_world import SETS, world
 
-EXPLORES = ("exploration=0.4", "exploration_bound=100")
+EXPLORES = ("policy.exploration=0.4", "policy.exploration_bound=100")
 
 
 def again(reader: Reader) -> list[Replayed]:
@@ -48,7 +48,7 @@ def test_a_run_of_the_whole_federation_is_reproduced_bit_for_bit(kind: str, tmp_
 )
 def test_a_study_is_reproduced_bit_for_bit(policy: str, tmp_path: Path) -> None:
     own = ('policies.bp-ucb={ graph = "declared" }',) if policy == "bp-ucb" else ()
-    sets = ("clients=6", "rounds.count=7", *EXPLORES, *own)
+    sets = ("world.clients=6", "rounds.count=7", *EXPLORES, *own)
     play_full(load_recipe("cocs-decisions", sets), policy, 3, tmp_path)
     with open_reader(tmp_path / "coordinator") as reader:
         found = again(reader)
@@ -64,7 +64,7 @@ def test_a_study_is_reproduced_bit_for_bit(policy: str, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> list[Logged]:
     folder = tmp_path_factory.mktemp("log")
-    sets = ("clients=8", "rounds.count=12", *EXPLORES)
+    sets = ("world.clients=8", "rounds.count=12", *EXPLORES)
     play_full(load_recipe("cocs-decisions", sets), "random", 3, folder)
     with open_reader(folder / "coordinator") as reader:
         return list(reader.logged(reader.run().run_id))

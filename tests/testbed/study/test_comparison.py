@@ -30,7 +30,7 @@ from fedagent_testbed.study.selection import policy_names
 from tests.fakes.stream_files import small as pairs_recipe
 
 PAIRS = ("primal-dual+budgeted-ucb", "fixed-1+random")
-SMALL = ("clients=10", "edges=2", "rounds.count=5")
+SMALL = ("world.clients=10", "world.edges=2", "rounds.count=5")
 
 
 def small(*sets: str) -> Study:
@@ -46,7 +46,7 @@ def timeless(comparison: Comparison) -> dict[str, object]:
 
 @pytest.mark.usefixtures("stream_data")
 def test_two_processes_find_what_one_finds() -> None:
-    recipe = pairs_recipe("streaming.learner.name=minibatch")
+    recipe = pairs_recipe("learner.name=minibatch")
     pairs = [compare(recipe, PAIRS, seeds=2, jobs=jobs) for jobs in (1, 2)]
     assert timeless(pairs[0]) == timeless(pairs[1])
     names, seen = ("cheapest", "adaptive"), []
@@ -109,8 +109,8 @@ def test_a_parameter_that_is_wrong_is_the_same_error_in_any_process() -> None:
 @pytest.mark.parametrize(
     ("sets", "names", "options", "ran"),
     [
-        (('compare=["random"]',), (), {}, "random"),
-        (("compare=[]", "policy=cheapest"), (), {}, "cheapest"),
+        (('world.compare=["random"]',), (), {}, "random"),
+        (("world.compare=[]", "policy.name=cheapest"), (), {}, "cheapest"),
         ((), "random", {}, "random"),
         ((), "all", {"expand": False}, "all"),
     ],
@@ -163,7 +163,7 @@ BLANK = dict.fromkeys(("wins", "spent", "selected", "decide_ms", "explored"), 0.
 
 def two_runs(*accuracies: tuple[float, float, float]) -> Comparison:
     """Runs of three rounds of ten seconds, with these accuracies."""
-    sets = ("training.dataset=digits", "training.epochs=1", "rounds.count=3")
+    sets = ("world.training.dataset=digits", "world.training.epochs=1", "rounds.count=3")
     runs = []
     for seed, accuracy in enumerate(accuracies):
         rows = [{**BLANK, "accuracy": one, "seconds": 10.0} for one in accuracy]

@@ -31,7 +31,7 @@ from fedagent_testbed.study.full import FullRun, StudyAir, index, play_full
 from fedagent_testbed.worlds import LinkedWorld, Times, outcome
 
 SLACK_S = 0.08
-SMALL = ("clients=6", "edges=2", "budget.per_edge=6", "rounds.count=12")
+SMALL = ("world.clients=6", "world.edges=2", "budget.per_edge=6", "rounds.count=12")
 ROUNDS = 12
 
 
@@ -133,9 +133,9 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
     ("policy", "sets"),
     [
         ("cheapest", ()),
-        ("random", ("rounds.min_updates=2", "radio.noise_dbm_hz=-160", "budget.per_edge=4")),
-        ("linucb", ("radio.noise_dbm_hz=-160", "rounds.merge_every=3")),
-        ("adaptive", ("links.visible=1", "liars.share=0.3")),
+        ("random", ("rounds.min_updates=2", "world.radio.noise_dbm_hz=-160", "budget.per_edge=4")),
+        ("linucb", ("world.radio.noise_dbm_hz=-160", "rounds.merge_every=3")),
+        ("adaptive", ("world.visible=1", "world.liars.share=0.3")),
     ],
 )
 def test_a_live_run_decides_ends_and_pays_as_the_study_says(
@@ -215,7 +215,7 @@ def described(view: RoundView) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("policy", ["cheapest", "linucb"])
 def test_where_nothing_is_tied_the_study_is_the_live_run(tmp_path: Path, policy: str) -> None:
-    recipe = small("links.visible=1", "edges=2", "radio.noise_dbm_hz=-170")
+    recipe = small("world.visible=1", "world.edges=2", "world.radio.noise_dbm_hz=-170")
     live = play_full(recipe, policy, 3, tmp_path).history
     fast = play(recipe, policy, 3)
     assert live["selected"].tolist() == fast["selected"].tolist()
@@ -229,7 +229,7 @@ def test_where_nothing_is_tied_the_study_is_the_live_run(tmp_path: Path, policy:
 
 @pytest.mark.parametrize("policy", ["random", "ucb", "volunteers"])
 def test_a_seed_is_a_run_in_every_message(tmp_path: Path, policy: str) -> None:
-    recipe = small("rounds.count=5", "training.slot_rounds=2")
+    recipe = small("rounds.count=5", "world.training.slot_rounds=2")
     runs = [play_full(recipe, policy, seed, tmp_path / str(k)) for k, seed in enumerate((1, 1, 2))]
     assert runs[0].digest == runs[1].digest != runs[2].digest
     assert runs[0].outcomes == runs[1].outcomes != runs[2].outcomes
@@ -244,7 +244,7 @@ def test_models_in_chunks_take_as_long_as_whole_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Alone: a broadcast goes at the pace of the slower of its receivers.
-    recipe = small("rounds.max_wait_s=60", "clients=1", "edges=1", "rounds.count=3")
+    recipe = small("rounds.max_wait_s=60", "world.clients=1", "world.edges=1", "rounds.count=3")
     large = ModelSpec(kind="softmax", features=1000, classes=2)
     monkeypatch.setattr("fedagent_testbed.study.full._MODEL", large)
     whole = play_full(recipe, "cheapest", 1, tmp_path / "whole")
@@ -260,7 +260,7 @@ def test_models_in_chunks_take_as_long_as_whole_ones(
 def test_opinions_are_asked_for_at_the_end_of_each_slot(
     tmp_path: Path, spy: Spy, policy: str
 ) -> None:
-    slots = ("rounds.merge_every=2", "training.slot_rounds=4")
+    slots = ("rounds.merge_every=2", "world.training.slot_rounds=4")
     recipe = small(*slots, f"policies.{policy}.clients_per_round=2")
     run = play_full(recipe, policy, 3, tmp_path)
     assert [number for number, _ in run.ending.evaluated] == [0, 4, 8, 12]
@@ -278,13 +278,18 @@ def test_opinions_are_asked_for_at_the_end_of_each_slot(
 
 @pytest.mark.parametrize("policy", ["ucb", "volunteers"])
 def test_slots_need_not_be_multiples_of_the_recipes_merges(tmp_path: Path, policy: str) -> None:
-    slots = ("rounds.merge_every=2", "training.slot_rounds=3", "edges=1")
+    slots = ("rounds.merge_every=2", "world.training.slot_rounds=3", "world.edges=1")
     run = play_full(small(*slots, "rounds.count=7"), policy, 1, tmp_path)
     assert [number for number, _ in run.ending.evaluated] == [0, 3, 6]
 
 
 def test_neighbours_decide_who_trains_in_a_slot(tmp_path: Path) -> None:
-    sets = ("rounds.merge_every=2", "training.slot_rounds=4", "edges=1", "links.visible=0")
+    sets = (
+        "rounds.merge_every=2",
+        "world.training.slot_rounds=4",
+        "world.edges=1",
+        "world.visible=0",
+    )
     recipe = small(*sets, "policies.volunteers.clients_per_round=2", "budget.per_edge=100")
     run = play_full(recipe, "volunteers", 3, tmp_path)
     assert run.ending.balanced, run.ending.problems
@@ -301,10 +306,14 @@ def test_neighbours_decide_who_trains_in_a_slot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sets", "policy", "words"),
     [
-        (("churn.share=0.1",), "random", r"^churn\.share: replaces agents"),
-        (("world=open", "edges=1"), "random", "^world: is open"),
-        (("flips.every=3",), "random", r"^flips\.every: is not played .* leave out --full"),
-        (("bad_edge.fails=0.1",), "random", r"^bad_edge\.fails: is not played"),
+        (("world.churn.share=0.1",), "random", r"^world\.churn\.share: replaces agents"),
+        (("world.kind=open", "world.edges=1"), "random", r"^world\.kind: is open"),
+        (
+            ("world.flips.every=3",),
+            "random",
+            r"^world\.flips\.every: is not played .* leave out --full",
+        ),
+        (("world.bad_edge.fails=0.1",), "random", r"^world\.bad_edge\.fails: is not played"),
         ((), "oracle", "^policy: oracle needs what no live coordinator"),
     ],
 )

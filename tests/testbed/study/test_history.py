@@ -61,7 +61,9 @@ def test_left_out_is_of_those_that_always_deliver_and_can_be_paid() -> None:
 
 
 def test_clients_that_come_later_are_counted_from_then_on() -> None:
-    recipe = load_recipe("cocs-decisions", ["clients=8", "churn.share=0.5", "churn.every=2"])
+    recipe = load_recipe(
+        "cocs-decisions", ["world.clients=8", "world.churn.share=0.5", "world.churn.every=2"]
+    )
     coverage = play(load_recipe("never", ["rounds.count=30"]), "random", 1).coverage
     assert coverage is not None
     assert coverage.always.sum() == 5

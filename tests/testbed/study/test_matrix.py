@@ -10,7 +10,7 @@ from fedagent_testbed.study import compare, compare_worlds, load_recipe, play, w
 from fedagent_testbed.study.matrix import Matrix, Outcome, Played
 
 NONE: dict[str, tuple[float | None, ...]] = {}
-RECORDED = {name for name in world_names() if load_recipe(name).world == "traces"}
+RECORDED = {name for name in world_names() if load_recipe(name).world.kind == "traces"}
 
 
 def made(**worlds: Mapping[str, tuple[float, ...]]) -> Matrix:

@@ -18,15 +18,19 @@ from fedagent_testbed.study import play as played
 from fedagent_testbed.study.history import jain
 from fedagent_testbed.study.selection import unmet
 
-SMALL = ("clients=12", "edges=2", "rounds.count=6")
+SMALL = ("world.clients=12", "world.edges=2", "rounds.count=6")
 DIGITS = (
-    *("training.dataset=digits", "training.local_steps=2", "training.rate=0.1"),
-    "training.samples_per_client=40",
+    *("world.training.dataset=digits", "world.training.local_steps=2", "world.training.rate=0.1"),
+    "world.training.samples_per_client=40",
 )
 GDA = (
-    "training.slot_rounds=1",
-    *("training.dataset=digits", "training.samples_per_client=30", "training.epochs=1"),
-    *("rounds.count=5", "training.rate=0.05", "training.evaluate_every=2"),
+    "world.training.slot_rounds=1",
+    *(
+        "world.training.dataset=digits",
+        "world.training.samples_per_client=30",
+        "world.training.epochs=1",
+    ),
+    *("rounds.count=5", "world.training.rate=0.05", "world.training.evaluate_every=2"),
 )
 
 
@@ -42,14 +46,14 @@ def same(one: History, two: History) -> None:
 
 @pytest.mark.parametrize("policy", [name for name in oracles.names() if name != "volunteers"])
 def test_every_policy_plays_the_same_again(policy: str) -> None:
-    sets = () if policy == "fixed" else ("churn.share=0.2", "churn.every=2")
+    sets = () if policy == "fixed" else ("world.churn.share=0.2", "world.churn.every=2")
     recipe = small(*sets)
     if reason := unmet(recipe, policy):
         recipe = load_recipe("gda-mnist", GDA)
         assert "opinions" in reason
     one = played(recipe, policy, 3)
     same(one, played(recipe, policy, 3))
-    per_edge = recipe.budget.per_edge * recipe.edges
+    per_edge = recipe.budget.per_edge * recipe.world.edges
     assert (one["wins"] <= one["selected"]).all()
     assert (one["spent"] <= per_edge + 1e-9).all()
     assert one.counts.sum() == one["selected"].sum() > 0
@@ -57,7 +61,9 @@ def test_every_policy_plays_the_same_again(policy: str) -> None:
 
 
 def test_training_on_digits_is_the_same_again_and_learns() -> None:
-    recipe = small(*DIGITS, "rounds.count=30", "clients=20", "training.evaluate_every=10")
+    recipe = small(
+        *DIGITS, "rounds.count=30", "world.clients=20", "world.training.evaluate_every=10"
+    )
     one = played(recipe, "cheapest", 1)
     same(one, played(recipe, "cheapest", 1))
     tested = np.flatnonzero(np.isfinite(one["accuracy"])) + 1
@@ -180,7 +186,7 @@ def test_what_a_policy_needs_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_pair_without_a_needed_feature_is_none(spy: Spy) -> None:
     spy.needs = frozenset({"compute", "download_bps"})
-    history = played(small("missing.share=0.4"), "spy", 1)
+    history = played(small("world.missing.share=0.4"), "spy", 1)
     assert len(history) == 6
     for view, feedback in zip(spy.views, spy.feedbacks, strict=True):
         assert 0 < len(view.pair_client) < 24
@@ -190,11 +196,11 @@ def test_a_pair_without_a_needed_feature_is_none(spy: Spy) -> None:
 
 @pytest.mark.parametrize("policy", ["linucb", "cocs", "adaptive", "oracle"])
 def test_missing_features_stop_nobody(policy: str) -> None:
-    assert played(small("missing.share=0.4"), policy, 1)["wins"].sum() > 0
+    assert played(small("world.missing.share=0.4"), policy, 1)["wins"].sum() > 0
 
 
 def test_opinions_are_of_those_who_are_there(spy: Spy) -> None:
-    churn = ("world=radio", "clients=10", "churn.share=0.3", "churn.every=1")
+    churn = ("world.kind=radio", "world.clients=10", "world.churn.share=0.3", "world.churn.every=1")
     history = played(load_recipe("gda-mnist", (*GDA, *churn)), "spy", 1)
     assert len(history.counts) == 10 + 4 * 3
     assert np.isfinite(history["opinion"]).all()
@@ -218,9 +224,9 @@ def test_a_selection_that_breaks_a_rule_ends_the_run(
     ("sets", "policy", "words"),
     [
         (SMALL, "bp-ucb", "opinions"),
-        ((*SMALL, "training.opinions=true"), "bp-ucb", "opinions"),
+        ((*SMALL, "world.training.opinions=true"), "bp-ucb", "opinions"),
         (SMALL, "fastest", ""),
-        (("world=open", "edges=1"), "linucb", "feature"),
+        (("world.kind=open", "world.edges=1"), "linucb", "feature"),
     ],
 )
 def test_unmet_says_what_is_missing(sets: tuple[str, ...], policy: str, words: str) -> None:

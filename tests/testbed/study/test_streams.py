@@ -40,7 +40,7 @@ def test_the_same_by_seed(name: str) -> None:
 def test_the_budget_is_never_overspent_and_the_end_is_when_nothing_fits(
     seed: int, budget: float, placement: str
 ) -> None:
-    recipe = small(f"streaming.budget={budget}", "rounds.count=8")
+    recipe = small(f"world.streaming.budget={budget}", "rounds.count=8")
     network = draw_network(recipe, seed)
     run = play(recipe, f"fixed-1+{placement}", seed)
     paid = [network.rent_micro[t, edge] for t, edge in enumerate(run["edge"].tolist())]
@@ -53,7 +53,7 @@ def test_the_budget_is_never_overspent_and_the_end_is_when_nothing_fits(
 
 
 def test_the_latency_is_that_of_the_tables() -> None:
-    recipe = small("streaming.budget=1000", "streaming.model_scale=50")
+    recipe = small("world.streaming.budget=1000", "world.streaming.model_scale=50")
     run, network = play(recipe, "fixed-3+random", 2), draw_network(recipe, 2)
     size = 65 * 10 * 4 * 50
     for t, row in enumerate(run.rows):
@@ -68,18 +68,18 @@ def test_the_latency_is_that_of_the_tables() -> None:
 
 
 def test_learning_does_not_depend_on_the_edge() -> None:
-    recipe = small("streaming.budget=1000")
+    recipe = small("world.streaming.budget=1000")
     one, two = (play(recipe, f"fixed-2+{name}", 1) for name in ("min-cost", "random"))
     assert one["edge"].tolist() != two["edge"].tolist()
     np.testing.assert_array_equal(one["loss"], two["loss"])
     np.testing.assert_array_equal(one["compute_s"], two["compute_s"])
 
 
-@pytest.mark.parametrize("sets", [(), ("streaming.drift_every=3",)])
+@pytest.mark.parametrize("sets", [(), ("world.streaming.drift_every=3",)])
 def test_a_fleet_that_was_trained_for_another_placement_is_as_one_of_its_own(
     sets: tuple[str, ...],
 ) -> None:
-    recipe = small("streaming.budget=6", *sets)
+    recipe = small("world.streaming.budget=6", *sets)
     names = ("fixed-2+min-cost", "fixed-2+random", "fixed-2+min-trans")
     after = [play(recipe, name, 1) for name in names]
     assert len({len(run) for run in after}) > 1, "they end at different times"
@@ -89,7 +89,7 @@ def test_a_fleet_that_was_trained_for_another_placement_is_as_one_of_its_own(
 
 
 def test_the_model_is_really_learnt() -> None:
-    recipe = small("streaming.budget=1000", "streaming.arrivals=8", "rounds.count=30")
+    recipe = small("world.streaming.budget=1000", "world.streaming.arrivals=8", "rounds.count=30")
     run = play(recipe, "fixed-8+min-cost", 0)
     assert run.first_loss == pytest.approx(np.log(10), rel=0.05)
     assert run.final_loss < 0.5 * run.first_loss
@@ -98,7 +98,7 @@ def test_the_model_is_really_learnt() -> None:
 
 
 def test_a_loss_that_is_no_number_is_the_worst_and_not_left_out() -> None:
-    recipe = small("streaming.budget=1000", "rounds.count=6")
+    recipe = small("world.streaming.budget=1000", "rounds.count=6")
     run = play(recipe, "fixed-1+min-cost", 0)
     run.rows[-1]["loss"] = math.inf
     assert run.final_loss == math.inf
@@ -107,9 +107,14 @@ def test_a_loss_that_is_no_number_is_the_worst_and_not_left_out() -> None:
 
 
 def test_more_iterations_take_more_seconds_and_devices_stop_at_their_load_limit() -> None:
-    tight = ("streaming.budget=1000", "streaming.load_limit_s=0.004", "streaming.arrivals=9")
+    tight = (
+        "world.streaming.budget=1000",
+        "world.streaming.load_limit_s=0.004",
+        "world.streaming.arrivals=9",
+    )
     few, many = (
-        play(small(*tight, "streaming.enforce=false"), f"fixed-{rho}+min-cost", 0) for rho in (1, 8)
+        play(small(*tight, "world.streaming.enforce=false"), f"fixed-{rho}+min-cost", 0)
+        for rho in (1, 8)
     )
     held = play(small(*tight), "fixed-8+min-cost", 0)
     assert many["compute_s"].sum() > 3 * few["compute_s"].sum()
@@ -124,7 +129,7 @@ def test_more_iterations_take_more_seconds_and_devices_stop_at_their_load_limit(
 
 
 def test_the_best_fixed_edge_is_no_slower_than_any_that_lasts() -> None:
-    recipe = small("streaming.budget=40")
+    recipe = small("world.streaming.budget=40")
     network = draw_network(recipe, 3)
     runs = [play(recipe, f"fixed-1+fixed-{edge}", 3) for edge in range(5)]
     best = play(recipe, "fixed-1+fixed-best", 3)
@@ -142,8 +147,13 @@ def test_alone_nobody_pays_or_sends() -> None:
 
 
 def test_weather_is_evaluated_before_it_is_learnt() -> None:
-    sets = ("streaming.dataset=weather", "clients=2", "streaming.steps=24", "rounds.count=40")
-    more = ("streaming.prequential=true", "streaming.learner.rate=0.005", "streaming.budget=1000")
+    sets = (
+        "world.streaming.dataset=weather",
+        "world.clients=2",
+        "world.streaming.steps=24",
+        "rounds.count=40",
+    )
+    more = ("world.streaming.prequential=true", "learner.rate=0.005", "world.streaming.budget=1000")
     recipe = small(*sets, *more)
     run = play(recipe, "fixed-4+min-cost", 0)
     # Ten hours are missing at one station, and with them those that look back on them.
@@ -151,7 +161,7 @@ def test_weather_is_evaluated_before_it_is_learnt() -> None:
     assert run.error() is not None
     assert run.error("naive") is not None
     assert run.error() < 0.8 * run.error("naive")  # type: ignore[operator] # both are known
-    still = play(small(*sets, *more, "streaming.learner.rate=1e-9"), "fixed-4+min-cost", 0)
+    still = play(small(*sets, *more, "learner.rate=1e-9"), "fixed-4+min-cost", 0)
     # The first model is zeros but for a little noise.
     assert still.error() == pytest.approx(still.error("naive"), rel=0.1)
 
@@ -170,15 +180,15 @@ def test_all_tells_what_iterations_save_from_what_renting_saves() -> None:
 @pytest.mark.parametrize(
     "sets",
     [
-        ("streaming.drift_every=3",),
-        ("streaming.burst_every=3", "streaming.burst=9"),
-        ("streaming.throttle_every=3", "streaming.throttle=9"),
+        ("world.streaming.drift_every=3",),
+        ("world.streaming.burst_every=3", "world.streaming.burst=9"),
+        ("world.streaming.throttle_every=3", "world.streaming.throttle=9"),
     ],
     ids=["drift", "burst", "throttle"],
 )
 def test_a_stream_changes_by_the_seed_alone(sets: tuple[str, ...]) -> None:
-    recipe = small("streaming.budget=1000", *sets)
-    plain = play(small("streaming.budget=1000"), "fixed-2+min-cost", 1)
+    recipe = small("world.streaming.budget=1000", *sets)
+    plain = play(small("world.streaming.budget=1000"), "fixed-2+min-cost", 1)
     one, two = (play(recipe, "fixed-2+min-cost", 1) for _ in range(2))
     assert timeless(one) == timeless(two) != timeless(plain)
     np.testing.assert_array_equal(one["edge"], plain["edge"])
@@ -187,7 +197,7 @@ def test_a_stream_changes_by_the_seed_alone(sets: tuple[str, ...]) -> None:
 
 
 def test_ours_gives_each_device_a_number_of_its_own() -> None:
-    recipe = small("streaming.budget=1000", "rounds.count=30", "streaming.arrivals=4")
+    recipe = small("world.streaming.budget=1000", "rounds.count=30", "world.streaming.arrivals=4")
     rho = play(recipe, OURS, 0)["rho"]
     assert (rho * 4 == np.rint(rho * 4)).all()
     assert (rho != np.rint(rho)).any()
@@ -196,9 +206,10 @@ def test_ours_gives_each_device_a_number_of_its_own() -> None:
 
 @pytest.mark.skipif(LEARNER != "strsaga", reason="the learner strsaga is not there")
 def test_ours_follows_the_arrivals() -> None:
-    sets = ("streaming.budget=1000", "rounds.count=60", "policies.primal-dual.scale=2.0")
+    sets = ("world.streaming.budget=1000", "rounds.count=60", "policies.primal-dual.scale=2.0")
     few, many = (
-        play(small(*sets, f"streaming.arrivals={n}"), PAPERS, 0)["rho"][30:].mean() for n in (2, 8)
+        play(small(*sets, f"world.streaming.arrivals={n}"), PAPERS, 0)["rho"][30:].mean()
+        for n in (2, 8)
     )
     assert many > few
 

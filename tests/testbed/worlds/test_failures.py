@@ -8,7 +8,7 @@ from fedagent_coordinator.policies.base import BoolArray, Ending
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study import World, load_recipe, make_world
 
-SMALL = ("clients=20", "edges=3", "rounds.count=100", "rounds.deadline_s=30")
+SMALL = ("world.clients=20", "world.edges=3", "rounds.count=100", "rounds.deadline_s=30")
 
 
 def study(*sets: str) -> Study:
@@ -29,9 +29,14 @@ def of_clients(view: RoundView, pairs: BoolArray) -> BoolArray:
 
 @pytest.mark.parametrize("world", ["radio", "chances"])
 def test_nothing_arrives_of_the_dead_until_they_heal_and_say_so(world: str) -> None:
-    sets = ("dying.share=0.3", "dying.after=0.2", "dying.heal=30", f"world={world}")
+    sets = (
+        "world.dying.share=0.3",
+        "world.dying.after=0.2",
+        "world.dying.heal=30",
+        f"world.kind={world}",
+    )
     made = make_world(study(*sets), 1)
-    silent = make_world(study(*sets, "dying.says=false"), 1)
+    silent = make_world(study(*sets, "world.dying.says=false"), 1)
     for t in (1, 20, 21, 50, 51, 100):
         view, feedback = everybody(made, t)
         gone = feedback.endings == Ending.GONE
@@ -46,7 +51,7 @@ def test_nothing_arrives_of_the_dead_until_they_heal_and_say_so(world: str) -> N
 
 
 def test_late_clients_are_cheap_and_never_in_time() -> None:
-    late = make_world(study("late.share=0.2", "late.price_factor=0.5"), 2)
+    late = make_world(study("world.late.share=0.2", "world.late.price_factor=0.5"), 2)
     plain = make_world(study(), 2)
     for t in range(1, 6):
         view, feedback = everybody(late, t)
@@ -58,14 +63,19 @@ def test_late_clients_are_cheap_and_never_in_time() -> None:
 
 
 def test_who_is_late_is_seen_to_be_late_while_the_edge_waits() -> None:
-    sets = ("late.share=1", "rounds.deadline_s=5", "rounds.max_wait_s=1e6", "rounds.min_updates=60")
-    _, feedback = everybody(make_world(study(*sets, "edges=1"), 2), 1)
+    sets = (
+        "world.late.share=1",
+        "rounds.deadline_s=5",
+        "rounds.max_wait_s=1e6",
+        "rounds.min_updates=60",
+    )
+    _, feedback = everybody(make_world(study(*sets, "world.edges=1"), 2), 1)
     assert set(feedback.endings.tolist()) <= {Ending.LATE, Ending.MISSED}
     assert (feedback.endings == Ending.LATE).any()
 
 
 def test_half_of_the_clients_change_their_speed_and_not_what_they_claim() -> None:
-    changed = make_world(study("speeds.share=0.5", "speeds.factor=[0.2, 0.5]"), 3)
+    changed = make_world(study("world.speeds.share=0.5", "world.speeds.factor=[0.2, 0.5]"), 3)
     plain = make_world(study(), 3)
     for t in (50, 51):
         view, slow = everybody(changed, t)
@@ -80,14 +90,14 @@ def test_half_of_the_clients_change_their_speed_and_not_what_they_claim() -> Non
 
 
 def test_prices_are_drawn_anew_once() -> None:
-    world, plain = make_world(study("repriced.share=0.5"), 4), make_world(study(), 4)
+    world, plain = make_world(study("world.repriced.share=0.5"), 4), make_world(study(), 4)
     for t, expected in ((1, 0), (50, 0), (51, 10), (100, 10)):
         now, before = world.view(t).client_price, plain.view(t).client_price
         assert (now != before).sum() == expected
 
 
 def test_two_halves_take_turns() -> None:
-    world = make_world(study("flips.every=5", "flips.loss=1"), 5)
+    world = make_world(study("world.flips.every=5", "world.flips.loss=1"), 5)
     bad = []
     for t in (1, 5, 6, 10, 11):
         view, feedback = everybody(world, t)
@@ -100,7 +110,7 @@ def test_two_halves_take_turns() -> None:
 
 
 def test_the_bad_edge_fails_as_often_as_it_should_and_says_so() -> None:
-    world, failed = make_world(study("bad_edge.fails=0.5"), 6), 0
+    world, failed = make_world(study("world.bad_edge.fails=0.5"), 6), 0
     for t in range(1, 101):
         view, feedback = everybody(world, t)
         silent = feedback.endings == Ending.EDGE
@@ -113,7 +123,7 @@ def test_the_bad_edge_fails_as_often_as_it_should_and_says_so() -> None:
 
 
 def test_slow_links_are_those_of_one_edge() -> None:
-    slow, plain = make_world(study("bad_edge.slower=4"), 7), make_world(study(), 7)
+    slow, plain = make_world(study("world.bad_edge.slower=4"), 7), make_world(study(), 7)
     ratio = plain.view(1).feature("download_bps") / slow.view(1).feature("download_bps")
     edges = slow.view(1).pair_edge
     assert sorted({round(float(one), 3) for one in ratio}) == [1.0, 4.0]
@@ -122,8 +132,8 @@ def test_slow_links_are_those_of_one_edge() -> None:
 
 @pytest.mark.parametrize("by", ["edge", "group"])
 def test_orders_fail_together(by: str) -> None:
-    sets = ("correlated.chance=0.5", f"correlated.by={by}", "correlated.groups=4")
-    world = make_world(study(*sets, "world=chances", "chances.sure=1"), 8)
+    sets = ("world.correlated.chance=0.5", f"world.correlated.by={by}", "world.correlated.groups=4")
+    world = make_world(study(*sets, "world.kind=chances", "world.chances.sure=1"), 8)
     together, rounds = 0, 60
     for t in range(1, rounds + 1):
         view, feedback = everybody(world, t)
@@ -138,7 +148,7 @@ def test_orders_fail_together(by: str) -> None:
 
 
 def test_a_cold_start_is_everybodys_and_ends() -> None:
-    world = make_world(study("cold.rounds=4", "cold.extra_s=40"), 9)
+    world = make_world(study("world.cold.rounds=4", "world.cold.extra_s=40"), 9)
     shares = [everybody(world, t)[1].X.mean() for t in (1, 4, 5, 12)]
     assert shares[:2] == [0.0, 0.0]
     assert shares[2] > 0
@@ -146,7 +156,7 @@ def test_a_cold_start_is_everybodys_and_ends() -> None:
 
 
 def test_features_are_missing_by_value_and_by_column() -> None:
-    sets = ("missing.share=0.3", 'missing.columns=["distance_km"]', "clients=200")
+    sets = ("world.missing.share=0.3", 'world.missing.columns=["distance_km"]', "world.clients=200")
     views = [make_world(study(*sets), 10).view(t) for t in (1, 2)]
     assert "distance_km" not in views[0].feature_names
     for view in views:

@@ -15,7 +15,9 @@ pytestmark = pytest.mark.usefixtures("stream_data")
 
 
 def test_everything_is_within_the_recipes_ranges_and_moves() -> None:
-    recipe = small("streaming.rent=[0.2, 5.0]", "streaming.rtt_ms=[100, 400]", "edges=8")
+    recipe = small(
+        "world.streaming.rent=[0.2, 5.0]", "world.streaming.rtt_ms=[100, 400]", "world.edges=8"
+    )
     drawn = draw_network(recipe, 3)
     assert drawn.rate_bps.shape == drawn.rtt_s.shape == (12, 4, 8)
     for table, unit, low, high in (
@@ -32,7 +34,11 @@ def test_everything_is_within_the_recipes_ranges_and_moves() -> None:
 
 
 def test_a_device_that_throttles_is_so_many_times_as_slow_and_nothing_else_changes() -> None:
-    hot = ("streaming.throttle=8", "streaming.throttle_every=5", "streaming.throttle_rounds=2")
+    hot = (
+        "world.streaming.throttle=8",
+        "world.streaming.throttle_every=5",
+        "world.streaming.throttle_rounds=2",
+    )
     plain, drawn = draw_network(small(), 3), draw_network(small(*hot), 3)
     times = drawn.slowness / plain.slowness
     slow = np.isclose(times, 8.0)
@@ -60,7 +66,7 @@ def test_cost_is_transfers_both_ways_and_aggregation() -> None:
 
 
 def test_slowdown_slows_devices_and_edges() -> None:
-    plain, slow = draw_network(small(), 0), draw_network(small("streaming.slowdown=4"), 0)
+    plain, slow = draw_network(small(), 0), draw_network(small("world.streaming.slowdown=4"), 0)
     np.testing.assert_allclose(slow.slowness, 4 * plain.slowness)
     np.testing.assert_allclose(slow.aggregation_s, 4 * plain.aggregation_s)
 
@@ -89,9 +95,9 @@ def test_data_that_are_missing_name_the_hint(
 
 def test_more_places_than_nodes_are_refused() -> None:
     with pytest.raises(RecipeError, match="12 nodes"):
-        draw_network(small("edges=9"), 0)
+        draw_network(small("world.edges=9"), 0)
 
 
 def test_a_range_that_no_link_is_in_is_refused() -> None:
     with pytest.raises(DatasetError, match="bandwidth_kbs"):
-        draw_network(small("streaming.bandwidth_kbs=[1, 2]"), 0)
+        draw_network(small("world.streaming.bandwidth_kbs=[1, 2]"), 0)

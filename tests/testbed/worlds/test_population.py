@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_testbed.recipe import Churn, Liars, VisibleEdges
+from fedagent_testbed.recipe import Churn, Liars, WorldSpec
 from fedagent_testbed.recipe import TestbedRecipe as Study
 from fedagent_testbed.worlds.population import Population
 
@@ -15,11 +15,13 @@ def recipe(
 ) -> Study:
     return Study(
         name="p",
-        clients=clients,
-        edges=edges,
-        links=VisibleEdges(visible=visible),
-        churn=Churn(share=share, every=every),
-        liars=Liars(share=0.5),
+        world=WorldSpec(
+            clients=clients,
+            edges=edges,
+            visible=visible,
+            churn=Churn(share=share, every=every),
+            liars=Liars(share=0.5),
+        ),
     )
 
 

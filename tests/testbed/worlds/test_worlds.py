@@ -14,40 +14,84 @@ from fedagent_task.errors import DatasetError
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study import load_recipe, make_world, play
 
-RADIO = ("clients=12", "edges=3", "rounds.count=20")
-OPEN = ("world=open", "edges=1", "clients=10", "success=0.6")
-EXCHANGE = ("world=exchange", "edges=1", "clients=12", "budget.per_edge=5")
-TRACES = ("world=traces", "clients=9", "edges=2", "traces.links=links", "rounds.deadline_s=1.3")
-LIVE = ("radio.static=true", "radio.features=live")
-CHANCES = ("world=chances", "clients=12", "edges=3", "rounds.count=20")
-RECORDED = ("world=recorded", "clients=16", "edges=2", "rounds.count=20", "rounds.deadline_s=1")
+RADIO = ("world.clients=12", "world.edges=3", "rounds.count=20")
+OPEN = ("world.kind=open", "world.edges=1", "world.clients=10", "world.success=0.6")
+EXCHANGE = ("world.kind=exchange", "world.edges=1", "world.clients=12", "budget.per_edge=5")
+TRACES = (
+    "world.kind=traces",
+    "world.clients=9",
+    "world.edges=2",
+    "world.traces.links=links",
+    "rounds.deadline_s=1.3",
+)
+LIVE = ("world.radio.static=true", "world.radio.features=live")
+CHANCES = ("world.kind=chances", "world.clients=12", "world.edges=3", "rounds.count=20")
+RECORDED = (
+    "world.kind=recorded",
+    "world.clients=16",
+    "world.edges=2",
+    "rounds.count=20",
+    "rounds.deadline_s=1",
+)
 TROUBLES = (
-    *("dying.share=0.3", "dying.after=0.1", "dying.heal=3", "flips.every=3", "flips.loss=0.4"),
-    *("correlated.chance=0.2", "correlated.by=group", "correlated.groups=3", "late.share=0.2"),
-    *("bad_edge.fails=0.3", "repriced.share=0.5", "cold.rounds=2", "cold.extra_s=0.5"),
-    "missing.share=0.2",
+    *(
+        "world.dying.share=0.3",
+        "world.dying.after=0.1",
+        "world.dying.heal=3",
+        "world.flips.every=3",
+        "world.flips.loss=0.4",
+    ),
+    *(
+        "world.correlated.chance=0.2",
+        "world.correlated.by=group",
+        "world.correlated.groups=3",
+        "world.late.share=0.2",
+    ),
+    *(
+        "world.bad_edge.fails=0.3",
+        "world.repriced.share=0.5",
+        "world.cold.rounds=2",
+        "world.cold.extra_s=0.5",
+    ),
+    "world.missing.share=0.2",
 )
 WORLDS = {
     "radio": RADIO,
-    "radio-visible": (*RADIO, "links.visible=2"),
-    "radio-churn": (*RADIO, "churn.share=0.3", "churn.every=2"),
-    "radio-liars": (*RADIO, "liars.share=0.5"),
-    "radio-shadowing": (*RADIO, "radio.shadowing_db=6"),
-    "radio-change": (*RADIO, "change.noise_dbm_hz=-150", "change.after=0.1"),
-    "radio-slow-edge": (*RADIO, "bad_edge.slower=3", "bad_edge.fails=0.4"),
-    "radio-live": (*RADIO, "radio.features=live"),
-    "radio-static": (*RADIO, "radio.static=true", "churn.share=0.3", "churn.every=2"),
+    "radio-visible": (*RADIO, "world.visible=2"),
+    "radio-churn": (*RADIO, "world.churn.share=0.3", "world.churn.every=2"),
+    "radio-liars": (*RADIO, "world.liars.share=0.5"),
+    "radio-shadowing": (*RADIO, "world.radio.shadowing_db=6"),
+    "radio-change": (*RADIO, "world.change.noise_dbm_hz=-150", "world.change.after=0.1"),
+    "radio-slow-edge": (*RADIO, "world.bad_edge.slower=3", "world.bad_edge.fails=0.4"),
+    "radio-live": (*RADIO, "world.radio.features=live"),
+    "radio-static": (
+        *RADIO,
+        "world.radio.static=true",
+        "world.churn.share=0.3",
+        "world.churn.every=2",
+    ),
     "radio-static-live": (*RADIO, *LIVE),
-    "radio-troubled": (*RADIO, *TROUBLES, "speeds.share=0.5"),
-    "radio-static-troubled": (*RADIO, *LIVE, *TROUBLES, "speeds.share=0.5", "links.visible=2"),
+    "radio-troubled": (*RADIO, *TROUBLES, "world.speeds.share=0.5"),
+    "radio-static-troubled": (
+        *RADIO,
+        *LIVE,
+        *TROUBLES,
+        "world.speeds.share=0.5",
+        "world.visible=2",
+    ),
     "own": CHANCES,
-    "own-troubled": (*CHANCES, *TROUBLES, "chances.sure=0.2"),
-    "compute": (*CHANCES, "chances.by=compute", "cold.rounds=4", "cold.extra_s=0.7"),
+    "own-troubled": (*CHANCES, *TROUBLES, "world.chances.sure=0.2"),
+    "compute": (
+        *CHANCES,
+        "world.chances.by=compute",
+        "world.cold.rounds=4",
+        "world.cold.extra_s=0.7",
+    ),
     "recorded": RECORDED,
     "recorded-troubled": (*RECORDED, *(one for one in TROUBLES if "repriced" not in one)),
     "open": OPEN,
     "traces": TRACES,
-    "traces-troubled": (*TRACES, *TROUBLES, "bad_edge.slower=1.5"),
+    "traces-troubled": (*TRACES, *TROUBLES, "world.bad_edge.slower=1.5"),
 }
 NOBODY = np.zeros(0, dtype=np.int64)
 
@@ -123,7 +167,7 @@ def test_in_the_exchange_world_only_who_is_warm_depends_on_decisions() -> None:
 
 
 def test_exchange_times_are_what_the_setting_says() -> None:
-    world = make_world(load_recipe("rbcs-f-numeric", ["clients=8000"]), 1)
+    world = make_world(load_recipe("rbcs-f-numeric", ["world.clients=8000"]), 1)
     view = world.view(1)
     expected_s, mu = view.known_truth().tau_s, view.feature("compute")
     tau_s = world.play(view, np.arange(8000)).tau_s
@@ -165,7 +209,7 @@ def test_in_the_open_world_a_short_deadline_changes_nobody() -> None:
 
 def link(view: RoundView, setting: Study) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Seconds before the upload, bandwidth and mean SNR of every pair, out of the features."""
-    band, radio = view.feature("bandwidth_hz"), setting.radio
+    band, radio = view.feature("bandwidth_hz"), setting.world.radio
     loss = 128.1 + 37.6 * np.log10(view.feature("distance_km"))
     snr = 10 ** ((23 - loss - radio.noise_dbm_hz - 10 * np.log10(band)) / 10)
     began = 0.18e6 / view.feature("download_bps") + 2.41 / view.feature("compute")
@@ -173,7 +217,7 @@ def link(view: RoundView, setting: Study) -> tuple[FloatArray, FloatArray, Float
 
 
 def test_of_static_devices_no_fading_is_known() -> None:
-    setting = recipe((*RADIO, *LIVE[:1], "radio.noise_dbm_hz=-160"))
+    setting = recipe((*RADIO, *LIVE[:1], "world.radio.noise_dbm_hz=-160"))
     world = make_world(setting, 7)
     view = world.view(1)
     band, distance = view.feature("bandwidth_hz"), view.feature("distance_km")
@@ -194,7 +238,7 @@ def test_of_static_devices_no_fading_is_known() -> None:
 
 @pytest.mark.parametrize("noise", [-166, -160])
 def test_the_chance_is_the_frequency_over_the_upload_fading(noise: int) -> None:
-    setting = recipe((*RADIO, f"radio.noise_dbm_hz={noise}"))
+    setting = recipe((*RADIO, f"world.radio.noise_dbm_hz={noise}"))
     view = make_world(setting, 7).view(1)
     began, band, snr = link(view, setting)
     redraws = 20_000
@@ -224,7 +268,7 @@ def test_what_arrives_has_the_chance_it_was_said_to_have(name: str) -> None:
 def test_liars_are_slower_than_they_say_and_ask_for_what_they_say() -> None:
     patient = (*RADIO, "rounds.deadline_s=1e9")
     honest = make_world(recipe(patient), 2)
-    lying = make_world(recipe((*patient, "liars.share=1", "liars.factor=2")), 2)
+    lying = make_world(recipe((*patient, "world.liars.share=1", "world.liars.factor=2")), 2)
     true, claimed = honest.view(1), lying.view(1)
     assert true.client_price.tolist() == claimed.client_price.tolist()
     assert true.feature("compute").tolist() == claimed.feature("compute").tolist()
@@ -236,7 +280,9 @@ def test_liars_are_slower_than_they_say_and_ask_for_what_they_say() -> None:
 
 def test_the_radio_changes_after_the_share_of_the_rounds() -> None:
     before = make_world(recipe(RADIO), 2)
-    changed = make_world(recipe((*RADIO, "change.noise_dbm_hz=-150", "change.after=0.5")), 2)
+    changed = make_world(
+        recipe((*RADIO, "world.change.noise_dbm_hz=-150", "world.change.after=0.5")), 2
+    )
     for t in (1, 10):
         assert columns(before.view(t)) == columns(changed.view(t))
     worse = changed.view(11).feature("download_bps") < before.view(11).feature("download_bps")
@@ -244,7 +290,7 @@ def test_the_radio_changes_after_the_share_of_the_rounds() -> None:
 
 
 def test_the_trace_of_now_is_what_the_next_round_measured_before() -> None:
-    setting = recipe((*TRACES, "work.download_mbit=0.12", "traces.round_s=3"))
+    setting = recipe((*TRACES, "world.work.download_mbit=0.12", "world.traces.round_s=3"))
     world = make_world(setting, 2)
     first = world.view(1)
     feedback = world.play(first, np.arange(len(first.pair_client)))
@@ -277,7 +323,7 @@ def test_what_is_no_recording_of_links_is_refused(
     elif name != "absent":
         (data / name).write_bytes(body)
     with pytest.raises(DatasetError, match=words) as caught:
-        make_world(recipe((*TRACES, f"traces.links={name}")), 1)
+        make_world(recipe((*TRACES, f"world.traces.links={name}")), 1)
     assert hint in caught.value.hint
 
 
@@ -288,20 +334,20 @@ def test_mahimahi_links_may_be_plain_files_and_one_may_do(data: Path, links: str
         packed = (data / "links" / f"{name}.gz").read_bytes()
         (data / "plain" / f"{name}.down").write_bytes(gzip.decompress(packed))
     (data / "plain" / "README").write_text("no link")
-    seen = columns(make_world(recipe((*TRACES, f"traces.links={links}")), 1).view(1))
+    seen = columns(make_world(recipe((*TRACES, f"world.traces.links={links}")), 1).view(1))
     same = columns(make_world(recipe(TRACES), 1).view(1))
     assert (seen == same) == (links == "plain")
 
 
 EXTREMES = {
-    "radio.power_dbm": (-30, 60),
-    "radio.noise_dbm_hz": (-200, -80),
-    "radio.path_loss_db": (0, 250),
-    "radio.path_loss_slope_db": (0, 100),
-    "radio.bandwidth_mhz": ([0.001, 0.001], [1e4, 1e4]),
-    "radio.distance_km": ([0.001, 0.001], [1e3, 1e3]),
-    "work.compute": ([0.001, 0.001], [1e4, 1e4]),
-    "work.price": ([0.001, 0.001], [1e4, 1e4]),
+    "world.radio.power_dbm": (-30, 60),
+    "world.radio.noise_dbm_hz": (-200, -80),
+    "world.radio.path_loss_db": (0, 250),
+    "world.radio.path_loss_slope_db": (0, 100),
+    "world.radio.bandwidth_mhz": ([0.001, 0.001], [1e4, 1e4]),
+    "world.radio.distance_km": ([0.001, 0.001], [1e3, 1e3]),
+    "world.work.compute": ([0.001, 0.001], [1e4, 1e4]),
+    "world.work.price": ([0.001, 0.001], [1e4, 1e4]),
 }
 
 

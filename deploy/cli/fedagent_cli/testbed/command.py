@@ -95,7 +95,7 @@ def mount(app: command_line.CommandGroup, *, panel: str) -> None:
             run,
             (
                 "fedagent testbed run cocs-decisions",
-                "fedagent testbed run cocs-decisions --full --set clients=8 --set rounds.count=30",
+                "fedagent testbed run cocs-decisions --full --set rounds.count=30",
             ),
         ),
         (
@@ -103,7 +103,7 @@ def mount(app: command_line.CommandGroup, *, panel: str) -> None:
             (
                 "fedagent testbed compare cocs-decisions --policies adaptive,linucb,random",
                 "fedagent testbed compare cocs-decisions --policies all --seeds 5 --plot all.svg",
-                "fedagent testbed compare cocs-mnist --set radio.noise_dbm_hz=-160 --json",
+                "fedagent testbed compare cocs-mnist --set world.radio.noise_dbm_hz=-160 --json",
                 "fedagent testbed compare bas-a9a --policies all --seeds 5 --plot bas.svg",
                 "fedagent testbed compare --worlds all --seeds 3 --plot worlds.svg",
             ),
@@ -146,7 +146,7 @@ def run(
         raise UsageError("--policy is empty", "leave it out for the recipe's")
     _check_plot(plot)
     made = _recipe(recipe, sets)
-    name = policy or made.policy
+    name = policy or made.decides
     if full:
         if plot is not None:
             raise UsageError("--full draws no curves", "leave out --plot or --full")
@@ -159,7 +159,7 @@ def run(
         return
     if folder is not None:
         raise UsageError("--dir needs --full", "add --full, or leave it out")
-    if made.world == "bas" and name == "all":
+    if made.of_streams and name == "all":
         raise UsageError("`all` is not a single pair", "use `testbed compare`, or name a pair")
     from fedagent_testbed import study  # noqa: PLC0415 - heavy imports
 
@@ -223,9 +223,12 @@ def recipes(*, as_json: options.AsJson = False) -> None:
 
     made = [load_recipe(name) for name in recipe_names()]
     if as_json:
-        emit({"recipes": [{"name": one.name, "about": one.about} for one in made]})
+        emit({"recipes": [{"name": one.name, "about": one.world.about} for one in made]})
         return
-    table(("recipe", "rounds", "about"), [(one.name, one.rounds.count, one.about) for one in made])
+    table(
+        ("recipe", "rounds", "about"),
+        [(one.name, one.rounds.count, one.world.about) for one in made],
+    )
 
 
 def _recipe(name: str, sets: list[str] | None) -> "TestbedRecipe":

@@ -34,7 +34,7 @@ def show_full(
         "seed": seed,
         "rounds_done": ending.rounds_done,
         "end_reason": ending.reason,
-        "utility": float(history.utility(recipe.utility).sum()),
+        "utility": float(history.utility(recipe.world.utility).sum()),
         "selected": int(history["selected"].sum()),
         "seconds_per_round": float(history["seconds"].mean()),
         "jain": jain(history.rates()),

@@ -29,7 +29,7 @@ def write_plots(result: Comparison, path: Path) -> None:
         UsageError: The file cannot be written.
     """
     draws = [_utility, _regret, _selections]
-    if result.recipe.training.dataset:
+    if result.recipe.world.training.dataset:
         draws.insert(2, _accuracy)
     means = "mean and 95 %"
     if result.of_streams:
@@ -41,7 +41,7 @@ def write_plots(result: Comparison, path: Path) -> None:
 
 def _utility(result: Comparison, axes: "Axes") -> None:
     axes.set_title("cumulative utility")
-    kind = result.recipe.utility
+    kind = result.recipe.world.utility
     for index, (name, runs) in enumerate(result.histories.items()):
         _band(axes, index, name, np.array([np.cumsum(run.utility(kind)) for run in runs]))
     axes.set_xlabel("round")
@@ -54,7 +54,7 @@ def _regret(result: Comparison, axes: "Axes") -> None:
     if known not in result.reference:
         axes.text(0.5, 0.5, "no oracle in this world", ha="center", transform=axes.transAxes)
         return
-    kind = result.recipe.utility
+    kind = result.recipe.world.utility
     best = np.array([np.cumsum(run.utility(kind)) for run in result.reference[known]])
     for index, (name, runs) in enumerate(result.histories.items()):
         mine = np.array([np.cumsum(run.utility(kind)) for run in runs])
@@ -142,7 +142,7 @@ def _iterations(result: Comparison, axes: "Axes") -> None:
     at = np.arange(1, len(run) + 1)
     axes.plot(at, run["done"], color=_colour(0), lw=1.0)
     axes.set_xlabel("round")
-    steps = result.recipe.streaming.steps * result.recipe.clients
+    steps = result.recipe.world.streaming.steps * result.recipe.world.clients
     axes.plot(at, run["arrivals"] / steps, color="0.5", lw=1.0, ls="--")
     axes.annotate("dashed: arrivals per step", (0.02, 0.92), xycoords="axes fraction", fontsize=7)
 

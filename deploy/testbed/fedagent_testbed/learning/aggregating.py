@@ -47,9 +47,9 @@ def strategy_of(recipe: TestbedRecipe) -> Strategy:
     if made.every_round and merge_every > 1:
         wrong = f"is {merge_every}, and {name} merges every round"
         raise RecipeError("rounds.merge_every", wrong, "take 1")
-    if (made.controls or _mu(made)) and recipe.training.model == "cnn":
+    if (made.controls or _mu(made)) and recipe.world.training.model == "cnn":
         wrong = f"is {name}, and a study's cnn has no such client term"
-        raise RecipeError("aggregation.name", wrong, "take training.model = mlp")
+        raise RecipeError("aggregation.name", wrong, "take world.training.model = mlp")
     return made
 
 

@@ -33,7 +33,9 @@ def make_arrivals(
             settings, samples=len(data.y), devices=devices, rounds=rounds, seed=seed
         )
     if devices != len(data.shards):
-        raise RecipeError("clients", f"is {devices}", f"{data.name} has {len(data.shards)} streams")
+        raise RecipeError(
+            "world.clients", f"is {devices}", f"{data.name} has {len(data.shards)} streams"
+        )
     length = min(len(shard) for shard in data.shards)
     if rounds * settings.steps > length:
         raise RecipeError(

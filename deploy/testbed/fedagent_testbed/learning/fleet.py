@@ -15,7 +15,7 @@ from fedagent_task.learner_checks import check_learner_name
 from fedagent_task.models import Floats, Model
 from fedagent_task.models import create as create_model
 from fedagent_task.spec import LearnerSpec, ModelSpec
-from fedagent_testbed.recipe import Streaming, TestbedRecipe
+from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.worlds.base import spawned_rng
 
 from .arrivals import RoundArrivals, make_arrivals
@@ -56,23 +56,23 @@ class Fleet:
     """
 
     def __init__(self, recipe: TestbedRecipe, seed: int, *, alone: bool = False) -> None:
-        settings = recipe.streaming
+        settings = recipe.world.streaming
         self._settings, self._alone = settings, alone
         self.data = load_data(settings.dataset)
-        self._model = make_model(self.data, settings)
-        spec = learner_spec(settings)
+        self._model = make_model(self.data, recipe.model)
+        spec = learner_spec(recipe.learner)
         try:
             self._learners: list[Learner] = [
                 create(self._model, spec, spawned_rng(seed, _STREAM, device))
-                for device in range(recipe.clients)
+                for device in range(recipe.world.clients)
             ]
         except TaskFormatError as error:
-            raise RecipeError("streaming.learner", str(error), "see docs/recipe.md") from error
+            raise RecipeError("learner", str(error), "see docs/recipe.md") from error
         self._arrivals = make_arrivals(
-            self.data, settings, devices=recipe.clients, rounds=recipe.rounds.count, seed=seed
+            self.data, settings, devices=recipe.world.clients, rounds=recipe.rounds.count, seed=seed
         )
         self._drift = Drift(self.data, settings, rounds=recipe.rounds.count, seed=seed)
-        self._models: list[Weights] = [self._model.init(seed)] * recipe.clients
+        self._models: list[Weights] = [self._model.init(seed)] * recipe.world.clients
 
     @property
     def model_bytes(self) -> int:
@@ -154,21 +154,21 @@ class Fleet:
             self._models = [merged] * len(self._learners)
 
 
-def make_model(data: StudyData, settings: Streaming) -> Model:
+def make_model(data: StudyData, own: Mapping[str, object]) -> Model:
     """Return the model of a study: the dataset's, with the recipe's keys over it."""
     try:
-        return create_model(msgspec.convert({**data.model, **settings.model}, ModelSpec))
+        return create_model(msgspec.convert({**data.model, **own}, ModelSpec))
     except (msgspec.ValidationError, TaskFormatError, RecipeError) as error:
-        raise RecipeError("streaming.model", str(error), "see docs/recipe.md, model") from error
+        raise RecipeError("model", str(error), "see docs/recipe.md, model") from error
 
 
-def learner_spec(settings: Streaming) -> LearnerSpec:
+def learner_spec(own: Mapping[str, object]) -> LearnerSpec:
     """Return the learner of a study: mini-batches of strSAGA's rate unless the recipe sets it."""
     try:
-        spec = msgspec.convert({"rate": 0.2, **settings.learner}, LearnerSpec)
+        spec = msgspec.convert({"rate": 0.2, **own}, LearnerSpec)
         check_learner_name(spec)
     except (msgspec.ValidationError, RecipeError) as error:
-        raise RecipeError("streaming.learner", str(error), "see docs/recipe.md, learner") from error
+        raise RecipeError("learner", str(error), "see docs/recipe.md, learner") from error
     return spec
 
 

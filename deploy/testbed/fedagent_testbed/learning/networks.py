@@ -44,7 +44,9 @@ class Network:
             by_torch(self._model, self._learner)
         except TaskFormatError as error:
             hint = "install the extra `torch` (docs/quickstart.md), or take training.model = mlp"
-            raise RecipeError("training.model", "is cnn, and torch is not here", hint) from error
+            raise RecipeError(
+                "world.training.model", "is cnn, and torch is not here", hint
+            ) from error
         from fedagent_agent.learners.torch_model import TorchNetwork  # noqa: PLC0415 - 200 MB
 
         self._network = TorchNetwork(spec)
@@ -99,6 +101,6 @@ def _spec(training: Training, features: int, classes: int) -> ModelSpec:
     if min(pooled(spec.plan, spec.picture)) < 1:
         wrong = f"is cnn, and images of {side} x {side} are too small for two convolutions"
         raise RecipeError(
-            "training.model", wrong, "take training.dataset = mnist, or another model"
+            "world.training.model", wrong, "take world.training.dataset = mnist, or another model"
         )
     return spec

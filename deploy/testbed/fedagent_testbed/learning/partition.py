@@ -41,7 +41,7 @@ def few_labels(
     present, counts = np.unique(labels, return_counts=True)
     if not _LABELS <= len(present) <= _LABELS * clients:
         raise RecipeError(
-            "training.partition",
+            "world.training.partition",
             f"gives {_LABELS} labels each, for {clients} clients and {len(present)} labels",
             "let every label have a client, and take no more labels than there are",
         )
@@ -59,7 +59,7 @@ def few_labels(
         share = samples_per_client // _LABELS
         if not 1 <= share <= least:
             raise RecipeError(
-                "training.samples_per_client",
+                "world.training.samples_per_client",
                 f"asks for {share} samples of each label, the scarcest share has {least}",
                 f"ask for {_LABELS} to {least * _LABELS}, or leave it out",
             )
@@ -143,7 +143,7 @@ def _apportion(
     """
     if total > most.sum():
         raise RecipeError(
-            "training.samples_per_client",
+            "world.training.samples_per_client",
             f"asks for {total} in all, {most.sum()} are there",
             "ask for fewer",
         )
@@ -168,7 +168,7 @@ def _checked(
 ) -> np.random.Generator:
     if samples_per_client is not None and clients * samples_per_client > len(labels):
         raise RecipeError(
-            "training.samples_per_client",
+            "world.training.samples_per_client",
             f"is {samples_per_client}, for {clients} clients and {len(labels)} samples",
             f"ask for 1 to {len(labels) // clients}",
         )

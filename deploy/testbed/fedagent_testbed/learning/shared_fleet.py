@@ -9,6 +9,7 @@ import functools
 import msgspec
 
 from fedagent_coordinator.policies.base import FloatArray, IntArray
+from fedagent_task.spec import IterationsSpec, PlacementSpec
 from fedagent_testbed.recipe import TestbedRecipe
 
 from .fleet import Fleet, FleetRound
@@ -55,7 +56,15 @@ def fixed_fleet(recipe: TestbedRecipe, seed: int, iterations: int) -> FixedFleet
 
 def _learning(recipe: TestbedRecipe) -> bytes:
     """Return a recipe without what only placements and controls go by, as JSON."""
-    return msgspec.json.encode(msgspec.structs.replace(recipe, policies={}, compare=()))
+    return msgspec.json.encode(
+        msgspec.structs.replace(
+            recipe,
+            policies={},
+            iterations=IterationsSpec(),
+            placement=PlacementSpec(),
+            world=msgspec.structs.replace(recipe.world, compare=()),
+        )
+    )
 
 
 @functools.lru_cache(maxsize=1)

@@ -290,26 +290,26 @@ class FederatedLearner:
     """Federated training by a recipe: one model per edge, merged every T_ES rounds."""
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
-        training, strategy = recipe.training, strategy_of(recipe)
+        training, strategy = recipe.world.training, strategy_of(recipe)
         data = load_classes(training.dataset)
         self._recipe = recipe
         self._trainer = FederatedTrainer(
             data,
-            _partition(training, data.y.astype(np.int64), recipe.clients, seed),
+            _partition(training, data.y.astype(np.int64), recipe.world.clients, seed),
             _model(training, data),
             training,
             held_out=0.2 if training.opinions else 0.0,
             seed=seed,
             strategy=strategy,
             robust=rule_of(recipe),
-            attackers=recipe.attackers,
+            attackers=recipe.world.attackers,
         )
-        self._first = self._trainer.initial(recipe.edges)
+        self._first = self._trainer.initial(recipe.world.edges)
         self._edges = self._fresh()
 
     def _fresh(self) -> EdgeModels:
-        weighting, strategy = self._recipe.training.weighting, self._trainer.strategy
-        return EdgeModels(self._first, strategy, weighting, self._recipe.clients)
+        weighting, strategy = self._recipe.world.training.weighting, self._trainer.strategy
+        return EdgeModels(self._first, strategy, weighting, self._recipe.world.clients)
 
     def advance(self, feedback: Feedback) -> None:
         """Train the clients whose updates are used, and merge when it is time."""
@@ -319,10 +319,10 @@ class FederatedLearner:
         held = self._edges
         pairs = feedback.pairs[feedback.used]
         # Newcomers hold another client's data: there are no more to deal.
-        clients = view.pair_client[pairs] % recipe.clients
+        clients = view.pair_client[pairs] % recipe.world.clients
         edges, start = view.pair_edge[pairs], held.models
         held.take(self._trainer.sums(start, clients, edges, view.round, held.controls), start)
-        merges = recipe.edges > 1 or self._trainer.strategy.acts
+        merges = recipe.world.edges > 1 or self._trainer.strategy.acts
         if view.round % recipe.rounds.merge_every == 0 and merges:
             held.merge()
 
@@ -330,7 +330,7 @@ class FederatedLearner:
         """Return the feedback with what the round's devices tell of their samples, before it."""
         view, valid = feedback.view, ~feedback.void
         pairs = feedback.pairs[valid]
-        clients = view.pair_client[pairs] % self._recipe.clients
+        clients = view.pair_client[pairs] % self._recipe.world.clients
         samples = np.zeros(len(valid), dtype=np.int64)
         rms = np.full(len(valid), np.nan)
         samples[valid] = self._trainer.samples(view.round)[clients]
@@ -339,7 +339,7 @@ class FederatedLearner:
         return replace(feedback, num_samples=samples, loss_rms=rms)
 
     def _begins(self, round_: int) -> bool:
-        training = self._recipe.training
+        training = self._recipe.world.training
         return training.reset and (round_ - 1) % training.slot_rounds == 0
 
     @property
@@ -353,7 +353,7 @@ class FederatedLearner:
 
     def opinions(self) -> FloatArray:
         """Return every client's score of the mean model, float64[N]."""
-        if self._recipe.training.evaluated_on == "test":
+        if self._recipe.world.training.evaluated_on == "test":
             return self._trainer.opinions_on_test(self.model)
         return self._trainer.opinions(self.model)
 

@@ -134,7 +134,7 @@ class Comparison:
     @property
     def of_streams(self) -> bool:
         """Whether this is a study of streams, not of selection."""
-        return self.recipe.world == "bas"
+        return self.recipe.of_streams
 
     def figures(self, name: str) -> dict[str, Figure]:
         """Return the figures of a policy, but for its targets, by their keys in `--json`."""
@@ -153,7 +153,7 @@ class Comparison:
 
     def record(self) -> dict[str, object]:
         """Return everything as JSON data, by the reference in `docs/testbed.md`."""
-        streaming = self.recipe.streaming
+        streaming = self.recipe.world.streaming
         more = {"budget": streaming.budget, "load_limit_s": streaming.load_limit_s}
         return {
             "recipe": self.recipe.name,
@@ -184,14 +184,14 @@ class Comparison:
 
     def utility(self, name: str) -> Figure:
         """Return the cumulative utility of a policy."""
-        kind = self.recipe.utility
+        kind = self.recipe.world.utility
         return figure([float(run.utility(kind).sum()) for run in self.histories[name]])
 
     def regret(self, name: str, oracle: str) -> Figure:
         """Return how much more an oracle had on the same seeds."""
         if oracle not in self.reference:
             return figure([None for _ in self.seeds])
-        kind = self.recipe.utility
+        kind = self.recipe.world.utility
         both = zip(self.reference[oracle], self.histories[name], strict=True)
         return figure([float(b.utility(kind).sum() - r.utility(kind).sum()) for b, r in both])
 
@@ -277,7 +277,7 @@ class Comparison:
             exhausted = [run.exhausted for run in self.histories[name]]
             return record | {"reaches_best": self.reaches_best(name), "exhausted": exhausted}
         rounds, seconds = {}, {}
-        for target in self.recipe.training.targets:
+        for target in self.recipe.world.training.targets:
             first, later = self.to_target(name, target)
             rounds[str(target)] = first.record() | {"reached": first.reached}
             seconds[str(target)] = later.record() | {"reached": later.reached}
@@ -316,14 +316,14 @@ def rows_of(result: Comparison) -> list[list[str]]:
 def _cells(result: Comparison, name: str) -> dict[str, str]:
     recipe, figures, cells = result.recipe, result.figures(name), dict[str, str]()
     for key, (head, digits) in (_STREAMS if result.of_streams else _SELECTION).items():
-        if key == "accuracy" and not recipe.training.dataset:
+        if key == "accuracy" and not recipe.world.training.dataset:
             continue
-        if key == "error" and not recipe.streaming.prequential:
+        if key == "error" and not recipe.world.streaming.prequential:
             continue
         cells[head] = figures[key].text(digits)
         if key in {"final_loss", "mean_loss"} and result.reaches_best(name, key):
             cells[head] += "*"
-        for target in recipe.training.targets if key == "accuracy" else ():
+        for target in recipe.world.training.targets if key == "accuracy" else ():
             rounds, seconds = result.to_target(name, target)
             cells[f"to {target:g}"] = _reached(rounds, 1)
             cells[f"s to {target:g}"] = _reached(seconds, 0)
@@ -335,8 +335,9 @@ def caption(result: Comparison) -> str:
     recipe, seeds = result.recipe, seeds_text(len(result.seeds))
     if result.of_streams:
         return (
-            f"{recipe.name}: {recipe.rounds.count} rounds at most, {recipe.streaming.budget:g} "
-            f"credits of rent, {seeds}, mean ± 95 %; * within {MARGIN:g} of the least loss"
+            f"{recipe.name}: {recipe.rounds.count} rounds at most, "
+            f"{recipe.world.streaming.budget:g} credits of rent, {seeds}, mean ± 95 %; "
+            f"* within {MARGIN:g} of the least loss"
         )
     if len(result.seeds) == 1:
         return f"{recipe.name}: {recipe.rounds.count} rounds, seed {result.seeds[0]}"

@@ -125,12 +125,12 @@ def index(name: str) -> int:
 def check_full(recipe: TestbedRecipe, name: str) -> None:
     """Raise a `RecipeError` if a policy or its recipe cannot be played by a whole federation."""
     hint = "leave out --full, or change the recipe"
-    if recipe.world not in {"radio", "traces"}:
-        reason = f"is {recipe.world}, which has no links for a whole federation"
-        raise RecipeError("world", reason, hint)
-    if recipe.churn.share:
+    if recipe.world.kind not in {"radio", "traces"}:
+        reason = f"is {recipe.world.kind}, which has no links for a whole federation"
+        raise RecipeError("world.kind", reason, hint)
+    if recipe.world.churn.share:
         raise RecipeError(
-            "churn.share", "replaces agents in mid run, which no federation can", hint
+            "world.churn.share", "replaces agents in mid run, which no federation can", hint
         )
     if failing := can_fail(recipe):
         reason = "is not played by a whole federation, whose links carry every message"
@@ -158,8 +158,8 @@ def play_full(recipe: TestbedRecipe, policy: str, seed: int, directory: Path) ->
         directory,
         live_recipe(recipe, policy, seed),
         seed=seed,
-        edges=recipe.edges,
-        agents=recipe.clients,
+        edges=recipe.world.edges,
+        agents=recipe.world.clients,
         faults=LAN,
         chunk_bytes=_CHUNK_BYTES,
         air=air,
@@ -179,14 +179,14 @@ def play_full(recipe: TestbedRecipe, policy: str, seed: int, directory: Path) ->
 
 def live_recipe(recipe: TestbedRecipe, policy: str, seed: int) -> Recipe:
     """Return a study as the recipe of a live run, without training."""
-    limits, slots = recipe.rounds, recipe.training.slot_rounds
+    limits, slots = recipe.rounds, recipe.world.training.slot_rounds
     needs = make_policy(recipe, policy).needs
     # Clients are called for after a merge, and slots end where they may: every round merges.
     evaluated = bool(needs & {OPINIONS, VOLUNTEERS})
     base, given = policy_params(recipe, policy)
     if "model_bits" in policies.parameters(base):
         # The model of the run is tiny; the world's transfers are those of its own.
-        given.setdefault("model_bits", recipe.work.download_mbit * 1e6)
+        given.setdefault("model_bits", recipe.world.work.download_mbit * 1e6)
     try:
         params = msgspec.convert(given, Params)
     except msgspec.ValidationError as error:
@@ -210,8 +210,8 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int) -> Recipe:
         policy=PolicySpec(
             name=base,
             params=params,
-            exploration=recipe.exploration,
-            exploration_bound=recipe.exploration_bound,
+            exploration=recipe.policy.exploration,
+            exploration_bound=recipe.policy.exploration_bound,
         ),
         opinions=OpinionsSpec(
             mode="peers" if VOLUNTEERS in needs else "auto", every=slots if evaluated else 1

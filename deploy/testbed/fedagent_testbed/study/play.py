@@ -40,7 +40,7 @@ def play(recipe: TestbedRecipe, name: str, seed: int) -> History:
         RecipeError: The policy cannot run on this recipe.
     """
     with one_blas_thread():
-        kind = streams.StreamStudy if recipe.world == "bas" else selection.SelectionStudy
+        kind = streams.StreamStudy if recipe.of_streams else selection.SelectionStudy
         study: Study = kind(recipe, name, seed)
         history = History(name, seed)
         for t in range(1, recipe.rounds.count + 1):
@@ -89,9 +89,9 @@ def compare(
     recipe = recipe if isinstance(recipe, TestbedRecipe) else load_recipe(recipe)
     numbers = _seed_numbers(seeds, first_seed)
     wanted = [names] if isinstance(names, str) else list(dict.fromkeys(names))
-    wanted = wanted or list(recipe.compare) or [recipe.policy]
+    wanted = wanted or list(recipe.world.compare) or [recipe.decides]
     oracles, skipped = list[str](), dict[str, str]()
-    if recipe.world == "bas":
+    if recipe.of_streams:
         wanted = streams.chosen(recipe, wanted)
     else:
         everything = expand and wanted == ["all"]
@@ -145,10 +145,10 @@ def compare_worlds(
     played = dict[str, Played]()
     for world, (recipe, fed, unfed) in plans.items():
         outcomes = {
-            name: Outcome.of(tuple(next(runs) for _ in numbers), recipe.utility)
+            name: Outcome.of(tuple(next(runs) for _ in numbers), recipe.world.utility)
             for name in [*fed, REFERENCE]
         }
-        played[world] = Played(recipe.about, recipe.rounds.count, outcomes, unfed)
+        played[world] = Played(recipe.world.about, recipe.rounds.count, outcomes, unfed)
     return Matrix(played, skipped)
 
 
@@ -164,7 +164,7 @@ def _plans(
     skipped, plans = dict[str, str](), dict[str, Plan]()
     for world in worlds:
         recipe = load_recipe(world, changes)
-        if recipe.world == "bas":
+        if recipe.of_streams:
             reason = f"{world} has streams, and pairs of controls instead of policies"
             raise RecipeError("worlds", reason, f"compare it by itself: testbed compare {world}")
         asked = selection.without_truth(recipe, names or _matrix(recipe), but=REFERENCE)

@@ -53,10 +53,10 @@ class SelectionStudy:
         self._policy, self._world = make_policy(recipe, name), make_world(recipe, seed)
         self._needs = self._policy.needs
         self._spec = PolicySpec(
-            exploration=recipe.exploration, exploration_bound=recipe.exploration_bound
+            exploration=recipe.policy.exploration, exploration_bound=recipe.policy.exploration_bound
         )
         self._gaps = ClaimGaps() if CLAIM_GAP in self._needs else None
-        training = recipe.training
+        training = recipe.world.training
         self._learner = FederatedLearner(recipe, seed) if training.dataset else None
         asked = self._learner is not None and training.opinions
         self._opinions = self._learner.opinions() if self._learner and asked else None
@@ -73,7 +73,7 @@ class SelectionStudy:
         feedback = self._world.play(view, rows[selection.pairs])
         accuracy = opinion = np.nan
         if self._learner is not None:
-            training = self._recipe.training
+            training = self._recipe.world.training
             if LOSSES in self._needs:
                 feedback = self._learner.told(feedback)
             self._learner.advance(feedback)
@@ -142,23 +142,23 @@ def policy_names(recipe: TestbedRecipe) -> tuple[str, ...]:
 def policy_params(recipe: TestbedRecipe, name: str) -> tuple[str, dict[str, object]]:
     """Return the policy that a name stands for, which is its `base` if it has one, and parameters.
 
-    `training.slot_rounds` holds for all.
+    `world.training.slot_rounds` holds for all.
 
     Raises:
         UnknownNameError: There is no policy of the name.
         RecipeError: A policy has slots of its own.
     """
-    params = dict(recipe.policies.get(name, {}))
+    params = recipe.params(name)
     base = str(params.pop("base", name))
     if base not in oracles.names():
         raise UnknownNameError("policy", name, policy_names(recipe))
     if base in policies.names() and "slot_rounds" in policies.parameters(base):
-        rounds = recipe.training.slot_rounds
+        rounds = recipe.world.training.slot_rounds
         if (own := params.setdefault("slot_rounds", rounds)) != rounds:
             raise RecipeError(
                 f"policies.{name}.slot_rounds",
                 f"is {own}, but opinions are asked for every {rounds} rounds",
-                f"leave it out, and set training.slot_rounds={own}",
+                f"leave it out, and set world.training.slot_rounds={own}",
             )
     return base, params
 
@@ -166,9 +166,9 @@ def policy_params(recipe: TestbedRecipe, name: str) -> tuple[str, dict[str, obje
 def unmet(recipe: TestbedRecipe, name: str) -> str:
     """Return why a policy cannot run on a recipe, or an empty string."""
     policy = make_policy(recipe, name)
-    collected = recipe.training.opinions and recipe.training.dataset
+    collected = recipe.world.training.opinions and recipe.world.training.dataset
     if OPINIONS in policy.needs and not collected:
-        return "needs opinions, which this recipe does not collect (training.opinions)"
+        return "needs opinions, which this recipe does not collect (world.training.opinions)"
     if VOLUNTEERS in policy.needs:
         return "needs neighbours who agree, which clients of a study have with run --full only"
     return lacking(recipe, policy)

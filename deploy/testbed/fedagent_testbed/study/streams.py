@@ -69,11 +69,11 @@ class StreamStudy:
     def __init__(self, recipe: TestbedRecipe, name: str, seed: int) -> None:
         control, place = controls_of(name)
         self._recipe, self._seed = recipe, seed
-        self._left = round(recipe.streaming.budget * MICRO)
+        self._left = round(recipe.world.streaming.budget * MICRO)
         self._iterations = make_iterations(recipe, control)
         self._network = draw_network(recipe, seed)
         self._fleet = _fleet(recipe, seed, control, alone=place == ALONE)
-        size = self._fleet.model_bytes * recipe.streaming.model_scale
+        size = self._fleet.model_bytes * recipe.world.streaming.model_scale
         self._transfer_s = self._network.transfer_s(size)
         self._cost_s = self._network.cost_s(size)
         self._expected_s: FloatArray = self._transfer_s.mean(axis=0)
@@ -84,12 +84,12 @@ class StreamStudy:
 
     def play_round(self, t: int, history: History) -> bool:
         """Play round `t`, from 1, into the history; False if no rent can be paid."""
-        settings = self._recipe.streaming
+        settings = self._recipe.world.streaming
         if t == 1:
             history.first_loss = self._fleet.loss()
         began = time.perf_counter()
         placed = self._placed(t)
-        devices = np.arange(self._recipe.clients)
+        devices = np.arange(self._recipe.world.clients)
         each = iterations.chosen(
             self._iterations, devices, round_rng(self._seed, t, Purpose.ITERATE)
         )
@@ -138,7 +138,7 @@ class StreamStudy:
             return Placement()
         view = PlacementView(
             round=t,
-            edge_live=np.ones(self._recipe.edges, dtype=np.bool_),
+            edge_live=np.ones(self._recipe.world.edges, dtype=np.bool_),
             edge_rent=self._network.rent_micro[t - 1],
             budget_micro=self._left,
             edge_transfer_s=self._expected_s,
@@ -153,7 +153,7 @@ class StreamStudy:
             transfer = float(self._transfer_s[t - 1, placed.edge])
             whole = float(self._cost_s[t - 1, placed.edge])
             self._placement.learn(placed, whole)
-        steps = self._recipe.streaming.steps
+        steps = self._recipe.world.streaming.steps
         feedback = _feedback(t, trained, seconds)
         self._iterations.learn(feedback, horizon=self._horizon(t), steps=steps)
         return transfer, whole - transfer
@@ -206,8 +206,8 @@ def make_iterations(recipe: TestbedRecipe, name: str) -> IterationControl:
     """Return an iteration control with the recipe's parameters for it."""
     if match := _FIXED.fullmatch(name):
         return iterations.create("fixed", {"iterations": int(match[1])})
-    limit = {"load_limit_s": recipe.streaming.load_limit_s}
-    return iterations.create(name, {**limit, **recipe.policies.get(name, {})})
+    limit = {"load_limit_s": recipe.world.streaming.load_limit_s}
+    return iterations.create(name, {**limit, **recipe.params(name)})
 
 
 def make_placement(recipe: TestbedRecipe, name: str, best: int) -> PlacementPolicy:
@@ -216,10 +216,12 @@ def make_placement(recipe: TestbedRecipe, name: str, best: int) -> PlacementPoli
         return placement.create("fixed", edge=best)
     if match := _FIXED.fullmatch(name):
         edge = int(match[1])
-        if edge >= recipe.edges:
-            raise RecipeError("policy", f"names edge {edge}", f"there are {recipe.edges}, from 0")
+        if edge >= recipe.world.edges:
+            raise RecipeError(
+                "policy", f"names edge {edge}", f"there are {recipe.world.edges}, from 0"
+            )
         return placement.create("fixed", edge=edge)
-    return placement.create(name, **recipe.policies.get(name, {}))
+    return placement.create(name, **recipe.params(name))
 
 
 def _feedback(round_: int, trained: FleetRound, seconds: FloatArray) -> Feedback:

@@ -21,9 +21,9 @@ def make_world(recipe: TestbedRecipe, seed: int) -> World:
         DatasetError, RecipeError: Its files are not there, or are none of such.
         RecipeError: It is the world of streams, which has no pairs.
     """
-    match recipe.world:
+    match recipe.world.kind:
         case "radio":
-            return (StaticRadioWorld if recipe.radio.static else RadioWorld)(recipe, seed)
+            return (StaticRadioWorld if recipe.world.radio.static else RadioWorld)(recipe, seed)
         case "exchange":
             return LinearExchange(recipe, seed)
         case "open":
@@ -35,4 +35,4 @@ def make_world(recipe: TestbedRecipe, seed: int) -> World:
         case "recorded":
             return RecordedWorld(recipe, seed)
         case "bas":
-            raise RecipeError("world", "is bas", "it has streams, and no view of pairs")
+            raise RecipeError("world.kind", "is bas", "it has streams, and no view of pairs")

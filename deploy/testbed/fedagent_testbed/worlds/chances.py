@@ -28,7 +28,7 @@ class ChanceWorld(LinkedWorld):
         people.begin(round_)
         rng = round_rng(self._seed, round_, Purpose.ENVIRONMENT)
         pairs, deadline = len(people.pair_place), recipe.rounds.deadline_s
-        compute = rng.uniform(*recipe.work.compute, len(people.alive))
+        compute = rng.uniform(*recipe.world.work.compute, len(people.alive))
         own = self._own(compute)[people.pair_place]
         extra = people.extra_s()[people.pair_place]
         comes, when = rng.random(pairs) < own, rng.random(pairs)
@@ -50,12 +50,12 @@ class ChanceWorld(LinkedWorld):
 
     def _own(self, compute: FloatArray) -> FloatArray:
         """Return float64[n], the chance of each client's update."""
-        chances, people = self._recipe.chances, self._people
+        chances, people = self._recipe.world.chances, self._people
         if chances.by == "own":
             low, high = chances.own
             drawn = low + (high - low) * people.trait("factor")
             return np.where(people.some("sure", chances.sure), 1.0, drawn)
-        low, high = self._recipe.work.compute
+        low, high = self._recipe.world.work.compute
         middle, width = (low + high) / 2.0, max(chances.width * (high - low), 1e-9)
         bump = np.exp(-0.5 * ((compute - middle) / width) ** 2)
         return np.asarray(chances.best * bump, dtype=np.float64)

@@ -31,7 +31,7 @@ class Failures:
 
     def __init__(self, recipe: TestbedRecipe, seed: int, people: Population) -> None:
         self._recipe, self._seed, self._people = recipe, seed, people
-        self.bad_edge = int(spawned_rng(seed, _BAD_EDGE).integers(recipe.edges))
+        self.bad_edge = int(spawned_rng(seed, _BAD_EDGE).integers(recipe.world.edges))
 
     def draw(self) -> Failed | None:
         """Return what fails in the population's round."""
@@ -45,12 +45,12 @@ class Failures:
         lost = self._lost()
         cause[(rng.random(len(lost)) < lost)[place]] = Ending.MISSED
         safe *= 1.0 - lost[place]
-        if recipe.correlated.chance:
+        if recipe.world.correlated.chance:
             cause[self._together(rng)] = Ending.MISSED
-            safe *= 1.0 - recipe.correlated.chance
+            safe *= 1.0 - recipe.world.correlated.chance
         dead = people.dead()[place]
         cause[dead], safe[dead] = Ending.GONE, 0.0
-        fails = recipe.bad_edge.fails
+        fails = recipe.world.bad_edge.fails
         bad = edge == self.bad_edge
         safe[bad] *= 1.0 - fails
         if rng.random() < fails:
@@ -59,7 +59,7 @@ class Failures:
 
     def _lost(self) -> FloatArray:
         """Return float64[n], the chance that each client's update is lost by itself."""
-        flips, people = self._recipe.flips, self._people
+        flips, people = self._recipe.world.flips, self._people
         if not flips.every:
             return np.zeros(len(people.alive))
         first = people.some("flips", 0.5)
@@ -67,9 +67,9 @@ class Failures:
         return np.where(first == swapped, flips.loss, 0.0)
 
     def _together(self, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-        correlated, people = self._recipe.correlated, self._people
+        correlated, people = self._recipe.world.correlated, self._people
         if correlated.by == "edge":
-            return (rng.random(self._recipe.edges) < correlated.chance)[people.pair_edge]
+            return (rng.random(self._recipe.world.edges) < correlated.chance)[people.pair_edge]
         group = (people.trait("group") * correlated.groups).astype(np.int64)
         return (rng.random(correlated.groups) < correlated.chance)[group][people.pair_place]
 
@@ -77,9 +77,9 @@ class Failures:
 def can_fail(recipe: TestbedRecipe) -> str:
     """Return the key by which orders can fail whatever their links are like, or ""."""
     keys = {
-        "dying.share": recipe.dying.share,
-        "flips.every": recipe.flips.every,
-        "bad_edge.fails": recipe.bad_edge.fails,
-        "correlated.chance": recipe.correlated.chance,
+        "world.dying.share": recipe.world.dying.share,
+        "world.flips.every": recipe.world.flips.every,
+        "world.bad_edge.fails": recipe.world.bad_edge.fails,
+        "world.correlated.chance": recipe.world.correlated.chance,
     }
     return next((key for key, value in keys.items() if value), "")

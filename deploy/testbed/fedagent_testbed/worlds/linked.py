@@ -26,7 +26,7 @@ class LinkedWorld(ABC):
         self._people = Population(recipe, seed)
         self._failures = Failures(recipe, seed, self._people)
         self._failed: Failed | None = None
-        self._budget = np.full(recipe.edges, recipe.budget_micro, dtype=np.int64)
+        self._budget = np.full(recipe.world.edges, recipe.budget_micro, dtype=np.int64)
         self.times: Times | None = None
 
     @abstractmethod
@@ -49,13 +49,13 @@ class LinkedWorld(ABC):
     def _computation(self, compute: FloatArray) -> FloatArray:
         """Return the seconds of every pair, float64[P]; some have less than they claim."""
         people = self._people
-        seconds = self._recipe.work.work / compute * people.slowness() + people.extra_s()
+        seconds = self._recipe.world.work.work / compute * people.slowness() + people.extra_s()
         return np.asarray(seconds[people.pair_place], dtype=np.float64)
 
     def _slower(self) -> FloatArray:
         """Return float64[P], what transfers of a pair take longer by at an edge with bad links."""
         bad = self._people.pair_edge == self._failures.bad_edge
-        return np.where(bad, self._recipe.bad_edge.slower, 1.0)
+        return np.where(bad, self._recipe.world.bad_edge.slower, 1.0)
 
     def _shown(
         self,
@@ -87,7 +87,7 @@ class LinkedWorld(ABC):
             client_available=self._available(),
             edge_budget=self._budget,
             deadline_s=self._recipe.rounds.deadline_s,
-            model_bytes=round(self._recipe.work.download_mbit * 1e6 / 8),
+            model_bytes=round(self._recipe.world.work.download_mbit * 1e6 / 8),
             truth=truth,
             client_starts=people.starts(),
         )
@@ -99,14 +99,14 @@ class LinkedWorld(ABC):
         return self._people.available()
 
     def _is_reported(self, name: str) -> bool:
-        return name not in self._recipe.missing.columns
+        return name not in self._recipe.world.missing.columns
 
     def _reported(self, features: dict[str, FloatArray]) -> "np.typing.NDArray[np.float32]":
         """Return float32[P, F] without what is missing."""
-        missing = self._recipe.missing
+        missing = self._recipe.world.missing
         if absent := set(missing.columns) - features.keys():
             hint = f"there are {', '.join(features)}"
-            raise RecipeError("missing.columns", f"has {min(absent)}, no feature", hint)
+            raise RecipeError("world.missing.columns", f"has {min(absent)}, no feature", hint)
         columns = [column for name, column in features.items() if self._is_reported(name)]
         shown = np.array(columns, dtype=np.float32).reshape(len(columns), -1).T.copy()
         shown.shape = (len(self._people.pair_place), len(columns))
@@ -130,21 +130,21 @@ class TraceWorld(LinkedWorld):
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
         super().__init__(recipe, seed)
-        self._traces = recorded(read_links, recipe.traces.links, folder=True)
+        self._traces = recorded(read_links, recipe.world.traces.links, folder=True)
         pairs = len(self._people.pair_place)
         rng = spawned_rng(seed, 1 << 21)
         self._down, self._up = rng.integers(0, len(self._traces), (2, pairs))
         self._start = rng.uniform(0.0, 1e5, pairs)
         self._ahead: list[tuple[int, FloatArray]] = [(-1, self._start)] * 2
-        self._rtt = _rtt_of(recipe.traces.rtt, pairs, rng)
+        self._rtt = _rtt_of(recipe.world.traces.rtt, pairs, rng)
 
     def view(self, round_: int) -> RoundView:
         """Draw a round."""
-        recipe, people, work = self._recipe, self._people, self._recipe.work
+        recipe, people, work = self._recipe, self._people, self._recipe.world.work
         people.begin(round_)
         rng = round_rng(self._seed, round_, Purpose.ENVIRONMENT)
         compute = rng.uniform(*work.compute, len(people.alive))
-        now = self._start + round_ * recipe.traces.round_s
+        now = self._start + round_ * recipe.world.traces.round_s
         down, up = work.download_mbit * 1e6, work.upload_mbit * 1e6
         rtt = self._rtt
         lc = self._computation(compute)
@@ -172,9 +172,9 @@ class TraceWorld(LinkedWorld):
         first = round_ // size * size
         if self._ahead[way][0] != first:
             trace = (self._down, self._up)[way]
-            work = self._recipe.work
+            work = self._recipe.world.work
             bits = (work.download_mbit, work.upload_mbit)[way] * 1e6
-            rounds = np.arange(first, first + size)[:, None] * self._recipe.traces.round_s
+            rounds = np.arange(first, first + size)[:, None] * self._recipe.world.traces.round_s
             self._ahead[way] = first, self._seconds(trace, bits, self._start + rounds)
         seconds: FloatArray = self._ahead[way][1][round_ - first]
         return seconds

@@ -58,14 +58,14 @@ def draw_network(recipe: TestbedRecipe, seed: int) -> StreamNetwork:
         DatasetError: A file is not there, or has nothing within a range.
         RecipeError: There are more devices and edges than nodes in the RTT matrix.
     """
-    low, high = recipe.streaming.aggregation_s
-    per_model_s = spawned_rng(seed, _STREAM).uniform(low, high, recipe.edges)
+    low, high = recipe.world.streaming.aggregation_s
+    per_model_s = spawned_rng(seed, _STREAM).uniform(low, high, recipe.world.edges)
     return StreamNetwork(
         rate_bps=_rates(recipe, spawned_rng(seed, _STREAM + 1)),
         rtt_s=_rtts(recipe, spawned_rng(seed, _STREAM + 2)),
         rent_micro=_rents(recipe, spawned_rng(seed, _STREAM + 3)),
         slowness=_slowness(recipe, spawned_rng(seed, _STREAM + 4)) * _throttled(recipe, seed),
-        aggregation_s=per_model_s * recipe.streaming.slowdown,
+        aggregation_s=per_model_s * recipe.world.streaming.slowdown,
     )
 
 
@@ -74,8 +74,8 @@ def _rates(recipe: TestbedRecipe, rng: np.random.Generator) -> FloatArray:
 
     Every device is at a moment of its own in that trace.
     """
-    settings, rounds = recipe.streaming, recipe.rounds.count
-    devices, edges = recipe.clients, recipe.edges
+    settings, rounds = recipe.world.streaming, recipe.rounds.count
+    devices, edges = recipe.world.clients, recipe.world.edges
     low, high = (8e3 * bound for bound in settings.bandwidth_kbs)
     tests = recorded(read_down_bps, settings.links)
     tests = tests[(tests >= low) & (tests <= high)]
@@ -94,14 +94,14 @@ def _rates(recipe: TestbedRecipe, rng: np.random.Generator) -> FloatArray:
 
 def _rtts(recipe: TestbedRecipe, rng: np.random.Generator) -> FloatArray:
     """Take PlanetLab or Seattle nodes, one a device or edge, slice by slice."""
-    settings, rounds = recipe.streaming, recipe.rounds.count
-    devices, edges = recipe.clients, recipe.edges
+    settings, rounds = recipe.world.streaming, recipe.rounds.count
+    devices, edges = recipe.world.clients, recipe.world.edges
     low, high = (bound / 1e3 for bound in settings.rtt_ms)
     matrix = recorded(read_rtt, settings.rtt)
     nodes = matrix.seconds.shape[1]
     if devices + edges > nodes:
         raise RecipeError(
-            "clients", f"and edges are {devices + edges}", f"{settings.rtt} has {nodes} nodes"
+            "world.clients", f"and edges are {devices + edges}", f"{settings.rtt} has {nodes} nodes"
         )
     node = rng.permutation(nodes)[: devices + edges]
     first = int(rng.integers(len(matrix.seconds)))
@@ -121,7 +121,7 @@ def _filled(seconds: FloatArray) -> FloatArray:
 
 def _rents(recipe: TestbedRecipe, rng: np.random.Generator) -> IntArray:
     """Spread means over the logarithm of the range; each moves as an EC2 market over its own."""
-    settings, rounds, edges = recipe.streaming, recipe.rounds.count, recipe.edges
+    settings, rounds, edges = recipe.world.streaming, recipe.rounds.count, recipe.world.edges
     low, high = settings.rent
     mean = np.exp(np.linspace(np.log(low), np.log(high), edges))[rng.permutation(edges)]
     markets = recorded(read_spot_prices, settings.prices)
@@ -139,7 +139,7 @@ def _rents(recipe: TestbedRecipe, rng: np.random.Generator) -> IntArray:
 
 def _slowness(recipe: TestbedRecipe, rng: np.random.Generator) -> FloatArray:
     """Take phones of AI Benchmark, over their median, with a log-normal unrest that is made up."""
-    settings, rounds, devices = recipe.streaming, recipe.rounds.count, recipe.clients
+    settings, rounds, devices = recipe.world.streaming, recipe.rounds.count, recipe.world.clients
     score = recorded(read_cpu_scores, settings.devices)
     mine = np.median(score) / rng.choice(score, devices)
     unrest = np.exp(settings.unrest * rng.standard_normal((rounds, devices)))
@@ -148,7 +148,7 @@ def _slowness(recipe: TestbedRecipe, rng: np.random.Generator) -> FloatArray:
 
 def _throttled(recipe: TestbedRecipe, seed: int) -> FloatArray:
     """Return float64[T, N], how many times as slow each device is for the heat; made up."""
-    settings, rounds = recipe.streaming, recipe.rounds.count
+    settings, rounds = recipe.world.streaming, recipe.rounds.count
     hot = [
         episodes(
             spawned_rng(seed, _STREAM + 5, device),
@@ -156,6 +156,6 @@ def _throttled(recipe: TestbedRecipe, seed: int) -> FloatArray:
             every=settings.throttle_every,
             length=settings.throttle_rounds,
         )
-        for device in range(recipe.clients)
+        for device in range(recipe.world.clients)
     ]
     return np.where(np.stack(hot, axis=1), settings.throttle, 1.0)

@@ -16,7 +16,7 @@ class OpenWorld:
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
         self._recipe, self._seed = recipe, seed
         self._arrives = np.zeros(0, dtype=np.bool_)
-        n = recipe.clients
+        n = recipe.world.clients
         self._positions = spawned_rng(seed, 1 << 20).random((n, 2)).astype(np.float32)
         self._pairs = np.arange(n, dtype=np.int32)
         self._edge = np.zeros(n, dtype=np.int32)
@@ -26,8 +26,8 @@ class OpenWorld:
     def view(self, round_: int) -> RoundView:
         """Draw who would arrive."""
         rng = round_rng(self._seed, round_, Purpose.ENVIRONMENT)
-        n, swift = self._recipe.clients, min(1.0, self._recipe.rounds.deadline_s)
-        self._arrives = rng.random(n) < self._recipe.success
+        n, swift = self._recipe.world.clients, min(1.0, self._recipe.rounds.deadline_s)
+        self._arrives = rng.random(n) < self._recipe.world.success
         return RoundView(
             round=round_,
             pair_client=self._pairs,
@@ -40,7 +40,7 @@ class OpenWorld:
             deadline_s=self._recipe.rounds.deadline_s,
             truth=Truth(
                 arrives=self._arrives,
-                chance=np.full(n, self._recipe.success),
+                chance=np.full(n, self._recipe.world.success),
                 tau_s=np.full(n, swift),
             ),
         )
@@ -61,18 +61,21 @@ class LinearExchange:
     """
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
-        self._recipe, self._seed, setting = recipe, seed, recipe.exchange
-        per_class = recipe.clients // len(setting.work_s)
+        self._recipe, self._seed, setting = recipe, seed, recipe.world.exchange
+        per_class = recipe.world.clients // len(setting.work_s)
         self._work_s = np.repeat(np.asarray(setting.work_s, dtype=np.float64), per_class)
         snr = np.repeat(np.asarray(setting.snr, dtype=np.float64), per_class)
         self._efficiency = np.log2(1 + snr)
-        self._tau_s = np.zeros(recipe.clients)
-        self._warm = np.zeros(recipe.clients, dtype=np.bool_)
+        self._tau_s = np.zeros(recipe.world.clients)
+        self._warm = np.zeros(recipe.world.clients, dtype=np.bool_)
 
     def view(self, round_: int) -> RoundView:
         """Draw a round: one pair per client, and the truth for oracles."""
-        setting, rng = self._recipe.exchange, round_rng(self._seed, round_, Purpose.ENVIRONMENT)
-        n = self._recipe.clients
+        setting, rng = (
+            self._recipe.world.exchange,
+            round_rng(self._seed, round_, Purpose.ENVIRONMENT),
+        )
+        n = self._recipe.world.clients
         mu = rng.uniform(0.5, 2.0, n)
         bandwidth_hz = rng.uniform(2e6, 4e6, n)
         available = rng.random(n) < setting.availability
@@ -95,6 +98,6 @@ class LinearExchange:
     def play(self, view: RoundView, pairs: IntArray) -> Feedback:
         """Let these pairs train, and remember them as warm."""
         clients = view.pair_client[pairs]
-        self._warm = np.zeros(self._recipe.clients, dtype=np.bool_)
+        self._warm = np.zeros(self._recipe.world.clients, dtype=np.bool_)
         self._warm[clients] = True
         return arrived(view, pairs, np.ones(len(pairs), np.bool_), self._tau_s[clients])

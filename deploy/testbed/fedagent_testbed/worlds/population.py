@@ -24,11 +24,11 @@ class Population:
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
         self._recipe, self._seed = recipe, seed
         self.round = 0
-        self.alive = np.arange(recipe.clients, dtype=np.int64)
+        self.alive = np.arange(recipe.world.clients, dtype=np.int64)
         self._unit_price: FloatArray = np.zeros(0)
         self._liar: BoolArray = np.zeros(0, dtype=np.bool_)
         self._traits: dict[str, FloatArray] = {name: np.zeros(0) for name in _TRAITS}
-        self._born(recipe.clients)
+        self._born(recipe.world.clients)
         self.pair_place, self.pair_edge = self._links()
 
     @property
@@ -39,12 +39,12 @@ class Population:
     @property
     def unit_price(self) -> FloatArray:
         """float64[n], credits per unit of compute of those alive, in this round."""
-        repriced, (low, high) = self._recipe.repriced, self._recipe.work.price
+        repriced, (low, high) = self._recipe.world.repriced, self._recipe.world.work.price
         price = self._unit_price[self.alive]
         if repriced.share and self.is_after(repriced.after):
             anew = low + (high - low) * self.trait("price")
             price = np.where(self.some("repriced", repriced.share), anew, price)
-        late = self._recipe.late
+        late = self._recipe.world.late
         return np.where(self.some("late", late.share), late.price_factor, 1.0) * price
 
     @property
@@ -67,8 +67,8 @@ class Population:
 
     def slowness(self) -> FloatArray:
         """Return float64[n], the compute that each claims over what it has."""
-        speeds, low_high = self._recipe.speeds, self._recipe.speeds.factor
-        slow = np.where(self.liar, self._recipe.liars.factor, 1.0)
+        speeds, low_high = self._recipe.world.speeds, self._recipe.world.speeds.factor
+        slow = np.where(self.liar, self._recipe.world.liars.factor, 1.0)
         if speeds.share and self.is_after(speeds.after):
             low, high = map(math.log, low_high)
             factor = np.exp(low + (high - low) * self.trait("factor"))
@@ -80,7 +80,7 @@ class Population:
 
         Late is a deadline more, so that no such update is ever in time.
         """
-        cold, late = self._recipe.cold, self._recipe.late
+        cold, late = self._recipe.world.cold, self._recipe.world.late
         extra = np.where(self.some("late", late.share), self._recipe.rounds.deadline_s, 0.0)
         if cold.rounds:
             extra += cold.extra_s * 0.5 ** max(0, min(self.round - cold.rounds, 1000))
@@ -100,20 +100,20 @@ class Population:
 
     def dead(self) -> BoolArray:
         """Return bool[n], those of which nothing arrives in this round."""
-        dying = self._recipe.dying
+        dying = self._recipe.world.dying
         gone = self.is_after(dying.after) and not self._is_healed()
         return self.some("dying", dying.share if gone else 0.0)
 
     def starts(self) -> IntArray:
         """Return int64[N], how often each is known to have started; 0 for who is gone."""
-        dying, starts = self._recipe.dying, np.zeros(self.total, dtype=np.int64)
+        dying, starts = self._recipe.world.dying, np.zeros(self.total, dtype=np.int64)
         again = self._is_healed() and dying.says
         starts[self.alive] = 1 + self.some("dying", dying.share if again else 0.0)
         return starts
 
     def begin(self, round_: int) -> None:
         """Replace some clients by new ones, when it is time; once per round."""
-        churn = self._recipe.churn
+        churn = self._recipe.world.churn
         leaving = round(churn.share * len(self.alive))
         again, self.round = round_ == self.round, round_
         if again or not leaving or round_ == 1 or (round_ - 1) % churn.every:
@@ -125,16 +125,16 @@ class Population:
         self._born(leaving)
 
     def _is_healed(self) -> bool:
-        dying = self._recipe.dying
+        dying = self._recipe.world.dying
         last = math.floor(dying.after * self._recipe.rounds.count) + dying.heal
         return dying.heal > 0 and self.round > last
 
     def _born(self, count: int) -> None:
         before = self.total
         rng = spawned_rng(self._seed, _BIRTH, before)
-        low, high = self._recipe.work.price
+        low, high = self._recipe.world.work.price
         self._unit_price = np.concatenate((self._unit_price, rng.uniform(low, high, count)))
-        liars = rng.random(count) < self._recipe.liars.share
+        liars = rng.random(count) < self._recipe.world.liars.share
         self._liar = np.concatenate((self._liar, liars))
         rng = spawned_rng(self._seed, _BIRTH + 3, before)
         for name in _TRAITS:
@@ -142,8 +142,8 @@ class Population:
             self._traits[name] = np.concatenate((self._traits[name], drawn))
 
     def _links(self) -> tuple[IndexArray, IndexArray]:
-        clients, edges = self._recipe.clients, self._recipe.edges
-        visible = self._recipe.links.visible or edges
+        clients, edges = self._recipe.world.clients, self._recipe.world.edges
+        visible = self._recipe.world.visible or edges
         place = np.repeat(np.arange(clients, dtype=np.int32), visible)
         if visible == edges:
             return place, np.tile(np.arange(edges, dtype=np.int32), clients)

@@ -60,7 +60,7 @@ class RadioWorld(LinkedWorld):
 
     def view(self, round_: int) -> RoundView:
         """Draw a round."""
-        recipe, people, work = self._recipe, self._people, self._recipe.work
+        recipe, people, work = self._recipe, self._people, self._recipe.world.work
         people.begin(round_)
         rng = round_rng(self._seed, round_, Purpose.ENVIRONMENT)
         compute = rng.uniform(*work.compute, len(people.alive))
@@ -81,7 +81,7 @@ class RadioWorld(LinkedWorld):
             # The mean over beacons, in whole decibels, as drivers say it.
             "signal_dbm": np.round(10.0 * np.log10(link.snr * band) + self._noise(round_)),
         }
-        shown = _SHOWN[recipe.radio.features]
+        shown = _SHOWN[recipe.world.radio.features]
         features = {name: values for name, values in features.items() if name in shown}
         chance, usual = self._forecast(link, times)
         arrives = times.tau_s <= recipe.rounds.deadline_s
@@ -90,7 +90,7 @@ class RadioWorld(LinkedWorld):
 
     def _places(self, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
         """Return band in hertz and distance in kilometres of every pair, float64[P]."""
-        radio, people = self._recipe.radio, self._people
+        radio, people = self._recipe.world.radio, self._people
         place = people.pair_place
         band = rng.uniform(*radio.bandwidth_mhz, len(people.alive))[place] * 1e6
         return band, rng.uniform(*radio.distance_km, len(place))
@@ -105,7 +105,7 @@ class RadioWorld(LinkedWorld):
     def _snr(
         self, round_: int, band: FloatArray, distance: FloatArray, rng: np.random.Generator
     ) -> FloatArray:
-        radio = self._recipe.radio
+        radio = self._recipe.world.radio
         loss = radio.path_loss_db + radio.path_loss_slope_db * np.log10(distance)
         if radio.shadowing_db:
             loss += rng.normal(0.0, radio.shadowing_db, len(distance))
@@ -114,11 +114,11 @@ class RadioWorld(LinkedWorld):
 
     def _noise(self, round_: int) -> float:
         """Return the noise density of a round, dBm/Hz."""
-        change = self._recipe.change
+        change = self._recipe.world.change
         changed = round_ > change.after * self._recipe.rounds.count
         if change.noise_dbm_hz is not None and changed:
             return change.noise_dbm_hz
-        return self._recipe.radio.noise_dbm_hz
+        return self._recipe.world.radio.noise_dbm_hz
 
     def _forecast(self, link: Link, times: Times) -> tuple[FloatArray, FloatArray]:
         """Return the chance and the usual tau by what is known before the order, float64[P] each.
@@ -132,12 +132,12 @@ class RadioWorld(LinkedWorld):
         """Return the probability that an upload from `began` is in time, of began's shape."""
         left = self._recipe.rounds.deadline_s - began
         share = link.band / link.slower
-        wanted = self._recipe.work.upload_mbit * 1e6 / np.maximum(left, 1e-12) / share
+        wanted = self._recipe.world.work.upload_mbit * 1e6 / np.maximum(left, 1e-12) / share
         needed = np.expm1(np.minimum(wanted, _HOPELESS) * math.log(2.0)) / link.snr
         return np.where(left > 0, np.exp(-needed), 0.0)
 
     def _upload_s(self, link: Link) -> FloatArray:
-        return self._recipe.work.upload_mbit * 1e6 / link.rate(math.log(2.0))
+        return self._recipe.world.work.upload_mbit * 1e6 / link.rate(math.log(2.0))
 
 
 class StaticRadioWorld(RadioWorld):
@@ -150,7 +150,7 @@ class StaticRadioWorld(RadioWorld):
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
         super().__init__(recipe, seed)
-        self._edges_seen = len(self._people.pair_place) // recipe.clients
+        self._edges_seen = len(self._people.pair_place) // recipe.world.clients
         self._band: FloatArray = np.zeros(0)
         self._distance: FloatArray = np.zeros((0, self._edges_seen))
         self._reported_in = 0
@@ -159,7 +159,7 @@ class StaticRadioWorld(RadioWorld):
 
     def _places(self, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
         del rng  # they are no round's
-        radio, people, known = self._recipe.radio, self._people, len(self._band)
+        radio, people, known = self._recipe.world.radio, self._people, len(self._band)
         if new := people.total - known:
             own = spawned_rng(self._seed, _HOME, known)
             band = own.uniform(*radio.bandwidth_mhz, new) * 1e6
@@ -170,7 +170,7 @@ class StaticRadioWorld(RadioWorld):
         return band[people.pair_place], distance.ravel()
 
     def _forecast(self, link: Link, times: Times) -> tuple[FloatArray, FloatArray]:
-        bits = self._recipe.work.download_mbit * 1e6
+        bits = self._recipe.world.work.download_mbit * 1e6
         downloads = bits / link.rate(-np.log(_QUANTILES))
         chance = (_WEIGHTS * self._uploads_after(downloads + times.lc_s, link)).sum(axis=0)
         usual = bits / link.rate(math.log(2.0)) + times.lc_s + self._upload_s(link)
@@ -182,7 +182,9 @@ class StaticRadioWorld(RadioWorld):
         """Return the running means before this round, and add what it measures to the next's."""
         alive = self._people.alive
         rng = spawned_rng(self._seed, _MEASURED, round_)
-        error = 10.0 ** (rng.normal(0.0, self._recipe.radio.measured_db, (2, len(down))) / 10.0)
+        error = 10.0 ** (
+            rng.normal(0.0, self._recipe.world.radio.measured_db, (2, len(down))) / 10.0
+        )
         probes = [link.rate(rng.exponential(size=len(down))) for _ in range(2)]
         if round_ != self._reported_in:
             self._before, self._reported_in = self._after, round_

@@ -92,7 +92,7 @@ class RecordedWorld(LinkedWorld):
         del compute  # prices are recorded too
         people, price = self._people, np.zeros(self._people.total, dtype=np.int64)
         own = self._tape.price_micro[self._now[0], people.alive % self._tape.ending.shape[2]]
-        late = self._recipe.late
+        late = self._recipe.world.late
         factor = np.where(people.some("late", late.share), late.price_factor, 1.0)
         price[people.alive] = np.round(own * factor)
         return price

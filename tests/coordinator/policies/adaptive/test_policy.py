@@ -208,7 +208,7 @@ def test_devices_that_report_nonsense_stop_nothing() -> None:
     assert np.isfinite(forecast(policy, view)).all()
 
 
-LOUD, QUIET = "radio.noise_dbm_hz=-160", "radio.noise_dbm_hz=-166"
+LOUD, QUIET = "world.radio.noise_dbm_hz=-160", "world.radio.noise_dbm_hz=-166"
 
 
 @pytest.mark.parametrize(
@@ -216,10 +216,10 @@ LOUD, QUIET = "radio.noise_dbm_hz=-160", "radio.noise_dbm_hz=-166"
     [
         ((QUIET,), 0, 0.985, 1),
         ((LOUD,), 0, 0.985, 0),
-        ((QUIET, "change.noise_dbm_hz=-160"), 200, 0.98, 0),
-        ((LOUD, "change.noise_dbm_hz=-166"), 200, 0.98, 1),
-        ((QUIET, "liars.share=0.3"), 50, 0.985, 0),
-        ((LOUD, "liars.share=0.3"), 50, 0.985, 1),
+        ((QUIET, "world.change.noise_dbm_hz=-160"), 200, 0.98, 0),
+        ((LOUD, "world.change.noise_dbm_hz=-166"), 200, 0.98, 1),
+        ((QUIET, "world.liars.share=0.3"), 50, 0.985, 0),
+        ((LOUD, "world.liars.share=0.3"), 50, 0.985, 1),
     ],
 )
 def test_it_stays_near_the_oracle_of_chances(
