@@ -6,7 +6,7 @@ from urllib.request import urlopen
 
 
 def read(page, path):
-    """Return one answer of /api; its form is in /api/openapi.json."""
+    """Return one answer of /api; docs/coordinator.md has the paths."""
     with urlopen(f"{page.rstrip('/')}/api/{path}") as answer:
         return json.load(answer)
 

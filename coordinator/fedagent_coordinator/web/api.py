@@ -20,19 +20,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_node.address import counted_as
-from fedagent_protocol import SOFTWARE
 from fedagent_protocol.errors import FedagentError
 
 from .access import COOKIE, Access
 from .device import detail, why
-from .endpoints import ENDPOINTS, MOST, Endpoint, openapi
 from .feed import MAX_VIEWERS, Feed, Viewer
 from .joining import accept, has_site, waiting
-from .limits import PATIENCE_S, PLACES, has_place
+from .limits import PATIENCE_S, PLACES, SENDING_S, has_place
 from .records import Accept, DeviceCard, Done, Problem, Token
 
 STATIC = Path(__file__).with_name("static")
 MAX_BODY = 4096
+MOST = 999_999_999
+"""The largest number of a query."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -45,14 +45,15 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 MENDS = {
-    404: "see /api/devices for devices, /api/openapi.json for all paths",
-    405: "see /api/openapi.json for what each path takes",
+    404: "docs/coordinator.md has all paths; /api/devices has the devices",
+    405: "docs/coordinator.md says what each path takes",
     408: "send the whole request again",
     413: f"send at most {MAX_BODY} bytes",
-    400: "see /api/openapi.json for what each path takes",
+    400: "docs/coordinator.md says what each path takes",
 }
 T = TypeVar("T")
 B = TypeVar("B", bound=msgspec.Struct)
+Answer = Callable[[Request], Awaitable[Response]]
 _encode = msgspec.json.Encoder().encode
 
 
@@ -154,10 +155,6 @@ class Api:
         )
         return found
 
-    async def document(self, _request: Request) -> Response:
-        """Return the OpenAPI document."""
-        return answer(openapi(SOFTWARE.removeprefix("fedagent ")))
-
     def _card(self, ident: str) -> DeviceCard:
         devices = self._feed.field().devices
         named = [card for card in devices if card.name == ident]
@@ -172,7 +169,10 @@ class Api:
 
 
 class Guard:
-    """Lets through who may; gives every answer the headers of a page that loads nothing else."""
+    """Lets through who may; gives every answer the headers of a page that loads nothing else.
+
+    A reader that takes no more of its answer for `SENDING_S` is cut off.
+    """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -187,10 +187,12 @@ class Guard:
         async def dressed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], *HEADERS]
-            await send(message)
+            async with asyncio.timeout(SENDING_S):
+                await send(message)
 
         refused = self._refused(Request(scope))
-        await (refused or self._app)(scope, receive, dressed)
+        with suppress(TimeoutError):  # the server closes what was not answered to its end
+            await (refused or self._app)(scope, receive, dressed)
 
     def _refused(self, request: Request) -> Response | None:
         access, headers = self._access, request.headers
@@ -235,8 +237,7 @@ def application(folder: Path, feed: Feed, access: Access) -> ASGIApp:
 
     app = Starlette(
         routes=[
-            *(_route(api, one) for one in ENDPOINTS),
-            Route("/api/openapi.json", api.document),
+            *_routes(api),
             Mount("/", StaticFiles(directory=STATIC, html=True)),
         ],
         exception_handlers={
@@ -249,19 +250,34 @@ def application(folder: Path, feed: Feed, access: Access) -> ASGIApp:
     return Guard(app, access)
 
 
-def _route(api: Api, one: Endpoint) -> Route:
-    work: Callable[[Request], Awaitable[Response]] = getattr(api, one.name)
-    path = one.path.replace("{round}", "{round:int}")
-    names = [name for name, _ in one.query]
+def _routes(api: Api) -> list[Route]:
+    """Return the paths of `/api`, each with the numbers that its query takes."""
+    return [
+        _route("/api/field", api.field),
+        _route("/api/events", api.events),
+        _route("/api/rounds", api.rounds, "last"),
+        _route("/api/rounds/{round:int}", api.round),
+        _route("/api/edges", api.edges),
+        _route("/api/devices", api.devices),
+        _route("/api/devices/{id}", api.device),
+        _route("/api/devices/{id}/why", api.why, "round", "nearest"),
+        _route("/api/alarms", api.alarms),
+        _route("/api/pending", api.pending),
+        _route("/api/pending/{id}/accept", api.accept, method="POST"),
+        _route("/api/session", api.session),
+        _route("/api/session", api.sign_in, method="POST"),
+    ]
 
+
+def _route(path: str, work: Answer, *numbers: str, method: str = "GET") -> Route:
     async def checked(request: Request) -> Response:
         for name in request.query_params:
-            if name not in names:
-                mend = f"it takes {' and '.join(names) or 'none'}; see /api/openapi.json"
-                return refusal(400, f"{one.path} takes no query {name[:40]!r}", mend)
+            if name not in numbers:
+                mend = f"it takes {' and '.join(numbers) or 'none'}"
+                return refusal(400, f"{path} takes no query {name[:40]!r}", mend)
         return await work(request)
 
-    return Route(path, checked, methods=[one.method], name=one.name)
+    return Route(path, checked, methods=[method])
 
 
 def _number(request: Request, name: str) -> int | None:
