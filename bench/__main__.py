@@ -24,7 +24,6 @@ from . import (
     gda,
     graph,
     hostile,
-    house,
     imports,
     learners,
     ledger,
@@ -42,6 +41,7 @@ from . import (
     soak,
     solvers,
     storm,
+    walk,
     year,
 )
 from .rows import ROOT, Row, Rows, show, tested
@@ -96,7 +96,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "replay": lambda: replay.rows(100, ""),
     "year": lambda: iter([year.year(20_000)]),
     "figures": lambda: iter([tested("figures", str(ROOT / "bench" / "checks"))]),
-    "house": house.rows,
+    "walk": walk.rows,
     "size": size.rows,
     "imports": imports.rows,
     "ledger": ledger.rows,
@@ -117,6 +117,8 @@ BENCHES: dict[str, Callable[[], Rows]] = {
 def main() -> int:
     if sys.argv[1:2] == ["size"]:
         return size.main()
+    if sys.argv[1:] == ["walk", "--list"]:
+        return walk.main()
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
     names = parser.parse_args().names or list(BENCHES)
