@@ -315,9 +315,8 @@ def words_of(name: str, fields: Mapping[str, object]) -> str:
     if name == "unsigned" and fields["what"] != "terms":
         return (
             f"edge {fields['name'] or fields['edge']} reports {fields['what']} of "
-            f"{fields['agents']} agents without their signatures: these are ignored; update the "
-            "edge or the agents if they run an earlier release; if you do not trust the edge, "
-            "revoke it: `fedagent devices revoke`"
+            f"{fields['agents']} agents without their signatures: these are ignored; if you do "
+            "not trust the edge, revoke it: `fedagent devices revoke`"
         )
     if name == "unsigned":
         return (

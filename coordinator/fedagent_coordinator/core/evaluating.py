@@ -144,9 +144,11 @@ class Evaluating(Phase):
 
     def _word(self, rows: ClaimedRows) -> BoolArray:
         engine, s = self.engine, self.engine.settings
+        if engine.enrolled is None:
+            return rows.client >= 0
         round_, model = self._evaluation.round, self._evaluation.digest
         asked = Asked(site=s.site, run=s.run, round=round_, task=s.task, model=model)
-        theirs, refused = engine.answers.judge(rows, asked, certified=engine.enrolled is not None)
+        theirs, refused = engine.answers.judge(rows, asked)
         engine.counters["opinions_unsigned"] += refused
         return theirs
 

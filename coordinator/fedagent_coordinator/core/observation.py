@@ -95,8 +95,9 @@ def merge_observations(
     """Return the view of all edges, of which none has two observations; `sizes` are N and M.
 
     One agent that several edges see has the price and the availability of its newest report
-    (the largest seq; of equals, the freshest) that it has signed, by `terms`. A row older than
-    `FRESH_S`, without a feature that the policy needs, or not its agent's word is no pair.
+    (the largest seq; of equals, the freshest); in a site with certificates, the newest that it
+    has signed, by `terms`. A row older than `FRESH_S`, without a feature that the policy needs, or
+    not its agent's word is no pair.
     """
     ordered = sorted(observations, key=lambda seen: seen.edge)
     names = tuple(sorted({name for seen in ordered for name in seen.columns.features}))

@@ -321,7 +321,7 @@ class Observing(Phase):
             edge_budget=np.full(edges, budget, dtype=np.int64),
             deadline_s=s.deadline_ms / 1000,
             model_bytes=engine.models.size,
-            terms=engine.terms,
+            terms=engine.terms if engine.enrolled is not None else None,
         )
         left = observed.without(engine.client_backoff.away(observed.client_seq, now))
         view = replace(left.view, client_starts=engine.starts.note(observed.client_seq))

@@ -1,8 +1,7 @@
 """Whose word an opinion is, and that a client volunteers: the client's own, signed.
 
 An edge hands on the claim that a client made for the site, the run, the round, the task and the
-model that it was asked of. What has none is believed on links that anybody may speak on, of
-clients of a release that makes none; in a site with certificates it is not.
+model that it was asked of. Asked only in a site with certificates: elsewhere anybody may speak.
 """
 
 from collections.abc import Callable
@@ -36,19 +35,15 @@ class SignedAnswers:
 
     What an edge says of a client is checked once in a call: an edge that repeats itself, with one
     claim after the other, costs nothing.
-
-    Attributes:
-        signers: Clients that have ever signed; what one of them did not sign is not its word.
     """
 
-    signers: set[int] = field(default_factory=set)
     _asked: Asked | None = None
     _judged: dict[tuple[str, int], tuple[bytes, bool]] = field(default_factory=dict)
 
-    def judge(self, rows: ClaimedRows, asked: Asked, *, certified: bool) -> tuple[BoolArray, int]:
+    def judge(self, rows: ClaimedRows, asked: Asked) -> tuple[BoolArray, int]:
         """Return bool[P], whose word counts, and how many more than before do not.
 
-        With `certified` nothing counts that is not signed. Rows without an index have no word.
+        Rows without an index have no word.
         """
         if asked != self._asked:
             self._asked, self._judged = asked, {}
@@ -59,18 +54,9 @@ class SignedAnswers:
             place, said = (rows.edge, client), rows.said(asked, rows.agents[row], row)
             known = self._judged.get(place)
             if known is None or known[0] != said:
-                word = self._is_word(rows, row, said, certified=certified)
+                claim = rows.claims[row].tobytes() if len(rows.claims) else b""
+                word = is_claim(claim, rows.agents[row], said)
                 known = self._judged[place] = said, word
                 refused += not word
             theirs[row] = known[1]
         return theirs, refused
-
-    def _is_word(self, rows: ClaimedRows, row: int, said: bytes, *, certified: bool) -> bool:
-        client = int(rows.client[row])
-        claim = rows.claims[row].tobytes() if len(rows.claims) else b""
-        if not any(claim):
-            return not certified and client not in self.signers
-        if not is_claim(claim, rows.agents[row], said):
-            return False
-        self.signers.add(client)
-        return True

@@ -49,9 +49,8 @@ class SignedTerms:
     """What clients have signed that several edges name.
 
     Of such a client the rows are gone through from the newest to the first that it signed: those
-    before it are not its word. One that never signed is of a release that does not: of its rows
-    only those with a wrong signature are left out. An edge alone with a client that never signed
-    is believed, as it could keep the client's work from the run anyway.
+    before it are not its word. An edge alone with a client is believed unless the client has
+    signed something else before: it could keep the client's work from the run anyway.
 
     Attributes:
         unsigned: Rows of the last observation that were not their client's word, by edge.
@@ -67,8 +66,6 @@ class SignedTerms:
         """Return bool[P], which of the fresh rows are not their client's word."""
         self.unsigned.clear()
         refused = np.zeros(len(client), dtype=np.bool_)
-        if not self._last and not any(len(seen.columns.claim) for seen in ordered):
-            return refused
         rows = [_Row(seen, at) for seen in ordered for at in range(len(seen.client))]
         for group in self._disputed(rows, client, fresh):
             for row in self._not_its_word(int(client[group[0]]), group, rows):
@@ -97,6 +94,4 @@ class SignedTerms:
                 self._last[client] = said
                 return doubted
             doubted.append(row)
-        if client in self._last:
-            return doubted
-        return [row for row in doubted if any(rows[row].claim)]
+        return doubted

@@ -244,9 +244,10 @@ def _room(row_bytes: int, claims: list[bytes]) -> int:
 
 
 def is_theirs(state: EdgeState, ask: OpinionOpen, agent: str, answer: Opinion | Volunteer) -> bool:
-    """Return whether the claim of an answer is the agent's; a release before this makes none.
+    """Return whether the claim of an answer is the agent's, if it has one.
 
-    The coordinator would take a wrong one for the edge's own work.
+    The coordinator would take a wrong one for the edge's own work; what has none it refuses in a
+    site with certificates.
     """
     if not answer.claim:
         return True

@@ -13,9 +13,10 @@ from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.settings import PastEvaluations
 from fedagent_coordinator.core.signed_answers import ClaimedRows, SignedAnswers
 from fedagent_protocol import messages as m
-from fedagent_protocol.columns import claim_column, claims_in
+from fedagent_protocol.columns import claim_column, claims_in, unpack
 from fedagent_protocol.opinions import Asked
 from fedagent_protocol.signatures import is_claim
+from fedagent_protocol.terms import sign_terms
 from tests.fakes.engine_field import MANIFEST, RUN, Field, settings
 from tests.fakes.toy_edge import ToyAgent, ToyEdge
 from tests.fakes.voices import identity
@@ -56,6 +57,20 @@ class SigningEdge(ToyEdge):
     def __init__(self, name: str, ids: Sequence[str]) -> None:
         super().__init__(name, MANIFEST, [ToyAgent(one) for one in ids])
         self.honest: list[Answer] = []
+
+    def columns(self, message: m.RoundOpen) -> m.RoundColumns:
+        said = super().columns(message)
+        told, claims = unpack(said), []
+        rows = (told.session, told.context_seq, told.price, told.available)
+        for index, seq, price, available in zip(*(row.tolist() for row in rows), strict=True):
+            me, report = (
+                DEVICES[self.agents[index].id],
+                m.ContextReport(seq=seq, price=price, available=available),
+            )
+            claims.append(
+                sign_terms(report, edge=self.id, agent=me.id, public=me.public_bytes, sign=me.sign)
+            )
+        return structs.replace(said, claim=claim_column(claims))
 
     def answer(self, call: m.OpinionOpen, now: float) -> Answer | m.EdgeMoments:
         said = super().answer(call, now)
@@ -202,9 +217,7 @@ def test_an_edge_that_shouts_is_checked_once_in_a_call() -> None:
 
 
 @pytest.mark.parametrize("certified", [False, True])
-def test_who_signs_nothing_is_believed_where_anybody_may_come_until_it_signs(
-    certified: bool,
-) -> None:
+def test_who_signs_nothing_is_believed_only_where_anybody_may_come(certified: bool) -> None:
     edge = SigningEdge("edge", IDS[:3])
     signs_from = 2
     edge.lie = lambda _, said: (
@@ -213,7 +226,7 @@ def test_who_signs_nothing_is_believed_where_anybody_may_come_until_it_signs(
     field = field_of([edge], certified=certified)
     field.run()
     counts = [len(found.client) for found in field.evaluated.values()]
-    assert counts == ([0, 0, 3, 0] if certified else [3, 3, 3, 0])
+    assert counts == ([0, 0, 3, 0] if certified else [3, 3, 3, 3])
 
 
 def test_a_column_of_claims_that_is_cut_off_is_refused_whole() -> None:
@@ -232,16 +245,10 @@ KINDS = ("own", "none", "forged", "of another round")
     said=st.lists(
         st.lists(st.tuples(st.integers(-1, 5), st.sampled_from(KINDS)), max_size=6), max_size=5
     ),
-    certified=st.booleans(),
 )
-def test_a_row_counts_as_a_slow_reader_says(
-    said: list[list[tuple[int, str]]], certified: bool
-) -> None:
-    answers, signers, asked = (
-        SignedAnswers(),
-        set[int](),
-        Asked(site=SITE, run=RUN, round=1, task=TASK, model="b" * 64),
-    )
+def test_a_row_counts_as_a_slow_reader_says(said: list[list[tuple[int, str]]]) -> None:
+    answers = SignedAnswers()
+    asked = Asked(site=SITE, run=RUN, round=1, task=TASK, model="b" * 64)
     for number, rows in enumerate(said):
         now, before = (structs.replace(asked, round=number + more) for more in (1, 0))
         claims = []
@@ -261,11 +268,8 @@ def test_a_row_counts_as_a_slow_reader_says(
         first: dict[int, bool] = {}
         for one, kind in rows:
             if one >= 0 and one not in first:
-                believed = kind == "none" and not certified and one not in signers
-                first[one] = kind == "own" or believed
-                signers |= {one} if kind == "own" else set()
-        theirs, refused = answers.judge(told, now, certified=certified)
+                first[one] = kind == "own"
+        theirs, refused = answers.judge(told, now)
         assert theirs.tolist() == [first.get(one, False) for one, _ in rows]
         assert refused == sum(not good for good in first.values())
         assert theirs.shape == (len(rows),)
-    assert answers.signers == signers

@@ -77,9 +77,8 @@ def slow(edges: list[list[Row]], signs: set[int]) -> dict[int, set[int]]:
         newest = kinds.index("own") if "own" in kinds else len(kinds)
         if "own" in kinds:
             signs.add(client)
-        for row, edge in rows[:newest]:
-            if client in signs or row[5] == "forged":
-                refused[edge].add(client)
+        for _, edge in rows[:newest]:
+            refused[edge].add(client)
     return refused
 
 
@@ -129,9 +128,3 @@ def test_a_lying_edge_neither_mutes_nor_reprices_who_is_heard_elsewhere() -> Non
         assert found.client_seq.tolist() == [5, 0, 0]
     alone = merged([answer(1, [(0, 2**62, 9, False, 0.0, "none")])], terms)
     assert len(alone.view.pair_client) == 0
-
-
-def test_clients_of_the_release_before_are_believed_as_they_were() -> None:
-    rows: list[list[Row]] = [[(0, 5, 2, True, 0.0, "none")], [(0, 6, 3, True, 0.0, "none")]]
-    found = merged([answer(i, each) for i, each in enumerate(rows)], SignedTerms())
-    assert found.view.client_price.tolist() == [3, 0, 0]
