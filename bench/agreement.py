@@ -19,7 +19,7 @@ import numpy as np
 from fedagent_agent.peers.core.node import SlotPhase
 from fedagent_agent.peers.seal import sealed_bytes
 from fedagent_coordinator.policies.base import FloatArray
-from fedagent_coordinator.policies.beliefs import Wiring, propagate, wire
+from fedagent_coordinator.policies.sets.beliefs import Wiring, propagate, wire
 from fedagent_protocol.peers import Envelope, encode_envelope
 from tests.fakes.peer_network import Faults, PeerNetwork, distances, names, near_graph, nodes_of
 

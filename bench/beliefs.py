@@ -12,8 +12,8 @@ from itertools import product
 import numpy as np
 
 from fedagent_coordinator.policies.base import FloatArray
-from fedagent_coordinator.policies.beliefs import Wiring, log_ratio, propagate, wire
-from fedagent_coordinator.policies.neighbours import Graph, k_nearest
+from fedagent_coordinator.policies.sets.beliefs import Wiring, log_ratio, propagate, wire
+from fedagent_coordinator.policies.sets.neighbours import Graph, k_nearest
 
 NODES, EDGES, SWEEPS = 100_000, 400_000, 40
 REPEATS = 7

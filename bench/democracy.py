@@ -27,7 +27,7 @@ import numpy as np
 from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.agent import AgentCore
 from fedagent_agent.store import open_agent
-from fedagent_coordinator.policies.neighbours import k_nearest
+from fedagent_coordinator.policies.sets.neighbours import k_nearest
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.data_dir import load_or_create

@@ -13,8 +13,8 @@ from fedagent_coordinator import placement, policies
 from fedagent_coordinator.placement import PlacementPolicy, PlacementView
 from fedagent_coordinator.policies import Feedback, Purpose, RoundView, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import FloatArray, IntArray
-from fedagent_coordinator.policies.beliefs import propagate, propagate_literal, wire
-from fedagent_coordinator.policies.neighbours import k_nearest
+from fedagent_coordinator.policies.sets.beliefs import propagate, propagate_literal, wire
+from fedagent_coordinator.policies.sets.neighbours import k_nearest
 from fedagent_testbed.study import (
     History,
     compare,

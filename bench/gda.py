@@ -12,7 +12,7 @@ import numpy as np
 
 from fedagent_coordinator.policies import Feedback, RoundView
 from fedagent_coordinator.policies.base import FloatArray, IntArray
-from fedagent_coordinator.policies.quick_init import QuickInitUcbPolicy
+from fedagent_coordinator.policies.sets.quick_init import QuickInitUcbPolicy
 from fedagent_testbed.worlds import arrived
 
 from .rows import show

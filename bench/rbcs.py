@@ -20,8 +20,8 @@ import numpy.typing as npt
 from fedagent_coordinator.policies import Feedback, Purpose, RoundView, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_coordinator.policies.baselines import RandomPolicy
-from fedagent_coordinator.policies.exchange_time import FastestPolicy
 from fedagent_coordinator.policies.fair_set import fair_set
+from fedagent_coordinator.policies.fastest import FastestPolicy
 from fedagent_coordinator.policies.rbcs_f import RbcsFPolicy
 from fedagent_testbed.oracles import FedCsPolicy
 from fedagent_testbed.study import load_recipe, make_world

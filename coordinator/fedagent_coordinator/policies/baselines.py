@@ -13,7 +13,7 @@ from fedagent_protocol.registry import require
 
 from .base import MAX_COUNT, VOLUNTEERS, Feedback, IntArray, RoundView, Selection
 from .selection import explained, fill
-from .slots import Slot, check_set, take
+from .sets.arms import Slot, check_set, take
 from .state import ArrayState, StatelessPolicy
 
 

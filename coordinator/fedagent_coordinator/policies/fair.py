@@ -14,7 +14,7 @@ from fedagent_protocol.registry import require
 
 from . import create
 from .base import Aspects, Explains, Feedback, RoundView, Selection, SelectionPolicy
-from .exchange_time import affordable
+from .fastest import affordable
 from .rbcs_f import FairnessQueues
 from .selection import explained, fill
 from .state import ArrayState

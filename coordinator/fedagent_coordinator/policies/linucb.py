@@ -17,7 +17,7 @@ from fedagent_coordinator.solvers import create as create_solver
 from fedagent_protocol.registry import require
 
 from .base import Aspects, Feedback, FloatArray, IntArray, RoundView, Selection
-from .exchange_time import MIN_RIDGE
+from .fastest import MIN_RIDGE
 from .selection import explained
 from .state import ArrayState, floats
 

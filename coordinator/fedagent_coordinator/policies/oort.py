@@ -32,7 +32,7 @@ from .base import (
 )
 from .rbcs_f import capacity
 from .selection import explained
-from .slots import candidates, take
+from .sets.arms import candidates, take
 from .state import ArrayState, floats, grown, ints
 
 _BACKFILL = 3

@@ -1,7 +1,7 @@
 """`rbcs-f`: fast and fair by Lyapunov queues and a linear bandit (ALGORITHMS section 4).
 
 Each round takes the set of least V max(tau) - sum(Z), solved exactly (`fair_set`), with tau
-from `exchange_time`. A queue is how far behind its guaranteed share a client is (RBCS-F eq. 6):
+from `fastest`. A queue is how far behind its guaranteed share a client is (RBCS-F eq. 6):
 Z <- max(Z + beta - x, 0) in every round, also while the client is unavailable; after
 `freeze_after` rounds without a session it stands still. Page: docs/policies/rbcs-f.md.
 """
@@ -14,8 +14,8 @@ from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.registry import require
 
 from .base import Aspects, BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
-from .exchange_time import ExchangeTimes, affordable, min_per_client
 from .fair_set import fair_set
+from .fastest import ExchangeTimes, affordable, min_per_client
 from .selection import explained, fill
 from .state import ArrayState, floats, grown, ints
 

@@ -14,7 +14,7 @@ from fedagent_agent.peers.core.node import BpUcbNode, SlotPhase
 from fedagent_agent.peers.core.records import ArmStats
 from fedagent_agent.peers.core.settings import SlotSettings, settings_for
 from fedagent_agent.peers.seal import sealed_bytes
-from fedagent_coordinator.policies.beliefs import propagate, wire
+from fedagent_coordinator.policies.sets.beliefs import propagate, wire
 from fedagent_protocol.peers import (
     BeliefMessage,
     Envelope,

@@ -20,7 +20,7 @@ from fedagent_agent.peers.core.selection import (
     MAX_REWIRED,
 )
 from fedagent_agent.peers.store import PeerStore
-from fedagent_coordinator.policies.beliefs import propagate, wire
+from fedagent_coordinator.policies.sets.beliefs import propagate, wire
 from fedagent_protocol.messages import Neighbours, PeerDeliver
 from fedagent_task.spec import PeersSpec
 from tests.fakes.peer_fleet import HALL, RUN, YARD, PeerFleet, around_of

@@ -10,7 +10,7 @@ from fedagent_coordinator.core.evaluation import by_client
 from fedagent_coordinator.core.settings import PastEvaluations
 from fedagent_coordinator.policies import create
 from fedagent_coordinator.policies.selection import explained
-from fedagent_coordinator.policies.slots import Slot
+from fedagent_coordinator.policies.sets.arms import Slot
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import Field, MemoryIndices, Plan, toy_edges
 from tests.fakes.engine_field import settings as run_settings

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator.policies import Purpose, create, round_rng
 from fedagent_coordinator.policies.base import RoundView
-from fedagent_coordinator.policies.exchange_time import FastestPolicy
 from fedagent_coordinator.policies.fair import FairPolicy
+from fedagent_coordinator.policies.fastest import FastestPolicy
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_protocol.errors import ParameterError
 from tests.fakes.rounds import column_view, ended

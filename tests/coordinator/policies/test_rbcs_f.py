@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bench.rbcs import TABLE, run
 from fedagent_coordinator.policies import Bound, Purpose, SelectionPolicy, round_rng
-from fedagent_coordinator.policies.exchange_time import FastestPolicy
+from fedagent_coordinator.policies.fastest import FastestPolicy
 from fedagent_coordinator.policies.rbcs_f import FairnessQueues, RbcsFPolicy, capacity
 from fedagent_coordinator.policies.selection import fill
 from fedagent_protocol.errors import ParameterError

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator.policies import Bound, RoundView, explained
-from fedagent_coordinator.policies.slots import candidates
+from fedagent_coordinator.policies.sets.arms import candidates
 
 
 @st.composite

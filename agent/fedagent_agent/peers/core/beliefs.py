@@ -1,6 +1,6 @@
 """Belief propagation as one client of many: asynchronous, over links that lose (GDA section V).
 
-The arithmetic is that of `coordinator/policies/beliefs.py` (ALGORITHMS section 5) with weights
+The arithmetic is that of `coordinator/policies/sets/beliefs.py` (ALGORITHMS section 5) with weights
 that two neighbours agree on alone; a message is l_ij = 2 atanh(c_ij tanh(h / 2)), c = 2 w - 1, h
 the sum of own log ratio and the messages of i's neighbours but j. docs/democratized.md has the
 weights, and why it converges on any graph, in any order, and whatever one liar sends.

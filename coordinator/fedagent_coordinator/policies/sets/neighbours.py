@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_protocol.errors import ParameterError
-
-from .base import FloatArray, IntArray
 
 _NEAR = [(dx, dy) for dx in (-1, 0, 1) for dy in (-1, 0, 1)]
 _MAX_PAIRS = 50_000_000

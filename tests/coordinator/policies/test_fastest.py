@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator.policies import create
 from fedagent_coordinator.policies.base import RoundView
-from fedagent_coordinator.policies.exchange_time import (
+from fedagent_coordinator.policies.fastest import (
     ExchangeTimes,
     FastestPolicy,
     LinearModel,

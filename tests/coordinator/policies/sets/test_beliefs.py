@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.policies.base import FloatArray, IntArray
-from fedagent_coordinator.policies.beliefs import Wiring, propagate, propagate_literal, wire
-from fedagent_coordinator.policies.neighbours import Graph, k_nearest
+from fedagent_coordinator.policies.sets.beliefs import Wiring, propagate, propagate_literal, wire
+from fedagent_coordinator.policies.sets.neighbours import Graph, k_nearest
 
 
 def graph_of(edges: list[tuple[int, int]], nodes: int) -> Graph:

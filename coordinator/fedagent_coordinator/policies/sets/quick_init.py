@@ -11,11 +11,11 @@ from bisect import bisect_right
 
 import numpy as np
 
-from . import slots
-from .base import BoolArray, Feedback, IntArray, RoundView, Selection
-from .cold_start import ColdStart, Scores
-from .selection import explained
-from .slots import candidates, keys_of, take
+from fedagent_coordinator.policies.base import BoolArray, Feedback, IntArray, RoundView, Selection
+from fedagent_coordinator.policies.selection import explained
+
+from .arms import candidates, keys_of, reward, take
+from .first_groups import ColdStart, Scores
 from .subset_enumeration import Played, best_unplayed
 from .ucb import UcbPolicy
 
@@ -60,17 +60,17 @@ class QuickInitUcbPolicy(UcbPolicy):
         clients = self._slot.advance(feedback)
         if not len(clients):
             return
-        reward = slots.reward(feedback.opinions)
+        opinion = reward(feedback.opinions)
         if not self._cold.warm:
             there = candidates(feedback.view)
-            if self._cold.learn(clients, reward, there):
-                self._arms.credit(clients, reward)
+            if self._cold.learn(clients, opinion, there):
+                self._arms.credit(clients, opinion)
                 return
-        if math.isnan(reward) or len(clients) != self._size:
+        if math.isnan(opinion) or len(clients) != self._size:
             return
         scores, played, ranked = self._exact(len(feedback.view.client_price))
         total = scores.totals(clients[np.newaxis])
-        if self._arms.credit(clients, reward, scores.mean(int(total[0]), self._size)):
+        if self._arms.credit(clients, opinion, scores.mean(int(total[0]), self._size)):
             at = bisect_right(ranked, -total[0], key=lambda row: -played.totals[row])
             ranked = np.insert(ranked, at, len(played.totals))
             self._remember(scores, played.grown(self._arms.arms, scores.rank, total), ranked)

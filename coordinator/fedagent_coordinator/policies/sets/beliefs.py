@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .base import FloatArray, IntArray
+from fedagent_coordinator.policies.base import FloatArray, IntArray
+
 from .neighbours import Graph
 
 COUPLING = 0.9

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 
-from fedagent_coordinator.policies.ucb import UcbPolicy
+from fedagent_coordinator.policies.sets.ucb import UcbPolicy
 from tests.fakes.rounds import SEED, chosen, play, town
 
 

@@ -16,15 +16,24 @@ from functools import partial
 
 import numpy as np
 
+from fedagent_coordinator.policies.base import (
+    OPINIONS,
+    Aspects,
+    BoolArray,
+    Feedback,
+    FloatArray,
+    IntArray,
+    RoundView,
+    Selection,
+)
+from fedagent_coordinator.policies.selection import explained
+from fedagent_coordinator.policies.state import ArrayState, bools, floats, grown, ints
 from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.registry import require
 
-from .base import OPINIONS, Aspects, BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
+from .arms import Slot, candidates, check_set, take
 from .beliefs import BeliefResult, Wiring, propagate, propagate_literal, wire
 from .neighbours import Graph, declared, k_nearest, within_radius
-from .selection import explained
-from .slots import Slot, candidates, check_set, take
-from .state import ArrayState, bools, floats, grown, ints
 
 _FEATURES = ("x_km", "y_km")
 _GRAPHS = ("k-nearest", "radius", "declared")

@@ -11,10 +11,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from .base import OPINIONS, BoolArray, Feedback, IntArray, RoundView, Selection
-from .selection import explained
-from .slots import ArmTable, Slot, candidates, check_set, reward, take
-from .state import ArrayState
+from fedagent_coordinator.policies.base import (
+    OPINIONS,
+    BoolArray,
+    Feedback,
+    IntArray,
+    RoundView,
+    Selection,
+)
+from fedagent_coordinator.policies.selection import explained
+from fedagent_coordinator.policies.state import ArrayState
+
+from .arms import ArmTable, Slot, candidates, check_set, reward, take
 
 
 class UcbPolicy(ArrayState):

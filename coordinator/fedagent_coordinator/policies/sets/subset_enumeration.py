@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .base import BoolArray, IndexArray, IntArray
-from .slots import keys_of
+from fedagent_coordinator.policies.base import BoolArray, IndexArray, IntArray
+
+from .arms import keys_of
 
 ExactArray = npt.NDArray[np.object_]
 """Python integers of any size."""

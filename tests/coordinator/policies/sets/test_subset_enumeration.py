@@ -8,8 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator.policies.base import IntArray
-from fedagent_coordinator.policies.slots import keys_of
-from fedagent_coordinator.policies.subset_enumeration import Played, RankedClients, best_unplayed
+from fedagent_coordinator.policies.sets.arms import keys_of
+from fedagent_coordinator.policies.sets.subset_enumeration import (
+    Played,
+    RankedClients,
+    best_unplayed,
+)
 
 
 def line_of(scores: dict[int, int], total: int) -> tuple[RankedClients, IntArray]:

@@ -15,8 +15,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from .base import BoolArray, FloatArray, IntArray
-from .state import ArrayState, bools, flag, floats, ints
+from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray
+from fedagent_coordinator.policies.state import ArrayState, bools, flag, floats, ints
+
 from .subset_enumeration import ExactArray, RankedClients
 
 _NONE: IntArray = np.empty(0, dtype=np.int64)

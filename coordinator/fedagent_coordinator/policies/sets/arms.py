@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fedagent_coordinator.errors import StateError
-from fedagent_protocol.registry import require
-
-from .base import (
+from fedagent_coordinator.policies.base import (
     MAX_COUNT,
     MAX_MICRO,
     BoolArray,
@@ -22,8 +20,9 @@ from .base import (
     IntArray,
     RoundView,
 )
-from .selection import fill
-from .state import ArrayState, floats, indices, ints
+from fedagent_coordinator.policies.selection import fill
+from fedagent_coordinator.policies.state import ArrayState, floats, indices, ints
+from fedagent_protocol.registry import require
 
 _WINDOW = 64
 

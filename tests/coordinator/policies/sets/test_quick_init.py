@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.policies.quick_init import QuickInitUcbPolicy
+from fedagent_coordinator.policies.sets.quick_init import QuickInitUcbPolicy
 from tests.fakes.rounds import SEED, chosen, ended, play, town
 
 NAN = math.nan

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import MissingFeatureError, StateError
 from fedagent_coordinator.policies import Purpose, round_rng
-from fedagent_coordinator.policies.beliefs import propagate, propagate_literal, wire
-from fedagent_coordinator.policies.bp_ucb import BpUcbPolicy
-from fedagent_coordinator.policies.neighbours import declared, k_nearest, within_radius
+from fedagent_coordinator.policies.sets.beliefs import propagate, propagate_literal, wire
+from fedagent_coordinator.policies.sets.bp_ucb import BpUcbPolicy
+from fedagent_coordinator.policies.sets.neighbours import declared, k_nearest, within_radius
 from tests.fakes.rounds import SEED, chosen, ended, play, town
 
 NAN = math.nan

@@ -1,0 +1,1 @@
+"""Policies over sets of clients as arms (GDA), and what they share."""
