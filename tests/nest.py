@@ -11,8 +11,8 @@ from typing import TypedDict
 
 import numpy as np  # noqa: F401 - half of what a command takes to start
 
-from fedagent_cli import main as commands  # noqa: F401 - the same
 from fedagent_cli.__main__ import main
+from fedagent_cli.main import COMMANDS
 from fedagent_coordinator import reader, summary  # noqa: F401 - the same
 
 
@@ -40,6 +40,8 @@ def become(call: Call) -> None:
 
 def serve() -> None:
     """Fork for each line on stdin, and say the exit code when that process has ended."""
+    for command in COMMANDS.values():
+        command.load()
     for line in iter(sys.stdin.readline, ""):
         child = os.fork()
         if child == 0:

@@ -5,10 +5,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import click
+
+from fedagent_cli.main import COMMANDS, app
 
 from .nest import Call
 
@@ -39,6 +43,32 @@ def fedagent(
 def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a home folder of its own."""
     return fedagent(*arguments, cwd=home, env={"FEDAGENT_HOME": str(home), "COLUMNS": "120"})
+
+
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    """Yield what is typed for each command, and the command."""
+    for name, lazy in COMMANDS.items():
+        command = lazy.load()
+        if isinstance(command, click.Group):
+            yield from (
+                (f"fedagent {name} {below}", one) for below, one in command.commands.items()
+            )
+        else:
+            yield f"fedagent {name}", command
+
+
+def parse(words: Sequence[str]) -> None:
+    """Let the program read a line without running anything."""
+    command: click.Command | None = app
+    context: click.Context | None = None
+    left = list(words)
+    while isinstance(command, click.Group):
+        context = command.make_context(command.name, left, parent=context)
+        _, command, left = command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
+    assert command is not None
+    command.make_context(command.name, left, parent=context)
 
 
 def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

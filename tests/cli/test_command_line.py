@@ -1,175 +1,94 @@
-"""Commands from annotated functions: what is parsed, refused and shown."""
+"""What is added to click: commands loaded when called, headings, numbers; and all commands."""
 
 from collections.abc import Iterator
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated
 
 import click
 import pytest
-from click.testing import CliRunner, Result
-from msgspec import Struct
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fedagent_cli import command_line
-from fedagent_cli.main import app as main_app
-from fedagent_protocol.option import Option, declared
+from fedagent_cli.command_line import MOST, Group, Number
+from fedagent_cli.main import COMMANDS, app
+from tests.typed import every_command
 
-
-class Kind(StrEnum):
-    A_KIND = "a-kind"
-    OTHER = "other"
+ALL = dict(every_command())
 
 
-app = command_line.CommandGroup(name="app", no_args_is_help=True)
-below = command_line.CommandGroup(name="below", help="Below it.")
-app.add_group(below, panel="Deeper")
-given: dict[str, object] = {}
+def numbers() -> Iterator[tuple[str, Number]]:
+    for path, command in ALL.items():
+        for one in command.get_params(click.Context(command)):
+            if isinstance(one.type, Number):
+                yield f"{path} {one.opts[0]}", one.type
 
 
-@app.command(epilog="Examples")
-def one_thing(
-    where: Annotated[
-        Path | None, command_line.Argument(help="A place.", show_default="here")
-    ] = None,
-    *,
-    count: Annotated[int, command_line.Option(min=1, max=9, help="How many.")] = 3,
-    share: Annotated[float | None, command_line.Option(min=0, help="How much.")] = None,
-    kind: Annotated[Kind | None, command_line.Option("--format", help="Which.")] = None,
-    items: Annotated[
-        list[str] | None, command_line.Option("--item", metavar="K=V", help="A.")
-    ] = None,
-    quiet: Annotated[bool, command_line.Option("--quiet", help="B.", panel="Sound")] = False,
-    other: Annotated[Kind, command_line.Option(help="Which too.")] = Kind.OTHER,
-    loud: Annotated[bool | None, command_line.Option("--loud", help="C.")] = None,
-    file: Annotated[
-        Path | None, command_line.Option(exists=True, dir_okay=False, help="D.")
-    ] = None,
-) -> None:
-    """Do one thing. And this is more of it."""
-    given.update(locals())
+NUMBERS = dict(numbers())
 
 
-class Settings(Struct, frozen=True):
-    where: Annotated[str, Option("P.", panel="Where")] = "here"
-    names: Annotated[tuple[str, ...], Option("N.", name="--name")] = ()
-    count: Annotated[int, Option("C.", at_least=1)] = 3
-    loud: Annotated[bool, Option("L.")] = False
+def test_there_are_numbers_to_refuse_and_none_is_of_click() -> None:
+    assert len(NUMBERS) > 40
+    assert "fedagent why --round" in NUMBERS
+    for command in ALL.values():
+        for one in command.get_params(click.Context(command)):
+            assert not isinstance(one.type, click.types.IntParamType | click.types.FloatParamType)
 
 
-@app.command("declared", options=lambda: declared(Settings))
-def of_settings(
-    *, dry: Annotated[bool, command_line.Option("--dry", help="D.")] = False, **values: object
-) -> None:
-    """Do what is declared."""
-    given.update(values, dry=dry)
+@given(st.sampled_from(sorted(NUMBERS)), st.floats() | st.integers() | st.text(max_size=5))
+def test_a_number_is_finite_and_one_that_the_books_can_hold(name: str, typed: object) -> None:
+    kind = NUMBERS[name]
+    try:
+        found = kind.convert(str(typed), None, None)
+    except click.UsageError as error:
+        assert str(typed) in error.message or repr(str(typed)) in error.message
+    else:
+        assert -MOST <= found <= MOST
+        assert kind.convert(str(found), None, None) == found
 
 
-@below.command("deep")
-def deep(*, name: Annotated[str, command_line.Argument(help="Whose.")]) -> None:
-    """Do it below."""
-    given.update(name=name)
-    raise command_line.Exit(7)
+@pytest.mark.parametrize("typed", ["9" * 23, "nan", "inf", "1e308", "-1", "4", "x", ""])
+def test_a_number_out_of_bounds_is_refused(typed: str) -> None:
+    with pytest.raises(click.UsageError):
+        Number(float, min=0, max=3).convert(typed, None, None)
 
 
-def typed(*arguments: str) -> Result:
-    given.clear()
-    return CliRunner().invoke(app.group, arguments)
+def test_a_group_has_a_default_command_unless_another_is_named() -> None:
+    group = Group("app", default="list")
+    group.add_command(click.Command("list", callback=lambda: click.echo("listed")))
+    group.add_command(click.Command("other", callback=lambda: click.echo("other")))
+    for words, said in (((), "listed"), (("list",), "listed"), (("other",), "other")):
+        assert CliRunner().invoke(group, words).output == f"{said}\n"
+    assert "Commands:\n  list" in CliRunner().invoke(group, ("--help",)).output
+    assert CliRunner().invoke(group, ("nothing",)).exit_code == 2
 
 
-def test_defaults_and_types() -> None:
-    assert typed("one-thing").exit_code == 0
-    assert given == {
-        **dict.fromkeys(("where", "share", "kind", "items", "loud", "file")),
-        "count": 3,
-        "quiet": False,
-        "other": Kind.OTHER,
-    }
-    line = "one-thing x --count 9 --share 0.5 --format a-kind --item a=1 --item b=2 --quiet --loud"
-    assert typed(*line.split()).exit_code == 0
-    assert (given["where"], given["count"], given["share"]) == (Path("x"), 9, 0.5)
-    assert given["kind"] is Kind.A_KIND
-    assert given["items"] == ["a=1", "b=2"]
-    assert given["quiet"] is given["loud"] is True
-    assert typed("below", "deep", "me").exit_code == 7
-    assert given == {"name": "me"}
+def test_the_line_of_a_command_in_the_list_is_about_the_command() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).output
+    for name, lazy in COMMANDS.items():
+        assert (f"\n  {name} " in shown) == bool(lazy.panel)
+    assert "Read a run:\n  status" in shown
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("one-thing --count 10", "one-thing --share -1", "one-thing --format A_KIND"),
-        *("one-thing --file /nowhere", "one-thing --file /", "one-thing --what", "below deep"),
-    ],
-)
-def test_what_does_not_fit_is_refused(line: str) -> None:
-    assert typed(*line.split()).exit_code == 2
+def test_there_are_at_most_32_commands_and_each_has_json() -> None:
+    assert len(ALL) - 1 <= 32, "`start` is another name of `agent`"
+    for path, command in ALL.items():
+        names = {name for one in command.get_params(click.Context(command)) for name in one.opts}
+        assert "--json" in names, path
 
 
-def test_help_has_headings_whole_sentences_and_defaults() -> None:
-    top = typed("--help").output
-    assert "one-thing  Do one thing." in top
-    assert "Deeper:\n  below" in top
-    one = typed("one-thing", "--help").output
-    for text in ("Arguments:", "[WHERE]  A place.  [default: (here)]", "Sound:", "--item K=V"):
-        assert text in one
-    assert "[default: 3;" in one
-    assert one.rstrip().endswith("Examples")
+@pytest.mark.parametrize("role", ["agent", "edge", "coordinator"])
+def test_the_help_of_a_role_shows_twelve_options_and_all_when_asked(role: str) -> None:
+    few = CliRunner().invoke(app, [role, "--help"]).output
+    more = CliRunner().invoke(app, [role, "start", "--help-all"]).output
+    count = [sum(line.startswith("  --") for line in text.splitlines()) for text in (few, more)]
+    assert count[0] <= 12
+    assert count[1] > 25
+    assert "--log-level" not in few
+    assert "--log-level" in more
 
 
-def test_the_fields_of_a_struct_are_options_that_are_none_unless_given() -> None:
-    assert typed("declared").exit_code == 0
-    assert given == {"where": None, "names": (), "count": None, "loud": None, "dry": False}
-    line = "declared --where x --name a --name b --count 2 --loud --dry"
-    assert typed(*line.split()).exit_code == 0
-    wanted = {"where": "x", "names": ("a", "b"), "count": 2, "loud": True, "dry": True}
-    assert given == wanted
-    assert typed("declared", "--count", "0").exit_code == 2
-    shown = typed("declared", "--help").output
-    assert shown.index("--count") < shown.index("--dry") < shown.index("Where:")
-    assert "[default: (here)]" in shown
-
-
-def _commands(
-    command: click.Command, path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], list[click.Parameter]]]:
-    if isinstance(command, click.Group):
-        for name, child in command.commands.items():
-            yield from _commands(child, (*path, name))
-        return
-    yield path, command.get_params(click.Context(command))
-
-
-COMMANDS = dict(_commands(main_app.group))
-NUMBERS = [
-    (path, one.opts[0])
-    for path, parameters in COMMANDS.items()
-    for one in parameters
-    if isinstance(one.type, click.types._NumberParamTypeBase)
-]
-
-
-def test_every_command_has_json() -> None:
-    given = {path: {name for one in found for name in one.opts} for path, found in COMMANDS.items()}
-    assert [path for path, names in given.items() if "--json" not in names] == []
-
-
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_the_usage_line_brackets_what_may_be_left_out(path: tuple[str, ...]) -> None:
-    usage = CliRunner().invoke(main_app.group, [*path, "--help"]).output.partition("\n\n")[0]
-    found = [one for one in COMMANDS[path] if isinstance(one, click.Argument)]
+@pytest.mark.parametrize("path", ALL)
+def test_the_usage_line_brackets_what_may_be_left_out(path: str) -> None:
+    usage = CliRunner().invoke(app, [*path.split()[1:], "--help"]).output.partition("\n\n")[0]
+    found = [one for one in ALL[path].params if isinstance(one, click.Argument)]
     shown = usage.replace("[OPTIONS]", "").replace("...", "").split()[-len(found) :] * bool(found)
     assert [word.startswith("[") for word in shown] == [not one.required for one in found]
-
-
-def test_there_are_numbers_to_refuse() -> None:
-    assert len(NUMBERS) > 40
-    assert (("why",), "--round") in NUMBERS
-
-
-@pytest.mark.parametrize("number", ["9" * 23, "nan", "inf", "1e308"])
-@pytest.mark.parametrize(("path", "option"), NUMBERS, ids=str)
-def test_no_number_is_too_large_for_the_books(
-    path: tuple[str, ...], option: str, number: str
-) -> None:
-    result = CliRunner().invoke(main_app.group, [*path, f"{option}={number}"])
-    assert (result.exit_code, option in result.output) == (2, True)

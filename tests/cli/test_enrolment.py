@@ -226,7 +226,7 @@ def test_the_doctor_says_why_a_device_was_not_let_in_also_elsewhere(tmp_path: Pa
     assert found.text == f"thief: was refused: {JoinError('used_invitation').words}"
     config = tmp_path / "agent.toml"
     config.write_text(f'data_dir = "{thief}"\n')
-    for folders in (doctor._folders(None, [thief]), doctor._folders(config, None)):
+    for folders in (doctor._folders(None, [thief]), doctor._folders(config, [])):
         assert site_checks.membership(tmp_path / "home", *folders) == found
 
 

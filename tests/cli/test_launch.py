@@ -8,7 +8,7 @@ import pytest
 
 from fedagent_cli import launch
 from fedagent_cli.errors import UsageError
-from fedagent_cli.main import app
+from fedagent_cli.main import COMMANDS
 
 
 def test_options_win_over_the_file(tmp_path: Path) -> None:
@@ -61,9 +61,7 @@ def test_tls_needs_all_three_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("role", launch.MODULES)
 def test_every_option_that_a_configuration_declares_comes_to_its_key(role: str) -> None:
-    command = app.group
-    for name in ("start",) if role == "agent" else (role, "start"):
-        command = command.commands[name]  # type: ignore[assignment]  # a group, then a command
+    command = COMMANDS[role].load()
     options = launch.options_of(role)
     shown = {name for one in command.get_params(click.Context(command)) for name in one.opts}
     assert shown == {one.name for one in options} | {
@@ -71,6 +69,7 @@ def test_every_option_that_a_configuration_declares_comes_to_its_key(role: str) 
         "--print-config",
         "--json",
         "--help",
+        "--help-all",
     }
     nothing = {one.parameter: None for one in options}
     for one in options:

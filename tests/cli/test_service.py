@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from fedagent_agent.__main__ import EXIT_CODES as AGENT
 from fedagent_cli import launch, places, service, systemd
-from fedagent_cli.errors import MissingError, UsageError
+from fedagent_cli.errors import UsageError
 from fedagent_cli.main import app
 from fedagent_cli.systemd import Service, unit_text
 from fedagent_coordinator.exits import EXIT_CODES as COORDINATOR
@@ -45,7 +45,7 @@ def unit(one: Service) -> str:
 
 
 def typed(*words: str) -> dict[str, object]:
-    done = CliRunner().invoke(app.group, ["service", *words, "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(app, ["service", *words, "--json"], catch_exceptions=False)
     assert done.exit_code == 0
     told = json.loads(done.output)
     assert isinstance(told, dict)
@@ -185,8 +185,6 @@ def test_installing_twice_changes_nothing_and_keeps_edited_settings(tmp_path: Pa
     again = typed("uninstall", "edge", *root)
     assert (again["removed"], again["kept"]) == (False, [str(settings), str(data)])
     assert typed("uninstall", "agent", *root)["kept"] == []
-    with pytest.raises(MissingError, match=f"not installed; sudo .* install edge {root[0]}"):
-        service.status(service.Role.EDGE, root=tmp_path)
     assert settings.exists()
 
 
@@ -232,9 +230,9 @@ def test_a_service_of_ones_own_needs_no_root_and_asks_for_nothing_of_roots(
     monkeypatch.setattr(systemd, "lingers", lambda: False)
     assert "enable-linger" in str(typed("install", "agent", "--mine", "--dry-run")["note"])
     with pytest.raises(UsageError, match="cannot be combined with"):
-        service.install(service.Role.AGENT, mine=True, user="pi")
+        typed("install", "agent", "--mine", "--user", "pi")
     with pytest.raises(UsageError, match="your user has no systemd here; log in"):
-        service.uninstall(service.Role.AGENT, mine=True)
+        typed("uninstall", "agent", "--mine")
 
 
 def tls(folder: Path) -> list[str]:
@@ -254,16 +252,16 @@ def test_a_dry_run_needs_nothing_and_changes_nothing(tmp_path: Path) -> None:
 def test_where_nobody_can_make_services_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systemd, "systemd_runs", lambda **_: False)
     with pytest.raises(UsageError, match="systemd is not running here; --dry-run prints"):
-        service.uninstall(service.Role.AGENT)
+        typed("uninstall", "agent")
     monkeypatch.setattr(systemd, "systemd_runs", lambda **_: True)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr("sys.argv", ["fedagent", "service", "install", "agent", "--user", "pi"])
     with pytest.raises(
         UsageError, match=r"belong to root; sudo .* service install agent --user pi"
     ):
-        service.install(service.Role.AGENT)
+        typed("install", "agent")
     with pytest.raises(UsageError, match="--data-dir needs --user"):
-        service.install(service.Role.AGENT, data_dir=Path("/srv"))
+        typed("install", "agent", "--data-dir", "/srv")
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import fedagent_agent.__main__
 import fedagent_coordinator.__main__
 import fedagent_edge.__main__
 from fedagent_cli import errors
-from fedagent_cli.main import app
 from fedagent_protocol import VERSION
+from tests.typed import every_command
 
 ROOT = Path(__file__).parents[2]
 CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -23,21 +23,16 @@ SHELL = {"--help", "--install-completion", "--show-completion"}
 
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Every command with the long names of its options."""
-
-    def walk(command: click.Command, path: str) -> Iterator[tuple[str, list[str]]]:
-        children = getattr(command, "commands", {})
-        for name, child in children.items():
-            yield from walk(child, f"{path} {name}")
-        options = [
-            option
-            for parameter in command.get_params(click.Context(command))
-            for option in (*parameter.opts, *parameter.secondary_opts)
-            if option.startswith("--") and option not in SHELL
-        ]
-        if not children or options:
-            yield path, options
-
-    yield from walk(app.group, "fedagent")
+    for path, command in every_command():
+        yield (
+            path,
+            [
+                option
+                for parameter in command.get_params(click.Context(command))
+                for option in (*parameter.opts, *parameter.secondary_opts)
+                if option.startswith("--") and option not in SHELL
+            ],
+        )
 
 
 @pytest.mark.parametrize(("path", "options"), [pytest.param(*c, id=c[0]) for c in commands()])
@@ -72,15 +67,9 @@ def test_the_version_that_peers_are_told_is_the_release() -> None:
 
 
 def test_every_command_shows_an_example() -> None:
-    command = app.group
-    pending = [("fedagent", command)]
-    while pending:
-        path, one = pending.pop()
-        children = getattr(one, "commands", {})
-        pending += [(f"{path} {name}", child) for name, child in children.items()]
-        if not children:
-            assert "Examples" in (one.epilog or ""), path
-            assert one.help, path
+    for path, command in every_command():
+        assert "Examples" in (command.epilog or ""), path
+        assert command.help, path
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

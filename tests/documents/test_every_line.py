@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from fedagent_cli.main import app
+from tests.typed import parse
 
 from . import test_examples, test_first_hour, test_replay, test_tutorials, test_your_model
 from .pages import ROOT, Page
@@ -103,8 +103,4 @@ SKIPPED = [
 @pytest.mark.parametrize("line", SKIPPED)
 def test_what_is_not_run_can_be_read_by_the_program(line: str) -> None:
     words = shlex.split(line.replace("\\\n", " "), comments=True)
-    words = words[next(i for i, word in enumerate(words) if word.endswith("fedagent")) + 1 :]
-    command = app.group
-    while (children := getattr(command, "commands", None)) is not None:
-        command = children[words.pop(0)]
-    command.make_context(command.name, words)
+    parse(words[next(i for i, word in enumerate(words) if word.endswith("fedagent")) + 1 :])

@@ -3,26 +3,35 @@
 import sqlite3
 import sys
 from pathlib import Path
-from typing import Annotated
 
-from . import command_line, options, places
+import click
+
+from fedagent_coordinator.backup import back_up
+from fedagent_coordinator.backup import restore as lay_down
+from fedagent_coordinator.errors import BackupError, CoordinatorError
+from fedagent_coordinator.exits import exit_code
+from fedagent_node.errors import DataDirBusyError
+
+from . import options, places
 from .errors import RoleError, UnreadableError
 from .output import echo, emit, writing
 
-Copy = Annotated[Path, command_line.Argument(help="Folder for the backup.")]
 
-
-def backup(
-    folder: Copy, *, data_dir: options.CoordinatorData = None, as_json: options.AsJson = False
-) -> None:
+@click.command(
+    epilog=options.examples(
+        "fedagent backup /mnt/usb/fedagent-monday",
+        "fedagent backup /mnt/usb/fedagent-monday --data-dir /srv/coordinator --json",
+    )
+)
+@click.argument("folder", type=options.PATH)
+@options.coordinator_data
+@options.as_json
+def backup(folder: Path, *, data_dir: Path | None, as_json: bool) -> None:
     """Back up a coordinator's data directory, even while it runs.
 
     The copy has the ledger with its mark, models, identity and who belongs to the site: keep it
     as you keep keys.
     """
-    from fedagent_coordinator.backup import back_up  # noqa: PLC0415 - heavy imports
-    from fedagent_coordinator.errors import BackupError  # noqa: PLC0415 - heavy imports
-
     source = (data_dir or places.data_dir("coordinator")).expanduser()
     try:
         with writing(folder, what="the backup "):
@@ -40,28 +49,28 @@ def backup(
         echo(f"{folder}: the ledger up to entry {made.seq}, with models, identity and site")
 
 
+@click.command(
+    epilog=options.examples(
+        "fedagent restore /mnt/usb/fedagent-monday",
+        "fedagent restore /mnt/usb/fedagent-monday --accept-lost-history",
+    )
+)
+@click.argument("folder", type=options.PATH)
+@options.coordinator_data
+@click.option(
+    "--accept-lost-history",
+    is_flag=True,
+    help="Restore a backup that is older than the data in place.",
+)
+@options.as_json
 def restore(
-    folder: Copy,
-    *,
-    data_dir: options.CoordinatorData = None,
-    accept_lost_history: Annotated[
-        bool,
-        command_line.Option(
-            "--accept-lost-history", help="Restore a backup that is older than the data in place."
-        ),
-    ] = False,
-    as_json: options.AsJson = False,
+    folder: Path, *, data_dir: Path | None, accept_lost_history: bool, as_json: bool
 ) -> None:
     """Restore a backup as a coordinator's data directory; existing data is moved aside.
 
     Edges know what was paid since: if they know more than the copy, the coordinator says so when
     it starts, and ends (32).
     """
-    from fedagent_coordinator.backup import restore as lay_down  # noqa: PLC0415 - heavy imports
-    from fedagent_coordinator.errors import CoordinatorError  # noqa: PLC0415 - heavy imports
-    from fedagent_coordinator.exits import exit_code  # noqa: PLC0415 - heavy imports
-    from fedagent_node.errors import DataDirBusyError  # noqa: PLC0415 - heavy imports
-
     target = (data_dir or places.data_dir("coordinator")).expanduser()
     try:
         with writing(target):

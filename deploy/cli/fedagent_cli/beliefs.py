@@ -4,16 +4,23 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from . import command_line, options, places
+import click
+
+from fedagent_agent.errors import PeerStoreError
+from fedagent_agent.peers.core.records import SlotRecord
+from fedagent_agent.peers.store import KEPT_SLOTS, read_slots
+
+from . import options, places
+from .command_line import Number
+from .drawing import check_plot, draw_panels
 from .errors import NoRunError, UsageError
 from .output import echo, emit, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from fedagent_agent.peers.core.records import SlotRecord
 
 SHOWN = 20
 _SHORT = 8
@@ -25,35 +32,42 @@ _LINES = (("opinion", "#3b82c4"), ("belief", "#2a9d78"), ("index", "#c2549b"))
 _VOLUNTEERED = "#e08a1e"
 
 
+@click.command(
+    epilog=options.examples(
+        "fedagent beliefs",
+        "fedagent beliefs --name kitchen --last 100",
+        "fedagent beliefs --plot beliefs.svg",
+    )
+)
+@click.option(
+    "--data-dir",
+    type=options.PATH,
+    show_default="$FEDAGENT_HOME/agent",
+    help="Data directory of the agent to read.",
+)
+@click.option("--name", help="Name of the agent, instead of --data-dir.")
+@options.run_id
+@click.option(
+    "--last", type=Number(int, min=0), default=SHOWN, help="Number of slots to show; 0 for all."
+)
+@click.option(
+    "--plot", type=options.PATH, help="Plot the beliefs as .svg, .png or .pdf (extra `report`)."
+)
+@options.as_json
 def beliefs(
     *,
-    data_dir: Annotated[
-        Path | None,
-        command_line.Option(
-            help="Data directory of the agent to read.", show_default="$FEDAGENT_HOME/agent"
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, command_line.Option(help="Name of the agent, instead of --data-dir.")
-    ] = (None),
-    run: options.RunId = None,
-    last: Annotated[
-        int, command_line.Option(min=0, help="Number of slots to show; 0 for all.")
-    ] = SHOWN,
-    plot: Annotated[
-        Path | None,
-        command_line.Option(help="Plot the beliefs as .svg, .png or .pdf (extra `report`)."),
-    ] = None,
-    as_json: options.AsJson = False,
+    data_dir: Path | None,
+    name: str | None,
+    run: str | None,
+    last: int,
+    plot: Path | None,
+    as_json: bool,
 ) -> None:
     """Show this device's own opinions, beliefs, indices and pulls, newest slot last.
 
     An agent keeps them when it decides with its neighbours who trains; they never leave the device
     unencrypted.
     """
-    from fedagent_agent.errors import PeerStoreError  # noqa: PLC0415 - not for --help
-    from fedagent_agent.peers.store import KEPT_SLOTS, read_slots  # noqa: PLC0415
-
     if data_dir is not None and name is not None:
         raise UsageError("--data-dir and --name cannot be combined", "give one of them")
     folder = (data_dir or places.data_dir("agent", name)).expanduser()
@@ -84,9 +98,7 @@ def beliefs(
         echo(str(plot))
 
 
-def _draw(path: Path, slots: "list[SlotRecord]") -> None:
-    from .drawing import check_plot, draw_panels  # noqa: PLC0415 - optional package
-
+def _draw(path: Path, slots: list[SlotRecord]) -> None:
     check_plot(path)
     if not slots:
         raise NoRunError("there are no slots to plot", "see `fedagent beliefs`")
@@ -94,14 +106,14 @@ def _draw(path: Path, slots: "list[SlotRecord]") -> None:
     draw_panels([partial(_values, newest), partial(_pulls, newest)], "slots of this device", path)
 
 
-def _pulls(slots: Sequence["SlotRecord"], axes: "Axes") -> None:
+def _pulls(slots: Sequence[SlotRecord], axes: "Axes") -> None:
     axes.step([s.slot for s in slots], [s.pulls for s in slots], where="mid", color="#5f6b76")
     axes.set_ylabel("pulls")
     axes.set_xlabel("slot")
     axes.set_ylim(bottom=0)
 
 
-def _values(slots: Sequence["SlotRecord"], axes: "Axes") -> None:
+def _values(slots: Sequence[SlotRecord], axes: "Axes") -> None:
     for name, colour in _LINES:
         points = [(s.slot, value) for s in slots if (value := getattr(s, name)) is not None]
         if points:

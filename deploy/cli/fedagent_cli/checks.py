@@ -14,20 +14,21 @@ from enum import StrEnum
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fedagent_agent.availability import LimitsSettings
+from fedagent_agent.availability import LimitCheck, LimitsSettings
+from fedagent_agent.context import Context, HostInfo, Programs
 from fedagent_agent.core.opinions import PrivacySettings
+from fedagent_agent.wifi import interfaces
+from fedagent_node.credentials import load_credentials
+from fedagent_node.errors import JoinError, LinkError
 from fedagent_node.mosquitto import mosquitto_program
 from fedagent_node.network import MDNS_GROUP, lan_addresses
 from fedagent_protocol.errors import FedagentError
 from fedagent_protocol.extras import how_to_add
+from fedagent_task import aggregation
 
-if TYPE_CHECKING:
-    from fedagent_agent.availability import LimitCheck
-    from fedagent_agent.context import HostInfo
-
-    from .adverts import Seen
+from . import adverts
+from .adverts import Seen
 
 RULES = ("battery", "temperature", "throttling", "metered", "memory", "load")
 PACKAGES = {
@@ -86,8 +87,6 @@ def python() -> Finding:
 
 def mdns() -> Finding:
     """Send to the zeroconf group on each network, and receive it."""
-    from . import adverts  # noqa: PLC0415 - for this check only
-
     if deaf := adverts.deaf():
         silent = ", ".join(f"on {address} ({why})" for address, why in deaf.items())
         hint = "allow UDP 5353 and multicast, or give addresses with --edge and --coordinator"
@@ -98,15 +97,11 @@ def mdns() -> Finding:
 
 def reachable() -> Finding:
     """Look who is announced, and connect to each address in its advert."""
-    from . import adverts  # noqa: PLC0415 - for this check only
-
     return of_adverts(asyncio.run(adverts.look()))
 
 
-def of_adverts(seen: "list[Seen]") -> Finding:
+def of_adverts(seen: list[Seen]) -> Finding:
     """Name who cannot be reached at any address of its advert; one of several is enough."""
-    from . import adverts  # noqa: PLC0415 - for this check only
-
     lost = [
         f"{one.name} is announced at {place}: {why}"
         for one in seen
@@ -188,8 +183,6 @@ def clock() -> Finding:
 
 def certificates(folder: Path) -> Finding:
     """Say which sites the roles of this machine joined, and whether their certificates hold."""
-    from fedagent_node.errors import LinkError  # noqa: PLC0415
-
     told, bad, hints = [], [], []
     for place in sorted(folder.glob("*/site/cert.pem")):
         role = place.parents[1].name
@@ -208,9 +201,6 @@ def certificates(folder: Path) -> Finding:
 
 def _standing(data_dir: Path) -> tuple[str, str]:
     """Return how a role's certificate stands, and the mend if it does not hold."""
-    from fedagent_node.credentials import load_credentials  # noqa: PLC0415
-    from fedagent_node.errors import JoinError  # noqa: PLC0415
-
     held = load_credentials(data_dir)
     if held is None:
         return "not joined", ""
@@ -271,16 +261,12 @@ class Rules:
         self._limits = limits
 
     @cached_property
-    def _host(self) -> "HostInfo":
-        from fedagent_agent.context import Programs  # noqa: PLC0415
-
+    def _host(self) -> HostInfo:
         return asyncio.run(Programs.here().ask())
 
     @cached_property
-    def _verdicts(self) -> "dict[str, LimitCheck]":
+    def _verdicts(self) -> dict[str, LimitCheck]:
         # 60 ms that only these checks need.
-        from fedagent_agent.context import Context  # noqa: PLC0415
-
         context = Context(limits=self._limits)
         context.update_host(self._host)
         context.check_limits(time.monotonic())
@@ -289,8 +275,6 @@ class Rules:
 
     def wifi(self) -> Finding:
         """Say what is known of the Wi-Fi in use."""
-        from fedagent_agent.wifi import interfaces  # noqa: PLC0415
-
         radio, names = self._host.radio, ", ".join(interfaces())
         if radio is not None:
             return fine(str(radio))
@@ -331,8 +315,6 @@ def opinions(privacy: PrivacySettings) -> Finding:
 
 def strategies() -> Finding:
     """Name the aggregation strategies, and what is wrong with one that somebody installed."""
-    from fedagent_task import aggregation  # noqa: PLC0415 - numpy, which a device checks above
-
     broken = {}
     for name in aggregation.names():
         try:

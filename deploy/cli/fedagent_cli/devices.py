@@ -1,23 +1,25 @@
 """`fedagent devices`: every agent of a run, where it is, and why one does not take part."""
 
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fedagent_coordinator.database.rows import DeviceRow
+import click
+
+from fedagent_coordinator.database.rows import DeviceRow, RunRow
+from fedagent_coordinator.enrolment import DATABASE, Enrolment, Member
+from fedagent_coordinator.errors import UnreadableDatabaseError
+from fedagent_coordinator.reader import Reader
+from fedagent_coordinator.status_files import DEVICES_FILE, Device, read_devices
 
 from . import options, places
 from .errors import NoRunError
 from .output import credits_text, echo, emit, table
-
-if TYPE_CHECKING:
-    from fedagent_coordinator.database.rows import RunRow
-    from fedagent_coordinator.enrolment import Member
-    from fedagent_coordinator.reader import Reader
-    from fedagent_coordinator.status_files import Device
+from .runs import is_running, open_run, recipe_of
+from .spending import epsilon_of, epsilon_text
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 _TRUSTED = 0.995
@@ -45,7 +47,7 @@ class SeenDevice(DeviceRow):
         return {**asdict(self), "client": None if self.client == NO_CLIENT else self.client}
 
 
-def judged_devices(reader: "Reader", run_id: str) -> list[DeviceRow]:
+def judged_devices(reader: Reader, run_id: str) -> list[DeviceRow]:
     """Return the agents that orders went to, with what their claims and updates came to."""
     gaps, trust = reader.claim_gaps(run_id), reader.trust(run_id)
     return [
@@ -54,13 +56,8 @@ def judged_devices(reader: "Reader", run_id: str) -> list[DeviceRow]:
     ]
 
 
-def seen_devices(reader: "Reader", run: "RunRow") -> list[SeenDevice]:
+def seen_devices(reader: Reader, run: RunRow) -> list[SeenDevice]:
     """Return every agent of a run, and in the newest one also those that edges refuse."""
-    from fedagent_coordinator.status_files import DEVICES_FILE, read_devices  # noqa: PLC0415 - heavy imports
-
-    from .runs import is_running, recipe_of  # noqa: PLC0415
-    from .spending import epsilon_of  # noqa: PLC0415
-
     folder = reader.folder
     known, running = read_devices(folder), is_running(folder)
     heard: dict[str, Device] = dict(known.devices) if known is not None else {}
@@ -82,7 +79,7 @@ def seen_devices(reader: "Reader", run: "RunRow") -> list[SeenDevice]:
 
 def _seen(
     row: DeviceRow,
-    device: "Device | None",
+    device: Device | None,
     running: bool | None,
     until_ms: int,
     edges: Mapping[str, str],
@@ -106,16 +103,16 @@ def _seen(
     )
 
 
-def devices(
-    *,
-    data_dir: options.CoordinatorData = None,
-    run: options.RunId = None,
-    as_json: options.AsJson = False,
-) -> None:
+@click.command(
+    epilog=options.examples(
+        "fedagent devices", "fedagent devices --run 3f2a", "fedagent devices list --json"
+    )
+)
+@options.coordinator_data
+@options.run_id
+@options.as_json
+def devices(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
     """Show every agent of the run: whether it is online, what it did and what it was paid."""
-    from .runs import open_run, recipe_of  # noqa: PLC0415 - heavy imports
-    from .spending import epsilon_text  # noqa: PLC0415
-
     members = _members(data_dir)
     try:
         with open_run(data_dir, run) as (reader, chosen):
@@ -149,13 +146,8 @@ def devices(
     print_reasons(found)
 
 
-def _members(data_dir: Path | None) -> "list[Member]":
+def _members(data_dir: Path | None) -> list[Member]:
     """Return who belongs to the site, or did; nobody where there is none that we may read."""
-    import sqlite3  # noqa: PLC0415 - heavy imports
-
-    from fedagent_coordinator.enrolment import DATABASE, Enrolment  # noqa: PLC0415
-    from fedagent_coordinator.errors import UnreadableDatabaseError  # noqa: PLC0415
-
     folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
     try:
         if not (folder / DATABASE).exists():
@@ -166,7 +158,7 @@ def _members(data_dir: Path | None) -> "list[Member]":
         return []
 
 
-def _enrolled(found: list[SeenDevice], members: "Sequence[Member]") -> list[SeenDevice]:
+def _enrolled(found: list[SeenDevice], members: Sequence[Member]) -> list[SeenDevice]:
     """Return the devices with what they are to the site, and those that were in no round yet."""
     by_id = {one.id: one for one in members if one.role == "agent"}
     known = [_as_member(one, by_id.pop(one.agent, None)) for one in found]
@@ -177,14 +169,14 @@ def _enrolled(found: list[SeenDevice], members: "Sequence[Member]") -> list[Seen
     return [*known, *new]
 
 
-def _as_member(device: SeenDevice, member: "Member | None") -> SeenDevice:
+def _as_member(device: SeenDevice, member: Member | None) -> SeenDevice:
     """Add what a device is to the site, under the site's name for it, which `revoke` takes."""
     if member is None:
         return device
     return replace(device, label=member.name, enrolment=_state(member))
 
 
-def _state(one: "Member") -> str:
+def _state(one: Member) -> str:
     """Say what somebody is to the site."""
     if one.state == "pending":
         return f"waiting, code {one.code[:3]} {one.code[3:]}"

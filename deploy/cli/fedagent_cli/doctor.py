@@ -1,35 +1,40 @@
 """`fedagent doctor`: what works on this machine, and how to fix the rest."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-from . import command_line, launch, options, places
+import click
+import msgspec
+from click.exceptions import Exit
+
+from fedagent_agent.availability import LimitsSettings
+from fedagent_agent.core.opinions import PrivacySettings
+
+from . import launch, options, places
+from .checks import Finding, all_checks
 from .errors import FAILED, OK, WARNED, UsageError
 from .output import echo, emit
-
-if TYPE_CHECKING:
-    from fedagent_agent.availability import LimitsSettings
-    from fedagent_agent.core.opinions import PrivacySettings
-
-    from .checks import Finding
+from .site_checks import membership
 
 MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
-def doctor(
-    *,
-    config: options.ConfigFile = None,
-    data_dir: Annotated[
-        list[Path] | None,
-        command_line.Option(
-            "--data-dir", help="Data directory of another role to check. Repeatable."
-        ),
-    ] = None,
-    as_json: options.AsJson = False,
-) -> None:
+@click.command(
+    epilog=options.examples(
+        "fedagent doctor", "fedagent doctor --json", "FEDAGENT_HOME=/mnt/ssd fedagent doctor"
+    )
+)
+@options.config_file
+@click.option(
+    "--data-dir",
+    type=options.PATH,
+    multiple=True,
+    help="Data directory of another role to check. Repeatable.",
+)
+@options.as_json
+def doctor(*, config: Path | None, data_dir: tuple[Path, ...], as_json: bool) -> None:
     """Check this machine; each check prints one line, with a hint if something is wrong.
 
     With --config, that agent's table `limits` decides whether it would train now, its table
@@ -38,9 +43,6 @@ def doctor(
     Exit code 0: all is well; 44: it works with the warnings named; 45: something is
     broken.
     """
-    from .checks import all_checks  # noqa: PLC0415 - sockets and brokers cost 50 ms to import
-    from .site_checks import membership  # noqa: PLC0415
-
     findings = {}
     looks = all_checks(places.home(), *_tables(config))
     looks["site"] = partial(membership, places.home(), *_folders(config, data_dir))
@@ -52,23 +54,18 @@ def doctor(
     if as_json:
         checks = [{"check": check, **asdict(found)} for check, found in findings.items()]
         emit({"ok": code == OK, "exit_code": code, "checks": checks})
-    raise command_line.Exit(code)
+    raise Exit(code)
 
 
-def _folders(config: Path | None, named: list[Path] | None) -> list[Path]:
+def _folders(config: Path | None, named: Sequence[Path]) -> list[Path]:
     """Return the data directories that were named, one by one or in a configuration."""
     configured = launch.read_config(config).get("data_dir")
-    folders = [*(named or ()), *([Path(configured)] if isinstance(configured, str) else [])]
+    folders = [*named, *([Path(configured)] if isinstance(configured, str) else [])]
     return [folder.expanduser() for folder in folders]
 
 
-def _tables(config: Path | None) -> "tuple[LimitsSettings, PrivacySettings]":
+def _tables(config: Path | None) -> tuple[LimitsSettings, PrivacySettings]:
     """Return two tables of an agent's configuration; the defaults without one."""
-    import msgspec  # noqa: PLC0415 - not for --help
-
-    from fedagent_agent.availability import LimitsSettings  # noqa: PLC0415
-    from fedagent_agent.core.opinions import PrivacySettings  # noqa: PLC0415
-
     file = launch.read_config(config)
     name = "limits"
     try:
@@ -79,13 +76,13 @@ def _tables(config: Path | None) -> "tuple[LimitsSettings, PrivacySettings]":
         raise UsageError(f"{name}: {error}", "see docs/agent.md for the keys") from error
 
 
-def line(check: str, finding: "Finding") -> str:
+def line(check: str, finding: Finding) -> str:
     """Return a finding as one line."""
     hint = f"  ->  {finding.hint}" if finding.hint else ""
     return f"{MARKS[finding.level]}  {check:<12}  {finding.text}{hint}"
 
 
-def exit_code(findings: "Iterable[Finding]") -> int:
+def exit_code(findings: Iterable[Finding]) -> int:
     """Return the exit code for what was found."""
     levels = {str(finding.level) for finding in findings}
     return FAILED if "fail" in levels else WARNED if "warn" in levels else OK

@@ -2,26 +2,44 @@
 
 import re
 import secrets
+import sqlite3
 import ssl
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-from . import command_line, options, places
+import click
+
+from fedagent_coordinator.enrolment import UNKNOWN, Enrolment, Member
+from fedagent_coordinator.errors import EnrolmentError, UnreadableDatabaseError
+from fedagent_node.certificates import CertificateError, fingerprint, site_of
+from fedagent_node.credentials import CA_FILE, FOLDER
+from fedagent_node.data_dir import load_or_create
+from fedagent_node.errors import JoinError
+from fedagent_node.joining import (
+    JOIN_VERSION,
+    SECRET_BYTES,
+    Invitation,
+    JoinRole,
+    spaced,
+    split_place,
+)
+
+from . import options, places
+from .command_line import Group
 from .devices import devices
 from .errors import NoRunError, UnreadableError, UsageError
 from .output import echo, emit, table
+from .qr import draw_qr
+from .runs import forbidden
 
-if TYPE_CHECKING:
-    from fedagent_coordinator.enrolment import Enrolment, Member
-
-app = command_line.CommandGroup(
-    name="devices",
+app = Group(
+    "devices",
+    default="list",
+    help="List, invite, accept and revoke devices and edges.",
     epilog=options.examples(
         "fedagent devices",
         "fedagent devices --run 3f2a",
@@ -29,20 +47,8 @@ app = command_line.CommandGroup(
         "fedagent devices accept 123456",
     ),
 )
-app.default()(devices)
-
-
-class InvitedRole(StrEnum):
-    """What somebody may join as."""
-
-    AGENT = "agent"
-    EDGE = "edge"
-
-
+app.add_command(devices, "list")
 _ID = re.compile(r"[0-9a-f]{32}")
-
-Who = Annotated[str, command_line.Argument(help="Name, or the start of the id.")]
-Yes = Annotated[bool, command_line.Option("--yes", help="Do not ask for confirmation.")]
 
 
 @app.command(
@@ -53,31 +59,26 @@ Yes = Annotated[bool, command_line.Option("--yes", help="Do not ask for confirma
         "fedagent devices invite barn --address fed.example.org:8871",
     ),
 )
+@click.argument("name")
+@click.option(
+    "--role", type=click.Choice(["agent", "edge"]), default="agent", help="agent or edge."
+)
+@click.option(
+    "--address",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Another address at which it can reach the coordinator. Repeatable.",
+)
+@options.coordinator_data
+@options.as_json
 def invite(
-    *,
-    name: Annotated[str, command_line.Argument(help="Name of the device or edge.")],
-    role: Annotated[InvitedRole, command_line.Option(help="agent or edge.")] = InvitedRole.AGENT,
-    address: Annotated[
-        list[str] | None,
-        command_line.Option(
-            metavar="HOST:PORT",
-            help="Another address at which it can reach the coordinator. Repeatable.",
-        ),
-    ] = None,
-    data_dir: options.CoordinatorData = None,
-    as_json: options.AsJson = False,
+    *, name: str, role: JoinRole, address: tuple[str, ...], data_dir: Path | None, as_json: bool
 ) -> None:
     """Print an invitation: one string, and a QR code at a terminal, for one device and one day.
 
     Give it to the device: `fedagent start --join STRING`, to an edge: `fedagent edge start --join
-    STRING`. Whoever has the string can join once in that role.
+    STRING`. The string lets its holder join once in that role.
     """
-    from fedagent_node.joining import (  # noqa: PLC0415 - heavy imports
-        JOIN_VERSION,
-        SECRET_BYTES,
-        Invitation,
-    )
-
     folder = site_folder(data_dir)
     site, fingerprint = founded_site(folder)
     if not 0 < len(name) <= 64 or not name.isprintable():
@@ -85,25 +86,25 @@ def invite(
     with opened_enrolment(folder) as found:
         reached = _reached((*(address or ()), *found.places()))
         secret = secrets.token_bytes(SECRET_BYTES)
-        expires = found.invite(name, role.value, secret, now=time.time())
+        expires = found.invite(name, role, secret, now=time.time())
     text = Invitation(
         version=JOIN_VERSION,
         secret=secret,
         fingerprint=fingerprint,
         site=site,
-        role=role.value,
+        role=role,
         name=name,
         places=reached,
     ).text()
     if as_json:
-        emit({"invitation": text, "name": name, "role": role.value, "expires": round(expires)})
+        emit({"invitation": text, "name": name, "role": role, "expires": round(expires)})
         return
     if not sys.stdout.isatty():
         echo(text)
         return
     draw_qr(text)
-    start = "fedagent edge start --listen 0.0.0.0" if role is InvitedRole.EDGE else "fedagent start"
-    named = f"--name {name}" if role is InvitedRole.EDGE else f"--name {name} --stream ..."
+    start = "fedagent edge start --listen 0.0.0.0" if role == "edge" else "fedagent start"
+    named = f"--name {name}" if role == "edge" else f"--name {name} --stream ..."
     other = f" --site {site}" if site != "default" else ""
     echo(f"for {name}, once, until {_moment(expires)}; there:")
     echo(f"{start} {named}{other} --join {text}")
@@ -111,9 +112,6 @@ def invite(
 
 def _reached(named: Iterable[str]) -> tuple[str, ...]:
     """Return the addresses that an invitation names."""
-    from fedagent_node.errors import JoinError  # noqa: PLC0415 - heavy imports
-    from fedagent_node.joining import split_place  # noqa: PLC0415
-
     reached = tuple(dict.fromkeys(named))[:16]
     try:
         for place in reached:
@@ -129,10 +127,10 @@ def _reached(named: Iterable[str]) -> tuple[str, ...]:
 
 
 @app.command("pending", epilog=options.examples("fedagent devices pending"))
-def pending(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = False) -> None:
+@options.coordinator_data
+@options.as_json
+def pending(*, data_dir: Path | None, as_json: bool) -> None:
     """Show devices and edges that wait to be accepted, and unused invitations."""
-    from fedagent_node.joining import spaced  # noqa: PLC0415 - heavy imports
-
     now = time.time()
     with opened_enrolment(site_folder(data_dir)) as found:
         waiting = [one for one in found.members(now=now) if one.state == "pending"]
@@ -161,22 +159,15 @@ def pending(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson
     "accept",
     epilog=options.examples("fedagent devices accept 123456", "fedagent devices accept kitchen"),
 )
-def accept(
-    *,
-    who: Annotated[
-        list[str],
-        command_line.Argument(
-            help="The code that it shows, with or without the space; or its name."
-        ),
-    ],
-    yes: Yes = False,
-    data_dir: options.CoordinatorData = None,
-    as_json: options.AsJson = False,
-) -> None:
+@click.argument("who", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@options.coordinator_data
+@options.as_json
+def accept(*, who: tuple[str, ...], yes: bool, data_dir: Path | None, as_json: bool) -> None:
     """Accept a device or an edge that is waiting to join.
 
-    If you give its name, you are asked whether it shows the same code: another code means that the
-    join is being intercepted.
+    WHO is the code that it shows, or its name. If you give its name, you are asked whether it shows
+    the same code: another code means that the join is being intercepted.
     """
     with opened_enrolment(site_folder(data_dir)) as found:
         waiting = [one for one in found.members(now=time.time()) if one.state == "pending"]
@@ -198,19 +189,16 @@ def accept(
 
 
 @app.command("revoke", epilog=options.examples("fedagent devices revoke kitchen"))
-def revoke(
-    *,
-    who: Who,
-    data_dir: options.CoordinatorData = None,
-    as_json: options.AsJson = False,
-) -> None:
+@click.argument("who")
+@options.coordinator_data
+@options.as_json
+def revoke(*, who: str, data_dir: Path | None, as_json: bool) -> None:
     """Remove a device or an edge from the site permanently: its key can never join again.
 
-    A running coordinator disconnects it within a minute, at every edge. Give the whole id of one
-    that the coordinator does not know, because it was restored from a backup.
+    WHO is its name, or the start of its id. A running coordinator disconnects it within a minute,
+    at every edge. Give the whole id of one that the coordinator does not know, because it was
+    restored from a backup.
     """
-    from fedagent_coordinator.enrolment import UNKNOWN  # noqa: PLC0415 - heavy imports
-
     folder = site_folder(data_dir)
     with opened_enrolment(folder) as found:
         everybody = found.members(now=time.time())
@@ -227,15 +215,13 @@ def revoke(
         echo(f"revoked {role} {name or ident[:12]} ({ident[:12]})")
 
 
-def _is_stranger(folder: Path, who: str, everybody: "list[Member]") -> bool:
+def _is_stranger(folder: Path, who: str, everybody: list[Member]) -> bool:
     """Return whether a whole id is that of nobody known, and not the coordinator's own."""
-    from fedagent_node.data_dir import load_or_create  # noqa: PLC0415
-
     known = {one.id for one in everybody}
     return bool(_ID.fullmatch(who)) and who not in known and who != load_or_create(folder).id
 
 
-def _only(members: "list[Member]", who: str, does: str) -> "Member":
+def _only(members: list[Member], who: str, does: str) -> Member:
     """Return the one that is meant; all of them where `who` is empty."""
     meant = [one for one in members if not who or one.name == who]
     meant = meant or [one for one in members if len(who) >= 4 and one.id.startswith(who)]
@@ -249,9 +235,7 @@ def _only(members: "list[Member]", who: str, does: str) -> "Member":
     return meant[0]
 
 
-def _confirm(one: "Member", *, as_json: bool) -> None:
-    from fedagent_node.joining import spaced  # noqa: PLC0415 - heavy imports
-
+def _confirm(one: Member, *, as_json: bool) -> None:
     if as_json or not sys.stdin.isatty():
         raise UsageError(
             f"{one.name or one.id[:12]} shows a code to compare", "give the code, or add --yes"
@@ -269,9 +253,6 @@ def site_folder(data_dir: Path | None) -> Path:
 
 def founded_site(folder: Path) -> tuple[str, bytes]:
     """Return the name of the site that was founded here, and its authority's fingerprint."""
-    from fedagent_node.certificates import CertificateError, fingerprint, site_of  # noqa: PLC0415
-    from fedagent_node.credentials import CA_FILE, FOLDER  # noqa: PLC0415
-
     path = folder / FOLDER / CA_FILE
     try:
         der = ssl.PEM_cert_to_DER_cert(path.read_text("ascii"))
@@ -287,15 +268,8 @@ def founded_site(folder: Path) -> tuple[str, bytes]:
 
 
 @contextmanager
-def opened_enrolment(folder: Path) -> "Iterator[Enrolment]":
+def opened_enrolment(folder: Path) -> Iterator[Enrolment]:
     """Open the enrolments of the site that was founded here."""
-    import sqlite3  # noqa: PLC0415 - heavy imports
-
-    from fedagent_coordinator.enrolment import Enrolment  # noqa: PLC0415
-    from fedagent_coordinator.errors import EnrolmentError, UnreadableDatabaseError  # noqa: PLC0415
-
-    from .runs import forbidden  # noqa: PLC0415
-
     founded_site(folder)
     try:
         with Enrolment(folder) as found:
@@ -308,14 +282,6 @@ def opened_enrolment(folder: Path) -> "Iterator[Enrolment]":
         raise UsageError(error.sentence, error.hint) from error
     except sqlite3.Error as error:
         raise NoRunError(f"{folder} cannot be written: {error}", "try again") from error
-
-
-def draw_qr(text: str) -> None:
-    """Draw a QR code on the terminal, where the package for it is installed."""
-    with suppress(ModuleNotFoundError):
-        import segno  # noqa: PLC0415 - for a terminal alone
-
-        segno.make(text, error="l").terminal(sys.stdout, border=2, compact=True)
 
 
 def _place(address: str, edges: Mapping[str, str]) -> str:

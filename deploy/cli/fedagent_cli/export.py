@@ -4,43 +4,43 @@ import os
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
+import click
+
+from fedagent_coordinator.database.rows import RoundRow, RunRow
 from fedagent_protocol.extras import how_to_add
 
-from . import command_line, options
+from . import options
 from .errors import MissingError, UsageError
 from .output import echo, emit, writing
-
-if TYPE_CHECKING:
-    from fedagent_coordinator.database.rows import RoundRow, RunRow
+from .runs import open_run
 
 MICRO = 1_000_000
 _MLFLOW_BATCH = 1000
 
-Board = Annotated[
-    Path | None,
-    command_line.Option(help="Folder for event files of TensorBoard.", metavar="DIR"),
-]
-Flow = Annotated[
-    Path | None, command_line.Option(help="Folder of MLflow's file store.", metavar="DIR")
-]
 
-
+@click.command(
+    epilog=options.examples("fedagent export --tensorboard runs", "fedagent export --mlflow mlruns")
+)
+@click.option(
+    "--tensorboard", type=options.PATH, metavar="DIR", help="Folder for event files of TensorBoard."
+)
+@click.option("--mlflow", type=options.PATH, metavar="DIR", help="Folder of MLflow's file store.")
+@options.coordinator_data
+@options.run_id
+@options.as_json
 def export(
     *,
-    tensorboard: Board = None,
-    mlflow: Flow = None,
-    data_dir: options.CoordinatorData = None,
-    run: options.RunId = None,
-    as_json: options.AsJson = False,
+    tensorboard: Path | None,
+    mlflow: Path | None,
+    data_dir: Path | None,
+    run: str | None,
+    as_json: bool,
 ) -> None:
     """Write a run's rounds for TensorBoard or MLflow: metrics, updates, spending, times.
 
     It may be read while the coordinator runs. Needs the extra `tensorboard` or `mlflow`.
     """
-    from .runs import open_run  # noqa: PLC0415 - heavy imports
-
     if tensorboard is None and mlflow is None:
         raise UsageError("no target to export to", "name --tensorboard DIR or --mlflow DIR")
     for folder, module in ((tensorboard, "tensorboardX"), (mlflow, "mlflow")):
@@ -68,7 +68,7 @@ def export(
             echo(f"{told[tool]}: {len(found)} rounds of {chosen.run_id[:12]}")
 
 
-def scalars(rows: Iterable["RoundRow"]) -> Iterator[tuple[str, float, int, int]]:
+def scalars(rows: Iterable[RoundRow]) -> Iterator[tuple[str, float, int, int]]:
     """Yield name, value, round and time (ms, UTC) of every number of settled rounds."""
     spent = 0
     for row in rows:
@@ -89,9 +89,9 @@ def scalars(rows: Iterable["RoundRow"]) -> Iterator[tuple[str, float, int, int]]
             yield name, float(value), row.round, at
 
 
-def to_tensorboard(folder: Path, rows: Iterable["RoundRow"]) -> None:
+def to_tensorboard(folder: Path, rows: Iterable[RoundRow]) -> None:
     """Write event files; those of an earlier export of the run are replaced."""
-    from tensorboardX import SummaryWriter  # noqa: PLC0415 - optional package
+    from tensorboardX import SummaryWriter  # noqa: PLC0415 - an optional package
 
     for old in folder.glob("events.out.tfevents.*"):
         old.unlink()
@@ -100,12 +100,12 @@ def to_tensorboard(folder: Path, rows: Iterable["RoundRow"]) -> None:
             writer.add_scalar(name, value, round_, walltime=at / 1000)
 
 
-def to_mlflow(folder: Path, run: "RunRow", rows: Iterable["RoundRow"]) -> str:
+def to_mlflow(folder: Path, run: RunRow, rows: Iterable[RoundRow]) -> str:
     """Add a run to the experiment `fedagent` of a file store; return MLflow's id of it."""
     # Files need no server; MLflow wants to be told that it is files that are meant.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    from mlflow.entities import Metric, RunTag  # noqa: PLC0415 - optional package
-    from mlflow.tracking import MlflowClient  # noqa: PLC0415
+    from mlflow.entities import Metric, RunTag  # noqa: PLC0415 - an optional package
+    from mlflow.tracking import MlflowClient  # noqa: PLC0415 - an optional package
 
     client = MlflowClient(tracking_uri=folder.as_uri())
     known = client.get_experiment_by_name("fedagent")

@@ -1,7 +1,7 @@
 """Global models of kind graph as files: with what devices got once, and every name of a module."""
 
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors.numpy import load
@@ -12,17 +12,15 @@ from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.tensors import decode_tensors, digest_of
 from fedagent_task.client_terms import CONTROL
 from fedagent_task.exported import described, whole
+from fedagent_task.models import Floats
 from fedagent_task.models.graph import Graph
+from fedagent_task.spec import Recipe
 
 from .errors import MissingError
-from .models import FOLDER
-
-if TYPE_CHECKING:
-    from fedagent_task.models import Floats
-    from fedagent_task.spec import Recipe
+from .places import MODELS
 
 
-def state_of(folder: Path, recipe: "Recipe", data: bytes) -> "dict[str, Floats]":
+def state_of(folder: Path, recipe: Recipe, data: bytes) -> dict[str, Floats]:
     """Return a model's tensors with what devices got once, as ``load_state_dict`` takes them.
 
     Raises:
@@ -41,7 +39,7 @@ def state_of(folder: Path, recipe: "Recipe", data: bytes) -> "dict[str, Floats]"
     return named
 
 
-def got_once(folder: Path, graph: Graph, digest: str) -> "dict[str, Floats]":
+def got_once(folder: Path, graph: Graph, digest: str) -> dict[str, Floats]:
     """Return what devices of a run got once, local tensors as they began; nothing without a digest.
 
     Raises:
@@ -50,7 +48,7 @@ def got_once(folder: Path, graph: Graph, digest: str) -> "dict[str, Floats]":
     """
     if not digest:
         return {}
-    path = folder / FOLDER / digest
+    path = folder / MODELS / digest
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -61,14 +59,12 @@ def got_once(folder: Path, graph: Graph, digest: str) -> "dict[str, Floats]":
     return {name: tensor.astype(np.float32) for name, tensor in found.items()}
 
 
-def as_onnx(folder: Path, run: str, recipe: "Recipe", data: bytes, more: dict[str, str]) -> bytes:
+def as_onnx(folder: Path, run: str, recipe: Recipe, data: bytes, more: dict[str, str]) -> bytes:
     """Return the model as an ONNX file that takes samples as the sensors say them.
 
     Raises:
         MissingError: The onnx package is missing, or the task has no ONNX graph.
     """
-    from importlib.util import find_spec  # noqa: PLC0415 - only here
-
     if find_spec("onnx") is None:
         raise MissingError("the onnx package is not installed", how_to_add("onnx"))
     try:
@@ -76,7 +72,7 @@ def as_onnx(folder: Path, run: str, recipe: "Recipe", data: bytes, more: dict[st
     except OSError as error:
         mend = "export as safetensors; `fedagent task build` says why a task has no ONNX graph"
         raise MissingError("the task of the run has no ONNX graph", mend) from error
-    from fedagent_coordinator.onnx_export import with_weights  # noqa: PLC0415 - optional package
+    from fedagent_coordinator.onnx_export import with_weights  # noqa: PLC0415 - an optional package
 
     weights = state_of(folder, recipe, data)
     link = Graph(recipe.model).program.link

@@ -11,18 +11,18 @@ import signal
 import sys
 import tomllib
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin
+from typing import Any, NoReturn, get_args, get_origin
 
+from fedagent_node.errors import LinkError
+from fedagent_node.process import in_two
+from fedagent_node.settings import NodeConfig
+from fedagent_node.settings import options_of as declared
 from fedagent_protocol.errors import hide_password
+from fedagent_protocol.option import Declared
 
-from .errors import MissingError, RoleError, UsageError
+from .errors import UsageError
 from .output import echo, emit
-
-if TYPE_CHECKING:
-    from fedagent_node.settings import NodeConfig
-    from fedagent_protocol.option import Declared
 
 MODULES = {
     "agent": "fedagent_agent",
@@ -34,7 +34,6 @@ SCHEME = "fedagent:"
 """How an invitation begins; it holds a secret."""
 _PIPE = 60_000
 """Bytes that fit into a pipe whose other end is not read yet."""
-OF_A_COORDINATOR = ("rich",)
 
 
 def read_config(path: Path | None) -> Config:
@@ -83,14 +82,12 @@ def merge(file: Config, options: Mapping[str, object]) -> Config:
     return merged
 
 
-def options_of(role: str) -> "list[Declared]":
+def options_of(role: str) -> list[Declared]:
     """Return the options of a role, as its configuration declares them."""
-    from fedagent_node.settings import options_of as declared  # noqa: PLC0415 - not for --help
-
     return declared(_config(role))
 
 
-def _config(role: str) -> "type[NodeConfig]":
+def _config(role: str) -> type[NodeConfig]:
     module = importlib.import_module(f"{MODULES[role]}.config")
     found: type[NodeConfig] = getattr(module, f"{role.capitalize()}Config")
     return found
@@ -116,7 +113,7 @@ def configuration(role: str, given: Mapping[str, object]) -> Config:
     return made
 
 
-def _numbers(one: "Declared", text: str) -> list[float]:
+def _numbers(one: Declared, text: str) -> list[float]:
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
@@ -134,27 +131,11 @@ def check(role: str, config: Config) -> None:
     Raises:
         UsageError: The role refuses it; the line names the key and the hint.
     """
-    from fedagent_node.errors import LinkError  # noqa: PLC0415
-    from fedagent_node.process import in_two  # noqa: PLC0415 - not for --help
-
     _check_finite(config, {one.keys: one.name for one in options_of(role)})
     try:
         _config(role).load(json.dumps(config))
     except LinkError as error:
         raise UsageError(*in_two(error)) from error
-
-
-def lacking(extra: str, *, who: str) -> MissingError:
-    """Return the error of a command that this installation has no packages for."""
-    from fedagent_protocol.extras import how_to_add  # noqa: PLC0415 - reads a file
-
-    return MissingError(f"{who} needs the extra `{extra}`", how_to_add(extra))
-
-
-def need_coordinator(who: str) -> None:
-    """Raise `MissingError` where the packages of a coordinator are not installed."""
-    if any(find_spec(package) is None for package in OF_A_COORDINATOR):
-        raise lacking("coordinator", who=who)
 
 
 def _check_finite(
@@ -167,26 +148,6 @@ def _check_finite(
         elif isinstance(value, float) and not math.isfinite(value):
             name = names.get((*tables, key), key)
             raise UsageError(f"{name}: {value} must be finite", "give a finite number")
-
-
-def check_recipe(config: Config) -> None:
-    """Check what a coordinator would make of its recipe.
-
-    Raises:
-        RoleError: It would not start; the exit code is the one it would end with.
-    """
-    from fedagent_coordinator.config import CoordinatorConfig  # noqa: PLC0415 - numpy, for this check only
-    from fedagent_coordinator.exits import exit_code  # noqa: PLC0415
-    from fedagent_coordinator.runs import check_recipe as rehearsed  # noqa: PLC0415
-    from fedagent_node.process import in_two  # noqa: PLC0415
-
-    try:
-        rehearsed(CoordinatorConfig.load(json.dumps(config)))
-    except Exception as error:
-        code = exit_code(error)
-        if code is None:
-            raise
-        raise RoleError(*in_two(error), exit_code=code) from error
 
 
 def _without_passwords(config: Config) -> Config:
@@ -227,6 +188,8 @@ def become(role: str, config: Config, *, print_config: bool, as_json: bool) -> N
     check(role, config)
     if print_config:
         if role == "coordinator":
+            from .rehearsal import check_recipe  # noqa: PLC0415 - numpy, for this check only
+
             check_recipe(config)
         shown = _without_passwords(config)
         if as_json:

@@ -2,43 +2,37 @@
 
 import sys
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-from . import command_line, options
+import click
+from click.exceptions import Exit
+
+from fedagent_edge.store import EdgeStateError, read_memory
+from fedagent_protocol.messages import LedgerHead
+
+from . import options
+from .command_line import Group, Number
 from .errors import MissingError, UnbalancedError, UsageError
+from .opinions import agent_named
 from .output import credits_text, echo, emit, table, writing
+from .runs import open_run
 
-if TYPE_CHECKING:
-    from fedagent_protocol.messages import LedgerHead
-
-app = command_line.CommandGroup(
-    name="ledger", help="Read and check the ledger.", no_args_is_help=True
+app = Group(
+    "ledger",
+    help="Read and check the ledger.",
 )
-
-
-class LedgerFormat(StrEnum):
-    """Kinds of files."""
-
-    CSV = "csv"
-    JSONL = "jsonl"
 
 
 @app.command(
     "show",
     epilog=options.examples("fedagent ledger show", "fedagent ledger show --last 100 --json"),
 )
-def ledger_show(
-    *,
-    last: options.Last = 20,
-    data_dir: options.CoordinatorData = None,
-    run: options.RunId = None,
-    as_json: options.AsJson = False,
-) -> None:
+@options.last
+@options.coordinator_data
+@options.run_id
+@options.as_json
+def ledger_show(*, last: int, data_dir: Path | None, run: str | None, as_json: bool) -> None:
     """Show the newest entries of a run, newest first."""
-    from .runs import open_run  # noqa: PLC0415 - heavy imports
-
     with open_run(data_dir, run) as (reader, chosen):
         found = reader.ledger.show(run_id=chosen.run_id, limit=last or -1)
         if not last or len(found) < last:
@@ -60,35 +54,28 @@ def ledger_show(
         "fedagent ledger verify --witness /mnt/hall/fedagent/edge --json",
     ),
 )
+@click.option(
+    "--witness",
+    type=options.PATH,
+    help="Data directory of an edge, which has recorded the newest ledger entry it was sent.",
+)
+@click.option("--full", is_flag=True, help="Also recompute closed rounds from their files.")
+@options.coordinator_data
+@options.as_json
 def ledger_verify(
-    *,
-    witness: Annotated[
-        Path | None,
-        command_line.Option(
-            help="Data directory of an edge, which has recorded the newest ledger entry it was "
-            "sent."
-        ),
-    ] = None,
-    full: Annotated[
-        bool,
-        command_line.Option("--full", help="Also recompute closed rounds from their files."),
-    ] = False,
-    data_dir: options.CoordinatorData = None,
-    as_json: options.AsJson = False,
+    *, witness: Path | None, full: bool, data_dir: Path | None, as_json: bool
 ) -> None:
     """Check every entry: sums, reservations, outcomes, models, and the signed hash chain.
 
     For closed rounds the digests of their files, which are part of the chain, are checked; --full
     recomputes them. Exit code 41 if anything is wrong; each problem is one line.
     """
-    from .runs import open_run  # noqa: PLC0415 - heavy imports
-
     head = None if witness is None else _head_at(witness)
     with open_run(data_dir) as (reader, _):
         report = reader.ledger.verify(head, full=full)
     if as_json:
         emit({"ledger_balanced": report.balanced, **asdict(report)})
-        raise command_line.Exit(0 if report.balanced else UnbalancedError.exit_code)
+        raise Exit(0 if report.balanced else UnbalancedError.exit_code)
     for problem in report.problems:
         sys.stderr.write(f"{problem}\n")
     if not report.balanced:
@@ -110,26 +97,20 @@ def ledger_verify(
         "fedagent ledger proof --round 12 --client kitchen --json > proof.json",
     ),
 )
+@click.option("--round", "round_", type=Number(int), required=True, help="The paid round.")
+@click.option(
+    "--client", required=True, metavar="NAME", help="Client: its name, or the start of its id."
+)
+@options.coordinator_data
+@options.run_id
+@options.as_json
 def ledger_proof(
-    *,
-    round_: Annotated[int, command_line.Option("--round", help="The paid round.")],
-    client: Annotated[
-        str,
-        command_line.Option(
-            "--client", metavar="NAME", help="Client: its name, or the start of its id."
-        ),
-    ],
-    data_dir: options.CoordinatorData = None,
-    run: options.RunId = None,
-    as_json: options.AsJson = False,
+    *, round_: int, client: str, data_dir: Path | None, run: str | None, as_json: bool
 ) -> None:
     """Show and check the signature of a client for the work that it was paid for.
 
     Exit code 41 if the proof is invalid, 43 if there is none.
     """
-    from .opinions import agent_named  # noqa: PLC0415 - heavy imports
-    from .runs import open_run  # noqa: PLC0415 - heavy imports
-
     with open_run(data_dir, run) as (reader, chosen):
         names = {row.agent: row.label or row.agent for row in reader.devices(chosen.run_id)}
         agent = agent_named(names, client)
@@ -157,9 +138,7 @@ def ledger_proof(
         )
 
 
-def _head_at(folder: Path) -> "LedgerHead":
-    from fedagent_edge.store import EdgeStateError, read_memory  # noqa: PLC0415 - heavy imports
-
+def _head_at(folder: Path) -> LedgerHead:
     try:
         head = read_memory(folder / "state.msgpack").head
     except EdgeStateError as error:
@@ -178,30 +157,28 @@ def _head_at(folder: Path) -> "LedgerHead":
         "fedagent ledger export > ledger.csv", "fedagent ledger export --format jsonl --out l.jsonl"
     ),
 )
-def ledger_export(
-    *,
-    out: Annotated[
-        Path | None, command_line.Option(help="File to write.", show_default="standard output")
-    ] = None,
-    style: Annotated[
-        LedgerFormat, command_line.Option("--format", help="CSV or JSON lines.")
-    ] = LedgerFormat.CSV,
-    data_dir: options.CoordinatorData = None,
-    as_json: options.AsJson = False,
-) -> None:
+@click.option("--out", type=options.PATH, show_default="standard output", help="File to write.")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["csv", "jsonl"]),
+    default="csv",
+    help="CSV or JSON lines.",
+)
+@options.coordinator_data
+@options.as_json
+def ledger_export(*, out: Path | None, style: str, data_dir: Path | None, as_json: bool) -> None:
     """Export every entry, oldest first, with hashes in hex.
 
     With --json the entries go to --out, and the result is the only line.
     """
-    from .runs import open_run  # noqa: PLC0415 - heavy imports
-
     if as_json and out is None:
         raise UsageError(
             "with --json, standard output is reserved for the result", "add --out FILE"
         )
     count = 0
     with open_run(data_dir) as (reader, _):
-        lines = reader.ledger.export("csv" if style is LedgerFormat.CSV else "json")
+        lines = reader.ledger.export("csv" if style == "csv" else "json")
         if out is None:
             sys.stdout.writelines(lines)
             return
@@ -209,7 +186,7 @@ def ledger_export(
             for line in lines:
                 file.write(line)
                 count += 1
-    count -= style is LedgerFormat.CSV
+    count -= style == "csv"
     if as_json:
         emit({"out": str(out), "entries": count})
     else:

@@ -1,130 +1,106 @@
-"""The commands of `fedagent`, mounted."""
+"""The commands of `fedagent`, and how the program ends."""
 
 import os
 import sys
-from collections.abc import Callable
 
 import click
 from click.exceptions import ClickException, NoArgsIsHelpError
 
 from fedagent_node.data_dir import is_disk_error
 
-from . import broker, command_line, enrolment, launch, ledger, models, service, start
-from .backup import backup, restore
-from .beliefs import beliefs
-from .demo.command import demo
-from .doctor import doctor
+from . import extras
+from .command_line import Group, Lazy
 from .errors import UNREAD, UnreadEnd, UsageError
-from .export import export
-from .new import new
-from .opinions import opinions
 from .options import examples
-from .predict import predict
-from .prune import prune
-from .replay import replay
-from .report.command import report
-from .status import rounds, runs, status
-from .task import app as task_app
-from .testbed import command as testbed_command
-from .why import why
 
-app = command_line.CommandGroup(
-    name="fedagent",
+BEGIN = "Begin"
+ROLE = "Run a role"
+SITE = "The site"
+READ = "Read a run"
+USE = "Use a model"
+STUDY = "Study policies"
+MACHINE = "Maintain this machine"
+COMMANDS = {
+    "new": Lazy(
+        BEGIN, "new:new", "Create a project that runs unchanged: code, recipe, README and one test."
+    ),
+    "demo": Lazy(
+        BEGIN, "demo.command:demo", "Run a whole federation on this machine and watch it."
+    ),
+    "doctor": Lazy(
+        BEGIN, "doctor:doctor", "Check this machine: what works, and how to fix the rest."
+    ),
+    "agent": Lazy(ROLE, "start:agent", "Run this device as an agent: it trains on its own stream."),
+    "start": Lazy("", "start:agent", ""),
+    "edge": Lazy(
+        ROLE,
+        "start:edge",
+        "Run an edge aggregator: a broker for the devices near it, and their average.",
+    ),
+    "coordinator": Lazy(
+        ROLE,
+        "start:coordinator",
+        "Run the coordinator: it decides who trains where, and pays for it.",
+    ),
+    "devices": Lazy(SITE, "enrolment:app", "List, invite, accept and revoke devices and edges."),
+    "broker": Lazy(
+        SITE, "broker:app", "Write key, certificate and access list of a shared broker."
+    ),
+    "status": Lazy(
+        READ,
+        "status:status",
+        "Show the state of a run in a few lines, during the run or afterwards.",
+    ),
+    "rounds": Lazy(
+        READ, "status:rounds", "Show the newest rounds: updates in time, cost and duration."
+    ),
+    "runs": Lazy(READ, "status:runs", "List every run of a coordinator, newest first."),
+    "why": Lazy(READ, "why:why", "Explain why a device was or was not selected in a round."),
+    "report": Lazy(READ, "report.command:report", "Write a run as one HTML file and as JSON."),
+    "opinions": Lazy(
+        READ,
+        "opinions:opinions",
+        "Show what clients think of the models, or who volunteered to train.",
+    ),
+    "beliefs": Lazy(READ, "beliefs:beliefs", "Show this device's own opinions and beliefs."),
+    "export": Lazy(READ, "export:export", "Write a run's rounds for TensorBoard or MLflow."),
+    "ledger": Lazy(READ, "ledger:app", "Read and check the ledger."),
+    "models": Lazy(USE, "models:app", "List and export models."),
+    "predict": Lazy(USE, "predict:predict", "Predict a stream's samples with an exported model."),
+    "task": Lazy(USE, "task:app", "Build a task from a PyTorch model."),
+    "testbed": Lazy(STUDY, "testbed.command:app", "Compare policies in virtual time."),
+    "replay": Lazy(
+        STUDY, "replay:replay", "Decide the rounds of a recorded run with another policy."
+    ),
+    "service": Lazy(MACHINE, "service:app", "Run a role as a systemd service."),
+    "backup": Lazy(
+        MACHINE, "backup:backup", "Back up a coordinator's data directory, even while it runs."
+    ),
+    "restore": Lazy(
+        MACHINE, "backup:restore", "Restore a backup as a coordinator's data directory."
+    ),
+    "prune": Lazy(
+        MACHINE,
+        "prune:prune",
+        "Drop the inputs and decisions of old rounds; the ledger stays whole.",
+    ),
+}
+app = Group(
+    "fedagent",
     help="Federated learning on real edge hardware.",
-    no_args_is_help=True,
+    lazy=COMMANDS,
+    context_settings={"max_content_width": 100, "show_default": True},
     epilog=examples(
         "fedagent demo",
-        "fedagent coordinator start --recipe digits",
-        "fedagent edge start",
-        "fedagent start --stream digits",
+        "fedagent coordinator --recipe digits",
+        "fedagent edge",
+        "fedagent agent --stream digits",
         "fedagent doctor",
     ),
 )
 click.version_option(
     package_name="fedagent", message="fedagent %(version)s", help="Print the version."
-)(app.group)
-AGENT = "Run a role"
-READ = "Read a run"
-USE = "Use a model"
-STUDY = "Study policies"
-MACHINE = "Maintain this machine"
-BEGIN = "Begin"
-
-
-def add(panel: str, command: Callable[..., None], *lines: str) -> None:
-    """Add a command under its heading, with examples."""
-    app.command(panel=panel, epilog=examples(*lines))(command)
-
-
-add(
-    *(BEGIN, new, "fedagent new my-model"),
-    "fedagent new boiler --template sensor",
-    "fedagent new thrifty --template policy",
-)
-start.mount(app, panel=AGENT)
-add(
-    *(AGENT, demo, "fedagent demo", "fedagent demo --policy cheapest --rounds 30"),
-    "fedagent demo --agents 12 --edges 3",
-    "fedagent demo --rounds 5 --json",
-    "fedagent demo --recipe bas-digits",
-    "fedagent demo --recipe fa-digits",
-)
-add(READ, status, "fedagent status", "fedagent status --json --data-dir /srv/coordinator")
-add(READ, rounds, "fedagent rounds --last 5", "fedagent rounds --last 0 --json")
-add(
-    *(READ, why, "fedagent why kitchen", "fedagent why kitchen --round 12"),
-    "fedagent why 3f2a --json --data-dir /srv/coordinator",
-)
-add(
-    *(STUDY, replay, "fedagent replay fedagent-demo --policy cheapest --decisions"),
-    "fedagent replay --check",
-    "fedagent replay 3f2a --policy linucb --set alpha=0.5 --json",
-)
-app.add_group(enrolment.app, panel=READ)
-add(READ, runs, "fedagent runs", "fedagent runs --json --data-dir /srv/coordinator")
-app.add_group(ledger.app, panel=READ)
-add(
-    *(READ, opinions, "fedagent opinions", "fedagent opinions --round 12"),
-    "fedagent opinions --client kitchen --last 0",
-    "fedagent opinions --plot opinions.svg",
-)
-app.add_group(models.app, panel=READ)
-add(
-    *(USE, predict, "fedagent predict model.safetensors --stream csv:meter.csv"),
-    "fedagent predict model.onnx --stream csv:new.csv,label=none --json",
-    "fedagent predict model.onnx --stream 'mqtt://pi/home?features=a,b&label=y' --count 10",
-)
-app.add_group(task_app, panel=USE)
-add(
-    *(READ, report, "fedagent report"),
-    "fedagent report /srv/fedagent/coordinator --out /var/www/run-7",
-)
-add(
-    *(READ, export, "fedagent export --tensorboard runs", "fedagent export --mlflow mlruns"),
-)
-testbed_command.mount(app, panel=STUDY)
-app.add_group(service.app, panel=MACHINE)
-app.add_group(broker.app, panel=MACHINE)
-add(
-    *(MACHINE, backup, "fedagent backup /mnt/usb/fedagent-monday"),
-    "fedagent backup /mnt/usb/fedagent-monday --data-dir /srv/coordinator --json",
-)
-add(
-    *(MACHINE, restore, "fedagent restore /mnt/usb/fedagent-monday"),
-    "fedagent restore /mnt/usb/fedagent-monday --accept-lost-history",
-)
-add(
-    *(MACHINE, prune, "fedagent prune --keep-rounds 10000 --dry-run"),
-    "fedagent prune --keep-days 90 --data-dir /srv/coordinator",
-)
-add(
-    *(MACHINE, beliefs, "fedagent beliefs", "fedagent beliefs --name kitchen --last 100"),
-    "fedagent beliefs --plot beliefs.svg",
-)
-add(
-    *(MACHINE, doctor, "fedagent doctor", "fedagent doctor --json"),
-    "FEDAGENT_HOME=/mnt/ssd fedagent doctor",
-)
+)(app)
 
 
 def run() -> None:
@@ -134,7 +110,7 @@ def run() -> None:
         CliError: It failed in a foreseen way.
     """
     try:
-        code = app()
+        code = app.main(prog_name="fedagent", standalone_mode=False)
         sys.stdout.flush()
     except NoArgsIsHelpError as error:
         error.show()
@@ -143,9 +119,9 @@ def run() -> None:
         problem = " ".join(error.format_message().split()).removesuffix(".")
         raise UsageError(problem, "see --help") from error
     except ModuleNotFoundError as error:
-        if error.name not in launch.OF_A_COORDINATOR:
+        if error.name not in extras.OF_A_COORDINATOR:
             raise
-        raise launch.lacking("coordinator", who="this") from error
+        raise extras.lacking("coordinator", who="this") from error
     except (BrokenPipeError, UnreadEnd):
         _flush_nothing()
         raise SystemExit(UNREAD) from None

@@ -1,48 +1,47 @@
 """`fedagent models`: the global models that a run has kept."""
 
 from collections.abc import Mapping
-from enum import StrEnum
+from hashlib import sha256
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
+import click
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import load, save
+
+from fedagent_coordinator.database.models import ModelRow
+from fedagent_coordinator.errors import ExportError
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.extras import how_to_add
+from fedagent_task import models
+from fedagent_task.exported import described
+from fedagent_task.spec import Recipe
+from fedagent_task.travelling import model_tensors
 
-from . import command_line, options
+from . import graph_models, options, places
+from .command_line import Group, Number
 from .errors import MissingError
 from .output import echo, emit, table, writing
+from .runs import columns, forbidden, open_run, recipe_of
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from fedagent_coordinator.database.models import ModelRow
-    from fedagent_task.spec import Recipe
-
-app = command_line.CommandGroup(name="models", help="List and export models.", no_args_is_help=True)
-FOLDER = "models"
+app = Group(
+    "models",
+    help="List and export models.",
+)
 
 
-class ModelFormat(StrEnum):
-    """Kinds of model files."""
-
-    SAFETENSORS = "safetensors"
-    NPZ = "npz"
-    ONNX = "onnx"
-
-
-_BY_SUFFIX = {".npz": ModelFormat.NPZ, ".onnx": ModelFormat.ONNX}
+_BY_SUFFIX = {".npz": "npz", ".onnx": "onnx"}
 
 
 @app.command("list", epilog=options.examples("fedagent models list", "fedagent models list --json"))
-def models_list(
-    *,
-    data_dir: options.CoordinatorData = None,
-    run: options.RunId = None,
-    as_json: options.AsJson = False,
-) -> None:
+@options.coordinator_data
+@options.run_id
+@options.as_json
+def models_list(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
     """List the global models that are kept: the newest ones and the best."""
-    from .runs import columns, open_run  # noqa: PLC0415 - heavy imports
-
     with open_run(data_dir, run) as (reader, chosen):
         found = [
             row for row in reader.models.rows(chosen.run_id) if _file(reader.folder, row.digest)
@@ -79,47 +78,47 @@ def models_list(
         "fedagent models export --onnx model.onnx",
     ),
 )
+@click.option("--out", type=options.PATH, show_default="model.<format>", help="File to write.")
+@click.option(
+    "--round",
+    "round_",
+    type=Number(int, min=0),
+    show_default="newest",
+    help="Export the model after this round.",
+)
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["safetensors", "npz", "onnx"]),
+    show_default="by the name of --out, else safetensors",
+    help="File format.",
+)
+@click.option("--onnx", type=options.PATH, help="Short for --out FILE --format onnx.")
+@options.coordinator_data
+@options.run_id
+@options.as_json
 def models_export(
     *,
-    out: Annotated[
-        Path | None, command_line.Option(help="File to write.", show_default="model.<format>")
-    ] = None,
-    round_: Annotated[
-        int | None,
-        command_line.Option(
-            "--round", min=0, help="Export the model after this round.", show_default="newest"
-        ),
-    ] = None,
-    style: Annotated[
-        ModelFormat | None,
-        command_line.Option(
-            "--format", help="File format.", show_default="by the name of --out, else safetensors"
-        ),
-    ] = None,
-    onnx: Annotated[
-        Path | None,
-        command_line.Option(help="Short for --out FILE --format onnx.", show_default=False),
-    ] = None,
-    data_dir: options.CoordinatorData = None,
-    run: options.RunId = None,
-    as_json: options.AsJson = False,
+    out: Path | None,
+    round_: int | None,
+    style: str | None,
+    onnx: Path | None,
+    data_dir: Path | None,
+    run: str | None,
+    as_json: bool,
 ) -> None:
     """Write a global model to a file that other tools can read, without pickle."""
-    from .runs import open_run, recipe_of  # noqa: PLC0415 - heavy imports
-
     with open_run(data_dir, run) as (reader, chosen):
         found = reader.models.rows(chosen.run_id)
     model, data = kept_model(reader.folder, found, round_)
     if onnx is not None:
-        out, style = onnx, ModelFormat.ONNX
+        out, style = onnx, "onnx"
     if style is None:
-        style = _BY_SUFFIX.get("" if out is None else out.suffix, ModelFormat.SAFETENSORS)
+        style = _BY_SUFFIX.get("" if out is None else out.suffix, "safetensors")
     target = out if out is not None else Path(f"model.{style}")
     recipe, more = recipe_of(chosen), {"round": str(model.round)}
     if recipe is not None and recipe.model.kind == "graph":
-        from . import graph_models  # noqa: PLC0415 - heavy imports
-
-        if style is ModelFormat.ONNX:
+        if style == "onnx":
             content = graph_models.as_onnx(reader.folder, chosen.run_id, recipe, data, more)
         else:
             state = graph_models.state_of(reader.folder, recipe, data)
@@ -129,25 +128,19 @@ def models_export(
     with writing(target):
         target.write_bytes(content)
     if as_json:
-        written = {"out": str(target), "format": style.value, "round": model.round}
+        written = {"out": str(target), "format": style, "round": model.round}
         emit({**written, "digest": model.digest, "metrics": dict(model.metrics)})
     else:
         echo(f"{target}: model after round {model.round}, {len(data)} bytes of tensors")
 
 
-def kept_model(
-    folder: Path, found: "list[ModelRow]", round_: int | None
-) -> "tuple[ModelRow, bytes]":
+def kept_model(folder: Path, found: list[ModelRow], round_: int | None) -> tuple[ModelRow, bytes]:
     """Return the model after a round, the newest if None, and its bytes, which hash to its name.
 
     Raises:
         MissingError: It is not kept, or its file has changed.
         NoRunError: This user may not read it.
     """
-    from hashlib import sha256  # noqa: PLC0415 - only here
-
-    from .runs import forbidden  # noqa: PLC0415 - heavy imports
-
     for model in found:
         path = _file(folder, model.digest)
         if path is None or round_ not in (None, model.round):
@@ -165,56 +158,38 @@ def kept_model(
 
 
 def _file(folder: Path, digest: str) -> Path | None:
-    path = folder / FOLDER / digest
+    path = folder / places.MODELS / digest
     return path if path.is_file() else None
 
 
-def _as_file(
-    recipe: "Recipe | None", data: bytes, style: ModelFormat, more: dict[str, str]
-) -> bytes:
-    if style is ModelFormat.ONNX:
+def _as_file(recipe: Recipe | None, data: bytes, style: str, more: dict[str, str]) -> bytes:
+    if style == "onnx":
         return _as_onnx(recipe, data, more)
-    from safetensors.numpy import load  # noqa: PLC0415 - only here
-
-    if recipe is None and style is not ModelFormat.NPZ:
+    if recipe is None and style != "npz":
         return data
     return _packed(recipe, load(data), style, more)
 
 
 def _packed(
-    recipe: "Recipe | None",
-    tensors: "Mapping[str, npt.NDArray[Any]]",
-    style: ModelFormat,
+    recipe: Recipe | None,
+    tensors: Mapping[str, npt.NDArray[Any]],
+    style: str,
     more: dict[str, str],
 ) -> bytes:
-    if style is ModelFormat.NPZ:
-        import numpy as np  # noqa: PLC0415 - only here
-
+    if style == "npz":
         file = BytesIO()
         np.savez_compressed(file, **tensors)  # type: ignore[arg-type]  # stub: names are options
         return file.getvalue()
-    from safetensors.numpy import save  # noqa: PLC0415 - only here
-
-    from fedagent_task.exported import described  # noqa: PLC0415 - heavy imports
-
     assert recipe is not None
     return save(dict(tensors), described(recipe.model, recipe.data, **more))
 
 
-def _as_onnx(recipe: "Recipe | None", data: bytes, more: dict[str, str]) -> bytes:
+def _as_onnx(recipe: Recipe | None, data: bytes, more: dict[str, str]) -> bytes:
     """Return safetensors bytes as an ONNX file that takes samples as the sensors say them.
 
     Raises:
         MissingError: The onnx package is missing, or the model has no ONNX form.
     """
-    from importlib.util import find_spec  # noqa: PLC0415 - only here
-
-    from fedagent_coordinator.errors import ExportError  # noqa: PLC0415
-    from fedagent_protocol.errors import ProtocolError  # noqa: PLC0415
-    from fedagent_task import models  # noqa: PLC0415
-    from fedagent_task.exported import described  # noqa: PLC0415
-    from fedagent_task.travelling import model_tensors  # noqa: PLC0415
-
     if recipe is None:
         raise MissingError("this version cannot read the run's recipe", "use the one that ran it")
     if find_spec("onnx") is None:

@@ -2,12 +2,12 @@
 
 import keyword
 import re
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
 
-from . import command_line, options
+import click
+
+from . import options
 from .errors import UsageError
 from .output import echo, emit, writing
 
@@ -16,30 +16,27 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _MAX_NAME = 40
 
 
-class Template(StrEnum):
-    """What a project is about."""
-
-    TORCH = "torch"
-    SENSOR = "sensor"
-    POLICY = "policy"
-    STREAM = "stream"
-
-
-def new(
-    name: Annotated[
-        str,
-        command_line.Argument(help="Name of the project; a folder of that name is created here."),
-    ],
-    *,
-    template: Annotated[
-        Template, command_line.Option(help="torch, sensor, policy or stream.")
-    ] = Template.TORCH,
-    as_json: options.AsJson = False,
-) -> None:
+@click.command(
+    epilog=options.examples(
+        "fedagent new my-model",
+        "fedagent new boiler --template sensor",
+        "fedagent new thrifty --template policy",
+    )
+)
+@click.argument("name")
+@click.option(
+    "--template",
+    type=click.Choice(["torch", "sensor", "policy", "stream"]),
+    default="torch",
+    help="torch, sensor, policy or stream.",
+)
+@options.as_json
+def new(name: str, *, template: str, as_json: bool) -> None:
     """Create a project that runs unchanged: code, recipe, README and one test.
 
-    A PyTorch model that devices train without your code, a sensor's readings, a policy that
-    selects who trains, or a stream that a device trains on. Nothing is overwritten.
+    NAME is the project's, and that of its folder. A PyTorch model that devices train without your
+    code, a sensor's readings, a policy that selects who trains, or a stream that a device trains
+    on. Nothing is overwritten.
     """
     files = written(name, template)
     folder = Path(name)
@@ -51,14 +48,14 @@ def new(
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
     if as_json:
-        emit({"folder": str(folder), "template": template.value, "files": sorted(files)})
+        emit({"folder": str(folder), "template": template, "files": sorted(files)})
         return
     for path in files:
         echo(f"{folder / path}")
     echo(f"Next: cd {name}, then follow its README.md.")
 
 
-def written(name: str, template: Template) -> dict[str, str]:
+def written(name: str, template: str) -> dict[str, str]:
     """Return the files of a project by path.
 
     Raises:
@@ -76,8 +73,8 @@ def written(name: str, template: Template) -> dict[str, str]:
         "{{class}}": "".join(part.capitalize() for part in name.split("-")),
     }
     found = {}
-    for path in sorted((FOLDER / template.value).rglob("*.txt")):
-        inside = str(path.relative_to(FOLDER / template.value)).removesuffix(".txt")
+    for path in sorted((FOLDER / template).rglob("*.txt")):
+        inside = str(path.relative_to(FOLDER / template)).removesuffix(".txt")
         text = path.read_text(encoding="utf-8")
         for word, value in words.items():
             text = text.replace(word, value)

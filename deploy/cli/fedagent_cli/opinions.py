@@ -3,18 +3,23 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from . import command_line, options
+import click
+
+from fedagent_coordinator.database.evaluations import ModelEvaluation
+
+from . import options
+from .command_line import Number
+from .drawing import Draw, draw_panels
 from .errors import MissingError
 from .output import echo, emit, table
+from .report.opinions import panels
+from .runs import open_run, recipe_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from fedagent_coordinator.database.evaluations import ModelEvaluation
-
-    from .drawing import Draw
 
 Names = dict[str, str]
 MATRIX = 10
@@ -27,42 +32,46 @@ NOT_YET = (
     "connected (fedagent status)"
 )
 PRIVATE = "opinions never left the devices: the coordinator only knows who volunteered"
-Round = Annotated[
-    int | None,
-    command_line.Option(
-        "--round", min=0, help="Show one model only: that of this round; 0 is the initial one."
-    ),
-]
-Client = Annotated[
-    str | None,
-    command_line.Option(
-        "--client", metavar="NAME", help="Show one client only: its name, or the start of its id."
-    ),
-]
-Plot = Annotated[
-    Path | None,
-    command_line.Option(
-        "--plot", metavar="FILE.svg", help="Plot the opinions as .svg, .png or .pdf."
-    ),
-]
 
 
+@click.command(
+    epilog=options.examples(
+        "fedagent opinions",
+        "fedagent opinions --round 12",
+        "fedagent opinions --client kitchen --last 0",
+        "fedagent opinions --plot opinions.svg",
+    )
+)
+@click.option(
+    "--round",
+    "round_",
+    type=Number(int, min=0),
+    help="Show one model only: that of this round; 0 is the initial one.",
+)
+@click.option(
+    "--client", metavar="NAME", help="Show one client only: its name, or the start of its id."
+)
+@options.last
+@click.option(
+    "--plot", type=options.PATH, metavar="FILE.svg", help="Plot the opinions as .svg, .png or .pdf."
+)
+@options.coordinator_data
+@options.run_id
+@options.as_json
 def opinions(
     *,
-    round_: Round = None,
-    client: Client = None,
-    last: options.Last = 20,
-    plot: Plot = None,
-    data_dir: options.CoordinatorData = None,
-    run: options.RunId = None,
-    as_json: options.AsJson = False,
+    round_: int | None,
+    client: str | None,
+    last: int,
+    plot: Path | None,
+    data_dir: Path | None,
+    run: str | None,
+    as_json: bool,
 ) -> None:
     """Show what clients think of the models, or who volunteered to train.
 
     A row for each model that was evaluated; round 0 is the one that the run began with.
     """
-    from .runs import open_run, recipe_of  # noqa: PLC0415 - heavy imports
-
     with open_run(data_dir, run) as (reader, chosen):
         first = reader.evaluations.first_of(chosen.run_id, last, round_)
         with reader.whole(chosen.run_id, first=first if plot is None else 1) as near:
@@ -90,7 +99,7 @@ def opinions(
         echo(f"{plot}: written")
 
 
-def _chosen(rows: Sequence["ModelEvaluation"], round_: int) -> list["ModelEvaluation"]:
+def _chosen(rows: Sequence[ModelEvaluation], round_: int) -> list[ModelEvaluation]:
     found = [row for row in rows if row.round == round_]
     if not found:
         evaluated = ", ".join(str(row.round) for row in rows[-5:]) or "none"
@@ -112,11 +121,11 @@ def agent_named(names: Names, wanted: str) -> str:
     return found[0]
 
 
-def _speaks(row: "ModelEvaluation", agent: str) -> bool:
+def _speaks(row: ModelEvaluation, agent: str) -> bool:
     return agent in row.scores or agent in row.volunteers
 
 
-def _record(row: "ModelEvaluation", agent: str | None) -> dict[str, object]:
+def _record(row: ModelEvaluation, agent: str | None) -> dict[str, object]:
     record = row.record()
     if agent is not None:
         for name in ("scores", "samples", "epsilons"):
@@ -126,7 +135,7 @@ def _record(row: "ModelEvaluation", agent: str | None) -> dict[str, object]:
     return record
 
 
-def _show(rows: Sequence["ModelEvaluation"], names: Names) -> None:
+def _show(rows: Sequence[ModelEvaluation], names: Names) -> None:
     reported = [row for row in rows if row.mode != "peers"]
     volunteered = [row for row in rows if row.mode == "peers"]
     if reported:
@@ -147,7 +156,7 @@ def _show(rows: Sequence["ModelEvaluation"], names: Names) -> None:
         echo(PRIVATE)
 
 
-def _show_reported(rows: Sequence["ModelEvaluation"]) -> None:
+def _show_reported(rows: Sequence[ModelEvaluation]) -> None:
     table(
         (
             *("round", "slot", "mean", "least", "most", "answered", "asked"),
@@ -164,7 +173,7 @@ def _show_reported(rows: Sequence["ModelEvaluation"]) -> None:
     )
 
 
-def _show_volunteers(rows: Sequence["ModelEvaluation"], names: Names) -> None:
+def _show_volunteers(rows: Sequence[ModelEvaluation], names: Names) -> None:
     table(
         ("round", "slot", "volunteers", "asked", "seconds", "who"),
         (
@@ -177,7 +186,7 @@ def _show_volunteers(rows: Sequence["ModelEvaluation"], names: Names) -> None:
     )
 
 
-def _show_round(row: "ModelEvaluation", names: Names) -> None:
+def _show_round(row: ModelEvaluation, names: Names) -> None:
     if row.mode == "peers":
         _show_volunteers([row], names)
         echo(PRIVATE)
@@ -197,7 +206,7 @@ def _show_round(row: "ModelEvaluation", names: Names) -> None:
     )
 
 
-def _show_client(rows: Sequence["ModelEvaluation"], agent: str, name: str) -> None:
+def _show_client(rows: Sequence[ModelEvaluation], agent: str, name: str) -> None:
     if any(row.mode == "peers" for row in rows):
         table(
             ("round", "slot", f"{name} volunteered"),
@@ -218,30 +227,27 @@ def _show_client(rows: Sequence["ModelEvaluation"], agent: str, name: str) -> No
     )
 
 
-def _cell(row: "ModelEvaluation", agent: str) -> str:
+def _cell(row: ModelEvaluation, agent: str) -> str:
     if row.mode == "peers":
         return "x" if agent in row.volunteers else "."
     score = row.scores.get(agent)
     return "." if score is None else f"{score:.2f}"
 
 
-def _whole(rows: Sequence["ModelEvaluation"], agent: str) -> object:
+def _whole(rows: Sequence[ModelEvaluation], agent: str) -> object:
     if any(row.mode == "peers" for row in rows):
         return sum(agent in row.volunteers for row in rows)
     scores = [row.scores[agent] for row in rows if agent in row.scores]
     return sum(scores) / len(scores) if scores else None
 
 
-def _draw(rows: Sequence["ModelEvaluation"], names: Names, path: Path) -> None:
-    from .drawing import draw_panels  # noqa: PLC0415
-    from .report.opinions import panels  # noqa: PLC0415 - heavy imports
-
+def _draw(rows: Sequence[ModelEvaluation], names: Names, path: Path) -> None:
     if not rows:
         raise MissingError("there are no opinions to plot", "leave out --plot")
     draws = [partial(_titled, *panel) for panel in panels(rows, names)]
     draw_panels(draws, "clients' opinions of the global model", path)
 
 
-def _titled(title: str, draw: "Draw", axes: "Axes") -> None:
+def _titled(title: str, draw: Draw, axes: "Axes") -> None:
     axes.set_title(title)
     draw(axes)

@@ -1,44 +1,32 @@
 """Options that several commands share; those of a role are its configuration's fields."""
 
 from pathlib import Path
-from typing import Annotated
 
-from . import command_line
+import click
 
-AsJson = Annotated[
-    bool,
-    command_line.Option("--json", help="Print only JSON lines; the last line is the result."),
-]
-CoordinatorData = Annotated[
-    Path | None,
-    command_line.Option(
-        "--data-dir",
-        help="Data directory of the coordinator to read.",
-        readable=False,  # the command that opens it names its owner
-        show_default="$FEDAGENT_HOME/coordinator",
-    ),
-]
-RunId = Annotated[
-    str | None,
-    command_line.Option("--run", help="Start of the run's id.", show_default="the newest"),
-]
-Last = Annotated[int, command_line.Option(min=0, help="How many of the newest to show; 0 for all.")]
-ConfigFile = Annotated[
-    Path | None,
-    command_line.Option(
-        "--config",
-        help="TOML or JSON file with the same keys; options override it.",
-        exists=True,
-        dir_okay=False,
-        panel="Where",
-    ),
-]
-PrintConfig = Annotated[
-    bool,
-    command_line.Option(
-        "--print-config", help="Check and print the configuration without starting anything."
-    ),
-]
+from .command_line import Number
+
+PATH: click.Path = click.Path(path_type=Path)
+FILE: click.Path = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+JSON = "Print only JSON lines; the last line is the result."
+CONFIG = "TOML or JSON file with the same keys; options override it."
+
+as_json = click.option("--json", "as_json", is_flag=True, help=JSON)
+coordinator_data = click.option(
+    "--data-dir",
+    type=PATH,
+    show_default="$FEDAGENT_HOME/coordinator",
+    help="Data directory of the coordinator to read.",
+)
+run_id = click.option("--run", show_default="the newest", help="Start of the run's id.")
+last = click.option(
+    "--last",
+    type=Number(int, min=0),
+    default=20,
+    help="How many of the newest to show; 0 for all.",
+)
+config_file = click.option("--config", type=FILE, help=CONFIG)
 
 
 def examples(*lines: str) -> str:

@@ -9,6 +9,8 @@ from typing import Literal
 
 from .errors import UsageError
 
+MODELS = "models"
+"""Folder of global models in a coordinator's data directory."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 

@@ -6,19 +6,24 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-from fedagent_protocol.errors import hide_password
+import click
 
-from . import command_line, options
+from fedagent_agent.streams import parse_stream
+from fedagent_agent.streams.base import Samples, Stream, StreamError
+from fedagent_agent.trainer.open_task import misfit_of
+from fedagent_protocol.errors import ProtocolError, hide_password
+from fedagent_protocol.extras import how_to_add
+from fedagent_task.errors import TaskFormatError, TorchNeededError
+from fedagent_task.exported import Predictor, open_model
+from fedagent_task.features import names_of
+from fedagent_task.models import Doubles
+from fedagent_task.spec import DataSpec, TaskSpec
+
+from . import options
+from .command_line import Number
 from .errors import InterruptedEnd, MissingError, UsageError
 from .output import echo, emit
-
-if TYPE_CHECKING:
-    from fedagent_agent.streams.base import Samples, Stream
-    from fedagent_task.exported import Predictor
-    from fedagent_task.models import Doubles
-    from fedagent_task.spec import DataSpec
 
 MAX_NAMES = 12
 LOOK_S = 0.1
@@ -29,32 +34,28 @@ STILL_SILENT_S = 30.0
 """How often it is said again."""
 
 
-def predict(
-    model: Annotated[
-        Path,
-        command_line.Argument(
-            help="File that `fedagent models export` wrote: safetensors or ONNX."
-        ),
-    ],
-    *,
-    stream: Annotated[
-        str | None,
-        command_line.Option(help="Stream of samples, as for `fedagent start`.", show_default=False),
-    ] = None,
-    count: Annotated[
-        int,
-        command_line.Option(
-            min=0,
-            help="Number of samples to wait for; 0 takes those that are there, or if there are "
-            "none, those that arrive until Ctrl-C.",
-        ),
-    ] = 0,
-    as_json: options.AsJson = False,
-) -> None:
+@click.command(
+    epilog=options.examples(
+        "fedagent predict model.safetensors --stream csv:meter.csv",
+        "fedagent predict model.onnx --stream csv:new.csv,label=none --json",
+        "fedagent predict model.onnx --stream 'mqtt://pi/home?features=a,b&label=y' --count 10",
+    )
+)
+@click.argument("model", type=options.PATH)
+@click.option("--stream", help="Stream of samples, as for `fedagent start`.")
+@click.option(
+    "--count",
+    type=Number(int, min=0),
+    default=0,
+    help="Number of samples to wait for; 0 takes those that are there, or else those that "
+    "arrive until Ctrl-C.",
+)
+@options.as_json
+def predict(model: Path, *, stream: str | None, count: int, as_json: bool) -> None:
     """Predict a stream's samples with a model; the samples are as the sensors report them.
 
-    The file carries how features are scaled and what classes are called. With labels in the
-    stream the last line says how good the model is.
+    MODEL is a file that `fedagent export --model` wrote. It carries how features are scaled and
+    what classes are called. With labels in the stream the last line says how good the model is.
     """
     if stream is None:
         raise UsageError("no stream", "add --stream, e.g. --stream csv:meter.csv")
@@ -78,12 +79,7 @@ def predict(
     emit(record) if as_json else echo(_summed_up(record))
 
 
-def _opened(path: Path, data: bytes) -> "Predictor":
-    from fedagent_protocol.errors import ProtocolError  # noqa: PLC0415
-    from fedagent_protocol.extras import how_to_add  # noqa: PLC0415
-    from fedagent_task.errors import TaskFormatError, TorchNeededError  # noqa: PLC0415
-    from fedagent_task.exported import open_model  # noqa: PLC0415
-
+def _opened(path: Path, data: bytes) -> Predictor:
     try:
         return open_model(data)
     except ModuleNotFoundError as error:
@@ -98,13 +94,8 @@ def _opened(path: Path, data: bytes) -> "Predictor":
         raise UsageError(f"{path}: {error}", hint) from error
 
 
-def _stream(predictor: "Predictor", text: str) -> "Stream":
+def _stream(predictor: Predictor, text: str) -> Stream:
     """Open the stream, if the model can take what it gives."""
-    from fedagent_agent.streams import parse_stream  # noqa: PLC0415
-    from fedagent_agent.streams.base import StreamError  # noqa: PLC0415
-    from fedagent_agent.trainer.open_task import misfit_of  # noqa: PLC0415
-    from fedagent_task.spec import TaskSpec  # noqa: PLC0415
-
     model = predictor.described
     try:
         source = parse_stream(text).create(seed=0, labels=model.data.labels)
@@ -119,10 +110,7 @@ def _stream(predictor: "Predictor", text: str) -> "Stream":
     return source
 
 
-def _hint(data: "DataSpec", text: str) -> str:
-    from fedagent_task.features import names_of  # noqa: PLC0415
-    from fedagent_task.spec import DataSpec  # noqa: PLC0415
-
+def _hint(data: DataSpec, text: str) -> str:
     between = "," if text.startswith("mqtt") else "+"
     names = [one.name for one in data.features]
     if tuple(names) == names_of(DataSpec(), len(names)):
@@ -139,7 +127,7 @@ class _Silence:
         self._stream = stream
         self._due = time.monotonic() + SILENT_S
 
-    def look(self, source: "Stream") -> None:
+    def look(self, source: Stream) -> None:
         """Say it if it is time to."""
         if (now := time.monotonic()) < self._due:
             return
@@ -159,9 +147,7 @@ class _Silence:
         return "check that it gives samples"
 
 
-def _arrivals(source: "Stream", count: int, silence: _Silence) -> "Iterator[Samples]":
-    from fedagent_agent.streams.base import StreamError  # noqa: PLC0415
-
+def _arrivals(source: Stream, count: int, silence: _Silence) -> Iterator[Samples]:
     seen, live = 0, False
     while True:
         try:
@@ -185,14 +171,14 @@ def _arrivals(source: "Stream", count: int, silence: _Silence) -> "Iterator[Samp
 class _Tally:
     """Predictions so far, and how many of those with a label were right."""
 
-    predictor: "Predictor"
+    predictor: Predictor
     count: int = 0
     labelled: int = 0
     right: int = 0
     wrong: float = 0.0
     squared: float = 0.0
 
-    def take(self, samples: "Samples") -> "Iterator[dict[str, object]]":
+    def take(self, samples: Samples) -> Iterator[dict[str, object]]:
         """Yield what the model says of each sample."""
         output = self.predictor.forward(samples.x)
         for row, label in zip(output, samples.y.tolist(), strict=True):
@@ -205,7 +191,7 @@ class _Tally:
     def _regression(self) -> bool:
         return self.predictor.described.model.regression
 
-    def _regressed(self, row: "Doubles", label: float) -> dict[str, object]:
+    def _regressed(self, row: Doubles, label: float) -> dict[str, object]:
         value = float(row[0])
         line: dict[str, object] = {"prediction": value}
         if math.isfinite(label):
@@ -215,7 +201,7 @@ class _Tally:
             line["label"] = label
         return line
 
-    def _classed(self, row: "Doubles", label: float) -> dict[str, object]:
+    def _classed(self, row: Doubles, label: float) -> dict[str, object]:
         found = int(row.argmax())
         what = "scores" if self.predictor.described.model.kind == "svm" else "probabilities"
         line: dict[str, object] = {"prediction": self._name(found), what: row.tolist()}
@@ -229,7 +215,7 @@ class _Tally:
         names = self.predictor.described.data.labels
         return names[index] if 0 <= index < len(names) else index
 
-    def summary(self, model: str, source: "Stream") -> dict[str, object]:
+    def summary(self, model: str, source: Stream) -> dict[str, object]:
         """Return how good the predictions were, as far as there were labels."""
         n = self.labelled
         record: dict[str, object] = {"model": model, "count": self.count, "labelled": n}

@@ -2,51 +2,57 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-from . import command_line, options
+import click
+
+from fedagent_coordinator.database.pruning import PIECE, Prunable, bytes_held
+from fedagent_coordinator.errors import CoordinatorError
+from fedagent_coordinator.exits import exit_code
+from fedagent_coordinator.store import Store
+from fedagent_node.data_dir import DataDirLock, load_or_create
+from fedagent_node.errors import DataDirBusyError
+
+from . import options
+from .command_line import Number
 from .errors import RoleError, UsageError
 from .output import echo, emit, writing
-
-if TYPE_CHECKING:
-    from fedagent_coordinator.database.pruning import Prunable
+from .runs import open_run
 
 _DAY_MS = 86_400_000
 
 
+@click.command(
+    epilog=options.examples(
+        "fedagent prune --keep-rounds 10000 --dry-run",
+        "fedagent prune --keep-days 90 --data-dir /srv/coordinator",
+    )
+)
+@click.option(
+    "--keep-rounds", type=Number(int, min=1), help="Keep this many of a run's newest rounds."
+)
+@click.option(
+    "--keep-days",
+    type=Number(float, min=0, max=1000000.0),
+    help="Keep the rounds that ended within this many days.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would be dropped without changing anything."
+)
+@options.coordinator_data
+@options.as_json
 def prune(
     *,
-    keep_rounds: Annotated[
-        int | None,
-        command_line.Option(
-            min=1, help="Keep this many of a run's newest rounds.", show_default=False
-        ),
-    ] = None,
-    keep_days: Annotated[
-        float | None,
-        command_line.Option(
-            min=0,
-            max=1e6,
-            help="Keep the rounds that ended within this many days.",
-            show_default=False,
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        command_line.Option(
-            "--dry-run", help="Show what would be dropped without changing anything."
-        ),
-    ] = False,
-    data_dir: options.CoordinatorData = None,
-    as_json: options.AsJson = False,
+    keep_rounds: int | None,
+    keep_days: float | None,
+    dry_run: bool,
+    data_dir: Path | None,
+    as_json: bool,
 ) -> None:
     """Drop the inputs and decisions of old rounds, in every run of a stopped coordinator.
 
     The ledger stays whole: payments and outcomes go to files in archive/. A pruned round can no
     more be replayed or asked why. A running coordinator prunes by itself: --keep-rounds.
     """
-    from .runs import open_run  # noqa: PLC0415 - heavy imports
-
     if (keep_rounds is None) == (keep_days is None):
         raise UsageError(
             "no --keep-rounds or --keep-days is given", "give one of --keep-rounds and --keep-days"
@@ -82,15 +88,8 @@ def prune(
         echo(f"{abs(freed)} bytes {done}, the files in archive/ counted")
 
 
-def _dropped(folder: Path, pieces: "list[Prunable]") -> int:
+def _dropped(folder: Path, pieces: list[Prunable]) -> int:
     """Prune, write the database anew, and return by how much all is smaller."""
-    from fedagent_coordinator.database.pruning import PIECE, bytes_held  # noqa: PLC0415
-    from fedagent_coordinator.errors import CoordinatorError  # noqa: PLC0415 - heavy imports
-    from fedagent_coordinator.exits import exit_code  # noqa: PLC0415 - heavy imports
-    from fedagent_coordinator.store import Store  # noqa: PLC0415 - heavy imports
-    from fedagent_node.data_dir import DataDirLock, load_or_create  # noqa: PLC0415
-    from fedagent_node.errors import DataDirBusyError  # noqa: PLC0415 - heavy imports
-
     size = bytes_held(folder)
     try:
         with (

@@ -1,68 +1,81 @@
 """`fedagent replay`: another policy over the rounds of a recorded run."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-from . import command_line, options
+import click
+import msgspec
+from msgspec import structs
+
+from fedagent_coordinator import policies
+from fedagent_coordinator.core.readiness import NeedsUnmetError
+from fedagent_coordinator.database.models import recipe_in
+from fedagent_coordinator.database.rows import RunRow
+from fedagent_coordinator.errors import PolicyError
+from fedagent_coordinator.policies import create
+from fedagent_coordinator.reader import Reader
+from fedagent_coordinator.run_settings import decision_policies, opinion_mode
+from fedagent_protocol.errors import FedagentError, RegistryError, UnknownNameError
+from fedagent_task.errors import RecipeError
+from fedagent_task.recipe import override
+from fedagent_task.spec import Params, PolicySpec, Recipe
+from fedagent_testbed.off_policy import Estimate, NoSupportError, Value, choices_of, estimated
+from fedagent_testbed.replay import Replayed
+from fedagent_testbed.replay import replay as decide
+
+from . import options
 from .errors import DifferentError, NoRunError, UnreadableError, UnsupportedError, UsageError
 from .output import echo, emit, number_text, table
-
-if TYPE_CHECKING:
-    from fedagent_coordinator.database.rows import RunRow
-    from fedagent_coordinator.reader import Reader
-    from fedagent_task.spec import PolicySpec, Recipe
-    from fedagent_testbed.off_policy import Estimate, Value
-    from fedagent_testbed.replay import Replayed
+from .runs import open_run
 
 _NO_ID = re.compile("[^0-9a-f]")
-Run = Annotated[
-    str | None,
-    command_line.Argument(
-        metavar="RUN",
-        help="A folder of demos, a study or a coordinator, or the start of a run's id.",
-    ),
-]
-Policy = Annotated[
-    str | None,
-    command_line.Option(help="Policy that decides.", show_default="the policy that was recorded"),
-]
-Sets = Annotated[
-    list[str] | None,
-    command_line.Option(
-        "--set", metavar="KEY=VALUE", help="Change a parameter of the policy: alpha=0.5."
-    ),
-]
 
 
+@click.command(
+    epilog=options.examples(
+        "fedagent replay fedagent-demo --policy cheapest --decisions",
+        "fedagent replay --check",
+        "fedagent replay 3f2a --policy linucb --set alpha=0.5 --json",
+    )
+)
+@click.argument("run", required=False)
+@click.option("--policy", show_default="the policy that was recorded", help="Policy that decides.")
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a parameter of the policy: alpha=0.5.",
+)
+@click.option(
+    "--decisions", is_flag=True, help="Show whom the policy chooses, without an estimate."
+)
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Fail (49) unless every decision is the recorded one, bit for bit.",
+)
+@options.coordinator_data
+@options.as_json
 def replay(
-    run: Run = None,
+    run: str | None,
     *,
-    policy: Policy = None,
-    sets: Sets = None,
-    decisions: Annotated[
-        bool,
-        command_line.Option(
-            "--decisions", help="Show whom the policy chooses, without an estimate."
-        ),
-    ] = False,
-    check: Annotated[
-        bool,
-        command_line.Option(
-            "--check", help="Fail (49) unless every decision is the recorded one, bit for bit."
-        ),
-    ] = False,
-    data_dir: options.CoordinatorData = None,
-    as_json: options.AsJson = False,
+    policy: str | None,
+    sets: tuple[str, ...],
+    decisions: bool,
+    check: bool,
+    data_dir: Path | None,
+    as_json: bool,
 ) -> None:
     """Decide the rounds of a recorded run with another policy, and estimate its result.
 
-    Nobody is ordered. It sees what was recorded, and learns of the orders that both gave.
+    RUN is a folder of demos, a study or a coordinator, or the start of a run's id. No device is
+    ordered. The policy sees what was recorded, and learns of the orders that both gave.
     """
     with opened(run, data_dir) as (reader, chosen):
-        rounds, name = _replayed(reader, chosen, policy, sets or [])
+        rounds, name = _replayed(reader, chosen, policy, sets)
     same = sum(one.same for one in rounds)
     record: dict[str, object] = {
         "run": chosen.run_id,
@@ -91,8 +104,6 @@ def replay(
         return
     found = _estimated(rounds)
     if as_json:
-        import msgspec  # noqa: PLC0415 - heavy imports
-
         emit({**record, "estimate": msgspec.to_builtins(found)})
         return
     _print(found)
@@ -109,14 +120,8 @@ def _where(run: str | None, data_dir: Path | None) -> tuple[Path | None, str | N
 
 
 @contextmanager
-def opened(run: str | None, data_dir: Path | None) -> "Iterator[tuple[Reader, RunRow]]":
+def opened(run: str | None, data_dir: Path | None) -> Iterator[tuple[Reader, RunRow]]:
     """Open the run that an argument names; what the user can mend is one line."""
-    from fedagent_coordinator.errors import PolicyError  # noqa: PLC0415
-    from fedagent_protocol.errors import RegistryError  # noqa: PLC0415
-    from fedagent_task.errors import RecipeError  # noqa: PLC0415
-
-    from .runs import open_run  # noqa: PLC0415 - heavy imports
-
     folder, begins = _where(run, data_dir)
     try:
         with open_run(folder, begins) as found:
@@ -133,17 +138,8 @@ def opened(run: str | None, data_dir: Path | None) -> "Iterator[tuple[Reader, Ru
 
 
 def _replayed(
-    reader: "Reader", run: "RunRow", policy: str | None, sets: list[str]
-) -> "tuple[list[Replayed], str]":
-    from msgspec import structs  # noqa: PLC0415 - heavy imports
-
-    from fedagent_coordinator.core.readiness import NeedsUnmetError  # noqa: PLC0415
-    from fedagent_coordinator.database.models import recipe_in  # noqa: PLC0415
-    from fedagent_coordinator.policies import create  # noqa: PLC0415
-    from fedagent_coordinator.run_settings import decision_policies, opinion_mode  # noqa: PLC0415
-    from fedagent_protocol.errors import UnknownNameError  # noqa: PLC0415
-    from fedagent_testbed.replay import replay as decide  # noqa: PLC0415
-
+    reader: Reader, run: RunRow, policy: str | None, sets: Sequence[str]
+) -> tuple[list[Replayed], str]:
     recipe = recipe_in(run.recipe)
     if recipe is None:
         raise UnreadableError("its recipe is from another release", "replay it with that release")
@@ -171,14 +167,8 @@ def _replayed(
     return list(decide(reader.logged(run.run_id), made, seed=recipe.seed, spec=spec)), spec.name
 
 
-def _replayable(recipe: "Recipe") -> Iterator[str]:
+def _replayable(recipe: Recipe) -> Iterator[str]:
     """Yield the policies that can decide the rounds of a run, by what it asked its clients for."""
-    from msgspec import structs  # noqa: PLC0415 - heavy imports
-
-    from fedagent_coordinator import policies  # noqa: PLC0415
-    from fedagent_coordinator.run_settings import decision_policies  # noqa: PLC0415
-    from fedagent_protocol.errors import FedagentError  # noqa: PLC0415
-
     for name in policies.names():
         spec = structs.replace(recipe.policy, name=name, params={})
         with suppress(FedagentError):
@@ -186,13 +176,7 @@ def _replayable(recipe: "Recipe") -> Iterator[str]:
             yield name
 
 
-def _with(spec: "PolicySpec", sets: list[str]) -> "PolicySpec":
-    import msgspec  # noqa: PLC0415 - heavy imports
-
-    from fedagent_task.errors import RecipeError  # noqa: PLC0415
-    from fedagent_task.recipe import override  # noqa: PLC0415
-    from fedagent_task.spec import Params  # noqa: PLC0415
-
+def _with(spec: PolicySpec, sets: Sequence[str]) -> PolicySpec:
     made: dict[str, object] = {"params": spec.params}
     for assignment in sets:
         if "=" not in assignment:
@@ -205,9 +189,7 @@ def _with(spec: "PolicySpec", sets: list[str]) -> "PolicySpec":
     return msgspec.structs.replace(spec, params=params)
 
 
-def _estimated(rounds: "list[Replayed]") -> "Estimate":
-    from fedagent_testbed.off_policy import NoSupportError, choices_of, estimated  # noqa: PLC0415
-
+def _estimated(rounds: list[Replayed]) -> Estimate:
     known = [choices_of(one.round, one.pairs) for one in rounds]
     try:
         return estimated([one for one in known if one is not None])
@@ -215,7 +197,7 @@ def _estimated(rounds: "list[Replayed]") -> "Estimate":
         raise UnsupportedError(error.sentence, error.hint) from error
 
 
-def _print(found: "Estimate") -> None:
+def _print(found: Estimate) -> None:
     echo()
     rows = [
         ("doubly robust", found.doubly_robust),
@@ -231,5 +213,5 @@ def _print(found: "Estimate") -> None:
     )
 
 
-def _cells(value: "Value") -> tuple[str, str]:
+def _cells(value: Value) -> tuple[str, str]:
     return number_text(value.mean), f"{number_text(value.low)} to {number_text(value.high)}"

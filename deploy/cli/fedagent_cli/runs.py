@@ -1,6 +1,7 @@
 """What reading commands share: a run of a data directory, and how good its models are, in words."""
 
 import os
+import pwd
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -120,8 +121,6 @@ def _no_run(folder: Path, run_id: str | None, *, given: bool) -> NoRunError:
 
 def forbidden(folder: Path) -> NoRunError:
     """Return that a data directory, or a file in it, is another user's, and whose."""
-    import pwd  # noqa: PLC0415 - only here
-
     owner = "its owner"
     with suppress(OSError, KeyError):
         owner = f"its owner (sudo -u {pwd.getpwuid(folder.stat().st_uid).pw_name} fedagent ...)"

@@ -1,86 +1,28 @@
-"""`fedagent service install|uninstall|status|logs`: a role as a systemd service."""
+"""`fedagent service install|uninstall`: a role as a systemd service."""
 
 import os
 import shlex
 import sys
-from enum import StrEnum
 from pathlib import Path
-from shutil import which
-from typing import TYPE_CHECKING, Annotated
+
+import click
 
 from fedagent_protocol.extras import source_of
 
-from . import command_line, launch, options, places, systemd
-from .errors import MissingError, UsageError
+from . import launch, options, places, systemd
+from .command_line import Group
+from .errors import UsageError
 from .output import echo, emit
 from .systemd import Service
 
-if TYPE_CHECKING:
-    from fedagent_protocol.option import Declared
-
-app = command_line.CommandGroup(
-    name="service", help="Run a role as a systemd service.", no_args_is_help=True
+app = Group(
+    "service",
+    help="Run a role as a systemd service.",
 )
 _ROOT = Path("/")
 
 
-class Role(StrEnum):
-    """What can be a service."""
-
-    AGENT = "agent"
-    EDGE = "edge"
-    COORDINATOR = "coordinator"
-
-
-Which = Annotated[Role, command_line.Argument(help="agent, edge or coordinator.", metavar="ROLE")]
-DryRun = Annotated[
-    bool,
-    command_line.Option(
-        "--dry-run", help="Print the files and the commands without changing anything."
-    ),
-]
-Root = Annotated[
-    Path,
-    command_line.Option(
-        exists=True,
-        help="Root folder of the system to change, e.g. a mounted image.",
-        metavar="DIR",
-    ),
-]
-Mine = Annotated[
-    bool,
-    command_line.Option("--mine", help="Install for your own user's systemd, without root."),
-]
-User = Annotated[
-    str | None,
-    command_line.Option(
-        help="User that the service runs as.", show_default="one that systemd creates for it"
-    ),
-]
-Config = Annotated[
-    Path | None,
-    command_line.Option(
-        help="Settings file of the service.", show_default="/etc/fedagent/ROLE.toml"
-    ),
-]
-DataDir = Annotated[
-    Path | None,
-    command_line.Option(
-        help="Data directory of the service; needs --user.", show_default="below /var/lib"
-    ),
-]
-
-
-def _files_of_root() -> "list[Declared]":
-    from fedagent_node.settings import NodeConfig  # noqa: PLC0415 - not for --help
-    from fedagent_protocol.option import declared  # noqa: PLC0415
-
-    files = [one for one in declared(NodeConfig) if one.keys[0] in ("tls", "password_file")]
-    return sorted(files, key=lambda one: one.keys[0], reverse=True)
-
-
 @app.command(
-    options=_files_of_root,
     epilog=options.examples(
         "sudo fedagent service install agent",
         "fedagent service install agent --mine",
@@ -89,16 +31,48 @@ def _files_of_root() -> "list[Declared]":
         "sudo fedagent service install edge --password-file /root/mqtt-password",
     ),
 )
+@click.argument("role", type=click.Choice(["agent", "edge", "coordinator"]), metavar="ROLE")
+@click.option(
+    "--user", show_default="one that systemd creates for it", help="User that the service runs as."
+)
+@click.option(
+    "--config",
+    type=options.PATH,
+    show_default="/etc/fedagent/ROLE.toml",
+    help="Settings file of the service.",
+)
+@click.option(
+    "--data-dir",
+    type=options.PATH,
+    show_default="below /var/lib",
+    help="Data directory of the service; needs --user.",
+)
+@click.option("--mine", is_flag=True, help="Install for your own user's systemd, without root.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print the files and the commands without changing anything."
+)
+@click.option(
+    "--root",
+    type=click.Path(exists=True, path_type=Path),
+    default=_ROOT,
+    metavar="DIR",
+    help="Root folder of the system to change, e.g. a mounted image.",
+)
+@click.option("--password-file", type=options.PATH, help="File of root: the broker's password.")
+@click.option("--tls-ca", type=options.PATH, help="File of root: certificate authority, PEM.")
+@click.option("--tls-cert", type=options.PATH, help="File of root: own certificate, PEM.")
+@click.option("--tls-key", type=options.PATH, help="File of root: own private key, PEM.")
+@options.as_json
 def install(
-    role: Which,
+    role: str,
     *,
-    user: User = None,
-    config: Config = None,
-    data_dir: DataDir = None,
-    mine: Mine = False,
-    dry_run: DryRun = False,
-    root: Root = _ROOT,
-    as_json: options.AsJson = False,
+    user: str | None,
+    config: Path | None,
+    data_dir: Path | None,
+    mine: bool,
+    dry_run: bool,
+    root: Path,
+    as_json: bool,
     **of_root: Path | None,
 ) -> None:
     """Install a role's unit and settings file, and start it.
@@ -112,10 +86,10 @@ def install(
         raise UsageError("--data-dir needs --user", "the user that systemd creates has its own")
     launch.tls(*(of_root.get(f"tls_{part}") for part in ("ca", "cert", "key")))
     service = Service(
-        role=role.value,
+        role=role,
         program=systemd.program(),
         reads=systemd.own_files(),
-        config=(config or systemd.settings(role.value, mine=mine)).absolute(),
+        config=(config or systemd.settings(role, mine=mine)).absolute(),
         user=user,
         data_dir=None if data_dir is None else data_dir.absolute(),
         files={
@@ -156,12 +130,7 @@ def install(
 
 
 def _show(
-    record: dict[str, object],
-    files: list[systemd.Wanted],
-    root: Path,
-    *,
-    dry_run: bool,
-    mine: bool,
+    record: dict[str, object], files: list[systemd.Wanted], root: Path, *, dry_run: bool, mine: bool
 ) -> None:
     for file in files:
         path, state = systemd.below(root, file.path), file.state(root)
@@ -177,9 +146,11 @@ def _show(
         echo(f"note: {record['note']}")
     if not dry_run:
         name, user = str(record["service"]), " --user" if mine else ""
-        role = name.removeprefix("fedagent-")
-        log = f"fedagent service logs {role} --follow{' --mine' if mine else ''}"
-        echo(f"its log: {log}; after a change of settings: systemctl{user} restart {name}")
+        unit = "--user-unit" if mine else "--unit"
+        echo(
+            f"its log: journalctl {unit} {name} --follow; after a change of settings: "
+            f"systemctl{user} restart {name}"
+        )
 
 
 def _put(files: list[systemd.Wanted], root: Path) -> None:
@@ -213,20 +184,26 @@ def _note(service: Service) -> tuple[str, str] | tuple[()]:
 
 
 @app.command(epilog=options.examples("sudo fedagent service uninstall agent"))
-def uninstall(
-    role: Which,
-    *,
-    mine: Mine = False,
-    dry_run: DryRun = False,
-    root: Root = _ROOT,
-    as_json: options.AsJson = False,
-) -> None:
+@click.argument("role", type=click.Choice(["agent", "edge", "coordinator"]), metavar="ROLE")
+@click.option("--mine", is_flag=True, help="Install for your own user's systemd, without root.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print the files and the commands without changing anything."
+)
+@click.option(
+    "--root",
+    type=click.Path(exists=True, path_type=Path),
+    default=_ROOT,
+    metavar="DIR",
+    help="Root folder of the system to change, e.g. a mounted image.",
+)
+@options.as_json
+def uninstall(role: str, *, mine: bool, dry_run: bool, root: Path, as_json: bool) -> None:
     """Stop a role's service and remove its unit; settings and data are kept."""
     root = root.absolute()
     _check_mine(mine=mine, root=root)
     if not dry_run and root == _ROOT:
         _need_systemd(mine=mine)
-    name = f"fedagent-{role.value}"
+    name = f"fedagent-{role}"
     unit = systemd.below(root, systemd.units(mine=mine) / f"{name}.service")
     there = unit.exists()
     ctl = systemd.systemctl(mine=mine)
@@ -237,8 +214,8 @@ def uninstall(
         unit.unlink()
         if not other:
             systemd.call([[*ctl, "daemon-reload"]])
-    data = places.data_dir(role.value).absolute() if mine else Path("/var/lib") / name
-    left = (systemd.below(root, path) for path in (systemd.settings(role.value, mine=mine), data))
+    data = places.data_dir(role).absolute() if mine else Path("/var/lib") / name
+    left = (systemd.below(root, path) for path in (systemd.settings(role, mine=mine), data))
     # Of a user that systemd made up the data is a link to where root alone looks.
     kept = [str(path) for path in left if os.path.lexists(path)]
     if as_json:
@@ -251,78 +228,6 @@ def uninstall(
         echo(f"{'rm ' if dry_run else 'removed '}{unit}")
         if kept:
             echo(f"{'would be kept' if dry_run else 'kept'}: {', '.join(kept)}")
-
-
-@app.command(
-    epilog=options.examples("fedagent service status agent", "fedagent service status edge --json")
-)
-def status(
-    role: Which, *, mine: Mine = False, root: Root = _ROOT, as_json: options.AsJson = False
-) -> None:
-    """Show the systemd state of a role's service, and since when it runs; 43 if there is none."""
-    root = root.absolute()
-    _check_mine(mine=mine, root=root)
-    name, unit = f"fedagent-{role.value}", _unit(role, root, mine=mine)
-    running = root == _ROOT and systemd.systemd_runs(mine=mine)
-    said = systemd.shown(name, mine=mine) if running else {}
-    record = {
-        "service": name,
-        "unit": str(unit),
-        "systemd": running,
-        "enabled": said.get("UnitFileState"),
-        "active": said.get("ActiveState"),
-        "since": said.get("ActiveEnterTimestamp"),
-        "restarts": int(said["NRestarts"]) if said.get("NRestarts", "").isdigit() else None,
-        "pid": int(said["MainPID"]) if said.get("MainPID", "0") != "0" else None,
-    }
-    if as_json:
-        emit(record)
-        return
-    flag = " --mine" if mine else ""
-    echo(f"{name}: {unit}")
-    if running:
-        since = f" since {record['since']}" if record["since"] else ""
-        restarts = f", restarted {record['restarts']} times" if record["restarts"] else ""
-        echo(f"{record['active']}, {record['enabled']}{since}{restarts}")
-        echo(f"its log: fedagent service logs {role.value}{flag}")
-    else:
-        echo("systemd is not running here")
-
-
-@app.command(
-    epilog=options.examples("fedagent service logs edge", "fedagent service logs agent --follow")
-)
-def logs(
-    role: Which,
-    *,
-    mine: Mine = False,
-    lines: Annotated[int, command_line.Option(help="Number of newest lines.", min=1)] = 50,
-    follow: Annotated[
-        bool, command_line.Option("--follow", "-f", help="Keep printing new lines; Ctrl-C stops.")
-    ] = False,
-    as_json: Annotated[
-        bool, command_line.Option("--json", help="Print journald's own JSON, one object per line.")
-    ] = False,
-) -> None:
-    """Show the newest lines of a service's log, which journald keeps; 43 if there is none."""
-    _unit(role, _ROOT, mine=mine)
-    if which("journalctl") is None:
-        raise UsageError("journalctl is not installed", "the log of a service is kept by systemd")
-    unit = ["--user-unit" if mine else "--unit", f"fedagent-{role.value}"]
-    more = ["--follow"] if follow else ["--no-pager"]
-    shape = "json" if as_json else "short-iso"
-    words = ["journalctl", *unit, "--lines", str(lines), "--output", shape, *more]
-    os.execvp(words[0], words)  # noqa: S606 - the system's own, with fixed words
-
-
-def _unit(role: Role, root: Path, *, mine: bool) -> Path:
-    """Return a role's unit, which is there."""
-    unit = systemd.below(root, systemd.units(mine=mine) / f"fedagent-{role.value}.service")
-    if not unit.exists():
-        flag = " --mine" if mine else "" if root == _ROOT else f" --root {root}"
-        hint = f"{'' if mine else 'sudo '}fedagent service install {role.value}{flag}"
-        raise MissingError(f"fedagent-{role.value} is not installed", hint)
-    return unit
 
 
 def _check_mine(*, mine: bool, root: Path, user: str | None = None, files: bool = False) -> None:

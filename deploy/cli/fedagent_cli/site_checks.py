@@ -10,6 +10,7 @@ from fedagent_node.credentials import (
     read_joined,
 )
 from fedagent_node.data_dir import IDENTITY_FILE, load_or_create
+from fedagent_node.enrolling import read_refusal, read_shown
 from fedagent_node.errors import JoinError, JoinUnreachableError, LinkError
 from fedagent_node.join_client import Applicant, Waiting, ask
 
@@ -55,8 +56,6 @@ async def _state(folder: Path) -> Finding:
 
 
 def _not_yet(folder: Path) -> Finding:
-    from fedagent_node.enrolling import read_refusal, read_shown  # noqa: PLC0415 - the whole shell
-
     refused = read_refusal(folder)
     if refused is not None:
         return broken(f"{folder.name}: was refused: {refused.words}", refused.hint)

@@ -4,17 +4,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-from . import command_line, options
+import click
+
+from fedagent_coordinator.database.rows import RoundRow, RunRow
+from fedagent_coordinator.reader import Reader
+from fedagent_coordinator.status_files import RunStatus
+from fedagent_coordinator.summary import RunSummary, summarize
+from fedagent_node.data_dir import holder_of
+
+from . import options
 from .devices import SeenDevice, print_reasons, seen_devices
 from .output import credits_text, echo, emit, number_text, rounds_text, table
-
-if TYPE_CHECKING:
-    from fedagent_coordinator.database.rows import RoundRow, RunRow
-    from fedagent_coordinator.reader import Reader
-    from fedagent_coordinator.status_files import RunStatus
-    from fedagent_coordinator.summary import RunSummary
+from .runs import columns, is_running, metric_line, next_round_s, open_run, recipe_of, run_status_of
+from .spending import epsilon_of, epsilon_text
 
 WAITING = {
     "edges": "for edges",
@@ -29,31 +33,21 @@ WAITING = {
 """Words for the reasons of docs/coordinator.md, A round."""
 MAX_NAMED = 5
 """Agents that decline, a line each."""
-Watch = Annotated[
-    bool,
-    command_line.Option("--watch", help="Keep running: a live view, or one line per event."),
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """A run as it stands: in one record for programs, and in lines for people."""
 
-    run: "RunRow"
+    run: RunRow
     record: dict[str, object]
     lines: list[str]
-    now: "RunStatus | None"
-    agents: "list[SeenDevice]"
+    now: RunStatus | None
+    agents: list[SeenDevice]
 
 
-def standing(reader: "Reader", chosen: "RunRow") -> Standing:
+def standing(reader: Reader, chosen: RunRow) -> Standing:
     """Return how a run stands."""
-    from fedagent_coordinator.summary import summarize  # noqa: PLC0415 - heavy imports
-    from fedagent_node.data_dir import holder_of  # noqa: PLC0415
-
-    from .runs import metric_line, recipe_of, run_status_of  # noqa: PLC0415
-    from .spending import epsilon_of, epsilon_text  # noqa: PLC0415
-
     agents = seen_devices(reader, chosen)
     summary, folder = summarize(reader, chosen), reader.folder
     pid = holder_of(folder)
@@ -69,18 +63,17 @@ def standing(reader: "Reader", chosen: "RunRow") -> Standing:
     return Standing(run=chosen, record=record, lines=lines, now=now, agents=agents)
 
 
-def status(
-    *,
-    watch: Watch = False,
-    data_dir: options.CoordinatorData = None,
-    run: options.RunId = None,
-    as_json: options.AsJson = False,
-) -> None:
+@click.command(
+    epilog=options.examples("fedagent status", "fedagent status --json --data-dir /srv/coordinator")
+)
+@click.option("--watch", is_flag=True, help="Keep running: a live view, or one line per event.")
+@options.coordinator_data
+@options.run_id
+@options.as_json
+def status(*, watch: bool, data_dir: Path | None, run: str | None, as_json: bool) -> None:
     """Show the state of a run in a few lines, during the run or afterwards."""
-    from .runs import open_run  # noqa: PLC0415 - heavy imports
-
     if watch:
-        from .watching import watch_run  # noqa: PLC0415 - heavy imports
+        from .watching import watch_run  # noqa: PLC0415 - it imports this module
 
         watch_run(data_dir, run, as_json=as_json)
         return
@@ -94,9 +87,8 @@ def status(
     print_reasons(found.agents, most=MAX_NAMED)
 
 
-def _live(folder: Path, agents: Sequence[SeenDevice], now: "RunStatus | None") -> dict[str, object]:
+def _live(folder: Path, agents: Sequence[SeenDevice], now: RunStatus | None) -> dict[str, object]:
     """Return what a coordinator that runs sees; None where none does."""
-    from .runs import is_running, next_round_s  # noqa: PLC0415 - heavy imports
 
     def reasons(field: str) -> list[dict[str, str]]:
         given = [(one, str(getattr(one, field))) for one in agents if getattr(one, field)]
@@ -118,10 +110,10 @@ def _live(folder: Path, agents: Sequence[SeenDevice], now: "RunStatus | None") -
 
 
 def _status_lines(
-    run: "RunSummary",
+    run: RunSummary,
     live: Mapping[str, Any],
     *,
-    now: "RunStatus | None",
+    now: RunStatus | None,
     pid: int | None,
     good: tuple[str, str],
 ) -> Iterator[str]:
@@ -155,16 +147,15 @@ def _status_lines(
     yield f"edges     {here}{len(run.edges)} seen"
 
 
-def rounds(
-    *,
-    last: options.Last = 20,
-    data_dir: options.CoordinatorData = None,
-    run: options.RunId = None,
-    as_json: options.AsJson = False,
-) -> None:
+@click.command(
+    epilog=options.examples("fedagent rounds --last 5", "fedagent rounds --last 0 --json")
+)
+@options.last
+@options.coordinator_data
+@options.run_id
+@options.as_json
+def rounds(*, last: int, data_dir: Path | None, run: str | None, as_json: bool) -> None:
     """Show the newest rounds: updates in time, cost and duration."""
-    from .runs import columns, open_run  # noqa: PLC0415 - heavy imports
-
     with open_run(data_dir, run) as (reader, chosen):
         first = reader.last_round(chosen.run_id) - last + 1 if last else 1
         with reader.whole(chosen.run_id, first=first) as near:
@@ -196,16 +187,17 @@ def rounds(
     )
 
 
-def _controls(row: "RoundRow", names: Mapping[str, str]) -> tuple[object, ...]:
+def _controls(row: RoundRow, names: Mapping[str, str]) -> tuple[object, ...]:
     return (row.iterations or "-", names.get(row.rented, "-"), credits_text(row.rent_micro))
 
 
-def runs(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = False) -> None:
+@click.command(
+    epilog=options.examples("fedagent runs", "fedagent runs --json --data-dir /srv/coordinator")
+)
+@options.coordinator_data
+@options.as_json
+def runs(*, data_dir: Path | None, as_json: bool) -> None:
     """List every run of a coordinator, newest first."""
-    from fedagent_coordinator.summary import summarize  # noqa: PLC0415 - heavy imports
-
-    from .runs import is_running, open_run  # noqa: PLC0415
-
     with open_run(data_dir) as (reader, _):
         found = [summarize(reader, run) for run in reader.runs()]
     running = is_running(reader.folder)
@@ -230,7 +222,7 @@ def runs(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = 
     )
 
 
-def _good(run: "RunSummary") -> str:
+def _good(run: RunSummary) -> str:
     by = run.measures[0] if run.measures else None
     if by is None or by.key not in run.metrics:
         return "not measured"

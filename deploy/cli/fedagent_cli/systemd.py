@@ -279,15 +279,6 @@ def call(commands: Iterable[Sequence[str]]) -> None:
             )
 
 
-def shown(name: str, *, mine: bool) -> dict[str, str]:
-    """Return what systemd says of a unit, by property; empty if it answers nothing."""
-    wanted = "UnitFileState,ActiveState,ActiveEnterTimestamp,NRestarts,MainPID"
-    command = [*systemctl(mine=mine), "show", f"--property={wanted}", name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = (line.partition("=") for line in done.stdout.splitlines())
-    return {key: value for key, _, value in found}
-
-
 def systemd_runs(*, mine: bool = False) -> bool:
     """Return whether this machine was started by systemd (sd_booted(3)), or this user has one."""
     if mine:

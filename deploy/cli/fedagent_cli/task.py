@@ -5,19 +5,24 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Any, cast
+
+import click
 
 from fedagent_protocol.extras import how_to_add
+from fedagent_task.errors import BuildError, TaskFileError
+from fedagent_task.program.making import make_task
+from fedagent_task.program.source import TaskSource
+from fedagent_task.program.summary import ROLES, summary
+from fedagent_task.task_file import SUFFIX, read_task_file, write_task_file
 
-from . import command_line, options
+from . import options
+from .command_line import Group
 from .errors import CliError, MissingError, UsageError
 from .output import aligned, echo, emit, number_text, writing
-
-if TYPE_CHECKING:
-    from fedagent_task.program.source import TaskSource
 
 SHAPE = "return (model, loss, example), with example = (x, y), one batch of tensors"
 _FILE = """A file of yours, my_model.py:
@@ -30,8 +35,8 @@ _FILE = """A file of yours, my_model.py:
         return model, torch.nn.functional.cross_entropy, example
 
 """
-app = command_line.CommandGroup(
-    name="task",
+app = Group(
+    "task",
     help="Build a task from a PyTorch model.",
     no_args_is_help=True,
     epilog=_FILE + options.examples("fedagent task build my_model.py:build -o my_model.fedtask"),
@@ -46,32 +51,24 @@ app = command_line.CommandGroup(
         "fedagent task build package.module:build",
     ),
 )
-def task_build(
-    source: Annotated[
-        str, command_line.Argument(help="FILE.py:FUNCTION, or MODULE:FUNCTION.", metavar="SOURCE")
-    ],
-    *,
-    out: Annotated[
-        Path | None,
-        command_line.Option(
-            "--out", "-o", help="File to write.", show_default="the source's name .fedtask"
-        ),
-    ] = None,
-    as_json: options.AsJson = False,
-) -> None:
+@click.argument("source", metavar="SOURCE")
+@click.option(
+    "--out",
+    "-o",
+    type=options.PATH,
+    show_default="the source's name .fedtask",
+    help="File to write.",
+)
+@options.as_json
+def task_build(source: str, *, out: Path | None, as_json: bool) -> None:
     """Write a model and its loss to a task file: operators, initial tensors, sample format.
 
-    The function returns the model, the loss and one batch as an example; it runs on this machine
-    only. Devices with torch train the task file; none of your code is installed there.
+    SOURCE is FILE.py:FUNCTION or MODULE:FUNCTION. The function returns the model, the loss and one
+    batch as an example; it runs on this machine only. Devices with torch train the task file; none
+    of your code is installed there.
     """
-    from importlib.util import find_spec  # noqa: PLC0415 - only here
-
     if find_spec("torch") is None:
         raise MissingError("torch is not installed", how_to_add("torch"))
-    from fedagent_task.errors import BuildError, TaskFileError  # noqa: PLC0415 - heavy imports
-    from fedagent_task.program.making import make_task  # noqa: PLC0415 - the same
-    from fedagent_task.task_file import SUFFIX, write_task_file  # noqa: PLC0415 - the same
-
     found, name = called(source)
     try:
         made = make_task(found)
@@ -92,24 +89,20 @@ def task_build(
         "fedagent task show my_model.fedtask", "fedagent task show my_model.fedtask --json"
     ),
 )
-def task_show(
-    path: Annotated[Path, command_line.Argument(help="A task file.", metavar="FILE")],
-    *,
-    as_json: options.AsJson = False,
-) -> None:
+@click.argument("path", type=options.PATH, metavar="FILE")
+@options.as_json
+def task_show(path: Path, *, as_json: bool) -> None:
     """Show the content of a task file: inputs, tensors by role, operators and sizes."""
     told = _summary(path)
     _show({"file": str(path), "bytes": path.stat().st_size, **told}, as_json=as_json)
 
 
-def called(source: str) -> "tuple[TaskSource, str]":
+def called(source: str) -> tuple[TaskSource, str]:
     """Call the function that makes a model; return what it made, and a name for it.
 
     Raises:
         UsageError: There is none, it fails, or it gives something else.
     """
-    from fedagent_task.program.source import TaskSource  # noqa: PLC0415 - heavy imports
-
     place, _, function = source.rpartition(":")
     if not place or not function.isidentifier():
         raise UsageError(f"no source: {source!r}", "write FILE.py:FUNCTION or MODULE:FUNCTION")
@@ -153,10 +146,6 @@ def _file(path: Path) -> ModuleType:
 
 
 def _summary(path: Path) -> dict[str, Any]:
-    from fedagent_task.errors import TaskFileError  # noqa: PLC0415 - heavy imports
-    from fedagent_task.program.summary import summary  # noqa: PLC0415 - the same
-    from fedagent_task.task_file import read_task_file  # noqa: PLC0415 - the same
-
     try:
         return summary(read_task_file(path))
     except TaskFileError as error:
@@ -167,8 +156,6 @@ def _show(told: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(told)
         return
-    from fedagent_task.program.summary import ROLES  # noqa: PLC0415 - heavy imports
-
     rows = [["file", f"{told['file']}, {_size(told['bytes'])}"]]
     for one in told["inputs"]:
         first, last = one["columns"][0], one["columns"][1] - 1

@@ -1,16 +1,22 @@
 """`fedagent why`: why a device was, or was not, selected in a round."""
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
 
-from . import command_line, options
+import click
+import msgspec
+
+from fedagent_coordinator.errors import PrunedRoundError, UnknownRoundError
+from fedagent_coordinator.explanation import Explanation, change_text, explain
+from fedagent_coordinator.status_files import Device as Seen
+from fedagent_coordinator.status_files import read_devices
+
+from . import options
+from .command_line import Number
 from .errors import MissingError
 from .opinions import agent_named
 from .output import echo, emit, number_text, table
-
-if TYPE_CHECKING:
-    from fedagent_coordinator.explanation import Explanation
-    from fedagent_coordinator.status_files import Device as Seen
+from .runs import is_running, open_run
 
 MOST_ORDERS = 8
 """Orders of a device that are listed."""
@@ -22,36 +28,34 @@ STATES = {
     "not_visible": "was not reported by any edge",
     "unknown_device": "is not known",
 }
-Device = Annotated[
-    str, command_line.Argument(metavar="DEVICE", help="Name of the device, or the start of its id.")
-]
-Round = Annotated[
-    int | None,
-    command_line.Option("--round", min=1, help="Number of the round.", show_default="the newest"),
-]
 
 
+@click.command(
+    epilog=options.examples(
+        "fedagent why kitchen",
+        "fedagent why kitchen --round 12",
+        "fedagent why 3f2a --json --data-dir /srv/coordinator",
+    )
+)
+@click.argument("device", metavar="DEVICE")
+@click.option(
+    "--round",
+    "round_",
+    type=Number(int, min=1),
+    show_default="the newest",
+    help="Number of the round.",
+)
+@options.coordinator_data
+@options.run_id
+@options.as_json
 def why(
-    device: Device,
-    *,
-    round_: Round = None,
-    data_dir: options.CoordinatorData = None,
-    run: options.RunId = None,
-    as_json: options.AsJson = False,
+    device: str, *, round_: int | None, data_dir: Path | None, run: str | None, as_json: bool
 ) -> None:
     """Explain why a device was or was not selected in a round, and what would have changed that.
 
-    The round is decided again with what the policy knew, so every change shown would really have
-    selected the device.
+    DEVICE is its name, or the start of its id. The round is decided again with what the policy
+    knew, so every change shown would really have selected the device.
     """
-    import msgspec  # noqa: PLC0415 - heavy imports
-
-    from fedagent_coordinator.errors import PrunedRoundError, UnknownRoundError  # noqa: PLC0415
-    from fedagent_coordinator.explanation import change_text, explain  # noqa: PLC0415
-    from fedagent_coordinator.status_files import read_devices  # noqa: PLC0415
-
-    from .runs import is_running, open_run  # noqa: PLC0415
-
     with open_run(data_dir, run) as (reader, chosen):
         book = read_devices(reader.folder)
         heard = book.devices if book is not None and book.run == chosen.run_id else {}
@@ -76,14 +80,14 @@ def why(
     _print(said, changes, away_s)
 
 
-def _away_s(device: "Seen | None") -> int | None:
+def _away_s(device: Seen | None) -> int | None:
     """Return for how long no edge has had it, in seconds; None if one has, or nobody knows."""
     if device is None or device.edges:
         return None
     return max(0, round(time.time() - device.seen_ms / 1000))
 
 
-def _print(said: "Explanation", changes: list[str], away_s: int | None) -> None:
+def _print(said: Explanation, changes: list[str], away_s: int | None) -> None:
     echo(f"round {said.round}: device {said.name} {STATES[said.state]}, policy {said.policy}")
     if away_s is not None:
         echo(f"  it is offline: it has not been connected to any edge for {away_s} s")

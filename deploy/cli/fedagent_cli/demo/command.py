@@ -1,66 +1,76 @@
 """`fedagent demo`: ask, run, and tell what came of it."""
 
 from pathlib import Path
-from typing import Annotated
 
-from fedagent_cli import command_line, launch, options
+import click
+from click.exceptions import Exit
 
-Agents = Annotated[
-    int | None,
-    command_line.Option(
-        min=1, max=64, help="Devices.", show_default="8; 10 where clients evaluate the model"
-    ),
-]
-Edges = Annotated[
-    int | None,
-    command_line.Option(
-        min=1,
-        max=16,
-        help="Edge aggregators.",
-        show_default="2; 3 where the recipe rents them, 1 where neighbours decide",
-    ),
-]
-Rounds = Annotated[
-    int | None,
-    command_line.Option(min=1, max=100_000, help="Rounds.", show_default="that of the recipe"),
-]
-Policy = Annotated[
-    str | None,
-    command_line.Option(help="Policy that chooses who trains.", show_default="that of the recipe"),
-]
-Seed = Annotated[
-    int | None,
-    command_line.Option(
-        min=0, help="Seed of all random numbers.", show_default="that of the recipe"
-    ),
-]
-Recipe = Annotated[str, command_line.Option(help="Recipe for digits: a file or a bundled name.")]
-Folder = Annotated[
-    Path | None,
-    command_line.Option(
-        "--dir",
-        help="Folder for logs, report and all data directories.",
-        show_default="fedagent-demo/<time>-<id>",
-    ),
-]
+from fedagent_cli import options
+from fedagent_cli.command_line import Number
+from fedagent_testbed.local_fleet import remembered, tidy
 
-Web = Annotated[
-    bool,
-    command_line.Option("--web", help="Serve the live page, and open it if there is a screen."),
-]
+from .prepare import prepare
+from .result import conclude
+from .run import run_demo
+from .view import choose_view
 
 
+@click.command(
+    epilog=options.examples(
+        "fedagent demo",
+        "fedagent demo --policy cheapest --rounds 30",
+        "fedagent demo --agents 12 --edges 3",
+        "fedagent demo --rounds 5 --json",
+        "fedagent demo --recipe bas-digits",
+        "fedagent demo --recipe fa-digits",
+    )
+)
+@click.option(
+    "--agents",
+    type=Number(int, min=1, max=64),
+    show_default="8; 10 where clients evaluate the model",
+    help="Devices.",
+)
+@click.option(
+    "--edges",
+    type=Number(int, min=1, max=16),
+    show_default="2; 3 where the recipe rents them, 1 where neighbours decide",
+    help="Edge aggregators.",
+)
+@click.option(
+    "--rounds",
+    type=Number(int, min=1, max=100000),
+    show_default="that of the recipe",
+    help="Rounds.",
+)
+@click.option("--policy", show_default="that of the recipe", help="Policy that chooses who trains.")
+@click.option(
+    "--seed",
+    type=Number(int, min=0),
+    show_default="that of the recipe",
+    help="Seed of all random numbers.",
+)
+@click.option("--recipe", default="demo", help="Recipe for digits: a file or a bundled name.")
+@click.option(
+    "--dir",
+    "folder",
+    type=options.PATH,
+    show_default="fedagent-demo/<time>-<id>",
+    help="Folder for logs, report and all data directories.",
+)
+@click.option("--web", is_flag=True, help="Serve the live page, and open it if there is a screen.")
+@options.as_json
 def demo(
     *,
-    agents: Agents = None,
-    edges: Edges = None,
-    rounds: Rounds = None,
-    policy: Policy = None,
-    seed: Seed = None,
-    recipe: Recipe = "demo",
-    folder: Folder = None,
-    web: Web = False,
-    as_json: options.AsJson = False,
+    agents: int | None,
+    edges: int | None,
+    rounds: int | None,
+    policy: str | None,
+    seed: int | None,
+    recipe: str,
+    folder: Path | None,
+    web: bool,
+    as_json: bool,
 ) -> None:
     """Run a whole federation on this machine and watch it.
 
@@ -71,16 +81,8 @@ def demo(
     Your own model and data run the same way from Python, with fedagent.run_local.
     Ctrl-C ends everything cleanly and still writes the report.
     """
-    launch.need_coordinator("the demo")
-    from fedagent_testbed.local_fleet import remembered, tidy  # noqa: PLC0415 - heavy imports
-
-    # Before the other imports: a signal has its clean end and its result from here on.
+    # A signal has its clean end and its result from here on.
     with remembered() as caught:
-        from .prepare import prepare  # noqa: PLC0415 - heavy imports belong to the command
-        from .result import conclude  # noqa: PLC0415
-        from .run import run_demo  # noqa: PLC0415
-        from .view import choose_view  # noqa: PLC0415
-
         settings, plan = prepare(
             agents=agents,
             edges=edges,
@@ -96,4 +98,4 @@ def demo(
         code = conclude(finish, settings=settings, plan=plan, as_json=as_json)
         if folder is None:
             tidy(settings.directory, (*plan.edges, *(agent.name for agent in plan.agents)))
-    raise command_line.Exit(code)
+    raise Exit(code)

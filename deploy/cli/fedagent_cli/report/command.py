@@ -1,39 +1,41 @@
 """`fedagent report`: any run as one HTML page."""
 
 from pathlib import Path
-from typing import Annotated
 
-from fedagent_cli import command_line, options, places
+import click
+
+from fedagent_cli import options, places
 from fedagent_cli.drawing import available
 from fedagent_cli.errors import UsageError
 from fedagent_cli.output import echo, emit, writing
 from fedagent_protocol.extras import how_to_add
 
-Data = Annotated[
-    Path | None,
-    command_line.Argument(
-        help="Data directory of the coordinator.",
-        show_default="$FEDAGENT_HOME/coordinator",
-        readable=False,  # opening it says whose it is
-    ),
-]
-Out = Annotated[
-    Path | None,
-    command_line.Option(
-        "--out",
-        help="Folder for the report, made if it is not there; or a file that ends in .html.",
-        show_default="here",
-    ),
-]
+from .page import write_report
+from .run_report import read_run_report
 
 
+@click.command(
+    epilog=options.examples(
+        "fedagent report", "fedagent report /srv/fedagent/coordinator --out /var/www/run-7"
+    )
+)
+@click.argument("folder", type=options.PATH, required=False)
+@options.coordinator_data
+@options.run_id
+@click.option(
+    "--out",
+    type=options.PATH,
+    show_default="here",
+    help="Folder for the report, made if it is not there; or a file that ends in .html.",
+)
+@options.as_json
 def report(
     *,
-    data_dir: Data = None,
-    named_dir: options.CoordinatorData = None,
-    run: options.RunId = None,
-    out: Out = None,
-    as_json: options.AsJson = False,
+    folder: Path | None,
+    data_dir: Path | None,
+    run: str | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Write a run as report.html (one file, no outside requests) and report.json.
 
@@ -41,13 +43,10 @@ def report(
     or with --data-dir. With --out PAGE.html the files are PAGE.html and PAGE.json. Plots
     need the extra `report`.
     """
-    from .page import write_report  # noqa: PLC0415 - heavy imports belong to the command
-    from .run_report import read_run_report  # noqa: PLC0415
-
-    found = read_run_report(_one_of(data_dir, named_dir) or places.data_dir("coordinator"), run)
-    folder, name = _place((out or Path()).expanduser().resolve())
-    with writing(folder, what="the report to ", hint="name another folder with --out"):
-        html = write_report(found, folder, name=name)
+    found = read_run_report(_one_of(folder, data_dir) or places.data_dir("coordinator"), run)
+    place, name = _place((out or Path()).expanduser().resolve())
+    with writing(place, what="the report to ", hint="name another folder with --out"):
+        html = write_report(found, place, name=name)
     if as_json:
         emit(
             {

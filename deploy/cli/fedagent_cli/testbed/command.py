@@ -1,145 +1,87 @@
 """`fedagent testbed run|compare|recipes`: studies of policies in virtual time."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TypedDict
 
-from fedagent_cli import command_line, options, places
+import click
+from psutil import cpu_count
+
+from fedagent_cli import options, places
+from fedagent_cli.command_line import Group, Number
+from fedagent_cli.drawing import check_plot
 from fedagent_cli.errors import KilledError, MissingError, UsageError
 from fedagent_cli.output import aligned, echo, emit, table
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from fedagent_testbed.study import Comparison, History, Matrix, TestbedRecipe
-    from fedagent_testbed.study.jobs import Done, Job
-
-
-testbed_app = command_line.CommandGroup(
-    name="testbed", help="Compare policies in virtual time.", no_args_is_help=True
+from fedagent_coordinator.errors import PolicyError
+from fedagent_protocol.errors import RegistryError
+from fedagent_task.errors import DatasetError, RecipeError
+from fedagent_testbed import study
+from fedagent_testbed.study import (
+    Comparison,
+    History,
+    Matrix,
+    TestbedRecipe,
+    load_recipe,
+    recipe_names,
 )
-RecipeName = Annotated[
-    str,
-    command_line.Argument(
-        help="A recipe of the testbed (see `fedagent testbed recipes`) or a file."
-    ),
-]
-OptionalRecipe = Annotated[
-    str | None,
-    command_line.Argument(
-        help="A recipe of the testbed (see `fedagent testbed recipes`) or a file."
-    ),
-]
-Sets = Annotated[
-    list[str] | None,
-    command_line.Option(
-        "--set", metavar="KEY=VALUE", help="Change a key: radio.noise_dbm_hz=-160."
-    ),
-]
-Plot = Annotated[
-    Path | None,
-    command_line.Option(
-        help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections."
-    ),
-]
-Jobs = Annotated[
-    int | None, command_line.Option(min=1, max=512, help="Processes.", show_default="one per core")
-]
-Ray = Annotated[
-    str | None,
-    command_line.Option(
-        metavar="ADDRESS", help="Run on this Ray cluster; `local` starts one on this machine."
-    ),
-]
-Worlds = Annotated[
-    str | None,
-    command_line.Option(
-        metavar="NAMES",
-        help="Instead of a recipe: worlds separated by commas, e.g. dying,flips, or `all`.",
-    ),
-]
-Policies = Annotated[
-    str | None,
-    command_line.Option(
-        metavar="NAMES",
-        help="Names separated by commas, or `all`.",
-        show_default="the recipe's; in worlds, who needs no opinions",
-    ),
-]
-Seeds = Annotated[int, command_line.Option(min=1, max=10_000, help="Paired runs per policy.")]
-SetsInEach = Annotated[
-    list[str] | None,
-    command_line.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a key, with --worlds in each of them: radio.noise_dbm_hz=-160.",
-    ),
-]
-PlotOfWorlds = Annotated[
-    Path | None,
-    command_line.Option(
-        help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections; "
-        "with --worlds, the shares as a heat map."
-    ),
-]
+from fedagent_testbed.study.comparison import notes_of, rows_of
+from fedagent_testbed.study.jobs import Done, Job, WorkerLostError
+
+from .full import show_full
+from .worlds import print_matrix, write_matrix
 
 
-def mount(app: command_line.CommandGroup, *, panel: str) -> None:
-    """Add the commands to the app."""
-    for command, lines in (
-        (
-            run,
-            (
-                "fedagent testbed run cocs-decisions",
-                "fedagent testbed run cocs-decisions --full --set rounds.count=30",
-            ),
-        ),
-        (
-            compare,
-            (
-                "fedagent testbed compare cocs-decisions --policies adaptive,linucb,random",
-                "fedagent testbed compare cocs-decisions --policies all --seeds 5 --plot all.svg",
-                "fedagent testbed compare cocs-mnist --set world.radio.noise_dbm_hz=-160 --json",
-                "fedagent testbed compare bas-a9a --policies all --seeds 5 --plot bas.svg",
-                "fedagent testbed compare --worlds all --seeds 3 --plot worlds.svg",
-            ),
-        ),
-        (recipes, ("fedagent testbed recipes",)),
-    ):
-        testbed_app.command(epilog=options.examples(*lines))(command)
-    app.add_group(testbed_app, panel=panel)
-
-
+@click.command(
+    epilog=options.examples(
+        "fedagent testbed run cocs-decisions",
+        "fedagent testbed run cocs-decisions --full --set rounds.count=30",
+    )
+)
+@click.argument("recipe")
+@click.option("--policy", show_default="the recipe's", help="Policy that decides.")
+@click.option(
+    "--seed", type=Number(int, min=0), default=0, help="Seed of the world and of the policy."
+)
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Whole federation: engine, edges, agents, ledger and every message, in virtual time. "
+    "Slower; without training.",
+)
+@click.option(
+    "--dir",
+    "folder",
+    type=options.PATH,
+    help="Empty folder for the run of --full: `fedagent why` reads it.",
+)
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a key: radio.noise_dbm_hz=-160.",
+)
+@click.option(
+    "--plot",
+    type=options.PATH,
+    help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections.",
+)
+@options.as_json
 def run(
-    recipe: RecipeName,
+    recipe: str,
     *,
-    policy: Annotated[
-        str | None, command_line.Option(help="Policy that decides.", show_default="the recipe's")
-    ] = None,
-    seed: Annotated[
-        int, command_line.Option(min=0, help="Seed of the world and of the policy.")
-    ] = 0,
-    full: Annotated[
-        bool,
-        command_line.Option(
-            "--full",
-            help="Whole federation: engine, edges, agents, ledger and every message, in "
-            "virtual time. Slower; without training.",
-        ),
-    ] = False,
-    folder: Annotated[
-        Path | None,
-        command_line.Option(
-            "--dir", help="Empty folder for the run of --full: `fedagent why` reads it."
-        ),
-    ] = None,
-    sets: Sets = None,
-    plot: Plot = None,
-    as_json: options.AsJson = False,
+    policy: str | None,
+    seed: int,
+    full: bool,
+    folder: Path | None,
+    sets: tuple[str, ...],
+    plot: Path | None,
+    as_json: bool,
 ) -> None:
     """Run one policy on one seed, and the oracles beside it where there are any."""
     if policy is not None and not policy.strip():
@@ -150,8 +92,6 @@ def run(
     if full:
         if plot is not None:
             raise UsageError("--full draws no curves", "leave out --plot or --full")
-        from .full import show_full  # noqa: PLC0415 - heavy imports
-
         with _fixable():
             if folder is not None:
                 folder = places.empty_folder(folder, hint="name another folder with --dir")
@@ -161,25 +101,68 @@ def run(
         raise UsageError("--dir needs --full", "add --full, or leave it out")
     if made.of_streams and name == "all":
         raise UsageError("`all` is not a single pair", "use `testbed compare`, or name a pair")
-    from fedagent_testbed import study  # noqa: PLC0415 - heavy imports
-
     with _playing(1, None, quiet=as_json) as how:
         result = study.compare(made, [name], seeds=1, first_seed=seed, expand=False, **how)
     _show_comparison(result, plot, as_json=as_json)
 
 
+@click.command(
+    epilog=options.examples(
+        "fedagent testbed compare cocs-decisions --policies adaptive,linucb,random",
+        "fedagent testbed compare cocs-decisions --policies all --seeds 5 --plot all.svg",
+        "fedagent testbed compare cocs-mnist --set world.radio.noise_dbm_hz=-160 --json",
+        "fedagent testbed compare bas-a9a --policies all --seeds 5 --plot bas.svg",
+        "fedagent testbed compare --worlds all --seeds 3 --plot worlds.svg",
+    )
+)
+@click.argument("recipe", required=False)
+@click.option(
+    "--worlds",
+    metavar="NAMES",
+    help="Instead of a recipe: worlds separated by commas, e.g. dying,flips, or `all`.",
+)
+@click.option(
+    "--policies",
+    metavar="NAMES",
+    show_default="the recipe's; in worlds, who needs no opinions",
+    help="Names separated by commas, or `all`.",
+)
+@click.option(
+    "--seeds", type=Number(int, min=1, max=10000), default=5, help="Paired runs per policy."
+)
+@click.option("--first-seed", type=Number(int, min=0), default=0, help="The first seed.")
+@click.option(
+    "--jobs", type=Number(int, min=1, max=512), show_default="one per core", help="Processes."
+)
+@click.option(
+    "--ray", metavar="ADDRESS", help="Run on this Ray cluster; `local` starts one on this machine."
+)
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a key, with --worlds in each of them: radio.noise_dbm_hz=-160.",
+)
+@click.option(
+    "--plot",
+    type=options.PATH,
+    help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections; with "
+    "--worlds, the shares as a heat map.",
+)
+@options.as_json
 def compare(
-    recipe: OptionalRecipe = None,
+    recipe: str | None,
     *,
-    worlds: Worlds = None,
-    policies: Policies = None,
-    seeds: Seeds = 5,
-    first_seed: Annotated[int, command_line.Option(min=0, help="The first seed.")] = 0,
-    jobs: Jobs = None,
-    ray: Ray = None,
-    sets: SetsInEach = None,
-    plot: PlotOfWorlds = None,
-    as_json: options.AsJson = False,
+    worlds: str | None,
+    policies: str | None,
+    seeds: int,
+    first_seed: int,
+    jobs: int | None,
+    ray: str | None,
+    sets: tuple[str, ...],
+    plot: Path | None,
+    as_json: bool,
 ) -> None:
     """Run policies on the same seeds: means with 95 % intervals, regret, fairness, costs.
 
@@ -199,8 +182,6 @@ def compare(
             else "a recipe and --worlds cannot be combined"
         )
         raise UsageError(problem, "name a recipe, or --worlds (see `fedagent testbed recipes`)")
-    from fedagent_testbed import study  # noqa: PLC0415 - heavy imports
-
     if recipe is None:
         chosen = [name.strip() for name in str(worlds).split(",") if name.strip()]
         if not chosen:
@@ -217,10 +198,10 @@ def compare(
     _show_comparison(result, plot, as_json=as_json)
 
 
-def recipes(*, as_json: options.AsJson = False) -> None:
+@click.command(epilog=options.examples("fedagent testbed recipes"))
+@options.as_json
+def recipes(*, as_json: bool) -> None:
     """List the recipes that come with the testbed."""
-    from fedagent_testbed.study import load_recipe, recipe_names  # noqa: PLC0415 - heavy imports
-
     made = [load_recipe(name) for name in recipe_names()]
     if as_json:
         emit({"recipes": [{"name": one.name, "about": one.world.about} for one in made]})
@@ -231,12 +212,9 @@ def recipes(*, as_json: options.AsJson = False) -> None:
     )
 
 
-def _recipe(name: str, sets: list[str] | None) -> "TestbedRecipe":
-    from fedagent_task.errors import RecipeError  # noqa: PLC0415 - heavy imports
-    from fedagent_testbed.study import load_recipe  # noqa: PLC0415
-
+def _recipe(name: str, sets: Sequence[str]) -> TestbedRecipe:
     try:
-        return load_recipe(name, sets or ())
+        return load_recipe(name, sets)
     except RecipeError as error:
         raise UsageError(f"recipe: {error}") from error
 
@@ -244,14 +222,12 @@ def _recipe(name: str, sets: list[str] | None) -> "TestbedRecipe":
 class _How(TypedDict):
     jobs: int
     pool: "_RayPool | None"
-    done: "Done"
+    done: Done
 
 
 @contextmanager
 def _playing(jobs: int | None, ray: str | None, *, quiet: bool) -> Iterator[_How]:
     """Yield on what runs are played, and who is told; errors are of what the user can fix."""
-    from psutil import cpu_count  # noqa: PLC0415 - heavy imports belong to the command
-
     with _fixable(), _ray_pool(ray) as pool, _progress(quiet=quiet) as done:
         yield {"jobs": jobs or cpu_count() or 1, "pool": pool, "done": done}
 
@@ -259,7 +235,7 @@ def _playing(jobs: int | None, ray: str | None, *, quiet: bool) -> Iterator[_How
 class _RayPool:
     """Submits every run as a task of its own; the cluster needs fedagent installed."""
 
-    def submit(self, job: "Job", /, *args: object) -> "Future[History]":
+    def submit(self, job: Job, /, *args: object) -> Future[History]:
         """Start a job."""
         import ray  # noqa: PLC0415 - optional package
 
@@ -292,13 +268,8 @@ def _ray_pool(address: str | None) -> Iterator[_RayPool | None]:
 
 
 @contextmanager
-def _fixable() -> "Iterator[None]":
+def _fixable() -> Iterator[None]:
     """Make one line of whatever the user can fix."""
-    from fedagent_coordinator.errors import PolicyError  # noqa: PLC0415 - heavy imports
-    from fedagent_protocol.errors import RegistryError  # noqa: PLC0415
-    from fedagent_task.errors import DatasetError, RecipeError  # noqa: PLC0415
-    from fedagent_testbed.study.jobs import WorkerLostError  # noqa: PLC0415
-
     try:
         yield
     except DatasetError as error:
@@ -310,7 +281,7 @@ def _fixable() -> "Iterator[None]":
 
 
 @contextmanager
-def _progress(*, quiet: bool) -> "Iterator[Done]":
+def _progress(*, quiet: bool) -> Iterator[Done]:
     """Show the progress of the runs on standard error, if that is a terminal."""
     if quiet or not sys.stderr.isatty() or find_spec("rich") is None:
         yield lambda _name, _seed, _total: None
@@ -329,14 +300,10 @@ def _progress(*, quiet: bool) -> "Iterator[Done]":
 
 def _check_plot(plot: Path | None) -> None:
     if plot is not None:
-        from fedagent_cli.drawing import check_plot  # noqa: PLC0415 - heavy imports
-
         check_plot(plot)
 
 
-def _show_comparison(result: "Comparison", plot: Path | None, *, as_json: bool) -> None:
-    from fedagent_testbed.study.comparison import notes_of, rows_of  # noqa: PLC0415 - heavy imports
-
+def _show_comparison(result: Comparison, plot: Path | None, *, as_json: bool) -> None:
     def draw(path: Path) -> None:
         from .plots import write_plots  # noqa: PLC0415 - optional package
 
@@ -350,9 +317,7 @@ def _show_comparison(result: "Comparison", plot: Path | None, *, as_json: bool) 
     _show(result.record, tell, draw, plot, as_json=as_json)
 
 
-def _show_matrix(matrix: "Matrix", plot: Path | None, *, as_json: bool) -> None:
-    from .worlds import print_matrix, write_matrix  # noqa: PLC0415 - heavy imports
-
+def _show_matrix(matrix: Matrix, plot: Path | None, *, as_json: bool) -> None:
     draw, tell = partial(write_matrix, matrix), partial(print_matrix, matrix)
     _show(matrix.record, tell, draw, plot, as_json=as_json)
 
@@ -378,3 +343,8 @@ def _show(
             tell()
     if plot is not None and not as_json:
         echo(f"{plot}: written")
+
+
+app = Group("testbed", help="Compare policies in virtual time.")
+for command in (run, compare, recipes):
+    app.add_command(command)
