@@ -71,6 +71,14 @@ def parse(words: Sequence[str]) -> None:
     command.make_context(command.name, left, parent=context)
 
 
+def here(*words: object, **named: object) -> None:
+    """Run a command in this process, with options by their names: True is a flag's."""
+    line = [str(word) for word in words]
+    for name, value in named.items():
+        line += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    app.main(line, prog_name="fedagent", standalone_mode=False)
+
+
 def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     """Return the one object that a command printed."""
     lines = done.stdout.splitlines()

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_cli import export
+import fedagent_cli.export as module
 from fedagent_cli.errors import MissingError, UsageError
-from tests.typed import call, last_object
+from tests.typed import call, here, last_object
 
 pytest.importorskip("tensorboardX")
 
@@ -51,7 +51,7 @@ def test_without_a_place_or_the_package_the_mend_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UsageError, match="--tensorboard DIR or --mlflow DIR"):
-        export.export()
-    monkeypatch.setattr(export, "find_spec", lambda _: None)
+        here("export")
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
     with pytest.raises(MissingError, match=r"tensorboardX is not installed; .*\[tensorboard\]"):
-        export.export(tensorboard=tmp_path)
+        here("export", tensorboard=tmp_path)

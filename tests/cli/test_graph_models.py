@@ -9,13 +9,12 @@ import safetensors.numpy
 
 import fedagent
 from fedagent_cli.errors import MissingError
-from fedagent_cli.models import models_export
-from fedagent_cli.predict import predict
 from fedagent_task import graph_scoring
 from fedagent_task.recipe_file import open_recipe
 from tests.agent.trainer.test_graph_scoring import onnx_of
 from tests.fakes.coordinator_site import Site, toy_edges
 from tests.fakes.graph_tasks import dense_task, written
+from tests.typed import here
 
 pytest.importorskip("torch")
 
@@ -34,7 +33,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_safetensors_are_the_whole_state_of_the_module(data: Path, tmp_path: Path) -> None:
-    models_export(out=(out := tmp_path / "m.safetensors"), data_dir=data)
+    here("models", "export", out=(out := tmp_path / "m.safetensors"), data_dir=data)
     state = safetensors.numpy.load_file(out)
     assert {name: t.shape for name, t in state.items()} == {"weight": (10, 64), "bias": (10,)}
     np.testing.assert_array_equal(state["weight"], dense_task(frozen=True).once["weight"])
@@ -45,9 +44,9 @@ def test_both_files_predict_the_same(
 ) -> None:
     said = []
     for name in ("m.safetensors", "m.onnx"):
-        models_export(out=tmp_path / name, data_dir=data)
+        here("models", "export", out=tmp_path / name, data_dir=data)
         capsys.readouterr()
-        predict(tmp_path / name, stream="digits:start=20", count=20, as_json=True)
+        here("predict", tmp_path / name, stream="digits:start=20", count=20, json=True)
         said.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
     one, other = said
     assert [line.get("prediction") for line in one] == [line.get("prediction") for line in other]
@@ -59,14 +58,14 @@ def test_both_files_predict_the_same(
 def test_what_cannot_be_says_so_in_one_line(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models_export(out=(out := tmp_path / "m.safetensors"), data_dir=data)
+    here("models", "export", out=(out := tmp_path / "m.safetensors"), data_dir=data)
     for graph in (data / "graphs").iterdir():
         graph.unlink()
     with pytest.raises(MissingError, match="has no ONNX graph; export as safetensors"):
-        models_export(onnx=tmp_path / "m.onnx", data_dir=data)
+        here("models", "export", onnx=tmp_path / "m.onnx", data_dir=data)
     monkeypatch.setattr(graph_scoring, "find_spec", lambda _name: None)
     with pytest.raises(MissingError, match=r"torch package is not installed.*--onnx"):
-        predict(out, stream="digits", count=1)
+        here("predict", out, stream="digits", count=1)
 
 
 def test_what_devices_got_once_is_used_only_as_it_was(data: Path, tmp_path: Path) -> None:
@@ -75,11 +74,11 @@ def test_what_devices_got_once_is_used_only_as_it_was(data: Path, tmp_path: Path
     for damaged in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:-1], b""):
         once.write_bytes(damaged)
         with pytest.raises(MissingError, match="has changed; restore it"):
-            models_export(out=tmp_path / "n.safetensors", data_dir=data)
+            here("models", "export", out=tmp_path / "n.safetensors", data_dir=data)
         with pytest.raises(MissingError, match="has changed; restore it"):
             fedagent.load_model(data)
     once.unlink()
     with pytest.raises(MissingError, match="cannot read"):
-        models_export(out=tmp_path / "n.safetensors", data_dir=data)
+        here("models", "export", out=tmp_path / "n.safetensors", data_dir=data)
     with pytest.raises(MissingError, match="cannot read"):
         fedagent.load_model(data)

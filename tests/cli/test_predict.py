@@ -10,10 +10,10 @@ import pytest
 import safetensors.numpy
 
 from fedagent_cli.errors import CliError, InterruptedEnd
-from fedagent_cli.predict import predict
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.exported import described, open_model
 from fedagent_task.spec import DataSpec, FeatureSpec, ModelSpec
+from tests.typed import here
 
 FEATURES = (
     FeatureSpec(name="pa", mean=101_325.0, deviation=500.0),
@@ -44,7 +44,7 @@ def csv(folder: Path, text: str = CSV, *more: str) -> str:
 def test_classes_have_their_names_and_the_last_line_says_how_good(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    predict(model_file(tmp_path), stream=csv(tmp_path))
+    here("predict", model_file(tmp_path), stream=csv(tmp_path))
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines[:2]] == [
         ["storm", "0.995", "label", "storm"],
@@ -56,7 +56,7 @@ def test_classes_have_their_names_and_the_last_line_says_how_good(
 def test_json_is_a_line_for_each_and_one_for_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    predict(model_file(tmp_path), stream=csv(tmp_path), count=2, as_json=True)
+    here("predict", model_file(tmp_path), stream=csv(tmp_path), count=2, json=True)
     first, _, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["prediction"], first["label"]) == ("storm", "storm")
     assert first["probabilities"] == pytest.approx([0.005, 0.995], abs=1e-3)
@@ -67,7 +67,7 @@ def test_without_labels_there_is_nothing_to_be_right_about(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stream = csv(tmp_path, "pa,lux\n100000,1\nx,1\n", "label=none")
-    predict(model_file(tmp_path), stream=stream)
+    here("predict", model_file(tmp_path), stream=stream)
     out = capsys.readouterr().out
     assert "label " not in out
     assert out.endswith("1 samples without labels; bad_number 1\n")
@@ -77,7 +77,7 @@ def test_a_number_is_told_with_its_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = DataSpec(dtype="float64", scale=0.5)
-    predict(model_file(tmp_path, LINEAR, data), stream=csv(tmp_path, "1,0,-2\n3,0,-3\n"))
+    here("predict", model_file(tmp_path, LINEAR, data), stream=csv(tmp_path, "1,0,-2\n3,0,-3\n"))
     assert capsys.readouterr().out == (
         "-1   label -2.0\n-3   label -3.0\nrmse 0.7071, mae 0.5 on 2 samples\n"
     )
@@ -100,18 +100,18 @@ def test_a_stream_that_does_not_fit_is_one_line(
     tmp_path: Path, text: str, more: tuple[str, ...], says: str
 ) -> None:
     with pytest.raises(CliError, match=says):
-        predict(model_file(tmp_path), stream=csv(tmp_path, text, *more))
+        here("predict", model_file(tmp_path), stream=csv(tmp_path, text, *more))
 
 
 def test_the_hint_names_features_as_the_stream_reads_them(tmp_path: Path) -> None:
     text = "lux,wind,pa,y\n1,9,2,0\n"
     with pytest.raises(CliError) as caught:
-        predict(model_file(tmp_path), stream=csv(tmp_path, text))
+        here("predict", model_file(tmp_path), stream=csv(tmp_path, text))
     said = caught.value.hint.split()[1]
-    predict(model_file(tmp_path), stream=csv(tmp_path, text, said))
+    here("predict", model_file(tmp_path), stream=csv(tmp_path, text, said))
     found = DataSpec(features=tuple(FeatureSpec(name=f"x{i}", scale=2.0) for i in (1, 2)))
     with pytest.raises(CliError, match=r"say features=NAME\+NAME\+\.\.\. in"):
-        predict(model_file(tmp_path, data=found), stream=csv(tmp_path, text))
+        here("predict", model_file(tmp_path, data=found), stream=csv(tmp_path, text))
 
 
 @pytest.mark.parametrize("count", [0, 5])
@@ -130,7 +130,7 @@ def test_ctrl_c_is_how_what_comes_by_and_by_is_ended(
 
     monkeypatch.setattr("fedagent_cli.predict.time.sleep", nap)
     with pytest.raises(InterruptedEnd) if count else nullcontext():
-        predict(model_file(tmp_path), stream=stream, count=count, as_json=True)
+        here("predict", model_file(tmp_path), stream=stream, count=count, json=True)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[0]["prediction"] == "storm"
     assert [line["count"] for line in lines[1:]] == ([] if count else [1])
@@ -153,7 +153,7 @@ def test_silence_is_said_with_what_was_refused_until_a_sample_comes(
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=nap)
     monkeypatch.setattr("fedagent_cli.predict.time", clock)
     with pytest.raises(InterruptedEnd):
-        predict(model_file(tmp_path), stream=stream, count=2)
+        here("predict", model_file(tmp_path), stream=stream, count=2)
     printed = capsys.readouterr()
     mend = "check that whole lines are appended to the file"
     line = f"fedagent: no sample yet from {stream} (bad_number 1); {mend}; Ctrl-C ends"
@@ -174,7 +174,7 @@ def test_a_silent_topic_is_to_be_looked_at_and_its_password_is_not_shown(
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=nap)
     monkeypatch.setattr("fedagent_cli.predict.time", clock)
     topic = "mqtt://me:secret@127.0.0.1:1/home/boilerX?features=pa,lux&label=state"
-    predict(model_file(tmp_path), stream=topic)
+    here("predict", model_file(tmp_path), stream=topic)
     (line,) = [one for one in capsys.readouterr().err.splitlines() if "no sample" in one]
     assert "/home/boilerX" in line
     assert "check broker and topic with mosquitto_sub" in line
@@ -185,18 +185,18 @@ def test_files_that_are_no_models_are_one_line(tmp_path: Path) -> None:
     plain = tmp_path / "plain.safetensors"
     plain.write_bytes(safetensors.numpy.save({"weight": np.zeros((1, 2), np.float32)}))
     with pytest.raises(CliError, match=r"says not what it takes: export it again"):
-        predict(plain, stream=csv(tmp_path))
+        here("predict", plain, stream=csv(tmp_path))
     with pytest.raises(CliError, match=r"csv: .*/none.csv: there is no such file; check"):
-        predict(model_file(tmp_path), stream=f"csv:{tmp_path}/none.csv")
+        here("predict", model_file(tmp_path), stream=f"csv:{tmp_path}/none.csv")
     with pytest.raises(CliError, match=r"cannot read .*none"):
-        predict(tmp_path / "none", stream=csv(tmp_path))
+        here("predict", tmp_path / "none", stream=csv(tmp_path))
     deep = b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
     plain.write_bytes(len(deep).to_bytes(8, "little") + deep)
     with pytest.raises(CliError, match=r"the bytes are no model"):
-        predict(plain, stream=csv(tmp_path))
+        here("predict", plain, stream=csv(tmp_path))
     wide = ModelSpec(kind="logistic", features=3)
     with pytest.raises(CliError, match=r"tensor 'weight'"):
-        predict(model_file(tmp_path, wide, DataSpec()), stream=csv(tmp_path))
+        here("predict", model_file(tmp_path, wide, DataSpec()), stream=csv(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from fedagent_coordinator.exits import EXIT_CODES as COORDINATOR
 from fedagent_edge.__main__ import EXIT_CODES as EDGE
 from fedagent_node.errors import REFUSED_SETTINGS
 from fedagent_node.settings import SettingError
-from tests.typed import fedagent
 
 ROLES = ("agent", "edge", "coordinator")
 needs_systemctl = pytest.mark.skipif(
@@ -176,7 +175,6 @@ def test_installing_twice_changes_nothing_and_keeps_edited_settings(tmp_path: Pa
     (tmp_path / "etc/systemd/system/fedagent-edge.service").write_text("[Unit]\n")
     assert states() == ["changed", "kept"]
     assert settings.read_text() == 'name = "mine"\n'
-    assert typed("status", "edge", *root)["unit"]
     removed = typed("uninstall", "edge", *root)
     assert (removed["removed"], removed["kept"]) == (True, [str(settings)])
     data = tmp_path / "var/lib/fedagent-edge"
@@ -312,22 +310,3 @@ def test_a_dry_run_notes_settings_below_tmp() -> None:
 def test_what_no_restart_fixes_ends_with_2(table: Sequence[tuple[type[Exception], int]]) -> None:
     for refused in (SettingError, *REFUSED_SETTINGS):
         assert next(code for kind, code in table if issubclass(refused, kind)) == 2
-
-
-def test_the_log_is_what_journald_is_asked_for(tmp_path: Path) -> None:
-    asked = tmp_path / "journalctl"
-    asked.write_text('#!/bin/sh\necho "$@"\n')
-    asked.chmod(0o755)
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_CONFIG_HOME": str(tmp_path)}
-    line = ("service", "logs", "edge", "--mine", "--lines", "7")
-    missing = fedagent(*line, env=env)
-    assert (missing.returncode, missing.stdout) == (43, "")
-    assert "is not installed; fedagent service install edge --mine" in missing.stderr
-    unit = tmp_path / "systemd/user/fedagent-edge.service"
-    unit.parent.mkdir(parents=True)
-    unit.touch()
-    words = "--user-unit fedagent-edge --lines 7 --output short-iso"
-    assert fedagent(*line, "--follow", env=env).stdout.strip() == f"{words} --follow"
-    assert fedagent(*line, env=env).stdout.strip() == f"{words} --no-pager"
-    of_json = words.replace("short-iso", "json --no-pager")
-    assert fedagent(*line, "--json", env=env).stdout.strip() == of_json

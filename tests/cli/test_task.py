@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedagent_cli.errors import UsageError
-from fedagent_cli.task import task_build, task_show
 from fedagent_task.task_file import read_task_file
+from tests.typed import here
 
 pytest.importorskip("torch")
 FILE = """
@@ -49,15 +49,15 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_function_becomes_a_file_that_is_read(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    task_build(f"{source}:build", as_json=True)
+    here("task", "build", f"{source}:build", json=True)
     built = json.loads(capsys.readouterr().out)
     assert (built["file"], built["features"], built["classes"]) == ("a_model.fedtask", 6, 8)
     assert built["tensors"]["train"] == {"tensors": 4, "numbers": 72, "bytes": 288}
     assert built["bytes"] == Path("a_model.fedtask").stat().st_size
-    task_show(Path("a_model.fedtask"), as_json=True)
+    here("task", "show", Path("a_model.fedtask"), json=True)
     shown = json.loads(capsys.readouterr().out)
     assert shown == {key: built[key] for key in shown}
-    task_show(Path("a_model.fedtask"))
+    here("task", "show", Path("a_model.fedtask"))
     text = capsys.readouterr().out
     assert "columns 0 to 5" in text
     assert "one of 8 classes" in text
@@ -77,21 +77,21 @@ def test_a_function_becomes_a_file_that_is_read(
 )
 def test_what_is_wrong_is_one_line(source: Path, name: str, says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
-        task_build(f"{source}:{name}")
+        here("task", "build", f"{source}:{name}")
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_none_is_one_line(source: Path) -> None:
     with pytest.raises(UsageError, match="is not a task file"):
-        task_show(source)
+        here("task", "show", source)
     with pytest.raises(UsageError, match=r"^there is no file absent\.py; name a Python file"):
-        task_build("absent.py:build")
+        here("task", "build", "absent.py:build")
 
 
 def test_what_the_file_prints_is_no_line_of_json(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    task_build(f"{source}:talks", as_json=True)
+    here("task", "build", f"{source}:talks", json=True)
     printed = capsys.readouterr()
     assert json.loads(printed.out)["features"] == 6
     assert printed.err == "a word\n"
