@@ -42,7 +42,7 @@ JOBS = 4
 """Models that are checked, merged or evaluated side by side."""
 NOTHING_LEARNT = (
     "NOTHING WAS LEARNT: none of the %d rounds used an update, so the model is still the "
-    "initial one; `fedagent rounds` shows why"
+    "initial one; `fedagent status --rounds 20` shows why"
 )
 LONG_BACKOFF_S = 1.0
 """A client that is left out for so long has declined several times in a row."""

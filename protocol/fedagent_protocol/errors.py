@@ -32,7 +32,7 @@ class FedagentError(Exception):
 
         class UnknownRunError(StoreError):
             template = "there is no run {run_id!r}"
-            hint = "`fedagent runs` lists them"
+            hint = "`fedagent status --all` lists them"
 
             run_id: str
 

@@ -84,9 +84,9 @@ def stream_table() -> str:
 
 def drawn() -> Iterator[tuple[str, str, str]]:
     """Yield page, name and text of every table."""
-    yield "cli.md", "options of all roles", table_of(list(declared(NodeConfig)))
+    yield "settings.md", "options of all roles", table_of(list(declared(NodeConfig)))
     for role in ROLES:
-        yield "cli.md", f"options of an {role}".replace("an c", "a c"), role_table(role)
+        yield "settings.md", f"options of an {role}".replace("an c", "a c"), role_table(role)
     yield "recipe.md", "kinds of streams", stream_table()
 
 

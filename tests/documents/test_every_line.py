@@ -40,8 +40,8 @@ DEPLOYING.skips(
     "needs a user's systemd, which tests/e2e/test_service_lives.py makes",
     "fedagent service install agent --mine",
     "loginctl enable-linger",
-    "fedagent service status agent --mine",
-    "fedagent service logs agent --mine",
+    "systemctl --user status fedagent-agent",
+    "journalctl --user-unit fedagent-agent --follow",
 )
 DEPLOYING.skips(
     "needs Docker, Ansible, Litestream or root; tests/cli/test_deployment.py reads their files",

@@ -43,13 +43,13 @@ README.takes(*THREE)
 HERE = QUICKSTART.takes(*THREE)
 READS = README.takes(
     "fedagent status",
-    "fedagent rounds",
+    "fedagent status --rounds 20",
     "fedagent ledger verify",
     "fedagent report",
 )
 MORE_READS = QUICKSTART.takes(
     "fedagent status",
-    "fedagent rounds --last 5",
+    "fedagent status --rounds 5",
     "fedagent devices",
     "fedagent ledger verify",
     "fedagent models export --out digits.safetensors",

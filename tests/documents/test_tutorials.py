@@ -36,7 +36,7 @@ LISTENS, *ROLES = SENSOR.takes(
 )
 READS = SENSOR.takes(
     "fedagent status",
-    "fedagent rounds --last 5",
+    "fedagent status --rounds 5",
     "fedagent models export --out room.safetensors",
     'fedagent predict room.safetensors --count 5 --stream "mqtt://127.0.0.1:1883/home/boiler'
     '?features=outside:float32:-40..60,pump:float32:0..100&label=room:float32:-40..60"',

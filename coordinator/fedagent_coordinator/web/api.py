@@ -143,7 +143,7 @@ class Api:
         if not self._access.takes((await _body(request, Token)).token):
             self._access.tries.note(_peer(request))
             await asyncio.sleep(0.2)
-            return refusal(403, "the token is wrong", "see `fedagent coordinator page`")
+            return refusal(403, "the token is wrong", "see `fedagent status --page`")
         found = answer(Done(may_change=True))
         found.set_cookie(
             COOKIE,
@@ -215,10 +215,10 @@ class Guard:
                 )
             if path == "/api/session" or access.knows(headers, request.cookies):
                 return None
-            return refusal(401, "this action needs the token", "see `fedagent coordinator page`")
+            return refusal(401, "this action needs the token", "see `fedagent status --page`")
         if access.open or path == "/api/session" or access.knows(headers, request.cookies):
             return None
-        return refusal(401, "this page needs its token", "see `fedagent coordinator page`")
+        return refusal(401, "this page needs its token", "see `fedagent status --page`")
 
 
 def application(folder: Path, feed: Feed, access: Access) -> ASGIApp:

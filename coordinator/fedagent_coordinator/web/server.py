@@ -192,7 +192,7 @@ def start_page(server: PageServer, *, asked: bool) -> str:
             raise
         _log.warning("%s", error)
         return ""
-    _log.info("live page: %s (its token: `fedagent coordinator page`)", url)
+    _log.info("live page: %s (its token: `fedagent status --page`)", url)
     return url
 
 

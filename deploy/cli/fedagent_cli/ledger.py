@@ -119,7 +119,7 @@ def ledger_proof(
     if found is None:
         raise MissingError(
             f"there is no proof of {names[agent]} for round {round_}",
-            "it was not paid, or the run is from a testbed: see `fedagent rounds`",
+            "it was not paid, or the run is from a testbed: see `fedagent status --rounds 20`",
         )
     if as_json:
         emit(found.record())

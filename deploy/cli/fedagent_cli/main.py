@@ -51,10 +51,6 @@ COMMANDS = {
         "status:status",
         "Show the state of a run in a few lines, during the run or afterwards.",
     ),
-    "rounds": Lazy(
-        READ, "status:rounds", "Show the newest rounds: updates in time, cost and duration."
-    ),
-    "runs": Lazy(READ, "status:runs", "List every run of a coordinator, newest first."),
     "why": Lazy(READ, "why:why", "Explain why a device was or was not selected in a round."),
     "report": Lazy(READ, "report.command:report", "Write a run as one HTML file and as JSON."),
     "opinions": Lazy(

@@ -115,7 +115,8 @@ def _no_run(folder: Path, run_id: str | None, *, given: bool) -> NoRunError:
     if run_id is None:
         return NoRunError(f"no run in {folder}", "start one (`fedagent coordinator start`)")
     return NoRunError(
-        f"no run, or more than one, begins with {run_id!r} in {folder}", "see `fedagent runs`"
+        f"no run, or more than one, begins with {run_id!r} in {folder}",
+        "see `fedagent status --all`",
     )
 
 

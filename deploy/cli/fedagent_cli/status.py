@@ -1,23 +1,26 @@
-"""`fedagent status`, `rounds` and `runs`: one run in a few lines, its rounds, and every run."""
+"""`fedagent status`: one run in a few lines; its rounds, every run, and its live page."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fedagent_coordinator.database.rows import RoundRow, RunRow
+from fedagent_coordinator.database.rows import RunRow
 from fedagent_coordinator.reader import Reader
 from fedagent_coordinator.status_files import RunStatus
 from fedagent_coordinator.summary import RunSummary, summarize
 from fedagent_node.data_dir import holder_of
 
 from . import options
+from .command_line import Number
 from .devices import SeenDevice, print_reasons, seen_devices
-from .output import credits_text, echo, emit, number_text, rounds_text, table
-from .runs import columns, is_running, metric_line, next_round_s, open_run, recipe_of, run_status_of
+from .errors import UsageError
+from .output import credits_text, echo, emit, rounds_text
+from .page import show_page
+from .run_tables import show_rounds, show_runs
+from .runs import is_running, metric_line, next_round_s, open_run, recipe_of, run_status_of
 from .spending import epsilon_of, epsilon_text
 
 WAITING = {
@@ -64,19 +67,58 @@ def standing(reader: Reader, chosen: RunRow) -> Standing:
 
 
 @click.command(
-    epilog=options.examples("fedagent status", "fedagent status --json --data-dir /srv/coordinator")
+    epilog=options.examples(
+        "fedagent status",
+        "fedagent status --watch",
+        "fedagent status --rounds 5",
+        "fedagent status --all --json",
+        "fedagent status --json --data-dir /srv/coordinator",
+    )
 )
 @click.option("--watch", is_flag=True, help="Keep running: a live view, or one line per event.")
+@click.option(
+    "--rounds",
+    type=Number(int, min=0),
+    help="Show this many of the newest rounds; 0 for all: updates in time, cost and duration.",
+)
+@click.option("--all", "every", is_flag=True, help="List every run of the coordinator.")
+@click.option("--page", is_flag=True, help="Print the link to the live page, with its token.")
 @options.coordinator_data
 @options.run_id
 @options.as_json
-def status(*, watch: bool, data_dir: Path | None, run: str | None, as_json: bool) -> None:
-    """Show the state of a run in a few lines, during the run or afterwards."""
+def status(
+    *,
+    watch: bool,
+    rounds: int | None,
+    every: bool,
+    page: bool,
+    data_dir: Path | None,
+    run: str | None,
+    as_json: bool,
+) -> None:
+    """Show the state of a run in a few lines, during the run or afterwards.
+
+    The token of --page lets its holder see the run, and accept devices that wait.
+    """
+    if watch + (rounds is not None) + every + page > 1:
+        raise UsageError(
+            "--watch, --rounds, --all and --page cannot be combined", "give one of them"
+        )
     if watch:
         from .watching import watch_run  # noqa: PLC0415 - it imports this module
 
         watch_run(data_dir, run, as_json=as_json)
-        return
+    elif rounds is not None:
+        show_rounds(data_dir, run, last=rounds, as_json=as_json)
+    elif every:
+        show_runs(data_dir, as_json=as_json)
+    elif page:
+        show_page(data_dir, as_json=as_json)
+    else:
+        _show(data_dir, run, as_json=as_json)
+
+
+def _show(data_dir: Path | None, run: str | None, *, as_json: bool) -> None:
     with open_run(data_dir, run) as (reader, chosen):
         found = standing(reader, chosen)
     if as_json:
@@ -145,89 +187,3 @@ def _status_lines(
     yield f"agents    {here}{live['agents']} seen"
     here = f"{now.edges_live} live of " if now is not None else ""
     yield f"edges     {here}{len(run.edges)} seen"
-
-
-@click.command(
-    epilog=options.examples("fedagent rounds --last 5", "fedagent rounds --last 0 --json")
-)
-@options.last
-@options.coordinator_data
-@options.run_id
-@options.as_json
-def rounds(*, last: int, data_dir: Path | None, run: str | None, as_json: bool) -> None:
-    """Show the newest rounds: updates in time, cost and duration."""
-    with open_run(data_dir, run) as (reader, chosen):
-        first = reader.last_round(chosen.run_id) - last + 1 if last else 1
-        with reader.whole(chosen.run_id, first=first) as near:
-            found = near.rounds(chosen.run_id, last=last or None)
-        shown = columns(reader.models.measures(chosen.run_id), (row.metrics for row in found))
-        names = {edge: name or edge for edge, name in reader.edges(chosen.run_id).items()}
-    if as_json:
-        emit({"run": chosen.run_id, "rounds": [asdict(row) for row in found]})
-        return
-    controlled = any(row.rented or row.iterations for row in found)
-    more = ("rho", "edge", "rent") if controlled else ()
-    table(
-        (
-            *("round", "state", "ordered", "in time", "used", *(one.word for one in shown)),
-            *("spent", "seconds", *more, "reason"),
-        ),
-        (
-            (
-                *(row.round, row.state, row.ordered, row.in_time, row.used),
-                *(row.metrics.get(one.key) for one in shown),
-                credits_text(row.paid_micro),
-                sum(row.timing_ms.values()) / 1000 if row.timing_ms else None,
-                *(_controls(row, names) if controlled else ()),
-                row.reason,
-            )
-            for row in found
-        ),
-        unless={"state": "done", "reason": ""},
-    )
-
-
-def _controls(row: RoundRow, names: Mapping[str, str]) -> tuple[object, ...]:
-    return (row.iterations or "-", names.get(row.rented, "-"), credits_text(row.rent_micro))
-
-
-@click.command(
-    epilog=options.examples("fedagent runs", "fedagent runs --json --data-dir /srv/coordinator")
-)
-@options.coordinator_data
-@options.as_json
-def runs(*, data_dir: Path | None, as_json: bool) -> None:
-    """List every run of a coordinator, newest first."""
-    with open_run(data_dir) as (reader, _):
-        found = [summarize(reader, run) for run in reader.runs()]
-    running = is_running(reader.folder)
-    if as_json:
-        states = [running if one.ended_ms is None else False for one in found]
-        records = [one.record() for one in found]
-        emit({"runs": [{**r, "running": s} for r, s in zip(records, states, strict=True)]})
-        return
-    unended = "running" if running else "not ended"
-    table(
-        ("run", "recipe", "policy", "started", "ended", "rounds", "evaluated by", "spent"),
-        (
-            (
-                *(one.run[:12], one.recipe, one.policy, _when(one.begun_ms)),
-                unended if one.ended_ms is None else _when(one.ended_ms),
-                rounds_text(one.rounds_done, one.rounds_wanted),
-                _good(one),
-                credits_text(one.spent_micro),
-            )
-            for one in found
-        ),
-    )
-
-
-def _good(run: RunSummary) -> str:
-    by = run.measures[0] if run.measures else None
-    if by is None or by.key not in run.metrics:
-        return "not measured"
-    return f"{by.word} {number_text(run.metrics[by.key])}"
-
-
-def _when(at_ms: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_ms / 1000))
