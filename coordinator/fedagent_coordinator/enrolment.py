@@ -215,7 +215,7 @@ class Enrolment:
                 (now, ident, code, now - PENDING_S),
             ).rowcount
         if not changed:
-            raise EnrolmentError("it now shows another code", "see `fedagent devices pending`")
+            raise EnrolmentError("it now shows another code", "see `fedagent devices`")
 
     def revoke(self, ident: str, *, now: float) -> None:
         """Take back all certificates of a member, for good; also of one that is not known here."""

@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 VOID_REASON = "the coordinator was restarted"
 _DIGEST = re.compile(r"[0-9a-f]{8,64}")
-_EXPORT = "give a file that `fedagent models export --out NAME.safetensors` wrote"
+_EXPORT = "give a file that `fedagent export --model NAME.safetensors` wrote"
 
 
 class RunFinishedError(CoordinatorError):

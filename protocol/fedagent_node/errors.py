@@ -198,7 +198,7 @@ _JOIN_MENDS: dict[str, tuple[str, str]] = {
     "too_many_tries": ("there were too many failed attempts", "wait a minute"),
     "too_many_pending": (
         "too many devices are waiting to be accepted",
-        "accept or refuse some: `fedagent devices pending` at the coordinator",
+        "accept or refuse some: `fedagent devices` at the coordinator",
     ),
     "closed": ("the coordinator accepts no devices at the moment", "try again later"),
     "forgotten": (

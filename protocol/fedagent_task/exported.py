@@ -90,7 +90,7 @@ class TensorsFile:
 
 
 def open_model(data: bytes) -> Predictor:
-    """Return the model in a safetensors or ONNX file that `fedagent models export` wrote.
+    """Return the model in a safetensors or ONNX file that `fedagent export --model` wrote.
 
     Raises:
         TaskFormatError: It is none, or says not what it takes.

@@ -49,7 +49,7 @@ class OnnxFile:
     """A whole model with its weights, which takes samples as the sensors say them.
 
     Raises:
-        TaskFormatError: The bytes are nothing that `fedagent models export --onnx` wrote.
+        TaskFormatError: The bytes are nothing that `fedagent export --model` wrote.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -15,21 +15,18 @@ from tests.typed import fedagent
 
 def test_the_list_is_that_of_the_table(tmp_path: Path) -> None:
     open_site(tmp_path, "barn")
-    done = fedagent("broker", "acl", "--data-dir", str(tmp_path))
+    done = fedagent("broker", "--to", str(tmp_path / "b"), "--data-dir", str(tmp_path))
     assert done.returncode == 0, done.stderr
     table = AccessList("barn", (f"c/{load_or_create(tmp_path).id}",))
-    rules = [line for line in done.stdout.splitlines() if not line.startswith("#")]
-    assert rules == table.mosquitto().splitlines()
-    told = fedagent("broker", "acl", "--data-dir", str(tmp_path), "--json").stdout
-    wanted = {"site": "barn", "edges": [], "acl": done.stdout.rstrip("\n")}
-    assert json.loads(told) == wanted
+    assert (tmp_path / "b/fedagent.acl").read_text() == table.mosquitto()
+    assert f"acl_file {tmp_path / 'b/fedagent.acl'}\n" in done.stdout
 
 
 def test_a_shared_brokers_certificate_is_of_the_site_and_is_renewed_for_the_same_key(
     tmp_path: Path,
 ) -> None:
     home, folder = ("--data-dir", str(tmp_path / "c")), tmp_path / "broker"
-    made = ("broker", "certificate", "--to", str(folder), *home)
+    made = ("broker", "--to", str(folder), *home)
     first = fedagent(*made, "--site", "barn")
     assert first.returncode == 0, first.stderr
     held = load_credentials(folder)
@@ -45,7 +42,7 @@ def test_a_shared_brokers_certificate_is_of_the_site_and_is_renewed_for_the_same
     assert 3 * 86_400 <= renewed.certificate.not_after - time.time() + 60 < 4 * 86_400
     assert fedagent("devices", "revoke", "broker", *home).returncode == 0
     assert "its key was revoked" in fedagent(*made).stderr
-    other = fedagent("broker", "certificate", "--to", str(tmp_path / "new"), *home)
+    other = fedagent("broker", "--to", str(tmp_path / "new"), *home)
     assert other.returncode == 0
     new = load_credentials(tmp_path / "new")
     assert new is not None
@@ -65,7 +62,7 @@ def test_a_brokers_certificate_is_put_over_nobody_elses(
     home = tmp_path / "c"
     open_site(home, "barn")
     where = ("--to", str(tmp_path / to), "--site", site, "--data-dir", str(home))
-    done = fedagent("broker", "certificate", *where)
+    done = fedagent("broker", *where)
     assert done.returncode == 2
     assert said in done.stderr
     kept = load_credentials(home)
@@ -74,6 +71,6 @@ def test_a_brokers_certificate_is_put_over_nobody_elses(
 
 
 def test_where_no_site_was_founded_it_says_so(tmp_path: Path) -> None:
-    done = fedagent("broker", "acl", "--data-dir", str(tmp_path))
+    done = fedagent("broker", "--to", str(tmp_path / "b"), "--data-dir", str(tmp_path))
     assert done.returncode != 0
     assert "no site in" in done.stderr

@@ -48,8 +48,8 @@ def test_every_command_says_so_in_one_line(tmp_path: Path, damage: str) -> None:
     commands: tuple[tuple[str, ...], ...] = (
         ("ledger", "verify", "--data-dir", str(folder)),
         ("status", "--data-dir", str(folder)),
-        ("rounds", "--data-dir", str(folder)),
-        ("ledger", "export", "--out", out, "--data-dir", str(folder)),
+        ("status", "--rounds", "5", "--data-dir", str(folder)),
+        ("export", "--ledger", out, "--data-dir", str(folder)),
         ("report", str(folder), "--out", out),
     )
     for command in commands if damage == "flipped" else commands[:1]:

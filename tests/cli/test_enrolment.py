@@ -68,7 +68,7 @@ def test_an_invitation_says_all_that_a_device_needs(run: Run, home: Path) -> Non
     assert (found.site, found.role, found.name) == ("hall", "agent", "kitchen")
     assert found.places == ("fed.example.org", "10.0.0.1:8871")
     assert found.fingerprint.hex() == fingerprint(open_site(home, "hall").authority.der)
-    told = json.loads(run("devices", "pending", "--json"))
+    told = json.loads(run("devices", "--json"))
     assert [one["name"] for one in told["invited"]] == ["kitchen"]
     other = json.loads(run("devices", "invite", "attic", "--address", "fed.example.org", "--json"))
     assert 0 <= other["expires"] - told["invited"][0]["expires"] < 60
@@ -92,11 +92,10 @@ def test_what_cannot_be_is_said_with_the_mend(run: Run, tmp_path: Path) -> None:
     assert "add --address" in problem(run, "devices", "invite", "kitchen")
     assert "not a name" in problem(run, "devices", "invite", "", "--address", "a")
     assert "write HOST" in problem(run, "devices", "invite", "k", "--address", "a:b")
-    assert "no device or edge is waiting" in run("devices", "pending")
-    assert "devices pending" in problem(run, "devices", "accept", "123456")
+    assert "see `fedagent devices`" in problem(run, "devices", "accept", "123456")
     assert "no device or edge belongs" in problem(run, "devices", "revoke", "kitchen")
     (folder / "site" / "ca.pem").write_text("what")
-    assert "is not a certificate" in problem(run, "devices", "pending")
+    assert "is not a certificate" in problem(run, "devices", "invite", "kitchen")
 
 
 async def _waits(made: Field, name: str) -> str:
@@ -120,7 +119,7 @@ def test_who_waits_is_accepted_by_code_alone_where_names_are_the_same(
 
     codes = asyncio.run(wait())
     (tmp_path / "c").rename(tmp_path / "coordinator")
-    assert "127.0.0.1 (edge hall or behind it)" in run("devices", "pending")
+    assert "127.0.0.1 (edge hall or behind it)" in run("devices")
     assert "more than one" in problem(run, "devices", "accept", "kitchen")
     assert "accepted agent kitchen" in run("devices", "accept", codes[0][:3], codes[0][3:])
     assert "give the code" in problem(run, "devices", "accept", "kitchen")
@@ -239,4 +238,4 @@ def test_a_device_is_named_as_the_site_knows_it_whatever_an_edge_calls_it() -> N
 
 
 def test_an_option_that_is_needed_is_asked_for(run: Run) -> None:
-    assert "Missing option '--round'" in problem(run, "ledger", "proof")
+    assert "Missing option '--to'" in problem(run, "broker")

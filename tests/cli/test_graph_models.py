@@ -33,7 +33,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_safetensors_are_the_whole_state_of_the_module(data: Path, tmp_path: Path) -> None:
-    here("models", "export", out=(out := tmp_path / "m.safetensors"), data_dir=data)
+    here("export", model=(out := tmp_path / "m.safetensors"), data_dir=data)
     state = safetensors.numpy.load_file(out)
     assert {name: t.shape for name, t in state.items()} == {"weight": (10, 64), "bias": (10,)}
     np.testing.assert_array_equal(state["weight"], dense_task(frozen=True).once["weight"])
@@ -44,7 +44,7 @@ def test_both_files_predict_the_same(
 ) -> None:
     said = []
     for name in ("m.safetensors", "m.onnx"):
-        here("models", "export", out=tmp_path / name, data_dir=data)
+        here("export", model=tmp_path / name, data_dir=data)
         capsys.readouterr()
         here("predict", tmp_path / name, stream="digits:start=20", count=20, json=True)
         said.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
@@ -58,11 +58,11 @@ def test_both_files_predict_the_same(
 def test_what_cannot_be_says_so_in_one_line(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here("models", "export", out=(out := tmp_path / "m.safetensors"), data_dir=data)
+    here("export", model=(out := tmp_path / "m.safetensors"), data_dir=data)
     for graph in (data / "graphs").iterdir():
         graph.unlink()
     with pytest.raises(MissingError, match="has no ONNX graph; export as safetensors"):
-        here("models", "export", onnx=tmp_path / "m.onnx", data_dir=data)
+        here("export", model=tmp_path / "m.onnx", data_dir=data)
     monkeypatch.setattr(graph_scoring, "find_spec", lambda _name: None)
     with pytest.raises(MissingError, match=r"torch package is not installed.*--onnx"):
         here("predict", out, stream="digits", count=1)
@@ -74,11 +74,11 @@ def test_what_devices_got_once_is_used_only_as_it_was(data: Path, tmp_path: Path
     for damaged in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:-1], b""):
         once.write_bytes(damaged)
         with pytest.raises(MissingError, match="has changed; restore it"):
-            here("models", "export", out=tmp_path / "n.safetensors", data_dir=data)
+            here("export", model=tmp_path / "n.safetensors", data_dir=data)
         with pytest.raises(MissingError, match="has changed; restore it"):
             fedagent.load_model(data)
     once.unlink()
     with pytest.raises(MissingError, match="cannot read"):
-        here("models", "export", out=tmp_path / "n.safetensors", data_dir=data)
+        here("export", model=tmp_path / "n.safetensors", data_dir=data)
     with pytest.raises(MissingError, match="cannot read"):
         fedagent.load_model(data)

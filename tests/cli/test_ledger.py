@@ -21,12 +21,13 @@ from tests.typed import call, last_object
 def test_ledger_shows_and_exports(home: Path, tmp_path: Path) -> None:
     read = last_object(call(home, "ledger", "show", "--last", "4", "--json"))
     assert {row["kind"] for row in read["entries"]} == {"reserve", "settle", "void"}
-    csv = call(home, "ledger", "export").stdout.splitlines()
+    assert call(home, "export", "--ledger", "l.csv").stdout == "l.csv: 27 entries\n"
+    csv = (home / "l.csv").read_text().splitlines()
     assert csv[0].startswith("seq,")
     moves = [line for line in csv if ",fact," not in line]
     assert len(moves) == 1 + 1 + 3 * 4  # header, grant, and four entries a round
     out = tmp_path / "l.jsonl"
-    done = call(home, "ledger", "export", "--format", "jsonl", "--out", str(out), "--json")
+    done = call(home, "export", "--ledger", str(out), "--json")
     assert last_object(done)["entries"] == len(csv) - 1
     assert len([json.loads(line) for line in out.read_text().splitlines()]) == len(csv) - 1
 
@@ -47,7 +48,7 @@ def test_verify_finds_a_changed_amount(home: Path, tmp_path: Path) -> None:
     assert "hash chain" in said.stderr
 
 
-@pytest.mark.parametrize("words", [("ledger", "export"), ("ledger", "show"), ("rounds", "--json")])
+@pytest.mark.parametrize("words", [("ledger", "show"), ("status", "--rounds", "5", "--json")])
 def test_an_output_on_a_full_disk_is_one_line(home: Path, words: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

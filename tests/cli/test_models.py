@@ -18,7 +18,7 @@ def test_models_leave_as_files(home: Path, tmp_path: Path, style: str) -> None:
     listed = last_object(call(home, "models", "list", "--json"))["models"]
     assert [row["round"] for row in listed] == [3]
     out = tmp_path / f"m.{style}"
-    read = last_object(call(home, "models", "export", "--out", str(out), "--json"))
+    read = last_object(call(home, "export", "--model", str(out), "--json"))
     assert read["format"] == style
     if style == "npz":
         with np.load(out, allow_pickle=False) as arrays:
@@ -28,18 +28,15 @@ def test_models_leave_as_files(home: Path, tmp_path: Path, style: str) -> None:
     assert shapes == {"weight": (10, 64), "bias": (10,)}
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--onnx", "m.onnx"), ("--out", "m.onnx"), ("--out", "m", "--format", "onnx")]
-)
-def test_a_model_leaves_as_an_onnx_file(home: Path, arguments: tuple[str, ...]) -> None:
+def test_a_model_leaves_as_an_onnx_file(home: Path) -> None:
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     pytest.importorskip("onnx", reason="onnx is not installed")
-    read = last_object(call(home, "models", "export", *arguments, "--json"))
-    assert (read["format"], read["out"]) == ("onnx", arguments[1])
+    read = last_object(call(home, "export", "--model", "m.onnx", "--json"))
+    assert (read["format"], read["model"]) == ("onnx", "m.onnx")
     session = runtime.InferenceSession(
-        (home / arguments[1]).read_bytes(), providers=["CPUExecutionProvider"]
+        (home / "m.onnx").read_bytes(), providers=["CPUExecutionProvider"]
     )
-    call(home, "models", "export", "--out", "m.npz")
+    call(home, "export", "--model", "m.npz")
     with np.load(home / "m.npz", allow_pickle=False) as arrays:
         weights = dict(arrays.items())
     recipe = parse_recipe(RECIPE)
@@ -50,26 +47,14 @@ def test_a_model_leaves_as_an_onnx_file(home: Path, arguments: tuple[str, ...]) 
 
 
 def test_a_model_that_is_gone_is_named(home: Path) -> None:
-    done = call(home, "models", "export", "--round", "1")
+    done = call(home, "export", "--model", "m.npz", "--round", "1")
     assert done.returncode == 43
     assert "kept are rounds: 3" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--out", "none/m.safetensors"),
-        ("--out", "none/m.npz"),
-        ("--out", ".", "--format", "npz"),
-        ("--onnx", "none/m.onnx"),
-    ],
-)
-def test_a_place_where_no_model_can_be_written_is_named(
-    home: Path, arguments: tuple[str, ...]
-) -> None:
-    if "--onnx" in arguments:
-        pytest.importorskip("onnx", reason="onnx is not installed")
-    done = call(home, "models", "export", *arguments)
+@pytest.mark.parametrize("place", ["none/m.safetensors", "none/m.npz", "."])
+def test_a_place_where_no_model_can_be_written_is_named(home: Path, place: str) -> None:
+    done = call(home, "export", "--model", place)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert f"cannot write {arguments[1]}: " in done.stderr
+    assert f"cannot write {place}: " in done.stderr

@@ -14,8 +14,8 @@ MONEY = re.compile(r"(spent|paid|price|rent|budget|amount|granted|free|reserved|
 SHORT = ("--set", "rounds.count=6", "--set", "world.clients=12")
 READERS = (
     ("status",),
-    ("runs",),
-    ("rounds",),
+    ("status", "--all"),
+    ("status", "--rounds", "20"),
     ("devices",),
     ("ledger", "show"),
     ("ledger", "verify"),

@@ -16,15 +16,15 @@ from tests.fakes.written_runs import write_run
 
 READING = (
     "status",
-    "runs",
-    "rounds",
+    "status --all",
+    "status --rounds 20",
     "devices",
     "opinions",
     "ledger show",
     "ledger verify",
-    "ledger export --out entries.csv",
+    "export --ledger entries.csv",
     "models list",
-    "models export --out model.npz",
+    "export --model model.npz",
     "report",
 )
 # Once as the owner, so that all is imported, errors too; then as somebody else.
@@ -102,13 +102,13 @@ def test_another_user_may_read_beside_a_coordinator_what_it_leaves_open(
         for file in folder.glob("*.db*"):
             file.chmod(0o644)  # as an owner does who lets others read
         found = read_as_another(folder, 0o755, tmp_path)
-    if found["models export --out model.npz"][0] == 0:
+    if found["export --model model.npz"][0] == 0:
         pytest.skip("only root can become another user")
     written = {
-        "models export --out model.npz": 40,
+        "export --model model.npz": 40,
         "ledger verify": 40,
         "report": 40,
-        "ledger export --out entries.csv": 2,
+        "export --ledger entries.csv": 2,
     }
     assert {line: code for line, (code, _, _) in found.items() if code} == written
     assert all(found[line][1].count("\n") == 1 for line in written)

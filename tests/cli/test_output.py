@@ -92,7 +92,7 @@ def test_who_reads_no_more_is_no_error_of_ours(home: Path) -> None:
     end, begin = os.pipe()
     os.close(end)
     done = subprocess.run(
-        [sys.executable, "-m", "fedagent_cli", "rounds", "--json"],
+        [sys.executable, "-m", "fedagent_cli", "status", "--rounds", "20", "--json"],
         env={**os.environ, "FEDAGENT_HOME": str(home)},
         stdout=begin,
         stderr=subprocess.PIPE,

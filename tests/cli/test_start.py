@@ -90,7 +90,7 @@ def test_what_the_check_lets_through_is_printed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("rounds", "--last", "many"),
+        ("status", "--rounds", "many"),
         ("nonsense",),
         ("start", "--nonsense"),
         ("demo", "--agents", "0"),
@@ -215,7 +215,7 @@ def test_a_word_that_is_no_choice_is_answered_with_the_choices(tmp_path: Path) -
 
 def test_the_link_of_the_page_is_told_while_a_coordinator_serves_it(tmp_path: Path) -> None:
     write_run(tmp_path)
-    asked = ("coordinator", "page", "--data-dir", str(tmp_path), "--json")
+    asked = ("status", "--page", "--data-dir", str(tmp_path), "--json")
     with served(tmp_path) as page:
         assert "no running coordinator of" in str(said(fedagent(*asked), 40)["error"])
         with DataDirLock(tmp_path):

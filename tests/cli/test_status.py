@@ -32,7 +32,7 @@ def test_status(home: Path) -> None:
 def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
     first = write_run(tmp_path / "coordinator")
     second = write_run(tmp_path / "coordinator", rounds=1, end=False)
-    rows = last_object(call(tmp_path, "runs", "--json"))["runs"]
+    rows = last_object(call(tmp_path, "status", "--all", "--json"))["runs"]
     assert [(row["run"], row["rounds_done"], row["accuracy"]) for row in rows] == [
         (second, 1, 0.6),
         (first, 3, 0.8),
@@ -41,18 +41,23 @@ def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
         (False, ""),
         (False, "complete"),
     ]
-    lines = call(tmp_path, "runs").stdout.splitlines()
+    lines = call(tmp_path, "status", "--all").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["run", second[:12], first[:12]]
     assert "not ended" in lines[1]
     assert "3 of 3" in lines[2]
 
 
 def test_rounds(home: Path) -> None:
-    read = last_object(call(home, "rounds", "--last", "2", "--json"))
+    read = last_object(call(home, "status", "--rounds", "2", "--json"))
     rows = read["rounds"]
     assert [row["round"] for row in rows] == [2, 3]
     assert rows[0]["in_time"] == 1
-    assert "in time" in call(home, "rounds").stdout
+    assert "in time" in call(home, "status", "--rounds", "20").stdout
+
+
+def test_one_view_at_a_time(home: Path) -> None:
+    done = call(home, "status", "--rounds", "0", "--all")
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_devices(home: Path) -> None:
@@ -161,7 +166,11 @@ def test_a_report_takes_its_data_directory_in_either_way(home: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "command", ["status", "runs", "rounds", "devices", "report", "ledger verify", "models list"]
+    "command",
+    [
+        *("status", "status --all", "status --rounds 5", "status --page", "devices", "report"),
+        *("ledger verify", "models list", "export --ledger l.csv"),
+    ],
 )
 def test_no_run_is_one_line_and_exit_code_40(tmp_path: Path, command: str) -> None:
     done = call(tmp_path, *command.split(), "--json")
@@ -206,11 +215,11 @@ def test_the_error_of_a_regression_stands_where_accuracy_does(
     assert (read["accuracy"], read["primary_metric"]) == (None, key)
     assert read["metrics"].keys() == {metric, key}
     assert line in call(tmp_path, "status").stdout
-    for command in (("rounds",), ("models", "list")):
+    for command in (("status", "--rounds", "5"), ("models", "list")):
         shown = call(tmp_path, *command).stdout
         assert head in shown.splitlines()[0]
         assert "accuracy" not in shown
-    assert f"{head} " in call(tmp_path, "runs").stdout
+    assert f"{head} " in call(tmp_path, "status", "--all").stdout
     (model,) = last_object(call(tmp_path, "models", "list", "--json"))["models"]
     assert model["metrics"] == read["metrics"]
 

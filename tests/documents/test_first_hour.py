@@ -52,7 +52,7 @@ MORE_READS = QUICKSTART.takes(
     "fedagent status --rounds 5",
     "fedagent devices",
     "fedagent ledger verify",
-    "fedagent models export --out digits.safetensors",
+    "fedagent export --model digits.safetensors",
     "fedagent report",
 )
 SEVERAL = (
@@ -84,7 +84,7 @@ JOINING = (
 )
 README.takes(*JOINING)
 SITE, INVITE_EDGE, INVITE_AGENT, EDGE_IN, AGENT_IN, PENDING, ACCEPT = QUICKSTART.takes(
-    *JOINING, "fedagent devices pending", "fedagent devices accept 123456"
+    *JOINING, "fedagent devices", "fedagent devices accept 123456"
 )
 COORDINATOR_AT, EDGE_AT, AGENT_AT = QUICKSTART.takes(
     "fedagent coordinator start --recipe digits --listen 0.0.0.0 --port 1884",

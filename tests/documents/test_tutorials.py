@@ -37,10 +37,10 @@ LISTENS, *ROLES = SENSOR.takes(
 READS = SENSOR.takes(
     "fedagent status",
     "fedagent status --rounds 5",
-    "fedagent models export --out room.safetensors",
+    "fedagent export --model room.safetensors",
     'fedagent predict room.safetensors --count 5 --stream "mqtt://127.0.0.1:1883/home/boiler'
     '?features=outside:float32:-40..60,pump:float32:0..100&label=room:float32:-40..60"',
-    "fedagent models export --format npz --out room.npz",
+    "fedagent export --model room.npz",
 )
 ROOM = 20.1
 """The room of the page's prediction: the plane through all that its loop can say, at 5 and 50."""

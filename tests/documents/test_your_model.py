@@ -27,7 +27,7 @@ RUN, BUILD, SHOW, COORDINATOR, EDGE, DEVICE, USE, EXPORT = PAGE.takes(
     "fedagent edge start",
     "fedagent start --stream digits",
     "python use.py",
-    "fedagent models export --data-dir first/coordinator --out weights.safetensors",
+    "fedagent export --data-dir first/coordinator --model weights.safetensors",
 )
 
 

@@ -40,9 +40,9 @@ def test_devices_score_a_perceptron_while_they_learn_it(tmp_path: Path) -> None:
     assert scored[-1]["device_score"] > scored[0]["device_score"]
 
     place = ("--data-dir", str(folder))
-    listed = json.loads(_call("rounds", *place, "--json"))["rounds"]
+    listed = json.loads(_call("status", "--rounds", "20", *place, "--json"))["rounds"]
     assert [row["metrics"].get("device_score") for row in listed] == said
-    assert "on devices" in _call("rounds", *place)
+    assert "on devices" in _call("status", "--rounds", "20", *place)
     out = tmp_path / "report"
     out.mkdir()
     _call("report", str(folder), "--out", str(out))

@@ -112,7 +112,7 @@ def check_predictions(folder: Path, coordinator: RoleProcess) -> None:
     place = ("--data-dir", str(coordinator.config["data_dir"]))
     model, new = folder / "m.safetensors", write_csv(folder / "new.csv", 500, 5)
     for arguments in (
-        ("models", "export", *place, "--out", str(model)),
+        ("export", *place, "--model", str(model)),
         ("predict", str(model), "--stream", f"csv:{new}", "--json"),
     ):
         done = fedagent(*arguments)

@@ -91,9 +91,7 @@ def broker(*, to: Path, site: str, days: float, data_dir: Path | None, as_json: 
     }
     made = kept.certificate
     if as_json:
-        emit(
-            {"id": made.id, "site": site, "until": round(made.not_after), "edges": edges, **files}
-        )
+        emit({"id": made.id, "site": site, "until": round(made.not_after), "edges": edges, **files})
         return
     echo(SETTINGS.format(**files))
     until = time.strftime("%Y-%m-%d", time.localtime(made.not_after))

@@ -4,16 +4,17 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import click
 
 from fedagent_coordinator.database.rows import DeviceRow, RunRow
-from fedagent_coordinator.enrolment import DATABASE, Enrolment, Member
+from fedagent_coordinator.enrolment import DATABASE, Enrolment, Member, OpenInvitation
 from fedagent_coordinator.errors import UnreadableDatabaseError
 from fedagent_coordinator.reader import Reader
 from fedagent_coordinator.status_files import DEVICES_FILE, Device, read_devices
+from fedagent_node.joining import spaced
 
 from . import options, places
 from .errors import NoRunError
@@ -112,21 +113,26 @@ def _seen(
 @options.run_id
 @options.as_json
 def devices(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
-    """Show every agent of the run: whether it is online, what it did and what it was paid."""
-    members = _members(data_dir)
+    """List every agent of the run and of the site, and who waits to be accepted.
+
+    For each: whether it is online, what it did and what it was paid.
+    """
+    site = _site(data_dir)
+    members = site.members
     try:
         with open_run(data_dir, run) as (reader, chosen):
             found = _enrolled(seen_devices(reader, chosen), members)
             edges, run_id = reader.edges(chosen.run_id), chosen.run_id
             recipe = recipe_of(chosen)
     except NoRunError:
-        if not members or run is not None:
+        if not (members or site.invited) or run is not None:
             raise
         found, edges, run_id, recipe = _enrolled([], members), {}, "", None
     others = [one for one in members if one.role == "edge"]
     if as_json:
         told = [{"id": one.id, "name": one.name, "enrolment": _state(one)} for one in others]
-        emit({"run": run_id, "devices": [device.record() for device in found], "edges": told})
+        shown = [device.record() for device in found]
+        emit({"run": run_id, "devices": shown, "edges": told, **site.record()})
         return
     table(
         (
@@ -144,18 +150,61 @@ def devices(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
     for one in others:
         echo(f"edge      {one.name or one.id[:12]}: {_state(one)}")
     print_reasons(found)
+    site.show()
 
 
-def _members(data_dir: Path | None) -> list[Member]:
-    """Return who belongs to the site, or did; nobody where there is none that we may read."""
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """Members and invitations of the site, and its edges' names by address."""
+
+    members: Sequence[Member] = ()
+    invited: Sequence[OpenInvitation] = ()
+    edges: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def _waiting(self) -> list[Member]:
+        return [one for one in self.members if one.state == "pending"]
+
+    def record(self) -> dict[str, object]:
+        """Return who waits, and who was invited, for programs."""
+        waiting = [
+            {**asdict(one), "edge": self.edges.get(one.address, "")} for one in self._waiting
+        ]
+        invited = [
+            {"name": one.name, "role": one.role, "expires": round(one.expires_s)}
+            for one in self.invited
+        ]
+        return {"pending": waiting, "invited": invited}
+
+    def show(self) -> None:
+        """Print a line for each that waits, and for each unused invitation."""
+        for one in self._waiting:
+            edge = self.edges.get(one.address)
+            behind = f" (edge {edge} or behind it)" if edge else ""
+            name = f"{one.role} {one.name or one.id[:12]}"
+            echo(f"waiting   code {spaced(one.code)}: {name} at {one.address}{behind}")
+        if self._waiting:
+            echo("compare the code with the device's, then `fedagent devices accept CODE`")
+        for new in self.invited:
+            echo(f"invited   {new.name} ({new.role}), until {moment(new.expires_s)}")
+
+
+def moment(seconds: float) -> str:
+    """Return a time of the wall clock for people."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _site(data_dir: Path | None) -> _Site:
+    """Return what is known of the site; nothing where there is none that we may read."""
     folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
     try:
         if not (folder / DATABASE).exists():
-            return []
+            return _Site()
         with Enrolment(folder) as found:
-            return found.members(now=time.time())
+            now = time.time()
+            return _Site(found.members(now=now), found.invitations(now=now), found.edges_at())
     except (OSError, sqlite3.Error, UnreadableDatabaseError):
-        return []
+        return _Site()
 
 
 def _enrolled(found: list[SeenDevice], members: Sequence[Member]) -> list[SeenDevice]:

@@ -6,9 +6,8 @@ import sqlite3
 import ssl
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -30,9 +29,9 @@ from fedagent_node.joining import (
 
 from . import options, places
 from .command_line import Group
-from .devices import devices
+from .devices import devices, moment
 from .errors import NoRunError, UnreadableError, UsageError
-from .output import echo, emit, table
+from .output import echo, emit
 from .qr import draw_qr
 from .runs import forbidden
 
@@ -106,7 +105,7 @@ def invite(
     start = "fedagent edge start --listen 0.0.0.0" if role == "edge" else "fedagent start"
     named = f"--name {name}" if role == "edge" else f"--name {name} --stream ..."
     other = f" --site {site}" if site != "default" else ""
-    echo(f"for {name}, once, until {_moment(expires)}; there:")
+    echo(f"for {name}, once, until {moment(expires)}; there:")
     echo(f"{start} {named}{other} --join {text}")
 
 
@@ -124,35 +123,6 @@ def _reached(named: Iterable[str]) -> tuple[str, ...]:
             "start it first (`fedagent coordinator start --listen 0.0.0.0`), or add --address",
         )
     return reached
-
-
-@app.command("pending", epilog=options.examples("fedagent devices pending"))
-@options.coordinator_data
-@options.as_json
-def pending(*, data_dir: Path | None, as_json: bool) -> None:
-    """Show devices and edges that wait to be accepted, and unused invitations."""
-    now = time.time()
-    with opened_enrolment(site_folder(data_dir)) as found:
-        waiting = [one for one in found.members(now=now) if one.state == "pending"]
-        invited, edges = found.invitations(now=now), found.edges_at()
-    if as_json:
-        names = [
-            {"name": one.name, "role": one.role, "expires": round(one.expires_s)} for one in invited
-        ]
-        shown = [{**asdict(one), "edge": edges.get(one.address, "")} for one in waiting]
-        emit({"pending": shown, "invited": names})
-        return
-    if not waiting:
-        echo("no device or edge is waiting")
-    else:
-        rows = [
-            (spaced(o.code), o.name or "-", o.role, o.id[:12], _place(o.address, edges))
-            for o in waiting
-        ]
-        table(("code", "name", "role", "id", "address"), rows)
-        echo("compare the code with the device's, then `fedagent devices accept CODE`")
-    for one in invited:
-        echo(f"invited   {one.name} ({one.role}), until {_moment(one.expires_s)}")
 
 
 @app.command(
@@ -226,9 +196,7 @@ def _only(members: list[Member], who: str, does: str) -> Member:
     meant = [one for one in members if not who or one.name == who]
     meant = meant or [one for one in members if len(who) >= 4 and one.id.startswith(who)]
     if not meant:
-        raise UsageError(
-            f"no device or edge {does}: {who}", "see `fedagent devices pending` and `devices`"
-        )
+        raise UsageError(f"no device or edge {does}: {who}", "see `fedagent devices`")
     if len(meant) > 1:
         several = ", ".join(f"{one.id[:12]} ({one.role} at {one.address})" for one in meant)
         raise UsageError(f"more than one {does}: {several}", "give the start of an id")
@@ -282,13 +250,3 @@ def opened_enrolment(folder: Path) -> Iterator[Enrolment]:
         raise UsageError(error.sentence, error.hint) from error
     except sqlite3.Error as error:
         raise NoRunError(f"{folder} cannot be written: {error}", "try again") from error
-
-
-def _place(address: str, edges: Mapping[str, str]) -> str:
-    """Return where somebody asks from; whoever asks through an edge has the edge's address."""
-    edge = edges.get(address)
-    return f"{address} (edge {edge} or behind it)" if edge else address
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

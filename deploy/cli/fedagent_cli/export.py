@@ -1,4 +1,4 @@
-"""`fedagent export`: a run for tools that compare runs."""
+"""`fedagent export`: a run's model, ledger and rounds for other tools."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -8,10 +8,13 @@ from pathlib import Path
 import click
 
 from fedagent_coordinator.database.rows import RoundRow, RunRow
+from fedagent_coordinator.reader import Reader
 from fedagent_protocol.extras import how_to_add
 
 from . import options
+from .command_line import Number
 from .errors import MissingError, UsageError
+from .models import write_model
 from .output import echo, emit, writing
 from .runs import open_run
 
@@ -20,7 +23,26 @@ _MLFLOW_BATCH = 1000
 
 
 @click.command(
-    epilog=options.examples("fedagent export --tensorboard runs", "fedagent export --mlflow mlruns")
+    epilog=options.examples(
+        "fedagent export --model model.safetensors",
+        "fedagent export --model model.onnx --round 40",
+        "fedagent export --ledger ledger.csv",
+        "fedagent export --tensorboard runs",
+        "fedagent export --mlflow mlruns",
+    )
+)
+@click.option(
+    "--model", type=options.PATH, metavar="FILE", help="A model: .safetensors, .npz or .onnx."
+)
+@click.option(
+    "--round",
+    "round_",
+    type=Number(int, min=0),
+    show_default="newest",
+    help="Export the model after this round.",
+)
+@click.option(
+    "--ledger", type=options.PATH, metavar="FILE", help="Every entry: .csv, or .jsonl JSON lines."
 )
 @click.option(
     "--tensorboard", type=options.PATH, metavar="DIR", help="Folder for event files of TensorBoard."
@@ -31,41 +53,68 @@ _MLFLOW_BATCH = 1000
 @options.as_json
 def export(
     *,
+    model: Path | None,
+    round_: int | None,
+    ledger: Path | None,
     tensorboard: Path | None,
     mlflow: Path | None,
     data_dir: Path | None,
     run: str | None,
     as_json: bool,
 ) -> None:
-    """Write a run's rounds for TensorBoard or MLflow: metrics, updates, spending, times.
+    """Write a run's model, ledger or rounds to files that other tools read.
 
-    It may be read while the coordinator runs. Needs the extra `tensorboard` or `mlflow`.
+    It may be read while the coordinator runs. The ledger has all runs, oldest entry first, hashes
+    in hex. TensorBoard and MLflow get metrics, updates, spending and times of each round; they
+    need the extra `tensorboard` or `mlflow`.
     """
-    if tensorboard is None and mlflow is None:
-        raise UsageError("no target to export to", "name --tensorboard DIR or --mlflow DIR")
+    if not any((model, ledger, tensorboard, mlflow)):
+        hint = "name --model FILE, --ledger FILE, --tensorboard DIR or --mlflow DIR"
+        raise UsageError("no target to export to", hint)
     for folder, module in ((tensorboard, "tensorboardX"), (mlflow, "mlflow")):
         if folder is not None and find_spec(module) is None:
             extra = module.removesuffix("X")
             raise MissingError(f"{module} is not installed", how_to_add(extra))
-    with open_run(data_dir, run) as (reader, chosen), reader.whole(chosen.run_id) as whole:
-        found = [row for row in whole.rounds(chosen.run_id) if row.closed_ms is not None]
-    told: dict[str, object] = {"run": chosen.run_id, "rounds": len(found)}
+    lines: list[str] = []
+    with open_run(data_dir, run) as (reader, chosen):
+        told: dict[str, object] = {"run": chosen.run_id}
+        if model is not None:
+            told |= write_model(reader, chosen, model.expanduser(), round_)
+            lines.append(f"{model}: model after round {told['round']}")
+        if ledger is not None:
+            told |= {"ledger": str(ledger), "entries": _write_ledger(reader, ledger.expanduser())}
+            lines.append(f"{ledger}: {told['entries']} entries")
+        if tensorboard is not None or mlflow is not None:
+            with reader.whole(chosen.run_id) as whole:
+                found = [row for row in whole.rounds(chosen.run_id) if row.closed_ms is not None]
+            told["rounds"] = len(found)
     if tensorboard is not None:
         place = tensorboard.expanduser().absolute() / chosen.run_id[:12]
         with writing(place, what="events to ", hint="name another folder with --tensorboard"):
             to_tensorboard(place, found)
         told["tensorboard"] = str(place)
+        lines.append(f"{place}: {len(found)} rounds of {chosen.run_id[:12]}")
     if mlflow is not None:
         store = mlflow.expanduser().absolute()
         with writing(store, what="the run to ", hint="name another folder with --mlflow"):
             told["mlflow_run"] = to_mlflow(store, chosen, found)
         told["mlflow"] = str(store)
+        lines.append(f"{store}: {len(found)} rounds of {chosen.run_id[:12]}")
     if as_json:
         emit(told)
-        return
-    for tool in ("tensorboard", "mlflow"):
-        if tool in told:
-            echo(f"{told[tool]}: {len(found)} rounds of {chosen.run_id[:12]}")
+    else:
+        for line in lines:
+            echo(line)
+
+
+def _write_ledger(reader: Reader, path: Path) -> int:
+    """Write every entry; return how many there are."""
+    as_csv, count = path.suffix != ".jsonl", 0
+    with writing(path), path.open("w", encoding="utf-8", newline="") as file:
+        for line in reader.ledger.export("csv" if as_csv else "json"):
+            file.write(line)
+            count += 1
+    return count - as_csv
 
 
 def scalars(rows: Iterable[RoundRow]) -> Iterator[tuple[str, float, int, int]]:

@@ -1,4 +1,4 @@
-"""`fedagent ledger`: the entries of a run, whether they add up, and all of them as a file."""
+"""`fedagent ledger`: the entries of a run, and whether they add up."""
 
 import sys
 from dataclasses import asdict
@@ -11,10 +11,9 @@ from fedagent_edge.store import EdgeStateError, read_memory
 from fedagent_protocol.messages import LedgerHead
 
 from . import options
-from .command_line import Group, Number
-from .errors import MissingError, UnbalancedError, UsageError
-from .opinions import agent_named
-from .output import credits_text, echo, emit, table, writing
+from .command_line import Group
+from .errors import UnbalancedError, UsageError
+from .output import credits_text, echo, emit, table
 from .runs import open_run
 
 app = Group(
@@ -90,54 +89,6 @@ def ledger_verify(
     )
 
 
-@app.command(
-    "proof",
-    epilog=options.examples(
-        "fedagent ledger proof --round 12 --client kitchen",
-        "fedagent ledger proof --round 12 --client kitchen --json > proof.json",
-    ),
-)
-@click.option("--round", "round_", type=Number(int), required=True, help="The paid round.")
-@click.option(
-    "--client", required=True, metavar="NAME", help="Client: its name, or the start of its id."
-)
-@options.coordinator_data
-@options.run_id
-@options.as_json
-def ledger_proof(
-    *, round_: int, client: str, data_dir: Path | None, run: str | None, as_json: bool
-) -> None:
-    """Show and check the signature of a client for the work that it was paid for.
-
-    Exit code 41 if the proof is invalid, 43 if there is none.
-    """
-    with open_run(data_dir, run) as (reader, chosen):
-        names = {row.agent: row.label or row.agent for row in reader.devices(chosen.run_id)}
-        agent = agent_named(names, client)
-        with reader.whole(chosen.run_id, first=round_, last=round_) as near:
-            found = near.ledger.proof(chosen.run_id, round_, agent)
-    if found is None:
-        raise MissingError(
-            f"there is no proof of {names[agent]} for round {round_}",
-            "it was not paid, or the run is from a testbed: see `fedagent status --rounds 20`",
-        )
-    if as_json:
-        emit(found.record())
-    if found.problem:
-        raise UnbalancedError(
-            f"the proof of {names[agent]} for round {round_} is invalid: {found.problem}",
-            "fedagent ledger verify",
-        )
-    if not as_json:
-        paid, work = credits_text(found.entry.amount_micro), found.work
-        echo(
-            f"{names[agent]} was paid {paid} credits for round {round_} (entry {found.entry.seq}); "
-            f"its signature proves: update {str(work['update'])[:12]} of "
-            f"{work['num_samples']} samples, {work['iterations']} iterations, for edge "
-            f"{str(work['edge'])[:12]}"
-        )
-
-
 def _head_at(folder: Path) -> LedgerHead:
     try:
         head = read_memory(folder / "state.msgpack").head
@@ -149,45 +100,3 @@ def _head_at(folder: Path) -> LedgerHead:
             "give the data directory of an edge that has reported a round",
         )
     return head
-
-
-@app.command(
-    "export",
-    epilog=options.examples(
-        "fedagent ledger export > ledger.csv", "fedagent ledger export --format jsonl --out l.jsonl"
-    ),
-)
-@click.option("--out", type=options.PATH, show_default="standard output", help="File to write.")
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(["csv", "jsonl"]),
-    default="csv",
-    help="CSV or JSON lines.",
-)
-@options.coordinator_data
-@options.as_json
-def ledger_export(*, out: Path | None, style: str, data_dir: Path | None, as_json: bool) -> None:
-    """Export every entry, oldest first, with hashes in hex.
-
-    With --json the entries go to --out, and the result is the only line.
-    """
-    if as_json and out is None:
-        raise UsageError(
-            "with --json, standard output is reserved for the result", "add --out FILE"
-        )
-    count = 0
-    with open_run(data_dir) as (reader, _):
-        lines = reader.ledger.export("csv" if style == "csv" else "json")
-        if out is None:
-            sys.stdout.writelines(lines)
-            return
-        with writing(out), out.open("w", encoding="utf-8", newline="") as file:
-            for line in lines:
-                file.write(line)
-                count += 1
-    count -= style == "csv"
-    if as_json:
-        emit({"out": str(out), "entries": count})
-    else:
-        echo(f"{out}: {count} entries")

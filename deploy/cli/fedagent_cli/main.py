@@ -44,7 +44,7 @@ COMMANDS = {
     ),
     "devices": Lazy(SITE, "enrolment:app", "List, invite, accept and revoke devices and edges."),
     "broker": Lazy(
-        SITE, "broker:app", "Write key, certificate and access list of a shared broker."
+        SITE, "broker:broker", "Write key, certificate and access list of a shared broker."
     ),
     "status": Lazy(
         READ,
@@ -58,10 +58,9 @@ COMMANDS = {
         "opinions:opinions",
         "Show what clients think of the models, or who volunteered to train.",
     ),
-    "beliefs": Lazy(READ, "beliefs:beliefs", "Show this device's own opinions and beliefs."),
-    "export": Lazy(READ, "export:export", "Write a run's rounds for TensorBoard or MLflow."),
+    "export": Lazy(READ, "export:export", "Write a run's model, ledger or rounds for other tools."),
     "ledger": Lazy(READ, "ledger:app", "Read and check the ledger."),
-    "models": Lazy(USE, "models:app", "List and export models."),
+    "models": Lazy(USE, "models:app", "List the models that a run has kept."),
     "predict": Lazy(USE, "predict:predict", "Predict a stream's samples with an exported model."),
     "task": Lazy(USE, "task:app", "Build a task from a PyTorch model."),
     "testbed": Lazy(STUDY, "testbed.command:app", "Compare policies in virtual time."),

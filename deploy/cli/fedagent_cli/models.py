@@ -1,4 +1,4 @@
-"""`fedagent models`: the global models that a run has kept."""
+"""The global models that a run has kept: `fedagent models list`, and one of them as a file."""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -7,13 +7,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load, save
 
 from fedagent_coordinator.database.models import ModelRow
+from fedagent_coordinator.database.rows import RunRow
 from fedagent_coordinator.errors import ExportError
+from fedagent_coordinator.reader import Reader
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.extras import how_to_add
 from fedagent_task import models
@@ -22,18 +23,15 @@ from fedagent_task.spec import Recipe
 from fedagent_task.travelling import model_tensors
 
 from . import graph_models, options, places
-from .command_line import Group, Number
+from .command_line import Group
 from .errors import MissingError
-from .output import echo, emit, table, writing
+from .output import emit, table, writing
 from .runs import columns, forbidden, open_run, recipe_of
 
 app = Group(
     "models",
-    help="List and export models.",
+    help="List the models that a run has kept.",
 )
-
-
-_BY_SUFFIX = {".npz": "npz", ".onnx": "onnx"}
 
 
 @app.command("list", epilog=options.examples("fedagent models list", "fedagent models list --json"))
@@ -70,56 +68,18 @@ def models_list(*, data_dir: Path | None, run: str | None, as_json: bool) -> Non
     )
 
 
-@app.command(
-    "export",
-    epilog=options.examples(
-        "fedagent models export --out model.safetensors",
-        "fedagent models export --round 40 --format npz --out model.npz",
-        "fedagent models export --onnx model.onnx",
-    ),
-)
-@click.option("--out", type=options.PATH, show_default="model.<format>", help="File to write.")
-@click.option(
-    "--round",
-    "round_",
-    type=Number(int, min=0),
-    show_default="newest",
-    help="Export the model after this round.",
-)
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(["safetensors", "npz", "onnx"]),
-    show_default="by the name of --out, else safetensors",
-    help="File format.",
-)
-@click.option("--onnx", type=options.PATH, help="Short for --out FILE --format onnx.")
-@options.coordinator_data
-@options.run_id
-@options.as_json
-def models_export(
-    *,
-    out: Path | None,
-    round_: int | None,
-    style: str | None,
-    onnx: Path | None,
-    data_dir: Path | None,
-    run: str | None,
-    as_json: bool,
-) -> None:
-    """Write a global model to a file that other tools can read, without pickle."""
-    with open_run(data_dir, run) as (reader, chosen):
-        found = reader.models.rows(chosen.run_id)
-    model, data = kept_model(reader.folder, found, round_)
-    if onnx is not None:
-        out, style = onnx, "onnx"
-    if style is None:
-        style = _BY_SUFFIX.get("" if out is None else out.suffix, "safetensors")
-    target = out if out is not None else Path(f"model.{style}")
-    recipe, more = recipe_of(chosen), {"round": str(model.round)}
+def write_model(reader: Reader, run: RunRow, target: Path, round_: int | None) -> dict[str, object]:
+    """Write a global model for other tools, without pickle; the suffix says the format.
+
+    Returns:
+        What was written, for programs.
+    """
+    model, data = kept_model(reader.folder, reader.models.rows(run.run_id), round_)
+    style = target.suffix.removeprefix(".") if target.suffix in (".npz", ".onnx") else "safetensors"
+    recipe, more = recipe_of(run), {"round": str(model.round)}
     if recipe is not None and recipe.model.kind == "graph":
         if style == "onnx":
-            content = graph_models.as_onnx(reader.folder, chosen.run_id, recipe, data, more)
+            content = graph_models.as_onnx(reader.folder, run.run_id, recipe, data, more)
         else:
             state = graph_models.state_of(reader.folder, recipe, data)
             content = _packed(recipe, state, style, more)
@@ -127,11 +87,8 @@ def models_export(
         content = _as_file(recipe, data, style, more)
     with writing(target):
         target.write_bytes(content)
-    if as_json:
-        written = {"out": str(target), "format": style, "round": model.round}
-        emit({**written, "digest": model.digest, "metrics": dict(model.metrics)})
-    else:
-        echo(f"{target}: model after round {model.round}, {len(data)} bytes of tensors")
+    written = {"model": str(target), "format": style, "round": model.round}
+    return {**written, "digest": model.digest, "metrics": dict(model.metrics)}
 
 
 def kept_model(folder: Path, found: list[ModelRow], round_: int | None) -> tuple[ModelRow, bytes]:

@@ -90,7 +90,7 @@ def _opened(path: Path, data: bytes) -> Predictor:
         mend = f"{error.hint}; or use a model that was exported with --onnx"
         raise MissingError("the torch package is not installed", mend) from error
     except (TaskFormatError, ProtocolError) as error:
-        hint = "use a file that `fedagent models export` wrote as safetensors or ONNX"
+        hint = "use a file that `fedagent export --model` wrote as safetensors or ONNX"
         raise UsageError(f"{path}: {error}", hint) from error
 
 
