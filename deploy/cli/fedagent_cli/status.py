@@ -18,7 +18,6 @@ from .command_line import Number
 from .devices import SeenDevice, print_reasons, seen_devices
 from .errors import UsageError
 from .output import credits_text, echo, emit, rounds_text
-from .page import show_page
 from .run_tables import show_rounds, show_runs
 from .runs import is_running, metric_line, next_round_s, open_run, recipe_of, run_status_of
 from .spending import epsilon_of, epsilon_text
@@ -113,6 +112,8 @@ def status(
     elif every:
         show_runs(data_dir, as_json=as_json)
     elif page:
+        from .page import show_page  # noqa: PLC0415 - the extra `web`
+
         show_page(data_dir, as_json=as_json)
     else:
         _show(data_dir, run, as_json=as_json)

@@ -14,7 +14,6 @@ import click
 
 from fedagent_protocol.extras import how_to_add
 from fedagent_task.errors import BuildError, TaskFileError
-from fedagent_task.program.making import make_task
 from fedagent_task.program.source import TaskSource
 from fedagent_task.program.summary import ROLES, summary
 from fedagent_task.task_file import SUFFIX, read_task_file, write_task_file
@@ -69,6 +68,8 @@ def task_build(source: str, *, out: Path | None, as_json: bool) -> None:
     """
     if find_spec("torch") is None:
         raise MissingError("torch is not installed", how_to_add("torch"))
+    from fedagent_task.program.making import make_task  # noqa: PLC0415 - torch
+
     found, name = called(source)
     try:
         made = make_task(found)
