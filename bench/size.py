@@ -172,7 +172,7 @@ def size() -> Row:
         "bench_lines": lines(python("bench")),
         "docs_lines": lines(sorted((ROOT / "docs").rglob("*.md"))),
         **structure(),
-        "leaf_commands": leaves(app.group, click.Context(app.group)),
+        "leaf_commands": leaves(app, click.Context(app)),
     }
 
 
