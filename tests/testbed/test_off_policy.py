@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.policies.base import IntArray
-from fedagent_testbed.off_policy import Choices, NoSupportError, estimated
-from fedagent_testbed.off_policy.estimates import student
+from fedagent_testbed.off_policy import Choices, NoSupportError, estimated, student
 from tests.fakes.rounds import random_view
 
 RUNS = 60
