@@ -1,6 +1,6 @@
 """What clients claim against what is observed: the gap, in both ways to play a round."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from fedagent_coordinator.policies.base import CLAIM_GAP, Feedback, RoundView, S
 from fedagent_coordinator.policies.baselines import CheapestPolicy, RandomPolicy
 from fedagent_coordinator.policies.state import StatelessPolicy
 from fedagent_coordinator.reader import open_reader
+from fedagent_testbed import oracles
 from fedagent_testbed.study import load_recipe, make_world, play
 from fedagent_testbed.study.full import play_full
 from tests.fakes.rounds import column_view, ended
@@ -110,13 +111,13 @@ def test_policies_that_need_it_see_it_and_others_do_not(monkeypatch: pytest.Monk
     """Liars claim twice the compute they have; a study shows the gap to who asks for it."""
     made: list[Distrustful] = []
 
-    def create(name: str, **params: object) -> policies.SelectionPolicy:
+    def create(name: str, params: Mapping[str, object]) -> policies.SelectionPolicy:
         if name != "random":
             return policies.registry.create(name, **params)
         made.append(Distrustful())
         return made[-1]
 
-    monkeypatch.setattr(policies, "create", create)
+    monkeypatch.setattr(oracles, "create", create)
     sets = [
         "rounds.count=150",
         "world.liars.share=0.3",
