@@ -49,7 +49,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     subject: str
     text: str
-    mend: str
+    hint: str
     name: str = ""
     since: float | None = None
 
@@ -84,7 +84,7 @@ def _second(status: RunStatus | None) -> Iterator[Alarm]:
             kind="second_coordinator",
             subject=other,
             text=f"another coordinator runs at this site: {other}",
-            mend="stop one of the two, or change its --site",
+            hint="stop one of the two, or change its --site",
         )
 
 
@@ -96,7 +96,7 @@ def _disk(reader: Reader) -> Iterator[Alarm]:
                 kind="disk",
                 subject=str(reader.folder),
                 text=f"{free >> 20} MiB are left on the disk of the coordinator",
-                mend="free space: without it no round can be recorded, and the coordinator stops",
+                hint="free space: without it no round can be recorded, and the coordinator stops",
             )
 
 
@@ -108,7 +108,7 @@ def _clock(reader: Reader, run_id: str, now: float) -> Iterator[Alarm]:
                 kind="clock",
                 subject=run_id,
                 text=f"the clock shows an earlier time than when round {row.round} was recorded",
-                mend="set the clock (timedatectl set-ntp true): certificates and the ledger "
+                hint="set the clock (timedatectl set-ntp true): certificates and the ledger "
                 "record its time",
                 since=last_ms / 1000,
             )
@@ -132,7 +132,7 @@ def _edges(reader: Reader, run_id: str, status: RunStatus | None) -> Iterator[Al
             subject=edge,
             name=names.get(edge, ""),
             text=f"edge {names.get(edge) or edge} {problem}",
-            mend="check that it runs and reaches the coordinator: `fedagent doctor` on it",
+            hint="check that it runs and reaches the coordinator: `fedagent doctor` on it",
         )
     for edge, why in (status.trouble if status is not None else {}).items():
         yield Alarm(
@@ -140,7 +140,7 @@ def _edges(reader: Reader, run_id: str, status: RunStatus | None) -> Iterator[Al
             subject=edge,
             name=names.get(edge, ""),
             text=f"edge {names.get(edge) or edge} does not take part in rounds: {why}",
-            mend="fix what its message names; it then takes part again by itself",
+            hint="fix what its message names; it then takes part again by itself",
         )
 
 
@@ -163,7 +163,7 @@ def _declining(reader: Reader, run_id: str, devices: list[DeviceRow]) -> Iterato
             subject=agent,
             name=name,
             text=f"device {name} does not take part: {reason}",
-            mend="fix what its message names; `fedagent doctor` on it checks the rest",
+            hint="fix what its message names; `fedagent doctor` on it checks the rest",
             since=device.seen_ms / 1000 if device is not None else None,
         )
 
@@ -179,7 +179,7 @@ def _never(devices: list[DeviceRow], folder: str) -> Iterator[Alarm]:
             name=one.name,
             text=f"device {one.name} was ordered {one.ordered} times and never delivered in time"
             f"{ended}{reason}",
-            mend=f"`fedagent why {_typed(one)} --data-dir {shlex.quote(folder)}` shows how each "
+            hint=f"`fedagent why {_typed(one)} --data-dir {shlex.quote(folder)}` shows how each "
             "order ended; a longer rounds.deadline_s or fewer rounds.iterations give it "
             "time",
         )

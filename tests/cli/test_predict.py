@@ -155,8 +155,8 @@ def test_silence_is_said_with_what_was_refused_until_a_sample_comes(
     with pytest.raises(InterruptedEnd):
         here("predict", model_file(tmp_path), stream=stream, count=2)
     printed = capsys.readouterr()
-    mend = "check that whole lines are appended to the file"
-    line = f"fedagent: no sample yet from {stream} (bad_number 1); {mend}; Ctrl-C ends"
+    hint = "check that whole lines are appended to the file"
+    line = f"fedagent: no sample yet from {stream} (bad_number 1); {hint}; Ctrl-C ends"
     assert printed.err.splitlines() == [line, line]
     assert printed.out.startswith("storm")
 

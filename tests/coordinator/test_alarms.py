@@ -31,7 +31,7 @@ LATER = 4e9
 def raised(folder: Path, status: RunStatus | None = None, *, now: float = LATER) -> list[Alarm]:
     with open_reader(folder) as read:
         found = alarms(read, status, now)
-    assert all(one.mend and one.text and one.subject for one in found)
+    assert all(one.hint and one.text and one.subject for one in found)
     return found
 
 
@@ -39,7 +39,7 @@ def test_one_that_was_never_in_time_is_named_and_no_other(tmp_path: Path) -> Non
     write_run(tmp_path)
     (never,) = raised(tmp_path)
     assert (never.kind, never.subject) == ("never_delivering", "agent-b")
-    assert f" --data-dir {tmp_path}` shows" in never.mend, "it is typed as it is"
+    assert f" --data-dir {tmp_path}` shows" in never.hint, "it is typed as it is"
     write_run(tmp_path / "short", rounds=2)
     assert not raised(tmp_path / "short")
 
@@ -51,7 +51,7 @@ def test_a_name_makes_no_command(tmp_path: Path, name: str) -> None:
         store.indices(run).label_clients({"agent-b": name})
     (never,) = raised(tmp_path)
     assert name in never.text
-    assert never.mend.startswith("`fedagent why agent-b --data-dir ")
+    assert never.hint.startswith("`fedagent why agent-b --data-dir ")
 
 
 def test_another_coordinator(tmp_path: Path) -> None:

@@ -273,8 +273,8 @@ def _route(path: str, work: Answer, *numbers: str, method: str = "GET") -> Route
     async def checked(request: Request) -> Response:
         for name in request.query_params:
             if name not in numbers:
-                mend = f"it takes {' and '.join(numbers) or 'none'}"
-                return refusal(400, f"{path} takes no query {name[:40]!r}", mend)
+                hint = f"it takes {' and '.join(numbers) or 'none'}"
+                return refusal(400, f"{path} takes no query {name[:40]!r}", hint)
         return await work(request)
 
     return Route(path, checked, methods=[method])
@@ -299,9 +299,9 @@ def answer(value: object) -> Response:
     return Response(_encode(value), media_type="application/json")
 
 
-def refusal(status: int, error: str, mend: str) -> Response:
+def refusal(status: int, error: str, hint: str) -> Response:
     """Return why not."""
-    body = _encode(Problem(error=error, mend=mend))
+    body = _encode(Problem(error=error, hint=hint))
     return Response(body, status_code=status, media_type="application/json")
 
 

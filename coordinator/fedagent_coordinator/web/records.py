@@ -278,7 +278,7 @@ class Done(Struct, frozen=True, kw_only=True):
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """Why a request got no answer, and what mends it."""
+    """Why a request got no answer, and what to do about it."""
 
     error: str
-    mend: str = ""
+    hint: str = ""

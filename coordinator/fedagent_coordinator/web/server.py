@@ -208,13 +208,13 @@ def _listen(place: PageAddress, last: int) -> socket.socket:
             found.close()
             if port == wanted[-1]:
                 why = error.strerror or str(error)
-                raise PagePlaceError(at_port(place.host, port), why, _mend(error)) from error
+                raise PagePlaceError(at_port(place.host, port), why, _hint(error)) from error
         else:
             return found
     raise AssertionError
 
 
-def _mend(error: OSError) -> str:
+def _hint(error: OSError) -> str:
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         return f"name an address of this machine ({', '.join(lan_addresses()) or '127.0.0.1'})"
     if error.errno == errno.EACCES:

@@ -200,7 +200,7 @@ def certificates(folder: Path) -> Finding:
 
 
 def _standing(data_dir: Path) -> tuple[str, str]:
-    """Return how a role's certificate stands, and the mend if it does not hold."""
+    """Return how a role's certificate stands, and the hint if it does not hold."""
     held = load_credentials(data_dir)
     if held is None:
         return "not joined", ""

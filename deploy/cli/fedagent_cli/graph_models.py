@@ -70,8 +70,8 @@ def as_onnx(folder: Path, run: str, recipe: Recipe, data: bytes, more: dict[str,
     try:
         body = (folder / GRAPHS / f"{run}.onnx").read_bytes()
     except OSError as error:
-        mend = "export as safetensors; `fedagent task build` says why a task has no ONNX graph"
-        raise MissingError("the task of the run has no ONNX graph", mend) from error
+        hint = "export as safetensors; `fedagent task build` says why a task has no ONNX graph"
+        raise MissingError("the task of the run has no ONNX graph", hint) from error
     from fedagent_coordinator.onnx_export import with_weights  # noqa: PLC0415 - an optional package
 
     weights = state_of(folder, recipe, data)

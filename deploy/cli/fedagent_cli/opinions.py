@@ -115,7 +115,7 @@ def agent_named(names: Names, wanted: str) -> str:
     found = [agent for agent, name in names.items() if name == wanted]
     found = found or [agent for agent in names if wanted and agent.startswith(wanted)]
     if len(found) != 1:
-        known = ", ".join(list(names.values())[:10]) or "nobody"
+        known = ", ".join(list(names.values())[:10]) or "none"
         many = "more than one client is" if found else "no client is"
         raise MissingError(f"{many} {wanted!r}", f"there are: {known}; or give the id")
     return found[0]
@@ -179,7 +179,7 @@ def _show_volunteers(rows: Sequence[ModelEvaluation], names: Names) -> None:
         (
             (
                 *(row.round, row.slot, row.answered, row.asked, row.seconds),
-                ", ".join(names.get(agent, agent[:8]) for agent in row.volunteers) or "nobody",
+                ", ".join(names.get(agent, agent[:8]) for agent in row.volunteers) or "-",
             )
             for row in rows
         ),

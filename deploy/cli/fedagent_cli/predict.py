@@ -87,8 +87,8 @@ def _opened(path: Path, data: bytes) -> Predictor:
             "the onnxruntime package is not installed", how_to_add("onnxruntime")
         ) from error
     except TorchNeededError as error:
-        mend = f"{error.hint}; or use a model that was exported with --onnx"
-        raise MissingError("the torch package is not installed", mend) from error
+        hint = f"{error.hint}; or use a model that was exported with --onnx"
+        raise MissingError("the torch package is not installed", hint) from error
     except (TaskFormatError, ProtocolError) as error:
         hint = "use a file that `fedagent export --model` wrote as safetensors or ONNX"
         raise UsageError(f"{path}: {error}", hint) from error
@@ -134,12 +134,12 @@ class _Silence:
         self._due = now + STILL_SILENT_S
         refused = [f"{name} {n}" for name, n in source.counters.items() if n]
         counted = f" ({', '.join(refused)})" if refused else ""
-        said = f"no sample yet from {self._stream}{counted}; {self._mend}; Ctrl-C ends"
+        said = f"no sample yet from {self._stream}{counted}; {self._advice}; Ctrl-C ends"
         sys.stderr.write(f"fedagent: {hide_password(said)}\n")
         sys.stderr.flush()
 
     @property
-    def _mend(self) -> str:
+    def _advice(self) -> str:
         if self._stream.startswith("mqtt"):
             return "check broker and topic with mosquitto_sub, and the names of the fields"
         if self._stream.startswith("csv:"):

@@ -50,7 +50,7 @@ _NO_ID = re.compile("[^0-9a-f]")
     help="Change a parameter of the policy: alpha=0.5.",
 )
 @click.option(
-    "--decisions", is_flag=True, help="Show whom the policy chooses, without an estimate."
+    "--decisions", is_flag=True, help="Show what the policy chooses, without an estimate."
 )
 @click.option(
     "--check",
@@ -121,7 +121,7 @@ def _where(run: str | None, data_dir: Path | None) -> tuple[Path | None, str | N
 
 @contextmanager
 def opened(run: str | None, data_dir: Path | None) -> Iterator[tuple[Reader, RunRow]]:
-    """Open the run that an argument names; what the user can mend is one line."""
+    """Open the run that an argument names; what the user can fix is one line."""
     folder, begins = _where(run, data_dir)
     try:
         with open_run(folder, begins) as found:

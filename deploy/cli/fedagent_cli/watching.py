@@ -136,7 +136,7 @@ def line_of(event: Event) -> str:
             reason = str(event["reason"])
             return f"waiting {WAITING.get(reason, reason)}" if reason else "no longer waiting"
         case "alarm":
-            return f"alarm: {event['text']}; {event['mend']}"
+            return f"alarm: {event['text']}; {event['hint']}"
         case "alarm_over":
             return f"alarm over: {event['kind']} of {event['subject']}"
         case _:
@@ -151,7 +151,7 @@ def _look(data_dir: Path | None, run: str | None, *, as_json: bool = False) -> L
 
 
 def look_at(reader: "Reader", found: Standing, now: float, *, folder: str = "") -> Look:
-    """Return what there is to be shown of a run; mends name its folder, else from the root."""
+    """Return what there is to be shown of a run; hints name its folder, else from the root."""
     from fedagent_coordinator.alarms import alarms  # noqa: PLC0415 - heavy imports
 
     run = found.run.run_id
@@ -203,5 +203,5 @@ def picture(look: Look, width: int = 80) -> "Group":
     parts += [Text(), table]
     for one in look.alarms[:SHOWN]:
         parts.append(Text(f"! {one.text}", style="bold yellow"))
-        parts.append(Text(f"  {one.mend}", style="dim"))
+        parts.append(Text(f"  {one.hint}", style="dim"))
     return Group(*parts)

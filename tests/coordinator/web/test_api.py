@@ -151,7 +151,7 @@ def test_why_and_the_device_itself(page: Served) -> None:
         bearer = {"Authorization": f"Bearer {page.token}"}
         status, problem, _ = page.ask(path, body, headers=bearer)
         assert status in {404, 405}
-        assert "docs/coordinator.md" in problem["mend"]
+        assert "docs/coordinator.md" in problem["hint"]
     assert page.ask("api/devices/agent-b/why?round=99")[0] == 409
     assert page.ask("api/devices/agent-b/why?round=-1")[0] == 400
 

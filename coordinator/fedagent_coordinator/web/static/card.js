@@ -21,7 +21,7 @@ export async function openCard(app, id) {
   const round = h("input", { type: "number", min: "1", "aria-label": "Round", placeholder: "newest" });
   async function ask(nearest) {
     const answer = await app.get(`/api/devices/${encodeURIComponent(id)}/why?nearest=${nearest ? 1 : 0}${round.value ? `&round=${Number(round.value)}` : ""}`);
-    why.replaceChildren(...(answer.error ? [h("p", { class: "warn" }, answer.error), soft(answer.mend)] : explained(answer, names)));
+    why.replaceChildren(...(answer.error ? [h("p", { class: "warn" }, answer.error), soft(answer.hint)] : explained(answer, names)));
     if (nearest || answer.error || answer.state === "selected") return;
     why.append(h("button", { onclick: (event) => { event.target.disabled = true; event.target.textContent = "Deciding the round again"; ask(true); } }, "What would have selected it?"));
   }

@@ -14,12 +14,12 @@ app.get = async (path, body) => {
     const found = await answer.json();
     return answer.status === 401 ? { ...found, locked: true } : found;
   } catch {
-    return { error: "the coordinator does not answer", mend: "see whether it runs" };
+    return { error: "the coordinator does not answer", hint: "see whether it runs" };
   }
 };
 app.signIn = async (token) => {
   const answer = await app.get("/api/session", { token });
-  if (answer.error) return (app.field ? say : lock)(`${answer.error}: ${answer.mend}`);
+  if (answer.error) return (app.field ? say : lock)(`${answer.error}: ${answer.hint}`);
   app.mayChange = true;
   app.link = "wait";
   say("");
@@ -39,7 +39,7 @@ async function askCodes(field) {
 app.accept = async (one, button) => {
   button.disabled = true;
   const answer = await app.get(`/api/pending/${encodeURIComponent(one.id)}/accept`, { code: app.codes.get(one.id) ?? "" });
-  say(answer.error ? `${answer.error}: ${answer.mend}` : `${one.name || one.role} was accepted`);
+  say(answer.error ? `${answer.error}: ${answer.hint}` : `${one.name || one.role} was accepted`);
   button.disabled = false;
 };
 function say(text) {
@@ -91,8 +91,8 @@ function listen() {
     later();
     if (source.readyState !== EventSource.CLOSED) return;
     const answer = await app.get("/api/field");
-    if (answer.locked) return lock(`${app.field ? "This page's token is no longer accepted: another coordinator may have this address. " : ""}${answer.error}: ${answer.mend}`);
-    if (answer.mend && !app.field) say(`${answer.error}: ${answer.mend}`);
+    if (answer.locked) return lock(`${app.field ? "This page's token is no longer accepted: another coordinator may have this address. " : ""}${answer.error}: ${answer.hint}`);
+    if (answer.hint && !app.field) say(`${answer.error}: ${answer.hint}`);
     setTimeout(listen, 3000);
   };
 }

@@ -2,7 +2,7 @@
 import { bars, lines } from "./draw.js";
 import { FieldMap, RATES } from "./map.js";
 import { timeline } from "./timeline.js";
-import { ago, credits, h, legend, mend, number, percent, rate, seconds, soft, table } from "./words.js";
+import { ago, credits, h, legend, hint, number, percent, rate, seconds, soft, table } from "./words.js";
 
 function panel(width, title, ...rest) {
   return h("section", { class: `panel ${width}` }, h("div", { class: "head" }, h("h2", {}, title), ...rest.filter((one) => one?.dataset?.head)), ...rest.filter((one) => !one?.dataset?.head));
@@ -237,7 +237,7 @@ function alarms(app) {
       const key = JSON.stringify([field.alarms, field.pending, app.mayChange, [...app.codes]]);
       if (key === drawn) return;
       drawn = key;
-      list.replaceChildren(...(field.alarms.length ? field.alarms.map((one) => h("div", { class: `alarm ${one.kind === "declining" || one.kind === "never_delivering" ? "mild" : ""}` }, h("strong", {}, one.text), mend(one.mend), one.since ? soft(`since ${new Date(one.since * 1000).toLocaleString()}`) : null)) : [h("p", { class: "empty" }, "Nothing. All is as it should be.")]));
+      list.replaceChildren(...(field.alarms.length ? field.alarms.map((one) => h("div", { class: `alarm ${one.kind === "declining" || one.kind === "never_delivering" ? "mild" : ""}` }, h("strong", {}, one.text), hint(one.hint), one.since ? soft(`since ${new Date(one.since * 1000).toLocaleString()}`) : null)) : [h("p", { class: "empty" }, "Nothing. All is as it should be.")]));
       waiting.replaceChildren(...(field.pending.length ? field.pending.map((one) => h("div", { class: "alarm mild" }, h("strong", {}, `${one.name || one.id.slice(0, 12)} (${one.role})`), soft(`${one.address}, ${one.software}`), app.codes.get(one.id) ? h("p", { class: "code" }, `${app.codes.get(one.id).slice(0, 3)} ${app.codes.get(one.id).slice(3)}`) : null, app.codes.get(one.id) ? h("button", { class: "main", onclick: (event) => app.accept(one, event.target) }, "It shows this code: let it in") : null)) : [h("p", { class: "empty" }, "Nobody waits.")]));
       sign.replaceChildren(...(app.mayChange ? [] : [soft("Accepting a device needs the token (`fedagent status --page` shows it):"), signInForm(app, "token")]));
     },

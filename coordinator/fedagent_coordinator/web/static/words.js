@@ -11,7 +11,7 @@ export function h(tag, attributes = {}, ...children) {
 }
 export const soft = (...children) => h("p", { class: "soft" }, ...children);
 // A text of which what stands between backticks is a command: one tap takes all of it.
-export const mend = (text) => soft(...text.split("`").map((part, at) => (at % 2 ? h("code", {}, part) : part)));
+export const hint = (text) => soft(...text.split("`").map((part, at) => (at % 2 ? h("code", {}, part) : part)));
 // What an open page says if who answers, or the run, is another one; `shown` is what it had.
 const named = (run) => (run ? `${run.recipe}, run ${run.id.slice(0, 8)}` : "no run yet");
 export function changed(shown, now) {
