@@ -1,4 +1,4 @@
-"""A role as a systemd service: its unit, made of the bundled one; files, rights, systemctl."""
+"""A role as a systemd service: its unit, made of a template; files, rights, systemctl."""
 
 import os
 import pwd
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from shlex import quote
 from shutil import which
+from string import Template
 
 from . import places
 from .errors import ServiceError, UsageError
@@ -22,12 +23,44 @@ HOMES = tuple(map(PurePosixPath, ("/home", "/root", "/run/user")))
 """What ``ProtectHome=yes`` hides."""
 TEMPORARY = tuple(map(PurePosixPath, ("/tmp", "/var/tmp")))  # noqa: S108 - nothing is put there
 """What ``PrivateTmp=yes`` hides; no unit with ``DynamicUser=yes`` can do without it."""
-_OF_SYSTEM = re.compile(
-    r"^(Wants|After|DynamicUser|Environment|StateDirectory|CapabilityBoundingSet"
-    r"|Protect\w+|Private\w+)=.*\n|^# Put in place by .*\n(?=# To)",
-    re.MULTILINE,
-)
-"""What the manager of one user cannot give everywhere: other users, namespaces, capabilities."""
+ROLES = {
+    "agent": {
+        "about": "agent: learns on this device's stream",
+        "no_restart": "2 11 75",
+        "restart": "always",
+        "resources": "# Training is nice by itself (--nice): the agent's own answers stay prompt\n"
+        "IOSchedulingClass=idle\nMemoryMax=50%\n",
+    },
+    "edge": {
+        "about": "edge aggregator",
+        "no_restart": "2 75",
+        "restart": "always",
+        "resources": "MemoryMax=60%\n",
+    },
+    "coordinator": {
+        "about": "coordinator",
+        "no_restart": "2 31 32 34 43 75",
+        "restart": "on-failure",
+        "resources": "# It ends with 0 after the last round; only failures start it again\n"
+        "MemoryMax=60%\n",
+    },
+}
+"""What the units of the roles differ in; numbers are exit codes."""
+NETWORK = "Wants=network-online.target\nAfter=network-online.target avahi-daemon.service\n"
+SANDBOX = """\
+ProtectSystem=strict
+ProtectHome=$home
+PrivateTmp=yes
+PrivateDevices=yes
+ProtectClock=yes
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+CapabilityBoundingSet=
+"""
+"""With `NETWORK` and a user, what one user's manager cannot give: namespaces, capabilities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,28 +103,34 @@ class Service:
         return [*self.reads, self.config, *more]
 
 
-def unit_text(bundled: str, service: Service) -> str:
-    """Return the bundled unit with a service's own program, user and files."""
-    text = re.sub(r"^ExecStart=.*$", lambda _: _start(service), bundled, flags=re.MULTILINE)
-    if service.mine:
-        text = _OF_SYSTEM.sub("", text.replace("multi-user.target", "default.target"))
-        text = text.replace("systemctl edit", "systemctl --user edit")
-    text = text.replace(f"/etc/fedagent/{service.role}.toml", str(service.config))
-    if service.user is not None:
-        text = text.replace("DynamicUser=yes", f"User={_plain(service.user)}")
-    if service.in_a_home:
-        text = text.replace("ProtectHome=yes", "ProtectHome=read-only")
-    more = [f"LoadCredential={name}:{_plain(str(path))}" for name, path in service.files.items()]
-    more += [f"ReadWritePaths={_word(str(service.data_dir))}"] if service.data_dir else []
-    return text.replace("\nRestart=", "".join(f"\n{line}" for line in more) + "\nRestart=", 1)
+def unit_text(service: Service) -> str:
+    """Return the unit of a service."""
+    name, mine = service.name, service.mine
+    user = "DynamicUser=yes" if service.user is None else f"User={_plain(service.user)}"
+    owned = f"Environment=FEDAGENT_HOME=%S/{name}\nStateDirectory={name}\n{user}\n"
+    home = "read-only" if service.in_a_home else "yes"
+    files = [f"LoadCredential={name}:{_plain(str(path))}" for name, path in service.files.items()]
+    files += [f"ReadWritePaths={_word(str(service.data_dir))}"] if service.data_dir else []
+    template = (places.bundled("systemd") / "fedagent.service.in").read_text("utf-8")
+    return Template(template).substitute(
+        ROLES[service.role],
+        role=service.role,
+        settings=_plain(str(service.config)),
+        systemctl=" ".join(systemctl(mine=mine)),
+        network="" if mine else NETWORK,
+        start=_start(service),
+        user="" if mine else owned,
+        files="".join(f"{line}\n" for line in files),
+        sandbox="" if mine else Template(SANDBOX).substitute(home=home),
+        target="default.target" if mine else "multi-user.target",
+    )
 
 
 def _start(service: Service) -> str:
-    group = [] if service.role == "agent" else [service.role]
-    words = [*service.program, *group, "start", "--config", str(service.config)]
+    words = [*service.program, service.role, "--config", str(service.config)]
     if service.data_dir is not None:
         words += ["--data-dir", str(service.data_dir)]
-    line = "ExecStart=" + " ".join(map(_word, words))
+    line = " ".join(map(_word, words))
     return line + "".join(f" --{name} ${{CREDENTIALS_DIRECTORY}}/{name}" for name in service.files)
 
 
@@ -205,18 +244,11 @@ def make_data_dir(service: Service) -> None:
 
 def files_of(service: Service) -> list[Wanted]:
     """Return the files that make the service."""
-    folder = places.bundled("systemd")
-    bundled = (folder / f"{service.name}.service").read_text("utf-8")
-    example = (folder / f"{service.role}.toml").read_text("utf-8")
+    example = (places.bundled("systemd") / f"{service.role}.toml").read_text("utf-8")
     path = units(mine=service.mine) / f"{service.name}.service"
-    unit = Wanted(path, unit_text(bundled, service), ours=True)
-    example = (
-        example.replace(
-            f"restart fedagent-{service.role}", f"--user restart fedagent-{service.role}"
-        )
-        if service.mine
-        else example
-    )
+    unit = Wanted(path, unit_text(service), ours=True)
+    if service.mine:
+        example = example.replace(f"restart {service.name}", f"--user restart {service.name}")
     return [unit, Wanted(service.config, example, ours=False)]
 
 
