@@ -6,7 +6,7 @@
 
 Every run is written to a file as soon as it is over, one line of JSON each, and a run that the
 file holds is not made again: stop and go on as you like. Runs of other rounds are kept apart.
-Needs FEDAGENT_DATA for the recorded links. `fedagent testbed compare --worlds all` is the same
+Needs FEDAGENT_DATA for the recorded links. `fedagent testbed compare all` is the same
 at once, without the file.
 """
 

@@ -140,7 +140,7 @@ def test_streams_are_compared_and_drawn(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_worlds_are_compared_and_drawn(tmp_path: Path) -> None:
     plot = tmp_path / "worlds.svg"
-    arguments = ("--worlds", "one,middling", "--policies", "cocs,fastest", "--seeds", "2")
+    arguments = ("one", "middling", "--policies", "cocs,fastest", "--seeds", "2")
     sets = ("--set", "rounds.count=8")
     done = fedagent("compare", *arguments, *sets, "--plot", str(plot))
     assert done.returncode == 0, done.stderr
@@ -171,20 +171,13 @@ def test_run_full_balances_and_repeats() -> None:
         (("run", "bas-a9a", "--policy", "all"), "not a single pair", 2),
         (("run", "cocs-decisions", "--policy", ""), "is empty", 2),
         (("compare", "cocs-decisions", "--policies", " , "), "is empty", 2),
-        (("compare",), "no recipe to compare on", 2),
-        (
-            ("compare", "cocs-decisions", "--worlds", "all"),
-            "a recipe and --worlds cannot be combined",
-            2,
-        ),
-        (("compare", "--worlds", " , "), "is empty", 2),
-        (("compare", "--worlds", "moon"), "moon", 2),
-        (("compare", "--worlds", "one,bas-a9a"), "worlds: bas-a9a has streams", 2),
+        (("compare", "one", "moon"), "moon", 2),
+        (("compare", "one", "bas-a9a"), "worlds: bas-a9a has streams", 2),
         (
             (
                 "compare",
-                "--worlds",
                 "one",
+                "two",
                 "--set",
                 "policies.cocs.solver=exact:mip_gap=2",
                 "--policies",

@@ -1,4 +1,4 @@
-"""`fedagent testbed run|compare|recipes`: studies of policies in virtual time."""
+"""`fedagent testbed run|compare|list`: studies of policies in virtual time."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +64,7 @@ from .worlds import print_matrix, write_matrix
     "sets",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change a key: radio.noise_dbm_hz=-160.",
+    help="Change a key: world.radio.noise_dbm_hz=-160.",
 )
 @click.option(
     "--plot",
@@ -112,19 +112,15 @@ def run(
         "fedagent testbed compare cocs-decisions --policies all --seeds 5 --plot all.svg",
         "fedagent testbed compare cocs-mnist --set world.radio.noise_dbm_hz=-160 --json",
         "fedagent testbed compare bas-a9a --policies all --seeds 5 --plot bas.svg",
-        "fedagent testbed compare --worlds all --seeds 3 --plot worlds.svg",
+        "fedagent testbed compare dying flips one",
+        "fedagent testbed compare all --seeds 3 --plot worlds.svg",
     )
 )
-@click.argument("recipe", required=False)
-@click.option(
-    "--worlds",
-    metavar="NAMES",
-    help="Instead of a recipe: worlds separated by commas, e.g. dying,flips, or `all`.",
-)
+@click.argument("recipes", nargs=-1, required=True)
 @click.option(
     "--policies",
     metavar="NAMES",
-    show_default="the recipe's; in worlds, who needs no opinions",
+    show_default="the recipe's; in several, who needs no opinions",
     help="Names separated by commas, or `all`.",
 )
 @click.option(
@@ -142,19 +138,18 @@ def run(
     "sets",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change a key, with --worlds in each of them: radio.noise_dbm_hz=-160.",
+    help="Change a key in each of them: world.radio.noise_dbm_hz=-160.",
 )
 @click.option(
     "--plot",
     type=options.PATH,
-    help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections; with "
-    "--worlds, the shares as a heat map.",
+    help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections; of "
+    "several recipes, the shares as a heat map.",
 )
 @options.as_json
 def compare(
-    recipe: str | None,
+    recipes: tuple[str, ...],
     *,
-    worlds: str | None,
     policies: str | None,
     seeds: int,
     first_seed: int,
@@ -166,8 +161,8 @@ def compare(
 ) -> None:
     """Run policies on the same seeds: means with 95 % intervals, regret, fairness, costs.
 
-    On one recipe, or in several worlds: --worlds shows what share of the best policy's utility
-    each policy has in each world, its rank, and which devices are ordered in vain or left out.
+    On one recipe, or on several, or on `all` worlds: then it shows what share of the best policy's
+    utility each policy has in each, its rank, and which devices are ordered in vain or left out.
     --policies `all` takes every policy that can play there, and lists those that cannot. In
     studies of streams a policy is ITERATIONS+PLACEMENT, e.g. by-progress+budgeted-ucb.
     """
@@ -175,32 +170,22 @@ def compare(
     if policies is not None and not names:
         raise UsageError("--policies is empty", "leave it out for the recipe's")
     _check_plot(plot)
-    if (recipe is None) == (worlds is None):
-        problem = (
-            "no recipe to compare on is given"
-            if recipe is None
-            else "a recipe and --worlds cannot be combined"
-        )
-        raise UsageError(problem, "name a recipe, or --worlds (see `fedagent testbed recipes`)")
-    if recipe is None:
-        chosen = [name.strip() for name in str(worlds).split(",") if name.strip()]
-        if not chosen:
-            raise UsageError("--worlds is empty", "give `all`, or names from `testbed recipes`")
+    if len(recipes) > 1 or "all" in recipes:
         with _playing(jobs, ray, quiet=as_json) as how:
             matrix = study.compare_worlds(
-                chosen, names, sets=sets or (), seeds=seeds, first_seed=first_seed, **how
+                recipes, names, sets=sets, seeds=seeds, first_seed=first_seed, **how
             )
         _show_matrix(matrix, plot, as_json=as_json)
         return
-    made = _recipe(recipe, sets)
+    made = _recipe(recipes[0], sets)
     with _playing(jobs, ray, quiet=as_json) as how:
         result = study.compare(made, names, seeds=seeds, first_seed=first_seed, **how)
     _show_comparison(result, plot, as_json=as_json)
 
 
-@click.command(epilog=options.examples("fedagent testbed recipes"))
+@click.command("list", epilog=options.examples("fedagent testbed list"))
 @options.as_json
-def recipes(*, as_json: bool) -> None:
+def list_recipes(*, as_json: bool) -> None:
     """List the recipes that come with the testbed."""
     made = [load_recipe(name) for name in recipe_names()]
     if as_json:
@@ -346,5 +331,5 @@ def _show(
 
 
 app = Group("testbed", help="Compare policies in virtual time.")
-for command in (run, compare, recipes):
+for command in (run, compare, list_recipes):
     app.add_command(command)

@@ -1,4 +1,4 @@
-"""The matrix of `fedagent testbed compare --worlds`: policies x worlds, as tables and a picture."""
+"""The matrix of `fedagent testbed compare` on several recipes: as tables and a picture."""
 
 from functools import partial
 from pathlib import Path
