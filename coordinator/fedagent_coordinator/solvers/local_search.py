@@ -98,9 +98,17 @@ class LocalSearch:
             block = order[start : start + _BLOCK]
             block = block[self.fits(block)]
             columns = block, self._cost[block], self._edge[block], self._client[block]
+            left, taken = self._left.tolist(), dict[int, int]()
             for row, cost, edge, client in zip(*(c.tolist() for c in columns), strict=True):
-                if cost <= self._left[edge] and self._at[client] < 0:
-                    self._add(row)
+                if cost <= left[edge] and client not in taken:
+                    left[edge] -= cost
+                    taken[client] = row
+                    self._members.setdefault(edge, []).append(row)
+            self._left[:] = left
+            clients, rows = (
+                np.fromiter(ids, np.int64, len(taken)) for ids in (taken, taken.values())
+            )
+            self._at[clients], self._worth[clients] = rows, self._value[rows]
 
     def fits(self, rows: IntArray) -> BoolArray:
         """Return bool[R]: the client is idle, and its edge can still pay for it."""

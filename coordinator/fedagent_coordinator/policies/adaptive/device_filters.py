@@ -80,8 +80,11 @@ class DeviceFilters(ArrayState):
         """Return float64[R, F, TYPES], what is believed of kept rows in a round."""
         gap = np.maximum(round_ - self.seen[rows], 0)
         stay: FloatArray = (self._stay ** gap[:, None])[:, :, None]
-        belief = self.belief[rows][:, :, types]
-        return stay * belief + (1.0 - stay) * self.usual()[:, types]
+        usual = self.usual()[:, types]
+        belief = self.belief[rows][:, :, types] - usual
+        belief *= stay
+        belief += usual
+        return belief
 
     def find(self, keys: IntArray, round_: int) -> Found:
         """Return what is kept of these keys, int64[R], in a round from 1."""
@@ -96,11 +99,13 @@ class DeviceFilters(ArrayState):
         is the same for all keys.
         """
         known, all_known = found.known, len(found.rows) == len(found.keys)
-        weighed = np.empty(found.believed.shape)
+        of_known = np.empty((len(types), len(found.rows)))
         for f, its_type in enumerate(types):
-            its = its_type if all_known or len(its_type) == 1 else its_type[known]
-            np.multiply(its, found.believed[:, f], out=weighed[:, f])
-        of_known: FloatArray = weighed.sum(axis=2).T
+            if len(its_type) == 1:
+                of_known[f] = found.believed[:, f] @ its_type[0]
+            else:
+                its = its_type if all_known else its_type[known]
+                of_known[f] = np.einsum("kt,kt->k", its, found.believed[:, f])
         if all_known:
             return of_known
         chances = np.empty((len(types), len(known)))
