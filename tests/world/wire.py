@@ -1,0 +1,151 @@
+"""The brokers of a world: what went over them is kept, and who lies is made to."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import structs
+
+from fedagent_edge.core.effects import COORDINATOR
+from fedagent_edge.daemon import route
+from fedagent_node.effects import Input, Send
+from fedagent_protocol import messages as m
+from fedagent_protocol import topics
+from fedagent_protocol.codec import Direction, decode, encode
+from fedagent_protocol.tensors import digest_of
+from fedagent_testbed.kernel import WAN, Network, lan
+from fedagent_testbed.node import Node
+from fedagent_testbed.roles import SITE
+from fedagent_testbed.world import VirtualFederation
+
+Change = Callable[[Any], list[Any]]
+"""Takes a message, and returns what is sent in its place."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message that somebody sent, lost or not."""
+
+    at: float
+    sender: str
+    to: str
+    message: Any
+
+
+class Wire(Network):
+    """A network that keeps what was sent.
+
+    Attributes:
+        lies: By sender and kind.
+        blobs: Parts of models and updates, by digest and index.
+    """
+
+    lies: dict[tuple[str, str], Change]
+    sent: list[Sent]
+    blobs: dict[str, dict[int, bytes]]
+
+    @classmethod
+    def around(cls, here: VirtualFederation) -> "Wire":
+        """Put a federation that has not begun on such a network."""
+        old = here.network
+        wire = cls(old.kernel, old.rng, old.faults, old.deliver, old.defer)
+        wire.lies, wire.sent, wire.blobs = {}, [], defaultdict(dict)
+        here.network = wire
+        for node in here.nodes.values():
+            node.network = wire
+        return wire
+
+    def send(
+        self, broker: str, member: str, topic: str, payload: bytes, *, seconds: float = 0.0
+    ) -> None:
+        """Keep a message, and send it or what a liar says in its place."""
+        parsed = topics.parse(topic)
+        direction = parsed.direction
+        sender = {
+            Direction.AGENT_TO_EDGE: parsed.agent,
+            Direction.EDGE_TO_AGENT: parsed.edge,
+            Direction.EDGE_TO_COORDINATOR: parsed.edge,
+            Direction.COORDINATOR_TO_EDGE: "coordinator",
+        }[direction]
+        message = decode(direction, payload)
+        change = self.lies.get((sender, parsed.kind))
+        for said in [message] if change is None else change(message):
+            self.sent.append(Sent(self.kernel.now, sender, member, said))
+            self._keep(said)
+            bytes_ = payload if said is message else encode(said)
+            super().send(broker, member, topic, bytes_, seconds=seconds)
+
+    def _keep(self, message: object) -> None:
+        match message:
+            case m.Chunk():
+                self.blobs[message.digest][message.index] = message.data
+            case m.UpdateOffer() | m.GlobalModel():
+                if message.first:
+                    self.blobs[message.digest][0] = message.first
+            case m.RoundReport() if message.model and message.first:
+                self.blobs[message.model][0] = message.first
+
+    def said(self, kind: type, *, sender: str = "") -> list[Sent]:
+        """Return all messages of a kind, in the order of sending."""
+        return [
+            one for one in self.sent if isinstance(one.message, kind) and sender in ("", one.sender)
+        ]
+
+    def blob(self, digest: str) -> bytes | None:
+        """Return a model or an update that went over the wire whole."""
+        body = b"".join(part for _, part in sorted(self.blobs.get(digest, {}).items()))
+        return body if digest_of(body) == digest else None
+
+
+class Scripted:
+    """A node that a test speaks for."""
+
+    def __init__(self, node: Node, hear: Callable[["Scripted", str, Any], None]) -> None:
+        self.id, self.incoming, self.network = node.id, node.incoming, node.network
+        self.kernel, self.restarts, self.kill_at = node.kernel, 0, dict[str, int]()
+        self.edges = getattr(node, "edges", ())
+        self.heard: list[Any] = []
+        self._hear, self._seq = hear, 0
+        self.network.deliver[self.id] = self._arrive
+        self.network.defer[self.id] = self.run
+
+    def boot(self) -> None:
+        """Join the brokers, and hear None: now it may begin."""
+        for broker in self.incoming:
+            self.network.join(broker, self.id)
+        self._hear(self, "", None)
+
+    def say(self, to: str, message: Any) -> None:
+        """Send a message to an edge, an agent, or the coordinator."""
+        self._seq += 1
+        message = structs.replace(message, seq=self._seq)
+        if self.edges:
+            topic = topics.agent_up(SITE, self.id, to, m.kind(message))
+            self.network.send(lan(to), to, topic, encode(message))
+            return
+        link, topic = route(SITE, self.id, Send(to, message))
+        broker = WAN if link == WAN else lan(self.id)
+        member = "coordinator" if to == COORDINATOR else to
+        self.network.send(broker, member, topic, encode(message))
+
+    def _arrive(self, broker: str, topic: str, payload: bytes) -> None:
+        parsed = topics.parse(topic)
+        message = decode(self.incoming[broker], payload)
+        self.heard.append(message)
+        self._hear(self, parsed.edge if self.edges else parsed.agent or COORDINATOR, message)
+
+    def run(self, action: Callable[[], None]) -> None:
+        """Do something now."""
+        action()
+
+    def receive(self, *events: Input) -> None:
+        """It has no core."""
+
+    def kill(self) -> None:
+        """It cannot die."""
+
+    def drop(self) -> None:
+        """Leave."""
+        for broker in self.incoming:
+            self.network.leave(broker, self.id)
