@@ -1,12 +1,15 @@
 """A state that was damaged is refused, or nothing ever fails because of it."""
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedagent_coordinator import placement, policies
 from fedagent_coordinator.core import iterations
@@ -61,52 +64,45 @@ def lived(path: str) -> tuple[str, str, Any]:
     return kind, name, thing
 
 
-def damaged(array: Array) -> Iterator[Array]:
-    """Yield what a broken disk or another version might make of an array."""
-    yield array[:-1]
-    yield np.concatenate((array, array[-1:]))
-    yield array[::-1].copy()
-    yield ~array if array.dtype == np.bool_ else -array - 1
-    if array.dtype != np.bool_:
-        yield array + 1000
-
-
-def states_of(state: State) -> Iterator[State]:
-    """Yield the state with one array damaged."""
-    for key, array in state.items():
-        for broken in damaged(np.array(array)):
-            if broken.shape != array.shape or not np.array_equal(
-                broken, array, equal_nan=broken.dtype.kind == "f"
-            ):
-                yield {**state, key: broken}
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "params"),
-    [
-        *(("policy", name, {}) for name in policies.names()),
-        *(("placement", name, {}) for name in placement.names()),
-        ("placement", "budgeted-ucb-paper", {"literal": True}),
-        *(("control", name, {}) for name in iterations.names()),
-    ],
+DAMAGES: tuple[Callable[[Array], Array], ...] = (
+    lambda array: array[:-1],
+    lambda array: np.concatenate((array, array[-1:])),
+    lambda array: array[::-1].copy(),
+    lambda array: ~array if array.dtype == np.bool_ else -array - 1,
+    lambda array: ~array if array.dtype == np.bool_ else array + 1000,
 )
-def test_a_damaged_state_is_refused_or_does_no_harm(
-    kind: str, name: str, params: dict[str, Any]
-) -> None:
-    def made() -> Any:
-        return KINDS[kind](name, **params)
+"""What a broken disk or another version might make of an array."""
+LEARNING = (
+    *(("policy", name, "") for name in policies.names() if policies.create(name).state()),
+    *(("placement", name, "") for name in placement.names() if placement.create(name).state()),
+    ("placement", "budgeted-ucb-paper", "literal"),
+    *(("control", name, "") for name in iterations.names() if iterations.create(name).state()),
+)
 
-    original = made()
-    live(original, range(1, 6), kind)
-    for state in states_of(original.state()):
-        thing = made()
-        try:
-            thing.restore(state)
-        except StateError:
-            continue
-        # Overflows of absurd but finite numbers are no failures.
-        with np.errstate(all="ignore"), suppress(StateError):
-            live(thing, range(6, 9), kind)
+
+@functools.cache
+def learnt(kind: str, name: str, flag: str) -> State:
+    thing = KINDS[kind](name, **dict.fromkeys([flag] if flag else (), True))
+    live(thing, range(1, 6), kind)
+    return cast("State", thing.state())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(LEARNING), st.sampled_from(DAMAGES), st.data())
+def test_a_damaged_state_is_refused_or_does_no_harm(
+    which: tuple[str, str, str], damage: Callable[[Array], Array], data: st.DataObject
+) -> None:
+    kind, name, flag = which
+    state = learnt(kind, name, flag)
+    key = data.draw(st.sampled_from(sorted(state)))
+    thing = KINDS[kind](name, **dict.fromkeys([flag] if flag else (), True))
+    try:
+        thing.restore({**state, key: damage(np.array(state[key]))})
+    except StateError:
+        return
+    # Overflows of absurd but finite numbers are no failures.
+    with np.errstate(all="ignore"), suppress(StateError):
+        live(thing, range(6, 9), kind)
 
 
 @pytest.mark.parametrize(

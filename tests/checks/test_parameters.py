@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedagent_coordinator import placement, policies, solvers
 from fedagent_coordinator.core import iterations
@@ -29,14 +31,18 @@ KINDS: dict[str, Registry[Any]] = {
     "solvers": solvers.registry,
     "iterations": iterations.registry,
 }
-every_parameter = pytest.mark.parametrize(
-    ("kind", "name", "parameter"),
-    [
-        (kind, name, parameter)
-        for kind, registry in KINDS.items()
-        for name in registry.builtin
-        for parameter in registry.parameters(name)
-    ],
+PARAMETERS = [
+    (kind, name, parameter)
+    for kind, registry in KINDS.items()
+    for name in registry.builtin
+    for parameter in registry.parameters(name)
+]
+anything = (
+    st.sampled_from(VALUES)
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.lists(st.integers(-1, 9) | st.floats(), max_size=3)
 )
 
 
@@ -71,22 +77,25 @@ def use(kind: str, thing: Any) -> None:
             thing.choose(rng)
 
 
-@every_parameter
-def test_a_wrong_value_is_refused_by_name_or_works(kind: str, name: str, parameter: str) -> None:
-    for value in VALUES:
-        try:
-            thing = KINDS[kind].create(name, **{parameter: value})
-        except ParameterError as refusal:
-            assert refusal.parameter, value
-            assert len(str(refusal)) < 300
-            continue
-        except UnknownNameError:
-            assert isinstance(value, str)
-            continue
-        try:
-            use(kind, thing)
-        except (PolicyError, RegistryError) as error:
-            assert "\n" not in str(error)
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from(PARAMETERS), anything)
+def test_a_wrong_value_is_refused_by_name_or_works(
+    which: tuple[str, str, str], value: object
+) -> None:
+    kind, name, parameter = which
+    try:
+        thing = KINDS[kind].create(name, **{parameter: value})
+    except ParameterError as refusal:
+        assert refusal.parameter
+        assert len(str(refusal)) < 300
+        return
+    except UnknownNameError:
+        assert isinstance(value, str)
+        return
+    try:
+        use(kind, thing)
+    except (PolicyError, RegistryError) as error:
+        assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(
