@@ -6,7 +6,8 @@ import click
 
 from .command_line import Number
 
-PATH: click.Path = click.Path(path_type=Path)
+PATH: click.Path = click.Path(path_type=Path, readable=False)
+"""Whether it can be read says the command that opens it, with its owner."""
 FILE: click.Path = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 JSON = "Print only JSON lines; the last line is the result."
