@@ -83,6 +83,12 @@ def test_what_an_edge_reports_of_an_agent_needs_its_claim() -> None:
         assert not proved(honest, **changes)
 
 
+def test_an_edge_signs_in_no_devices_name_with_a_key_of_its_own() -> None:
+    """Money goes to an id, and an id is the hash of its key."""
+    claim = sign_claim(OFFER, edge=EDGE, agent=ME.id, public=OTHER.public_bytes, sign=OTHER.sign)
+    assert not proved(outcome(replace(OFFER, claim=claim)))
+
+
 def test_late_work_is_claimed_for_the_round_that_pays_and_names_the_one_it_was_begun_in() -> None:
     late = replace(OFFER, made_in=5)
     claim = sign_claim(late, edge=EDGE, agent=ME.id, public=ME.public_bytes, sign=ME.sign)
