@@ -1,6 +1,6 @@
 """What is added to click: commands that are loaded when they are called, headings, numbers.
 
-Why not typer: it brings rich, pygments and pydantic, 24 MB on every device (ADR 11).
+Why not typer: it brings rich, pygments and pydantic, 24 MB on every device.
 """
 
 from collections.abc import Mapping, Sequence
