@@ -26,7 +26,7 @@ from .advert import LOOPBACK, reach
 from .data_dir import store_port, stored_port
 from .errors import BrokerMissingError, BrokerStartError, InsecureListenError, ListenAddressError
 from .mosquitto import Mosquitto, mosquitto_program
-from .network import Backoff, answers, bindable, free_port, lan_addresses, owns_port
+from .network import ANSWER_S, Backoff, bindable, free_port, lan_addresses, owns_port
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +36,8 @@ READY_S = 15.0
 STOP_S = 3.0
 PORT_ATTEMPTS = 4
 _WRAPPER = "fedagent_node.broker_wrapper"
+_CONNACK = b"\x20\x02\x00\x00"
+_DISCONNECT = b"\xe0\x00"
 _GIVES_BACK = {"MALLOC_TRIM_THRESHOLD_": "1048576", "MALLOC_MMAP_THRESHOLD_": "131072"}
 """glibc keeps what a flood took, unless it is told not to learn from it."""
 
@@ -379,3 +381,28 @@ def choose_kind(kind: str) -> Kind:
         "embedded": how_to_add("edge"),
     }.get(kind, f"install mosquitto, or the embedded broker: {how_to_add('edge')}")
     raise BrokerMissingError(kind, hint)
+
+
+async def answers(address: BrokerAddress) -> bool:
+    """Return whether an MQTT broker accepts a CONNECT there; with TLS, a connection."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            try:
+                if address.scheme == "mqtts":
+                    return True
+                writer.write(_connect_packet())
+                reply = await reader.readexactly(len(_CONNACK))
+                writer.write(_DISCONNECT)
+                await writer.drain()
+                return reply == _CONNACK
+            finally:
+                writer.close()
+    except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        return False
+
+
+def _connect_packet() -> bytes:
+    client_id = f"probe-{secrets.token_hex(4)}".encode()
+    body = b"\x00\x04MQTT\x04\x02\x00\x0a" + len(client_id).to_bytes(2, "big") + client_id
+    return bytes([0x10, len(body)]) + body

@@ -13,11 +13,10 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
-from .address import TlsFiles
+from .embedded_config import EmbeddedConfig
 from .embedded_limits import (
     PATIENCE_S,
     STREAM_BYTES,
@@ -35,32 +34,6 @@ TELL_S = 1.0
 _log = logging.getLogger(__name__)
 
 Tell = Callable[..., bool]
-
-
-class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The command line of the broker process, as JSON; `password` is the SHA-256 of it."""
-
-    host: str
-    port: int
-    max_packet_bytes: int
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-    crl: str = ""
-    least: int = ssl.TLSVersion.TLSv1_2
-    certified: bool = False
-    owner: str = ""
-    site: str = ""
-    password: str = ""
-
-    @property
-    def tls(self) -> TlsFiles | None:
-        """The certificate files, or None for plain TCP."""
-        if not self.cert:
-            return None
-        crl = Path(self.crl) if self.crl else None
-        least = ssl.TLSVersion(self.least)
-        return TlsFiles(Path(self.ca), Path(self.cert), Path(self.key), crl, least)
 
 
 class Order(msgspec.Struct, frozen=True):

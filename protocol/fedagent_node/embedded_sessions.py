@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from amqtt.broker import Broker as AmqttBroker
 from amqtt.contexts import Action
@@ -17,10 +17,8 @@ from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import Session
 
 from .acl import AccessList
+from .embedded_config import EmbeddedConfig
 from .embedded_limits import LimitedReader, Writer
-
-if TYPE_CHECKING:
-    from .embedded import EmbeddedConfig
 
 LISTENER = "default"
 MAX_BACKLOG_BYTES = 48 << 20
@@ -60,7 +58,7 @@ class SessionBroker(AmqttBroker):  # type: ignore[misc]  # as above
     """
 
     def __init__(
-        self, config: "EmbeddedConfig", counters: Counter[str], tell: Callable[..., bool]
+        self, config: EmbeddedConfig, counters: Counter[str], tell: Callable[..., bool]
     ) -> None:
         super().__init__(_CONFIG)
         self._counters = counters

@@ -6,7 +6,6 @@ import ipaddress
 import os
 import random
 import re
-import secrets
 import socket
 import ssl
 import threading
@@ -14,22 +13,17 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ifaddr
 import psutil
 
 from .errors import connect_reason
 
-if TYPE_CHECKING:
-    from .address import BrokerAddress
-
 ANSWER_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
 VERDICT_S = 0.5
 """A broker that sends no tickets says nothing when all is well; more is not waited for that."""
-_CONNACK = b"\x20\x02\x00\x00"
-_DISCONNECT = b"\xe0\x00"
 MDNS_GROUP = "224.0.0.251"
 _INNER = re.compile(
     # docker's own bridges are br- and a hash: OpenWrt's LAN is br-lan.
@@ -123,25 +117,6 @@ def _version(host: str) -> int:
         return 0
 
 
-async def answers(address: "BrokerAddress") -> bool:
-    """Return whether an MQTT broker accepts a CONNECT there; with TLS, a connection."""
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            reader, writer = await asyncio.open_connection(address.host, address.port)
-            try:
-                if address.scheme == "mqtts":
-                    return True
-                writer.write(_connect_packet())
-                reply = await reader.readexactly(len(_CONNACK))
-                writer.write(_DISCONNECT)
-                await writer.drain()
-                return reply == _CONNACK
-            finally:
-                writer.close()
-    except (OSError, TimeoutError, asyncio.IncompleteReadError):
-        return False
-
-
 async def refusal(host: str, port: int) -> str:
     """Return why no connection is accepted there, in a few words; empty if one is."""
     try:
@@ -189,12 +164,6 @@ def _socket(listen: str) -> socket.socket:
     sock = socket.socket(socket.AF_INET6 if ":" in listen else socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return sock
-
-
-def _connect_packet() -> bytes:
-    client_id = f"probe-{secrets.token_hex(4)}".encode()
-    body = b"\x00\x04MQTT\x04\x02\x00\x0a" + len(client_id).to_bytes(2, "big") + client_id
-    return bytes([0x10, len(body)]) + body
 
 
 async def look_up(

@@ -58,7 +58,6 @@ class GossipMessage(Struct, frozen=True, kw_only=True, array_like=True):
     turns: Turns = ()  # (hash, turn) of those that have not: odd while its beliefs stand still
     parent: bool = False  # the receiver is the sender's next on the way to the smallest hash
     next: float | None = None  # the largest index that is not among the K best, of nobody named
-    plain: bool = False  # somebody names its index once only
 
     def __post_init__(self) -> None:
         indices = [index for index, _ in self.best]
@@ -78,7 +77,7 @@ class Envelope(Struct, frozen=True, kw_only=True, array_like=True):
     ack: Seq = 0  # the largest `seq` that the sender has had from this receiver in this slot
     belief: BeliefMessage | None = None
     gossip: GossipMessage | None = None
-    stage: Stage | None = None  # how often beliefs went on as the K best were in doubt; None: never
+    stage: Stage = 0  # how often beliefs went on as the K best were in doubt
 
 
 class PeerCard(Struct, frozen=True, kw_only=True, tag_field="t", tag="card"):

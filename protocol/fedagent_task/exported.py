@@ -1,10 +1,5 @@
-"""What an exported model says of itself, so that nobody needs the recipe to use it.
+"""Model files that `fedagent models export` wrote, ready for samples."""
 
-The same two texts in the metadata of safetensors and of ONNX: `model`, the recipe's section,
-and `data`. Weights take scaled samples; an ONNX graph scales them itself.
-"""
-
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,54 +9,14 @@ import numpy as np
 from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.tensors import Manifest, TensorSpec, decode_tensors
 
-from .errors import RecipeError, TaskFormatError, TorchNeededError
+from .description import Described, read_description
+from .errors import TaskFormatError, TorchNeededError
 from .features import Raw, scaled
 from .graph_scoring import scored
 from .models import Doubles, Floats, Model, Weights, create
 from .models.graph import Graph
-from .recipe import short_form
-from .recipe_checks import check_task
 from .samples import Csr
-from .spec import DataSpec, ModelSpec, TaskSpec
 from .travelling import model_tensors
-
-PREFIX = "fedagent."
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """What a model file takes and gives."""
-
-    model: ModelSpec
-    data: DataSpec
-
-
-def described(model: ModelSpec, data: DataSpec, **more: str) -> dict[str, str]:
-    """Return the metadata of a model; `more` says where it came from."""
-    texts = {
-        "model": msgspec.json.encode(short_form(model)).decode(),
-        "data": msgspec.json.encode(short_form(data)).decode(),
-        **more,
-    }
-    return {PREFIX + name: text for name, text in texts.items()}
-
-
-def read_description(metadata: Mapping[str, str]) -> Described:
-    """Return what metadata says of a model; `TaskFormatError` if nothing, or what cannot be."""
-    model, data = (metadata.get(PREFIX + name) for name in ("model", "data"))
-    if model is None or data is None:
-        raise TaskFormatError("model", "the file says not what it takes: export it again")
-    try:
-        task = TaskSpec(
-            model=msgspec.json.decode(model, type=ModelSpec),
-            data=msgspec.json.decode(data, type=DataSpec),
-        )
-        check_task(task)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise TaskFormatError("metadata", "is none of this version") from error
-    except RecipeError as error:
-        raise TaskFormatError(error.key, error.reason) from error
-    return Described(task.model, task.data)
 
 
 class Predictor(Protocol):

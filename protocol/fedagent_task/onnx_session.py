@@ -11,8 +11,8 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
+from .description import read_description
 from .errors import ProgramError, TaskFormatError
-from .exported import read_description
 from .features import Raw
 from .models import Doubles, Floats, Mlp, Weights
 from .samples import Csr

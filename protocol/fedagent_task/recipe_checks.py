@@ -7,10 +7,9 @@ from .explain import hint_of, show
 from .learner_checks import check_learner, check_names
 from .measures import measures_of
 from .privacy_checks import check_cohort, check_privacy
-from .shapes import pooled
+from .shapes import MAX_PARAMETERS, pooled
 from .spec import (
     AUTO,
-    MAX_PARAMETERS,
     DataSpec,
     FeatureSpec,
     LearnerSpec,

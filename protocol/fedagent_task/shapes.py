@@ -6,6 +6,11 @@ from dataclasses import dataclass
 Shape = tuple[int, ...]
 Image = tuple[int, int, int]
 
+MAX_PARAMETERS = 64_000_000
+"""Largest model: 256 MB of float32."""
+MAX_PROGRAM_BYTES = 96 * 1024
+"""Largest compressed program of a model that travels as a graph."""
+
 KERNEL = 5
 """Rows and columns of every convolution; there is no padding."""
 POOL = 2

@@ -11,21 +11,24 @@ from msgspec import Meta, Struct, field
 
 from fedagent_protocol.messages import OptionalDigest, Weighting
 
-from .shapes import LAYOUTS, CnnLayout, Image, Shape, cnn_shapes, dense_shapes
+from .shapes import (
+    LAYOUTS,
+    MAX_PARAMETERS,
+    MAX_PROGRAM_BYTES,
+    CnnLayout,
+    Image,
+    Shape,
+    cnn_shapes,
+    dense_shapes,
+)
 
 MICRO = 1_000_000
 """Micro-credits in one credit."""
-
-MAX_PARAMETERS = 64_000_000
-"""Largest model: 256 MB of float32."""
 
 MAX_SECONDS = 7 * 86_400.0
 
 MAX_GRAPH_BYTES = 32 * 1024
 """Largest ONNX graph of a task: it has no weights in it."""
-
-MAX_PROGRAM_BYTES = 96 * 1024
-"""Largest compressed program of a model that travels as a graph."""
 
 MODELS = {
     "softmax": "generalised_linear:Softmax",
@@ -167,7 +170,7 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
         if self.kind == "cnn":
             return cnn_shapes(self.plan, self.picture, self.classes)
         if self.kind == "graph":
-            from .program import decode_program  # noqa: PLC0415 - programs are made of these specs
+            from .program import decode_program  # noqa: PLC0415 - it needs numpy
             from .program.spec import TRAVELS  # noqa: PLC0415 - the same
 
             tensors = decode_program(self.program).of_roles(*TRAVELS)

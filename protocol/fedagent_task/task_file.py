@@ -29,7 +29,8 @@ from .errors import ProgramError, TaskFileError
 from .models.graph import Graph
 from .program.codec import columns, decode_program
 from .program.spec import Program
-from .spec import MAX_GRAPH_BYTES, MAX_PARAMETERS, MAX_PROGRAM_BYTES, ModelSpec, Params
+from .shapes import MAX_PARAMETERS, MAX_PROGRAM_BYTES
+from .spec import MAX_GRAPH_BYTES, ModelSpec, Params
 
 SUFFIX = ".fedtask"
 MAX_FILE_BYTES = 4 * MAX_PARAMETERS + MAX_HEADER_BYTES + 8

@@ -10,8 +10,9 @@ import pytest
 import safetensors.numpy
 
 from fedagent_cli.errors import CliError, InterruptedEnd
+from fedagent_task.description import described
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.exported import described, open_model
+from fedagent_task.exported import open_model
 from fedagent_task.spec import DataSpec, FeatureSpec, ModelSpec
 from tests.typed import here
 

@@ -9,8 +9,9 @@ from msgspec import structs
 
 from fedagent_coordinator import run_settings
 from fedagent_coordinator.errors import ExportError
+from fedagent_task.description import Described, described, read_description
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.exported import Described, described, open_model, read_description
+from fedagent_task.exported import open_model
 from fedagent_task.features import scaled
 from fedagent_task.models import create
 from fedagent_task.recipe import parse_recipe, parse_task, task_bytes

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from fedagent_node import broker as broker_module
-from fedagent_node.broker import Broker, BrokerSpec, choose_kind
+from fedagent_node.broker import Broker, BrokerSpec, answers, choose_kind
 from fedagent_node.broker_wrapper import EXIT_USAGE
 from fedagent_node.errors import (
     BrokerMissingError,
@@ -22,7 +22,7 @@ from fedagent_node.errors import (
     TlsFilesError,
 )
 from fedagent_node.link import TlsFiles
-from fedagent_node.network import answers, bindable
+from fedagent_node.network import bindable
 from tests.fakes.links import broker, eventually
 
 PARENT = """

@@ -19,7 +19,6 @@ GOSSIP = p.GossipMessage(
     turns=((2, 1), (3, p.MAX_TURN)),
     parent=True,
     next=0.25,
-    plain=True,
 )
 ENVELOPE = p.Envelope(run=RUN, slot=7, seq=3, ack=2, belief=BELIEF, gossip=GOSSIP, stage=1)
 CARD = p.PeerCard(identity=b"i" * 32, agreement=b"a" * 32, epoch=4, signature=b"s" * 64)
@@ -41,14 +40,6 @@ def test_unknown_fields_of_a_newer_peer_are_skipped() -> None:
     raw[4].append({"a": [1]})
     raw.append("from the future")
     assert p.decode_envelope(msgspec.msgpack.encode(raw)) == ENVELOPE
-
-
-def test_what_an_older_peer_does_not_send_is_empty() -> None:
-    raw = msgspec.msgpack.decode(p.encode_envelope(ENVELOPE))
-    del raw[5][3:], raw[6:]
-    older = p.decode_envelope(msgspec.msgpack.encode(raw))
-    gossip = msgspec.structs.replace(GOSSIP, turns=(), parent=False, next=None, plain=False)
-    assert older == msgspec.structs.replace(ENVELOPE, gossip=gossip, stage=None)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from fedagent_node.data_dir import Identity
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard
 from fedagent_protocol.signatures import identity_of
 
-from .core.transport import PacketRefusal, SealError
+from .errors import PacketRefusal, SealError
 
 BLOCK = 256
 WINDOW = 1024

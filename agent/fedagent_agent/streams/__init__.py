@@ -1,31 +1,17 @@
 """Where an agent's samples come from: kinds of streams, found by the name before the colon.
 
-A kind is a module with its struct (`spec.StreamSpec`) and a line here; the tables of options in
-docs/recipe.md follow. Nothing of this imports numpy before a stream is opened.
+A kind is a module with its struct (`spec.StreamSpec`) and a line in `kinds`; the tables of options
+in docs/recipe.md follow. Nothing of this imports numpy before a stream is opened.
 """
 
 from typing import cast
 
-from fedagent_protocol.registry import Registry
-
 from .base import StreamSpecError
+from .kinds import registry
+from .own import Own
 from .spec import EXAMPLES, StreamSpec, no_kind
 
 __all__ = ["parse_stream", "registry"]
-
-registry: Registry[StreamSpec] = Registry(
-    kind="stream",
-    package=__name__,
-    builtin={
-        "digits": "replay:Digits",
-        "replay": "replay:Replay",
-        "series": "series:Series",
-        "csv": "csv_tail:Csv",
-        "mqtt": "mqtt_topic:Mqtt",
-        "mqtts": "mqtt_topic:Mqtt",
-    },
-    group="fedagent.streams",
-)
 
 
 def parse_stream(text: str) -> StreamSpec:
@@ -40,7 +26,5 @@ def parse_stream(text: str) -> StreamSpec:
     if kind in registry.builtin:
         return cast("type[StreamSpec]", registry.factory(kind)).read(kind, rest)
     if kind in registry.names():
-        from .own import Own  # noqa: PLC0415 - needs this registry
-
         return Own(kind=kind, text=rest)
     raise no_kind(kind)

@@ -14,7 +14,6 @@ from typing import ClassVar, TypeVar
 
 from fedagent_protocol.errors import PluginError, UnknownNameError
 
-from . import registry
 from .base import (
     Samples,
     StreamBrokenError,
@@ -23,6 +22,7 @@ from .base import (
     StreamSchema,
     np,
 )
+from .kinds import registry
 from .spec import StreamSpec
 
 R = TypeVar("R")

@@ -10,31 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_coordinator.policies.base import NOT_FEATURES, IntArray, RoundView
-from fedagent_protocol.columns import Columns
 from fedagent_protocol.messages import STARTS_BITS
 
+from .heard import Observation
 from .terms import SignedTerms
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 FRESH_S = 45.0
 """Age at which a context no longer counts."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Observation:
-    """The answer of one edge; `client` is int32[P], run-wide, and `model` what it holds.
-
-    `ids` are the agents of its sessions.
-    """
-
-    edge: int
-    client: npt.NDArray[np.int32]
-    columns: Columns
-    received_at: float
-    model: str = ""
-    edge_id: str = ""
-    ids: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,15 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from fedagent_protocol.terms import are_signed
 
-if TYPE_CHECKING:
-    from .observation import Observation
+from .heard import Observation
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -20,7 +18,7 @@ BoolArray = npt.NDArray[np.bool_]
 class _Row:
     """What one edge says of one client; `terms` are edge, number, price and availability."""
 
-    seen: "Observation"
+    seen: Observation
     at: int
 
     @property
@@ -61,7 +59,7 @@ class SignedTerms:
     """What each client signed last, and its claim: it is not checked again."""
 
     def refused(
-        self, ordered: Sequence["Observation"], client: npt.NDArray[np.int32], fresh: BoolArray
+        self, ordered: Sequence[Observation], client: npt.NDArray[np.int32], fresh: BoolArray
     ) -> BoolArray:
         """Return bool[P], which of the fresh rows are not their client's word."""
         self.unsigned.clear()

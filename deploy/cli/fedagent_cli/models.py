@@ -18,7 +18,7 @@ from fedagent_coordinator.reader import Reader
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.extras import how_to_add
 from fedagent_task import models
-from fedagent_task.exported import described
+from fedagent_task.description import described
 from fedagent_task.spec import Recipe
 from fedagent_task.travelling import model_tensors
 

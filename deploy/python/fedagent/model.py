@@ -14,7 +14,8 @@ from fedagent_cli.models import kept_model
 from fedagent_cli.runs import open_run, recipe_of
 from fedagent_protocol.extras import how_to_add
 from fedagent_task.client_terms import CONTROL
-from fedagent_task.exported import Described, TensorsFile
+from fedagent_task.description import Described
+from fedagent_task.exported import TensorsFile
 from fedagent_task.graph_scoring import scored
 from fedagent_task.models import Model as Computes
 from fedagent_task.models import create

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.peers import seal as sealing
-from fedagent_agent.peers.core.transport import PacketRefusal, SealError
+from fedagent_agent.peers.errors import PacketRefusal, SealError
 from fedagent_agent.peers.seal import MAX_ENVELOPE_BYTES, WINDOW, PeerSeal, sealed_bytes
 from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard

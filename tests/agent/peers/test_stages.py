@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +11,7 @@ from bench.agreement import played
 from fedagent_agent.peers.core.beliefs import Beliefs
 from fedagent_agent.peers.core.channel import PER_INCARNATION
 from fedagent_agent.peers.core.gossip import Gossip, hash_of
-from fedagent_agent.peers.core.node import BpUcbNode, SlotPhase
+from fedagent_agent.peers.core.node import SlotPhase
 from fedagent_agent.peers.core.settings import SlotSettings
 from fedagent_protocol.peers import BeliefMessage, Envelope, GossipMessage
 from tests.fakes.peer_network import (
@@ -57,39 +56,6 @@ def test_a_tie_ends_and_all_choose_the_same(opinion: float, stages: int, loss: f
         assert {tuple(node.best) for node in network.living} == {tuple(network.living[0].best)}
         assert max(node.gossip.stage for node in network.living) <= stages
         network.run(5.0)
-
-
-class OlderNode(BpUcbNode):
-    """An agent of before: it neither reads nor writes what belongs to stages."""
-
-    def receive(self, peer: str, envelope: Envelope, now: float) -> None:
-        super().receive(peer, _older(envelope), now)
-
-    def _envelope(self, peer: str, seq: int, ack: int) -> Envelope:
-        return _older(super()._envelope(peer, seq, ack))
-
-
-def _older(envelope: Envelope) -> Envelope:
-    gossip = envelope.gossip and msgspec.structs.replace(envelope.gossip, next=None, plain=False)
-    return msgspec.structs.replace(envelope, stage=None, gossip=gossip)
-
-
-@pytest.mark.parametrize("loss", [0.0, 0.2])
-@pytest.mark.parametrize("older", [(), (4,), (4, 5, 6)])
-def test_beside_an_older_agent_everybody_names_one_index(
-    older: tuple[int, ...], loss: float
-) -> None:
-    rng = np.random.default_rng(2)
-    total = 10
-    around, ids = distances(near_graph(rng, total, 4)), names(total)
-    bounds = replace(USUAL, close=1e4, stages=1)  # all are near
-    network = PeerNetwork(nodes_of(around, bounds), 2, Faults(loss=loss))
-    for n in older:
-        network.nodes[ids[n]] = OlderNode(ids[n], around[ids[n]], bounds, run=RUN)
-    begun = network.now
-    assert len(network.play(2, rng.random(total))) == USUAL.keep
-    assert network.now - begun < USUAL.beliefs_s
-    assert {node.gossip.stage for node in network.living} == {int(not older)}
 
 
 @settings(max_examples=40, deadline=None)

@@ -69,7 +69,6 @@ class Gossip:
         ignored: Counts ranks not believed.
         rests: This agent's beliefs stand still.
         stage: How often all name their index anew, because the K best were in doubt.
-        plain: Somebody, an agent of an older version, names it once only: then all do.
     """
 
     def __init__(self, me: str, neighbours: Iterable[str], settings: SlotSettings) -> None:
@@ -79,7 +78,7 @@ class Gossip:
         self._around = {peer: _Neighbour() for peer in sorted(neighbours)}
         self._facts: Facts = NOTHING
         self._turns: dict[int, int] = {}
-        self.rests, self.stage, self.plain = False, 0, False
+        self.rests, self.stage = False, 0
         self._parent = ""
         self._own = self._slot = 0
         self._ceiling = math.inf
@@ -90,7 +89,7 @@ class Gossip:
         self._slot, self._ceiling = slot, ceiling
         self._facts, self._spoken_at = NOTHING, None
         self._turns, self._own, self.rests = {}, hash_of(slot, self._me), False
-        self.stage, self.plain = 0, False
+        self.stage = 0
         here = {self._me}
         for peer, around in self._around.items():
             if not around.silent:
@@ -144,7 +143,6 @@ class Gossip:
             self._parent = peer
         around = self._around[peer]
         around.child = message.parent
-        self.plain |= message.plain
         around.has = (around.has | facts) & self._facts  # whatever it sends, no more than we keep
 
     def hear(self, peer: str) -> None:
@@ -223,7 +221,6 @@ class Gossip:
             turns=tuple((number, turn) for number, turn in turns if 0 < turn < SPOKEN),
             parent=peer == self._parent,
             next=max((fact.psi for fact in news if isinstance(fact, RunnerUp)), default=None),
-            plain=self.plain,
         )
 
     @property
@@ -253,7 +250,7 @@ class Gossip:
         Only where everybody has spoken: all that know as much answer the same. Equal indices are
         no doubt, as more exact beliefs of the same are equal too.
         """
-        if self.plain or not self._all_spoken or self._runner_up is None:
+        if not self._all_spoken or self._runner_up is None:
             return False
         best = self.best
         if len(best) < self.settings.keep:

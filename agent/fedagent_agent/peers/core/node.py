@@ -135,10 +135,8 @@ class BpUcbNode:
             self._schedule(now)
 
     def _take(self, peer: str, channel: PeerChannel, envelope: Envelope, now: float) -> None:
-        stage = min(envelope.stage or 0, self._settings.stages)
-        if envelope.stage is None:
-            self.gossip.plain = True
-        elif stage > self.gossip.stage:
+        stage = min(envelope.stage, self._settings.stages)
+        if stage > self.gossip.stage:
             self._go_on(stage, now)
         delivery = channel.receive(envelope.seq, envelope.ack, now)
         if delivery is Delivery.OLD:

@@ -8,10 +8,9 @@ channels repeat what was not acknowledged.
 import math
 from collections import Counter
 from collections.abc import Mapping
-from enum import Enum
 from typing import TYPE_CHECKING
 
-from fedagent_agent.errors import AgentError
+from fedagent_agent.peers.errors import PacketRefusal, SealError
 from fedagent_node.effects import Effect, Send
 from fedagent_protocol.messages import PeerDeliver, PeerSend
 from fedagent_protocol.peers import (
@@ -33,40 +32,6 @@ HEARD_S = 0.4
 """How long the edge by which a neighbour was heard is taken for the only way to it."""
 CROSSED_S = 0.05
 """The same when it shows a card that is new: then both cards may just have crossed."""
-
-
-class PacketRefusal(Enum):
-    """Why a card or a packet is not used; the name is the word of the counters."""
-
-    CARD = "its card is not signed by it; ask for the card again"
-    OLD_CARD = "a card of an earlier start; the newer one is kept"
-    TWIN = "two keys in one start: give each device a data directory of its own"
-    CROWDED = "too many neighbours since the start; start the agent again"
-    STRANGER = "not a neighbour; declare it on both devices"
-    NO_CARD = "its card is not known yet; exchange cards first"
-    EPOCH = "sealed for another start; exchange cards again"
-    PACKET = "not a packet of this version"
-    FORGED = "altered in transit or not from this neighbour; dropped"
-    REPLAY = "received before, or too old to check; dropped"
-    TOO_LONG = "longer than a packet; use a smaller K"
-    USED_UP = "its key is used up; start the agent again"
-
-
-class SealError(AgentError):
-    """Raised when a card or packet is not used."""
-
-    def __init__(self, peer: str, refusal: PacketRefusal) -> None:
-        super().__init__(peer, refusal)
-        self.peer = peer
-        self.refusal = refusal
-
-    @property
-    def reason(self) -> str:
-        """The word of the counters."""
-        return self.refusal.name.lower()
-
-    def __str__(self) -> str:
-        return f"{self.peer[:12]}: {self.refusal.value}"
 
 
 class PeerTransport:
