@@ -14,8 +14,6 @@ import pytest
 from fedagent_testbed.world import Ending
 from tests.fakes.virtual_world import RENTS, check, world
 
-from .test_survival import COORDINATOR_POINTS
-
 ENDS = ("ending", "reported-result")
 IN_BOOKS = ("settled", "learnt", "merged", "committed", *ENDS)
 """Where the coordinator dies with the round in its books."""
@@ -34,6 +32,21 @@ def test_a_calm_run_rents_one_edge_a_round_until_the_money_is_gone(
     assert {edge for _, edge, _ in ending.rents} == set(asked)
     rho = [dict(notes)["rho"] for *_, notes in ending.controls]
     assert len(set(rho)) > 3, "the iterations never moved"
+
+
+COORDINATOR_POINTS = [
+    "decided",
+    "reserve.entries",
+    "reserved",
+    "orders.half",
+    "reported",
+    "settling",
+    "settle.first-entry",
+    "settled",
+    "learnt",
+    "merged",
+    "committed",
+]
 
 
 @pytest.mark.parametrize("seed", range(3))

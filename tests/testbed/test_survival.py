@@ -18,19 +18,6 @@ from fedagent_testbed.world import VirtualFederation
 from tests.edge_aggregator.test_restart import POINTS as EDGE_POINTS
 from tests.fakes.virtual_world import ROUGH, ROUNDS, SETS, check, digest_of, kill_all, world
 
-COORDINATOR_POINTS = [
-    "decided",
-    "reserve.entries",
-    "reserved",
-    "orders.half",
-    "reported",
-    "settling",
-    "settle.first-entry",
-    "settled",
-    "learnt",
-    "merged",
-    "committed",
-]
 TIGHT = ("peers.best=4", "budget.per_edge=0.25")
 """Four volunteer, and an edge can pay two."""
 DIGITS = Path(__file__).parents[2] / "deploy" / "recipes" / "digits.toml"
@@ -81,49 +68,23 @@ def test_lost_repeated_and_reordered_messages(
     check(here, here.run(seconds=2000))
 
 
-@pytest.mark.parametrize(
-    ("kind", "point"),
-    [
-        ("plain", "agent.model.chunk-written"),
-        ("plain", "agent.model.whole"),
-        ("plain", "agent.outbox.before-put"),
-        ("plain", "agent.outbox.after-put"),
-        ("plain", "agent.before-offer"),
-        ("peers", "agent.outbox.before-put"),
-        ("peers", "agent.outbox.after-put"),
-        ("peers", "agent.before-offer"),
-    ],
-)
-def test_agents_are_killed(tmp_path: Path, world_seed: int, kind: str, point: str) -> None:
+@pytest.mark.parametrize("point", ["outbox.before-put", "outbox.after-put", "before-offer"])
+def test_neighbours_are_killed(tmp_path: Path, world_seed: int, point: str) -> None:
     rng = np.random.default_rng(world_seed)
-    large = point.startswith("agent.model")
-    # Agents keep a model of this size in files: smaller ones stay in memory.
-    sets = ("model.features=27000",) if large else ()
-    here = world(kind, tmp_path, world_seed, *sets, chunk_bytes=64 * 1024 if large else 1024)
+    here = world("peers", tmp_path, world_seed)
     for name in here.agents:
-        here.kill_at(name, {point: int(rng.integers(1, 6 if kind == "plain" else 3))})
+        here.kill_at(name, {f"agent.{point}": int(rng.integers(1, 3))})
     check(here, here.run(seconds=900))
     assert sum(agent.restarts for agent in here.agents.values()) > 1
 
 
-@pytest.mark.parametrize("kind", ["plain", "placed"])
 @pytest.mark.parametrize("point", EDGE_POINTS)
-def test_an_edge_is_killed(tmp_path: Path, world_seed: int, kind: str, point: str) -> None:
+def test_a_rented_edge_is_killed(tmp_path: Path, world_seed: int, point: str) -> None:
     rng = np.random.default_rng(world_seed)
-    sets = ("placement.name=min-cost",) if kind == "placed" else ()
-    here = world(kind, tmp_path, world_seed, *sets)
+    here = world("placed", tmp_path, world_seed, "placement.name=min-cost")
     here.kill_at("edge-0", {point: int(rng.integers(1, 6))})
     check(here, here.run(seconds=900))
     assert here.nodes["edge-0"].restarts == 1
-
-
-@pytest.mark.parametrize("point", COORDINATOR_POINTS)
-def test_the_coordinator_is_killed(tmp_path: Path, world_seed: int, point: str) -> None:
-    rng = np.random.default_rng(world_seed)
-    here = world("plain", tmp_path, world_seed, edges=2, agents=4)
-    here.kill_at("coordinator", {point: int(rng.integers(1, 3))})
-    check(here, here.run())
-    assert here.nodes["coordinator"].restarts == 1
 
 
 @pytest.mark.parametrize("kind", SETS)
