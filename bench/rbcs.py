@@ -1,111 +1,20 @@
-"""RBCS-F against the reference table of ALGORITHMS section 4, and how fast it decides.
+"""How fast RBCS-F decides for 100 000 clients; processor time of one thread, medians."""
 
-Timings are processor time of the one thread, median.
-
-python -m bench.rbcs                         # the whole table, then the timings
-python -m bench.rbcs --seeds 3 --rounds 100  # a glance
-python -m bench.rbcs --only decision
-"""
-
-import argparse
-import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.policies import Feedback, Purpose, RoundView, SelectionPolicy, round_rng
-from fedagent_coordinator.policies.base import FloatArray
-from fedagent_coordinator.policies.baselines import RandomPolicy
+from fedagent_coordinator.policies import Feedback, RoundView
 from fedagent_coordinator.policies.fair_set import fair_set
-from fedagent_coordinator.policies.fastest import FastestPolicy
 from fedagent_coordinator.policies.rbcs_f import RbcsFPolicy
-from fedagent_testbed.oracles import FedCsPolicy
-from fedagent_testbed.study import load_recipe, make_world
 from fedagent_testbed.worlds import arrived
 
-from .rows import seconds_of, show
+from .rows import seconds_of
 
-M, CLIENTS = 8, 40
-TOLERANCE = 0.03
-REFERENCE_SEEDS = 3
 DECISION_BAR_S = 0.04
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One row of the table: a policy, the budget's room, and the reference's figures."""
-
-    make: Callable[[], SelectionPolicy]
-    room: int = M
-    seconds: float | None = None
-    rate: float | None = None
-    clients: float | None = None
-
-
-def rbcs(v: float) -> Callable[[], SelectionPolicy]:
-    return lambda: RbcsFPolicy(V=v, bandwidth="bandwidth_hz")
-
-
-TABLE: dict[str, Entry] = {
-    "random": Entry(RandomPolicy, seconds=15.4, rate=0.159),
-    "fedcs(3)": Entry(FedCsPolicy, room=CLIENTS, seconds=3.98, rate=0.0, clients=8.8),
-    "fastest": Entry(lambda: FastestPolicy(bandwidth="bandwidth_hz")),
-    "rbcs-f(1)": Entry(rbcs(1), seconds=10.0, rate=0.147),
-    "rbcs-f(5)": Entry(rbcs(5), seconds=8.97, rate=0.133),
-    "rbcs-f(10)": Entry(rbcs(10), seconds=8.50, rate=0.095),
-    "rbcs-f(20)": Entry(rbcs(20), seconds=7.54),
-    "rbcs-f(50)": Entry(rbcs(50), seconds=5.63),
-    "rbcs-f(100)": Entry(rbcs(100), seconds=4.92),
-}
-
-
-def run(entry: Entry, seed: int, rounds: int) -> tuple[float, float, float]:
-    """Return seconds per round, the smallest selection rate and clients per round."""
-    recipe = load_recipe("rbcs-f-numeric", [f"budget.per_edge={entry.room}"])
-    world, policy = make_world(recipe, seed), entry.make()
-    seconds, plays = 0.0, np.zeros(recipe.world.clients)
-    for t in range(1, rounds + 1):
-        view = world.view(t)
-        pairs = policy.select(view, round_rng(seed, t, Purpose.SELECT)).pairs
-        feedback = world.play(view, pairs)
-        policy.learn(feedback)
-        seconds += float(feedback.tau_s.max(initial=0.0))
-        plays[view.pair_client[pairs]] += 1
-    return seconds / rounds, float(plays.min()) / rounds, float(plays.sum()) / rounds
-
-
-def table(seeds: int = 20, rounds: int = 500) -> Iterator[dict[str, object]]:
-    """Yield every figure of the table next to the reference's."""
-    for name, entry in TABLE.items():
-        results = np.array([run(entry, seed, rounds) for seed in range(seeds)])
-        references = (entry.seconds, entry.rate, entry.clients)
-        figures = ("seconds_per_round", "smallest_rate", "clients_per_round")
-        for column, (figure, reference) in enumerate(zip(figures, references, strict=True)):
-            yield _row(name, figure, results[:, column], reference) | {"rounds": rounds}
-
-
-def _row(name: str, figure: str, values: FloatArray, reference: float | None) -> dict[str, object]:
-    mean = float(values.mean())
-    spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    noise = 2 * spread * math.sqrt(1 / REFERENCE_SEEDS + 1 / len(values))
-    gap = 0.0 if reference is None else abs(mean - reference)
-    close = gap <= TOLERANCE * (reference or 0.0)
-    return {
-        "bench": "rbcs",
-        "policy": name,
-        "figure": figure,
-        "value": round(mean, 4),
-        "seed_deviation": round(spread, 4),
-        "reference": reference,
-        "ratio": round(mean / reference, 4) if reference else None,
-        "within_3_percent": None if reference is None else close,
-        "two_standard_errors": round(noise, 4),
-        "met": close or gap <= noise,
-    }
 
 
 def big_round(
@@ -179,22 +88,5 @@ def _timing(what: str, seconds: float, clients: int, m: int, *, bar: bool) -> di
     }
 
 
-def rows(seeds: int = 20, rounds: int = 500) -> Iterator[dict[str, object]]:
-    yield from table(seeds, rounds)
+def rows() -> Iterator[dict[str, object]]:
     yield from decisions()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.rbcs", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=500)
-    parser.add_argument("--only", choices=["table", "decision"])
-    args = parser.parse_args()
-    if args.only != "decision":
-        show(table(args.seeds, args.rounds))
-    if args.only != "table":
-        show(decisions())
-
-
-if __name__ == "__main__":
-    main()

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import failures, plots
+from bench.experiments import failures, plots
 from fedagent_coordinator import placement, policies
 
 COLD_START = failures.CLIENTS // failures.SIZE

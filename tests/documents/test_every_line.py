@@ -24,13 +24,6 @@ TESTBED.skips(
 )
 INIT = Page("docs/policies/quick-init-ucb.md")
 INIT.skips("a minute of two cores; tests/testbed plays this world, smaller", *INIT.commands)
-STRATEGIES = Page("docs/strategies-compared.md")
-STRATEGIES.skips(
-    "half an hour; bench/checks holds the page against its runs",
-    "python -m bench.strategies",
-    "python -m bench.strategies --rows a9a --markdown",
-    "fedagent testbed compare strategies-fashion --set aggregation.name=scaffold",
-)
 OORT = Page("docs/policies/oort.md")
 OORT.skips("minutes of two cores; tests/coordinator/policies/test_oort.py plays it", *OORT.commands)
 FAIR_SET = Page("docs/policies/rbcs-f.md")

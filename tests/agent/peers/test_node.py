@@ -93,7 +93,7 @@ def test_twenty_agents_need_less_than_a_second_and_20_kb_each(seed: int) -> None
 def test_in_any_order_of_starts_everybody_names_an_index_of_the_right_n(
     seed: int, loss: float
 ) -> None:
-    """A share of `python -m bench.agreement`, which has 1000 sets at each loss."""
+    """A share of `python -m bench.experiments.agreement`, which has 1000 sets at each loss."""
     rng = np.random.default_rng(seed)
     graph = near_graph(rng, 20, 4)
     network = PeerNetwork(nodes_of(distances(graph)), seed, Faults(loss=loss))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.agreement import played
+from bench.experiments.agreement import played
 from fedagent_agent.peers.core.beliefs import Beliefs
 from fedagent_agent.peers.core.channel import PER_INCARNATION
 from fedagent_agent.peers.core.gossip import Gossip, hash_of

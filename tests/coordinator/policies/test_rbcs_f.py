@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.rbcs import TABLE, run
-from fedagent_coordinator.policies import Bound, Purpose, SelectionPolicy, round_rng
-from fedagent_coordinator.policies.fastest import FastestPolicy
+from fedagent_coordinator.policies import Purpose, round_rng
 from fedagent_coordinator.policies.rbcs_f import FairnessQueues, RbcsFPolicy, capacity
 from fedagent_coordinator.policies.selection import fill
 from fedagent_protocol.errors import ParameterError
+from fedagent_testbed.study import load_recipe, play
 from tests.fakes.rounds import choice, column_view, ended, random_view
 
 
@@ -136,95 +135,32 @@ def test_it_learns_who_is_fast_and_still_serves_the_slow() -> None:
     assert policy.state()["queue"].max() < 10
 
 
+def played(name: str, seed: int, rounds: int, *sets: str) -> tuple[float, float, float]:
+    """Return seconds of a round, the smallest selection rate and clients of a round."""
+    run = play(load_recipe("rbcs-f-numeric", [f"rounds.count={rounds}", *sets]), name, seed)
+    return run["seconds"].mean(), run.rates().min(), run["selected"].mean()
+
+
 def test_the_larger_v_the_faster_and_the_less_fair() -> None:
-    seconds, rates = zip(
-        *((run(TABLE[f"rbcs-f({v})"], 1, 120)[:2]) for v in (1, 20, 100)), strict=True
-    )
+    runs = [played("rbcs-f", 1, 120, f"policies.rbcs-f.V={v}.0") for v in (1, 20, 100)]
+    seconds, rates, _ = zip(*runs, strict=True)
     assert seconds[0] > seconds[1] > seconds[2]
     assert rates[0] > rates[1] >= rates[2]
 
 
 @pytest.mark.parametrize(
-    ("name", "tolerance"),
-    [("random", 0.05), ("fedcs(3)", 0.05), ("rbcs-f(1)", 0.05), ("rbcs-f(5)", 0.05)],
+    ("name", "sets", "seconds", "clients"),
+    [
+        ("random", "budget.per_edge=8", 15.4, 8.0),
+        ("fedcs", "budget.per_edge=40", 3.98, 8.8),
+        ("rbcs-f", "policies.rbcs-f.V=1.0", 10.0, 8.0),
+        ("rbcs-f", "policies.rbcs-f.V=5.0", 8.97, 8.0),
+    ],
 )
-def test_the_reference_table_in_short(name: str, tolerance: float) -> None:
-    """The whole table, 500 rounds and 20 seeds, is `python -m bench.rbcs`."""
-    entry = TABLE[name]
-    seconds, rate, clients = np.mean([run(entry, seed, 200) for seed in range(3)], axis=0)
-    assert entry.seconds is not None
-    assert seconds == pytest.approx(entry.seconds, rel=tolerance)
-    assert clients == pytest.approx(entry.clients or 8, rel=tolerance)
-    if name == "rbcs-f(1)":
+def test_the_reference_table_in_short(name: str, sets: str, seconds: float, clients: float) -> None:
+    """The whole table, 500 rounds and 20 seeds, is `python -m bench.experiments rbcs-table`."""
+    took, rate, chosen = np.mean([played(name, seed, 200, sets) for seed in range(3)], axis=0)
+    assert took == pytest.approx(seconds, rel=0.05)
+    assert chosen == pytest.approx(clients, rel=0.05)
+    if sets.endswith("V=1.0"):
         assert rate == pytest.approx(0.147, abs=0.02)
-
-
-def test_a_client_takes_its_fastest_edge_and_the_next_if_that_is_full() -> None:
-    policy = RbcsFPolicy(clients_per_round=2, V=1.0)
-    compute, rate = [1.0] * 4, [1e6, 4e6, 1e6, 4e6]
-    view = column_view(edges_seen=2, compute=compute, upload_bps=rate)
-    policy.learn(ended(view, [0, 2], tau_s=[20.0, 20.0]))
-    assert choice(policy, view) == [1, 3]
-    tight = column_view(edges_seen=2, budget=1, compute=compute, upload_bps=rate)
-    assert choice(policy, tight) in ([0, 3], [1, 2])
-
-
-def test_who_no_budget_pays_blocks_no_place() -> None:
-    policy = RbcsFPolicy(clients_per_round=2, beta=0.3)
-    view = column_view(price=[100, 1, 1], budget=10)
-    for _ in range(20):
-        policy.learn(ended(view, [1, 2]))
-    selection = policy.select(view, round_rng(0, 1, Purpose.SELECT))
-    assert sorted(selection.pairs.tolist()) == [1, 2]
-    assert selection.bound[0] == Bound.EDGE_BUDGET
-
-
-def test_what_does_not_fit_is_dropped_shortest_queue_first() -> None:
-    policy = RbcsFPolicy(clients_per_round=3, beta=0.3)
-    view = column_view(price=[6, 6, 6], budget=13)
-    policy.learn(ended(view, [1]))
-    selection = policy.select(view, round_rng(0, 2, Purpose.SELECT))
-    assert sorted(selection.pairs.tolist()) == [0, 2]
-    assert selection.notes["dropped"] == 1
-    policy.learn(ended(view, selection.pairs.tolist()))
-    assert policy.state()["queue"].tolist() == pytest.approx([0, 0.3, 0])
-
-
-def test_too_large_a_share_is_a_configuration_error() -> None:
-    view = column_view(clients=60)
-    with pytest.raises(ParameterError) as caught:
-        choice(RbcsFPolicy(beta=0.15, clients_per_round=8), view)
-    assert caught.value.parameter == "beta"
-    assert len(choice(RbcsFPolicy(beta=0.13, clients_per_round=8), view)) == 8
-
-
-def test_who_fails_early_does_not_pass_for_fast() -> None:
-    view = column_view(clients=3, deadline_s=10.0)
-    policies: list[SelectionPolicy] = [
-        RbcsFPolicy(clients_per_round=1, beta=0.0, V=1.0),
-        FastestPolicy(clients_per_round=1),
-    ]
-    for policy in policies:
-        for _ in range(5):
-            feedback = ended(view, [0, 1, 2], tau_s=[0.1, 4.0, 5.0], x=[False, True, True])
-            policy.learn(feedback)
-        policy.learn(ended(view, []))
-        assert choice(policy, view, 7) == [1]
-
-
-def test_a_budget_below_the_share_is_a_configuration_error_too() -> None:
-    view = column_view(clients=40, budget=5)
-    with pytest.raises(ParameterError, match="of 40 clients a round and only 5 can be paid"):
-        choice(RbcsFPolicy(beta=0.15), view)
-
-
-def test_who_joins_a_live_run_does_not_end_it() -> None:
-    policy = RbcsFPolicy(beta=0.13, clients_per_round=8)
-    view = column_view(clients=60)
-    first = policy.select(view, round_rng(0, 1, Purpose.SELECT))
-    assert first.notes["over_capacity"] == 0
-    policy.learn(ended(view, first.pairs.tolist()))
-    more = column_view(clients=90)
-    selection = policy.select(more, round_rng(0, 2, Purpose.SELECT))
-    assert len(selection.pairs) == 8
-    assert selection.notes["over_capacity"] == 1

@@ -29,7 +29,7 @@ class SlotSettings:
             tolerance x degree away from the fixed point: each unsent change grows to at most
             tolerance / (1 - 0.9) per message, and the logistic function has slope 1/4.
         close: Indices are that near where another stage follows, in tolerance / N. On the networks
-            of `bench.agreement` no belief is more than 3.8 x tolerance off.
+            of `bench.experiments.agreement` no belief is more than 3.8 x tolerance off.
         finer: What a further stage multiplies the tolerance by; `stages`: how many follow at most.
         hold_s, spare_s: How long news of gossip wait for more, along the tree and beside it. Of two
             neighbours that are not next in the tree one waits twice as long, so that it need not

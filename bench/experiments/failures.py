@@ -1,6 +1,6 @@
 """Where the papers' constants fail, as data: the runs behind `docs/policies/img`.
 
-`bench/plots.py` draws them. Everything is seeded and in virtual time; the two worlds
+`plots.py` draws them. Everything is seeded and in virtual time; the two worlds
 here that are not recipes of the testbed are the smallest that show the effect.
 """
 

@@ -1,17 +1,15 @@
-"""Draw where the papers' constants fail: `docs/policies/img`; and kept runs: `docs/images`.
+"""Draw where the papers' constants fail (`docs/policies/img`), and what `kept.csv` holds.
 
 Needs matplotlib (extra `report`). The same seeds give the same bytes; the whole takes
 about four minutes on two cores. The numbers go to `figures.json` beside the pictures.
 
-python -m bench.plots                   # all
-python -m bench.plots --only rbcs-f     # or bp-ucb, cocs, quick-init, placement, rbcs-f-queues, gda
-python -m bench.plots --only cocs-regret    # or another of KEPT: of runs that bench.papers keeps
+    python -m bench.experiments.plots                   # all
+    python -m bench.experiments.plots --only worlds     # drawn from the table, as are gda-...
 """
 
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,17 +18,15 @@ import numpy as np
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_testbed.study import History
 
-from . import failures, goal_figures
+from . import failures, table
 from .failures import Rents, Saturation, Slots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-GOAL_RUNS = Path(__file__).parents[1] / "docs" / "images" / "gda-runs.jsonl"
-FOLDER = Path(__file__).parents[1] / "docs" / "policies" / "img"
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
-"""Where pictures of kept runs go: `docs/experiments.md` shows them."""
+DOCS = Path(__file__).parents[2] / "docs"
+FOLDER, IMAGES = DOCS / "policies" / "img", DOCS / "images"
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fedagent-policies",
@@ -296,27 +292,104 @@ def _rbcs_queues(folder: Path) -> None:
     write("rbcs-f-queues", lambda: rbcs_queues(runs, failures.pulls(), 0.15), folder)
 
 
-def _kept(name: str, folder: Path) -> None:
-    """Draw runs that `bench.papers` and `bench.strategies` keep."""
-    from .paper_figures import FIGURES
-
-    write(name, FIGURES[name], folder)
+def _of(experiment: str) -> dict[str, table.Line]:
+    return {one.case: one for one in table.read() if one.experiment == experiment}
 
 
-KEPT = (
-    *("rbcs-f-fashion", "rbcs-f-fashion-cnn", "rbcs-f-uneven", "cocs-regret", "cocs-sweeps"),
-    "strategies",
+def worlds() -> tuple["Figure", Numbers]:
+    """Shares of the best policy's utility, worlds by policies, 300 rounds."""
+    found = _of("worlds-300")
+    cells = [case.rpartition(", ") for case in found]
+    names = list(dict.fromkeys(world for world, _, _ in cells))
+    shares = {
+        policy: np.array(
+            [
+                found[f"{world}, {policy}"].mean("share_of_best")
+                if f"{world}, {policy}" in found
+                else np.nan
+                for world in names
+            ]
+        )
+        for policy in dict.fromkeys(policy for _, _, policy in cells)
+    }
+    order = sorted(shares, key=lambda name: -float(np.nanmean(shares[name])))
+    drawn = np.array([shares[name] for name in order]).T
+    figure, (axes,) = blank(1)
+    figure.set_size_inches(8.0, 9.0)
+    axes.grid(visible=False)
+    axes.imshow(drawn, cmap="Blues", vmin=0.0, vmax=1.2, aspect="auto")
+    axes.set_xticks(range(len(order)), order, rotation=45, ha="right")
+    axes.set_yticks(range(len(names)), names)
+    for (row, column), share in np.ndenumerate(drawn):
+        if np.isfinite(share):
+            axes.text(column, row, f"{share:.2f}", ha="center", va="center", fontsize=7)
+    return figure, {name: round(float(np.nanmean(shares[name])), 3) for name in order}
+
+
+POLICIES = (
+    *("fixed", "random", "quick-init-ucb, mu 0.01, shuffled"),
+    *("bp-ucb, mu 0.1", "bp-ucb, as printed, mu 0.01"),
 )
+SIZES = tuple(f"K = {size}" for size in (1, 5, 10, 15, 20))
+SERIES: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
+    "gda-accuracy": [(where, "opinion", POLICIES) for where in ("gda-stationary", "gda-carried")],
+    "gda-beliefs": [
+        (where, name, ("bp-ucb, mu 0.1",))
+        for where in ("gda-stationary", "gda-carried")
+        for name in ("belief_iid", "belief_other")
+    ],
+    "gda-growth": [
+        ("gda-growth", "loss", SIZES),
+        ("gda-growth", "carried", SIZES),
+        ("gda-growth", "carried", ("{16..20}", "{1..20}", "{1..5}")),
+    ],
+}
+"""Pictures of points ``name@x`` of the table: of each panel experiment, name and cases."""
+
+
+def series(name: str) -> tuple["Figure", Numbers]:
+    """Curves of the table, a panel each."""
+    figure, panels = blank(len(SERIES[name]))
+    numbers: Numbers = {}
+    for axes, (experiment, of, cases) in zip(panels, SERIES[name], strict=True):
+        found = _of(experiment)
+        for case in cases:
+            x, y = found[case].series(of)
+            axes.plot(x, y, "o-", markersize=3, label=case)
+            numbers[f"{experiment}, {of}, {case}"] = y[-1]
+        axes.set_title(f"{experiment}: {of}")
+        axes.set_xlabel("round" if of == "loss" else "slot")
+        axes.legend(fontsize=7)
+    return figure, numbers
+
+
+def pulls() -> tuple["Figure", Numbers]:
+    """Shares of the slots in which a client with all labels, and another, trains (GDA, Fig. 6)."""
+    figure, panels = blank(2)
+    numbers: Numbers = {}
+    for axes, where in zip(panels, ("gda-stationary", "gda-carried"), strict=True):
+        cases = ("quick-init-ucb, mu 0.01, shuffled", "quick-init-ucb-paper")
+        for place, case in enumerate(cases):
+            one = _of(where)[case]
+            share = [one.mean("iid_share"), one.mean("other_share")]
+            axes.bar(np.arange(2) + 0.4 * place, share, 0.4, label=case)
+            numbers[f"{where}, {case}"] = share
+        axes.plot([-0.2, 0.6], [0.458, 0.458], "k:", label="the paper's mean")
+        axes.plot([0.8, 1.6], [0.181, 0.181], "k:")
+        axes.set_xticks([0.2, 1.2], ["a client with all labels", "another"])
+        axes.set_title(where)
+        axes.legend(fontsize=7)
+    return figure, numbers
+
+
+def _worlds(folder: Path) -> None:
+    write("worlds", worlds, folder)
 
 
 def _goals(folder: Path) -> None:
-    for name, draw in (
-        ("gda-growth", goal_figures.growth),
-        ("gda-pulls", goal_figures.pulls),
-        ("gda-beliefs", goal_figures.believed),
-        ("gda-accuracy", goal_figures.accuracies),
-    ):
-        write(name, partial(draw, GOAL_RUNS), folder)
+    write("gda-pulls", pulls, folder)
+    for name in SERIES:
+        write(name, lambda name=name: series(name), folder)  # type: ignore[misc]
 
 
 PLOTS: dict[str, Callable[[Path], None]] = {
@@ -326,18 +399,18 @@ PLOTS: dict[str, Callable[[Path], None]] = {
     "placement": _placement,
     "rbcs-f": _rbcs,
     "rbcs-f-queues": _rbcs_queues,
-    **{name: partial(_kept, name) for name in KEPT},
     "gda": _goals,
+    "worlds": _worlds,
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.plots", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench.experiments.plots", description=__doc__)
     parser.add_argument("--only", choices=list(PLOTS))
     parser.add_argument("--folder", type=Path)
     args = parser.parse_args()
     for name in [args.only] if args.only else PLOTS:
-        folder = args.folder or (IMAGES if name in KEPT else FOLDER)
+        folder = args.folder or (IMAGES if name == "worlds" else FOLDER)
         folder.mkdir(parents=True, exist_ok=True)
         PLOTS[name](folder)
         print(folder / f"{name}*.svg")

@@ -1,6 +1,6 @@
 """Do agents that nobody leads agree on the K best? Sets decided in virtual time, default bounds.
 
-python -m bench.agreement --loss 0 --loss 0.05 --loss 0.2 --sets 1000 --runs FILE
+python -m bench.experiments.agreement --loss 0 --loss 0.05 --loss 0.2 --sets 1000 --runs FILE
 
 Twenty agents in a square with four nearest neighbours, opinions of N(0.7, 0.1), K = 5; delays of
 2 to 10 ms, and all starts within a second, in any order. A network decides four sets. The K best
@@ -16,14 +16,13 @@ from statistics import median
 
 import numpy as np
 
+from bench.rows import Row
 from fedagent_agent.peers.core.node import SlotPhase
 from fedagent_agent.peers.seal import sealed_bytes
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_coordinator.policies.sets.beliefs import Wiring, propagate, wire
 from fedagent_protocol.peers import Envelope, encode_envelope
 from tests.fakes.peer_network import Faults, PeerNetwork, distances, names, near_graph, nodes_of
-
-from .rows import Row
 
 AGENTS, BEST, NEAREST = 20, 5, 4
 SLOTS = range(2, 6)
@@ -122,7 +121,7 @@ def summary(runs: list[Row], loss: float) -> Row:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench.agreement", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench.experiments.agreement", description=__doc__)
     parser.add_argument("--loss", type=float, action="append")
     parser.add_argument("--sets", type=int, default=1000)
     parser.add_argument("--runs", type=Path, required=True)

@@ -1,0 +1,1 @@
+"""The papers' experiments: recipes, one driver, and one table of what they gave here."""
