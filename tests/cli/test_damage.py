@@ -69,7 +69,7 @@ def test_a_database_of_another_release_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 33
     assert done.stderr.count("\n") == 1
     last = json.loads(done.stdout)
-    assert "was written by an older fedagent" in last["error"]
+    assert "was written by another fedagent" in last["error"]
     assert "another --data-dir" in last["hint"]
 
 
