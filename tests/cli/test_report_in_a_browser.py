@@ -1,132 +1,74 @@
-"""The report in a real browser, as wide as a phone and as a desk."""
+"""The report in a real browser: from a file, as wide as a phone and as a desk, and on paper."""
 
-import html
-import json
-import re
 import shutil
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fedagent_cli.report.page import render
-from fedagent_cli.report.plots import draw_all
-from tests.fakes.run_reports import everything, numbers
+from fedagent_cli.report.page import write_report
+from fedagent_cli.report.run_report import read_run_report
+from tests.fakes.written_runs import write_evaluated
 
-pytest.importorskip("matplotlib", reason="plots need matplotlib (extra report)")
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
-PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--disable-dev-shm-usage", "--hide-scrollbars", "--disable-default-apps"),
-)
-# A window is at least 500 px wide; a frame in it is not.
-FRAME = '<iframe style="width:{width}px;height:844px;border:0" srcdoc="{page}"></iframe>'
-MEASURE = """<pre id="found"></pre><script>
-const box = one => one.getBoundingClientRect();
-const crowded = texts => {
-  const found = [], boxes = texts.map(box);
-  boxes.forEach((a, i) => boxes.slice(0, i).forEach((b, j) => {
-    const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-    const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-    if (wide > 1 && high > 5) found.push(texts[i].textContent + " | " + texts[j].textContent);
-  }));
-  return found;
-};
-const size = text => {
-  const at = text.getScreenCTM();
-  const font = text.ownerDocument.defaultView.getComputedStyle(text).fontSize;
-  return parseFloat(font) * Math.hypot(at.c, at.d);
-};
-const picture = one => {
-  const texts = [...one.querySelectorAll("text")].filter(text => text.textContent.trim());
-  const all = box(one);
-  const out = at => at.left < all.left - 2 || at.right > all.right + 2
-    || at.top < all.top - 2 || at.bottom > all.bottom + 2;
-  return {
-    role: one.getAttribute("role"),
-    name: one.getAttribute("aria-label") || "",
-    smallest: Math.min(...texts.map(size)),
-    outside: texts.filter(text => out(box(text))).map(text => text.textContent),
-    crowded: crowded(texts),
-  };
-};
-onload = () => {
-  const pages = [...document.querySelectorAll("iframe")].map(one => one.contentDocument);
-  document.getElementById("found").textContent = JSON.stringify(pages.map(page => ({
-    width: page.documentElement.clientWidth,
-    needed: page.documentElement.scrollWidth,
-    pictures: [...page.querySelectorAll("svg")].filter(one => box(one).width).map(picture),
-  })));
-};
-</script>
-"""
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium (apt-get install chromium)"),
+]
+SHOWN = "[...document.querySelectorAll('canvas')].filter(one => one.clientWidth)"
+DRAWN = f"""{SHOWN}.map(one => one.getContext("2d")
+    .getImageData(0, 0, one.width, one.height).data.some(value => value))"""
+PAPER: Any = {"width": 720, "height": 1000}
+INK = "getComputedStyle(document.body).color"
+FIRST = f"{SHOWN}[0].toDataURL()"
 
 
-class Picture(TypedDict):
-    """One picture as it is on the screen; `smallest` is of its letters, in px of the screen."""
-
-    role: str | None
-    name: str
-    smallest: float
-    outside: list[str]
-    crowded: list[str]
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    write_evaluated(folder)
+    return write_report(read_run_report(folder), folder, folder)
 
 
-class Shown(TypedDict):
-    """A page on the screen, and how wide it would like to be; its pictures that are seen."""
-
-    width: int
-    needed: int
-    pictures: list[Picture]
-
-
-def shown(pages: Sequence[tuple[str, int]], folder: Path) -> list[Shown]:
-    """Open each page in a frame of its width, and measure it."""
-    assert PROGRAM is not None
-    frames = (FRAME.format(width=width, page=html.escape(page)) for page, width in pages)
-    wrapper = folder / "frames.html"
-    wrapper.write_text(
-        f'<!doctype html><meta charset="utf-8">{"".join(frames)}{MEASURE}', encoding="utf-8"
-    )
-    done = subprocess.run(
-        [
-            *(PROGRAM, *FLAGS, f"--user-data-dir={folder / 'profile'}"),
-            *("--window-size=1400,900", "--dump-dom", wrapper.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    found = re.search(r'<pre id="found">(\[.*?\])</pre>', done.stdout, re.DOTALL)
-    assert found, done.stdout[-500:] + done.stderr[-500:]
-    read: list[Shown] = json.loads(html.unescape(found[1]))
-    return read
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
 
 
-PHONE, DESK = 390, 1200
-READABLE = 11.0
-"""Least size of a plot's letters in px of the screen."""
-
-
-@pytest.mark.browser
-@pytest.mark.skipif(PROGRAM is None, reason="chromium is not installed")
-def test_every_picture_can_be_read_and_nothing_scrolls_sideways(tmp_path: Path) -> None:
-    run_reports = (everything(), numbers(60))
-    drawn = [draw_all(story) for story in run_reports]
-    pages = [render(story, plots) for story, plots in zip(run_reports, drawn, strict=True)]
-    found = shown([(page, width) for width in (PHONE, DESK) for page in pages], tmp_path)
-    for index, page in enumerate(found):
-        assert page["width"] == (PHONE, DESK)[index // 2]
-        assert page["needed"] <= page["width"]
-        assert len(page["pictures"]) == len(drawn[index % 2])
-        for picture in page["pictures"]:
-            assert picture["role"] == "img"
-            assert len(picture["name"]) > 10
-            assert picture["smallest"] >= READABLE, picture["name"]
-            assert picture["outside"] == [], picture["name"]
-            assert picture["crowded"] == [], picture["name"]
+@pytest.mark.parametrize("width", [390, 1200])
+def test_a_file_draws_all_and_asks_nobody(browser: "Browser", report: Path, width: int) -> None:
+    size: Any = {"width": width, "height": 844}
+    page, troubles, asked = browser.new_page(viewport=size, color_scheme="dark"), [], []
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("console", lambda line: troubles.append(line.text))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(report.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    drawn = page.evaluate(DRAWN)
+    assert len(drawn) > 10
+    assert all(drawn)
+    for title in ("Opinions", "Index", "Belief", "Time to accuracy", "Selected clients"):
+        assert page.get_by_role("heading", name=title, exact=True).is_visible()
+    for summary in page.locator("summary:visible").all():
+        summary.click()
+        summary.locator("xpath=..").locator("tbody tr").first.wait_for()
+    page.emulate_media(media="print")
+    page.set_viewport_size(PAPER)
+    dark = page.evaluate(FIRST)
+    assert page.evaluate(INK) == "rgb(228, 231, 235)"
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(INK) == "rgb(27, 31, 36)"  # for paper, although the screen is dark
+    assert page.evaluate(FIRST) != dark
+    assert page.evaluate("document.documentElement.scrollWidth") <= PAPER["width"]
+    assert not page.locator("nav").is_visible()
+    assert asked == [report.as_uri()]
+    assert troubles == []
+    page.close()

@@ -54,7 +54,6 @@ FA, RANDOM, DA = OPINIONS.takes(
 FA_READS = OPINIONS.takes(
     "fedagent opinions --data-dir fa/coordinator",
     "fedagent opinions --data-dir fa/coordinator --round 0",
-    "fedagent opinions --data-dir fa/coordinator --plot opinions.svg",
 )
 DA_READS = OPINIONS.takes("fedagent opinions --data-dir da/coordinator")
 OBSERVE = Page("docs/observe.md")
@@ -127,7 +126,7 @@ class TestOpinions:
     @pytest.mark.parametrize(
         ("demos", "reads", "shown", "part"),
         [
-            ([FA, RANDOM], FA_READS, "accuracy", "<h2>Belief</h2>"),
+            ([FA, RANDOM], FA_READS, "accuracy", '"title":"Belief"'),
             ([DA], DA_READS, "volunteers", "What the devices knew: opinion"),
         ],
         ids=["analytics", "democratized"],

@@ -16,6 +16,8 @@ from .regret import chances, round_regret
 
 KEPT_ROUNDS = 150
 """Rounds that the page shows."""
+MOST_ROUNDS = 5000
+"""Rounds in a report's curves at most."""
 AT_ONCE = 8
 """Rounds whose regret is estimated in one go: the first look must not take long."""
 
@@ -49,6 +51,8 @@ class Books:
     """Totals of a run up to round `seen`, its newest rounds, and the newest view."""
 
     run_id: str
+    whole: bool = False
+    """For one look at a whole run: `MOST_ROUNDS` are kept, all regret estimated at once."""
     ids: list[str] = field(default_factory=list)
     edge_ids: list[str] = field(default_factory=list)
     clients: list[Tally] = field(default_factory=list)
@@ -62,6 +66,10 @@ class Books:
     _regretted: int = 0
     _tries: dict[int, int] = field(default_factory=dict)
     _hits: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def _kept(self) -> int:
+        return MOST_ROUNDS if self.whole else KEPT_ROUNDS
 
     def update(self, reader: Reader) -> None:
         """Take in the rounds since the last time."""
@@ -78,8 +86,8 @@ class Books:
         for row in reader.devices(self.run_id):
             self.clients.append(_tally(row))
         self.seen = newest - (reader.round_state(self.run_id, newest) == "open")
-        since = max(0, newest - KEPT_ROUNDS)
-        self._regretted = since
+        since = max(0, newest - self._kept)
+        self._regretted = max(since, newest - KEPT_ROUNDS)
         self._note_rounds(reader, since, newest)
         totals = reader.edge_totals(self.run_id, until=since)
         self.edges = {total.edge_id: total for total in totals}
@@ -108,7 +116,7 @@ class Books:
             return
         for row in reader.rounds(self.run_id, last=newest - since):
             self.rounds[row.round] = _card(row)
-        for old in list(self.rounds)[:-KEPT_ROUNDS]:
+        for old in list(self.rounds)[: -self._kept]:
             del self.rounds[old]
 
     def _note_edges(self, reader: Reader, since: int) -> None:
@@ -184,7 +192,8 @@ class Books:
     def _regret(self, reader: Reader) -> None:
         """Estimate the regret of rounds for which that was not done, oldest first."""
         pruned = reader.pruned_until(self.run_id)
-        for round_ in range(self._regretted + 1, min(self.seen, self._regretted + AT_ONCE) + 1):
+        until = min(self.seen, self._regretted + (KEPT_ROUNDS if self.whole else AT_ONCE))
+        for round_ in range(self._regretted + 1, until + 1):
             self._regretted = round_
             rows = reader.outcomes(self.run_id, round_)
             if not rows or round_ not in self.rounds:

@@ -68,11 +68,21 @@ class Watcher:
     Args:
         folder: The coordinator's data directory.
         wall: The wall clock, seconds since 1970.
+        run: Whose picture is wanted; none for the newest.
+        whole: As of `Books`.
     """
 
-    def __init__(self, folder: Path, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        wall: Callable[[], float] = time.time,
+        run: str | None = None,
+        whole: bool = False,
+    ) -> None:
         self.folder = folder
         self._wall = wall
+        self._run, self._whole = run, whole
         self._open = ExitStack()
         self._reader: Reader | None = None
         self._epoch = secrets.token_hex(4)
@@ -138,9 +148,10 @@ class Watcher:
         self._pending: Seldom[tuple[Waiting, ...]] = Seldom((), 0.9)
 
     def _seen(self, reader: Reader, empty: Field, now: float) -> Field:
-        run = reader.run()
+        run = reader.run(self._run)
         if run.run_id != self._books.run_id:
-            self._books, self._recipe = Books(run.run_id), recipe_in(run.recipe)
+            self._books = Books(run.run_id, whole=self._whole)
+            self._recipe = recipe_in(run.recipe)
             self._forget()
         books, status = self._books, read_run_status(self.folder)
         status = status if status is not None and status.run == run.run_id else None

@@ -34,7 +34,7 @@ RULES = ("battery", "temperature", "throttling", "metered", "memory", "load")
 PACKAGES = {
     "amqtt": ("the embedded broker", "edge"),
     "rich": ("a coordinator", "coordinator"),
-    "matplotlib": ("plots in reports", "report"),
+    "matplotlib": ("plots of comparisons", "report"),
     "torch": ("training of PyTorch models, faster convolutional networks", "torch"),
     "onnxruntime": ("faster scoring of neural networks", "onnxruntime"),
     "opendp": ("opinions with noise", "privacy"),

@@ -1,9 +1,7 @@
 """`opinions`: what clients think of a run's models, or who volunteered after each."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,15 +9,9 @@ from fedagent_coordinator.database.evaluations import ModelEvaluation
 
 from . import options
 from .command_line import Number
-from .drawing import Draw, draw_panels
 from .errors import MissingError
 from .output import echo, emit, table
-from .report.opinions import panels
 from .runs import open_run, recipe_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 Names = dict[str, str]
 MATRIX = 10
@@ -39,7 +31,6 @@ PRIVATE = "opinions never left the devices: the coordinator only knows who volun
         "fedagent opinions",
         "fedagent opinions --round 12",
         "fedagent opinions --client kitchen --last 0",
-        "fedagent opinions --plot opinions.svg",
     )
 )
 @click.option(
@@ -52,9 +43,6 @@ PRIVATE = "opinions never left the devices: the coordinator only knows who volun
     "--client", metavar="NAME", help="Show one client only: its name, or the start of its id."
 )
 @options.last
-@click.option(
-    "--plot", type=options.PATH, metavar="FILE.svg", help="Plot the opinions as .svg, .png or .pdf."
-)
 @options.coordinator_data
 @options.run_id
 @options.as_json
@@ -63,7 +51,6 @@ def opinions(
     round_: int | None,
     client: str | None,
     last: int,
-    plot: Path | None,
     data_dir: Path | None,
     run: str | None,
     as_json: bool,
@@ -74,14 +61,12 @@ def opinions(
     """
     with open_run(data_dir, run) as (reader, chosen):
         first = reader.evaluations.first_of(chosen.run_id, last, round_)
-        with reader.whole(chosen.run_id, first=first if plot is None else 1) as near:
+        with reader.whole(chosen.run_id, first=first) as near:
             whole = near.evaluations.answered(chosen.run_id)
         names = {row.agent: row.name for row in reader.devices(chosen.run_id)}
         recipe = recipe_of(chosen)
     rows = _chosen(whole, round_) if round_ is not None else whole[-last:]
     agent = None if client is None else agent_named(names, client)
-    if plot is not None:
-        _draw(whole, names, plot)
     if as_json:
         kept = rows if agent is None else [row for row in rows if _speaks(row, agent)]
         clients = {agent: names[agent]} if agent is not None else names
@@ -95,8 +80,6 @@ def opinions(
         _show_round(rows[0], names)
     else:
         _show(rows, names)
-    if plot is not None and not as_json:
-        echo(f"{plot}: written")
 
 
 def _chosen(rows: Sequence[ModelEvaluation], round_: int) -> list[ModelEvaluation]:
@@ -239,15 +222,3 @@ def _whole(rows: Sequence[ModelEvaluation], agent: str) -> object:
         return sum(agent in row.volunteers for row in rows)
     scores = [row.scores[agent] for row in rows if agent in row.scores]
     return sum(scores) / len(scores) if scores else None
-
-
-def _draw(rows: Sequence[ModelEvaluation], names: Names, path: Path) -> None:
-    if not rows:
-        raise MissingError("there are no opinions to plot", "leave out --plot")
-    draws = [partial(_titled, *panel) for panel in panels(rows, names)]
-    draw_panels(draws, "clients' opinions of the global model", path)
-
-
-def _titled(title: str, draw: Draw, axes: "Axes") -> None:
-    axes.set_title(title)
-    draw(axes)

@@ -67,7 +67,7 @@ class Run:
         from fedagent_cli.report.page import write_report  # noqa: PLC0415 - heavy imports
         from fedagent_cli.report.run_report import read_run_report  # noqa: PLC0415
 
-        return write_report(read_run_report(self.data_dir), self.folder)
+        return write_report(read_run_report(self.data_dir), self.data_dir, self.folder)
 
 
 def run_local(

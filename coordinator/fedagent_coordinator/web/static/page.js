@@ -1,6 +1,6 @@
 // What the coordinator says as it comes, and which view shows it.
 import { openCard } from "./card.js";
-import { VIEWS, forecast, signInForm } from "./views.js";
+import { VIEWS, curves, forecast, signInForm } from "./views.js";
 import { changed, credits, h, number, percent, seconds } from "./words.js";
 
 const ROWS = { edges: "id", devices: "id", reach: "id", rounds: "round" };
@@ -56,11 +56,13 @@ function lock(text) {
 
 // ---------------------------------------------------------------- what comes
 let source = null, shown = null;
-function whole(text) {
-  const found = JSON.parse(text);
+function keyed(found) {
   for (const [name, key] of Object.entries(ROWS)) found[name] = new Map(found[name].map((row) => [row[key], row]));
-  app.field = found;
-  came(found);
+  return found;
+}
+function whole(text) {
+  app.field = keyed(JSON.parse(text));
+  came(app.field);
 }
 function part(text) {
   const found = JSON.parse(text), field = app.field;
@@ -169,7 +171,39 @@ function follow() {
   const [name, id] = location.hash.slice(1).split("/");
   if (made[name]) go(name, id && app.field ? decodeURIComponent(id) : null, "replaceState");
 }
+// A report: this page with its data in it, which asks nobody.
+function report(kept) {
+  app.kept = kept;
+  app.open = () => {};
+  app.field = keyed(kept.field);
+  app.skew = app.field.at_ms - Date.now();
+  const views = ["learning", "money", "fairness", "round", "overview"].map((name) => VIEWS.find((one) => one[0] === name));
+  if (kept.charts.length) views.splice(1, 0, ["more", "Curves", curves]);
+  views.find((one) => one[0] === "overview")[1] = "Map";
+  const links = ["tiles", "words"].map((name, i) => h("a", { href: `#${name}` }, ["The run", "In words and tables"][i]));
+  at("tabs").removeAttribute("role");
+  at("tabs").append(links[0]);
+  for (const [name, title, make] of views) {
+    const view = at(`view-${name}`);
+    made[name] = make(app);
+    view.append(h("h2", { class: "part" }, title), ...made[name].elements);
+    view.setAttribute("role", "region");
+    view.setAttribute("aria-label", title);
+    view.hidden = false;
+    at("words").before(view);
+    at("tabs").append(h("a", { href: `#${view.id}` }, title));
+  }
+  at("tabs").append(links[1]);
+  const all = () => views.forEach(([name]) => made[name].draw(app.field));
+  const light = (on) => () => { document.documentElement.classList.toggle("print", on); all(); };
+  addEventListener("resize", all);
+  addEventListener("beforeprint", light(true));
+  addEventListener("afterprint", light(false));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
+  all();
+}
 function begin() {
+  if (at("report")) return report(JSON.parse(at("report").textContent));
   const tabs = at("tabs");
   for (const [name, title, make] of VIEWS) {
     tabs.append(h("button", { role: "tab", id: `tab-${name}`, "aria-controls": `view-${name}`, onclick: () => go(name) }, title));

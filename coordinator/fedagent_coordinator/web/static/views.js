@@ -21,6 +21,7 @@ const done = (field) => rounds(field).filter((one) => one.state === "done");
 const edgeName = (field, id) => field.edges.get(id)?.name ?? id.slice(0, 8);
 const verdict = (bar) => h("span", { class: bar.in_time ? "good" : bar.status === "open" ? "" : "bad" }, bar.in_time ? "in time" : bar.status);
 function openButton(app, device) {
+  if (app.kept) return device.name;
   return h("button", { class: "link", onclick: () => app.open(device.id) }, device.name);
 }
 function roundTable(field, round) {
@@ -58,7 +59,7 @@ function roundView(app) {
   const running = chart("The running round"), last = chart("The round before"), now = h("h2"), before = h("h2");
   const one = behind("As a table", () => roundTable(app.field, app.field.running)), two = behind("As a table", () => roundTable(app.field, app.field.last));
   const history = behind("The newest rounds as a table", () => table("Rounds, newest first", [["round", "n"], ["state"], ["took", "n"], ["ordered", "n"], ["in time", "n"], ["used", "n"], ["paid", "n"], ["reason"]],
-    rounds(app.field).reverse().slice(0, 60).map((r) => [r.round, r.state, seconds(r.seconds), r.ordered, r.in_time ?? 0, r.used ?? 0, credits(r.paid_micro ?? 0), r.reason])));
+    rounds(app.field).reverse().slice(0, app.kept ? 5000 : 60).map((r) => [r.round, r.state, seconds(r.seconds), r.ordered, r.in_time ?? 0, r.used ?? 0, credits(r.paid_micro ?? 0), r.reason])));
   const counts = chart("Ordered and in time, by round", "low");
   return {
     elements: [
@@ -95,7 +96,7 @@ function learning(app) {
   const good = chart("How good the model is"), loss = chart("Loss"), useful = chart("Updates used"), regret = chart("Estimated regret"), opinion = chart("Opinions of the model");
   const name = h("h2"), opinions = panel("", "What devices think of the model", opinion);
   const sum = h("strong");
-  const list = behind("As a table", () => table("Rounds, newest first", [["round", "n"], ["measured"], ["used", "n"], ["regret, estimated", "n"]], rounds(app.field).reverse().slice(0, 60).map((r) => [r.round, Object.entries(r.metrics ?? {}).map(([key, value]) => `${key} ${number(value)}`).join(", "), r.used ?? 0, number(r.regret)])));
+  const list = behind("As a table", () => table("Rounds, newest first", [["round", "n"], ["measured"], ["used", "n"], ["regret, estimated", "n"]], rounds(app.field).reverse().slice(0, app.kept ? 5000 : 60).map((r) => [r.round, Object.entries(r.metrics ?? {}).map(([key, value]) => `${key} ${number(value)}`).join(", "), r.used ?? 0, number(r.regret)])));
   return {
     elements: [
       h("section", { class: "panel w6" }, h("div", { class: "head" }, name), good), panel("w6", "Loss", top(legend(["k1", "held-out samples"], ["k5", "training (dashed)"])), loss),
@@ -244,4 +245,13 @@ function alarms(app) {
   };
 }
 
+// What only a report has: curves that the coordinator keeps no picture of while it runs.
+export function curves(app) {
+  const all = app.kept.charts.map((one) => ({ ...one, canvas: chart(one.title) }));
+  const newest = (one) => table(one.title, [["of"], ["newest round", "n"], ["newest", "n"]], one.series.map((its) => [its.name, its.points.at(-1)[0], number(its.points.at(-1)[1])]));
+  return {
+    elements: all.map((one) => panel("w6", one.title, top(legend(...one.keys.map((name, at) => [`k${at}`, name]))), one.canvas, h("p", { class: "note" }, one.text), behind("As a table", () => newest(one)))),
+    draw: () => all.forEach((one) => lines(one.canvas, one.series.map((its) => ({ points: its.points, colour: `c${its.colour}`, width: one.series.length > 4 ? 1.2 : 2 })), { low: 0 })),
+  };
+}
 export const VIEWS = [["overview", "Overview", overview], ["round", "Round", roundView], ["learning", "Learning", learning], ["money", "Money", money], ["fairness", "Fairness", fairness], ["devices", "Devices", devices], ["alarms", "Alarms", alarms]];

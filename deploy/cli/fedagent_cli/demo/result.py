@@ -38,7 +38,7 @@ def conclude(finish: Finish, *, settings: DemoSettings, plan: Plan, as_json: boo
     try:
         run = _named(read_run_report(data_dir), plan, finish)
         run = replace(run, inside=_inside(run, finish.state, settings))
-        report = write_report(run, settings.directory)
+        report = write_report(run, data_dir, settings.directory)
     except NoRunError as error:
         if not finish.signal:
             raise DemoError("the coordinator left no run", f"see {data_dir}.log") from error

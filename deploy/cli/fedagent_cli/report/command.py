@@ -5,10 +5,8 @@ from pathlib import Path
 import click
 
 from fedagent_cli import options, places
-from fedagent_cli.drawing import available
 from fedagent_cli.errors import UsageError
 from fedagent_cli.output import echo, emit, writing
-from fedagent_protocol.extras import how_to_add
 
 from .page import write_report
 from .run_report import read_run_report
@@ -40,13 +38,13 @@ def report(
     """Write a run as report.html (one file, no outside requests) and report.json.
 
     It may be read while the coordinator runs. The data directory may be given as the argument
-    or with --data-dir. With --out PAGE.html the files are PAGE.html and PAGE.json. Plots
-    need the extra `report`.
+    or with --data-dir. With --out PAGE.html the files are PAGE.html and PAGE.json.
     """
-    found = read_run_report(_one_of(folder, data_dir) or places.data_dir("coordinator"), run)
+    source = _one_of(folder, data_dir) or places.data_dir("coordinator")
+    found = read_run_report(source, run)
     place, name = _place((out or Path()).expanduser().resolve())
     with writing(place, what="the report to ", hint="name another folder with --out"):
-        html = write_report(found, place, name=name)
+        html = write_report(found, source, place, name=name)
     if as_json:
         emit(
             {
@@ -56,13 +54,10 @@ def report(
                 "accuracy": found.accuracy,
                 "metrics": found.metrics,
                 "ledger_balanced": found.ledger_balanced,
-                "plots": available(),
             }
         )
         return
     echo(f"{html}: {len(found.rounds)} rounds of {found.recipe}")
-    if not available():
-        echo(f"without plots; to add them: {how_to_add('report')}")
 
 
 def _one_of(argument: Path | None, option: Path | None) -> Path | None:

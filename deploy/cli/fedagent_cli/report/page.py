@@ -1,113 +1,129 @@
-"""The report as one HTML file: no script, no request to anywhere, light and dark."""
+"""The report: the live page with its data inside, one HTML file that asks nobody."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 
-from fedagent_cli.drawing import available
+import msgspec
+from msgspec import structs
+
 from fedagent_cli.output import credits_text, number_text
 from fedagent_cli.runs import NOT_HELD_OUT, NOT_REPORTED
 from fedagent_coordinator.database.evaluations import PEERS
+from fedagent_coordinator.web.records import Field
+from fedagent_coordinator.web.watcher import Watcher
 from fedagent_task.measures import HELD_OUT
 
-from .plots import draw_all
+from .curves import curves
 from .run_report import ReportRound, RunReport
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6570; --line: #dfe3e8;
-  --card: #f6f7f9; --paper: #ffffff; --good: #1d7f5c; --bad: #b3401f; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --soft: #98a2ad;
-  --line: #30363d; --card: #1a1f25; --paper: #0f1317; --good: #4cc38a; --bad: #f0855f; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 60rem; padding: 2.5rem 1.25rem 4rem; color: var(--ink);
-  background: var(--paper); font: 16px/1.55 system-ui, -apple-system, "Segoe UI", sans-serif; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; letter-spacing: -.01em; }
-h2 { font-size: 1.12rem; margin: 2.6rem 0 .2rem; }
-p { margin: .2rem 0 .9rem; color: var(--soft); max-width: 44rem; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr));
-  gap: .75rem; margin: 1.6rem 0; }
-.tile { background: var(--card); border: 1px solid var(--line); border-radius: .6rem;
-  padding: .8rem 1rem; }
-.tile b { display: block; font-size: 1.5rem; font-weight: 650; line-height: 1.25;
-  font-variant-numeric: tabular-nums; }
-.tile span { color: var(--soft); font-size: .86rem; }
-.good { color: var(--good); } .bad { color: var(--bad); }
-.narrow { display: none; max-width: 26rem; }
-@media (max-width: 40rem) { .wide { display: none; } .narrow { display: block; }
-  body { padding: 1.5rem 1.1rem 3rem; } }
-figure { margin: .4rem 0 0; } figure svg { width: 100%; height: auto; display: block;
-  color: var(--ink); font-family: inherit; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .92rem;
-  font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .34rem .7rem; border-bottom: 1px solid var(--line);
-  white-space: nowrap; }
-th { font-weight: 600; color: var(--soft); }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-table.facts td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
-table.facts td:first-child { color: var(--soft); white-space: nowrap; width: 13rem; }
-details summary { cursor: pointer; color: var(--soft); margin: .5rem 0; }
-code { font: .9em ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
-.hint { border-left: 3px solid var(--line); padding-left: .9rem; }
-"""
+MODULES = ("words", "draw", "map", "timeline", "views", "card", "page")
+"""The page's modules, each after those that it imports."""
+IMPORT = re.compile(r'^import (\{.*\}) from "./(\w+).js";', re.MULTILINE)
+EXPORT = re.compile(r"^export (?:async )?(?:function|const|class) (\w+)", re.MULTILINE)
+MORE = (
+    '<section id="view-more" class="view" hidden></section><section id="words" class="view words">'
+)
+DATA = '<script type="application/json" id="report">'
 TILES = {
     "device_score": "score on the devices' samples",
     "train_loss": "training loss, as devices report it",
     "train_error": "training error, as devices report it",
 }
 """What a tile says, where that is not a measure's word and samples."""
-NO_PLOTS = (
-    "The plots need matplotlib: <code>fedagent doctor</code> says how to add it, then "
-    "<code>fedagent report DATA_DIR</code> writes this page again."
-)
 
 
-def write_report(run: RunReport, folder: Path, *, name: str = "report") -> Path:
+def write_report(run: RunReport, data_dir: Path, folder: Path, *, name: str = "report") -> Path:
     """Write `NAME.html` and `NAME.json` into a folder and return the page's path.
 
-    Without matplotlib the page has no plots and says what to install.
+    Args:
+        run: The run, as `read_run_report` read it.
+        data_dir: The coordinator's data directory that it was read from.
+        folder: Made if it is not there.
+        name: Of both files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = draw_all(run) if available() else []
     html = folder / f"{name}.html"
-    html.write_text(render(run, drawn), encoding="utf-8")
+    html.write_text(render(run, picture(run, data_dir)), encoding="utf-8")
     record = json.dumps(run.record(), indent=1)
     (folder / f"{name}.json").write_text(record + "\n", encoding="utf-8")
     return html
 
 
-def render(run: RunReport, plots: Sequence[tuple[str, str, str]]) -> str:
-    """Return the whole page; `plots` are ``(title, what it shows, svg)``."""
+def picture(run: RunReport, data_dir: Path) -> Field:
+    """Return what the live page shows of a run, with the report's names."""
+    watcher = Watcher(data_dir, run=run.run, whole=True)
+    try:
+        field = watcher.look()
+    finally:
+        watcher.close()
+    names = {agent.agent: agent.name for agent in run.agents}
+    return structs.replace(
+        field,
+        devices=tuple(
+            structs.replace(one, name=names.get(one.id, one.name), address="")
+            for one in field.devices
+        ),
+        edges=tuple(
+            structs.replace(one, name=run.edges.get(one.id) or one.name) for one in field.edges
+        ),
+        running=None,
+        alarms=(),
+        pending=(),
+    )
+
+
+def render(run: RunReport, field: Field) -> str:
+    """Return the whole page."""
     title = f"{run.recipe} with policy {run.policy}"
-    done = f"{run.state} after {run.progress}"
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>fedagent: {escape(title)}</title>",
-        f"<style>{STYLE}</style></head><body>",
-        f"<h1>{escape(title)}</h1>",
-        f"<p>Run <code>{escape(run.run)}</code>, {done} rounds.</p>",
-        *([f'<p class="hint">{escape(run.conclusion)}.</p>'] if run.conclusion else []),
-        _tiles(run),
-        _unmeasured(run),
-    ]
-    for name, text, svg in plots:
-        parts.append(f"<h2>{escape(name)}</h2><p>{escape(text)}</p><figure>{svg}</figure>")
-    if not plots and run.rounds:
-        parts.append(f'<p class="hint">{NO_PLOTS}</p>')
-    parts += [
-        _reached(run),
-        _evaluated(run),
-        _agents(run),
-        _edges(run),
-        _rounds(run),
-        _facts(run),
-        "</body></html>",
-    ]
-    return "\n".join(parts) + "\n"
+    about = f"{title}. Run {run.run}, {run.state} after {run.progress} rounds."
+    first = f'<p class="hint">{escape(run.conclusion)}.</p>' if run.conclusion else ""
+    parts = (_reached(run), _evaluated(run), _agents(run), _edges(run), _rounds(run), _facts(run))
+    words = "".join(f'<section class="panel">{part}</section>' for part in parts if part)
+    words = f"{first}{_unmeasured(run)}{words}"
+    data = msgspec.json.encode({"field": field, "charts": curves(run)}).decode()
+    data = data.replace("<", "\\u003c")  # names come from devices
+    page = _static("index.html")
+    for place, text in (
+        ("<title>fedagent</title>", f"<title>fedagent: {escape(title)}</title>"),
+        ('<link rel="icon" href="icon.svg" type="image/svg+xml">\n', ""),
+        ('<link rel="stylesheet" href="page.css">', f"<style>{_static('page.css')}</style>"),
+        ('<script type="module" src="page.js"></script>\n', ""),
+        ("<body>", '<body class="report">'),
+        (">connecting<", f">{escape(about)}<"),
+        ('aria-label="The run in figures">', f'aria-label="The run in figures">{_tiles(run)}'),
+        (
+            "</main>",
+            f'{MORE}<h2 class="part">In words and tables</h2>{words}</section></main>',
+        ),
+        (
+            "</body>",
+            f"{DATA}{data}</script><script>{_script()}</script></body>",
+        ),
+    ):
+        assert page.count(place) == 1, place
+        page = page.replace(place, text)
+    return page
+
+
+def _static(name: str) -> str:
+    return (files("fedagent_coordinator.web") / "static" / name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    """Return the page's modules as one script: a browser loads no module from a file."""
+    parts = []
+    for name in MODULES:
+        text = IMPORT.sub(r"const \1 = $\2;", _static(f"{name}.js"))
+        given = ", ".join(EXPORT.findall(text))
+        parts.append(f"const ${name} = (() => {{")
+        parts.append(EXPORT.sub(lambda found: found[0].removeprefix("export "), text))
+        parts.append(f"return {{ {given} }};\n}})();")
+    return "\n".join(parts)
 
 
 def _tiles(run: RunReport) -> str:
@@ -131,12 +147,13 @@ def _tiles(run: RunReport) -> str:
     cells = [_tile(value, what) for value, what in tiles]
     ledger = ("balanced", "good") if run.ledger_balanced else ("not balanced", "bad")
     cells.append(_tile(ledger[0], "ledger, hash chain checked", tone=ledger[1]))
-    return f'<div class="tiles">{"".join(cells)}</div>'
+    return "".join(cells)
 
 
 def _tile(value: str, what: str, *, tone: str = "") -> str:
     return (
-        f'<div class="tile"><b class="{tone}">{escape(value)}</b><span>{escape(what)}</span></div>'
+        f'<div class="tile"><p class="figure {tone}">{escape(value)}</p>'
+        f'<p class="soft">{escape(what)}</p></div>'
     )
 
 
@@ -198,10 +215,20 @@ def _agents(run: RunReport) -> str:
                 for status, count in sorted(agent.outcomes.items())
                 if status not in ("arrived", "late")
             ),
+            "-" if agent.claim_gap is None else f"{agent.claim_gap:.2f}",
         )
         for agent in run.agents
     )
-    head = ("agent", "ordered", "in time", "late", "in the model", "paid", "otherwise")
+    head = (
+        "agent",
+        "ordered",
+        "in time",
+        "late",
+        "in the model",
+        "paid",
+        "otherwise",
+        "took over claimed",
+    )
     lines = (line for agent in run.agents if (line := agent.undelivered()))
     text = "".join(f'<p class="hint">{escape(line)}</p>' for line in lines)
     return "<h2>Agents</h2>" + text + _table(head, rows)
@@ -278,4 +305,4 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
     )
     table = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="scroll">{table}</div>'
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="table">{table}</div>'
