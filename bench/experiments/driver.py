@@ -38,7 +38,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     first_seed: int = 0
     sets: Sets = []
     cases: dict[str, Sets] = {}
-    vary: dict[str, list[float | str]] = {}
+    vary: dict[str, list[int | float | str]] = {}
     beside: str = ""
 
     def named(self) -> dict[str, Sets]:
@@ -54,8 +54,14 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         varied = [[f"{key}={value}" for value in values] for key, values in self.vary.items()]
         for label, sets in (self.cases or {"": []}).items():
             for values in product(*varied):
-                words = [*filter(None, [label]), *(one.rpartition(".")[2] for one in values)]
+                words = [*filter(None, [label]), *map(short, values)]
                 yield ", ".join(words), self.recipe, [*self.sets, *sets, *values]
+
+
+def short(assignment: str) -> str:
+    """Return an assignment with the last word of its key."""
+    key, _, value = assignment.partition("=")
+    return f"{key.rpartition('.')[2]}={value}"
 
 
 def experiments() -> dict[str, Experiment]:
