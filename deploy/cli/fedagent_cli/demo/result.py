@@ -132,7 +132,7 @@ def show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> No
     console.print(Panel(grid, title=ended, title_align="left", border_style="blue", padding=1))
     program = _program()
     if run is not None:
-        looks = ["rounds", "opinions"] if run.evaluations else ["rounds"]
+        looks = ["status --rounds 20", *(["opinions"] if run.evaluations else [])]
         if run.agents:  # who came in time least has most to be explained
             looks.append(f"why {min(run.agents, key=lambda agent: agent.in_time).name}")
         echo("Look closer:")
