@@ -1,4 +1,4 @@
-"""Model files that `fedagent models export` wrote, ready for samples."""
+"""Model files that `fedagent export --model` wrote, ready for samples."""
 
 from dataclasses import dataclass
 from typing import Protocol

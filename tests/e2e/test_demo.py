@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -122,9 +123,8 @@ def _check_whole(demo: Running, lines: list[dict[str, object]]) -> None:
     first = result["seconds_to_first_round"]
     assert isinstance(first, float)
     html = Path(str(result["report"])).read_text()
-    assert html.count("<figure") == 7  # accuracy and loss among them
-    assert html.count("<svg") == 2 * 7  # each for a desk, and for a phone
-    assert "agent-1" in html
+    assert all(f"agent-{n}" in html for n in range(1, 9))
+    assert not re.findall(r"""(?:src|href)=["'](?!#|data:)""", html), "it asks for nothing"
     assert any(line.get("event") == "round" for line in lines)
     assert not all_gone(demo)
     kept = {path.name for path in demo.directory.iterdir()}
@@ -157,7 +157,6 @@ def test_a_placed_demo_ends_when_the_rents_are_gone(tmp_path: Path, demos: list[
     assert end["reason"] == "budget"
     assert "final model" in (demo.directory / "coordinator.log").read_text()
     html = Path(str(result["report"])).read_text()
-    assert html.count("<figure") == 10
     assert "the budget is too low for another rented round" in html
 
 
