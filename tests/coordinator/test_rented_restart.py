@@ -67,11 +67,3 @@ def test_every_placement_is_found_again_from_the_books(tmp_path: Path, name: str
         store.snapshot(run, ROUNDS, site.recipe.policy.name, again.state())
         store.restore(run, site.recipe.policy.name, restored)
     assert pack_arrays(restored.state()) == pack_arrays(again.state())
-
-
-def test_a_snapshot_of_a_release_that_passed_nobody_over_is_taken(tmp_path: Path) -> None:
-    site = played(tmp_path, "min-cost")
-    policies = decision_policies(site.recipe)
-    former = {k: v for k, v in policies.state().items() if not k.startswith("backoff/")}
-    assert former != policies.state()
-    policies.restore(former)

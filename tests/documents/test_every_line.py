@@ -55,6 +55,11 @@ TROUBLE.skips(
     "the lines of quickstart.md with other numbers; tests/documents/test_first_hour.py runs those",
     *TROUBLE.commands,
 )
+EXPERIMENTS = Page("docs/experiments.md")
+EXPERIMENTS.skips(
+    "hours of playing; bench/checks loads every one of them and plays some",
+    *(line.partition("#")[0].rstrip() for line in EXPERIMENTS.commands),
+)
 CONTRIBUTING = Page("CONTRIBUTING.md")
 CONTRIBUTING.skips("what CI runs; this is in it", "make check", "make test", "make test-all")
 CONTRIBUTING.skips("tests/docs/test_site.py builds the same", "make docs")

@@ -14,9 +14,10 @@ from fedagent_coordinator.policies.base import BoolArray, FloatArray
 
 _CLIP = (-12.0, 5.0)
 """Beyond them a chance is 0 or 1 to six digits and more."""
-_STEPS = 12
+_STEPS = 60
 _HALVINGS = 8
-"""Newton steps of a round, and how often one is halved, at most: they converge in three."""
+"""Newton steps of a round, and how often one is halved, at most. Three are usual; where Fisher's
+curvature is far from the true one they zigzag, and twelve left 0.003 of the log-likelihood."""
 _ENOUGH = 1e-4
 """Gain in log-likelihood below which another step is not worth its time."""
 
