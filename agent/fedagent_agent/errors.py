@@ -30,7 +30,7 @@ class OutboxError(DiskError):
 
 
 class OutboxFormatError(OutboxError):
-    """Raised when another release wrote the outbox; the position in the stream is in it too."""
+    """Raised when another version wrote the outbox; the position in the stream is in it too."""
 
     hint = "continue with that release, or start fresh in another --data-dir"
 

@@ -124,7 +124,7 @@ class Enrolment:
             raise UnreadableDatabaseError(str(self.path), str(exc)) from exc
         if version not in (0, _SCHEMA):
             self._connection.close()
-            raise UnreadableDatabaseError(str(self.path), "it was written by another release")
+            raise UnreadableDatabaseError(str(self.path), "it was written by another version")
 
     def close(self) -> None:
         """Close it."""

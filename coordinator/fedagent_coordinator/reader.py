@@ -322,7 +322,7 @@ class Reader:
     def claim_gaps(self, run_id: str) -> dict[int, float]:
         """Return what each client's updates took over what it claimed; by index, where known.
 
-        A snapshot without them is of an older release; of what is damaged nothing is known.
+        Of a snapshot that is damaged nothing is known.
         """
         gaps = ClaimGaps()
         if not self._caught_up(run_id, gaps, CLAIMS):

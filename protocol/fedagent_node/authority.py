@@ -150,7 +150,7 @@ class Authority:
             # goes on, and a coordinator whose clock is late makes none that has ended.
             .next_update(authority.not_valid_after_utc)
             .add_extension(x509.CRLNumber(number), critical=False)
-            # Not critical: OpenSSL, and earlier releases, go by the serials.
+            # Not critical: OpenSSL goes by the serials.
             .add_extension(
                 x509.UnrecognizedExtension(x509.ObjectIdentifier(REVOKED_IDS), packed_ids(ids)),
                 critical=False,

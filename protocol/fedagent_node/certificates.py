@@ -74,7 +74,7 @@ class RevocationList:
     """Serials that the authority took back, and ids of their owners; the highest `number` holds.
 
     An id is out with whatever certificate it has: after a restore the authority may have forgotten
-    some. Lists of earlier releases have no ids.
+    some.
     """
 
     number: int

@@ -172,7 +172,7 @@ class Driver:
             return
         except ProtocolError as error:
             self._refuse(
-                error.reason, where, f"{error}; the sender may run another release of fedagent"
+                error.reason, where, f"{error}; the sender may run another version of fedagent"
             )
             return
         if event is not None:

@@ -82,8 +82,8 @@ class Refusal(StrEnum):
 
 
 MENDS = {
-    Refusal.UNSIGNED: "the sender runs an earlier release: update it; or another program writes "
-    "to this broker",
+    Refusal.UNSIGNED: "the sender runs another version: install the same on both; or another "
+    "program writes to this broker",
     Refusal.BAD_SIGNATURE: "the message was altered in transit or forged",
     Refusal.OTHER_KEY: "another client writes in its name",
     Refusal.REPLAYED: "the message was sent before, or the sender's data directory was restored "

@@ -182,7 +182,7 @@ _JOIN_MENDS: dict[str, tuple[str, str]] = {
         "check that a fedagent join service listens at that address",
     ),
     "version": (
-        "the other side runs another release of fedagent",
+        "the other side runs another version of fedagent",
         "install the same release on both machines",
     ),
     "bad_signature": ("the key belongs to another device", "restore identity.json, or delete it"),

@@ -90,7 +90,7 @@ class JoinRequest(Struct, frozen=True, kw_only=True, tag="join"):
 class Granted(Struct, frozen=True, kw_only=True, tag="granted"):
     """A certificate; `services` are more addresses of join services, `name` the enrolled one.
 
-    `crl` is the list of the revoked, PEM; empty of former releases, and where it is long.
+    `crl` is the list of the revoked, PEM; empty where it is long.
     """
 
     certificate: Annotated[bytes, Meta(max_length=MAX_DER_BYTES)]

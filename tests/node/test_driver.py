@@ -175,7 +175,7 @@ def test_foreign_bytes_are_counted_and_change_nothing(
     for _ in range(3):
         driver.arrived("lan", UP, topic, payload, at=0.0)
     assert scene.counters == {reason: 3}
-    said = [line for line in scene.log if "refused" in line and "another release" in line]
+    said = [line for line in scene.log if "refused" in line and "another version" in line]
     assert len(scene.log) == len(said) == (reason != "topic"), "once, of three"
 
 

@@ -25,7 +25,7 @@ class TaskRefusal(StrEnum):
 
 MENDS = {
     TaskRefusal.UNSIGNED: "the edge shows no signature of this site's coordinator: "
-    "update both if they run an earlier release",
+    "install the same version on both",
     TaskRefusal.BAD_SIGNATURE: "the coordinator has not signed it for this run: if you do not "
     "trust the edge, revoke it: `fedagent devices revoke`",
     TaskRefusal.NO_CERTIFICATE: "who signed it has no certificate of this site",

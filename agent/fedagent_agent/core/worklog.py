@@ -19,8 +19,6 @@ _ENDS = {
     ReceiptStatus.REJECTED: "refused",
     ReceiptStatus.TOO_LATE: "too late: the round was closed",
     ReceiptStatus.EXPIRED: "expired: the edge does not know this order, or no longer does",
-    ReceiptStatus.OTHER: "ended with a status of another release: install the edge's release on "
-    "the device",
 }
 _PASSING = frozenset({DeclineReason.BUSY, DeclineReason.STALE, DeclineReason.UNSIGNED})
 """Reasons to decline that are gone by the next order, or that have a line of their own."""

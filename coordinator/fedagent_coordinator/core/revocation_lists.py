@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 ASKS = 3
-"""How often an edge is asked, with each status; those of earlier releases do not answer."""
+"""How often an edge is asked, with each status."""
 
 
 def compare(engine: "Engine", edge: EdgeSession, number: int) -> list[Effect]:

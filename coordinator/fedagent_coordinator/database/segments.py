@@ -18,7 +18,7 @@ _MAGIC = b"fedagent-books/1\n"
 _MOST_BYTES = 1 << 28
 """Of what a segment is inflated to, at a kilobyte for each device of each round."""
 MOST_BYTES_BOUND = 1 << 34
-"""Of one whose digest is in the ledger: former releases wrote what they could not read."""
+"""Of one whose digest is in the ledger, which was written here."""
 
 
 class Table(msgspec.Struct, frozen=True, array_like=True):
@@ -75,7 +75,7 @@ def decode(data: bytes, *, most_bytes: int | None = None) -> Segment:
         RecordError: These are no bytes of a segment, or too many.
     """
     if not data.startswith(_MAGIC):
-        raise RecordError("closed books", "of another release, or no closed books at all")
+        raise RecordError("closed books", "of another version, or no closed books at all")
     try:
         inflate = zlib.decompressobj()
         body = inflate.decompress(data[len(_MAGIC) :], most_bytes or _MOST_BYTES)

@@ -47,7 +47,7 @@ class RoleError(CliError):
 
 
 class UnreadableError(CliError):
-    """Raised when the database to read is damaged, or of another release."""
+    """Raised when the database to read is damaged, or of another version."""
 
     exit_code = 33
 

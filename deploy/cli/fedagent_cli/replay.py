@@ -142,7 +142,7 @@ def _replayed(
 ) -> tuple[list[Replayed], str]:
     recipe = recipe_in(run.recipe)
     if recipe is None:
-        raise UnreadableError("its recipe is from another release", "replay it with that release")
+        raise UnreadableError("its recipe is from another version", "replay it with that version")
     asked, spec = (
         opinion_mode(recipe, create(recipe.policy.name, **recipe.policy.params)),
         recipe.policy,

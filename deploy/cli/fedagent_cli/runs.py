@@ -46,7 +46,7 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
 
     Raises:
         NoRunError: There is no database, no such run, or it may not be read.
-        UnreadableError: The database is damaged, or of another release.
+        UnreadableError: The database is damaged, or of another version.
         MissingError: Rounds were pruned that are needed.
     """
     named = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()

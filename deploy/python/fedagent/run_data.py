@@ -102,7 +102,7 @@ def read(run: Source = None, *, run_id: str | None = None) -> RunData:
 
     Raises:
         NoRunError: There is none.
-        UnreadableError: Its database is damaged, or of another release.
+        UnreadableError: Its database is damaged, or of another version.
     """
     with open_run(folder_of(run), run_id) as (now, found), now.whole(found.run_id) as reader:
         return RunData(

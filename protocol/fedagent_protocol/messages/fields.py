@@ -2,7 +2,7 @@
 
 import math
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -55,15 +55,7 @@ Moments = Annotated[bytes, Meta(max_length=MAX_MOMENTS_BYTES)]
 PeerBody = Annotated[bytes, Meta(max_length=MAX_PEER_BYTES)]
 
 
-class OpenEnum(StrEnum):
-    """An enumeration that maps words of newer peers to ``other``."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> Self:  # noqa: ARG003 - enum's own hook
-        return cls("other")
-
-
-class DeclineReason(OpenEnum):
+class DeclineReason(StrEnum):
     """Why an agent does not train although it was ordered to."""
 
     BUSY = "busy"  # already training for a newer order
@@ -75,10 +67,9 @@ class DeclineReason(OpenEnum):
     PRIVACY = "privacy"  # its epsilon of this run is used up, or noise cannot be accounted for
     UNSIGNED = "unsigned"  # its site's coordinator has signed no such task, or assignment
     ERROR = "error"  # training failed; the detail names the error
-    OTHER = "other"
 
 
-class ReceiptStatus(OpenEnum):
+class ReceiptStatus(StrEnum):
     """What became of an update; every status ends the transfer.
 
     An edge promises to report the first two as `Outcome.valid`, which is what is paid, unless the
@@ -90,10 +81,9 @@ class ReceiptStatus(OpenEnum):
     TOO_LATE = "too-late"  # after the close: not paid
     REJECTED = "rejected"  # invalid, not paid; `reason` says why
     EXPIRED = "expired"  # the edge knows no such order, or none any more: no word on payment
-    OTHER = "other"
 
 
-class OutcomeStatus(OpenEnum):
+class OutcomeStatus(StrEnum):
     """How an ordered agent ended the round."""
 
     ARRIVED = "arrived"  # by the deadline
@@ -102,7 +92,6 @@ class OutcomeStatus(OpenEnum):
     REJECTED = "rejected"
     MISSED = "missed"  # nothing before the close, or after max_wait: too late
     GONE = "gone"
-    OTHER = "other"
 
 
 UNANSWERED = "unanswered"
