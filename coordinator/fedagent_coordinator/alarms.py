@@ -64,7 +64,7 @@ def alarms(
 ) -> list[Alarm]:
     """Return what is to be seen to; `now` is the wall clock, `status` None of one that is down.
 
-    Mends name the data directory as `folder`, from the root if that is empty.
+    Hints name the data directory as `folder`, from the root if that is empty.
     """
     run = reader.run(run_id)
     devices = reader.devices(run.run_id)

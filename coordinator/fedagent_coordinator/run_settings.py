@@ -73,8 +73,8 @@ def aggregation_of(recipe: Recipe) -> Strategy:
             "aggregation.name", why, "use fedavg, or turn off privacy and secure aggregation"
         )
     if isinstance(made, FedBn) and not _has_local(recipe):
-        mend = "build the task with local=('norms',), or take fedavg"
-        raise RecipeError("aggregation.name", "is fedbn, but no layer of the model is local", mend)
+        hint = "build the task with local=('norms',), or take fedavg"
+        raise RecipeError("aggregation.name", "is fedbn, but no layer of the model is local", hint)
     return made
 
 

@@ -171,8 +171,8 @@ class AuthorityError(LinkError):
 
 _NEW_INVITATION = "ask for a new one: `fedagent devices invite NAME` at the coordinator"
 _NEW_DEVICE = "to join as a new device, choose another --data-dir and ask for an invitation"
-"""The mend for who was revoked, which is so for good."""
-_JOIN_MENDS: dict[str, tuple[str, str]] = {
+"""The hint for who was revoked, which is so for good."""
+_JOIN_HINTS: dict[str, tuple[str, str]] = {
     "not_an_invitation": (
         "this is not an invitation",
         "give the whole string that begins with `fedagent:`, or HOST:PORT of a join service",
@@ -245,7 +245,7 @@ class JoinError(LinkError):
     @property
     def _words(self) -> tuple[str, str]:
         shown = safe_text(self.reason, limit=64)
-        return _JOIN_MENDS.get(self.reason, (f"refused ({shown})", "see the coordinator's log"))
+        return _JOIN_HINTS.get(self.reason, (f"refused ({shown})", "see the coordinator's log"))
 
 
 class JoinUnreachableError(LinkError):
@@ -327,7 +327,7 @@ _VERIFY = {
         "the zeroconf advert of that name may be forged",
     ),
 }
-"""Codes of OpenSSL's verification to reason, words and mend."""
+"""Codes of OpenSSL's verification to reason, words and hint."""
 _ALERTS = {
     "CERTIFICATE_REQUIRED": ("no_certificate", "it requires one, and none was presented", _INVITE),
     "CERTIFICATE_EXPIRED": ("expired", "it has expired", _RENEWS),
@@ -337,11 +337,11 @@ _ALERTS = {
     "BAD_CERTIFICATE": ("not_yet_valid", "it is not valid yet, or is damaged", _CLOCKS),
     "DECRYPT_ERROR": ("bad_certificate", "it does not match our key", _INVITE),
 }
-"""TLS alerts to reason, words and mend: what the other end found of our certificate."""
+"""TLS alerts to reason, words and hint: what the other end found of our certificate."""
 
 
 def tls_refusal(exc: Exception) -> tuple[str, str] | None:
-    """Return the reason for which certificates did not open a connection, and a line with the mend.
+    """Return the reason for which certificates did not open a connection, and a line with the hint.
 
     None where it failed for another reason.
     """
@@ -349,13 +349,13 @@ def tls_refusal(exc: Exception) -> tuple[str, str] | None:
         return exc.reason, f"{exc.sentence}; {exc.hint}"
     if isinstance(exc, ssl.SSLCertVerificationError):
         told = safe_text(exc.verify_message)
-        reason, words, mend = _VERIFY.get(exc.verify_code, ("bad_certificate", told, ""))
-        return reason, f"{_MINE}: {words}{'; ' if mend else ''}{mend}"
+        reason, words, hint = _VERIFY.get(exc.verify_code, ("bad_certificate", told, ""))
+        return reason, f"{_MINE}: {words}{'; ' if hint else ''}{hint}"
     if isinstance(exc, ssl.SSLError):
         _, _, alert = (exc.reason or "").partition("ALERT_")
         if alert in _ALERTS:
-            reason, words, mend = _ALERTS[alert]
-            return reason, f"{_YOURS}: {words}; {mend}"
+            reason, words, hint = _ALERTS[alert]
+            return reason, f"{_YOURS}: {words}; {hint}"
     return None
 
 

@@ -42,7 +42,7 @@ def endpoint_of(environment: Mapping[str, str]) -> str:
 
 
 def hindrance(endpoint: str, *, insecure: bool) -> str:
-    """Return why traces cannot be sent there, with the mend; empty if they can."""
+    """Return why traces cannot be sent there, with the hint; empty if they can."""
     place = urlsplit(endpoint)
     if place.scheme not in {"http", "https"} or not place.hostname:
         return f"{ENDPOINTS[1]} is no http:// or https:// address: http://127.0.0.1:4318"

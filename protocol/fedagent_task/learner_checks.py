@@ -52,8 +52,8 @@ def check_learner(task: TaskSpec) -> None:
         *_where(learner, model),
         *_terms(task),
     ):
-        key, reason, mend = wrong
-        raise RecipeError(key, reason, mend)
+        key, reason, hint = wrong
+        raise RecipeError(key, reason, hint)
 
 
 def _given(learner: LearnerSpec, keys: tuple[str, ...]) -> Iterator[str]:
@@ -70,8 +70,8 @@ def _optimizer(learner: LearnerSpec) -> Iterator[Wrong]:
     kinds = {"momentum": ("sgd",), "nesterov": ("sgd",), "betas": ("adam", "adamw")}
     for key in _given(learner, tuple(kinds)):
         if learner.optimizer not in kinds[key]:
-            mend = f"write optimizer = {kinds[key][0]!r}, or leave it out"
-            yield f"learner.{key}", f"is not an option of {learner.optimizer}", mend
+            hint = f"write optimizer = {kinds[key][0]!r}, or leave it out"
+            yield f"learner.{key}", f"is not an option of {learner.optimizer}", hint
     if learner.nesterov and not learner.momentum:
         yield "learner.nesterov", "needs a momentum", "write momentum = 0.9"
 
@@ -79,14 +79,14 @@ def _optimizer(learner: LearnerSpec) -> Iterator[Wrong]:
 def _schedule(learner: LearnerSpec) -> Iterator[Wrong]:
     spans = ("step", "cosine", "linear")
     if learner.schedule in spans and learner.schedule_rounds == 0:
-        mend = "write the rounds of a step" if learner.schedule == "step" else "write rounds.count"
-        yield "learner.schedule_rounds", f"is missing, but {learner.schedule} needs it", mend
+        hint = "write the rounds of a step" if learner.schedule == "step" else "write rounds.count"
+        yield "learner.schedule_rounds", f"is missing, but {learner.schedule} needs it", hint
     if learner.schedule_rounds and learner.schedule not in spans:
-        mend = f"take one of {', '.join(spans)}, or leave it out"
-        yield "learner.schedule_rounds", f"has no effect with {learner.schedule}", mend
+        hint = f"take one of {', '.join(spans)}, or leave it out"
+        yield "learner.schedule_rounds", f"has no effect with {learner.schedule}", hint
     if learner.gamma != _PLAIN.gamma and learner.schedule not in ("step", "exponential"):
-        mend = "take step or exponential, or leave it out"
-        yield "learner.gamma", f"has no effect with {learner.schedule}", mend
+        hint = "take step or exponential, or leave it out"
+        yield "learner.gamma", f"has no effect with {learner.schedule}", hint
 
 
 def _where(learner: LearnerSpec, model: ModelSpec) -> Iterator[Wrong]:
@@ -99,8 +99,8 @@ def _where(learner: LearnerSpec, model: ModelSpec) -> Iterator[Wrong]:
             why = "is an option of torch, but learner.backend is numpy"
             yield f"learner.{key}", why, "leave one of them out"
     if learner.precision == "float16" and learner.device in ("cpu", "mps"):
-        mend = "write precision = 'bfloat16', or device = 'cuda'"
-        yield "learner.precision", f"float16 is not supported on {learner.device}", mend
+        hint = "write precision = 'bfloat16', or device = 'cuda'"
+        yield "learner.precision", f"float16 is not supported on {learner.device}", hint
     if model.kind == "mf":
         keys = tuple(key for key in _OPTIMIZER_KEYS if key != "betas")
         for key in _given(learner, keys):
@@ -120,8 +120,8 @@ def _terms(task: TaskSpec) -> Iterator[Wrong]:
     if not asked:
         return
     if learner.name not in DESCENT:
-        mend = f"{fedavg} learner.name = 'minibatch'"
-        yield key, f"{name} needs gradient steps, which {learner.name} does not take", mend
+        hint = f"{fedavg} learner.name = 'minibatch'"
+        yield key, f"{name} needs gradient steps, which {learner.name} does not take", hint
     elif task.model.kind == "mf" and (terms.mu or terms.control):
         yield key, f"{name} does not support mf, whose steps update two rows only", "take fedavg"
     plain_sgd = learner.optimizer == "sgd" and not learner.nesterov
@@ -132,11 +132,11 @@ def _terms(task: TaskSpec) -> Iterator[Wrong]:
             "leave out optimizer, momentum",
         )
     if terms.local_steps and not plain_sgd:
-        mend = f"{fedavg} optimizer = 'sgd' without nesterov"
-        yield key, "fednova supports only sgd, with momentum or mu", mend
+        hint = f"{fedavg} optimizer = 'sgd' without nesterov"
+        yield key, "fednova supports only sgd, with momentum or mu", hint
     if terms.local_steps and learner.momentum and terms.mu:
-        mend = "leave out learner.momentum, or aggregation.params.mu"
-        yield key, "fednova supports momentum or mu, but not both", mend
+        hint = "leave out learner.momentum, or aggregation.params.mu"
+        yield key, "fednova supports momentum or mu, but not both", hint
     if terms.mu and terms.mu * learner.rate >= 1:
-        mend = "lower learner.rate or mu"
-        yield key, f"mu times learner.rate must be < 1 (got {terms.mu * learner.rate:g})", mend
+        hint = "lower learner.rate or mu"
+        yield key, f"mu times learner.rate must be < 1 (got {terms.mu * learner.rate:g})", hint

@@ -16,8 +16,8 @@ Wrong = tuple[str, str, str]
 
 def check_privacy(recipe: Recipe) -> None:
     """Raise `RecipeError` for the first key that does not go with what is to be private."""
-    for key, reason, mend in (*_differential(recipe), *_secure(recipe), *_both(recipe)):
-        raise RecipeError(key, reason, mend)
+    for key, reason, hint in (*_differential(recipe), *_secure(recipe), *_both(recipe)):
+        raise RecipeError(key, reason, hint)
 
 
 def check_cohort(task: TaskSpec) -> None:

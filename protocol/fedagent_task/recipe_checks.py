@@ -233,8 +233,8 @@ def _check_graph(model: ModelSpec, learner: LearnerSpec) -> None:
                 raise RecipeError(f"model.{key}", "is for kind = graph only", "leave it out")
         return
     if model.task:
-        mend = "give the recipe as a file, with the task file next to it"
-        raise RecipeError("model.task", f"names {show(model.task)}, which was not read", mend)
+        hint = "give the recipe as a file, with the task file next to it"
+        raise RecipeError("model.task", f"names {show(model.task)}, which was not read", hint)
     if not model.program:
         raise RecipeError("model.task", "is missing", hint_of("model.task"))
     if not model.first:

@@ -35,7 +35,7 @@ from .spec import MAX_GRAPH_BYTES, ModelSpec, Params
 SUFFIX = ".fedtask"
 MAX_FILE_BYTES = 4 * MAX_PARAMETERS + MAX_HEADER_BYTES + 8
 _KEY = "fedagent.task"
-_MEND = "build it again: fedagent task build"
+_HINT = "build it again: fedagent task build"
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
@@ -169,8 +169,8 @@ def read_task_file(path: Path) -> TaskFile:
     try:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
-            mend = "take a smaller model"
-            raise TaskFileError(str(path), f"is {size} bytes, the limit is {MAX_FILE_BYTES}", mend)
+            hint = "take a smaller model"
+            raise TaskFileError(str(path), f"is {size} bytes, the limit is {MAX_FILE_BYTES}", hint)
         body = path.read_bytes()
     except OSError as error:
         reason = f"cannot be read ({error.strerror or error})"
@@ -196,9 +196,9 @@ def decode_task(body: bytes, *, name: str = "the task file") -> TaskFile:
             labels=told.labels,
         )
     except (ProgramError, ProtocolError) as error:
-        raise TaskFileError(name, f"is not well formed: {error}", _MEND) from error
+        raise TaskFileError(name, f"is not well formed: {error}", _HINT) from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise TaskFileError(name, "is not a task file", _MEND) from error
+        raise TaskFileError(name, "is not a task file", _HINT) from error
 
 
 def _told(body: bytes) -> _Task:

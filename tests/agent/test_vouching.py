@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_agent.core.effects import Subscribed, SubscribeModel
-from fedagent_agent.core.voucher import MENDS, UNASSIGNED, TaskRefusal
+from fedagent_agent.core.voucher import HINTS, UNASSIGNED, TaskRefusal
 from fedagent_agent.core.vouching import AGAIN_S, REFUSED_S
 from fedagent_agent.site_voucher import LONGEST_S, SiteVoucher
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
@@ -321,8 +321,8 @@ def test_what_is_refused_is_counted_and_said_once_with_its_mend(site: Site) -> N
             site.order(1, REAL, claim)
             site.edge.later(REFUSED_S + 1)
         assert site.refused() == {f"task_refused_{why}": 3}
-        assert [MENDS[why] in warning.text for warning in site.edge.warned] == [True]
-    assert MENDS.keys() == set(TaskRefusal)
+        assert [HINTS[why] in warning.text for warning in site.edge.warned] == [True]
+    assert HINTS.keys() == set(TaskRefusal)
 
 
 def test_the_word_of_another_site_is_none(site: Site) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_node.errors import _JOIN_MENDS, JoinError
+from fedagent_node.errors import _JOIN_HINTS, JoinError
 from fedagent_node.joining import (
     CODES,
     JOIN_VERSION,
@@ -172,7 +172,7 @@ def test_a_cut_invitation_is_none(invitation: Invitation, lost: int) -> None:
 
 def test_every_refusal_has_its_words_and_mend() -> None:
     refusals = get_args(Refusal)
-    assert _JOIN_MENDS.keys() >= {*refusals}
+    assert _JOIN_HINTS.keys() >= {*refusals}
     for reason in refusals:
         error = JoinError(reason)
         assert error.words

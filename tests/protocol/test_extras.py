@@ -1,4 +1,4 @@
-"""Mends that name an extra: the file that was installed, never a bare name."""
+"""Hints that name an extra: the file that was installed, never a bare name."""
 
 import json
 import re

@@ -91,4 +91,4 @@ class Orders:
         if isinstance(message, OpinionCall):
             self._counters["opinion_task_refused"] += 1
             return []
-        return self._queue.refuse(key, DeclineReason.UNSIGNED, f"{refusal}: {refusal.mend}")
+        return self._queue.refuse(key, DeclineReason.UNSIGNED, f"{refusal}: {refusal.hint}")

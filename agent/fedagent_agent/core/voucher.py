@@ -18,12 +18,12 @@ class TaskRefusal(StrEnum):
     EXPIRED = "expired"
 
     @property
-    def mend(self) -> str:
+    def hint(self) -> str:
         """What it most likely means."""
-        return MENDS[self]
+        return HINTS[self]
 
 
-MENDS = {
+HINTS = {
     TaskRefusal.UNSIGNED: "the edge shows no signature of this site's coordinator: "
     "install the same version on both",
     TaskRefusal.BAD_SIGNATURE: "the coordinator has not signed it for this run: if you do not "

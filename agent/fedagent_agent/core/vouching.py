@@ -171,7 +171,7 @@ class Vouching:
             return []
         asked.told = True
         task, run = asked.named.task[:12], asked.named.run[:8]
-        return [Warn(edge, f"task {task} of run {run} refused: {judged}: {judged.mend}")]
+        return [Warn(edge, f"task {task} of run {run} refused: {judged}: {judged.hint}")]
 
     def _judged(self, named: _Named, claim: TaskClaim | None) -> Vouched | TaskRefusal:
         if claim is None:

@@ -8,7 +8,7 @@ import torch
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.spec import LearnerSpec
 
-_MEND = {
+_HINT = {
     "cuda": "install a torch built for it and its driver, or write auto",
     "mps": "it exists on Apple computers only; write auto",
 }
@@ -25,7 +25,7 @@ def device_of(spec: LearnerSpec) -> "torch.device":
     if name == "auto":
         name = next((one for one, there in here.items() if there), "cpu")
     elif not here.get(name, True):
-        raise TaskFormatError("learner.device", f"{name} is not on this device: {_MEND[name]}")
+        raise TaskFormatError("learner.device", f"{name} is not on this device: {_HINT[name]}")
     if spec.precision == "float16" and name != "cuda":
         detail = f"float16 needs cuda, and this device computes on {name}; write bfloat16"
         raise TaskFormatError("learner.precision", detail)

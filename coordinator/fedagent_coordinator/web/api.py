@@ -44,7 +44,7 @@ HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-MENDS = {
+HINTS = {
     404: "docs/coordinator.md has all paths; /api/devices has the devices",
     405: "docs/coordinator.md says what each path takes",
     408: "send the whole request again",
@@ -307,7 +307,7 @@ def refusal(status: int, error: str, hint: str) -> Response:
 
 async def _http_problem(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return refusal(error.status_code, error.detail, MENDS.get(error.status_code, ""))
+    return refusal(error.status_code, error.detail, HINTS.get(error.status_code, ""))
 
 
 async def _own_problem(_request: Request, error: Exception) -> Response:

@@ -48,7 +48,7 @@ def create(spec: ModelSpec) -> Model:
 
 
 def missing(name: str) -> str:
-    """Say of a recipe's word that it is not known here, and of ``package:name`` the mend."""
+    """Say of a recipe's word that it is not known here, and of ``package:name`` the hint."""
     package, colon, _ = name.partition(":")
     if not colon:
         return f"{name[:32]!r} is not known here"

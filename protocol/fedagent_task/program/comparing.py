@@ -62,15 +62,15 @@ def _learnt(whole: "nn.Module", example: Example) -> tuple[float, Gradients]:
     """Return what Python makes of the example in training."""
     learnt = {n.removeprefix("model."): p for n, p in whole.named_parameters() if p.requires_grad}
     if not learnt:
-        mend = "call requires_grad_(True) on the parameters to train"
-        raise BuildError("model", "has no trainable parameter", mend)
+        hint = "call requires_grad_(True) on the parameters to train"
+        raise BuildError("model", "has no trainable parameter", hint)
     whole.train()
     torch.manual_seed(1)
     with torch.enable_grad():
         loss = whole(list(example.inputs), example.target)[1]
     if not loss.requires_grad:
-        mend = "compute it without detach, argmax and the like"
-        raise BuildError("loss", "has no gradient, so nothing would be trained", mend)
+        hint = "compute it without detach, argmax and the like"
+        raise BuildError("loss", "has no gradient, so nothing would be trained", hint)
     return float(loss.detach()), _gradients(loss, learnt)
 
 
@@ -111,8 +111,8 @@ def _same_gradients(ours: Gradients, plain: Gradients) -> None:
         other = ours.get(name)
         both = [torch.zeros(()) if each is None else each for each in (one, other)]
         if not float((both[0] - both[1]).norm()) <= _SLACK * length + 1e-6:
-            mend = (
+            hint = (
                 "autograd.Function cannot be exported: detach() does the same, x + (f(x) - "
                 "x).detach()"
             )
-            raise BuildError(name, "has a different gradient as a graph than in Python", mend)
+            raise BuildError(name, "has a different gradient as a graph than in Python", hint)

@@ -35,7 +35,7 @@ _DROPPED = frozenset(
 )
 """What export adds to check its own assumptions; nothing is computed by them."""
 _VALUES = "choose by torch.where or masks: a shape may not depend on values"
-_MENDS = {
+_HINTS = {
     "nonzero": _VALUES,
     "masked_select": _VALUES,
     "unique": _VALUES,
@@ -86,8 +86,8 @@ class Draft:
         name, args = self._call(node)
         known = operators().get(name)
         if known is None:
-            mend = _MENDS.get(name, "write this part of forward with other operators")
-            raise BuildError("forward", f"the operator {name} is not supported", mend)
+            hint = _HINTS.get(name, "write this part of forward with other operators")
+            raise BuildError("forward", f"the operator {name} is not supported", hint)
         schema = getattr(node.target, "_schema", None)
         given = args if schema is None else _bound(schema, known, args, node.kwargs)
         ready = tuple(

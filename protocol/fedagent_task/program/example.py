@@ -14,7 +14,7 @@ from fedagent_task.errors import BuildError
 from .spec import MAX_INPUTS, Input, InputDType, Target
 
 _INPUTS = get_args(InputDType)
-_MENDS = {
+_HINTS = {
     "float64": "use .float()",
     "float16": "use .float()",
     "bfloat16": "use .float()",
@@ -37,8 +37,8 @@ class Example:
 def example_of(given: object, model: "nn.Module") -> Example:
     """Return the example as export takes it; `BuildError` says what does not fit."""
     if not isinstance(given, tuple | list) or len(given) < 2:
-        mend = "write example=(x, y), with y = None where the loss takes no label"
-        raise BuildError("example", "is not a batch of inputs and target", mend)
+        hint = "write example=(x, y), with y = None where the loss takes no label"
+        raise BuildError("example", "is not a batch of inputs and target", hint)
     *inputs, target = given
     if len(inputs) == 1 and isinstance(inputs[0], tuple | list):
         given = (*inputs[0], target)  # ((x1, x2), y), as data loaders give it
@@ -49,8 +49,8 @@ def example_of(given: object, model: "nn.Module") -> Example:
     if not all(isinstance(one, torch.Tensor) and one.dim() for one in tensors) or None in inputs:
         raise BuildError("example", "has parts that are not batches", "give tensors, batch first")
     if len({len(one) for one in tensors}) != 1 or not len(tensors[0]):
-        mend = "give the same number of samples everywhere, batch first"
-        raise BuildError("example", "has parts of different lengths", mend)
+        hint = "give the same number of samples everywhere, batch first"
+        raise BuildError("example", "has parts of different lengths", hint)
     names = _names(model, len(inputs))
     columns, start = [], 0
     for name, one in zip(names, inputs, strict=True):
@@ -73,16 +73,16 @@ def _label(target: "torch.Tensor | None") -> Target | None:
     kind = _kind("target", target, ("int64", "float32"))
     shape = tuple(target.shape[1:])
     if any(size != 1 for size in shape) or len(shape) > 2:
-        mend = "pass the rest as inputs, with None as target: loss(output, *inputs)"
-        raise BuildError("target", f"has {math.prod(shape)} numbers for a sample, not one", mend)
+        hint = "pass the rest as inputs, with None as target: loss(output, *inputs)"
+        raise BuildError("target", f"has {math.prod(shape)} numbers for a sample, not one", hint)
     return Target(kind, (1,) * len(shape))  # type: ignore[arg-type] # one of the names
 
 
 def _kind(what: str, tensor: "torch.Tensor", known: tuple[str, ...]) -> str:
     kind = str(tensor.dtype).removeprefix("torch.")
     if kind not in known:
-        mend = _MENDS.get(kind, f"give one of {', '.join(known)}")
-        raise BuildError(what, f"is of {kind}, not {' or '.join(known)}", mend)
+        hint = _HINTS.get(kind, f"give one of {', '.join(known)}")
+        raise BuildError(what, f"is of {kind}, not {' or '.join(known)}", hint)
     return kind
 
 

@@ -48,7 +48,7 @@ def build(source: TaskSource) -> Built:
     """Return the program of a model with its loss.
 
     Raises:
-        BuildError: Something of it has no form as a program; it says what, and the mend.
+        BuildError: Something of it has no form as a program; it says what, and the hint.
     """
     if not isinstance(source.model, nn.Module):
         raise BuildError("model", "is not a torch.nn.Module", "return (model, loss, example)")
@@ -101,8 +101,8 @@ def _tried(whole: _Whole, example: Example) -> "torch.Tensor":
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise BuildError("loss", "is not one number for a batch", "take the mean: loss.mean()")
     if not torch.isfinite(loss):
-        mend = "give a batch and initial values for which the loss is a finite number"
-        raise BuildError("loss", f"is {float(loss)} for the example", mend)
+        hint = "give a batch and initial values for which the loss is a finite number"
+        raise BuildError("loss", f"is {float(loss)} for the example", hint)
     return output
 
 

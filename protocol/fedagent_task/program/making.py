@@ -27,7 +27,7 @@ def make_task(source: TaskSource) -> Made:
     """Return the task of a model.
 
     Raises:
-        BuildError: It cannot be one; it says why, and the mend.
+        BuildError: It cannot be one; it says why, and the hint.
     """
     return make_of(build(source), source)
 

@@ -153,8 +153,8 @@ def _check(group: _Group) -> None:
         raise BuildError(name, "is no plain name", "use letters, digits, _, - and .")
     if value.dtype not in _DTYPES or (group.parameter and value.dtype != torch.float32):
         kind = str(value.dtype).removeprefix("torch.")
-        mend = "call model.float() before" if value.is_floating_point() else "use int64"
-        raise BuildError(name, f"is of {kind}", mend)
+        hint = "call model.float() before" if value.is_floating_point() else "use int64"
+        raise BuildError(name, f"is of {kind}", hint)
 
 
 def _check_patterns(patterns: Sequence[str], groups: Sequence[_Group]) -> None:
@@ -184,6 +184,6 @@ def _constant(value: "torch.Tensor") -> Constant:
 def _array(name: str, value: "torch.Tensor") -> npt.NDArray[np.float32]:
     array = value.detach().cpu().numpy()
     if array.dtype.kind in "iu" and array.size and np.abs(array).max() > _MAX_WHOLE:
-        mend = "keep it below, or as a small buffer that nothing writes to"
-        raise BuildError(name, f"holds integers over {_MAX_WHOLE}", mend)
+        hint = "keep it below, or as a small buffer that nothing writes to"
+        raise BuildError(name, f"holds integers over {_MAX_WHOLE}", hint)
     return np.array(array, np.float32)

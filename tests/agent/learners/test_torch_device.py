@@ -1,4 +1,4 @@
-"""Where torch computes: what a device has, and what is refused with the mend."""
+"""Where torch computes: what a device has, and what is refused with the hint."""
 
 import os
 
@@ -30,7 +30,7 @@ def test_auto_takes_cuda_then_mps_then_the_processor(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("spec", "key", "mend"),
+    ("spec", "key", "hint"),
     [
         (LearnerSpec(device="cuda"), "learner.device", "write auto"),
         (LearnerSpec(device="mps"), "learner.device", "write auto"),
@@ -38,10 +38,10 @@ def test_auto_takes_cuda_then_mps_then_the_processor(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_what_is_not_here_is_refused_with_the_mend(
-    spec: LearnerSpec, key: str, mend: str, monkeypatch: pytest.MonkeyPatch
+    spec: LearnerSpec, key: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _has(monkeypatch)
-    with pytest.raises(TaskFormatError, match=mend) as caught:
+    with pytest.raises(TaskFormatError, match=hint) as caught:
         torch_device.device_of(spec)
     assert caught.value.key == key
 

@@ -1,4 +1,4 @@
-"""What cannot be a task is said in one line with the mend; what stays on a device stays."""
+"""What cannot be a task is said in one line with the hint; what stays on a device stays."""
 
 from collections.abc import Callable
 
