@@ -1,7 +1,7 @@
 """Processor time of a round's decision, select and learn, of every policy and placement.
 
 Two towns: 50 clients that see 3 of 3 edges, and 10 000 that see 3 of 20; budgets pay for
-about a tenth of the clients. Defaults, except that `rbcs-f` owes less in the large town.
+about a tenth of the clients. Defaults, except that `rbcs-f` owes what these can pay.
 Medians of the last rounds, one thread.
 
 python -m bench.decisions
@@ -27,7 +27,11 @@ SEEN = 3
 ROUNDS = 60
 EDGES = 1000
 FEATURES = ("compute", "download_bps", "upload_bps", "x_km", "y_km")
-PARAMS: dict[tuple[str, str], dict[str, object]] = {("large", "rbcs-f"): {"beta": 0.0005}}
+PARAMS: dict[tuple[str, str], dict[str, object]] = {
+    ("small", "rbcs-f"): {"beta": 0.1},
+    ("large", "rbcs-f"): {"beta": 0.0005},
+}
+"""What the budgets of a town can pay for."""
 
 
 def town(rng: np.random.Generator, t: int, clients: int, edges: int) -> RoundView:

@@ -84,10 +84,12 @@ def test_a_pruned_run_is_not_replayed(field: Path, tmp_path: Path) -> None:
             "there is no folder decade, and no run, or more than one, begins with 'decade' in",
         ),
         ("empty", "it is not a coordinator's folder; name the folder of"),
+        ("report.html", "no run in report.html: it is not a coordinator's folder"),
     ],
 )
 def test_a_folder_without_a_run_is_said(home: Path, named: str, says: str) -> None:
     (home / "empty").mkdir(exist_ok=True)
+    (home / "report.html").touch()
     done = call(home, "replay", named)
     assert (done.returncode, says in done.stderr) == (40, True), done.stderr
 

@@ -29,7 +29,7 @@ MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 @options.config_file
 @click.option(
     "--data-dir",
-    type=options.PATH,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     multiple=True,
     help="Data directory of another role to check. Repeatable.",
 )

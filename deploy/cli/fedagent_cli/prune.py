@@ -54,9 +54,7 @@ def prune(
     more be replayed or asked why. A running coordinator prunes by itself: --keep-rounds.
     """
     if (keep_rounds is None) == (keep_days is None):
-        raise UsageError(
-            "no --keep-rounds or --keep-days is given", "give one of --keep-rounds and --keep-days"
-        )
+        raise UsageError("what to keep is not clear", "give one of --keep-rounds and --keep-days")
     if keep_days == 0:
         raise UsageError("--keep-days 0 keeps nothing", "give how many days, such as 0.5")
     kept = keep_rounds or 0

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from fedagent_coordinator import policies
 from fedagent_coordinator.core.readiness import NeedsUnmetError
+from fedagent_coordinator.database.connection import DATABASE
 from fedagent_coordinator.database.models import recipe_in
 from fedagent_coordinator.database.rows import RunRow
 from fedagent_coordinator.errors import PolicyError
@@ -96,7 +97,7 @@ def replay(
         first = next(one.round.view.round for one in rounds if not one.same)
         raise DifferentError(
             f"{len(rounds) - same} of {len(rounds)} rounds are decided differently, first {first}",
-            "another policy or release decided them; leave out --check",
+            "another policy or version decided them; leave out --check",
         )
     if decisions or check:
         if as_json:
@@ -116,7 +117,7 @@ def _where(run: str | None, data_dir: Path | None) -> tuple[Path | None, str | N
         return data_dir, run
     if data_dir is not None:
         raise UsageError("two folders are given", "leave out --data-dir")
-    return folder.parent if folder.is_file() else folder, None
+    return folder.parent if folder.name == DATABASE else folder, None
 
 
 @contextmanager
