@@ -32,7 +32,7 @@ class OutboxError(DiskError):
 class OutboxFormatError(OutboxError):
     """Raised when another version wrote the outbox; the position in the stream is in it too."""
 
-    hint = "continue with that release, or start fresh in another --data-dir"
+    hint = "continue with that version, or start fresh in another --data-dir"
 
 
 class OpinionBookError(DiskError):

@@ -529,7 +529,7 @@ def open_reader(folder: Path) -> Iterator[Reader]:
 
     Raises:
         UnknownRunError: There is no database yet.
-        SchemaVersionError: Another release wrote it.
+        SchemaVersionError: Another version wrote it.
         StoreDamagedError: What was asked of it in this context cannot be read.
     """
     path = folder / DATABASE

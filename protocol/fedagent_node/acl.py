@@ -28,7 +28,7 @@ class Rule:
 
 
 EVERYBODY = (
-    Rule("write", "fedagent/+/{site}/{me}/up/#"),
+    Rule("write", ROOT + "/{site}/{me}/up/#"),
     Rule("write", ROOT + "/{site}/{me}/beacon"),
     Rule("write", ROOT + "/{site}/{me}/model/+"),
     Rule("read", ROOT + "/{site}/{me}/down/#"),
@@ -37,16 +37,16 @@ EVERYBODY = (
     Rule("read", ROOT + "/{site}/e/+/model/+"),
 )
 OF_EDGES = (
-    Rule("read", "fedagent/+/{site}/a/+/up/{id}/#"),
+    Rule("read", ROOT + "/{site}/a/+/up/{id}/#"),
     Rule("read", ROOT + "/{site}/a/+/up/gone"),
     Rule("write", ROOT + "/{site}/a/+/down/{id}/+"),
 )
 OF_COORDINATORS = (
-    Rule("read", "fedagent/+/{site}/e/+/up/#"),
+    Rule("read", ROOT + "/{site}/e/+/up/#"),
     Rule("write", ROOT + "/{site}/e/+/down/+"),
 )
 UNKNOWN = (
-    *(Rule("write", f"fedagent/+/{{site}}/{letter}/{ONE}/up/#") for letter in "ae"),
+    *(Rule("write", f"{ROOT}/{{site}}/{letter}/{ONE}/up/#") for letter in "ae"),
     *(Rule("read", f"{ROOT}/{{site}}/{letter}/{ONE}/down/#") for letter in "ae"),
     *(rule for rule in EVERYBODY if rule.action == "read" and "{me}" not in rule.pattern),
 )

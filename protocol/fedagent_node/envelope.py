@@ -81,7 +81,7 @@ class Refusal(StrEnum):
     EXPIRED = "expired"
 
 
-MENDS = {
+MEANINGS = {
     Refusal.UNSIGNED: "the sender runs another version: install the same on both; or another "
     "program writes to this broker",
     Refusal.BAD_SIGNATURE: "the message was altered in transit or forged",
@@ -98,15 +98,15 @@ MENDS = {
 class EnvelopeError(ProtocolError):
     """Raised when a message is not what its topic and key make it."""
 
-    template = "{refusal}: {mend}"
+    template = "{refusal}: {meaning}"
     reason = "envelope"
 
     refusal: Refusal
 
     @property
-    def mend(self) -> str:
+    def meaning(self) -> str:
         """What it most likely means."""
-        return MENDS[self.refusal]
+        return MEANINGS[self.refusal]
 
 
 @dataclass(frozen=True, slots=True)

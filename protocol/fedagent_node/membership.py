@@ -86,7 +86,7 @@ class Membership:
     async def take(self, pem: bytes, ids: Collection[str]) -> bool:
         """Take a list of the revoked if it is the authority's and newer; False if it is not.
 
-        `ids` are of more of them, where it is of an earlier release; sessions of all are ended.
+        Sessions of all on it, and of `ids`, are ended.
         """
         try:
             found = read_crl(pem, self.site.credentials.ca_der)

@@ -63,6 +63,17 @@ def _strangers(hall: Hall, count: int, *, first: int = 0) -> None:
         hall.say(f"stranger-{number}", m.Hello(agent=f"stranger-{number}", name="x"))
 
 
+def test_who_was_asked_and_lost_its_place_is_no_longer_waited_for() -> None:
+    table = sessions_.AgentSessions("life")
+    for agent in range(MOST):
+        table.hear(f"a{agent}", 0.0)
+    assert table.doubt("a0", 100.0)
+    table.exclude("a0", "cloned")
+    table.changed_devices(100.0)
+    assert table.hear("new", 101.0)[0] is not None
+    assert table.unanswered(104.0) == []
+
+
 def test_a_table_full_of_keys_that_are_gone_gives_their_places_back() -> None:
     hall = Hall()
     _strangers(hall, MOST)

@@ -52,6 +52,7 @@ def all_topics(ids: dict[str, str]) -> list[str]:
     edges, agents = ("edge", "other-edge"), ("agent", "other-agent")
     for edge, agent in product(edges, agents):
         found.append(topics.agent_up(SITE, ids[agent], ids[edge], "hello"))
+        found.append(f"fedagent/1/{SITE}/a/{ids[agent]}/up/{ids[edge]}/hello")
         found.append(topics.agent_down(SITE, ids[agent], ids[edge], "order"))
     found += [topics.agent_gone(SITE, ids[agent]) for agent in agents]
     for edge in edges:
@@ -195,6 +196,9 @@ def test_what_the_roles_subscribe_to_is_allowed() -> None:
     for each in (*topics.agent_filters(SITE, "a1"), *topics.edge_wan_filters(SITE, "e1")):
         assert table.allows("", "read", each)
     assert not table.allows("b/b1", "read", topics.edge_beacon(SITE, "e1"))
+    assert not table.allows("a/a1", "write", f"fedagent/1/{SITE}/a/a1/up/e1/hello"), (
+        "another version"
+    )
     assert not table.allows("a/../e", "write", "x")
 
 

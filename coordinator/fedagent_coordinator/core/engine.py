@@ -145,7 +145,6 @@ class Engine:
         self.opens_at = self.not_before = 0.0
         self.status = fx.ShowStatus()
         self.evaluating, self.evaluated = 0, ""
-        """Whose newest events are awaited, by request."""
         self.cut_until = -math.inf
         """Until when the silence of edges may be our own broker's."""
         self._beacon_at: float | None = None

@@ -87,7 +87,7 @@ class Database:
     Raises:
         HistoryLostError: The database is older or other than was promised.
         StoreFailedError: The disk is full, broken or not to be written.
-        SchemaVersionError: Another release wrote it.
+        SchemaVersionError: Another version wrote it.
     """
 
     def __init__(self, folder: Path, **options: Unpack[DatabaseOptions]) -> None:

@@ -17,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_node.address import counted_as
@@ -168,11 +169,34 @@ class Api:
             return await asyncio.to_thread(work)
 
 
-class Guard:
-    """Lets through who may; gives every answer the headers of a page that loads nothing else.
+class Impatient(H11Protocol):
+    """A connection of uvicorn's that is cut off once its viewer reads nothing for `SENDING_S`."""
 
-    A reader that takes no more of its answer for `SENDING_S` is cut off.
-    """
+    _stuck: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        """Wait for the viewer, not for ever; asyncio calls it where its buffers are full."""
+        super().pause_writing()
+        self._stuck = self.loop.call_later(SENDING_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on: the viewer reads."""
+        self._patient_again()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the viewer."""
+        self._patient_again()
+        super().connection_lost(exc)
+
+    def _patient_again(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+
+
+class Guard:
+    """Lets through who may; gives every answer the headers of a page that loads nothing else."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -187,12 +211,10 @@ class Guard:
         async def dressed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], *HEADERS]
-            async with asyncio.timeout(SENDING_S):
-                await send(message)
+            await send(message)
 
         refused = self._refused(Request(scope))
-        with suppress(TimeoutError):  # the server closes what was not answered to its end
-            await (refused or self._app)(scope, receive, dressed)
+        await (refused or self._app)(scope, receive, dressed)
 
     def _refused(self, request: Request) -> Response | None:
         access, headers = self._access, request.headers

@@ -11,7 +11,7 @@ PLACES = 8
 """Viewers of one address at a time."""
 MAX_CONNECTIONS = 96
 PATIENCE_S = 10.0
-"""How long a connection is kept without another request, and a request without its end."""
+"""A connection without a request for so long is hung up, and so is a request without its end."""
 SENDING_S = 30.0
 """A viewer that reads nothing for so long is cut off."""
 

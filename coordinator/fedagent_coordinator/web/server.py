@@ -19,7 +19,7 @@ from fedagent_node.network import lan_addresses
 from fedagent_protocol.extras import how_to_add
 
 from .certificate import own_certificate
-from .limits import MAX_CONNECTIONS, PATIENCE_S
+from .door import Door
 
 if TYPE_CHECKING:
     import uvicorn
@@ -72,7 +72,7 @@ class PageServer:
         self._insecure = insecure
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
-        self._socket: socket.socket | None = None
+        self._door: Door | None = None
         self._feed: Feed | None = None
 
     def start(self) -> str:
@@ -84,8 +84,8 @@ class PageServer:
         from .access import kept_page, write_page  # noqa: PLC0415 - megabytes, where nobody looks
 
         page = kept_page(self._folder)
-        self._socket = _listen(self._place, page.port)
-        port = self._socket.getsockname()[1]
+        self._door = _listen(self._place, page.port)
+        port = self._door.getsockname()[1]
         files, print_ = self._cover()
         scheme = "https" if files is not None else "http"
         page = structs.replace(
@@ -119,16 +119,16 @@ class PageServer:
         import uvicorn  # noqa: PLC0415 - megabytes, where nobody looks
 
         from .access import Access  # noqa: PLC0415
-        from .api import application  # noqa: PLC0415
+        from .api import Impatient, application  # noqa: PLC0415
         from .feed import Feed  # noqa: PLC0415
         from .watcher import Watcher  # noqa: PLC0415
 
         watcher = Watcher(self._folder)
         self._feed = Feed(watcher.look, watcher.moved)
         access = Access(page.token, host=self._place.host, secure=files is not None)
-        assert self._socket is not None
+        assert self._door is not None
         config = uvicorn.Config(
-            application(self._folder, self._feed, access),
+            self._door.around(application(self._folder, self._feed, access)),
             log_config=None,
             log_level="error",  # what strangers send would fill the log
             access_log=False,
@@ -136,19 +136,17 @@ class PageServer:
             # Who says in a header that it is somebody else is not believed.
             proxy_headers=False,
             backlog=_BACKLOG,
-            limit_concurrency=MAX_CONNECTIONS,
-            timeout_keep_alive=int(PATIENCE_S),
             lifespan="on",
             ws="none",
             loop="asyncio",
-            http="h11",
+            http=Impatient,
             h11_max_incomplete_event_size=16_384,
             timeout_graceful_shutdown=1,
             ssl_certfile=None if files is None else files[0],
             ssl_keyfile=None if files is None else files[1],
         )
         self._server = uvicorn.Server(config)
-        self._server.run(sockets=[self._socket])
+        self._server.run(sockets=[self._door])
         watcher.close()
 
     def stop(self) -> None:
@@ -159,8 +157,8 @@ class PageServer:
             self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(max(0.0, deadline - time.monotonic()))
-        if self._socket is not None:
-            self._socket.close()
+        if self._door is not None:
+            self._door.close()
             forget_place(self._folder)
 
 
@@ -196,10 +194,10 @@ def start_page(server: PageServer, *, asked: bool) -> str:
     return url
 
 
-def _listen(place: PageAddress, last: int) -> socket.socket:
+def _listen(place: PageAddress, last: int) -> Door:
     wanted = [place.port] if place.port else [*filter(None, (last, DEFAULT_PAGE_PORT)), 0]
     for port in wanted:
-        found = socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET)
+        found = Door(socket.AF_INET6 if ":" in place.host else socket.AF_INET)
         try:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind((place.host, port))

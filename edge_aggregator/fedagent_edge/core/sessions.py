@@ -117,6 +117,7 @@ class AgentSessions:
         for agent in gone - self._changed.keys() - self._unreported.keys():
             del self._by_id[agent]
             self._names.pop(agent, None)
+            self._asked.pop(agent, None)
 
     def name(self, agent: str, name: str) -> bool:
         """Keep what people call an agent; True if that is new."""

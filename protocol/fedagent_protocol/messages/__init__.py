@@ -1,8 +1,6 @@
 """Every message on the wire, as frozen structs in one tagged union per direction.
 
-New fields come last and have a default; a field is never retyped and its name never reused;
-unknown fields are skipped; unknown words in an enumeration decode to ``OTHER``.
-docs/protocol.md has the flows.
+Unknown fields are skipped, unknown words refused. docs/protocol.md has the flows.
 """
 
 from .evaluation import *

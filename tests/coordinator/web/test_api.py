@@ -1,6 +1,5 @@
 """`/api` over real databases: what it says, to whom, and what it refuses."""
 
-import asyncio
 import http.client
 import json
 import ssl
@@ -12,8 +11,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 import pytest
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from fedagent_coordinator.alarms import Alarm
 from fedagent_coordinator.config import PageAddress
@@ -22,8 +19,8 @@ from fedagent_coordinator.explanation import Explanation
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.status_files import DEVICES_FILE, Known, write_beside
 from fedagent_coordinator.store import Store
-from fedagent_coordinator.web import api, books
-from fedagent_coordinator.web.access import PAGE_FILE, Access, read_page
+from fedagent_coordinator.web import books
+from fedagent_coordinator.web.access import PAGE_FILE, read_page
 from fedagent_coordinator.web.feed import MAX_VIEWERS, QUEUED, Feed, Viewer
 from fedagent_coordinator.web.limits import MAX_PEERS, PLACES, WINDOW_S, WRONG, Tries
 from fedagent_coordinator.web.records import (
@@ -119,24 +116,6 @@ def test_each_path_answers_as_documented(page: Served, path: str, kind: object) 
     assert status == 200
     msgspec.convert(body, kind, strict=False)
     assert f"`/api/{path}`".replace("/5", "/ROUND").replace("agent-a", "ID") in PAGE
-
-
-async def test_a_viewer_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "SENDING_S", 0.01)
-
-    async def receive() -> dict[str, str]:
-        return {"type": "http.request"}
-
-    async def stuck(_message: object) -> None:
-        await asyncio.Event().wait()
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await Response("x")(scope, receive, send)
-
-    headers = [(b"host", b"127.0.0.1")]
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": headers, "query_string": b""}
-    async with asyncio.timeout(10):
-        await api.Guard(app, Access("token", host="127.0.0.1", secure=False))(scope, receive, stuck)
 
 
 def test_why_and_the_device_itself(page: Served) -> None:
