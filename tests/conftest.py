@@ -18,7 +18,8 @@ _NIGHTLY_FOLDERS = {"documents", "netns"}
 _NIGHTLY_FILES = {
     *("docs/test_site.py", "web/test_page.py", "cli/test_report_in_a_browser.py"),
     *("cli/test_new.py", "cli/test_deployment.py", "node/test_namespaces.py"),
-    *("learners/test_warm.py", "python/test_graph_tasks.py"),
+    *("learners/test_warm.py", "python/test_graph_tasks.py", "docs/test_python.py"),
+    *("docs/test_write_your_own.py", "program/test_families.py", "testbed/test_off_policy.py"),
 }
 _EVERY_TIME = {"demo", "field", "joining", "tls", "revocation", "sniffer"}
 """Of `tests/e2e`, whose other tests are for `make test-all`."""
