@@ -79,7 +79,6 @@ def _outcome(agent: str, score: float, count: int, *, valid: bool = True) -> Out
         ("gone", {"reason": "the edge has another task"}, Ending.EDGE),
         ("declined", {"reason": UNANSWERED}, Ending.DECLINED),
         ("rejected", {"reason": "non_finite"}, Ending.REJECTED),
-        ("other", {}, Ending.MISSED),
     ],
 )
 def test_a_policy_is_told_why_an_order_failed(
