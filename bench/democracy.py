@@ -29,7 +29,7 @@ from fedagent_agent.core.agent import AgentCore
 from fedagent_agent.store import open_agent
 from fedagent_coordinator.policies.sets.neighbours import k_nearest
 from fedagent_node.address import BrokerAddress
-from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.broker.process import Broker, BrokerSpec
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.driver import Driver, Job
 from fedagent_node.effects import Connect, Input, Received, Send

@@ -29,7 +29,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from fedagent_node.address import BrokerAddress
-from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.broker.process import Broker, BrokerSpec
 from fedagent_node.network import free_port
 
 from .rows import show

@@ -22,9 +22,9 @@ from fedagent_agent.config import AgentConfig
 from fedagent_agent.links import BrokerLinks
 from fedagent_agent.store import open_agent
 from fedagent_node.address import BrokerAddress
-from fedagent_node.enrolling import renew
 from fedagent_node.network import free_port
 from fedagent_node.shell import Shell
+from fedagent_node.site.enrolling import renew
 from fedagent_testbed.local import LocalField, RoleProcess
 from tests.fakes.site import Members
 

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from fedagent_node.advert import Advert
 from fedagent_node.data_dir import Identity
+from fedagent_node.discovery.advert import Advert
 from fedagent_node.effects import Emit
-from fedagent_node.enrolling import Joiner, join_first, renew
 from fedagent_node.errors import JoinError
 from fedagent_node.shell import Shell
+from fedagent_node.site.enrolling import Joiner, join_first, renew
 
 from .config import AgentConfig
 from .context import ASK_S, Context, Programs

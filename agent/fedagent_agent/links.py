@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedagent_node.address import BrokerAddress
-from fedagent_node.advert import Advert
+from fedagent_node.discovery.advert import Advert
 from fedagent_node.effects import Connect, Send, TakeRevocations
 from fedagent_node.errors import LinkError, NotEnrolledError, SubscribeRefusedError
 from fedagent_node.link import Link

@@ -11,7 +11,7 @@ from fedagent_protocol.vouching import Assigning, Calling, is_task_claim, made_b
 from .core.voucher import TaskRefusal, Vouched
 
 if TYPE_CHECKING:
-    from fedagent_node.membership import Membership
+    from fedagent_node.site.membership import Membership
 
 LONGEST_S = 86_400.0
 """How long a word is believed at most before it is asked for again; also by a clock not set."""
@@ -41,8 +41,8 @@ class SiteVoucher:
     def judge(self, run: RunId, task: Digest, claim: TaskClaim) -> Vouched | TaskRefusal:
         """Return whether the coordinator of the site said that a task is that of a run."""
         # Imported late: cryptography costs an idle device several megabytes.
-        from fedagent_node.certificates import judged_time  # noqa: PLC0415
         from fedagent_node.envelope import EnvelopeError  # noqa: PLC0415
+        from fedagent_node.site.certificates import judged_time  # noqa: PLC0415
 
         member = self._membership()
         if member is None:

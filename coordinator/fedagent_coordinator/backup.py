@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-from fedagent_node.credentials import CA_FILE, FOLDER
 from fedagent_node.data_dir import (
     LOCK_FILE,
     DataDirLock,
@@ -26,6 +25,7 @@ from fedagent_node.data_dir import (
     sync_folder,
     write_private,
 )
+from fedagent_node.site.credentials import CA_FILE, FOLDER
 
 from .database.blocks import BLOCKS
 from .database.connection import DATABASE

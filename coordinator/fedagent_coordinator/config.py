@@ -8,8 +8,8 @@ from msgspec import Meta
 
 from fedagent_node.address import BrokerAddress, is_loopback
 from fedagent_node.errors import AddressError
-from fedagent_node.joining import JOIN_PORT
 from fedagent_node.settings import LINK, BrokerConfig, Seed, SettingError
+from fedagent_node.site.joining import JOIN_PORT
 from fedagent_protocol.option import Option
 
 _TIME = re.compile(r"([0-9]{1,5})([smh])")

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import structs
 
 from fedagent_node.address import BrokerAddress
-from fedagent_node.advert import Advert, in_words
+from fedagent_node.discovery.advert import Advert, in_words
 from fedagent_node.effects import EVERYBODY, Emit, Send
 from fedagent_node.process import boot_id
 from fedagent_node.settings import SettingError

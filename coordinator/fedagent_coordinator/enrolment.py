@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from fedagent_node.certificates import Certificate, RevocationList, Role
-from fedagent_node.joining import JoinRequest, Refusal, secret_hash
+from fedagent_node.site.certificates import Certificate, RevocationList, Role
+from fedagent_node.site.joining import JoinRequest, Refusal, secret_hash
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.signatures import identity_of
 

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedagent_node.address import at_port, counted_as, is_wildcard
-from fedagent_node.certificates import Certificate
-from fedagent_node.credentials import Credentials
 from fedagent_node.errors import JoinError, LinkError
-from fedagent_node.joining import (
+from fedagent_node.network import lan_addresses
+from fedagent_node.site.certificates import Certificate
+from fedagent_node.site.credentials import Credentials
+from fedagent_node.site.joining import (
     JOIN_VERSION,
     LENGTH_BYTES,
     MAX_CRL_BYTES,
@@ -38,7 +39,6 @@ from fedagent_node.joining import (
     session_of,
     spaced,
 )
-from fedagent_node.network import lan_addresses
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.signatures import identity_of, verify
 

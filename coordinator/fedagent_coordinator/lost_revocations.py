@@ -5,9 +5,9 @@ import sqlite3
 import time
 from pathlib import Path
 
-from fedagent_node.certificates import CertificateError, read_crl
-from fedagent_node.credentials import load_credentials
 from fedagent_node.errors import CredentialsError
+from fedagent_node.site.certificates import CertificateError, read_crl
+from fedagent_node.site.credentials import load_credentials
 
 from .enrolment import Enrolment
 from .errors import UnreadableDatabaseError

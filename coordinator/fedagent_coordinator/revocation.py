@@ -3,10 +3,10 @@
 import asyncio
 import functools
 
-from fedagent_node.credentials import Credentials
 from fedagent_node.data_dir import Identity
 from fedagent_node.effects import Revoked
 from fedagent_node.shell import Shell
+from fedagent_node.site.credentials import Credentials
 
 from .core.effects import Enrolled, WordRenewed
 from .enrolment import Enrolment

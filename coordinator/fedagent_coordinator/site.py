@@ -4,9 +4,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedagent_node.authority import CA_FILE, DAYS, Authority
-from fedagent_node.certificates import fingerprint
-from fedagent_node.credentials import (
+from fedagent_node.data_dir import Identity, load_or_create
+from fedagent_node.site.authority import CA_FILE, DAYS, Authority
+from fedagent_node.site.certificates import fingerprint
+from fedagent_node.site.credentials import (
     CRL_FILE,
     FOLDER,
     Credentials,
@@ -15,7 +16,6 @@ from fedagent_node.credentials import (
     store_credentials,
     store_crl,
 )
-from fedagent_node.data_dir import Identity, load_or_create
 
 from .errors import OtherSiteError
 

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from fedagent_node.credentials import load_credentials
 from fedagent_node.data_dir import Identity
 from fedagent_node.errors import CredentialsError
 from fedagent_node.shell import Shell
+from fedagent_node.site.credentials import load_credentials
 from fedagent_protocol.messages import Digest, RunId, TaskClaim
 from fedagent_protocol.vouching import Assigning, Calling, made_bytes, sign_task
 

@@ -7,9 +7,8 @@ import time
 import uuid
 
 from fedagent_node.address import BrokerAddress
-from fedagent_node.advert import Advert, in_words
-from fedagent_node.credentials import read_joined
 from fedagent_node.data_dir import store_port, stored_port
+from fedagent_node.discovery.advert import Advert, in_words
 from fedagent_node.effects import (
     EVERYBODY,
     Connect,
@@ -17,11 +16,12 @@ from fedagent_node.effects import (
     Send,
     TakeRevocations,
 )
-from fedagent_node.enrolling import join_first, renew
 from fedagent_node.errors import LinkError
 from fedagent_node.network import bindable
 from fedagent_node.process import boot_id
 from fedagent_node.shell import Shell
+from fedagent_node.site.credentials import read_joined
+from fedagent_node.site.enrolling import join_first, renew
 from fedagent_protocol import SOFTWARE, topics
 from fedagent_protocol.codec import Direction
 from fedagent_protocol.messages import PROTOCOL_VERSION, Chunk, EdgeHello, kind

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from fedagent_node.joining import split_place
+from fedagent_node.site.joining import split_place
 
 MAX_CONNECTIONS = 16
 MAX_BYTES = 32 * 1024

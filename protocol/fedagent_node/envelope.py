@@ -120,7 +120,7 @@ class Opened:
 
 
 class Certificate(Protocol):
-    """What is asked of a certificate that was read (`fedagent_node.certificates`)."""
+    """What is asked of a certificate that was read (`fedagent_node.site.certificates`)."""
 
     @property
     def public(self) -> bytes:

@@ -20,13 +20,13 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.reasoncodes import ReasonCode
 
+from fedagent_node.site.tls import Towards, named
 from fedagent_protocol.errors import safe_text
 
 from .address import BrokerAddress, Cover, TlsFiles, with_hint
 from .errors import LinkError, SubscribeRefusedError, connect_reason, tls_refusal
 from .network import Backoff, connected
 from .paho_client import Client, PublishQueue, Subscriptions
-from .site_tls import Towards, named
 
 __all__ = ["Arrival", "BrokerAddress", "Link", "TlsFiles"]
 

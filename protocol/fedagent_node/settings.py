@@ -15,15 +15,21 @@ from typing import Annotated, ClassVar, Literal, Self, get_args, get_origin, get
 import msgspec
 from msgspec import Meta, Struct, structs
 
+from fedagent_node.site.credentials import CERT_FILE, FOLDER
+from fedagent_node.site.joining import (
+    MAX_INVITATION_CHARS,
+    SCHEME,
+    Invitation,
+    JoinRole,
+    split_place,
+)
 from fedagent_protocol.errors import TopicError, safe_text
 from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.option import Declared, Option, declared
 from fedagent_protocol.topics import check_id
 
 from .address import BrokerAddress, TlsFiles, at_port, is_loopback
-from .credentials import CERT_FILE, FOLDER
 from .errors import AddressError, JoinError, LinkError, PlainTextError
-from .joining import MAX_INVITATION_CHARS, SCHEME, Invitation, JoinRole, split_place
 
 PASSWORD_VARIABLE = "FEDAGENT_MQTT_PASSWORD"  # noqa: S105 - its name, not its value
 LINK = "Link"

@@ -20,29 +20,29 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import structs
 
+from fedagent_node.broker.process import Broker, BrokerSpec
+from fedagent_node.discovery.announcing import Advert, Discovery
+from fedagent_node.discovery.watch import answers_there
+from fedagent_node.site.certificates import Role, common_name
+from fedagent_node.site.credentials import CERT_FILE, FOLDER
+from fedagent_node.site.membership import Membership, Renew
+from fedagent_node.site.tls import SiteTls
 from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import Hello, PeerDeliver, PeerSend, kind
 
 from .address import BrokerAddress, Cover, TlsFiles
-from .broker import Broker, BrokerSpec
-from .certificates import Role, common_name
-from .credentials import CERT_FILE, FOLDER
 from .data_dir import DataDirLock, Identity, count_start, load_or_create, store_starts
-from .discovery import Advert, Discovery
 from .driver import Core, Driver, Jobs, Store
 from .effects import Connect, Emit, Input, LinkDown, LinkUp, Revoked, Send, TakenOver, Warn
 from .envelope import Gate
 from .errors import InsecureListenError, NotEnrolledError
 from .jobs import JobQueue
 from .link import Arrival, Link
-from .membership import Membership, Renew
 from .process import keep_collecting
 from .settings import BrokerConfig, NodeConfig
-from .site_tls import SiteTls
 from .traces import Traces, open_traces
-from .watch import answers_there
 from .watchdog import Systemd, Watchdog
 
 WARNINGS_PER_S = 5.0

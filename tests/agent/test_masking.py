@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from fedagent_agent.trainer.frames import Mask, Masked, Train
-from fedagent_node.authority import Authority
-from fedagent_node.credentials import Joined, store_credentials
 from fedagent_node.data_dir import load_or_create
+from fedagent_node.site.authority import Authority
+from fedagent_node.site.credentials import Joined, store_credentials
 from fedagent_protocol.messages import (
     Decline,
     MaskAsk,

@@ -13,11 +13,11 @@ from fedagent_agent.core.vouching import AGAIN_S, REFUSED_S
 from fedagent_agent.site_voucher import LONGEST_S, SiteVoucher
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
 from fedagent_coordinator.site_word import CLAIM_S, SiteWord
-from fedagent_node.certificates import Role
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.effects import Send
-from fedagent_node.membership import Membership
-from fedagent_node.site_tls import SiteTls
+from fedagent_node.site.certificates import Role
+from fedagent_node.site.membership import Membership
+from fedagent_node.site.tls import SiteTls
 from fedagent_protocol import messages as m
 from fedagent_protocol.vouching import Assigning, Calling
 from fedagent_task.recipe import task_bytes, task_digest

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator.site import open_site
-from fedagent_node.acl import AccessList
-from fedagent_node.credentials import load_credentials
+from fedagent_node.broker.acl import AccessList
 from fedagent_node.data_dir import load_or_create
+from fedagent_node.site.credentials import load_credentials
 from tests.typed import fedagent
 
 

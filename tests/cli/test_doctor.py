@@ -16,9 +16,9 @@ from fedagent_cli import adverts, checks, doctor
 from fedagent_cli.adverts import Seen
 from fedagent_cli.checks import Finding, Level, of_adverts
 from fedagent_node.address import BrokerAddress
-from fedagent_node.advert import Advert
-from fedagent_node.certificates import Role
+from fedagent_node.discovery.advert import Advert
 from fedagent_node.errors import JoinError
+from fedagent_node.site.certificates import Role
 from fedagent_protocol.extras import how_to_add
 from tests.documents.machines import Space, why_not
 from tests.fakes.site import Members

@@ -19,14 +19,14 @@ from fedagent_cli.errors import CliError
 from fedagent_coordinator.enrolment import Enrolment, Member
 from fedagent_coordinator.errors import EnrolmentError
 from fedagent_coordinator.site import open_site
-from fedagent_node.certificates import fingerprint
-from fedagent_node.credentials import Joined, store_credentials
 from fedagent_node.data_dir import load_or_create
-from fedagent_node.enrolling import Joiner, Shown
 from fedagent_node.errors import JoinError
-from fedagent_node.join_client import Applicant, Waiting, ask
-from fedagent_node.joining import JOIN_VERSION, Invitation
 from fedagent_node.shell import Shell
+from fedagent_node.site.certificates import fingerprint
+from fedagent_node.site.credentials import Joined, store_credentials
+from fedagent_node.site.enrolling import Joiner, Shown
+from fedagent_node.site.join_client import Applicant, Waiting, ask
+from fedagent_node.site.joining import JOIN_VERSION, Invitation
 from tests.coordinator.test_join_service import Field, serving
 
 Run = Callable[..., str]

@@ -30,12 +30,12 @@ from fedagent_coordinator.join_service import (
     Tries,
 )
 from fedagent_coordinator.site import open_site
-from fedagent_node import join_client
-from fedagent_node.certificates import fingerprint
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.errors import JoinError, JoinUnreachableError
-from fedagent_node.join_client import Admitted, Applicant, Waiting, ask
-from fedagent_node.joining import (
+from fedagent_node.site import join_client
+from fedagent_node.site.certificates import fingerprint
+from fedagent_node.site.join_client import Admitted, Applicant, Waiting, ask
+from fedagent_node.site.joining import (
     MAX_FRAME_BYTES,
     JoinRequest,
     Refused,

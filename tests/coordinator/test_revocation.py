@@ -17,14 +17,14 @@ from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.lost_revocations import learn_list
 from fedagent_coordinator.revocation import watch_members
 from fedagent_coordinator.site import Site
-from fedagent_node.authority import Authority
-from fedagent_node.certificates import RevocationList
-from fedagent_node.credentials import Joined, store_credentials
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.effects import Input, Revoked
 from fedagent_node.envelope import EnvelopeError, Refusal
-from fedagent_node.membership import Membership
-from fedagent_node.site_tls import SiteTls
+from fedagent_node.site.authority import Authority
+from fedagent_node.site.certificates import RevocationList
+from fedagent_node.site.credentials import Joined, store_credentials
+from fedagent_node.site.membership import Membership
+from fedagent_node.site.tls import SiteTls
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import encode

@@ -13,8 +13,8 @@ from fedagent_coordinator.daemon import Daemon
 from fedagent_coordinator.revocation import renewed
 from fedagent_coordinator.site import open_site, renew_own
 from fedagent_coordinator.site_word import CLAIM_S, SiteWord, keep_word, own_certificate
-from fedagent_node.credentials import CERT_FILE, FOLDER
 from fedagent_node.data_dir import load_or_create
+from fedagent_node.site.credentials import CERT_FILE, FOLDER
 from fedagent_protocol.signatures import verify
 from fedagent_protocol.vouching import Assigning, is_task_claim, made_bytes
 from tests.fakes.links import eventually

@@ -198,7 +198,7 @@ class Machine:
 BROKER = """
 import asyncio, signal, sys
 from pathlib import Path
-from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.broker.process import Broker, BrokerSpec
 async def main():
     spec = BrokerSpec(data_dir=Path("broker"), listen=sys.argv[1], port=1883, insecure=True)
     broker, over = Broker(spec), asyncio.Event()

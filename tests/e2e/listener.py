@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.broker.process import Broker, BrokerSpec
 from fedagent_node.link import Arrival, BrokerAddress, Link
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_node.credentials import load_credentials
+from fedagent_node.site.credentials import load_credentials
 from fedagent_testbed.local import LocalField, RoleProcess
 
 from .support import BROKERS, DEMO, PATIENT, check_books, labels, new_field

@@ -20,11 +20,11 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from fedagent_coordinator.reader import open_reader
-from fedagent_node.certificates import Certificate, Role
 from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_node.envelope import Gate
 from fedagent_node.network import free_port
-from fedagent_node.site_tls import SiteTls
+from fedagent_node.site.certificates import Certificate, Role
+from fedagent_node.site.tls import SiteTls
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import encode

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator.reader import open_reader
-from fedagent_node.credentials import load_credentials
+from fedagent_node.site.credentials import load_credentials
 
 from .support import BROKERS, DEMO, OPEN_SITE, PATIENT, check_books, labels, new_field
 from .test_joining import cli

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_agent.core.voucher import UNASSIGNED
-from fedagent_node.site_tls import SiteTls
+from fedagent_node.site.tls import SiteTls
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import encode

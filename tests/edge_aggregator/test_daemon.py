@@ -12,7 +12,7 @@ import pytest
 
 from fedagent_edge.config import EdgeConfig
 from fedagent_edge.daemon import EdgeDaemon
-from fedagent_node.advert import Advert
+from fedagent_node.discovery.advert import Advert
 from fedagent_node.link import BrokerAddress
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics

@@ -10,7 +10,7 @@ import pytest
 from fedagent_edge import join_pipe
 from fedagent_edge.join_pipe import MAX_BYTES, MAX_CONNECTIONS, JoinPipe
 from fedagent_node.errors import JoinUnreachableError
-from fedagent_node.join_client import Admitted, ask
+from fedagent_node.site.join_client import Admitted, ask
 from tests.coordinator.test_join_service import serving
 from tests.fakes.links import eventually
 

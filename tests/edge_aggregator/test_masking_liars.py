@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fedagent_node.authority import Authority
-from fedagent_node.credentials import Joined, store_credentials
 from fedagent_node.data_dir import load_or_create
+from fedagent_node.site.authority import Authority
+from fedagent_node.site.credentials import Joined, store_credentials
 from fedagent_protocol import messages as m
 from fedagent_task.secure_aggregation.keys import signed_bytes
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.broker.process import Broker, BrokerSpec
 from fedagent_node.link import Arrival, Link
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction

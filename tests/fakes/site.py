@@ -5,11 +5,11 @@ from typing import Self
 
 from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.site import open_site
-from fedagent_node.authority import Authority
-from fedagent_node.certificates import Role, fingerprint
-from fedagent_node.credentials import Joined, store_credentials, store_crl
 from fedagent_node.data_dir import load_or_create
-from fedagent_node.site_tls import SiteTls
+from fedagent_node.site.authority import Authority
+from fedagent_node.site.certificates import Role, fingerprint
+from fedagent_node.site.credentials import Joined, store_credentials, store_crl
+from fedagent_node.site.tls import SiteTls
 
 
 class Members:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_node.credentials import load_credentials
+from fedagent_node.site.credentials import load_credentials
 from tests.documents import machines
 from tests.documents.machines import Machine, Terminal, lan, why_not
 from tests.fakes.site import Members
@@ -20,8 +20,8 @@ ROGUE = """
 import asyncio, sys
 from pathlib import Path
 from fedagent_node.address import BrokerAddress
-from fedagent_node.advert import Advert, service_type, to_txt
-from fedagent_node.site_tls import SiteTls
+from fedagent_node.discovery.advert import Advert, service_type, to_txt
+from fedagent_node.site.tls import SiteTls
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 from fedagent_protocol.messages import PROTOCOL_VERSION
 folder, ident, own = sys.argv[1:]

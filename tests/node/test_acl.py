@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_node.acl import AccessList, covers
 from fedagent_node.address import BrokerAddress
-from fedagent_node.broker import Broker
-from fedagent_node.certificates import Role
+from fedagent_node.broker.acl import AccessList, covers
+from fedagent_node.broker.process import Broker
 from fedagent_node.errors import SubscribeRefusedError
+from fedagent_node.site.certificates import Role
 from fedagent_protocol import topics
 from fedagent_protocol.errors import TopicError
 from fedagent_protocol.topics import ROOT

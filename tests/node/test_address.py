@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_node.address import BrokerAddress, is_loopback, with_hint
-from fedagent_node.advert import Advert, advert_from, to_txt
+from fedagent_node.discovery.advert import Advert, advert_from, to_txt
 from fedagent_node.errors import AddressError
 from fedagent_node.network import Backoff, by_nearness, lan_addresses
 from fedagent_node.settings import (

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedagent_node import broker as broker_module
-from fedagent_node.broker import Broker, BrokerSpec, answers, choose_kind
-from fedagent_node.broker_wrapper import EXIT_USAGE
+from fedagent_node.broker import process as broker_module
+from fedagent_node.broker.process import Broker, BrokerSpec, answers, choose_kind
+from fedagent_node.broker.wrapper import EXIT_USAGE
 from fedagent_node.errors import (
     BrokerMissingError,
     BrokerStartError,
@@ -28,7 +28,7 @@ from tests.fakes.links import broker, eventually
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.broker.process import Broker, BrokerSpec
 
 async def main():
     broker = Broker(BrokerSpec(kind=sys.argv[1], data_dir=Path(sys.argv[2])))
@@ -146,7 +146,7 @@ def test_auto_takes_mosquitto_where_it_is_and_else_the_embedded_one(
 
 def test_the_wrapper_refuses_other_arguments() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "fedagent_node.broker_wrapper", "x"],
+        [sys.executable, "-m", "fedagent_node.broker.wrapper", "x"],
         check=False,
         stdin=subprocess.DEVNULL,
     )

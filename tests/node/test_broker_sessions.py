@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_node.broker.mosquitto import connect_packet
 from fedagent_node.errors import SubscribeRefusedError
-from fedagent_node.mosquitto import connect_packet
-from fedagent_node.site_tls import SiteTls
+from fedagent_node.site.tls import SiteTls
 from fedagent_protocol import topics
 from tests.fakes.links import Peer, broker, eventually, peer
 from tests.fakes.site import Members

@@ -11,8 +11,10 @@ from cryptography.x509 import load_der_x509_certificate, load_pem_x509_crl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_node.authority import DAYS, Authority
-from fedagent_node.certificates import (
+from fedagent_node.data_dir import Identity, load_or_create
+from fedagent_node.errors import AuthorityError
+from fedagent_node.site.authority import DAYS, Authority
+from fedagent_node.site.certificates import (
     MAX_DER_BYTES,
     ROLES,
     CertificateError,
@@ -21,8 +23,6 @@ from fedagent_node.certificates import (
     read_certificate,
     read_crl,
 )
-from fedagent_node.data_dir import Identity, load_or_create
-from fedagent_node.errors import AuthorityError
 
 NOW = 1_800_000_000.0
 
@@ -86,7 +86,7 @@ def test_the_authority_signs_for_its_own_site_alone(authority: Authority, device
 def test_an_id_is_that_of_its_key_whoever_signs(
     authority: Authority, device: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedagent_node.authority.identity_of", lambda _public: "0" * 32)
+    monkeypatch.setattr("fedagent_node.site.authority.identity_of", lambda _public: "0" * 32)
     with pytest.raises(CertificateError) as caught:
         authority.issue(device.public_bytes, "agent", now=NOW)
     assert caught.value.reason == "malformed"

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_node.authority import Authority
-from fedagent_node.certificates import fingerprint
-from fedagent_node.credentials import (
+from fedagent_node.data_dir import load_or_create
+from fedagent_node.errors import CredentialsError
+from fedagent_node.site.authority import Authority
+from fedagent_node.site.certificates import fingerprint
+from fedagent_node.site.credentials import (
     Joined,
     load_credentials,
     read_joined,
     store_credentials,
     store_crl,
 )
-from fedagent_node.data_dir import load_or_create
-from fedagent_node.errors import CredentialsError
 
 
 def joined(authority: Authority, folder: Path) -> Joined:

@@ -11,10 +11,11 @@ import pytest
 from zeroconf import DNSOutgoing, DNSPointer, ServiceStateChange  # type: ignore[attr-defined]
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
-from fedagent_node import discovery, watch
-from fedagent_node.discovery import Advert, Discovery
+from fedagent_node.discovery import announcing as discovery
+from fedagent_node.discovery import watch
+from fedagent_node.discovery.announcing import Advert, Discovery
+from fedagent_node.discovery.watch import MAX_CANDIDATES
 from fedagent_node.link import BrokerAddress
-from fedagent_node.watch import MAX_CANDIDATES
 from tests.fakes.links import PATIENCE_S, eventually
 
 RUN = secrets.token_hex(4)
@@ -89,7 +90,7 @@ async def test_a_changed_advert_replaces_the_old_one() -> None:
 async def test_after_a_kill_the_name_is_taken_back_with_the_new_port() -> None:
     code = (
         "import asyncio, sys\n"
-        "from fedagent_node.discovery import Advert, Discovery\n"
+        "from fedagent_node.discovery.announcing import Advert, Discovery\n"
         "from fedagent_node.link import BrokerAddress\n"
         "async def main():\n"
         "    d = Discovery(sys.argv[1]); await d.start()\n"

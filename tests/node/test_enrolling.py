@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_node.certificates import fingerprint, read_crl
-from fedagent_node.credentials import (
+from fedagent_node.errors import JoinError, JoinUnreachableError
+from fedagent_node.site.certificates import fingerprint, read_crl
+from fedagent_node.site.credentials import (
     Joined,
     load_credentials,
     read_joined,
     store_credentials,
     store_crl,
 )
-from fedagent_node.enrolling import renew
-from fedagent_node.errors import JoinError, JoinUnreachableError
-from fedagent_node.join_client import Admitted, ask
+from fedagent_node.site.enrolling import renew
+from fedagent_node.site.join_client import Admitted, ask
 from tests.coordinator.test_join_service import Field, on_a_site
 
 

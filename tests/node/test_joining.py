@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_node.errors import _JOIN_HINTS, JoinError
-from fedagent_node.joining import (
+from fedagent_node.site.joining import (
     CODES,
     JOIN_VERSION,
     LENGTH_BYTES,

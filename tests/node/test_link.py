@@ -17,7 +17,7 @@ import pytest
 
 from fedagent_node import link as link_module
 from fedagent_node import network
-from fedagent_node.broker import Broker
+from fedagent_node.broker.process import Broker
 from fedagent_node.link import Arrival, BrokerAddress, Link
 from fedagent_node.paho_client import READ_AHEAD_BYTES, Client
 from tests.fakes.links import PATIENCE_S, Peer, broker, eventually, peer

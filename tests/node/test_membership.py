@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_node.certificates import RENEW_AT
-from fedagent_node.credentials import Credentials, load_credentials
 from fedagent_node.envelope import EnvelopeError, Refusal
 from fedagent_node.errors import JoinUnreachableError
-from fedagent_node.membership import Membership
+from fedagent_node.site.certificates import RENEW_AT
+from fedagent_node.site.credentials import Credentials, load_credentials
+from fedagent_node.site.membership import Membership
 from tests.fakes.links import eventually
 from tests.fakes.site import Members
 

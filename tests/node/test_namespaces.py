@@ -18,7 +18,7 @@ pytestmark = [
 
 BOX = """
 import asyncio, sys
-from fedagent_node.discovery import Advert, Discovery
+from fedagent_node.discovery.announcing import Advert, Discovery
 from fedagent_node.link import BrokerAddress
 async def main():
     said = []
@@ -36,7 +36,7 @@ asyncio.run(main())
 
 LOOK = """
 import asyncio, json, sys
-from fedagent_node.discovery import Discovery
+from fedagent_node.discovery.announcing import Discovery
 async def main():
     discovery = Discovery("field", scope="lan"); await discovery.start()
     seen, found = {}, asyncio.Event()

@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from fedagent_coordinator.errors import StoreFailedError
-from fedagent_node.embedded_limits import MAX_CONNECTIONS, OTHER_DESCRIPTORS
+from fedagent_node.broker.embedded_limits import MAX_CONNECTIONS, OTHER_DESCRIPTORS
 
 ROLE = """
 import resource, sys
 from collections import Counter
 from types import SimpleNamespace
-from fedagent_node.embedded_limits import Admission
+from fedagent_node.broker.embedded_limits import Admission
 from fedagent_node.process import start
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -13,10 +13,10 @@ from contextlib import suppress
 import pytest
 
 from fedagent_node.address import BrokerAddress, with_hint
-from fedagent_node.advert import Advert, Reach, reach, reach_of_shared
+from fedagent_node.discovery.advert import Advert, Reach, reach, reach_of_shared
+from fedagent_node.discovery.watch import MAX_HOSTS, Watch, answers_there, reachable
 from fedagent_node.errors import PeerRefusedError, connect_reason
 from fedagent_node.network import connected, free_port, is_inner, lan_addresses, refusal
-from fedagent_node.watch import MAX_HOSTS, Watch, answers_there, reachable
 
 LAN = ("192.168.1.20", "10.0.0.2")
 HERE = "127.0.0.1"

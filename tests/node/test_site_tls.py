@@ -12,7 +12,7 @@ import pytest
 from fedagent_node import link
 from fedagent_node.address import BrokerAddress, Cover, TlsFiles
 from fedagent_node.errors import JoinError
-from fedagent_node.site_tls import SiteTls
+from fedagent_node.site.tls import SiteTls
 from tests.fakes.links import Peer, broker, eventually, peer
 from tests.fakes.site import Members
 

@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 from fedagent_node.address import at_port
-from fedagent_node.advert import LOOPBACK, Advert, Role
-from fedagent_node.discovery import Discovery
+from fedagent_node.discovery.advert import LOOPBACK, Advert, Role
+from fedagent_node.discovery.announcing import Discovery
+from fedagent_node.discovery.watch import MAX_HOSTS
 from fedagent_node.network import MDNS_GROUP, lan_addresses, multicast_socket, refusal
-from fedagent_node.watch import MAX_HOSTS
 
 LOOK_S = 2.0
 """How long answers are waited for: zeroconf's own delays are below half of it."""

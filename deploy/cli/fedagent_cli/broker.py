@@ -7,10 +7,10 @@ import click
 
 from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.site import open_site
-from fedagent_node import credentials as held
-from fedagent_node.acl import AccessList
-from fedagent_node.certificates import common_name, fingerprint
+from fedagent_node.broker.acl import AccessList
 from fedagent_node.data_dir import load_or_create
+from fedagent_node.site import credentials as held
+from fedagent_node.site.certificates import common_name, fingerprint
 from fedagent_protocol.errors import FedagentError
 
 from . import options

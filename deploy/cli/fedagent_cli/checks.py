@@ -19,10 +19,10 @@ from fedagent_agent.availability import LimitCheck, LimitsSettings
 from fedagent_agent.context import Context, HostInfo, Programs
 from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.wifi import interfaces
-from fedagent_node.credentials import load_credentials
+from fedagent_node.broker.mosquitto import mosquitto_program
 from fedagent_node.errors import JoinError, LinkError
-from fedagent_node.mosquitto import mosquitto_program
 from fedagent_node.network import MDNS_GROUP, lan_addresses
+from fedagent_node.site.credentials import load_credentials
 from fedagent_protocol.errors import FedagentError
 from fedagent_protocol.extras import how_to_add
 from fedagent_task import aggregation

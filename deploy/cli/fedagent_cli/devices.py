@@ -14,7 +14,7 @@ from fedagent_coordinator.enrolment import DATABASE, Enrolment, Member, OpenInvi
 from fedagent_coordinator.errors import UnreadableDatabaseError
 from fedagent_coordinator.reader import Reader
 from fedagent_coordinator.status_files import DEVICES_FILE, Device, read_devices
-from fedagent_node.joining import spaced
+from fedagent_node.site.joining import spaced
 
 from . import options, places
 from .errors import NoRunError

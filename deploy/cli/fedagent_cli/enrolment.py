@@ -14,11 +14,11 @@ import click
 
 from fedagent_coordinator.enrolment import UNKNOWN, Enrolment, Member
 from fedagent_coordinator.errors import EnrolmentError, UnreadableDatabaseError
-from fedagent_node.certificates import CertificateError, fingerprint, site_of
-from fedagent_node.credentials import CA_FILE, FOLDER
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.errors import JoinError
-from fedagent_node.joining import (
+from fedagent_node.site.certificates import CertificateError, fingerprint, site_of
+from fedagent_node.site.credentials import CA_FILE, FOLDER
+from fedagent_node.site.joining import (
     JOIN_VERSION,
     SECRET_BYTES,
     Invitation,

@@ -3,16 +3,16 @@
 import asyncio
 from pathlib import Path
 
-from fedagent_node.credentials import (
+from fedagent_node.data_dir import IDENTITY_FILE, load_or_create
+from fedagent_node.errors import JoinError, JoinUnreachableError, LinkError
+from fedagent_node.site.credentials import (
     FOLDER,
     Credentials,
     load_credentials,
     read_joined,
 )
-from fedagent_node.data_dir import IDENTITY_FILE, load_or_create
-from fedagent_node.enrolling import read_refusal, read_shown
-from fedagent_node.errors import JoinError, JoinUnreachableError, LinkError
-from fedagent_node.join_client import Applicant, Waiting, ask
+from fedagent_node.site.enrolling import read_refusal, read_shown
+from fedagent_node.site.join_client import Applicant, Waiting, ask
 
 from .checks import Finding, broken, fine, odd
 

@@ -16,7 +16,7 @@ from msgspec import structs
 from fedagent_agent.learners import create
 from fedagent_agent.streams.mqtt_topic import MAX_MESSAGE_BYTES, Mqtt, MqttStream
 from fedagent_node.address import BrokerAddress
-from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.broker.process import Broker, BrokerSpec
 from fedagent_node.link import Arrival, Link
 from fedagent_task.features import scaled
 from fedagent_task.models import create as create_model

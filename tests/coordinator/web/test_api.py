@@ -39,7 +39,7 @@ from fedagent_coordinator.web.records import (
 )
 from fedagent_coordinator.web.server import PagePlaceError, start_page
 from fedagent_coordinator.web.watcher import Watcher
-from fedagent_node.joining import JOIN_VERSION, NONCE_BYTES, JoinRequest
+from fedagent_node.site.joining import JOIN_VERSION, NONCE_BYTES, JoinRequest
 from tests.fakes.stored_runs import small_plan, small_result, small_view
 from tests.fakes.written_runs import RECIPE, begin, play, write_evaluated, write_run
 

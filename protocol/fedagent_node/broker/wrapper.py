@@ -116,8 +116,8 @@ def _run_embedded(config: str) -> None:
 
     import msgspec  # noqa: PLC0415
 
-    from .embedded import serve  # noqa: PLC0415
-    from .embedded_config import EmbeddedConfig  # noqa: PLC0415
+    from fedagent_node.broker.embedded import serve  # noqa: PLC0415
+    from fedagent_node.broker.embedded_config import EmbeddedConfig  # noqa: PLC0415
 
     settings = msgspec.json.decode(config, type=EmbeddedConfig)
     _announce(os.getpid())

@@ -13,10 +13,19 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from .address import is_loopback, is_wildcard
-from .advert import LOOPBACK, Advert, Reach, Role, reach, reach_of_shared, service_type, to_txt
-from .network import is_own, lan_addresses, look_up, multicast_works, shares_network
-from .watch import Judge, OnChange, Watch, answers_there
+from fedagent_node.address import is_loopback, is_wildcard
+from fedagent_node.discovery.advert import (
+    LOOPBACK,
+    Advert,
+    Reach,
+    Role,
+    reach,
+    reach_of_shared,
+    service_type,
+    to_txt,
+)
+from fedagent_node.discovery.watch import Judge, OnChange, Watch, answers_there
+from fedagent_node.network import is_own, lan_addresses, look_up, multicast_works, shares_network
 
 if TYPE_CHECKING:
     from zeroconf import Zeroconf

@@ -16,8 +16,8 @@ from contextlib import suppress
 
 import msgspec
 
-from .embedded_config import EmbeddedConfig
-from .embedded_limits import (
+from fedagent_node.broker.embedded_config import EmbeddedConfig
+from fedagent_node.broker.embedded_limits import (
     PATIENCE_S,
     STREAM_BYTES,
     Admission,
@@ -26,7 +26,7 @@ from .embedded_limits import (
     Writer,
     name_of,
 )
-from .embedded_sessions import LISTENER, SessionBroker
+from fedagent_node.broker.embedded_sessions import LISTENER, SessionBroker
 
 ACCEPT_BACKLOG = 512
 TELL_S = 1.0

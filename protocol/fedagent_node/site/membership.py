@@ -6,13 +6,18 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 
+from fedagent_node.envelope import EnvelopeError, Refusal
+from fedagent_node.link import Link
+from fedagent_node.site.certificates import (
+    Certificate,
+    CertificateError,
+    RevocationList,
+    read_certificate,
+    read_crl,
+)
+from fedagent_node.site.credentials import Credentials, store_crl
+from fedagent_node.site.tls import SiteTls
 from fedagent_protocol.errors import FedagentError
-
-from .certificates import Certificate, CertificateError, RevocationList, read_certificate, read_crl
-from .credentials import Credentials, store_crl
-from .envelope import EnvelopeError, Refusal
-from .link import Link
-from .site_tls import SiteTls
 
 RETRY_S = 60.0
 """Longest pause between two attempts to renew."""

@@ -9,11 +9,16 @@ from typing import TypeVar
 
 import msgspec
 
-from fedagent_protocol.errors import safe_text
-
-from .advert import Advert
-from .certificates import fingerprint
-from .credentials import (
+from fedagent_node.data_dir import Identity, write_private
+from fedagent_node.discovery.advert import Advert
+from fedagent_node.discovery.announcing import Discovery
+from fedagent_node.effects import Emit
+from fedagent_node.errors import JoinedElsewhereError, JoinError, JoinUnreachableError
+from fedagent_node.network import Backoff
+from fedagent_node.settings import NodeConfig
+from fedagent_node.shell import Shell
+from fedagent_node.site.certificates import fingerprint
+from fedagent_node.site.credentials import (
     CRL_FILE,
     FOLDER,
     Credentials,
@@ -23,15 +28,9 @@ from .credentials import (
     store_credentials,
     store_crl,
 )
-from .data_dir import Identity, write_private
-from .discovery import Discovery
-from .effects import Emit
-from .errors import JoinedElsewhereError, JoinError, JoinUnreachableError
-from .join_client import Admitted, Applicant, Waiting, ask
-from .joining import LATER, Invitation, JoinRole
-from .network import Backoff
-from .settings import NodeConfig
-from .shell import Shell
+from fedagent_node.site.join_client import Admitted, Applicant, Waiting, ask
+from fedagent_node.site.joining import LATER, Invitation, JoinRole
+from fedagent_protocol.errors import safe_text
 
 PENDING_FILE = "pending.json"
 REFUSED_FILE = "refused.json"

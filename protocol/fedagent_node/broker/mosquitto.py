@@ -8,9 +8,9 @@ import secrets
 import shutil
 from pathlib import Path
 
-from .acl import AccessList
-from .address import TlsFiles
-from .data_dir import write_private
+from fedagent_node.address import TlsFiles
+from fedagent_node.broker.acl import AccessList
+from fedagent_node.data_dir import write_private
 
 MAX_CONNECTIONS = 1200
 """Each may be half-open, and costs 60 KB then; mosquitto closes what is silent for 90 s."""

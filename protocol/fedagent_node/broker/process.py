@@ -17,16 +17,20 @@ from typing import Literal
 
 import msgspec
 
+from fedagent_node.address import BrokerAddress, TlsFiles, is_loopback, is_wildcard
+from fedagent_node.broker.acl import AccessList
+from fedagent_node.broker.mosquitto import Mosquitto, mosquitto_program
+from fedagent_node.data_dir import store_port, stored_port
+from fedagent_node.discovery.advert import LOOPBACK, reach
+from fedagent_node.errors import (
+    BrokerMissingError,
+    BrokerStartError,
+    InsecureListenError,
+    ListenAddressError,
+)
+from fedagent_node.network import ANSWER_S, Backoff, bindable, free_port, lan_addresses, owns_port
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.extras import how_to_add
-
-from .acl import AccessList
-from .address import BrokerAddress, TlsFiles, is_loopback, is_wildcard
-from .advert import LOOPBACK, reach
-from .data_dir import store_port, stored_port
-from .errors import BrokerMissingError, BrokerStartError, InsecureListenError, ListenAddressError
-from .mosquitto import Mosquitto, mosquitto_program
-from .network import ANSWER_S, Backoff, bindable, free_port, lan_addresses, owns_port
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +39,7 @@ Kind = Literal["mosquitto", "embedded"]
 READY_S = 15.0
 STOP_S = 3.0
 PORT_ATTEMPTS = 4
-_WRAPPER = "fedagent_node.broker_wrapper"
+_WRAPPER = "fedagent_node.broker.wrapper"
 _CONNACK = b"\x20\x02\x00\x00"
 _DISCONNECT = b"\xe0\x00"
 _GIVES_BACK = {"MALLOC_TRIM_THRESHOLD_": "1048576", "MALLOC_MMAP_THRESHOLD_": "131072"}

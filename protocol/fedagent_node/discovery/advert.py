@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from .address import BrokerAddress, is_loopback, is_wildcard
-from .errors import AddressError
+from fedagent_node.address import BrokerAddress, is_loopback, is_wildcard
+from fedagent_node.errors import AddressError
 
 Role = Literal["edge", "coordinator"]
 

@@ -8,7 +8,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from .certificates import (
+from fedagent_node.data_dir import Identity, write_private
+from fedagent_node.errors import CredentialsError
+from fedagent_node.site.certificates import (
     Certificate,
     CertificateError,
     RevocationList,
@@ -16,8 +18,6 @@ from .certificates import (
     read_certificate,
     read_crl,
 )
-from .data_dir import Identity, write_private
-from .errors import CredentialsError
 
 FOLDER = "site"
 CA_FILE, CERT_FILE, KEY_FILE, CRL_FILE = "ca.pem", "cert.pem", "key.pem", "crl.pem"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from .address import TlsFiles
+from fedagent_node.address import TlsFiles
 
 
 class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,8 +14,8 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from .certificates import MAX_DER_BYTES
-from .errors import JoinError
+from fedagent_node.errors import JoinError
+from fedagent_node.site.certificates import MAX_DER_BYTES
 
 T = TypeVar("T")
 JOIN_PORT = 8871

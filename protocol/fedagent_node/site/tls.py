@@ -10,14 +10,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedagent_node.address import TlsFiles
+from fedagent_node.discovery.advert import Advert
+from fedagent_node.errors import DoubledLinkError, LinkError, PeerRefusedError, connect_reason
+from fedagent_node.network import connected
+from fedagent_node.site.certificates import ROLES, Role
+from fedagent_node.site.credentials import Credentials, load_credentials
 from fedagent_protocol.errors import safe_text
-
-from .address import TlsFiles
-from .advert import Advert
-from .certificates import ROLES, Role
-from .credentials import Credentials, load_credentials
-from .errors import DoubledLinkError, LinkError, PeerRefusedError, connect_reason
-from .network import connected
 
 NO_CHECK_TIME = 0x200000
 """``X509_V_FLAG_NO_CHECK_TIME`` of OpenSSL, which the module `ssl` does not name."""

@@ -4,11 +4,10 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from fedagent_node.errors import CredentialsError
+from fedagent_node.site.certificates import CertificateError, read_certificate
+from fedagent_node.site.credentials import Credentials, load_credentials
 from fedagent_protocol.messages import MemberKeys
-
-from .certificates import CertificateError, read_certificate
-from .credentials import Credentials, load_credentials
-from .errors import CredentialsError
 
 _log = logging.getLogger(__name__)
 

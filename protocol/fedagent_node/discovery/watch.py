@@ -10,9 +10,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from .advert import MAX_TXT_BYTES, Advert, Role, advert_from, service_type
-from .errors import is_strangers
-from .network import by_nearness, refusal
+from fedagent_node.discovery.advert import MAX_TXT_BYTES, Advert, Role, advert_from, service_type
+from fedagent_node.errors import is_strangers
+from fedagent_node.network import by_nearness, refusal
 
 if TYPE_CHECKING:
     from zeroconf import ServiceStateChange, Zeroconf

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from fedagent_protocol import SOFTWARE
-
-from .certificates import Certificate, CertificateError, fingerprint, read_certificate, read_crl
-from .data_dir import Identity
-from .errors import JoinError, JoinUnreachableError, connect_reason
-from .joining import (
+from fedagent_node.data_dir import Identity
+from fedagent_node.errors import JoinError, JoinUnreachableError, connect_reason
+from fedagent_node.site.certificates import (
+    Certificate,
+    CertificateError,
+    fingerprint,
+    read_certificate,
+    read_crl,
+)
+from fedagent_node.site.joining import (
     JOIN_VERSION,
     LENGTH_BYTES,
     MAX_FRAME_BYTES,
@@ -31,6 +35,7 @@ from .joining import (
     session_of,
     split_place,
 )
+from fedagent_protocol import SOFTWARE
 
 ASK_S = 10.0
 

@@ -16,9 +16,9 @@ from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import Session
 
-from .acl import AccessList
-from .embedded_config import EmbeddedConfig
-from .embedded_limits import LimitedReader, Writer
+from fedagent_node.broker.acl import AccessList
+from fedagent_node.broker.embedded_config import EmbeddedConfig
+from fedagent_node.broker.embedded_limits import LimitedReader, Writer
 
 LISTENER = "default"
 MAX_BACKLOG_BYTES = 48 << 20

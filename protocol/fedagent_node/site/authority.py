@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedagent_protocol.signatures import identity_of
-
-from .certificates import (
+from fedagent_node.data_dir import write_private
+from fedagent_node.errors import AuthorityError
+from fedagent_node.site.certificates import (
     REVOKED_IDS,
     Certificate,
     CertificateError,
@@ -27,8 +27,7 @@ from .certificates import (
     read_certificate,
     site_of,
 )
-from .data_dir import write_private
-from .errors import AuthorityError
+from fedagent_protocol.signatures import identity_of
 
 KEY_FILE = "authority.key"
 CA_FILE = "ca.pem"

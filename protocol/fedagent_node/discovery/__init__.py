@@ -1,0 +1,1 @@
+"""Announcing and finding roles by zeroconf. An advert is a hint: anybody can send one."""
