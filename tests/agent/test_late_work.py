@@ -1,6 +1,7 @@
 """Work that a round's end interrupts: a later order of the edge is answered with the rest."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -14,7 +15,6 @@ from fedagent_protocol.messages import (
     EdgeToAgent,
     Need,
     RoundClosed,
-    Unfinished,
     UpdateOffer,
 )
 from fedagent_protocol.work import is_claimed
@@ -26,8 +26,7 @@ OLD, NEW = model_of(5 * PIECE), model_of(5 * PIECE, 1)
 BODY = bytes(range(250)) * 1000
 
 
-def unfinished(number: int, *, made_in: int = 1, model: bytes = OLD) -> EdgeToAgent:
-    return Unfinished(run=RUN, round=number, made_in=made_in, model=digest_of(model))
+BEGUN: dict[str, Any] = {"made_in": 1, "made_from": digest_of(OLD)}
 
 
 def closed(number: int, *, kept: bool = True) -> EdgeToAgent:
@@ -74,8 +73,7 @@ def test_a_download_goes_on_with_what_is_here(edge: HandEdge) -> None:
     edge.say(closed(1))
     assert not edge.events("abandoned")
     edge.out.clear()
-    edge.say(unfinished(2))
-    edge.order(2, NEW)
+    edge.order(2, NEW, **BEGUN)
     (need,) = edge.said(Need)
     assert (need.round, need.digest, need.ranges) == (2, digest_of(OLD), ((2, 5),))
     for index in (2, 3, 4):
@@ -94,8 +92,7 @@ def test_an_upload_goes_on_under_a_claim_of_the_round_that_pays(
     for _ in range(4):
         assert not edge.said(UpdateOffer, edge.later(8.0)), "nothing is sent without an order"
         edge.say(EdgeBeacon(edge=EDGE))
-    edge.say(unfinished(2))
-    edge.order(2, NEW)
+    edge.order(2, NEW, **BEGUN)
     (offer,) = edge.said(UpdateOffer)
     kept = (offer.digest, offer.base, offer.stats)
     assert kept == (first.digest, first.base, first.stats)
@@ -112,13 +109,11 @@ def test_an_upload_goes_on_under_a_claim_of_the_round_that_pays(
 def test_it_goes_on_after_a_restart(edge: HandEdge) -> None:
     uploading(edge)
     edge.say(closed(1))
-    edge.say(unfinished(2))
-    edge.order(2, NEW)
+    edge.order(2, NEW, **BEGUN)
     edge.say(closed(2))
     edge.restart(EDGE)
     edge.say(closed(2))  # what the edge answers to its offer
-    edge.say(unfinished(3))
-    edge.order(3, NEW)
+    edge.order(3, NEW, **BEGUN)
     offer = edge.said(UpdateOffer)[-1]
     assert (offer.round, offer.made_in) == (3, 1)
     edge.say(Need(run=RUN, round=3, digest=offer.digest, ranges=((3, 4),)))
@@ -131,9 +126,8 @@ def test_who_is_not_asked_for_the_rest_begins_anew(edge: HandEdge, begin: object
     assert callable(begin)
     begin(edge)
     edge.say(closed(1))
-    edge.say(unfinished(2, made_in=4))
     edge.out.clear()
-    edge.serve(edge.order(2, NEW), NEW)
+    edge.serve(edge.order(2, NEW, made_in=4, made_from=digest_of(OLD)), NEW)
     assert edge.jobs(Train)[-1].model.endswith(digest_of(NEW)), "it trains from the new model"
     assert all(offer.made_in == 0 for offer in edge.said(UpdateOffer))
     assert not edge.core.uploads.by_key
@@ -142,27 +136,16 @@ def test_who_is_not_asked_for_the_rest_begins_anew(edge: HandEdge, begin: object
 def test_it_goes_on_although_the_close_was_lost(edge: HandEdge) -> None:
     downloading(edge)
     edge.out.clear()
-    edge.say(unfinished(2))
-    edge.order(2, NEW)
+    edge.order(2, NEW, **BEGUN)
     assert not edge.jobs(Cancel)
     assert edge.said(Need)[-1].digest == digest_of(OLD)
-
-
-def test_the_unfinished_work_of_another_round_is_nobodys(edge: HandEdge) -> None:
-    uploading(edge)
-    edge.say(closed(1))
-    edge.say(unfinished(2))
-    out = edge.order(3, NEW)
-    assert not edge.said(UpdateOffer, out)
-    assert not edge.core.uploads.by_key
 
 
 def test_a_closed_round_that_nobody_keeps_ends_it(edge: HandEdge) -> None:
     uploading(edge)
     edge.say(closed(1, kept=False))
     assert not edge.core.uploads.by_key
-    edge.say(unfinished(2))
-    assert not edge.said(UpdateOffer, edge.order(2, NEW))
+    assert not edge.said(UpdateOffer, edge.order(2, NEW, **BEGUN))
 
 
 def test_a_link_on_which_a_chunk_comes_slowly_is_not_silent(edge: HandEdge) -> None:

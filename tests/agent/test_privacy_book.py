@@ -13,7 +13,6 @@ from fedagent_protocol.messages import (
     ContextReport,
     Decline,
     DeclineReason,
-    Releases,
     UpdateOffer,
 )
 from fedagent_task.spec import ModelSpec, PrivacySpec, TaskSpec
@@ -32,8 +31,7 @@ class _KilledError(BaseException):
 
 def ordered(edge: HandEdge, number: int, releases: int) -> list[Outward]:
     """Order a round of a run that has had so many updates."""
-    edge.say(Releases(run=RUN, round=number, count=releases))
-    return edge.order(number, MODEL)
+    return edge.order(number, MODEL, releases=releases)
 
 
 def counted(folder: Path) -> int:
@@ -115,7 +113,6 @@ def test_whoever_orders_makes_no_device_count_without_its_work(tmp_path: Path) -
     edge.serve(ordered(edge, 2, 1), MODEL)
     edge.train(edge.jobs(Train)[-1], UPDATE)
     assert counted(tmp_path) == 1, "what it was told is not kept"
-    edge.say(Releases(run=RUN, round=9, count=2))  # of another round than is ordered
     edge.serve(edge.order(3, MODEL), MODEL)
     edge.train(edge.jobs(Train)[-1], UPDATE)
     assert counted(tmp_path) == 2

@@ -149,8 +149,7 @@ class Site:
         """Order a round that the coordinator has assigned, unless another signature is given."""
         order = structs.replace(order_of(task, number, MODEL, CHUNK), run=run)
         signed = self.assigned(order, edge=edge) if assigned is None else assigned
-        if signed:
-            self.edge.say(m.Assigned(run=run, round=number, signature=signed), edge=edge)
+        order = structs.replace(order, assigned=signed)
         self.serve(self.edge.say(order, edge=edge), task, claim, edge=edge, run=run)
 
     def refused(self) -> dict[str, int]:
@@ -271,8 +270,7 @@ def test_a_task_that_an_edge_names_is_opened_only_with_the_coordinator_s_word(si
 
 def test_a_word_that_got_lost_is_asked_for_again_while_its_order_is_held(site: Site) -> None:
     order = order_of(REAL, 1, MODEL, CHUNK)
-    site.edge.say(m.Assigned(run=RUN, round=1, signature=site.assigned(order)))
-    site.edge.say(order)
+    site.edge.say(structs.replace(order, assigned=site.assigned(order)))
     assert len(site.edge.said(m.TaskNeed)) == 1
     site.serve(site.edge.later(AGAIN_S + 0.1), REAL, site.word(REAL))
     assert len(site.edge.said(m.TaskNeed)) == 2
@@ -283,8 +281,7 @@ def test_a_word_that_got_lost_is_asked_for_again_while_its_order_is_held(site: S
 
 def test_an_order_is_not_followed_when_nobody_waits_for_it_any_more(site: Site) -> None:
     order = order_of(REAL, 1, MODEL, CHUNK, give_up_ms=3000)
-    site.edge.say(m.Assigned(run=RUN, round=1, signature=site.assigned(order)))
-    site.edge.say(order)
+    site.edge.say(structs.replace(order, assigned=site.assigned(order)))
     site.edge.later(30.0)
     assert len(site.edge.said(m.TaskNeed)) == 3
     site.edge.now += 1.0

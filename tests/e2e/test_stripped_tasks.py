@@ -93,9 +93,9 @@ class StrippingEdge(LyingEdge):
             chunk_bytes=262_144,
             deadline_ms=10_000,
             give_up_ms=20_000,
+            assigned=bytes(64),
         )
-        signed = m.Assigned(run=run, round=order.round, signature=bytes(64))
-        return [self._tell(agent, signed), self._tell(agent, order)]
+        return [self._tell(agent, order)]
 
     def _call(self, welcome: m.EdgeWelcome) -> m.OpinionCall:
         return m.OpinionCall(

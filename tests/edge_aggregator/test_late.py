@@ -30,24 +30,20 @@ class FarAgent(ToyAgent):
     through: int = 0
     sent: list[int] = field(default_factory=list)
     kept: list[bool] = field(default_factory=list)
-    wanted: m.Unfinished | None = None
     late: list[int] = field(default_factory=list)
 
     def receive(self, message: m.AnyMessage, f: Field) -> None:
-        if isinstance(message, m.Unfinished):
-            self.wanted = message
         if isinstance(message, m.RoundClosed):
             self.kept.append(message.kept)
         super().receive(message, f)
 
     def _ordered(self, order: m.TrainOrder, f: Field) -> None:
-        wanted, offer = self.wanted, self.offer
-        mine = wanted is not None and offer is not None and offer.base == wanted.model
-        if mine and wanted is not None and offer is not None and wanted.round == order.round:
+        offer = self.offer
+        if order.made_in and offer is not None and offer.base == order.made_from:
             self.orders.append(order)
             self.late.append(order.round)
             self.offer = replace(
-                offer, run=RUN, round=order.round, made_in=wanted.made_in, first=b""
+                offer, run=RUN, round=order.round, made_in=order.made_in, first=b""
             )
             f.to_edge(self.id, self.offer)
             return
@@ -132,7 +128,7 @@ def test_an_edge_takes_no_older_base_than_it_named(tmp_path: Path) -> None:
     f.order(2)
     f.run_for(0.005)
     forged = replace(far.offer, round=2, made_in=1, base=digest_of(b"another"))
-    far.offer = far.wanted = None
+    far.offer = None
     f.to_edge("far", forged)
     report = f.run_until_report(2)
     outcome = next(one for one in report.outcomes if one.agent == "far")

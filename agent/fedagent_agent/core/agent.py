@@ -40,7 +40,6 @@ from fedagent_protocol import SOFTWARE
 from fedagent_protocol.errors import MalformedError, ProtocolError
 from fedagent_protocol.messages import (
     AnyMessage,
-    Assigned,
     Chunk,
     EdgeBeacon,
     Hello,
@@ -54,12 +53,10 @@ from fedagent_protocol.messages import (
     Probe,
     ProbeReply,
     Receipt,
-    Releases,
     Revocations,
     RoundClosed,
     TaskBody,
     TrainOrder,
-    Unfinished,
     Welcome,
     kind,
 )
@@ -245,8 +242,8 @@ class AgentCore:
         match message:
             case EdgeBeacon() | Welcome():
                 return self._on_greeting(session, message, now)
-            case TrainOrder() | Unfinished() | Releases() | Assigned():
-                return self._on_order(session, message, now)
+            case TrainOrder():
+                return self._orders.follow(session, message, now)
             case TaskBody():
                 return self._on_task(session, message, now)
             case Chunk():
@@ -310,20 +307,6 @@ class AgentCore:
 
     def _named(self, session: Session, message: Welcome | EdgeBeacon, now: float) -> list[Effect]:
         return self.preparation.named(session, message, now, busy=self._busy)
-
-    def _on_order(
-        self, session: Session, order: TrainOrder | Unfinished | Releases | Assigned, now: float
-    ) -> list[Effect]:
-        match order:
-            case Unfinished():
-                session.unfinished = order
-            case Releases():
-                session.releases = order
-            case Assigned():
-                session.assigned = order
-            case TrainOrder():
-                return self._orders.follow(session, order, now)
-        return []
 
     def _on_task(self, session: Session, message: TaskBody, now: float) -> list[Effect]:
         effects = self._tasks.receive(session.edge, message, now, busy=self._busy)

@@ -49,14 +49,12 @@ class Orders:
             return offer
         if not self._vouching.stands(key, order.task, now):
             return self._hold(key, order, now)
-        signature = session.assigned_in(key.rank)
-        if not self._vouching.is_assigned(key, order.task, signature):
+        if not self._vouching.is_assigned(key, order.task, order.assigned):
             warned = self._vouching.unmade(key, "order")
             return warned + self._queue.refuse(key, DeclineReason.UNSIGNED, UNASSIGNED)
         self._peers.ordered(order)
-        wanted = session.wanted_in(key.rank)
-        carry = partial(self._uploads.carry, key, wanted)
-        effects, accepted = self._queue.order(key, order, session, now, wanted=wanted, carry=carry)
+        carry = partial(self._uploads.carry, key, order)
+        effects, accepted = self._queue.order(key, order, session, now, carry=carry)
         if accepted:
             return [*self._evaluator.make_room(), *self._uploads.end_others(key, now), *effects]
         if self._queue.outranked(key):

@@ -21,17 +21,14 @@ from fedagent_node.effects import (
 )
 from fedagent_protocol.messages import (
     STARTS_BITS,
-    Assigned,
     Bye,
     ContextReport,
     EdgeBeacon,
     Hello,
     Probe,
     ProbeReply,
-    Releases,
     Revocations,
     RevocationsNeed,
-    Unfinished,
 )
 from fedagent_protocol.topics import mismatch
 from fedagent_protocol.transfer import LONGEST_CHUNK_S
@@ -86,9 +83,6 @@ class Session:
     announced: bool = False
     epoch: str = ""  # which life of the edge the beacons come from
     task: str = ""  # which it named last
-    unfinished: Unfinished | None = None  # what the next order may be answered with
-    assigned: Assigned | None = None  # what the coordinator signed of the next order
-    releases: Releases | None = None  # how many updates the next order's run has had of us
     reported: ContextReport | None = None
     reported_at: float = -1e9
     look_at: float | None = None
@@ -99,21 +93,6 @@ class Session:
     _probe: _Probe | None = None
     _nonce: int = 0
     _rtt_at: float = -1e9
-
-    def wanted_in(self, rank: tuple[str, int]) -> Unfinished | None:
-        """Return with what earlier work the order of this run and round may be answered."""
-        named = self.unfinished
-        return named if named is not None and (named.run, named.round) == rank else None
-
-    def releases_in(self, rank: tuple[str, int]) -> int:
-        """Return of how many updates in its run the order of this run and round knows."""
-        told = self.releases
-        return told.count if told is not None and (told.run, told.round) == rank else 0
-
-    def assigned_in(self, rank: tuple[str, int]) -> bytes:
-        """Return what the coordinator signed of the order of this run and round."""
-        told = self.assigned
-        return told.signature if told is not None and (told.run, told.round) == rank else b""
 
     @property
     def silent_at(self) -> float:

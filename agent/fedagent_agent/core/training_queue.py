@@ -14,7 +14,6 @@ from fedagent_protocol.messages import (
     Decline,
     DeclineReason,
     TrainOrder,
-    Unfinished,
     UpdateOffer,
 )
 
@@ -50,24 +49,18 @@ class ActiveOrder:
     unmasked: Trained | None = None  # the training's end, while its update has no masks yet
     agreed: bytes = b""  # the signature of whose masks it wears
     made_in: int = 0  # the earlier round that it was ordered in first
-    releases: int = 0  # updates of ours that its run has had, as who ordered it knows
 
     @property
     def key(self) -> Key:
         """Edge, run and round."""
         return self.fetch.key
 
-    def is_wanted(self, key: Key, order: TrainOrder, wanted: Unfinished | None) -> bool:
+    def is_wanted(self, key: Key, order: TrainOrder) -> bool:
         """Whether a later order may be answered with this work."""
-        mine = self.key
-        if wanted is None or self.unmasked is not None:
-            return False
-        return (mine.edge, mine.run, self.order.task, self.order.model) == (
-            key.edge,
-            key.run,
-            order.task,
-            wanted.model,
-        ) and wanted.made_in == (self.made_in or mine.round)
+        mine, number = self.key, self.made_in or self.key.round
+        work = (mine.edge, mine.run, self.order.task, self.order.model, number)
+        named = (key.edge, key.run, order.task, order.made_from, order.made_in)
+        return work == named and self.unmasked is None
 
     def update(self, result: Trained, now: float) -> PendingUpdate:
         """Describe the finished update."""
@@ -148,14 +141,13 @@ class TrainingQueue:
         session: Session,
         now: float,
         *,
-        wanted: Unfinished | None = None,
         carry: Callable[[], list[Effect]] = list,
     ) -> tuple[list[Effect], bool]:
         """Take an order; return effects, and whether it ranks above all before.
 
         A newer order cancels older work, unless it wants that. An older one repeats the last
-        answer, or is refused. Work that the edge has `wanted` goes on; `carry` answers with an
-        update of it that is there, or with nothing.
+        answer, or is refused. Work that the order names goes on; `carry` answers with an update
+        of it that is there, or with nothing.
         """
         active = self.active_order
         if active is not None and active.key == key:
@@ -170,11 +162,7 @@ class TrainingQueue:
             return self._decline(key, *refusal), False
         self._note_order(key)
         session.enter_run(key.run)
-        if (
-            active is not None
-            and active.is_wanted(key, order, wanted)
-            and self._unfit(order) is None
-        ):
+        if active is not None and active.is_wanted(key, order) and self._unfit(order) is None:
             return self._go_on_in(active, key, order, now), True
         effects: list[Effect] = []
         if active is not None:
@@ -189,7 +177,6 @@ class TrainingQueue:
             return effects + carried, True
         fetch = Fetch(key, order, self._tasks, self._counters)
         self.active_order = ActiveOrder(order, fetch, now, now + order.give_up_ms / 1000)
-        self.active_order.releases = session.releases_in(key.rank)
         effects += self._tasks.want(order.task, key, now)
         refused = self._refuse_task()
         return effects + (refused or fetch.begin()), True
@@ -354,7 +341,7 @@ class TrainingQueue:
     def _train(self, active: ActiveOrder, task: Task, now: float) -> list[Effect]:
         if used_up := self._used_up(active.key.run, task):
             self._device.spent[active.key.run] = used_up
-        if used_up := used_up or self._used_up(active.key.run, task, active.releases):
+        if used_up := used_up or self._used_up(active.key.run, task, active.order.releases):
             return self._give_back(DeclineReason.PRIVACY, used_up)
         active.job, active.train_at = next(self._jobs), now
         key, order = active.key, active.order

@@ -8,7 +8,7 @@ from functools import partial
 from msgspec import structs
 
 from fedagent_node.effects import Effect, Emit, Send
-from fedagent_protocol.messages import Chunk, ContextReport, Need, Receipt, Unfinished
+from fedagent_protocol.messages import Chunk, ContextReport, Need, Receipt, TrainOrder
 from fedagent_protocol.transfer import Layout, RangeList, Sender
 
 from .effects import CarryUpdate, DropUpdate, FlushOutbox, Key, PendingUpdate, UpdateStored
@@ -206,11 +206,9 @@ class Uploads:
         fields = {"round": key.round, "edge": key.edge, "reason": "closed"}
         return [*self._end(key, now), Emit("abandoned", fields)]
 
-    def carry(self, key: Key, wanted: Unfinished | None) -> list[Effect]:
+    def carry(self, key: Key, order: TrainOrder) -> list[Effect]:
         """Answer an order with an update that the edge has a part of; nothing if it is not here."""
-        if wanted is None:
-            return []
-        base, number = wanted.model, wanted.made_in
+        base, number = order.made_from, order.made_in
         for old, upload in self.by_key.items():
             offer = upload.update.offer
             made_in = offer.made_in or offer.round

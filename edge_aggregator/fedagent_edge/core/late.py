@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from fedagent_node.effects import Effect, Send
-from fedagent_protocol.messages import Chunk, Unfinished, UpdateOffer
+from fedagent_node.effects import Effect
+from fedagent_protocol.messages import Chunk, UpdateOffer
 from fedagent_protocol.transfer import Layout
 
 from .effects import DropSpool, KeepWork, Key, WriteSpool
@@ -29,11 +29,6 @@ class LateWork:
     key: Key | None = None
     offer: UpdateOffer | None = None
     have: set[int] = field(default_factory=set)
-
-    def named(self, number: int) -> Send:
-        """Name it to its agent before the order of a round."""
-        message = Unfinished(run=self.run, round=number, made_in=self.round, model=self.base)
-        return Send(self.agent, message)
 
     def is_of(self, offer: UpdateOffer) -> bool:
         """Whether an update is the one of which chunks are here."""

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
 from fedagent_protocol.messages import (
     LEFT,
-    Assigned,
     Chunk,
     Decline,
     MaskKeys,
@@ -19,7 +18,6 @@ from fedagent_protocol.messages import (
     Outcome,
     OutcomeStatus,
     ReceiptStatus,
-    Releases,
     RoundClosed,
     TrainOrder,
     UpdateOffer,
@@ -483,14 +481,12 @@ class LiveRound:
             price=part.assignment.price,
             context_seq=part.assignment.context_seq,
             load_limit_ms=rnd.order.load_limit_ms,
+            made_in=part.late.round if part.late is not None else 0,
+            made_from=part.late.base if part.late is not None else "",
+            releases=part.assignment.releases,
+            assigned=part.assignment.assigned,
         )
-        before = [] if part.late is None else [part.late.named(rnd.round)]
-        if known := part.assignment.releases:
-            before.append(Send(part.agent, Releases(run=rnd.run, round=rnd.round, count=known)))
-        if signature := part.assignment.assigned:
-            assigned = Assigned(run=rnd.run, round=rnd.round, signature=signature)
-            before.append(Send(part.agent, assigned))
-        return [*before, Send(part.agent, order)]
+        return [Send(part.agent, order)]
 
     def _key(self, agent: str) -> Key:
         return (self.rnd.run, self.rnd.round, agent)

@@ -47,9 +47,6 @@ EdgeToAgent = (
     | MaskDelivery
     | MaskAsk
     | Revocations
-    | Unfinished
-    | Releases
-    | Assigned
 )
 EdgeToCoordinator = (
     EdgeHello

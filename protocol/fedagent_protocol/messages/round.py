@@ -14,38 +14,12 @@ from .session import ContextReport, LedgerHead, TaskClaim
 # --------------------------------------------------------------- edge and agent
 
 
-class Unfinished(Message, frozen=True, kw_only=True, tag="unfinished"):
-    """Let an agent answer the order that follows with the work that it began `made_in` a round.
-
-    Who has no work from this model trains anew.
-    """
-
-    made_in: Round
-    model: Digest
-
-
-class Releases(Message, frozen=True, kw_only=True, tag="releases"):
-    """How many updates of an agent this run has had, before an order of one that costs privacy.
-
-    An agent that was restored from a backup may have given more than it counts itself.
-    """
-
-    count: Count
-
-
-class Assigned(Message, frozen=True, kw_only=True, tag="assigned"):
-    """The coordinator's signature of the order that follows: `fedagent_protocol.vouching`.
-
-    A device of a site trains in no round, and at no edge, that the coordinator did not choose.
-    """
-
-    signature: Signature
-
-
 class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
     """Order one agent to train, chosen by `price` and `context_seq`.
 
-    Orders rank by (run of the edge, round). `credit` chunks of the update may be sent unasked.
+    Orders rank by (run of the edge, round). `credit` chunks of the update may be sent unasked. The
+    work that the agent began in the round `made_in`, from the model `made_from`, is an answer too;
+    an agent that has no such work trains anew.
     """
 
     task: Digest
@@ -59,6 +33,12 @@ class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
     price: Micro = 0
     context_seq: Seq = 0
     load_limit_ms: Millis = 0  # most computation of the round; 0 for no limit but the device's own
+    made_in: Round = 0
+    made_from: OptionalDigest = ""
+    releases: Count = 0
+    """Updates that this run has had of the agent, where they cost privacy: one that was restored
+    from a backup may have given more than it counts itself."""
+    assigned: MaybeSignature = b""  # of the coordinator of a site: `fedagent_protocol.vouching`
 
 
 class Decline(Message, frozen=True, kw_only=True, tag="decline"):
@@ -206,7 +186,7 @@ class Assignment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     price: Micro = 0
     context_seq: Seq = 0
     releases: Count = 0  # updates of the agent that this run has had, where they cost privacy
-    assigned: MaybeSignature = b""  # of the coordinator of a site; edges send it as `Assigned`
+    assigned: MaybeSignature = b""  # of the coordinator of a site, as in the order
 
 
 class RoundOrder(Message, frozen=True, kw_only=True, tag="round-order"):
