@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.policies import Feedback
-from fedagent_coordinator.reader import open_reader
 
 from .fleet import RECIPE, busy, machine_load, run_demo
 from .rows import ROOT, Row, show

@@ -22,7 +22,7 @@ import torch
 from safetensors.numpy import load_file
 
 from fedagent_agent.learners.steps import create_steps
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_task.graph_scoring import scored
 from fedagent_task.models.graph import Graph
 from fedagent_task.program.making import make_task

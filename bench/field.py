@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedagent_coordinator import policies
+from fedagent_coordinator.books.reader import Reader, open_reader
 from fedagent_coordinator.policies.base import TRUTH, VOLUNTEERS
-from fedagent_coordinator.reader import Reader, open_reader
 
 from .fleet import busy, machine_load, run_demo
 from .rows import ROOT, Row, show

@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_node.broker.mosquitto import connect_packet
 from fedagent_node.network import free_port
 from fedagent_protocol import topics

@@ -27,9 +27,15 @@ import numpy as np
 import psutil
 from playwright.sync_api import Page, sync_playwright
 
+from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.picture.status_files import (
+    DEVICES_FILE,
+    Device,
+    Known,
+    Word,
+    write_beside,
+)
 from fedagent_coordinator.policies.base import RoundView
-from fedagent_coordinator.status_files import DEVICES_FILE, Device, Known, Word, write_beside
-from fedagent_coordinator.store import Store
 from fedagent_coordinator.web.access import read_page
 from fedagent_task.recipe import parse_recipe
 from tests.fakes.rounds import column_view

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedagent_coordinator.database.models import recipe_in
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.models import recipe_in
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_testbed.off_policy import NoSupportError, choices_of, estimated
 from fedagent_testbed.replay import replay

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from fedagent_coordinator.database.connection import DATABASE
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.connection import DATABASE
+from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.store import SNAPSHOT_EVERY, Store
 from fedagent_coordinator.run_store import CLOSE_ROUNDS
-from fedagent_coordinator.store import SNAPSHOT_EVERY, Store
 from fedagent_node.data_dir import DataDirLock, load_or_create
 from tests.fakes.rounds import random_view
 from tests.fakes.stored_runs import begun, small_plan, small_result

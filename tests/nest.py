@@ -13,7 +13,6 @@ import numpy as np  # noqa: F401 - half of what a command takes to start
 
 from fedagent_cli.__main__ import main
 from fedagent_cli.main import COMMANDS
-from fedagent_coordinator import reader, summary  # noqa: F401 - the same
 
 
 class Call(TypedDict):

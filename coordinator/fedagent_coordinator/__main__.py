@@ -5,6 +5,7 @@ import logging
 import sys
 from pathlib import Path
 
+from fedagent_coordinator.books.connection import DAMAGE, DATABASE, refused_by_disk
 from fedagent_node.data_dir import is_disk_error
 from fedagent_node.errors import LinkError
 from fedagent_node.process import end, return_freed_memory, start, trim_now_and_again
@@ -13,7 +14,6 @@ from fedagent_task.errors import TaskError
 
 from .config import CoordinatorConfig
 from .daemon import Daemon
-from .database.connection import DAMAGE, DATABASE, refused_by_disk
 from .errors import CoordinatorError, StoreDamagedError, StoreFailedError
 from .exits import EXIT_CODES
 from .runs import RunFinishedError

@@ -15,6 +15,13 @@ from pathlib import Path
 
 import msgspec
 
+from fedagent_coordinator.books.blocks import BLOCKS
+from fedagent_coordinator.books.connection import DATABASE
+from fedagent_coordinator.books.heads import head_bytes
+from fedagent_coordinator.books.ledger import GENESIS
+from fedagent_coordinator.books.mark import MARK, HighWaterMark, MarkFile, read_mark
+from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.store import ACCEPTED, Store
 from fedagent_node.data_dir import (
     LOCK_FILE,
     DataDirLock,
@@ -27,16 +34,9 @@ from fedagent_node.data_dir import (
 )
 from fedagent_node.site.credentials import CA_FILE, FOLDER
 
-from .database.blocks import BLOCKS
-from .database.connection import DATABASE
-from .database.heads import head_bytes
-from .database.ledger import GENESIS
-from .database.mark import MARK, HighWaterMark, MarkFile, read_mark
 from .enrolment import DATABASE as SITE_DATABASE
 from .enrolment import Enrolment
 from .errors import BackupError, LedgerBrokenError, UnreadableDatabaseError
-from .reader import open_reader
-from .store import ACCEPTED, Store
 
 ABOUT = "backup.json"
 STARTS_SKIPPED = 1000

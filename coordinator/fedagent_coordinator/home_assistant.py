@@ -15,6 +15,10 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
+from fedagent_coordinator.books.models import recipe_in
+from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.picture.alarms import alarms
+from fedagent_coordinator.picture.status_files import read_devices, read_run_status
 from fedagent_node.address import BrokerAddress, TlsFiles
 from fedagent_node.data_dir import write_private
 from fedagent_node.effects import Emit
@@ -22,11 +26,7 @@ from fedagent_node.link import Link
 from fedagent_protocol import VERSION
 from fedagent_task.measures import measures_of
 
-from .alarms import alarms
-from .database.models import recipe_in
 from .errors import CoordinatorError
-from .reader import open_reader
-from .status_files import read_devices, read_run_status
 
 LEFT_FILE = "home-assistant"
 """Of the data directory: the broker at which a description is retained, without its password."""

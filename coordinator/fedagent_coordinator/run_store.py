@@ -16,6 +16,15 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
+from fedagent_coordinator.books.connection import wall_clock_ms
+from fedagent_coordinator.books.store import SNAPSHOT_EVERY, Store
+from fedagent_coordinator.picture.status_files import (
+    DeviceBook,
+    RunStatus,
+    read_run_status,
+    write_run_status,
+)
+from fedagent_coordinator.picture.summary import summarize
 from fedagent_node.blobs import BlobMissingError, BlobStore
 from fedagent_node.data_dir import Identity, write_private
 from fedagent_node.driver import Job
@@ -49,7 +58,6 @@ from .core.engine import Engine
 from .core.outcomes import SILENT
 from .core.phases import milliseconds
 from .core.settings import Progress, Settings
-from .database.connection import wall_clock_ms
 from .errors import ModelLostError, OversizedBooksError
 from .global_model import HeldOutSet, held_out
 from .lost_revocations import learn_list
@@ -63,9 +71,6 @@ from .run_settings import (
     task_body,
 )
 from .runs import OpenedRun, open_run
-from .status_files import DeviceBook, RunStatus, read_run_status, write_run_status
-from .store import SNAPSHOT_EVERY, Store
-from .summary import summarize
 
 _log = logging.getLogger(__name__)
 

@@ -9,6 +9,8 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
+from fedagent_coordinator.books.rows import RunRow
+from fedagent_coordinator.books.store import Store
 from fedagent_node.blobs import BlobStore
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import OpinionMode
@@ -35,11 +37,9 @@ from .core.settings import (
     merges,
     most_weight,
 )
-from .database.rows import RunRow
 from .errors import CoordinatorError, ModelLostError, RefusedOptionError, RunConflictError
 from .global_model import held_out
 from .run_settings import aggregation_of, decision_policies, model_manifest, robust_of
-from .store import Store
 
 _log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator import policies
+from fedagent_coordinator.books.records import pack_arrays, unpack_arrays
 from fedagent_coordinator.errors import MissingFeatureError, NonFiniteFeatureError
 from fedagent_coordinator.policies import Bound, Purpose, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import NOT_FEATURES, State
 from fedagent_coordinator.policies.selection import check_selection, spent_per_edge
-from fedagent_coordinator.records import pack_arrays, unpack_arrays
 from fedagent_protocol.errors import ParameterError, UnknownNameError
 from tests.fakes.rounds import FEATURES, nothing_played, random_feedback, random_view
 

@@ -12,9 +12,9 @@ import pytest
 
 from fedagent_cli import runs
 from fedagent_cli.errors import UnreadableError
-from fedagent_coordinator.database.connection import DATABASE
+from fedagent_coordinator.books.connection import DATABASE
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.errors import StoreError
-from fedagent_coordinator.reader import open_reader
 from tests.fakes.written_runs import RECIPE, write_run
 from tests.typed import fedagent
 

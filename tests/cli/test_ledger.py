@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedagent_coordinator.store import Store
+from fedagent_coordinator.books.store import Store
 from fedagent_edge.core.effects import Memory
 from fedagent_node.data_dir import load_or_create
 from tests.fakes.stored_runs import begun, play, small_plan, small_view

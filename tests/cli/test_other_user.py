@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.store import Store
+from fedagent_coordinator.books.store import Store
 from fedagent_node.data_dir import DataDirLock
 from tests.fakes.written_runs import write_run
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.store import Store
+from fedagent_coordinator.books.store import Store
 from fedagent_testbed.study import load_recipe
 from fedagent_testbed.study.full import play_full
 from tests.typed import call, last_object

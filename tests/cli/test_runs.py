@@ -6,7 +6,7 @@ import pytest
 
 from fedagent_cli.runs import NOT_HELD_OUT, columns, metric_line, next_round_s
 from fedagent_coordinator.daemon import words_of
-from fedagent_coordinator.status_files import RunStatus
+from fedagent_coordinator.picture.status_files import RunStatus
 from fedagent_node.process import boot_id
 from fedagent_task.measures import (
     ACCURACY,

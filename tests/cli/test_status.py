@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.core.effects import Enrolled
-from fedagent_coordinator.reader import open_reader
-from fedagent_coordinator.status_files import GAP_S, DeviceBook, RunStatus, write_run_status
+from fedagent_coordinator.picture.status_files import GAP_S, DeviceBook, RunStatus, write_run_status
 from fedagent_node.data_dir import DataDirLock
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
 from fedagent_testbed.study import load_recipe

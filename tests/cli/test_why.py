@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.status_files import DeviceBook
+from fedagent_coordinator.picture.status_files import DeviceBook
 from fedagent_node.data_dir import DataDirLock
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
 from tests.fakes.written_runs import write_run

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.store import Store
+from fedagent_coordinator.books.store import Store
 from tests.fakes.stored_runs import begun
 
 

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from fedagent_coordinator import alarms as module
-from fedagent_coordinator.alarms import Alarm, alarms
+from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.outcomes import SILENT
-from fedagent_coordinator.reader import open_reader
-from fedagent_coordinator.status_files import (
+from fedagent_coordinator.picture import alarms as module
+from fedagent_coordinator.picture.alarms import Alarm, alarms
+from fedagent_coordinator.picture.status_files import (
     DEVICES_FILE,
     Device,
     Known,
@@ -20,7 +21,6 @@ from fedagent_coordinator.status_files import (
     Word,
     write_beside,
 )
-from fedagent_coordinator.store import Store
 from tests.fakes.stored_runs import small_plan, small_result, small_view
 from tests.fakes.written_runs import RECIPE, begin, play, write_run
 

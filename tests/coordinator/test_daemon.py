@@ -16,9 +16,9 @@ from typing import Any, Self, cast
 import pytest
 from msgspec.structs import replace
 
+from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.daemon import level_of, words_of
-from fedagent_coordinator.reader import open_reader
-from fedagent_coordinator.store import Store
 from fedagent_node.broker.process import Broker, BrokerSpec
 from fedagent_node.link import Arrival, BrokerAddress, Link
 from fedagent_protocol import messages as m

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator import run_store
+from fedagent_coordinator.books.evaluations import ModelEvaluation
+from fedagent_coordinator.books.rounds import settled
+from fedagent_coordinator.books.rows import RunRow
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.evaluation import RESTART
-from fedagent_coordinator.database.evaluations import ModelEvaluation
-from fedagent_coordinator.database.rounds import settled
-from fedagent_coordinator.database.rows import RunRow
 from fedagent_coordinator.policies.base import State
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_coordinator.runs import RunFinishedError
-from fedagent_coordinator.store import Store
 from fedagent_protocol import messages as m
 from fedagent_task.errors import RecipeError
 from tests.fakes.coordinator_site import Site, recipe, toy_edges

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator.database.models import recipe_in
+from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.errors import ModelLostError, RefusedOptionError
 from fedagent_coordinator.global_model import held_out
 from fedagent_coordinator.run_settings import task_body

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator import store as module
-from fedagent_coordinator.store import Store
+from fedagent_coordinator.books import store as module
+from fedagent_coordinator.books.store import Store
 from tests.fakes.stored_runs import begun
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.database.rounds import settled
+from fedagent_coordinator.books.records import pack_arrays
+from fedagent_coordinator.books.rounds import settled
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.policies.base import Purpose, round_rng
-from fedagent_coordinator.records import pack_arrays
 from fedagent_coordinator.run_settings import decision_policies
-from fedagent_coordinator.store import Store
 from fedagent_protocol import messages as m
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 
-from fedagent_coordinator.status_files import RunStatus, read_devices, read_run_status
+from fedagent_coordinator.picture.status_files import RunStatus, read_devices, read_run_status
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.toy_edge import declined
 

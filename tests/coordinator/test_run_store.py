@@ -9,14 +9,14 @@ import pytest
 from msgspec import structs
 
 from fedagent_coordinator import policies, run_store
+from fedagent_coordinator.books import pruning, segments
+from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.rounds import settled
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.decision import DecisionPolicies
 from fedagent_coordinator.core.phases import Idle
-from fedagent_coordinator.database import pruning, segments
-from fedagent_coordinator.database.rounds import settled
 from fedagent_coordinator.errors import RunConflictError
-from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.runs import RunFinishedError
-from fedagent_coordinator.store import Store
 from fedagent_node.blobs import BlobStore
 from fedagent_protocol import messages as m
 from tests.fakes.coordinator_site import Site, recipe, toy_edges

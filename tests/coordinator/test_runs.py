@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pytest
 import safetensors.numpy
 
-from fedagent_coordinator.database.connection import DATABASE
+from fedagent_coordinator.books.connection import DATABASE
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import ModelLostError, RefusedOptionError
 from fedagent_coordinator.exits import EXIT_CODES, exit_code
 from fedagent_coordinator.runs import RunFinishedError
-from fedagent_coordinator.store import Store
 from fedagent_protocol.errors import ParameterError, UnknownNameError
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task import models

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from fedagent_coordinator.store import Store
+from fedagent_coordinator.books.store import Store
 from fedagent_protocol import messages as m
 from fedagent_task.moments import Moments
 from fedagent_task.recipe import parse_task, task_digest, task_of

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator import status_files
-from fedagent_coordinator.status_files import (
+from fedagent_coordinator.picture import status_files
+from fedagent_coordinator.picture.status_files import (
     DEVICES_FILE,
     GAP_S,
     TOUCH_S,

@@ -11,7 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from fedagent_coordinator.database import rounds
+from fedagent_coordinator.books import rounds
+from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import (
     BudgetExceededError,
     DuplicateRoundError,
@@ -23,8 +25,6 @@ from fedagent_coordinator.errors import (
     UnknownRoundError,
     UnknownRunError,
 )
-from fedagent_coordinator.reader import open_reader
-from fedagent_coordinator.store import Store
 from fedagent_task.recipe import recipe_from_table
 from tests.fakes.stored_runs import begun, small_plan, small_result, small_view
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.effects import Merge
 from fedagent_coordinator.merged_models import merge_files
 from fedagent_coordinator.run_settings import aggregation_of, model_manifest
-from fedagent_coordinator.store import Store
 from fedagent_node.blobs import BlobStore
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import decode_tensors, encode_tensors

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedagent_coordinator.summary import conclusion
+from fedagent_coordinator.picture.summary import conclusion
 
 
 @pytest.mark.parametrize(

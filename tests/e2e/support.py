@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_node.network import free_port
 from fedagent_testbed.local import LocalField, RoleProcess
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_protocol.messages import UpdateOffer
 
 from .da_run import Ran, look_at, look_through_traffic, run_da

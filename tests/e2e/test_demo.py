@@ -17,9 +17,9 @@ import pytest
 from fedagent_cli.demo.prepare import prepare
 from fedagent_cli.demo.run import run_demo
 from fedagent_cli.demo.view import View
-from fedagent_coordinator.alarms import alarms
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.explanation import explain
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.picture.alarms import alarms
 
 pytestmark = pytest.mark.slow
 

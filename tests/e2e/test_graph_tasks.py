@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from torch import nn
 from torch.nn import functional
 
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_task.program.making import make_task
 from fedagent_task.program.source import TaskSource
 from fedagent_task.readers import load

@@ -19,7 +19,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_node.envelope import Gate
 from fedagent_node.network import free_port

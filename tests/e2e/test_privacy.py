@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_node.link import Arrival
 from fedagent_protocol import topics
 from fedagent_protocol.messages import MaskAsk, MaskOpening, UpdateOffer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_node.site.credentials import load_credentials
 
 from .support import BROKERS, DEMO, OPEN_SITE, PATIENT, check_books, labels, new_field

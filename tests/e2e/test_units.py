@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_node.address import BrokerAddress
 from fedagent_node.link import Link
 from fedagent_testbed.local import RoleProcess

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Self
 
 from fedagent_coordinator.backup import back_up
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.site import Site, open_site
-from fedagent_coordinator.store import Store
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site.certificates import Certificate, Role
 

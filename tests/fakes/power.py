@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 import pytest
 
-from fedagent_coordinator.database import blocks, mark
+from fedagent_coordinator.books import blocks, mark
 
 SECTOR = 512
 Keep = Callable[[int, int], Sequence[tuple[int, int]]]

@@ -9,6 +9,14 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
+from fedagent_coordinator.books import facts
+from fedagent_coordinator.books.connection import DATABASE
+from fedagent_coordinator.books.heads import head_bytes
+from fedagent_coordinator.books.ledger import COLUMNS, GENESIS, Entry, LedgerWriter
+from fedagent_coordinator.books.mark import MARK, MarkFile, read_mark
+from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.rows import RunRow
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.effects import (
     BookOpinions,
     BookVolunteers,
@@ -18,16 +26,8 @@ from fedagent_coordinator.core.effects import (
     Reserve,
     Settle,
 )
-from fedagent_coordinator.database import facts
-from fedagent_coordinator.database.connection import DATABASE
-from fedagent_coordinator.database.heads import head_bytes
-from fedagent_coordinator.database.ledger import COLUMNS, GENESIS, Entry, LedgerWriter
-from fedagent_coordinator.database.mark import MARK, MarkFile, read_mark
-from fedagent_coordinator.database.rows import RunRow
 from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies import RoundView, explained
-from fedagent_coordinator.reader import open_reader
-from fedagent_coordinator.store import Store
 from fedagent_node.data_dir import Identity
 
 from .rounds import column_view, ended

@@ -3,11 +3,11 @@
 from itertools import pairwise
 from pathlib import Path
 
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.effects import Merge
 from fedagent_coordinator.core.settings import learnt_weight, most_weight
 from fedagent_coordinator.merged_models import merge_files
 from fedagent_coordinator.run_settings import aggregation_of, model_manifest, robust_of
-from fedagent_coordinator.store import Store
 from fedagent_node.blobs import BlobStore
 from fedagent_task.aggregation import EdgeShare, MergeFacts
 from fedagent_task.spec import Recipe

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_task.recipe import parse_recipe
 from fedagent_testbed.kernel import Faults
 from fedagent_testbed.roles import AGENT_PRICE_MICRO

@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import structs
 
 from fedagent_coordinator import policies
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.effects import BookOpinions, BookVolunteers, Reserve, Settle
 from fedagent_coordinator.policies.base import RoundView
 from fedagent_coordinator.policies.selection import explained
-from fedagent_coordinator.store import Store
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.recipe import parse_recipe
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedagent_agent.store import OpinionBook
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_testbed.kernel import Faults
 from fedagent_testbed.world import Ending
 from tests.fakes.virtual_world import ROUNDS, check, kill_all, world

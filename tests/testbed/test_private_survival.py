@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_testbed.world import VirtualFederation
 from tests.fakes.virtual_world import ROUGH, ROUNDS, check, world
 

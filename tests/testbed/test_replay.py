@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator import policies
-from fedagent_coordinator.database.models import recipe_in
-from fedagent_coordinator.database.rounds import Logged
+from fedagent_coordinator.books.models import recipe_in
+from fedagent_coordinator.books.reader import Reader, open_reader
+from fedagent_coordinator.books.rounds import Logged
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import PrunedRoundError
 from fedagent_coordinator.policies.base import TRUTH
-from fedagent_coordinator.reader import Reader, open_reader
 from fedagent_coordinator.run_settings import decision_policies
-from fedagent_coordinator.store import Store
 from fedagent_node.data_dir import load_or_create
 from fedagent_testbed.replay import Replayed, matched, replay
 from fedagent_testbed.study import load_recipe
 from fedagent_testbed.study.full import play_full
-from tests.coordinator.database.test_pruning import filled
+from tests.coordinator.books.test_pruning import filled
 from tests.fakes.virtual_world import SETS, world
 
 EXPLORES = ("policy.exploration=0.4", "policy.exploration_bound=100")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.core.iterations import FixedControl
 from fedagent_coordinator.policies import Feedback
-from fedagent_coordinator.reader import open_reader
 from fedagent_testbed.study import History
 from fedagent_testbed.study.streams import StreamStudy
 from tests.fakes.stream_files import small

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fedagent_agent.store import TrainerRequest
 from fedagent_agent.trainer.frames import Cancel, Job, Open
 from fedagent_agent.trainer.training import Trainer
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_task.recipe import parse_recipe
 from fedagent_testbed import world as worlds
 from fedagent_testbed.roles import AgentNode

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_task.recipe import parse_recipe
 from fedagent_testbed.kernel import WAN, Faults, lan
 from fedagent_testbed.world import VirtualFederation

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.runs import VOID_REASON
 from fedagent_edge.core.effects import LAN
 from fedagent_node.effects import Received

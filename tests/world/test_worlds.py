@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_edge.core.effects import COORDINATOR
 
 from . import ROUNDS, Played, Scripted, World, m

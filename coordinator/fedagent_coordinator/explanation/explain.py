@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedagent_coordinator.database.models import recipe_in
-from fedagent_coordinator.database.rows import DeviceRow, OrderRow, RunRow
+from fedagent_coordinator.books.models import recipe_in
+from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.rows import DeviceRow, OrderRow, RunRow
 from fedagent_coordinator.policies import parameters
 from fedagent_coordinator.policies.base import Aspects, Selection, SelectionPolicy
-from fedagent_coordinator.reader import Reader
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_protocol.errors import FedagentError
 from fedagent_task.spec import Recipe

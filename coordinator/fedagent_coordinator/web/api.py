@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedagent_coordinator.errors import CoordinatorError
+from fedagent_coordinator.picture.records import Accept, DeviceCard, Done, Problem, Token
 from fedagent_node.address import counted_as
 from fedagent_protocol.errors import FedagentError
 
@@ -28,7 +29,6 @@ from .device import detail, why
 from .feed import MAX_VIEWERS, Feed, Viewer
 from .joining import accept, has_site, waiting
 from .limits import PATIENCE_S, PLACES, SENDING_S, has_place
-from .records import Accept, DeviceCard, Done, Problem, Token
 
 STATIC = Path(__file__).with_name("static")
 MAX_BODY = 4096

@@ -3,11 +3,10 @@
 import math
 from pathlib import Path
 
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.explanation import Explanation, explain
+from fedagent_coordinator.picture.records import Context, DeviceCard, DeviceDetail, Ended
 from fedagent_coordinator.policies.base import Bound, RoundView, Selection
-from fedagent_coordinator.reader import open_reader
-
-from .records import Context, DeviceCard, DeviceDetail, Ended
 
 ORDERS = 25
 

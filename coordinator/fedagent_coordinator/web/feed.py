@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 from msgspec import structs
 
-from .records import Change, Field, change
+from fedagent_coordinator.picture.records import Change, Field, change
 
 EVERY_S = 1.0
 """Age of a picture that is shown although nothing was written."""

@@ -4,8 +4,7 @@ import time
 from pathlib import Path
 
 from fedagent_coordinator.enrolment import DATABASE, Enrolment
-
-from .records import Waiting
+from fedagent_coordinator.picture.records import Waiting
 
 
 def has_site(folder: Path) -> bool:

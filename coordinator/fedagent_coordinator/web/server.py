@@ -118,10 +118,11 @@ class PageServer:
     def _run(self, page: "Page", files: tuple[Path, Path] | None) -> None:
         import uvicorn  # noqa: PLC0415 - megabytes, where nobody looks
 
+        from fedagent_coordinator.picture.watcher import Watcher  # noqa: PLC0415
+
         from .access import Access  # noqa: PLC0415
         from .api import Impatient, application  # noqa: PLC0415
         from .feed import Feed  # noqa: PLC0415
-        from .watcher import Watcher  # noqa: PLC0415
 
         watcher = Watcher(self._folder)
         self._feed = Feed(watcher.look, watcher.moved)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from fedagent_coordinator.database.rows import DeviceRow, RunRow
+from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.rows import DeviceRow, RunRow
 from fedagent_coordinator.enrolment import DATABASE, Enrolment, Member, OpenInvitation
 from fedagent_coordinator.errors import UnreadableDatabaseError
-from fedagent_coordinator.reader import Reader
-from fedagent_coordinator.status_files import DEVICES_FILE, Device, read_devices
+from fedagent_coordinator.picture.status_files import DEVICES_FILE, Device, read_devices
 from fedagent_node.site.joining import spaced
 
 from . import options, places

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from fedagent_coordinator.database.rows import RoundRow, RunRow
-from fedagent_coordinator.reader import Reader
+from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.rows import RoundRow, RunRow
 from fedagent_protocol.extras import how_to_add
 
 from . import options

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load, save
 
-from fedagent_coordinator.database.models import ModelRow
-from fedagent_coordinator.database.rows import RunRow
+from fedagent_coordinator.books.models import ModelRow
+from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.errors import ExportError
-from fedagent_coordinator.reader import Reader
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.extras import how_to_add
 from fedagent_task import models

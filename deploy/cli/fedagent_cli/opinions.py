@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from fedagent_coordinator.database.evaluations import ModelEvaluation
+from fedagent_coordinator.books.evaluations import ModelEvaluation
 
 from . import options
 from .command_line import Number

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import click
 
-from fedagent_coordinator.database.pruning import PIECE, Prunable, bytes_held
+from fedagent_coordinator.books.pruning import PIECE, Prunable, bytes_held
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_coordinator.exits import exit_code
-from fedagent_coordinator.store import Store
 from fedagent_node.data_dir import DataDirLock, load_or_create
 from fedagent_node.errors import DataDirBusyError
 

@@ -10,13 +10,13 @@ import msgspec
 from msgspec import structs
 
 from fedagent_coordinator import policies
+from fedagent_coordinator.books.connection import DATABASE
+from fedagent_coordinator.books.models import recipe_in
+from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.core.readiness import NeedsUnmetError
-from fedagent_coordinator.database.connection import DATABASE
-from fedagent_coordinator.database.models import recipe_in
-from fedagent_coordinator.database.rows import RunRow
 from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.policies import create
-from fedagent_coordinator.reader import Reader
 from fedagent_coordinator.run_settings import decision_policies, opinion_mode
 from fedagent_protocol.errors import FedagentError, RegistryError, UnknownNameError
 from fedagent_task.errors import RecipeError

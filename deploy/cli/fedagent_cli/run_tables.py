@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from fedagent_coordinator.database.rows import RoundRow
-from fedagent_coordinator.summary import RunSummary, summarize
+from fedagent_coordinator.books.rows import RoundRow
+from fedagent_coordinator.picture.summary import RunSummary, summarize
 
 from .output import credits_text, emit, number_text, rounds_text, table
 from .runs import columns, is_running, open_run

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedagent_coordinator.database.connection import DATABASE
-from fedagent_coordinator.database.models import recipe_in
-from fedagent_coordinator.database.rows import RunRow
+from fedagent_coordinator.books.connection import DATABASE
+from fedagent_coordinator.books.models import recipe_in
+from fedagent_coordinator.books.reader import Reader, open_reader
+from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.errors import (
     ArchiveError,
     PrunedRoundError,
@@ -20,8 +21,7 @@ from fedagent_coordinator.errors import (
     StoreError,
     UnknownRunError,
 )
-from fedagent_coordinator.reader import Reader, open_reader
-from fedagent_coordinator.status_files import RunStatus, read_run_status
+from fedagent_coordinator.picture.status_files import RunStatus, read_run_status
 from fedagent_node.data_dir import LOCK_FILE, holder_of
 from fedagent_node.process import boot_id
 from fedagent_task.measures import HELD_OUT, IN_TRAINING, Measure, few

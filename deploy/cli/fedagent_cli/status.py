@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from fedagent_coordinator.database.rows import RunRow
-from fedagent_coordinator.reader import Reader
-from fedagent_coordinator.status_files import RunStatus
-from fedagent_coordinator.summary import RunSummary, summarize
+from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.rows import RunRow
+from fedagent_coordinator.picture.status_files import RunStatus
+from fedagent_coordinator.picture.summary import RunSummary, summarize
 from fedagent_node.data_dir import holder_of
 
 from . import options

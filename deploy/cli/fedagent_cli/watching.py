@@ -15,9 +15,9 @@ from .status import WAITING, Standing, standing
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from fedagent_coordinator.alarms import Alarm
-    from fedagent_coordinator.database.rows import RoundRow
-    from fedagent_coordinator.reader import Reader
+    from fedagent_coordinator.books.reader import Reader
+    from fedagent_coordinator.books.rows import RoundRow
+    from fedagent_coordinator.picture.alarms import Alarm
 
 EVERY_S = 1.0
 SHARE = 5
@@ -152,7 +152,7 @@ def _look(data_dir: Path | None, run: str | None, *, as_json: bool = False) -> L
 
 def look_at(reader: "Reader", found: Standing, now: float, *, folder: str = "") -> Look:
     """Return what there is to be shown of a run; hints name its folder, else from the root."""
-    from fedagent_coordinator.alarms import alarms  # noqa: PLC0415 - heavy imports
+    from fedagent_coordinator.picture.alarms import alarms  # noqa: PLC0415 - heavy imports
 
     run = found.run.run_id
     return Look(

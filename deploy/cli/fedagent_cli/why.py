@@ -8,8 +8,8 @@ import msgspec
 
 from fedagent_coordinator.errors import PrunedRoundError, UnknownRoundError
 from fedagent_coordinator.explanation import Explanation, change_text, explain
-from fedagent_coordinator.status_files import Device as Seen
-from fedagent_coordinator.status_files import read_devices
+from fedagent_coordinator.picture.status_files import Device as Seen
+from fedagent_coordinator.picture.status_files import read_devices
 
 from . import options
 from .command_line import Number

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from fedagent_cli.errors import MissingError
 from fedagent_cli.runs import open_run
-from fedagent_coordinator.database.connection import DATABASE
-from fedagent_coordinator.summary import summarize
+from fedagent_coordinator.books.connection import DATABASE
+from fedagent_coordinator.picture.summary import summarize
 from fedagent_protocol.extras import how_to_install
 
 if TYPE_CHECKING:
     import pandas as pd
     from _typeshed import DataclassInstance
 
-    from fedagent_coordinator.reader import Reader
+    from fedagent_coordinator.books.reader import Reader
 
 MICRO = 1_000_000
 _MICRO_KEYS = {

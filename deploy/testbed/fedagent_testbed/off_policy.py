@@ -16,7 +16,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from fedagent_coordinator.database.rounds import Logged
+from fedagent_coordinator.books.rounds import Logged
 from fedagent_coordinator.policies.base import FloatArray, IntArray, RoundView
 from fedagent_protocol.errors import FedagentError
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from fedagent_coordinator.books.rounds import Logged
 from fedagent_coordinator.core.claims import ClaimGaps
 from fedagent_coordinator.core.decision import exploring, solved
-from fedagent_coordinator.database.rounds import Logged
 from fedagent_coordinator.policies import Feedback, RoundView, Selection, SelectionPolicy
 from fedagent_coordinator.policies.base import CLAIM_GAP, IntArray
 from fedagent_task.spec import PolicySpec

@@ -15,7 +15,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedagent_agent.trainer.privacy import ProtectedScore, protect
-from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_node.data_dir import Identity
 from fedagent_protocol.signatures import identity_of
 from fedagent_task.spec import Recipe

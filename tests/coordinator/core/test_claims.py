@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator import policies
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.core.claims import ClaimGaps
 from fedagent_coordinator.core.decision import DecisionPolicies
 from fedagent_coordinator.policies.base import CLAIM_GAP, Feedback, RoundView, Selection
 from fedagent_coordinator.policies.baselines import CheapestPolicy, RandomPolicy
 from fedagent_coordinator.policies.state import StatelessPolicy
-from fedagent_coordinator.reader import open_reader
 from fedagent_testbed import oracles
 from fedagent_testbed.study import load_recipe, make_world, play
 from fedagent_testbed.study.full import play_full

@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_coordinator import placement
+from fedagent_coordinator.books.records import pack_controls, unpack_controls
 from fedagent_coordinator.core.decision import (
     OPEN_HORIZON,
     DecisionPolicies,
@@ -23,7 +24,6 @@ from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies.base import IntArray, RoundView
 from fedagent_coordinator.policies.baselines import RandomPolicy
-from fedagent_coordinator.records import pack_controls, unpack_controls
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import RUN, Field, settings, toy_edges
 from tests.fakes.toy_edge import arrived, declined

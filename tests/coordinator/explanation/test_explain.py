@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator import policies
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.errors import UnknownRoundError
 from fedagent_coordinator.explanation import explain
 from fedagent_coordinator.policies.base import TRUTH
-from fedagent_coordinator.reader import open_reader
 from fedagent_testbed.study import load_recipe
 from fedagent_testbed.study.full import play_full
 from tests.fakes.virtual_world import SETS, world

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator import policies
+from fedagent_coordinator.books.records import pack_selection, unpack_selection
 from fedagent_coordinator.core.decision import affordable, solved
 from fedagent_coordinator.policies import Purpose, RoundView, Selection, round_rng
 from fedagent_coordinator.policies.exploration import GIVEN_UP, SWAPPED, explored
 from fedagent_coordinator.policies.selection import check_selection
-from fedagent_coordinator.records import pack_selection, unpack_selection
 from fedagent_task.spec import PolicySpec
 from tests.fakes.rounds import random_view
 

@@ -12,18 +12,14 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from fedagent_coordinator.alarms import Alarm
+from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.config import PageAddress
 from fedagent_coordinator.enrolment import Application, Enrolment
 from fedagent_coordinator.explanation import Explanation
-from fedagent_coordinator.reader import open_reader
-from fedagent_coordinator.status_files import DEVICES_FILE, Known, write_beside
-from fedagent_coordinator.store import Store
-from fedagent_coordinator.web import books
-from fedagent_coordinator.web.access import PAGE_FILE, read_page
-from fedagent_coordinator.web.feed import MAX_VIEWERS, QUEUED, Feed, Viewer
-from fedagent_coordinator.web.limits import MAX_PEERS, PLACES, WINDOW_S, WRONG, Tries
-from fedagent_coordinator.web.records import (
+from fedagent_coordinator.picture import totals as books
+from fedagent_coordinator.picture.alarms import Alarm
+from fedagent_coordinator.picture.records import (
     ROWS,
     WHOLE,
     Change,
@@ -37,8 +33,12 @@ from fedagent_coordinator.web.records import (
     Waiting,
     change,
 )
+from fedagent_coordinator.picture.status_files import DEVICES_FILE, Known, write_beside
+from fedagent_coordinator.picture.watcher import Watcher
+from fedagent_coordinator.web.access import PAGE_FILE, read_page
+from fedagent_coordinator.web.feed import MAX_VIEWERS, QUEUED, Feed, Viewer
+from fedagent_coordinator.web.limits import MAX_PEERS, PLACES, WINDOW_S, WRONG, Tries
 from fedagent_coordinator.web.server import PagePlaceError, start_page
-from fedagent_coordinator.web.watcher import Watcher
 from fedagent_node.site.joining import JOIN_VERSION, NONCE_BYTES, JoinRequest
 from tests.fakes.stored_runs import small_plan, small_result, small_view
 from tests.fakes.written_runs import RECIPE, begin, play, write_evaluated, write_run

@@ -13,6 +13,7 @@ import pytest
 
 from fedagent_agent.core.device import Readings
 from fedagent_coordinator import policies
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.policies import (
     Feedback,
     Purpose,
@@ -21,7 +22,6 @@ from fedagent_coordinator.policies import (
     SelectionPolicy,
     round_rng,
 )
-from fedagent_coordinator.reader import open_reader
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import ModelSpec
 from fedagent_testbed.kernel import Pipes

@@ -15,7 +15,7 @@ from fedagent_cli.places import shortest
 from fedagent_cli.report.indices import Columns
 from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import RunReport, read_run_report
-from fedagent_coordinator.database.evaluations import PEERS
+from fedagent_coordinator.books.evaluations import PEERS
 
 from .plan import Plan
 from .run import DemoSettings, Finish

@@ -6,9 +6,9 @@ from itertools import islice
 import numpy as np
 
 from fedagent_coordinator import policies
+from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_coordinator.policies.base import RoundView, Selection
-from fedagent_coordinator.reader import Reader
 from fedagent_task.spec import Recipe
 
 Columns = dict[str, list[tuple[int, float]]]

@@ -13,9 +13,9 @@ from msgspec import structs
 
 from fedagent_cli.output import credits_text, number_text
 from fedagent_cli.runs import NOT_HELD_OUT, NOT_REPORTED
-from fedagent_coordinator.database.evaluations import PEERS
-from fedagent_coordinator.web.records import Field
-from fedagent_coordinator.web.watcher import Watcher
+from fedagent_coordinator.books.evaluations import PEERS
+from fedagent_coordinator.picture.records import Field
+from fedagent_coordinator.picture.watcher import Watcher
 from fedagent_task.measures import HELD_OUT
 
 from .curves import curves

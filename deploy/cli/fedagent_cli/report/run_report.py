@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from fedagent_cli.devices import judged_devices
 from fedagent_cli.runs import metric_line, open_run, recipe_of
 from fedagent_cli.spending import epsilon_text
-from fedagent_coordinator.database.evaluations import ModelEvaluation
-from fedagent_coordinator.database.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow
-from fedagent_coordinator.summary import RunSummary, summarize
+from fedagent_coordinator.books.evaluations import ModelEvaluation
+from fedagent_coordinator.books.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow
+from fedagent_coordinator.picture.summary import RunSummary, summarize
 from fedagent_task.measures import Measure
 
 from .indices import Columns, read_beliefs, read_indices

@@ -16,10 +16,10 @@ import numpy as np
 
 from fedagent_agent.core.device import Readings
 from fedagent_coordinator import policies
-from fedagent_coordinator.database.rows import OutcomeRow
+from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.rows import OutcomeRow
 from fedagent_coordinator.policies import RoundView
 from fedagent_coordinator.policies.base import OPINIONS, TRUTH, VOLUNTEERS
-from fedagent_coordinator.reader import open_reader
 from fedagent_protocol.messages import Weighting
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import (

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from fedagent_coordinator import policies
+from fedagent_coordinator.books.rounds import Logged
 from fedagent_coordinator.core.claims import ClaimGaps
 from fedagent_coordinator.core.decision import solved
-from fedagent_coordinator.database.rounds import Logged
 from fedagent_coordinator.errors import MissingFeatureError, PolicyError
 from fedagent_coordinator.policies import Purpose, RoundView, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import (

@@ -1,0 +1,195 @@
+"""Clients' evaluations of models: opinions or volunteers.
+
+Policies learn from opinions, so a run can be replayed only as long as they are whole.
+"""
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_coordinator.books.rows import fetch
+from fedagent_coordinator.core.effects import BookEvaluation, BookOpinions
+
+PEERS = "peers"
+"""The mode in which clients volunteer and their opinions stay with them."""
+
+_HEAD = (
+    *("round", "slot", "mode", "digest", "metric", "asked", "answered", "mean"),
+    *("reasons", "seconds"),
+)
+_ROWS = {
+    "report": "client, edge, score, samples, epsilon FROM opinions",
+    "peers": "client, edge FROM volunteers",
+}
+_NAMED = """JOIN clients c ON c.run_id = a.run_id AND c.idx = a.client
+    JOIN edges e ON e.run_id = a.run_id AND e.idx = a.edge
+    WHERE a.run_id = ? AND (? IS NULL OR a.round = ?) ORDER BY a.round, a.client"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEvaluation:
+    """One call for opinions, or for volunteers, and its result; see `effects.BookEvaluation`.
+
+    Attributes:
+        scores, samples, epsilons: Of each opinion, by agent id; see `EvaluationQueries.answered`.
+    """
+
+    round: int
+    slot: int
+    mode: str  # ``report`` or ``peers``
+    digest: str
+    metric: str
+    asked: int
+    answered: int
+    mean: float | None
+    reasons: Mapping[str, int]
+    seconds: float
+    scores: Mapping[str, float] = field(default_factory=dict)
+    samples: Mapping[str, int] = field(default_factory=dict)
+    epsilons: Mapping[str, float] = field(default_factory=dict)
+    volunteers: tuple[str, ...] = ()  # agent ids
+
+    @property
+    def least(self) -> float | None:
+        """Lowest opinion."""
+        return min(self.scores.values(), default=None)
+
+    @property
+    def most(self) -> float | None:
+        """Highest opinion."""
+        return max(self.scores.values(), default=None)
+
+    @property
+    def epsilon(self) -> float:
+        """Largest epsilon of the opinions; 0 where none has noise."""
+        return max(self.epsilons.values(), default=0.0)
+
+    @property
+    def missing(self) -> str:
+        """Why agents have no row, in one line."""
+        return ", ".join(f"{count} {reason}" for reason, count in sorted(self.reasons.items()))
+
+    def record(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        more = {"least": self.least, "most": self.most, "epsilon": self.epsilon}
+        return {**asdict(self), **more}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolunteerRow:
+    """One client that volunteered after one model, through one edge."""
+
+    round: int
+    client: int
+    agent_id: str
+    label: str
+    edge: int
+    edge_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpinionRow(VolunteerRow):
+    """One client's opinion of one model, as it left the device; epsilon 0 is no noise."""
+
+    score: float
+    samples: int
+    epsilon: float
+
+
+class EvaluationQueries:
+    """Queries about evaluations."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def rows(self, run_id: str) -> list[ModelEvaluation]:
+        """Return every evaluation of a run, oldest first."""
+        rows = self._db.execute(
+            f"SELECT {', '.join(_HEAD)} FROM evaluations WHERE run_id = ? ORDER BY round",  # noqa: S608 - constants
+            (run_id,),
+        )
+        return [ModelEvaluation(**{**row, "reasons": json.loads(row["reasons"])}) for row in rows]
+
+    def first_of(self, run_id: str, last: int, round_: int | None = None) -> int:
+        """Return the round of the oldest of the `last` evaluations (0: all), or `round_`."""
+        row = self._db.execute(
+            "SELECT round FROM evaluations WHERE run_id = ? ORDER BY round DESC LIMIT 1 OFFSET ?",
+            (run_id, last - 1),
+        ).fetchone()
+        found = 1 if row is None or last == 0 else int(row[0])
+        return found if round_ is None else round_
+
+    def answered(self, run_id: str) -> list[ModelEvaluation]:
+        """Return every evaluation of a run with its opinions or volunteers, oldest first."""
+        opinions: dict[int, list[OpinionRow]] = {}
+        for opinion in self.opinions(run_id):
+            opinions.setdefault(opinion.round, []).append(opinion)
+        volunteers: dict[int, list[str]] = {}
+        for volunteer in self.volunteers(run_id):
+            volunteers.setdefault(volunteer.round, []).append(volunteer.agent_id)
+        return [
+            replace(
+                found,
+                scores={one.agent_id: one.score for one in own},
+                samples={one.agent_id: one.samples for one in own},
+                epsilons={one.agent_id: one.epsilon for one in own if one.epsilon},
+                volunteers=tuple(volunteers.get(found.round, ())),
+            )
+            for found in self.rows(run_id)
+            for own in (opinions.get(found.round, []),)
+        ]
+
+    def exists(self, run_id: str, round_: int) -> bool:
+        """Return whether the evaluation after a round is stored."""
+        row = self._db.execute(
+            "SELECT 1 FROM evaluations WHERE run_id = ? AND round = ?", (run_id, round_)
+        ).fetchone()
+        return row is not None
+
+    def opinions(self, run_id: str, round_: int | None = None) -> list[OpinionRow]:
+        """Return the opinions of one model, or of every one, by round and client."""
+        query = f"SELECT a.*, c.agent_id, c.label, e.edge_id FROM opinions a {_NAMED}"  # noqa: S608 - constant
+        return fetch(self._db, OpinionRow, query, (run_id, round_, round_))
+
+    def volunteers(self, run_id: str, round_: int | None = None) -> list[VolunteerRow]:
+        """Return who volunteered after one model, or after every one, by round and client."""
+        query = f"SELECT a.*, c.agent_id, c.label, e.edge_id FROM volunteers a {_NAMED}"  # noqa: S608 - constant
+        return fetch(self._db, VolunteerRow, query, (run_id, round_, round_))
+
+    def last_opinions(self, run_id: str) -> dict[int, float]:
+        """Return the newest opinion of each client that ever had one."""
+        rows = self._db.execute(
+            "SELECT client, score, MAX(round) FROM opinions WHERE run_id = ? GROUP BY client",
+            (run_id,),
+        )
+        return {client: score for client, score, _ in rows}
+
+
+def insert_evaluation(sql: sqlite3.Connection, run_id: str, found: BookEvaluation) -> None:
+    """Write an evaluation with its opinions or volunteers, in the store's transaction."""
+    columns: list[npt.NDArray[np.generic]] = [found.client, found.edge]
+    mode, metric, mean = "peers", "", None
+    if isinstance(found, BookOpinions):
+        columns += [found.score, found.samples, found.epsilon]
+        mode, metric, mean = "report", found.metric, found.mean
+    rows = sorted(zip(*(column.tolist() for column in columns), strict=True))
+    head = (
+        *(found.round, found.slot, mode, found.digest, metric, found.asked, len(rows), mean),
+        *(json.dumps(dict(sorted(found.reasons.items()))), float(found.seconds)),
+    )
+    sql.execute(
+        f"INSERT INTO evaluations (run_id, {', '.join(_HEAD)}) "  # noqa: S608 - constants
+        f"VALUES (?, {', '.join('?' * len(_HEAD))})",
+        (run_id, *head),
+    )
+    names, table = _ROWS[mode].split(" FROM ")
+    sql.executemany(
+        f"INSERT INTO {table} (run_id, round, {names}) "  # noqa: S608 - constants
+        f"VALUES (?, ?, {', '.join('?' * len(columns))})",
+        [(run_id, found.round, *row) for row in rows],
+    )

@@ -1,0 +1,522 @@
+"""What the coordinator remembers: runs, rounds, money, models.
+
+Each step of a round is one transaction. Whatever crashes in between, a round ends exactly
+once: a second `settle` changes nothing, and `void_open_rounds` ends at restart what was in
+flight. The process that opens a store holds the data directory's lock.
+"""
+
+import hashlib
+import logging
+import re
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_coordinator.books import archives, facts, rounds
+from fedagent_coordinator.books.connection import DATABASE, Database, DatabaseOptions, damage_behind
+from fedagent_coordinator.books.evaluations import insert_evaluation
+from fedagent_coordinator.books.heads import is_genuine
+from fedagent_coordinator.books.ledger import checked_micro
+from fedagent_coordinator.books.models import insert_metrics
+from fedagent_coordinator.books.proofs import insert_proofs
+from fedagent_coordinator.books.pruning import Prunable, prunable, prune
+from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.records import pack_arrays, unpack_arrays
+from fedagent_coordinator.books.rounds import settled
+from fedagent_coordinator.books.rows import RunRow
+from fedagent_coordinator.core.decision import DecisionPolicies
+from fedagent_coordinator.core.effects import BookEvaluation, Reserve, Settle
+from fedagent_coordinator.errors import (
+    ArchiveError,
+    BudgetExceededError,
+    DuplicateRoundError,
+    HistoryLostError,
+    LedgerBrokenError,
+    RecordError,
+    RunEndedError,
+    StateError,
+    StoreFailedError,
+    UnknownRoundError,
+    UnreadableDatabaseError,
+)
+from fedagent_coordinator.policies.base import State
+from fedagent_protocol.messages import LedgerHead
+
+_log = logging.getLogger(__name__)
+
+ACCEPTED = "accepted lost history"
+_ENTRY_NAMED = re.compile(r"entry (\d+) \(")
+_MANY_ENTRIES = 10_000
+"""Verifying so many takes a time that a person notices."""
+MAX_WAITING = 20_000
+SNAPSHOT_EVERY = 50
+"""Rounds between snapshots: replay stays short and full states are written rarely."""
+_MOST_SNAPSHOTS = 16
+_SNAPSHOT_BYTES = 1 << 26
+"""What is kept of a run beside the newest two, for `fedagent why` of an old round."""
+
+
+class _Index:
+    """Places and labels of the ids in one table, ``clients`` or ``edges``.
+
+    A label of an id without a place waits, `MAX_WAITING` of them: it is anybody's word.
+    """
+
+    def __init__(self, database: Database, run_id: str, table: str, column: str) -> None:
+        self._db, self._run_id = database, run_id
+        self._insert = f"INSERT INTO {table} (run_id, idx, {column}) VALUES (?, ?, ?)"  # noqa: S608 - constants
+        self._rename = f"UPDATE {table} SET label = ? WHERE run_id = ? AND {column} = ?"  # noqa: S608 - constants
+        rows = database.connection.execute(
+            f"SELECT {column}, idx, label FROM {table} WHERE run_id = ?",  # noqa: S608 - constants
+            (run_id,),
+        ).fetchall()
+        self.places: dict[str, int] = {row[0]: row[1] for row in rows}
+        self._labels: dict[str, str] = {row[0]: row[2] for row in rows}
+        self._waiting: dict[str, str] = {}
+
+    def find(self, ids: Sequence[str]) -> list[int]:
+        fresh = [id_ for id_ in dict.fromkeys(ids) if id_ not in self.places]
+        if fresh:
+            places = {id_: len(self.places) + i for i, id_ in enumerate(fresh)}
+            with self._db.transaction("index") as sql:
+                rows = [(self._run_id, place, id_) for id_, place in places.items()]
+                sql.executemany(self._insert, rows)
+            self.places.update(places)
+            self.label({id_: self._waiting.pop(id_) for id_ in fresh if id_ in self._waiting})
+        return [self.places[id_] for id_ in ids]
+
+    def label(self, labels: Mapping[str, str]) -> None:
+        changed = {}
+        for id_, label in labels.items():
+            if id_ not in self.places:
+                self._waiting[id_] = label
+            elif self._labels.get(id_) != label:
+                changed[id_] = label
+        while len(self._waiting) > MAX_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+        if not changed:
+            return
+        with self._db.transaction("label") as sql:
+            rows = [(label, self._run_id, id_) for id_, label in changed.items()]
+            sql.executemany(self._rename, rows)
+        self._labels.update(changed)
+
+
+class RunIndices:
+    """The indices of one run; new ids are written before their index is used."""
+
+    def __init__(self, database: Database, run_id: str) -> None:
+        self._clients = _Index(database, run_id, "clients", "agent_id")
+        self._edges = _Index(database, run_id, "edges", "edge_id")
+
+    def known(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
+        """Return int32[len(ids)], the index of each agent that has one, -1 of the others."""
+        places = self._clients.places
+        return np.array([places.get(id_, -1) for id_ in ids], dtype=np.int32)
+
+    def clients(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
+        """Return int32[len(ids)], the index of each agent; give one to who has none."""
+        return np.array(self._clients.find(ids), dtype=np.int32)
+
+    def edge(self, edge: str) -> int:
+        """Return the index of an edge."""
+        return self._edges.find([edge])[0]
+
+    def sizes(self) -> tuple[int, int]:
+        """Return how many clients and how many edges have an index."""
+        return len(self._clients.places), len(self._edges.places)
+
+    def label_edge(self, edge: str, label: str) -> None:
+        """Remember what people call an edge."""
+        self._edges.label({edge: label})
+
+    def label_clients(self, labels: Mapping[str, str]) -> None:
+        """Remember what people call clients; of one without an index, until it has one."""
+        self._clients.label(labels)
+
+
+class Store(ExitStack):
+    """The coordinator's database, opened for writing until `close`, or as a context manager.
+
+    Arguments and errors are those of `Database`. Attribute `read` has every query.
+    """
+
+    def __init__(self, folder: Path, **options: Unpack[DatabaseOptions]) -> None:
+        super().__init__()
+        self._accept = options.get("accept_lost_history", False)
+        self._db = Database(folder, **options)
+        self.callback(self._db.close)
+        self.read = Reader(self._db.connection, folder)
+        sql = self._db.connection
+        try:
+            if not self._db.untouched or archives.missing(sql, folder):
+                self._verify()
+                self._db.trust()
+            archives.remove_orphans(sql, folder)
+        except BaseException:
+            self.close()
+            raise
+
+    def _verify(self) -> None:
+        """Refuse books that are not whole, unless an operator accepts them as they are."""
+        path = str(self._db.folder / DATABASE)
+        try:
+            report = self.read.ledger.verify()
+        except Exception as error:
+            problem = damage_behind(error, self._db.connection)
+            if not problem:
+                raise
+            raise UnreadableDatabaseError(path, f"the database is damaged ({problem})") from error
+        if report.entries > _MANY_ENTRIES:
+            _log.info("the ledger was verified: %d entries", report.entries)
+        if report.problems and not self._accept:
+            raise LedgerBrokenError(path, len(report.problems), report.problems[0])
+        if report.problems:
+            self._db.note(f"accepted a damaged ledger: {report.problems[0]}")
+
+    def check_witness(self, edge: str, head: LedgerHead) -> None:
+        """Compare the ledger with a head that this coordinator has given to an edge.
+
+        Raises:
+            HistoryLostError: It has another entry there, or ends before, and nobody accepts it.
+                Closed books that cannot be read are no proof of that.
+        """
+        me, sql = self._db.identity, self._db.connection
+        if me is None or head.coordinator != me.id or not is_genuine(head, me.public_bytes):
+            return
+        try:
+            found = archives.hash_at(sql, self._db.folder, head.seq)
+        except (ArchiveError, RecordError) as error:
+            _log.warning("what edge %s is a witness of cannot be compared: %s", edge, error)
+            return
+        if found == head.hash:
+            return
+        problem = f"edge {edge} is a witness of entry {head.seq} ({head.hash.hex()[:16]}), "
+        problem += "here it is another one" if found else f"here is {self._db.ledger.seq} the last"
+        # What was lost between the note and the entry that it names, and nothing after it.
+        accepted = sql.execute(
+            "SELECT seq, target FROM entries WHERE kind = 'note' AND instr(target, ?)", (ACCEPTED,)
+        )
+        for seq, target in accepted.fetchall():
+            named = _ENTRY_NAMED.search(target)
+            if named is not None and seq <= head.seq <= int(named[1]):
+                return
+        if not self._accept:
+            raise HistoryLostError(str(self._db.folder / DATABASE), problem)
+        self.note(f"{ACCEPTED}: {problem}")
+
+    def note(self, text: str) -> None:
+        """Say in the ledger what an operator did."""
+        self._db.note(text)
+
+    @property
+    def head(self) -> LedgerHead | None:
+        """The newest entry of the ledger, signed; None if there is no key or no entry."""
+        return self._db.head
+
+    # ------------------------------------------------------------------- runs
+
+    def begin_run(
+        self,
+        *,
+        recipe_digest: str,
+        recipe: str,
+        seed: int,
+        total_micro: int | None,
+        origin: str = "",
+    ) -> RunRow:
+        """Begin a run with its long-term budget, and end one that is still open.
+
+        Args:
+            recipe_digest: What a resumed run is found by.
+            recipe: The recipe as JSON.
+            seed: Of everything random in the run.
+            total_micro: What the run may spend; None is no limit.
+            origin: Digest of the model it begins from; empty for that of the seed.
+
+        Raises:
+            InvalidAmountError: `total_micro` is not a whole number in range.
+        """
+        if (former := self.read.open_run()) is not None:
+            self.end_run(former.run_id, "replaced by a new run")
+        run_id, now = uuid.uuid4().hex, self._db.clock_ms()
+        with self._db.transaction("begin") as sql:
+            sql.execute(
+                "INSERT INTO runs (run_id, recipe_digest, recipe, seed, unlimited, origin, "
+                "begun_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (run_id, recipe_digest, recipe, seed, total_micro is None, origin, now),
+            )
+            self._bind(facts.RUN, run_id)
+            if total_micro:
+                self._db.ledger.grant(run_id, total_micro, "recipe", now)
+            elif total_micro is not None:
+                checked_micro("the total budget", total_micro)
+        return self.read.run(run_id)
+
+    def standardize(self, run_id: str, recipe: str, *, agents: int, samples: int) -> None:
+        """Keep a run's recipe with what features are scaled by, once; it rests on these samples."""
+        with self._db.transaction("standardize") as sql:
+            sql.execute(
+                "INSERT INTO standardized (run_id, recipe, agents, samples) VALUES (?, ?, ?, ?)",
+                (run_id, recipe, agents, samples),
+            )
+            self._bind(facts.RUN, run_id)
+
+    def end_run(self, run_id: str, reason: str) -> tuple[int, ...]:
+        """End a run; return the rounds that were voided with it. Idempotent."""
+        if self.read.run(run_id).ended_ms is not None:
+            return ()
+        with self._db.transaction("end") as sql:
+            voided = rounds.void_open(self._db, run_id, reason)
+            sql.execute(
+                "UPDATE runs SET ended_ms = ?, end_reason = ? WHERE run_id = ?",
+                (self._db.clock_ms(), reason, run_id),
+            )
+            self._bind(facts.RUN, run_id)
+        self._db.fold_wal()
+        return voided
+
+    def extend_run(self, run_id: str, more: int) -> int:
+        """Let a run that has ended go on; return how many rounds it is to have in all.
+
+        Once for each end: on a run that has not ended this changes nothing, so that a start
+        that is repeated after a crash adds nothing. The budget stays what it is.
+        """
+        run = self.read.run(run_id)
+        if run.ended_ms is None:
+            return self.read.rounds_of(run) or 0
+        done = self.read.progress(run_id).rounds_done
+        with self._db.transaction("extend") as sql:
+            sql.execute(
+                "INSERT INTO extensions (run_id, seq, after, count, ended_ms, end_reason, at_ms) "
+                "SELECT :run_id, COUNT(*) + 1, :after, :count, :ended_ms, :end_reason, :at_ms "
+                "FROM extensions WHERE run_id = :run_id",
+                {
+                    "run_id": run_id,
+                    "after": done,
+                    "count": done + more,
+                    "ended_ms": run.ended_ms,
+                    "end_reason": run.end_reason,
+                    "at_ms": self._db.clock_ms(),
+                },
+            )
+            sql.execute(
+                "UPDATE runs SET ended_ms = NULL, end_reason = NULL WHERE run_id = ?", (run_id,)
+            )
+            self._bind(facts.RUN, run_id)
+        return done + more
+
+    def indices(self, run_id: str) -> RunIndices:
+        """Return the run-wide indices of agents and edges."""
+        return RunIndices(self._db, self.read.run(run_id).run_id)
+
+    # ------------------------------------------------------------------ rounds
+
+    def reserve(self, run_id: str, plan: Reserve, *, policy: str) -> None:
+        """Commit a round's plan and its reservations, all or nothing.
+
+        Crash points: ``reserve.entries``, and those of `Database.transaction`.
+
+        Raises:
+            BudgetExceededError: An edge's budget or the run's does not suffice.
+            DuplicateRoundError: The round is there already.
+            InvalidSelectionError: The selection breaks another constraint.
+            RunEndedError, UnknownRunError: Nothing can be reserved in this run.
+        """
+        run = self.read.run(run_id)
+        if run.ended_ms is not None:
+            raise RunEndedError(run_id)
+        if plan.round <= self.read.last_round(run_id):
+            raise DuplicateRoundError(run_id, plan.round)
+        planned = rounds.checked_plan(plan)
+        free = self._db.ledger.free_micro(run_id)
+        total = sum(r.price_micro for r in planned)
+        if total > free and not run.unlimited:
+            raise BudgetExceededError(scope="total", edge=None, wanted_micro=total, free_micro=free)
+        with self._db.transaction("reserve"):
+            if total > free:
+                key = f"round-{plan.round}"
+                self._db.ledger.grant(
+                    run_id, total - free, key, self._db.clock_ms(), round_=plan.round
+                )
+            rounds.insert_plan(self._db, run_id, plan, policy=policy, planned=planned)
+            self._db.checkpoint("reserve.entries")
+
+    def settle(self, run_id: str, result: Settle) -> bool:
+        """Commit how a round ended: outcomes and payments; False if it had ended before.
+
+        Crash points: ``settle.first-entry``, and those of `Database.transaction`.
+
+        Raises:
+            UnknownRoundError: The round was never reserved.
+            OutcomeMismatchError: Outcomes and reservations differ.
+            InvalidAmountError: The rent is not what was reserved.
+        """
+        if result.round <= archives.closed_until(self._db.connection, run_id):
+            return False
+        state = self.read.round_state(run_id, result.round)
+        if state is None:
+            raise UnknownRoundError(run_id, result.round)
+        if state != "open":
+            return False
+        reserved = rounds.reservations_of(self._db.connection, run_id, result.round)
+        paid = rounds.checked_ends(result, reserved)
+        with self._db.transaction("settle") as sql:
+            reserved = insert_proofs(sql, run_id, result, reserved, paid)
+            rounds.end_entries(self._db, run_id, result.round, reserved, paid)
+            rounds.insert_scores(self._db, run_id, result)
+            rounds.close_round(self._db, run_id, result)
+        self._db.fold_wal()
+        return True
+
+    def void_open_rounds(self, run_id: str, reason: str) -> tuple[int, ...]:
+        """End what a crash left in flight; return the rounds. Exactly once."""
+        self.read.run(run_id)
+        if not rounds.open_rounds(self._db.connection, run_id):
+            return ()
+        with self._db.transaction("void"):
+            voided = rounds.void_open(self._db, run_id, reason)
+        self._db.fold_wal()
+        return voided
+
+    def save_evaluation(self, run_id: str, found: BookEvaluation) -> bool:
+        """Commit the opinions or volunteers of a model; False if its round has them already.
+
+        Raises:
+            RefusedEntryError: Invalid score, client or edge.
+        """
+        closed = 1 <= found.round <= archives.closed_until(self._db.connection, run_id)
+        if closed or self.read.evaluations.exists(run_id, found.round):
+            return False
+        with self._db.transaction("evaluate") as sql:
+            insert_evaluation(sql, run_id, found)
+            self._bind(facts.EVALUATION, run_id, found.round)
+        return True
+
+    # ---------------------------------------------------------------- learning
+
+    def snapshot(self, run_id: str, round_: int, policy: str, state: State) -> None:
+        """Keep the state of `policy` after it learnt from `round_`.
+
+        Of older ones that before it stays, and a few at about equal distances: the last of each
+        stretch of rounds.
+        """
+        data = pack_arrays(state)
+        most = min(_MOST_SNAPSHOTS, _SNAPSHOT_BYTES // max(1, len(data)))
+        here, step = round_ - archives.closed_until(self._db.connection, run_id), SNAPSHOT_EVERY
+        while most and here > step * most:
+            step *= 2
+        with self._db.transaction("snapshot") as sql:
+            sql.execute(
+                "INSERT OR REPLACE INTO snapshots (run_id, round, policy, state, state_sha256) "
+                "VALUES (?, ?, ?, ?, ?)",
+                (run_id, round_, policy, data, hashlib.sha256(data).digest()),
+            )
+            sql.execute(
+                "DELETE FROM snapshots WHERE run_id = ?1 AND (?2 = 0 OR round NOT IN "
+                "(SELECT MAX(round) FROM snapshots WHERE run_id = ?1 GROUP BY (round - 1) / ?3)) "
+                "AND round NOT IN (SELECT round FROM snapshots WHERE run_id = ?1 "
+                "ORDER BY round DESC LIMIT 2)",
+                (run_id, most, step),
+            )
+
+    def restore(self, run_id: str, policy: str, policies: DecisionPolicies) -> int:
+        """Give what decides back what it knew; return how many rounds were replayed.
+
+        Raises:
+            StateError: The run's snapshot is of another policy.
+            RecordError: Stored bytes are damaged.
+        """
+        sql = self._db.connection
+        row = sql.execute(
+            "SELECT * FROM snapshots WHERE run_id = ? ORDER BY round DESC LIMIT 1", (run_id,)
+        ).fetchone()
+        if row is not None:
+            if row["policy"] != policy:
+                raise StateError(policy, f"the run was decided by {row['policy']!r}")
+            if hashlib.sha256(row["state"]).digest() != row["state_sha256"]:
+                raise RecordError("policy state", "has changed on disk")
+            policies.restore(unpack_arrays(row["state"]))
+        replayed = 0
+        for feedback, controls in settled(sql, run_id, since=0 if row is None else row["round"]):
+            policies.learn(feedback, controls)
+            replayed += 1
+        return replayed
+
+    def prune(
+        self,
+        run_id: str,
+        *,
+        keep_rounds: int = 0,
+        least: int = 1,
+        most: int,
+        by: str,
+    ) -> Prunable:
+        """Close the books of the oldest rounds, at most `most` of them, or none if too few.
+
+        Of the newest rounds `keep_rounds` stay, and all that followed the oldest snapshot.
+        Returns what there was. Crash points: those of `pruning.prune`.
+
+        Raises:
+            StoreFailedError: The disk failed, or has no room.
+            OversizedBooksError: Some rounds do not fit in a file. In both cases those that could
+                not be closed are where they were.
+        """
+        piece = prunable(self._db.connection, run_id, keep_rounds=keep_rounds, most=most)
+        if piece.rounds >= least:
+            try:
+                prune(self._db, piece, by=by)
+            except OSError as error:
+                raise StoreFailedError(str(error)) from error
+        return piece
+
+    def compact(self) -> None:
+        """Give the room of what was dropped back to the disk; takes the size of what is left.
+
+        Crash points: ``compact.begun``, ``compact.written``.
+        """
+        self._db.compact()
+
+    # ------------------------------------------------------------------ models
+
+    def forget(self, run_id: str, round_: int, edges: Collection[str]) -> None:
+        """Note that what edges learnt up to a round counts in no merge any more. Idempotent."""
+        with self._db.transaction("forget") as sql:
+            sql.executemany(
+                "INSERT OR IGNORE INTO forgotten (run_id, edge, round) "
+                "SELECT run_id, idx, ? FROM edges WHERE run_id = ? AND edge_id = ?",
+                [(round_, run_id, edge) for edge in edges],
+            )
+            self._bind(facts.FORGOTTEN, run_id, round_)
+
+    def save_model(
+        self, run_id: str, round_: int, digest: str, size_bytes: int, state: str = ""
+    ) -> None:
+        """Make a model, whose file is durable, part of the run. Idempotent.
+
+        `state` is the digest of what the server optimiser knows after it, durable too.
+        """
+        with self._db.transaction("model") as sql:
+            sql.execute(
+                "INSERT OR REPLACE INTO models (run_id, round, digest, size_bytes, at_ms, state) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (run_id, round_, digest, size_bytes, self._db.clock_ms(), state),
+            )
+            self._bind(facts.MODEL, run_id, round_)
+
+    def save_metrics(
+        self, run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
+    ) -> None:
+        """Keep how good the global model of a round is."""
+        with self._db.transaction("metrics"):
+            insert_metrics(self._db, run_id, round_, digest, metrics)
+
+    def _bind(self, subject: str, run_id: str, round_: int = 0) -> None:
+        """Bind what was just written into the ledger's chain."""
+        db = self._db
+        facts.bind(db.ledger, db.connection, subject, run_id, round_, at_ms=db.clock_ms())

@@ -1,0 +1,189 @@
+"""What an operator should see to in a run, and how: for `status --watch` and the page."""
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Literal
+
+import msgspec
+
+from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.rows import DeviceRow
+from fedagent_coordinator.core.outcomes import SILENT
+from fedagent_coordinator.picture.status_files import RunStatus, read_devices
+
+LEAST_FREE = 200 << 20
+"""Bytes on the disk of a coordinator below which it is said."""
+NEVER_AFTER = 3
+"""Orders after which a device that came in time never is said to deliver never."""
+LAST_ROUNDS = 200
+"""Rounds in which an edge must have failed to be said silent."""
+_BACK_MS = 60_000
+_TYPED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+"""Names that can be typed as they are. A device chooses its name: no command is made of others."""
+MOST = 50
+"""Alarms of one kind."""
+
+Kind = Literal[
+    "declining",
+    "never_delivering",
+    "second_coordinator",
+    "disk",
+    "clock",
+    "silent_edge",
+    "edge_trouble",
+]
+
+
+class Alarm(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to see to.
+
+    Attributes:
+        subject: Id of the device or edge, an address or a folder.
+        name: What people call it.
+        since: Wall clock, seconds; None if unknown.
+    """
+
+    kind: Kind
+    subject: str
+    text: str
+    hint: str
+    name: str = ""
+    since: float | None = None
+
+
+def alarms(
+    reader: Reader,
+    status: RunStatus | None,
+    now: float,
+    *,
+    run_id: str | None = None,
+    folder: str = "",
+) -> list[Alarm]:
+    """Return what is to be seen to; `now` is the wall clock, `status` None of one that is down.
+
+    Hints name the data directory as `folder`, from the root if that is empty.
+    """
+    run = reader.run(run_id)
+    devices = reader.devices(run.run_id)
+    return [
+        *_second(status),
+        *_disk(reader),
+        *_clock(reader, run.run_id, now),
+        *_edges(reader, run.run_id, status),
+        *_declining(reader, run.run_id, devices),
+        *_never(devices, folder or str(reader.folder.absolute())),
+    ]
+
+
+def _second(status: RunStatus | None) -> Iterator[Alarm]:
+    for other in status.others if status is not None else ():
+        yield Alarm(
+            kind="second_coordinator",
+            subject=other,
+            text=f"another coordinator runs at this site: {other}",
+            hint="stop one of the two, or change its --site",
+        )
+
+
+def _disk(reader: Reader) -> Iterator[Alarm]:
+    with suppress(OSError):
+        free = shutil.disk_usage(reader.folder).free
+        if free < LEAST_FREE:
+            yield Alarm(
+                kind="disk",
+                subject=str(reader.folder),
+                text=f"{free >> 20} MiB are left on the disk of the coordinator",
+                hint="free space: without it no round can be recorded, and the coordinator stops",
+            )
+
+
+def _clock(reader: Reader, run_id: str, now: float) -> Iterator[Alarm]:
+    for row in reader.rounds(run_id, last=1):
+        last_ms = max(row.opened_ms, row.closed_ms or 0)
+        if last_ms > round(1000 * now) + _BACK_MS:
+            yield Alarm(
+                kind="clock",
+                subject=run_id,
+                text=f"the clock shows an earlier time than when round {row.round} was recorded",
+                hint="set the clock (timedatectl set-ntp true): certificates and the ledger "
+                "record its time",
+                since=last_ms / 1000,
+            )
+
+
+def _edges(reader: Reader, run_id: str, status: RunStatus | None) -> Iterator[Alarm]:
+    """Yield the edges that are not heard, did not report their newest round, or are in trouble."""
+    last, names = reader.last_round(run_id), reader.edges(run_id)
+    rows = reader.edge_results(run_id, since=last - LAST_ROUNDS)
+    newest = {row.edge_id: row for row in rows}  # in the order of the rounds
+    said = {
+        row.edge_id: f"has not reported since round {row.round}"
+        for row in newest.values()
+        if row.failed == SILENT
+    }
+    for edge in status.silent if status is not None else ():
+        said[edge] = "no longer answers"
+    for edge, problem in said.items():
+        yield Alarm(
+            kind="silent_edge",
+            subject=edge,
+            name=names.get(edge, ""),
+            text=f"edge {names.get(edge) or edge} {problem}",
+            hint="check that it runs and reaches the coordinator: `fedagent doctor` on it",
+        )
+    for edge, why in (status.trouble if status is not None else {}).items():
+        yield Alarm(
+            kind="edge_trouble",
+            subject=edge,
+            name=names.get(edge, ""),
+            text=f"edge {names.get(edge) or edge} does not take part in rounds: {why}",
+            hint="fix what its message names; it then takes part again by itself",
+        )
+
+
+def _declining(reader: Reader, run_id: str, devices: list[DeviceRow]) -> Iterator[Alarm]:
+    book, edges = read_devices(reader.folder), reader.edges(run_id)
+    heard = book.devices if book is not None and book.run == run_id else {}
+    rows = {one.agent: one for one in devices}
+    found = 0
+    for agent in dict.fromkeys((*rows, *heard)):
+        row, device = rows.get(agent), heard.get(agent)
+        declined = row is not None and row.last_status == "declined"
+        said = device.reason(edges) if device else ""
+        reason = said or (row.last_reason if row and declined else "")
+        if not reason or found == MOST:
+            continue
+        found += 1
+        name = row.name if row is not None else agent[:8]
+        yield Alarm(
+            kind="declining",
+            subject=agent,
+            name=name,
+            text=f"device {name} does not take part: {reason}",
+            hint="fix what its message names; `fedagent doctor` on it checks the rest",
+            since=device.seen_ms / 1000 if device is not None else None,
+        )
+
+
+def _never(devices: list[DeviceRow], folder: str) -> Iterator[Alarm]:
+    never = [one for one in devices if one.ordered >= NEVER_AFTER and not one.in_time]
+    for one in never[:MOST]:
+        ended = f", last {one.last_status}" if one.last_status else ""
+        reason = f" ({one.last_reason})" if one.last_reason else ""
+        yield Alarm(
+            kind="never_delivering",
+            subject=one.agent,
+            name=one.name,
+            text=f"device {one.name} was ordered {one.ordered} times and never delivered in time"
+            f"{ended}{reason}",
+            hint=f"`fedagent why {_typed(one)} --data-dir {shlex.quote(folder)}` shows how each "
+            "order ended; a longer rounds.deadline_s or fewer rounds.iterations give it "
+            "time",
+        )
+
+
+def _typed(device: DeviceRow) -> str:
+    return device.name if _TYPED.fullmatch(device.name) else device.agent

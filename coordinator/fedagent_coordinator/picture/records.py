@@ -1,0 +1,284 @@
+"""What the page and `/api` show; the OpenAPI document follows from these types.
+
+Money is in micro-credits, times in seconds, or milliseconds since 1970 (`_ms`). Devices and
+edges are named by their ids. A field that is left out has its default.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import UNSET, Struct, UnsetType
+
+from fedagent_coordinator.picture.alarms import Alarm
+
+
+class RunCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The run that is worked on, and what it waits for; `rounds_wanted` 0 is no end."""
+
+    id: str
+    recipe: str
+    policy: str
+    software: str
+    begun_ms: int
+    ended_ms: int | None = None
+    end_reason: str = ""
+    rounds_done: int = 0
+    rounds_wanted: int | None = 0
+    measure: str = ""
+    measure_name: str = ""
+    rising: bool = True
+    target: float = 0.0
+    per_edge_micro: int | None = None
+    unlimited: bool = False
+    waiting: str = ""
+    waiting_detail: str = ""
+    found: int = 0
+    wanted: int = 0
+    next_ms: int = 0
+    opinions: str = ""
+    best: float | None = None
+    """Of the first measure, in the whole run."""
+
+
+class Money(Struct, frozen=True, kw_only=True):
+    """Where the money of the run is."""
+
+    granted_micro: int
+    free_micro: int
+    reserved_micro: int
+    settled_micro: int
+
+
+class EdgeCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One edge: who is connected there now, what it did in the whole run, and how that ended."""
+
+    id: str
+    name: str
+    index: int
+    devices: int = 0
+    budget_micro: int = 0
+    spent_micro: int = 0
+    rent_micro: int = 0
+    ordered: int = 0
+    in_time: int = 0
+    last_round: int = 0
+    failed: str = ""
+
+
+class DeviceCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One device: whether it is here, and what it did in the run."""
+
+    id: str
+    name: str
+    index: int | None = None
+    online: bool = False
+    seen_ms: int | None = None
+    edges: tuple[str, ...] = ()
+    address: str = ""
+    software: str = ""
+    reason: str = ""
+    ordered: int = 0
+    in_time: int = 0
+    used: int = 0
+    paid_micro: int = 0
+    price_micro: int = 0
+    last_round: int | None = None
+    last_status: str = ""
+    last_reason: str = ""
+    queue: float | None = None
+    opinion: float | None = None
+
+
+class Reach(Struct, frozen=True, kw_only=True):
+    """The edges that a device reaches in the newest round: index, bit/s (0 unknown), ordered."""
+
+    id: str
+    edges: tuple[tuple[int, int, bool], ...]
+
+
+class Bar(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One order of a round; `expected` times are those of the device's last order."""
+
+    device: str
+    edge: str
+    price_micro: int
+    status: str = "open"
+    in_time: bool = False
+    used: bool = False
+    expected: bool = False
+    download_s: float | None = None
+    train_s: float | None = None
+    upload_s: float | None = None
+    total_s: float | None = None
+
+
+class Timeline(Struct, frozen=True, kw_only=True):
+    """A round and its orders; `state` is `open`, `done` or `void`."""
+
+    round: int
+    state: str
+    opened_ms: int
+    deadline_s: float | None
+    max_wait_s: float | None
+    bars: tuple[Bar, ...]
+
+
+class RoundCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One round; `regret` is an estimate, see `regret.round_regret`."""
+
+    round: int
+    state: str
+    opened_ms: int
+    seconds: float = 0.0
+    ordered: int = 0
+    in_time: int = 0
+    used: int = 0
+    paid_micro: int = 0
+    rent_micro: int = 0
+    reason: str = ""
+    metrics: Mapping[str, float] = {}
+    spent: tuple[int, ...] = ()
+    """Of each edge, by its index."""
+    regret: float | None = None
+    opinion: float | None = None
+    volunteers: int | None = None
+
+
+class Waiting(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A device that asks to join; the code that it shows is told to who has the token."""
+
+    id: str
+    name: str
+    role: str
+    code: str = ""
+    address: str
+    software: str
+    since_s: float
+
+
+class Field(Struct, frozen=True, kw_only=True):
+    """All that the page shows at one time; `version` counts up, from a new start at random."""
+
+    epoch: str
+    version: int
+    at_ms: int
+    run: RunCard | None = None
+    money: Money | None = None
+    edges: tuple[EdgeCard, ...] = ()
+    devices: tuple[DeviceCard, ...] = ()
+    reach: tuple[Reach, ...] = ()
+    rounds: tuple[RoundCard, ...] = ()
+    last: Timeline | None = None
+    running: Timeline | None = None
+    alarms: tuple[Alarm, ...] = ()
+    pending: tuple[Waiting, ...] = ()
+    coordinator: str = ""
+    """Id of the coordinator that answers; another one may take its address."""
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """What is new in a `Field` since the version before; rows of a list replace those they name."""
+
+    epoch: str
+    version: int
+    at_ms: int
+    run: RunCard | UnsetType | None = UNSET
+    money: Money | UnsetType | None = UNSET
+    edges: tuple[EdgeCard, ...] | UnsetType = UNSET
+    devices: tuple[DeviceCard, ...] | UnsetType = UNSET
+    reach: tuple[Reach, ...] | UnsetType = UNSET
+    rounds: tuple[RoundCard, ...] | UnsetType = UNSET
+    last: Timeline | UnsetType | None = UNSET
+    running: Timeline | UnsetType | None = UNSET
+    alarms: tuple[Alarm, ...] | UnsetType = UNSET
+    pending: tuple[Waiting, ...] | UnsetType = UNSET
+    coordinator: str | UnsetType = UNSET
+    gone: Mapping[str, tuple[str, ...]] = {}
+    """Rows that are there no more: their keys, by list."""
+
+
+ROWS: Mapping[str, str] = {"edges": "id", "devices": "id", "reach": "id", "rounds": "round"}
+"""Lists that change by row, and the key of a row."""
+WHOLE = ("run", "money", "last", "running", "alarms", "pending", "coordinator")
+
+
+def change(old: Field, new: Field) -> Change:
+    """Return what makes `new` of `old`; static/page.js applies it."""
+    found: dict[str, object] = {}
+    gone: dict[str, tuple[str, ...]] = {}
+    for name in WHOLE:
+        value = getattr(new, name)
+        if value != getattr(old, name):
+            found[name] = value
+    for name, key in ROWS.items():
+        before, after = getattr(old, name), getattr(new, name)
+        if before is after:
+            continue
+        known = {getattr(row, key): row for row in before}
+        if fresh := tuple(row for row in after if known.pop(getattr(row, key), None) != row):
+            found[name] = fresh
+        if known:
+            gone[name] = tuple(map(str, known))
+    return Change(
+        epoch=new.epoch,
+        version=new.version,
+        at_ms=new.at_ms,
+        gone=gone,
+        **found,  # type: ignore[arg-type]  # of the fields' own types
+    )
+
+
+class Context(Struct, frozen=True, kw_only=True):
+    """What a device told of itself at one edge, as the newest round saw it."""
+
+    edge: str
+    features: Mapping[str, float | None]
+    score: float | None = None
+    bound: str = ""
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """How one order of a device ended."""
+
+    round: int
+    edge: str
+    status: str
+    in_time: bool
+    price_micro: int
+    reason: str = ""
+    seconds: float | None = None
+
+
+class DeviceDetail(Struct, frozen=True, kw_only=True):
+    """One device with its context, its trust (1 to 0) and its newest orders, newest first."""
+
+    card: DeviceCard
+    round: int
+    contexts: tuple[Context, ...] = ()
+    trust: float | None = None
+    claim_gap: float | None = None
+    orders: tuple[Ended, ...] = ()
+
+
+class Token(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What opens a session of the page."""
+
+    token: str
+
+
+class Accept(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The code that a waiting device shows; it must be the one that it shows now."""
+
+    code: str
+
+
+class Done(Struct, frozen=True, kw_only=True):
+    """It was done; `may_change` says whether this viewer may."""
+
+    may_change: bool = False
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """Why a request got no answer, and what to do about it."""
+
+    error: str
+    hint: str = ""

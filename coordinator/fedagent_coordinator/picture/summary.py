@@ -1,0 +1,134 @@
+"""One run in one record: for `status`, `runs`, `result.json`, the report and the demo's end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from fedagent_coordinator.books.models import recipe_in
+from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.rows import RunRow
+from fedagent_coordinator.core.readiness import BUDGET
+from fedagent_task.measures import Measure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """How far a run is, what it cost and how good its model is.
+
+    Attributes:
+        best, best_accuracy: Of the best model by the first measure.
+        budget_total_micro, budget_per_edge_micro: None for no limit.
+    """
+
+    run: str
+    recipe: str
+    policy: str | None  # none without a round and with a recipe that this version cannot read
+    seed: int
+    begun_ms: int = 0
+    ended_ms: int | None = None
+    reason: str = ""
+    conclusion: str = ""  # why it stopped before its last round; empty if it did not
+    rounds_done: int = 0
+    rounds_wanted: int | None = 0  # 0 for no end, None for unknown
+    origin: str = ""  # digest of the model that it began from; empty for that of the seed
+    model: str = ""
+    measures: tuple[Measure, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    best: float | None = None
+    best_accuracy: float | None = None
+    best_round: int | None = None
+    updates_used: int = 0
+    spent_micro: int = 0  # rents included
+    reserved_micro: int = 0
+    rents: Mapping[str, int] = field(default_factory=dict)
+    budget_total_micro: int | None = None
+    budget_per_edge_micro: int | None = None
+    placement: str = ""
+    iterations: str = ""
+    target: float = 0.0
+    edges: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Newest accuracy, None if it was not measured."""
+        return self.metrics.get("accuracy")
+
+    @property
+    def primary_metric(self) -> str | None:
+        """Key of what models are evaluated by before all."""
+        return self.measures[0].key if self.measures else None
+
+    @property
+    def rent_micro(self) -> int:
+        """All rents."""
+        return sum(self.rents.values())
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        values = {one.name: getattr(self, one.name) for one in fields(RunSummary)}
+        del values["measures"]
+        return {
+            **values,
+            "ended": self.ended_ms is not None,
+            "accuracy": self.accuracy,
+            "loss": self.metrics.get("loss"),
+            "primary_metric": self.primary_metric,
+            "rent_micro": self.rent_micro,
+        }
+
+
+def summarize(read: Reader, run: RunRow, *, reason: str | None = None) -> RunSummary:
+    """Return what a run came to, or has so far; `reason` is why it ends, if not in the books."""
+    recipe = recipe_in(run.recipe)
+    progress, balance = read.progress(run.run_id), read.balance(run.run_id)
+    newest = next(iter(read.rounds(run.run_id, last=1)), None)
+    best, measures = read.models.best(run.run_id), read.models.measures(run.run_id)
+    planned = None if recipe is None else recipe.policy.name
+    rents = read.rents(run.run_id)
+    reason = (run.end_reason or "") if reason is None else reason
+    return RunSummary(
+        run=run.run_id,
+        recipe=run.recipe_digest[:12] if recipe is None else recipe.name,
+        policy=planned if newest is None else newest.policy,
+        seed=run.seed,
+        begun_ms=run.begun_ms,
+        ended_ms=run.ended_ms,
+        reason=reason,
+        conclusion=conclusion(
+            reason,
+            placed=recipe is not None and recipe.placement.rents,
+            rent_micro=sum(rents.values()),
+            rounds_done=progress.rounds_done,
+            model=progress.model,
+        ),
+        rounds_done=progress.rounds_done,
+        rounds_wanted=read.rounds_of(run),
+        origin=run.origin,
+        model=progress.model,
+        measures=measures,
+        metrics=read.models.newest_metrics(run.run_id),
+        best=None if best is None or not measures else best.metrics.get(measures[0].key),
+        best_accuracy=None if best is None else best.metrics.get("accuracy"),
+        best_round=None if best is None else best.round,
+        updates_used=read.updates_used(run.run_id),
+        spent_micro=progress.spent_micro,
+        reserved_micro=balance.reserved_micro,
+        rents=rents,
+        budget_total_micro=None if recipe is None else recipe.budget.total_micro,
+        budget_per_edge_micro=None if recipe is None else recipe.budget.per_edge_micro,
+        placement="" if recipe is None else recipe.placement.name,
+        iterations="" if recipe is None else recipe.iterations.name,
+        target=0.0 if recipe is None else recipe.evaluation.target,
+        edges=read.edges(run.run_id),
+    )
+
+
+def conclusion(reason: str, *, placed: bool, rent_micro: int, rounds_done: int, model: str) -> str:
+    """Return one line on why a run stopped before its last round; empty if it did not."""
+    if reason != BUDGET:
+        return ""
+    what = ("rented round" if rent_micro else "round") if placed else "update"
+    return (
+        f"the budget is too low for another {what}: stopped after {rounds_done} rounds, "
+        f"final model {model[:12]}"
+    )

@@ -1,0 +1,371 @@
+"""Makes one picture after another of a data directory, for all viewers together."""
+
+import math
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from msgspec import structs
+
+from fedagent_coordinator.books.models import recipe_in
+from fedagent_coordinator.books.reader import Reader, open_reader
+from fedagent_coordinator.books.rows import EdgeTotal, RunRow
+from fedagent_coordinator.errors import CoordinatorError
+from fedagent_coordinator.picture.alarms import Alarm, alarms
+from fedagent_coordinator.picture.records import (
+    DeviceCard,
+    EdgeCard,
+    Field,
+    Money,
+    RoundCard,
+    RunCard,
+    Timeline,
+    Waiting,
+)
+from fedagent_coordinator.picture.status_files import (
+    DEVICES_FILE,
+    STATUS_FILE,
+    Device,
+    RunStatus,
+    read_devices,
+    read_run_status,
+)
+from fedagent_coordinator.picture.totals import Books, Tally, labels
+from fedagent_coordinator.run_settings import decision_policies
+from fedagent_coordinator.web.joining import waiting
+from fedagent_node.data_dir import read_public
+from fedagent_node.errors import IdentityError
+from fedagent_protocol import SOFTWARE
+from fedagent_protocol.errors import FedagentError
+from fedagent_protocol.signatures import identity_of
+from fedagent_task.spec import Recipe
+
+T = TypeVar("T")
+SHARE = 20
+"""What is seldom made takes at most one second in so many."""
+
+
+@dataclass(slots=True)
+class Seldom(Generic[T]):
+    """A value that takes long to make: made anew after `gap_s` at the earliest, and `SHARE`."""
+
+    value: T
+    gap_s: float
+    due: float = -math.inf
+
+    def get(self, make: Callable[[], T]) -> T:
+        """Return it, made anew if it is time."""
+        began = time.monotonic()
+        if began >= self.due:
+            self.value = make()
+            now = time.monotonic()
+            self.due = now + max(self.gap_s, SHARE * (now - began))
+        return self.value
+
+
+class Watcher:
+    """One data directory. It belongs to the thread that looks first.
+
+    Args:
+        folder: The coordinator's data directory.
+        wall: The wall clock, seconds since 1970.
+        run: Whose picture is wanted; none for the newest.
+        whole: As of `Books`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        wall: Callable[[], float] = time.time,
+        run: str | None = None,
+        whole: bool = False,
+    ) -> None:
+        self.folder = folder
+        self._wall = wall
+        self._run, self._whole = run, whole
+        self._open = ExitStack()
+        self._reader: Reader | None = None
+        self._epoch = secrets.token_hex(4)
+        self._coordinator = ""
+        self._version = 0
+        self._books = Books("")
+        self._recipe: Recipe | None = None
+        self._heard: dict[str, Device] = {}
+        self._heard_at = -1
+        self._mark: list[int] = []
+        self._forget()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._open.close()
+        self._reader = None
+
+    def moved(self) -> bool:
+        """Return whether something was written since this was asked last; cheap."""
+        mark: list[int] = []
+        if self._reader is not None:
+            mark.append(self._reader.written())
+        for name in (STATUS_FILE, DEVICES_FILE):
+            with suppress(OSError):
+                mark.append((self.folder / name).stat().st_mtime_ns)
+        former, self._mark = self._mark, mark
+        return former != mark
+
+    def look(self) -> Field:
+        """Return the field as it is now; empty where there is no run that can be read."""
+        self._version += 1
+        now = self._wall()
+        empty = Field(epoch=self._epoch, version=self._version, at_ms=round(1000 * now))
+        empty = structs.replace(
+            empty,
+            pending=self._pending.get(partial(self._waiting, now)),
+            coordinator=self._identity(),
+        )
+        try:
+            if self._reader is None:
+                self._reader = self._open.enter_context(open_reader(self.folder))
+            with self._reader.unmoved():
+                return self._seen(self._reader, empty, now)
+        except (CoordinatorError, sqlite3.Error):
+            self.close()
+            self._books = Books("")
+            return empty
+
+    def _identity(self) -> str:
+        if not self._coordinator:
+            with suppress(IdentityError):
+                public = read_public(self.folder)
+                self._coordinator = "" if public is None else identity_of(public)
+        return self._coordinator
+
+    def _forget(self) -> None:
+        self._alarms: Seldom[tuple[Alarm, ...]] = Seldom((), 5.0)
+        self._queues: Seldom[list[float]] = Seldom([], 5.0)
+        self._opinions: Seldom[dict[int, float]] = Seldom({}, 2.0)
+        self._evaluated: Seldom[dict[int, RoundCard]] = Seldom({}, 2.0)
+        self._rents: Seldom[dict[str, int]] = Seldom({}, 2.0)
+        self._best: Seldom[float | None] = Seldom(None, 2.0)
+        self._pending: Seldom[tuple[Waiting, ...]] = Seldom((), 0.9)
+
+    def _seen(self, reader: Reader, empty: Field, now: float) -> Field:
+        run = reader.run(self._run)
+        if run.run_id != self._books.run_id:
+            self._books = Books(run.run_id, whole=self._whole)
+            self._recipe = recipe_in(run.recipe)
+            self._forget()
+        books, status = self._books, read_run_status(self.folder)
+        status = status if status is not None and status.run == run.run_id else None
+        books.update(reader)
+        self._hear(run.run_id)
+        balance = reader.balance(run.run_id, voided=False)
+        found = self._alarms.get(lambda: tuple(alarms(reader, status, now)))
+        return structs.replace(
+            empty,
+            run=self._card(reader, run, status, now),
+            money=Money(
+                granted_micro=balance.granted_micro,
+                free_micro=balance.free_micro,
+                reserved_micro=balance.reserved_micro,
+                settled_micro=balance.settled_micro,
+            ),
+            edges=self._edges(reader, run),
+            devices=self._devices(reader, run),
+            reach=books.reach,
+            rounds=self._rounds(reader),
+            last=books.last,
+            running=self._timed(),
+            alarms=found,
+        )
+
+    def _timed(self) -> Timeline | None:
+        running, recipe = self._books.running, self._recipe
+        if running is None or recipe is None:
+            return running
+        return structs.replace(running, max_wait_s=recipe.rounds.max_wait_s)
+
+    def _card(self, reader: Reader, run: RunRow, status: RunStatus | None, now: float) -> RunCard:
+        recipe, measures = self._recipe, reader.models.measures(run.run_id)
+        key = measures[0].key if measures else ""
+
+        def best() -> float | None:
+            model = reader.models.best(run.run_id)
+            return None if model is None else model.metrics.get(key)
+
+        done = sum(one.state == "done" for one in self._books.rounds.values())
+        if len(self._books.rounds) < self._books.seen:
+            done = reader.progress(run.run_id).rounds_done
+        card = RunCard(
+            id=run.run_id,
+            recipe=run.recipe_digest[:12] if recipe is None else recipe.name,
+            policy="" if recipe is None else recipe.policy.name,
+            software=SOFTWARE,
+            begun_ms=run.begun_ms,
+            ended_ms=run.ended_ms,
+            end_reason=run.end_reason or "",
+            rounds_done=done,
+            rounds_wanted=reader.rounds_of(run),
+            measure=key,
+            best=self._best.get(best),
+            measure_name=measures[0].word if measures else "",
+            rising=measures[0].rising if measures else True,
+            target=0.0 if recipe is None else recipe.evaluation.target,
+            per_edge_micro=None if recipe is None else recipe.budget.per_edge_micro,
+            unlimited=run.unlimited,
+            opinions="" if recipe is None else recipe.opinions.mode,
+        )
+        if status is None:
+            return card
+        left = status.next_at - time.monotonic()
+        return structs.replace(
+            card,
+            waiting=status.waiting,
+            waiting_detail=status.detail,
+            found=status.found,
+            wanted=status.wanted,
+            next_ms=1000 * round(now + left) if status.next_at and left > 0 else 0,
+        )
+
+    # ------------------------------------------------------- devices and edges
+
+    def _hear(self, run_id: str) -> None:
+        """Read what edges say of devices, if that file is new."""
+        try:
+            at = (self.folder / DEVICES_FILE).stat().st_mtime_ns
+        except OSError:
+            self._heard = {}
+            return
+        if at != self._heard_at:
+            known = read_devices(self.folder)
+            self._heard = known.devices if known is not None and known.run == run_id else {}
+            self._heard_at = at
+
+    def _edges(self, reader: Reader, run: RunRow) -> tuple[EdgeCard, ...]:
+        here: dict[str, int] = {}
+        for device in self._heard.values():
+            for edge in device.edges:
+                here[edge] = here.get(edge, 0) + 1
+        view = self._books.view
+        budgets = [] if view is None else view.edge_budget.tolist()
+        rents = self._rents.get(lambda: reader.rents(run.run_id))
+        names = labels(reader.edges(run.run_id))
+        return tuple(
+            EdgeCard(
+                id=ident,
+                name=name,
+                index=at,
+                devices=here.get(ident, 0),
+                budget_micro=budgets[at] if at < len(budgets) else 0,
+                spent_micro=tally.spent_micro,
+                rent_micro=rents.get(ident, 0),
+                ordered=tally.ordered,
+                in_time=tally.in_time,
+                last_round=tally.last_round,
+                failed=tally.failed,
+            )
+            for at, (ident, name) in enumerate(names.items())
+            for tally in (self._books.edges.get(ident, EdgeTotal(ident)),)
+        )
+
+    def _devices(self, reader: Reader, run: RunRow) -> tuple[DeviceCard, ...]:
+        books, heard = self._books, self._heard
+        names, edges = labels(reader.clients(run.run_id)), reader.edges(run.run_id)
+        prices = [] if books.view is None else books.view.client_price.tolist()
+        queues = self._queues.get(lambda: self._owed(reader, run))
+        evaluated = self._recipe is not None and self._recipe.opinions.mode != "off"
+        said: Mapping[int, float] = {}
+        if evaluated:
+            said = self._opinions.get(lambda: reader.evaluations.last_opinions(run.run_id))
+        cards = []
+        for at, (ident, name) in enumerate(names.items()):
+            tally = books.clients[at] if at < len(books.clients) else Tally()
+            cards.append(
+                DeviceCard(
+                    id=ident,
+                    name=name,
+                    index=at,
+                    ordered=tally.ordered,
+                    in_time=tally.in_time,
+                    used=tally.used,
+                    paid_micro=tally.paid_micro,
+                    price_micro=prices[at] if at < len(prices) else 0,
+                    last_round=tally.last_round,
+                    last_status=tally.last_status,
+                    last_reason=tally.last_reason,
+                    queue=round(queues[at], 3) if at < len(queues) else None,
+                    opinion=said.get(at),
+                    **_presence(heard.get(ident), edges),
+                )
+            )
+        others = [ident for ident in heard if ident not in names]
+        cards += [
+            DeviceCard(id=ident, name=ident[:8], **_presence(heard[ident], edges))
+            for ident in others
+        ]
+        return tuple(cards)
+
+    def _owed(self, reader: Reader, run: RunRow) -> list[float]:
+        """Return the fairness queue of each client, where the policy has such queues."""
+        try:
+            if self._recipe is None:
+                return []
+            policies = decision_policies(self._recipe)
+            if "queue" not in policies.state():
+                return []
+            reader.restore(run.run_id, policies, before=self._books.seen + 1)
+            queue = np.asarray(policies.state()["queue"], dtype=np.float64)
+            return [float(one) for one in queue]
+        except FedagentError:
+            return []
+
+    def _rounds(self, reader: Reader) -> tuple[RoundCard, ...]:
+        books = self._books
+        if self._recipe is None or self._recipe.opinions.mode == "off":
+            return tuple(books.rounds.values())
+
+        def made() -> dict[int, RoundCard]:
+            return {
+                one.round: RoundCard(
+                    round=one.round,
+                    state="",
+                    opened_ms=0,
+                    opinion=one.mean,
+                    volunteers=one.answered if one.mode == "peers" else None,
+                )
+                for one in reader.evaluations.rows(books.run_id)
+            }
+
+        found = self._evaluated.get(made)
+        return tuple(
+            structs.replace(card, opinion=found[at].opinion, volunteers=found[at].volunteers)
+            if at in found
+            else card
+            for at, card in books.rounds.items()
+        )
+
+    def _waiting(self, now: float) -> tuple[Waiting, ...]:
+        """Return who asks to join the site, without the codes: all may see this."""
+        try:
+            return tuple(structs.replace(one, code="") for one in waiting(self.folder, now))
+        except (CoordinatorError, sqlite3.Error, OSError):
+            return ()
+
+
+def _presence(device: Device | None, edges: Mapping[str, str]) -> dict[str, Any]:
+    if device is None:
+        return {}
+    return {
+        "online": bool(device.edges),
+        "seen_ms": device.seen_ms,
+        "edges": tuple(device.edges),
+        "address": device.word.address,
+        "software": device.word.software,
+        "reason": device.reason(edges),
+    }

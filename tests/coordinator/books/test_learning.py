@@ -1,0 +1,232 @@
+"""What a policy learnt survives a restart, bit for bit; stored bytes are checked."""
+
+import zlib
+from collections.abc import Collection
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from msgspec import structs
+
+from fedagent_coordinator.books import store as store_of
+from fedagent_coordinator.books.records import (
+    pack_arrays,
+    pack_selection,
+    pack_view,
+    unpack_arrays,
+    unpack_selection,
+    unpack_view,
+)
+from fedagent_coordinator.books.rounds import settled
+from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.core.decision import DecisionPolicies
+from fedagent_coordinator.core.effects import Controls, Reserve
+from fedagent_coordinator.core.outcomes import SILENT, endings_of
+from fedagent_coordinator.core.trust import evidence
+from fedagent_coordinator.errors import RecordError, StateError
+from fedagent_coordinator.policies import Feedback, Purpose, create, round_rng
+from fedagent_protocol.messages import LEFT, UNANSWERED, OutcomeStatus
+from tests.fakes.rounds import random_feedback, random_view
+from tests.fakes.stored_runs import begun, small_result
+
+ROUNDS = 12
+
+
+def _live(store: Store, run_id: str, *, snapshot_at: Collection[int]) -> dict[str, bytes]:
+    """Let cocs live through rounds of the store; return its state as bytes."""
+    policy = create("cocs")
+    decides = DecisionPolicies(policy)
+    for t in range(1, ROUNDS + 1):
+        rng = np.random.default_rng(t)
+        view = random_view(rng, t, clients=8, edges=2)
+        selection = policy.select(view, round_rng(1, t, Purpose.SELECT))
+        plan = Reserve(
+            round=t,
+            view=view,
+            selection=selection,
+            context_seq=np.zeros(len(selection.pairs), dtype=np.int64),
+        )
+        store.reserve(run_id, plan, policy="cocs")
+        if t == 5:  # a round that a restart voids teaches nothing
+            store.void_open_rounds(run_id, "restart")
+            continue
+        result = small_result(plan, set(range(0, 8, 2)))
+        store.settle(run_id, result)
+        decides.learn(result.feedback, plan.controls)
+        if t in snapshot_at:
+            store.snapshot(run_id, t, "cocs", decides.state())
+    return {"state": pack_arrays(policy.state())}
+
+
+@pytest.mark.parametrize("snapshot_at", [0, 4, ROUNDS])
+def test_snapshot_and_feedbacks_restore_bit_equal(tmp_path: Path, snapshot_at: int) -> None:
+    with Store(tmp_path) as store:
+        run_id = begun(store, total_micro=None).run_id
+        before = _live(store, run_id, snapshot_at=[snapshot_at])
+    with Store(tmp_path) as store:
+        policy = create("cocs")
+        replayed = store.restore(run_id, "cocs", DecisionPolicies(policy))
+        assert store.read.ledger.verify().problems == ()
+    assert pack_arrays(policy.state()) == before["state"]
+    assert replayed == {0: ROUNDS - 1, 4: ROUNDS - 5, ROUNDS: 0}[snapshot_at]
+
+
+def test_a_snapshot_of_another_policy_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run_id = begun(store, total_micro=None).run_id
+        _live(store, run_id, snapshot_at=[4])
+        with pytest.raises(StateError, match="cocs"):
+            store.restore(run_id, "random", DecisionPolicies(create("random")))
+        store._db.connection.execute("UPDATE snapshots SET state = x'80'")
+        with pytest.raises(RecordError):
+            store.restore(run_id, "cocs", DecisionPolicies(create("cocs")))
+
+
+@pytest.mark.parametrize(
+    ("room", "kept"),
+    [(1 << 26, [*range(200, 2000, 200), 1950, 2000]), (0, [1950, 2000])],
+)
+def test_old_snapshots_stay_at_equal_distances_unless_they_are_large(
+    store: Store, run: str, monkeypatch: pytest.MonkeyPatch, room: int, kept: list[int]
+) -> None:
+    monkeypatch.setattr(store_of, "_SNAPSHOT_BYTES", room)
+    for t in range(50, 2001, 50):
+        store.snapshot(run, t, "random", {"x": np.arange(t)})
+    rows = store._db.connection.execute("SELECT round FROM snapshots ORDER BY round")
+    assert [row[0] for row in rows] == kept
+
+
+def test_old_snapshots_stay_also_where_no_number_is_a_multiple(store: Store, run: str) -> None:
+    for t in range(57, 2000, 50):
+        store.snapshot(run, t, "random", {"x": np.arange(3)})
+    rows = store._db.connection.execute("SELECT round FROM snapshots ORDER BY round")
+    # The last of each 200 rounds, and the newest two.
+    assert [row[0] for row in rows] == [157, *range(357, 1800, 200), 1907, 1957]
+
+
+def test_an_old_round_is_restored_from_the_snapshot_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_of, "SNAPSHOT_EVERY", 1)
+
+    class Counting(DecisionPolicies):
+        learnt = 0
+
+        def learn(self, feedback: Feedback, controls: Controls) -> None:
+            self.learnt += 1
+            super().learn(feedback, controls)
+
+    with Store(tmp_path) as store:
+        run_id = begun(store, total_micro=None).run_id
+        _live(store, run_id, snapshot_at=(4, 8, 10, 12))
+        again, anew = (Counting(create("cocs")) for _ in range(2))
+        store.read.restore(run_id, again, before=8)
+        for feedback, controls in settled(store._db.connection, run_id, before=8):
+            anew.learn(feedback, controls)
+    assert (again.learnt, anew.learnt) == (2, 6)
+    assert pack_arrays(again.state()) == pack_arrays(anew.state())
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=8),
+        npst.arrays(
+            dtype=st.sampled_from(["?", "i1", "i4", "<i8", ">i8", "u4", "f4", "f8"]),
+            shape=npst.array_shapes(min_dims=0, min_side=0, max_side=4),
+        ),
+        max_size=4,
+    )
+)
+def test_arrays_come_back_bit_equal(
+    arrays: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]],
+) -> None:
+    back = unpack_arrays(pack_arrays(arrays))
+    assert back.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert back[name].shape == array.shape
+        assert back[name].dtype == array.dtype.newbyteorder("=")
+        assert back[name].tobytes() == array.astype(array.dtype.newbyteorder("=")).tobytes()
+        assert back[name].flags.writeable
+
+
+def test_views_and_selections_come_back_whole() -> None:
+    rng = np.random.default_rng(1)
+    view = replace(random_view(rng, 3), client_starts=np.arange(12, dtype=np.int64))
+    assert unpack_view(pack_view(view)).client_starts.tolist() == list(range(12))  # type: ignore[union-attr]  # it is not None
+    selection = create("random").select(view, rng)
+    assert pack_view(unpack_view(pack_view(view))) == pack_view(view)
+    packed = pack_selection(selection)
+    assert pack_selection(unpack_selection(packed)) == packed
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_feedback_is_rebuilt_bit_for_bit(tmp_path: Path, *, bare: bool) -> None:
+    with Store(tmp_path) as store:
+        run_id = begun(store, total_micro=None, clients=12, edges=4).run_id
+        given = []
+        for t in range(1, 30):
+            rng = np.random.default_rng(t)
+            view = random_view(rng, t, clients=12, edges=4)
+            selection = create("random").select(view, rng)
+            feedback = replace(random_feedback(rng, view, selection), opinions=None)
+            if bare:
+                feedback = replace(feedback, psi=None)
+            else:
+                count = np.arange(len(feedback.pairs), dtype=np.int64)
+                seconds = np.where(feedback.void, np.nan, feedback.tau_s)
+                feedback = replace(feedback, steps=count, iterations=count + 1, train_s=seconds)
+            seq = np.zeros(len(selection.pairs), dtype=np.int64)
+            plan = Reserve(round=t, view=view, selection=selection, context_seq=seq)
+            store.reserve(run_id, plan, policy="random")
+            result = small_result(plan, set())
+            status = tuple(rng.choice(list(OutcomeStatus), len(feedback.pairs)).tolist())
+            reason = tuple(rng.choice(["", SILENT, UNANSWERED, LEFT], len(feedback.pairs)).tolist())
+            ending = endings_of(status, reason, feedback.X, feedback.void)
+            loss = rng.choice([0.25, 1.5, np.nan], len(feedback.pairs))
+            rms = rng.choice([0.1 + 0.2, np.nan], len(feedback.pairs))
+            believed = evidence(
+                feedback.view.pair_edge[feedback.pairs].astype(np.int64),
+                norm=result.details.norm,
+                samples=feedback.num_samples,
+                reason=reason,
+                valid=~feedback.void,
+            )
+            feedback = replace(feedback, ending=ending, loss=loss, loss_rms=rms, evidence=believed)
+            details = replace(result.details, status=status, reason=reason, loss=loss)
+            store.settle(run_id, structs.replace(result, feedback=feedback, details=details))
+            given.append(feedback)
+        found = [one for one, _ in settled(store._db.connection, run_id)]
+        assert store.read.ledger.verify().problems == ()
+    assert len(found) == len(given)
+    for one, other in zip(given, found, strict=True):
+        for field in fields(Feedback):
+            if field.name == "view":
+                continue
+            value, again = getattr(one, field.name), getattr(other, field.name)
+            if isinstance(value, np.ndarray):
+                assert (value.dtype, value.tobytes()) == (again.dtype, again.tobytes()), field.name
+            elif len(one.pairs) or value is not None:
+                assert value == again, field.name
+
+
+@given(st.binary(max_size=200))
+def test_foreign_bytes_are_a_record_or_a_typed_error(data: bytes) -> None:
+    for unpack in (unpack_arrays, unpack_view, unpack_selection):
+        try:
+            unpack(data)
+        except RecordError as error:
+            assert str(error)
+
+
+def test_objects_are_never_kept() -> None:
+    with pytest.raises(RecordError, match="not kept"):
+        pack_arrays({"x": np.array([object()])})
+    whole = zlib.decompress(pack_arrays({"x": np.arange(3)}))
+    assert unpack_arrays(whole)["x"].tolist() == [0, 1, 2]  # as former releases wrote it
+    cut = whole.replace(b"<i8", b"<i4")
+    with pytest.raises(RecordError, match="bytes of its shape"):
+        unpack_arrays(cut)

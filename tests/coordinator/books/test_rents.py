@@ -1,0 +1,117 @@
+"""Rents in the books: reserved with the round, ended with it, once, within the budget."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from fedagent_coordinator.books.rounds import settled
+from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.errors import (
+    BudgetExceededError,
+    DuplicateRoundError,
+    InvalidAmountError,
+    RefusedEntryError,
+)
+from fedagent_coordinator.placement.base import Placement
+from tests.fakes.stored_runs import begun, rented_plan, small_result
+
+
+def test_a_rent_is_reserved_settled_and_read_back(store: Store, run: str) -> None:
+    one, two = rented_plan(1), rented_plan(2)
+    store.reserve(run, one, policy="random")
+    assert store.read.balance(run).reserved_micro == 550
+    store.settle(run, small_result(one, {0}, rent=250))
+    store.reserve(run, two, policy="random")
+    store.settle(run, small_result(two, {0, 1}, rent=0))
+    rows = store.read.rounds(run)
+    assert [(r.iterations, r.rented, r.rent_micro) for r in rows] == [
+        (6, "edge-1", 250),
+        (6, "edge-1", 0),
+    ]
+    assert rows[0].notes == {"rho": 5.7}
+    assert rows[0].paid_micro == 100
+    assert store.read.rents(run) == {"edge-1": 250}
+    assert store.read.balance(run).settled_micro == 250 + 100 + 300
+    assert store.read.progress(run).spent_micro == 650
+    assert not store.settle(run, small_result(one, {0, 1}, rent=250))
+    assert store.read.balance(run).settled_micro == 650
+    assert store.read.ledger.verify().problems == ()
+    [(feedback, controls), _] = settled(store._db.connection, run)
+    assert feedback.rent_micro == 250
+    assert controls.placement == Placement(edge=1, rent_micro=250)
+
+
+def test_a_rent_counts_against_the_run_s_budget(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store, total_micro=549).run_id
+        with pytest.raises(BudgetExceededError):
+            store.reserve(run, rented_plan(1), policy="random")
+        store.reserve(run, rented_plan(1, rent=249), policy="random")
+        assert store.read.balance(run).free_micro == 0
+
+
+def test_a_run_without_a_limit_is_granted_the_rent_too(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store, total_micro=None).run_id
+        store.reserve(run, rented_plan(1), policy="random")
+        assert store.read.balance(run).granted_micro == 550
+
+
+def test_a_rent_of_nothing_is_void_too_where_no_work_came(store: Store, run: str) -> None:
+    for number, paid in ((1, {0}), (2, set[int]())):
+        plan = rented_plan(number, rent=0)
+        store.reserve(run, plan, policy="random")
+        store.settle(run, small_result(plan, paid))
+    ends = store._db.connection.execute(
+        "SELECT kind FROM entries WHERE client IS NULL AND key LIKE '%rent/end' ORDER BY seq"
+    )
+    assert [kind for (kind,) in ends] == ["settle", "void"]
+
+
+def test_a_rent_that_was_not_reserved_or_for_no_work_cannot_be_paid(store: Store, run: str) -> None:
+    one = rented_plan(1)
+    store.reserve(run, one, policy="random")
+    with pytest.raises(InvalidAmountError):
+        store.settle(run, small_result(one, {0}, rent=251))
+    with pytest.raises(InvalidAmountError):
+        store.settle(run, small_result(one, set(), rent=250))
+    with pytest.raises(DuplicateRoundError):
+        store.reserve(run, one, policy="random")
+    two = rented_plan(2)
+    unknown = replace(two.controls, placement=Placement(edge=7, rent_micro=1))
+    with pytest.raises(RefusedEntryError):
+        store.reserve(run, structs.replace(two, controls=unknown), policy="random")
+    assert store.read.last_round(run) == 1
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    rounds=st.lists(
+        st.tuples(st.integers(0, 900), st.sampled_from(["paid", "silent", "void"])), max_size=8
+    )
+)
+def test_the_books_add_up_after_any_rounds(
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[int, str]]
+) -> None:
+    paid = 0
+    with Store(tmp_path_factory.mktemp("rents")) as store:
+        run = begun(store).run_id
+        for number, (rent, end) in enumerate(rounds, start=1):
+            one = rented_plan(number, rent=rent)
+            store.reserve(run, one, policy="random")
+            if end == "void":
+                store.void_open_rounds(run, "a test")
+            elif end == "silent":
+                store.settle(run, small_result(one, set()))
+            else:
+                store.settle(run, small_result(one, {1}, rent=rent))
+                paid += rent + 200
+        balance = store.read.balance(run)
+        assert balance.settled_micro == paid
+        assert balance.granted_micro == 10_000
+        assert balance.free_micro == 10_000 - paid
+        assert store.read.ledger.verify().problems == ()
