@@ -15,11 +15,10 @@ from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 
-from tests.coordinator.books.test_ledger import walk
-
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.policies import RoundView
 from fedagent_node.data_dir import Identity, load_or_create
+from tests.coordinator.books.test_ledger import walk
 from tests.fakes.stored_runs import begun, play, small_plan, small_view
 
 from .rows import Row, Rows, show

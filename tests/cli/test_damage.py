@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_cli import runs
 from fedagent_cli.errors import UnreadableError
+from fedagent_cli.read import runs
 from fedagent_coordinator.books.connection import DATABASE
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.errors import StoreError

@@ -15,7 +15,7 @@ import pytest
 import trustme
 import yaml
 
-from fedagent_cli import launch
+from fedagent_cli.role import launch
 from tests.documents.machines import Space, why_not
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from fedagent_agent.core.opinions import PrivacySettings
-from fedagent_cli import adverts, checks, doctor
-from fedagent_cli.adverts import Seen
-from fedagent_cli.checks import Finding, Level, of_adverts
+from fedagent_cli.doctor import checks
+from fedagent_cli.doctor import command as doctor
+from fedagent_cli.doctor import network as adverts
+from fedagent_cli.doctor.checks import Finding, Level, of_adverts
+from fedagent_cli.doctor.network import Seen
 from fedagent_node.address import BrokerAddress
 from fedagent_node.discovery.advert import Advert
 from fedagent_node.errors import JoinError

@@ -12,10 +12,12 @@ import msgspec
 import pytest
 
 from fedagent_agent.config import AgentConfig
-from fedagent_cli import doctor, main, site_checks
-from fedagent_cli.checks import Finding
-from fedagent_cli.devices import SeenDevice, _as_member
+from fedagent_cli import main
+from fedagent_cli.doctor import command as doctor
+from fedagent_cli.doctor import membership as site_checks
+from fedagent_cli.doctor.checks import Finding
 from fedagent_cli.errors import CliError
+from fedagent_cli.site.devices import SeenDevice, _as_member
 from fedagent_coordinator.enrolment import Enrolment, Member
 from fedagent_coordinator.errors import EnrolmentError
 from fedagent_coordinator.site import open_site

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import fedagent_cli.export as module
+import fedagent_cli.read.export as module
 from fedagent_cli.errors import MissingError, UsageError
 from tests.typed import call, here, last_object
 

@@ -6,9 +6,9 @@ from typing import Any
 import click
 import pytest
 
-from fedagent_cli import launch
 from fedagent_cli.errors import UsageError
 from fedagent_cli.main import COMMANDS
+from fedagent_cli.role import launch
 
 
 def test_options_win_over_the_file(tmp_path: Path) -> None:

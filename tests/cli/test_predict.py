@@ -129,7 +129,7 @@ def test_ctrl_c_is_how_what_comes_by_and_by_is_ended(
             return
         raise InterruptedEnd
 
-    monkeypatch.setattr("fedagent_cli.predict.time.sleep", nap)
+    monkeypatch.setattr("fedagent_cli.model.predict.time.sleep", nap)
     with pytest.raises(InterruptedEnd) if count else nullcontext():
         here("predict", model_file(tmp_path), stream=stream, count=count, json=True)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -152,7 +152,7 @@ def test_silence_is_said_with_what_was_refused_until_a_sample_comes(
             raise InterruptedEnd
 
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=nap)
-    monkeypatch.setattr("fedagent_cli.predict.time", clock)
+    monkeypatch.setattr("fedagent_cli.model.predict.time", clock)
     with pytest.raises(InterruptedEnd):
         here("predict", model_file(tmp_path), stream=stream, count=2)
     printed = capsys.readouterr()
@@ -173,7 +173,7 @@ def test_a_silent_topic_is_to_be_looked_at_and_its_password_is_not_shown(
             raise InterruptedEnd
 
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=nap)
-    monkeypatch.setattr("fedagent_cli.predict.time", clock)
+    monkeypatch.setattr("fedagent_cli.model.predict.time", clock)
     topic = "mqtt://me:secret@127.0.0.1:1/home/boilerX?features=pa,lux&label=state"
     here("predict", model_file(tmp_path), stream=topic)
     (line,) = [one for one in capsys.readouterr().err.splitlines() if "no sample" in one]

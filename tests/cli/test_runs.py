@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from fedagent_cli.runs import NOT_HELD_OUT, columns, metric_line, next_round_s
+from fedagent_cli.read.runs import NOT_HELD_OUT, columns, metric_line, next_round_s
 from fedagent_coordinator.daemon import words_of
 from fedagent_coordinator.picture.status_files import RunStatus
 from fedagent_node.process import boot_id

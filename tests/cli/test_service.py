@@ -14,10 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from fedagent_agent.__main__ import EXIT_CODES as AGENT
-from fedagent_cli import launch, places, service, systemd
+from fedagent_cli import places
 from fedagent_cli.errors import UsageError
 from fedagent_cli.main import app
-from fedagent_cli.systemd import Service, unit_text
+from fedagent_cli.role import launch, service, systemd
+from fedagent_cli.role.systemd import Service, unit_text
 from fedagent_coordinator.exits import EXIT_CODES as COORDINATOR
 from fedagent_edge.__main__ import EXIT_CODES as EDGE
 from fedagent_node.errors import REFUSED_SETTINGS

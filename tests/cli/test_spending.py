@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_cli import spending
+from fedagent_cli.read import spending
 from fedagent_cli.report.run_report import read_run_report
 from fedagent_task.privacy.accountant import epsilon_spent
 from fedagent_task.recipe import parse_recipe

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_cli.testbed import plots
+from fedagent_cli.study import plots
 from fedagent_testbed.study import Comparison, compare, figure, load_recipe
 
 pytest.importorskip("matplotlib", reason="plots need matplotlib (extra report)")

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from fedagent_cli.places import shortest
-from fedagent_cli.runs import open_run
-from fedagent_cli.status import standing
-from fedagent_cli.watching import Look, Watched, line_of, look_at, picture
+from fedagent_cli.read.runs import open_run
+from fedagent_cli.read.status import standing
+from fedagent_cli.read.watching import Look, Watched, line_of, look_at, picture
 from tests.fakes.written_runs import write_run
 from tests.typed import call
 

@@ -28,46 +28,54 @@ COMMANDS = {
         BEGIN, "demo.command:demo", "Run a whole federation on this machine and watch it."
     ),
     "doctor": Lazy(
-        BEGIN, "doctor:doctor", "Check this machine: what works, and how to fix the rest."
+        BEGIN, "doctor.command:doctor", "Check this machine: what works, and how to fix the rest."
     ),
-    "agent": Lazy(ROLE, "start:agent", "Run this device as an agent: it trains on its own stream."),
-    "start": Lazy("", "start:agent", ""),
+    "agent": Lazy(
+        ROLE, "role.start:agent", "Run this device as an agent: it trains on its own stream."
+    ),
+    "start": Lazy("", "role.start:agent", ""),
     "edge": Lazy(
         ROLE,
-        "start:edge",
+        "role.start:edge",
         "Run an edge aggregator: a broker for the devices near it, and their average.",
     ),
     "coordinator": Lazy(
         ROLE,
-        "start:coordinator",
+        "role.start:coordinator",
         "Run the coordinator: it decides who trains where, and pays for it.",
     ),
-    "devices": Lazy(SITE, "enrolment:app", "List, invite, accept and revoke devices and edges."),
+    "devices": Lazy(
+        SITE, "site.enrolment:app", "List, invite, accept and revoke devices and edges."
+    ),
     "broker": Lazy(
-        SITE, "broker:broker", "Write key, certificate and access list of a shared broker."
+        SITE, "site.broker:broker", "Write key, certificate and access list of a shared broker."
     ),
     "status": Lazy(
         READ,
-        "status:status",
+        "read.status:status",
         "Show the state of a run in a few lines, during the run or afterwards.",
     ),
-    "why": Lazy(READ, "why:why", "Explain why a device was or was not selected in a round."),
+    "why": Lazy(READ, "read.why:why", "Explain why a device was or was not selected in a round."),
     "report": Lazy(READ, "report.command:report", "Write a run as one HTML file and as JSON."),
     "opinions": Lazy(
         READ,
-        "opinions:opinions",
+        "read.opinions:opinions",
         "Show what clients think of the models, or who volunteered to train.",
     ),
-    "export": Lazy(READ, "export:export", "Write a run's model, ledger or rounds for other tools."),
-    "ledger": Lazy(READ, "ledger:app", "Read and check the ledger."),
-    "models": Lazy(USE, "models:app", "List the models that a run has kept."),
-    "predict": Lazy(USE, "predict:predict", "Predict a stream's samples with an exported model."),
-    "task": Lazy(USE, "task:app", "Build a task from a PyTorch model."),
-    "testbed": Lazy(STUDY, "testbed.command:app", "Compare policies in virtual time."),
-    "replay": Lazy(
-        STUDY, "replay:replay", "Decide the rounds of a recorded run with another policy."
+    "export": Lazy(
+        READ, "read.export:export", "Write a run's model, ledger or rounds for other tools."
     ),
-    "service": Lazy(MACHINE, "service:app", "Run a role as a systemd service."),
+    "ledger": Lazy(READ, "read.ledger:app", "Read and check the ledger."),
+    "models": Lazy(USE, "model.models:app", "List the models that a run has kept."),
+    "predict": Lazy(
+        USE, "model.predict:predict", "Predict a stream's samples with an exported model."
+    ),
+    "task": Lazy(USE, "model.task:app", "Build a task from a PyTorch model."),
+    "testbed": Lazy(STUDY, "study.testbed:app", "Compare policies in virtual time."),
+    "replay": Lazy(
+        STUDY, "study.replay:replay", "Decide the rounds of a recorded run with another policy."
+    ),
+    "service": Lazy(MACHINE, "role.service:app", "Run a role as a systemd service."),
     "backup": Lazy(
         MACHINE, "backup:backup", "Back up a coordinator's data directory, even while it runs."
     ),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from fedagent_cli.read.runs import open_run
 from fedagent_coordinator.books.pruning import PIECE, Prunable, bytes_held
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import CoordinatorError
@@ -16,7 +17,6 @@ from . import options
 from .command_line import Number
 from .errors import RoleError, UsageError
 from .output import echo, emit, writing
-from .runs import open_run
 
 _DAY_MS = 86_400_000
 

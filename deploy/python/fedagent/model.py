@@ -9,9 +9,9 @@ import numpy.typing as npt
 from safetensors.numpy import load
 
 from fedagent_cli.errors import MissingError, UsageError
-from fedagent_cli.graph_models import got_once
-from fedagent_cli.models import kept_model
-from fedagent_cli.runs import open_run, recipe_of
+from fedagent_cli.model.graph_models import got_once
+from fedagent_cli.model.models import kept_model
+from fedagent_cli.read.runs import open_run, recipe_of
 from fedagent_protocol.extras import how_to_add
 from fedagent_task.client_terms import CONTROL
 from fedagent_task.description import Described

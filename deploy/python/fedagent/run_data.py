@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from fedagent_cli.errors import MissingError
-from fedagent_cli.runs import open_run
+from fedagent_cli.read.runs import open_run
 from fedagent_coordinator.books.connection import DATABASE
 from fedagent_coordinator.picture.summary import summarize
 from fedagent_protocol.extras import how_to_install

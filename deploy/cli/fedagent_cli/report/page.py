@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from fedagent_cli.output import credits_text, number_text
-from fedagent_cli.runs import NOT_HELD_OUT, NOT_REPORTED
+from fedagent_cli.read.runs import NOT_HELD_OUT, NOT_REPORTED
 from fedagent_coordinator.books.evaluations import PEERS
 from fedagent_coordinator.picture.records import Field
 from fedagent_coordinator.picture.watcher import Watcher

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedagent_cli.devices import judged_devices
-from fedagent_cli.runs import metric_line, open_run, recipe_of
-from fedagent_cli.spending import epsilon_text
+from fedagent_cli.read.runs import metric_line, open_run, recipe_of
+from fedagent_cli.read.spending import epsilon_text
+from fedagent_cli.site.devices import judged_devices
 from fedagent_coordinator.books.evaluations import ModelEvaluation
 from fedagent_coordinator.books.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow
 from fedagent_coordinator.picture.summary import RunSummary, summarize

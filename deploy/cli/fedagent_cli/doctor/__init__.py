@@ -1,0 +1,1 @@
+"""Commands that look whether a machine is fit."""

@@ -1,0 +1,1 @@
+"""Commands about models: kept ones, exported ones, and tasks."""

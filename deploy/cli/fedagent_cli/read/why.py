@@ -1,0 +1,132 @@
+"""`fedagent why`: why a device was, or was not, selected in a round."""
+
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from fedagent_cli import options
+from fedagent_cli.command_line import Number
+from fedagent_cli.errors import MissingError
+from fedagent_cli.output import echo, emit, number_text, table
+from fedagent_cli.read.opinions import agent_named
+from fedagent_cli.read.runs import is_running, open_run
+from fedagent_coordinator.errors import PrunedRoundError, UnknownRoundError
+from fedagent_coordinator.explanation import Explanation, change_text, explain
+from fedagent_coordinator.picture.status_files import Device as Seen
+from fedagent_coordinator.picture.status_files import read_devices
+
+MOST_ORDERS = 8
+"""Orders of a device that are listed."""
+STATES = {
+    "selected": "was selected",
+    "not_selected": "was not selected",
+    "unaffordable": "was too expensive",
+    "unavailable": "was not available",
+    "not_visible": "was not reported by any edge",
+    "unknown_device": "is not known",
+}
+
+
+@click.command(
+    epilog=options.examples(
+        "fedagent why kitchen",
+        "fedagent why kitchen --round 12",
+        "fedagent why 3f2a --json --data-dir /srv/coordinator",
+    )
+)
+@click.argument("device", metavar="DEVICE")
+@click.option(
+    "--round",
+    "round_",
+    type=Number(int, min=1),
+    show_default="the newest",
+    help="Number of the round.",
+)
+@options.coordinator_data
+@options.run_id
+@options.as_json
+def why(
+    device: str, *, round_: int | None, data_dir: Path | None, run: str | None, as_json: bool
+) -> None:
+    """Explain why a device was or was not selected in a round, and what would have changed that.
+
+    DEVICE is its name, or the start of its id. The round is decided again with what the policy
+    knew, so every change shown would really have selected the device.
+    """
+    with open_run(data_dir, run) as (reader, chosen):
+        book = read_devices(reader.folder)
+        heard = book.devices if book is not None and book.run == chosen.run_id else {}
+        names = {agent: agent[:8] for agent in heard}
+        names |= {row.agent: row.name for row in reader.devices(chosen.run_id)}
+        agent = agent_named(names, device)
+        if not (last := reader.last_round(chosen.run_id)):
+            raise MissingError("no round has been decided yet", "see `fedagent status`")
+        try:
+            said = explain(reader, agent, round_, run_id=chosen.run_id)
+        except UnknownRoundError as error:
+            raise MissingError(f"there is no round {round_}", f"the newest is {last}") from error
+        except PrunedRoundError as error:
+            raise MissingError(error.sentence, error.hint) from error
+        edges = reader.edges(chosen.run_id)
+        newest = round_ is None and is_running(reader.folder)
+    changes = [change_text(change, edges) for change in said.nearest_change]
+    away_s = _away_s(heard.get(agent)) if newest else None
+    if as_json:
+        emit({**msgspec.to_builtins(said), "changes": changes, "away_s": away_s})
+        return
+    _print(said, changes, away_s)
+
+
+def _away_s(device: Seen | None) -> int | None:
+    """Return for how long no edge has had it, in seconds; None if one has, or nobody knows."""
+    if device is None or device.edges:
+        return None
+    return max(0, round(time.time() - device.seen_ms / 1000))
+
+
+def _print(said: Explanation, changes: list[str], away_s: int | None) -> None:
+    echo(f"round {said.round}: device {said.name} {STATES[said.state]}, policy {said.policy}")
+    if away_s is not None:
+        echo(f"  it is offline: it has not been connected to any edge for {away_s} s")
+    for reason in said.reasons:
+        echo(f"  {reason}")
+    if said.propensity is not None:
+        echo(f"  the run explores: the probability that it was ordered was {said.propensity:.3g}")
+    if changes:
+        echo(f"what would have selected it{', each alone' if changes[1:] else ''}")
+    for change in changes:
+        echo(f"  {change}")
+    if not said.solved and said.state in {"not_selected", "unaffordable"}:
+        echo(
+            "  the data kept of the round does not suffice to decide it again, so no change can "
+            "be named"
+        )
+    if said.scores:
+        echo()
+        rows = [(one.name, _cell(one.device), _cell(one.last_chosen)) for one in said.scores]
+        table(("what the policy knew", "device", "last chosen"), rows)
+    if said.experts:
+        echo()
+        table(
+            ("forecast", "weight", "device", "last chosen"),
+            [
+                (one.name, f"{one.weight:.0%}", _cell(one.prediction), _cell(one.last_chosen))
+                for one in said.experts
+            ],
+        )
+    if said.orders:
+        echo()
+        table(
+            ("round", "ended", "seconds", "reason"),
+            [
+                (one.round, one.status, _cell(one.seconds), one.reason)
+                for one in said.orders[:MOST_ORDERS]
+            ],
+            unless={"reason": ""},
+        )
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else number_text(value)

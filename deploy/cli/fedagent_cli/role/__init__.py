@@ -1,0 +1,1 @@
+"""Commands that run a role, by hand or as a service."""

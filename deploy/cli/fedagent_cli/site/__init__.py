@@ -1,0 +1,1 @@
+"""Commands about who belongs to the site."""

@@ -1,1 +1,0 @@
-"""`fedagent testbed`: policies in virtual time, side by side."""
