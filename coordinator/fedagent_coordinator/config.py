@@ -122,16 +122,6 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
         ),
     ] = ""
     no_web: Annotated[bool, Option("Do not serve the live page.", panel=LINK)] = False
-    home_assistant: Annotated[
-        str,
-        Meta(max_length=300),
-        Option(
-            "Show the run in Home Assistant: address of Home Assistant's MQTT broker, not one "
-            "of fedagent's.",
-            metavar="URL",
-            panel=LINK,
-        ),
-    ] = ""
 
     def checked(self) -> Self:
         """Return the settings; a run is either new or goes on."""
@@ -143,7 +133,6 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
             raise SettingError("web", "cannot be combined with no_web", "leave one of them out")
         self.permit_s()
         self.page()
-        self.home()
         return super().checked()
 
     def page(self) -> PageAddress | None:
@@ -161,17 +150,6 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
         except AddressError as error:
             hint = "write HOST:PORT, e.g. 127.0.0.1:7428 or 0.0.0.0:7428"
             raise SettingError("web", f"{self.web[:80]!r} is not an address", hint) from error
-
-    def home(self) -> BrokerAddress | None:
-        """Return the broker of Home Assistant; None to show nothing there."""
-        if not self.home_assistant:
-            return None
-        given = self.home_assistant
-        address = self.address("home_assistant", given if "://" in given else f"mqtt://{given}")
-        if address.scheme == "mqtts" and self.tls is None:
-            hint = "give tls = {ca, cert, key}, or a broker on this machine: mqtt://127.0.0.1"
-            raise SettingError("home_assistant", f"{address} needs certificate files", hint)
-        return address
 
     def permit_s(self) -> float:
         """Return for how many seconds everybody is let in."""

@@ -7,13 +7,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from msgspec import structs
-
 from fedagent_node.address import BrokerAddress
 from fedagent_node.discovery.advert import Advert, in_words
 from fedagent_node.effects import EVERYBODY, Emit, Send
 from fedagent_node.process import boot_id
-from fedagent_node.settings import SettingError
 from fedagent_node.shell import Shell
 from fedagent_protocol import failpoints, topics
 from fedagent_protocol.codec import Direction
@@ -25,7 +22,6 @@ from .config import CoordinatorConfig
 from .core.effects import Start
 from .core.readiness import DECLINED, STATISTICS
 from .enrolment import Enrolment
-from .home_assistant import HomeAssistant, left_at, place_of
 from .join_service import JoinService
 from .revocation import stay_member
 from .run_store import open_coordinator
@@ -65,7 +61,6 @@ class Daemon:
         self._others: tuple[str, ...] = ()
         self._rounds_in_vain: int | None = None
         self._join_port = 0
-        self._home: HomeAssistant | None = None
 
     async def run(self) -> None:
         """Work until the run is over, or until told to stop."""
@@ -119,7 +114,6 @@ class Daemon:
         )
         subscribed = link.subscribe(*topics.coordinator_filters(config.site))
         await link.start()
-        self._show_at_home()
         await shell.be_observed("coordinator")
         self._emit_ready(address, broker_kind, self._show_page())
         shell.spawn(self._start(subscribed), "start")
@@ -138,30 +132,6 @@ class Daemon:
         server = PageServer(shell.directory, place, tls=shell.tls, insecure=config.insecure)
         shell.at_close.append(functools.partial(asyncio.to_thread, server.stop))
         return start_page(server, asked=bool(config.web))
-
-    def _show_at_home(self) -> None:
-        """Show the run in Home Assistant, if that is asked for; take back what was left there."""
-        config, shell = self._config, self._shell
-        address, left = config.home(), left_at(shell.directory)
-
-        def home(at: BrokerAddress) -> HomeAssistant:
-            tls = shell.tls if at.scheme == "mqtts" else None
-            return HomeAssistant(
-                shell.directory, shell.id, config.site, at, tls=tls, insecure=config.insecure
-            )
-
-        if address is not None:
-            self._home = home(address)
-            shell.at_close.append(self._home.close)
-            shell.spawn(self._home.show(), "home-assistant")
-        if left and (address is None or left != place_of(address)):
-            try:
-                old = structs.replace(config, home_assistant=left).home()
-            except SettingError as error:
-                _log.warning("Home Assistant still shows this coordinator at %s: %s", left, error)
-                return
-            assert old is not None
-            shell.spawn(home(old).take_back(), "take-back")
 
     async def _serve_joins(self, site: Site) -> None:
         """Let devices and edges join the site, as long as this process lives."""
@@ -254,8 +224,6 @@ class Daemon:
 
     def _show(self, event: Emit) -> None:
         name, fields = event.name, event.fields
-        if self._home is not None:
-            self._home.note(event)
         _log.log(level_of(name, fields), "%s", words_of(name, fields))
         if name != "end":
             return

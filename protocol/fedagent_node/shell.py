@@ -42,7 +42,6 @@ from .jobs import JobQueue
 from .link import Arrival, Link
 from .process import keep_collecting
 from .settings import BrokerConfig, NodeConfig
-from .traces import Traces, open_traces
 from .watchdog import Systemd, Watchdog
 
 WARNINGS_PER_S = 5.0
@@ -113,7 +112,6 @@ class Shell:
         self._warnings = TokenBucket(WARNINGS_PER_S, WARNINGS_PER_S)
         self._systemd = Systemd()
         self._metrics: Metrics | None = None
-        self._traces: Traces | None = None
         self._watched_from = -math.inf
 
     async def run(self, serve: Callable[[], Awaitable[None]]) -> None:
@@ -293,28 +291,24 @@ class Shell:
         self.spawn(watchdog.run(), "watchdog")
 
     async def be_observed(self, role: Role) -> None:
-        """Serve metrics and send traces, where they are asked for.
+        """Serve metrics, where they are asked for.
 
         Raises:
             SettingError: The address cannot be taken.
         """
-        self._traces, problem = open_traces(role, self.id, insecure=self._config.insecure)
-        if self._traces is not None:
-            self.at_close.append(self._traces.close)
-        if problem:
-            _log.warning("%s: no traces are sent: %s", self.id, problem)
         place = self._config.metrics_place()
         if place is None:
             return
-        from .metrics import Metrics, counted  # noqa: PLC0415 - of an extra, and a device has 30 MB
+        from .metrics import Metrics  # noqa: PLC0415 - of an extra, and a device has 30 MB
 
-        self._metrics = Metrics(role, self.id)
-        self._metrics.collect(
-            lambda: counted(
+        self._metrics = Metrics(
+            role,
+            self.id,
+            lambda: (
                 self.driver.core.counters,
                 {name: (one.connected, one.counters) for name, one in dict(self.links).items()},
                 self._broker.counters if self._broker is not None else {},
-            )
+            ),
         )
         self.at_close.append(await self._metrics.serve(*place))
         _log.info("%s: metrics at http://%s:%d/metrics", self.id, place[0], self._metrics.port)
@@ -500,8 +494,6 @@ class Shell:
         self._show(event)
         if self._metrics is not None:
             self._metrics.note(event)
-        if self._traces is not None:
-            self._traces.note(event)
         if not self._config.json_events:
             return
         try:

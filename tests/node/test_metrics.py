@@ -5,17 +5,15 @@ import json
 import re
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
-from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedagent_node.effects import Emit
-from fedagent_node.metrics import Metrics, counted
+from fedagent_node.metrics import Metrics
 from fedagent_node.settings import SettingError
 from tests.typed import call
 
@@ -32,15 +30,11 @@ ROUND = {
 }
 
 
-def links() -> Iterator[Metric]:
-    core = Counter({"refused_stale": 2, "edges_sent": 9, "broker_restarts": 1})
-    return counted(core, {"edges": (True, Counter(sent=9, sent_bytes=900))}, Counter(restarts=1))
-
-
 def told() -> Metrics:
     """Metrics that have heard an event of each kind."""
-    metrics = Metrics("coordinator", "me")
-    metrics.collect(links)
+    core = Counter({"refused_stale": 2, "edges_sent": 9, "broker_restarts": 1})
+    links = {"edges": (True, Counter(sent=9, sent_bytes=900))}
+    metrics = Metrics("coordinator", "me", lambda: (core, links, Counter(restarts=1)))
     for event in (
         Emit("edge_joined", {"edge": "a"}),
         Emit("edge_joined", {"edge": "b"}),
