@@ -1,11 +1,5 @@
-"""The demo as a newcomer runs it: time to the first round, accuracy over seeds, a fresh machine.
+"""The demo as a newcomer runs it: time to the first round, and from a fresh clone to its end."""
 
-python -m bench.demo --row first-round
-python -m bench.demo --row seeds --seeds 10
-python -m bench.demo --row fresh        # clones the project and runs its `make demo`
-"""
-
-import argparse
 import json
 import os
 import statistics
@@ -13,12 +7,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-from .rows import Row, show
-
-ROOT = Path(__file__).parent.parent
+from .rows import ROOT, Rows
 
 
 def _demo(*arguments: str) -> dict[str, object]:
@@ -42,19 +33,6 @@ def first_round(repeats: int = 5) -> dict[str, object]:
         "bar": 8,
         "met": median <= 8,
     }
-
-
-def seeds(count: int) -> dict[str, object]:
-    """Accuracy and wall time of the whole demo for several seeds."""
-    rows = []
-    for seed in range(count):
-        began = time.monotonic()
-        result = _demo("--seed", str(seed))
-        rows.append((result["accuracy"], result["rounds_done"], result["ledger_balanced"]))
-        show([{"seed": seed, "seconds": time.monotonic() - began, **result}])
-    met = all(float(str(a)) >= 0.85 and r == 60 and b is True for a, r, b in rows)
-    accuracy = [float(str(a)) for a, _, _ in rows]
-    return {"bench": "demo-seeds", "accuracy": accuracy, "bar": 0.85, "met": met}
 
 
 def fresh() -> dict[str, object]:
@@ -89,18 +67,6 @@ def fresh() -> dict[str, object]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--row", choices=["first-round", "seeds", "fresh"])
-    parser.add_argument("--seeds", type=int, default=10)
-    chosen = parser.parse_args()
-    rows: dict[str, Callable[[], Row]] = {
-        "first-round": first_round,
-        "fresh": fresh,
-        "seeds": lambda: seeds(chosen.seeds),
-    }
-    show(row() for name, row in rows.items() if chosen.row in (None, name))
-
-
-if __name__ == "__main__":
-    main()
+def rows() -> Rows:
+    yield first_round()
+    yield fresh()

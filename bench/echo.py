@@ -5,12 +5,11 @@ and a round ends when all are back. No credit, no digest, no disk, one message w
 its size. Prints one JSON object per case, with the median over the rounds.
 
     python -m bench.echo                             # every case of the table
-    python -m bench.echo --size 22KB --clients 4 --broker mosquitto
+    python -m bench.echo --size 22KB --clients 4
 """
 
 import argparse
 import asyncio
-import logging
 import multiprocessing
 import os
 import socket
@@ -21,9 +20,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Literal
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
@@ -31,22 +28,20 @@ from paho.mqtt.enums import CallbackAPIVersion
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker.process import Broker, BrokerSpec
 from fedagent_node.network import free_port
+=======
+from fedagent_node.broker import Broker, BrokerSpec
 
 from .rows import show
-
-Kind = Literal["mosquitto", "amqtt"]
 
 PAYLOAD_BYTES = {"22KB": 22_000, "2.34MB": 2_340_000, "25MB": 25_000_000}
 ROUNDS = {"22KB": 200, "2.34MB": 30, "25MB": 6}
 WARM = {"22KB": 20, "2.34MB": 3, "25MB": 1}
 CLIENTS = {"22KB": (10, 4), "2.34MB": (10,), "25MB": (10,)}
-KINDS: tuple[Kind, ...] = ("mosquitto", "amqtt")
 # Our brokers limit packets to what our chunks need; here one packet is a model.
 MAX_PACKET_BYTES = 64 << 20
 QOS = 1
 READY_S = 30.0
 RUN_S = 240.0
-AMQTT_LOGIN = "amqtt.plugins.authentication.AnonymousAuthPlugin"
 STOP_S = 5.0
 
 
@@ -89,14 +84,7 @@ def _echo_client(number: int, port: int) -> None:
 
 
 class EchoServer:
-    """Sends the payload to all, waits for all, again; everything in the network thread.
-
-    Attributes:
-        seconds: Duration of each round that ended.
-        ready: Set when every client has said that it is subscribed.
-        done: Set when the last round has ended, or the connection.
-        lost: Why the connection ended before that, or empty.
-    """
+    """Sends the payload to all, waits for all, again; everything in the network thread."""
 
     def __init__(self, clients: int, payload: bytes, rounds: int) -> None:
         self.seconds: list[float] = []
@@ -191,54 +179,6 @@ def _rounds(size: str, clients: int, address: BrokerAddress) -> list[float]:
     return server.seconds[WARM[size] :]
 
 
-def _run_amqtt(port: int, ready: Event) -> None:
-    """Run amqtt as it comes, until the process that started this one is gone.
-
-    Not our embedded broker: that one bounds what it keeps for a subscriber, and an
-    echo without credit goes beyond any bound.
-    """
-    from amqtt.broker import Broker as AmqttBroker
-
-    logging.getLogger().setLevel(logging.CRITICAL)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(0)
-
-    threading.Thread(target=follow, daemon=True).start()
-
-    async def serve() -> None:
-        await AmqttBroker(
-            {
-                "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}"}},
-                "plugins": {AMQTT_LOGIN: {"allow_anonymous": True}},
-            }
-        ).start()
-        ready.set()
-        await asyncio.Event().wait()
-
-    asyncio.run(serve())
-
-
-@asynccontextmanager
-async def _amqtt() -> AsyncIterator[BrokerAddress]:
-    """Run a bare amqtt in a process of its own."""
-    address = BrokerAddress("127.0.0.1", free_port("127.0.0.1"))
-    spawn = multiprocessing.get_context("spawn")
-    ready = spawn.Event()
-    process = spawn.Process(target=_run_amqtt, args=(address.port, ready), daemon=True)
-    process.start()
-    try:
-        if not await asyncio.to_thread(ready.wait, READY_S):
-            raise EchoError(f"amqtt is not up in {READY_S:.0f} s")
-        yield address
-    finally:
-        process.kill()
-        process.join(STOP_S)
-
-
 @asynccontextmanager
 async def _mosquitto() -> AsyncIterator[BrokerAddress]:
     """Run a private mosquitto, configured as the roles configure it."""
@@ -253,19 +193,19 @@ async def _mosquitto() -> AsyncIterator[BrokerAddress]:
             await broker.stop()
 
 
-async def measure(size: str, clients: int, kind: Kind) -> dict[str, object]:
+async def measure(size: str, clients: int) -> dict[str, object]:
     """Run one case on a private broker and return its figures.
 
     Raises:
         EchoError: The clients do not connect, or the rounds do not end.
     """
-    async with _mosquitto() if kind == "mosquitto" else _amqtt() as address:
+    async with _mosquitto() as address:
         seconds = await asyncio.to_thread(_rounds, size, clients, address)
     return {
         "bench": "echo",
         "size": size,
         "clients": clients,
-        "broker": kind,
+        "broker": "mosquitto",
         "rounds": len(seconds),
         "seconds_per_round": round(statistics.median(seconds), 5),
         "min": round(min(seconds), 5),
@@ -277,12 +217,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=list(PAYLOAD_BYTES))
     parser.add_argument("--clients", type=int)
-    parser.add_argument("--broker", choices=KINDS)
     chosen = parser.parse_args()
-    for kind in [chosen.broker] if chosen.broker else KINDS:
-        for size in [chosen.size] if chosen.size else PAYLOAD_BYTES:
-            for clients in [chosen.clients] if chosen.clients else CLIENTS[size]:
-                show([asyncio.run(measure(size, clients, kind))])
+    for size in [chosen.size] if chosen.size else PAYLOAD_BYTES:
+        for clients in [chosen.clients] if chosen.clients else CLIENTS[size]:
+            show([asyncio.run(measure(size, clients))])
 
 
 if __name__ == "__main__":

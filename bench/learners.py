@@ -1,4 +1,4 @@
-"""The learners: strSAGA's steps a second, its memory, and its training delay.
+"""The learners: strSAGA's steps a second, and its memory.
 
 python -m bench.learners [CASE ...]
 
@@ -23,7 +23,6 @@ from fedagent_task.models import Inputs, create
 from fedagent_task.samples import Csr
 from fedagent_task.spec import LearnerSpec, ModelSpec
 
-from .delay import rows as delay_rows
 from .rows import show
 
 Row = dict[str, object]
@@ -197,7 +196,6 @@ def _speeds() -> Iterator[Row]:
 CASES: dict[str, Callable[[], Iterator[Row]]] = {
     "speed": _speeds,
     "memory": lambda: iter([memory()]),
-    "delay": delay_rows,
 }
 
 

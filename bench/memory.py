@@ -25,7 +25,7 @@ import psutil
 from fedagent_testbed.local import LocalField, RoleProcess
 
 from .rounds import RECIPE, SHAPES
-from .rows import show
+from .rows import Rows, show
 
 MIB = 1 << 20
 
@@ -168,6 +168,10 @@ ROWS: dict[str, Callable[[], dict[str, object]]] = {
         "slow-edge", agents=19, size="25MB", bar_mb=64, group="broker", slow=True
     ),
 }
+
+
+def rows() -> Rows:
+    return (row() for row in ROWS.values())
 
 
 def main() -> None:

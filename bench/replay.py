@@ -94,7 +94,7 @@ def speed(policy: str, folder: Path) -> Row:
     }
 
 
-def rows(seeds: int, part: str) -> Rows:
+def rows(seeds: int = 100, part: str = "") -> Rows:
     """Yield the rows of both parts, or of one."""
     if part in {"", "speed"}:
         for policy in ("cheapest", "random", "linucb", "adaptive"):

@@ -24,7 +24,7 @@ import psutil
 from fedagent_testbed.local import LocalField, RoleProcess
 from tests.fakes.site import Members
 
-from .rows import show
+from .rows import Rows, show
 
 RECIPE = Path(__file__).parent / "wire.toml"
 SHAPES = {"22KB": (549, 10), "2.34MB": (58_499, 10), "25MB": (624_999, 10)}
@@ -150,6 +150,10 @@ def measure(case: Case) -> dict[str, object]:
         "bar": case.bar,
         "met": case.bar is None or median <= case.bar,
     }
+
+
+def rows() -> Rows:
+    return (measure(case) for case in ALL)
 
 
 def main() -> None:

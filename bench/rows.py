@@ -1,8 +1,6 @@
 """What benches share: rows on standard output, seconds of a piece of work, tests as a row."""
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -32,11 +30,3 @@ def seconds_of(
         work()
         took.append(clock() - began)
     return took
-
-
-def tested(bench: str, *arguments: str) -> Row:
-    """Run tests as a bench; a failure names its seed."""
-    command = [sys.executable, "-m", "pytest", "-q", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.strip()]
-    return {"bench": bench, "result": lines[-1], "met": done.returncode == 0}

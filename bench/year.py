@@ -23,7 +23,7 @@ from fedagent_node.data_dir import DataDirLock, load_or_create
 from tests.fakes.rounds import random_view
 from tests.fakes.stored_runs import begun, small_plan, small_result
 
-from .rows import Row, show
+from .rows import Row, Rows, show
 
 DEVICES, EDGES, CHOSEN = 50, 4, 10
 YEAR = 500_000
@@ -102,6 +102,10 @@ def _write(store: Store, run: str, rounds: int) -> list[float]:
             if done.rounds >= few:
                 pauses.append(time.perf_counter() - began)
     return pauses
+
+
+def rows() -> Rows:
+    yield year(20_000)
 
 
 def _nothing() -> None:

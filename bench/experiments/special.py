@@ -15,7 +15,7 @@ from fedagent_testbed.study.play import one_blas_thread
 from fedagent_testbed.worlds.base import spawned_rng
 from fedagent_testbed.worlds.population import Population
 
-from . import client_sets, robust
+from . import client_sets, constants, robust
 from .measures import Figures, curve
 from .table import Line, line
 
@@ -150,6 +150,7 @@ ABOUT: dict[str, tuple[str, int]] = {
     "robust-digits": ("ours: attacks on aggregation", 3),
     "robust-fashion": ("ours: attacks on aggregation", 3),
     **client_sets.ABOUT,
+    **constants.ABOUT,
 }
 """Paper, and how many seeds (of client sets: trials) the table has."""
 EXPERIMENTS: dict[str, Callable[[str, int, str], Iterator[Line]]] = {
@@ -159,4 +160,5 @@ EXPERIMENTS: dict[str, Callable[[str, int, str], Iterator[Line]]] = {
     "robust-digits": robust.lines,
     "robust-fashion": robust.lines,
     **dict.fromkeys(client_sets.ABOUT, client_sets.lines),
+    **dict.fromkeys(constants.ABOUT, constants.lines),
 }

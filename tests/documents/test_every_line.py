@@ -27,7 +27,7 @@ INIT.skips("a minute of two cores; tests/testbed plays this world, smaller", *IN
 OORT = Page("docs/policies/oort.md")
 OORT.skips("minutes of two cores; tests/coordinator/policies/test_oort.py plays it", *OORT.commands)
 FAIR_SET = Page("docs/policies/rbcs-f.md")
-FAIR_SET.skips("a minute of two cores; bench/rbcs.py plays them", *FAIR_SET.commands)
+FAIR_SET.skips("a minute of two cores; bench/experiments plays them", *FAIR_SET.commands)
 DEPLOYING = Page("docs/deploy.md")
 DEPLOYING.skips(
     "needs a user's systemd, which tests/e2e/test_service_lives.py makes",

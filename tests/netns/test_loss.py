@@ -49,10 +49,7 @@ def rounds_of(shown: str) -> list[dict[str, object]]:
 
 
 def test_a_device_with_30_percent_loss_contributes_where_the_recipe_waits(tmp_path: Path) -> None:
-    """Chance has a part: of three fields one at least must do it within five of its rounds.
-
-    How often it does so at the defaults is measured: `python -m bench loss`.
-    """
+    """Chance has a part: of three fields one at least must do it within five of its rounds."""
     waits = "--set rounds.max_wait_s=20 --set rounds.min_updates=2"
     assert any(contributes_in(tmp_path / name, waits) for name in ("first", "second", "third"))
 

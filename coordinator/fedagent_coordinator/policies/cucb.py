@@ -3,7 +3,7 @@
 The paper makes an arm of every feasible decision of the whole network, more than can be tried.
 Here a static pool stands for all: an arm is a preference over pairs, fixed by its number and
 filled into the budgets. Its reward is the share of the most successes that any round has had.
-Page: docs/policies/cucb.md.
+Page: docs/policies/baselines.md.
 """
 
 import math

@@ -3,7 +3,7 @@
 tau = theta . [1/mu, s, M/B] + noise (ALGORITHMS section 4): mu the available CPU
 ratio, s = 1 for a client that did not take part in the last round, M the model in
 bits, B the bandwidth. H^-1 moves by rank-one updates (Sherman-Morrison). `fastest` is RBCS-F
-without its queues: docs/policies/fastest.md.
+without its queues: docs/policies/baselines.md.
 """
 
 import math

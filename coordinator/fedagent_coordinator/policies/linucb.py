@@ -3,7 +3,7 @@
 The features are 1, f1, f2, f1^2 and f1 f2, where f1 is the logarithm of the download rate and
 f2 the compute, both scaled to [0, 1] by running bounds (ALGORITHMS section 3, reference).
 All arms keep the inverse of their own matrix (Li et al., 2010), moved by rank-one updates. Page:
-docs/policies/linucb.md.
+docs/policies/baselines.md.
 """
 
 import copy

@@ -1,7 +1,4 @@
-"""Task files that somebody has changed: trained or refused by our own errors, nothing executed.
-
-The ten thousand are `python -m bench hostile`.
-"""
+"""Task files that somebody has changed: trained or refused by our own errors, nothing executed."""
 
 import base64
 import json

@@ -2,7 +2,7 @@
 
 One pull per arm first, in a seeded random order that is drawn as it goes; then the arm of the
 largest mean + mu sqrt(ln t / count), ties to the smaller ascending client tuple. Only arms of
-clients that can be chosen this round count. Page: docs/policies/ucb.md.
+clients that can be chosen this round count. Page: docs/policies/baselines.md.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Rounds that real devices had, dealt anew by the seed: `busy-demo.json` (`bench/busy.py`)."""
+"""Rounds that real devices had, drawn by the seed: `busy-demo.json`, demos on a busy machine."""
 
 import functools
 import json
