@@ -27,9 +27,6 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker.process import Broker, BrokerSpec
-from fedagent_node.network import free_port
-=======
-from fedagent_node.broker import Broker, BrokerSpec
 
 from .rows import show
 
