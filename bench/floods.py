@@ -6,7 +6,6 @@ what it started, above that of quiet rounds before the first flood.
 """
 
 import asyncio
-import itertools
 import logging
 import os
 import secrets
@@ -83,11 +82,11 @@ async def sent(writer: asyncio.StreamWriter, packet: bytes) -> None:
     await asyncio.sleep(0)
 
 
-def publish(topic: str, body: bytes, *, retain: bool = False) -> bytes:
+def publish(topic: str, body: bytes) -> bytes:
     """Return a PUBLISH at QoS 0."""
     name = topic.encode()
     rest = len(name).to_bytes(2, "big") + name + body
-    return bytes([0x31 if retain else 0x30]) + _length(len(rest)) + rest
+    return b"\x30" + _length(len(rest)) + rest
 
 
 def subscribe(*filters: str) -> bytes:
@@ -103,14 +102,6 @@ def _length(n: int) -> bytes:
         out += bytes([low | (0x80 if n else 0)])
         if not n:
             return out
-
-
-async def retained(a: Attack, i: int) -> None:
-    """Leave messages to be kept, each on a topic of its own."""
-    _, writer = await a.connected(i)
-    for n in itertools.count():
-        await sent(writer, publish(f"{a.up(i)}{n}", BLOCK, retain=True))
-        a.count("messages")
 
 
 async def stalled(a: Attack, i: int) -> None:
@@ -144,30 +135,12 @@ async def connects(a: Attack, i: int) -> None:
         a.count("connections")
 
 
-async def giants(a: Attack, i: int) -> None:
-    """Announce a packet of 200 MB, and send it."""
-    _, writer = await a.connected(i)
-    writer.write(b"\x30" + _length(200_000_000) + b"\0\1x")
-    while True:
-        await sent(writer, BLOCK)
-        a.count("blocks")
-
-
 async def published(a: Attack, i: int) -> None:
     """Send where one may, as fast as can be."""
     _, writer = await a.connected(i)
     while True:
         await sent(writer, publish(a.up(i), BLOCK))
         a.count("messages")
-
-
-async def subscribed(a: Attack, i: int) -> None:
-    """Subscribe to ever more filters."""
-    _, writer = await a.connected(i)
-    for n in itertools.count():
-        own = f"fedagent/3/{a.site}/a/{a.ids[i % len(a.ids)]}/down/"
-        await sent(writer, subscribe(*(f"{own}{n}/{k}" for k in range(50))))
-        a.count("packets")
 
 
 async def invented(a: Attack, i: int) -> None:
@@ -184,13 +157,10 @@ async def invented(a: Attack, i: int) -> None:
 
 
 FLOODS: dict[str, Callable[[Attack, int], Awaitable[None]]] = {
-    "retained": retained,
     "stalled subscribers": stalled,
     "half-open": half_open,
     "connects": connects,
-    "giant packets": giants,
     "publishes": published,
-    "filters": subscribed,
     "invented ids": invented,
 }
 

@@ -6,7 +6,7 @@ import sys
 
 from bench import rounds
 
-PEERS = ("bench.peers.bandits", "bench.peers.flower_rounds", "bench.echo")
+PEERS = ("bench.peers.flower_rounds", "bench.echo")
 
 
 def main() -> int:
