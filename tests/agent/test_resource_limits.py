@@ -21,7 +21,7 @@ from fedagent_protocol.messages import (
 from fedagent_task.recipe import parse_recipe, task_bytes, task_digest
 from fedagent_testbed.world import VirtualFederation
 from tests.fakes.hand_edge import REAL, RUN, HandEdge, joined, model_of
-from tests.fakes.virtual_world import RECIPE
+from tests.world.kinds import RECIPE
 
 MODEL = model_of(3000)
 EMPTY = Readings(available=False, reason="on battery, at 5%", battery=0.05, temperature_c=41.0)

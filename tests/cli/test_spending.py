@@ -10,8 +10,8 @@ from fedagent_cli.report.run_report import read_run_report
 from fedagent_task.privacy.accountant import epsilon_spent
 from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import PrivacySpec
-from tests.fakes.virtual_world import RECIPE, world
 from tests.typed import fedagent
+from tests.world.kinds import RECIPE, world
 
 SETS = ("privacy.mode=central", "rounds.weighting=uniform", "rounds.min_updates=1")
 pytest.importorskip("opendp", reason="opendp is not installed")

@@ -294,6 +294,27 @@ def test_an_update_is_in_time_by_when_it_was_read_not_by_when_it_is_taken_in(
     assert (outcome.status, outcome.tau_ms) == ("arrived", 999)
 
 
+def test_who_is_complete_between_max_wait_and_the_close_is_too_late_and_is_told_why(
+    tmp_path: Path,
+) -> None:
+    field = field_of(tmp_path, 2)
+    slow, began = field.agents["a1"], field.now
+    slow.work_s = 100.0
+    field.order(deadline_ms=1000, max_wait_ms=3000, min_updates=2)
+    field.run_for(3.002)
+    field.edge.receive(Received("a1", slow.make_offer(slow.orders[-1]), LAN, began + 3.002))
+    outcome = field.run_until_report().outcomes[1]
+    assert (outcome.status, outcome.valid, outcome.used) == ("missed", False, False)
+    assert outcome.reason == "complete after max_wait"
+    slow.make_offer(slow.orders[-1])
+    assert slow.offer is not None
+    field.to_edge("a1", slow.offer)
+    field.run_for(0.05)
+    assert [(one.status, one.reason) for one in slow.receipts] == [
+        (m.ReceiptStatus.TOO_LATE, "complete after max_wait")
+    ] * 2
+
+
 def test_an_update_after_the_close_is_too_late_and_changes_nothing(tmp_path: Path) -> None:
     field = field_of(tmp_path, 2)
     slow = field.agents["a1"]

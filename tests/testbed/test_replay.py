@@ -19,7 +19,7 @@ from fedagent_testbed.replay import Replayed, matched, replay
 from fedagent_testbed.study import load_recipe
 from fedagent_testbed.study.full import play_full
 from tests.coordinator.books.test_pruning import filled
-from tests.fakes.virtual_world import SETS, world
+from tests.world.kinds import SETS, world
 
 EXPLORES = ("policy.exploration=0.4", "policy.exploration_bound=100")
 

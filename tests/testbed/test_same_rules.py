@@ -12,7 +12,7 @@ from fedagent_coordinator.policies import Feedback
 from fedagent_testbed.study import History
 from fedagent_testbed.study.streams import StreamStudy
 from tests.fakes.stream_files import small
-from tests.fakes.virtual_world import world
+from tests.world.kinds import world
 
 EVERYWHERE = ("edge-0", "edge-1", "edge-2")
 RENTED = 1

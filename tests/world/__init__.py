@@ -14,23 +14,26 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from msgspec import structs
 
 from fedagent_agent.core.effects import MakeIdleUpdate
-from fedagent_agent.trainer.frames import Trained
+from fedagent_agent.store import TrainerRequest
+from fedagent_agent.trainer.frames import Cancel, Job, Open, Trained
+from fedagent_agent.trainer.training import Trainer
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_node.driver import Driver
 from fedagent_node.effects import Input, Revoked
 from fedagent_protocol import messages as m
+from fedagent_protocol import topics
 from fedagent_protocol.failpoints import POINTS
 from fedagent_protocol.messages import TrainStats
 from fedagent_protocol.tensors import TensorSpec, digest_of, encode_tensors, locate, tensor_at
-from fedagent_task.recipe import parse_recipe
 from fedagent_testbed.kernel import Faults, Kernel
 from fedagent_testbed.node import Node
 from fedagent_testbed.roles import AgentNode
 from fedagent_testbed.world import Ending, VirtualFederation
-from tests.fakes.virtual_world import OPTIONS, RECIPE, SETS
 
+from . import kinds
 from .invariants import check
 from .wire import Change, Scripted, Wire
 
@@ -93,6 +96,14 @@ class Trainings:
         store._make_idle_update = make  # type: ignore[method-assign] # training is simulated
 
 
+def _trainer(kernel: Kernel) -> Trainer:
+    return Trainer(lambda _job, _wait: False, wall=lambda: kernel.now, processor=lambda: kernel.now)
+
+
+def _answered(node: AgentNode, trainer: Trainer, job: Job) -> None:
+    node.receive(trainer.answer(job))
+
+
 def _dies_alone(dies: Callable[[], None], nodes: list[Node], point: str) -> None:
     for node in nodes:
         node.kill_at.pop(point, None)
@@ -107,9 +118,11 @@ class Played:
     ending: Ending
     wire: Wire
     trainings: Trainings
+    kind: str
     died: dict[str, int]  # how often each node died
     open_after: list[str]  # what is still open when all is quiet
     plan: str
+    seconds: float  # how long the run took
     recomputed: int = 0  # aggregates that were recomputed
 
 
@@ -117,28 +130,26 @@ class World:
     """A federation that is still to be run; each method adds what shall happen in it.
 
     Args:
-        kind: Of `fakes.virtual_world.SETS`.
+        kind: Of `kinds.KINDS`.
         sets: Settings of the recipe, as ``rounds.count=3``.
-        options: Of `VirtualFederation`.
+        options: Of `VirtualFederation`; by default those of the kind.
     """
 
     def __init__(
         self,
         directory: Path,
         *,
-        agents: int = 3,
-        edges: int = 1,
         kind: str = "plain",
         seed: int = 1,
         sets: tuple[str, ...] = (),
         **options: Any,
     ) -> None:
-        given: dict[str, Any] = OPTIONS[kind] | {"agents": agents, "edges": edges} | options
         counted = () if kind == "placed" else (f"rounds.count={ROUNDS}",)
-        recipe = parse_recipe(RECIPE, (*SETS[kind], *counted, *sets))
-        self.here = VirtualFederation(directory, recipe, seed=seed, **given)
-        self.plan = [f"kind={kind} seed={seed} agents={agents} edges={edges} {' '.join(sets)}"]
+        self.kind = kind
+        self.here = kinds.world(kind, directory, seed, *counted, *sets, **options)
+        self.plan = [f"kind={kind} seed={seed} {options} {' '.join(sets)}"]
         self.trainings = Trainings()
+        self.learning: dict[str, str] = {}
         self._revoked: dict[str, float] = {}
         self.wire = Wire.around(self.here)
         for node in self.here.nodes.values():
@@ -148,7 +159,7 @@ class World:
         self, node: Node, opens: Callable[[], tuple[Driver, list[Input]]]
     ) -> tuple[Driver, list[Input]]:
         driver, first = opens()
-        if isinstance(node, AgentNode):
+        if isinstance(node, AgentNode) and node.name not in self.learning:
             self.trainings.of(node)
         if out := self._out():
             first = [Revoked(len(out), out), *first]
@@ -191,6 +202,42 @@ class World:
             self.here.kill_after(names[0], after)
         self.plan.append(f"{who} dies at {at or after} ({nth})")
         return self
+
+    def kill_on(self, who: str, kind: str, *visits: int) -> Self:
+        """Let a node die when the n-th messages of a kind come, wherever they do."""
+        heard = 0
+
+        def hear(_port: str, topic: str) -> None:
+            nonlocal heard
+            heard += topics.parse(topic).kind == kind
+            if topics.parse(topic).kind == kind and heard in visits:
+                self.here.kernel.after(0.0, self.here.nodes[who].kill)
+
+        self.here.network.heard = hear
+        self.plan.append(f"{who} dies on {kind} number {visits}")
+        return self
+
+    def kill_everybody(self, seed: int, *, until: float = 15.0) -> Self:
+        """Kill every node at three random times."""
+        rng = np.random.default_rng(seed)
+        for name in self.here.nodes:
+            for when in rng.uniform(0.1, until, size=3):
+                self.here.kill_after(name, float(when))
+        self.plan.append(f"all die thrice by {seed}")
+        return self
+
+    def learn(self, *streams: str) -> Self:
+        """Let agents train for real, each on its stream, in virtual seconds."""
+        for node, stream in zip(self.here.agents.values(), streams, strict=True):
+            self.learning[node.name] = stream
+            node._submit = partial(self._work_on, node, _trainer(node.kernel))  # type: ignore[method-assign] # its own
+        return self
+
+    def _work_on(self, node: AgentNode, trainer: Trainer, request: TrainerRequest) -> None:
+        if isinstance(request, Open):
+            request = structs.replace(request, stream=self.learning[node.name])
+        if not isinstance(request, Cancel):
+            node.kernel.after(node.slow_s, partial(_answered, node, trainer, request))
 
     def messages(
         self, *, lost: float = 0.0, doubled: float = 0.0, delay: float = 0.003, jitter: float = 0.02
@@ -286,9 +333,11 @@ class World:
         for node in here.nodes.values():
             node.boot()
         kernel = here.kernel
+        began = kernel.now
         # A coordinator that died after its last word has nothing to go on with.
         with suppress(RunFinishedError):
             kernel.run(until=kernel.now + seconds, stop=lambda: bool(here.coordinator.done))
+        took = kernel.now - began
         here.network.faults = Faults()
         # Its books are closed as a kill would: nothing it says afterwards is of this run.
         here.coordinator.drop()
@@ -300,9 +349,11 @@ class World:
             ending=ending,
             wire=self.wire,
             trainings=self.trainings,
+            kind=self.kind,
             died={name: node.restarts for name, node in here.nodes.items()},
             open_after=open_after,
             plan="; ".join(self.plan),
+            seconds=took,
         )
         for node in here.nodes.values():
             node.drop()

@@ -1,13 +1,17 @@
 """What must hold of every run, whoever died, lied, or was not heard in it."""
 
+import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedagent_coordinator.books.reader import Reader, open_reader
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import locate, tensor_at
 from fedagent_testbed.roles import AGENT_PRICE_MICRO
+
+from .kinds import RELEASES
 
 if TYPE_CHECKING:
     from . import Played
@@ -19,10 +23,15 @@ def check(played: "Played", *, ends: bool = True) -> None:
     """Check all of it."""
     try:
         books(played, ends=ends)
+        with open_reader(played.here.coordinator.directory) as read:
+            ledger(played, read, ends=ends)
+            orders(played, read)
+            opinions(played, read)
         trainings(played)
         receipts(played)
         reports(played)
-        aggregates(played)
+        if played.kind != "private":  # its edges add noise
+            aggregates(played)
         assert not played.open_after, played.open_after
     except AssertionError as error:
         error.add_note(f"in the world: {played.plan}")
@@ -30,37 +39,113 @@ def check(played: "Played", *, ends: bool = True) -> None:
 
 
 def books(played: "Played", *, ends: bool) -> None:
-    """Every round and every payment once, books that balance, never over the budget."""
+    """The run ends as it should; books that balance, never over the budget."""
     ending, recipe = played.ending, played.here.coordinator.recipe
     assert ending.balanced, ending.problems
-    numbers = [number for number, _ in ending.settled_reports]
-    assert len(set(numbers)) == len(numbers), "a round is in the books twice"
-    states = {state for _, state in ending.settled_reports}
-    assert len(set(ending.paid)) == len(ending.paid), "somebody was paid twice for a round"
-    rented = Counter(round_ for round_, _, _ in ending.rents)
-    assert set(rented.values()) <= {1}, "a rent was charged twice"
     rent_micro = sum(micro for _, _, micro in ending.rents)
     assert ending.spent_micro == AGENT_PRICE_MICRO * len(ending.paid) + rent_micro
     money = recipe.budget.total_micro
     assert money is not None
     assert ending.spent_micro <= money, "more was spent than there was"
+    done = [number for number, state in ending.settled_reports if state == "done"]
+    assert {number for number, _, _ in ending.rents} <= set(done), "rent for a void round"
+    if not ends:
+        return
+    assert {state for _, state in ending.settled_reports} <= {"done", "void"}, "one has not ended"
+    if ending.reason == "budget":
+        rents = [edge.rent_micro for edge in played.here.edges.values()]
+        assert ending.spent_micro + min(rents) + AGENT_PRICE_MICRO > money, "it could have paid"
+    else:
+        assert (ending.reason or "rounds", ending.rounds_done) == ("rounds", recipe.rounds.count)
+
+
+def ledger(played: "Played", read: Reader, *, ends: bool) -> None:
+    """What is reserved ends once, paid or not; who is paid for a round has delivered in it."""
+    run = read.run().run_id
+    steps: dict[tuple[int | None, int | None], list[tuple[str, int]]] = defaultdict(list)
+    edges: Counter[tuple[int | None, int | None]] = Counter()
+    for entry in reversed(read.ledger.show(run_id=run, limit=-1)):
+        if entry.kind in ("reserve", "settle", "void"):
+            steps[entry.round, entry.client].append((entry.kind, entry.amount_micro))
+        if entry.kind == "reserve" and entry.client is not None:
+            edges[entry.round, entry.edge] += entry.amount_micro
+    limit = played.here.coordinator.recipe.budget.per_edge_micro
+    assert limit is not None
+    assert max(edges.values(), default=0) <= limit, "an edge reserved more than its budget"
+    for what, found in steps.items():
+        kinds = [kind for kind, _ in found]
+        assert kinds[:1] == ["reserve"], f"{what} ended before it was reserved"
+        assert len(kinds) <= 2, f"{what} ended twice: {kinds}"
+        assert kinds[1:] in (["settle"], ["void"]) or not ends, f"{what} has not ended"
+        assert len({amount for _, amount in found}) == 1, f"{what} ended with another amount"
+    settled = {what for what, found in steps.items() if found[-1][0] == "settle"}
+    rows = read.outcomes(run)
+    delivered = {(row.round, row.client) for row in rows if row.status in ("arrived", "late")}
+    assert {what for what in settled if what[1] is not None} == {
+        (row.round, row.client) for row in rows if row.paid_micro
+    }, "the ledger and the outcomes name others"
+    assert {(row.round, row.client) for row in rows if row.paid_micro} <= delivered
+    void = {number for number, state in played.ending.settled_reports if state == "void"}
+    assert not {number for number, _ in settled} & void, "a void round paid somebody"
+
+
+def orders(played: "Played", read: Reader) -> None:
+    """Nothing is ordered before it is reserved, nor after its round has ended."""
+    coordinator = played.here.coordinator
+    if coordinator.kernel is not played.here.kernel:
+        return  # its clock is another
+    spans = {
+        row.round: (row.opened_ms / 1000, (row.closed_ms or 2**62) / 1000)
+        for row in read.rounds(read.run().run_id)
+    }
+    for one in played.wire.said(m.RoundOrder):
+        opened, closed = spans[one.message.round]
+        assert opened - 0.001 <= one.at <= closed + 0.001, (
+            f"round {one.message.round} was ordered at {one.at}, not in {opened} to {closed}"
+        )
+    asked: dict[tuple[str, int], set[object]] = defaultdict(set)
+    for one in played.wire.said(m.RoundOrder):
+        asked[one.to, one.message.round].add((one.message.task, one.message.assignments))
+    assert {len(found) for found in asked.values()} <= {1}, "a round was ordered in two ways"
+
+
+def opinions(played: "Played", read: Reader) -> None:
+    """Each due model is evaluated once; an opinion or an update is charged before it leaves."""
+    ending, here, run = played.ending, played.here, read.run().run_id
     calls = [number for number, _ in ending.evaluated]
     assert len(set(calls)) == len(calls), "a model was evaluated twice"
-    if ends:
-        assert states <= {"done", "void"}, "a round has not ended"
-        assert ending.rounds_done == recipe.rounds.count or ending.reason == "budget"
+    done = [number for number, state in ending.settled_reports if state == "done"]
+    if played.kind in ("evaluated", "noisy") and ending.reason:
+        assert calls == [0, *done], "a model was not evaluated"
+    said: dict[tuple[str, str], set[float]] = defaultdict(set)
+    for one in played.wire.said(m.Opinion):
+        if one.message.samples:
+            said[one.sender, one.message.model].add(one.message.score)
+    assert {len(scores) for scores in said.values()} <= {1}, "two opinions of one model"
+    left = Counter(row.agent for row in read.outcomes(run) if row.status in ("arrived", "late"))
+    for agent in here.agents.values() if played.kind in ("private", "noisy") else ():
+        if played.kind == "private":
+            book = json.loads((agent.directory / "privacy.json").read_bytes())["releases"]
+            assert left[agent.id] <= book[run] <= RELEASES, f"{agent.name} released more"
+        else:
+            runs = json.loads((agent.directory / "opinions.json").read_bytes())["runs"]
+            spent = runs[run]["spent"]
+            gave = sum(sender == agent.id for sender, _ in said)
+            assert gave <= spent <= len(calls), f"{agent.name} gave {gave} and charged {spent}"
 
 
 def trainings(played: "Played") -> None:
-    """Nobody trains for a round whose update it has."""
-    assert not played.trainings.twice, f"trained twice: {played.trainings.twice}"
+    """Nobody trains for a round whose update it has, nor twice while it lives."""
+    made = played.trainings
+    assert not made.twice, f"trained twice: {made.twice}"
+    for (name, number), count in Counter(made.made).items():
+        assert count <= 1 + played.died[name], f"{name} trained {count} times for {number}"
     offered: dict[tuple[str, int], set[str]] = defaultdict(set)
     for one in played.wire.said(m.UpdateOffer):
         if not one.message.made_in:
             offered[one.sender, one.message.round].add(one.message.digest)
-    liars = {sender for sender, _ in played.wire.lies}
     for (agent, number), digests in offered.items():
-        assert len(digests) == 1 or agent in liars, f"{agent} offers {len(digests)} in {number}"
+        assert len(digests) == 1 or agent in played.wire.liars, f"{agent} has two of {number}"
 
 
 def receipts(played: "Played") -> None:
@@ -73,11 +158,10 @@ def receipts(played: "Played") -> None:
         for one in played.wire.said(m.RoundReport)
         for outcome in one.message.outcomes
     }
-    liars = {sender for sender, _ in played.wire.lies}
     for key, told in words.items():
         final = told - {m.ReceiptStatus.EXPIRED}
         assert len(final) <= 1, f"{key} was told {final}"
-        if final & set(PAID) and key in outcomes and key[0] not in liars:
+        if final & set(PAID) and key in outcomes and key[0] not in played.wire.liars:
             assert outcomes[key].valid, f"{key} was told {final}, and reported as not valid"
 
 
@@ -85,6 +169,12 @@ def reports(played: "Played") -> None:
     """An edge says one thing of a round, however often; the ledger pays what it said."""
     said: dict[tuple[str, int], set[object]] = defaultdict(set)
     work: dict[tuple[int, str], str] = {}
+    taken = {
+        (one.to, one.message.round)
+        for one in played.wire.said(m.ReportReceipt)
+        if not one.message.too_late
+    }
+    due: set[tuple[int, str]] = set()
     for one in played.wire.said(m.RoundReport):
         report = one.message
         content = (report.model, report.used, report.weight)
@@ -94,11 +184,15 @@ def reports(played: "Played") -> None:
             if o.valid:
                 assert o.proof is not None, f"{o.agent} has no proof of round {report.round}"
                 work[report.round, o.agent] = o.proof.update.hex()
+                if (one.sender, report.round) in taken:
+                    due.add((report.round, o.agent))
     for key, versions in said.items():
         assert len(versions) == 1, f"{key} ended in {len(versions)} ways"
     of_name = {name: agent for agent, name in played.here.names.items()}
     paid = {(number, of_name[name]) for number, name in played.ending.paid}
     assert paid <= set(work), f"paid without a report: {paid - set(work)}"
+    if not played.wire.liars:
+        assert due <= paid, f"reported in time and not paid: {due - paid}"
     offered = {(one.sender, one.message.digest) for one in played.wire.said(m.UpdateOffer)}
     for number, agent in paid:
         assert (agent, work[number, agent]) in offered, f"{agent} was paid for no work of {number}"

@@ -76,6 +76,11 @@ class Wire(Network):
             bytes_ = payload if said is message else encode(said)
             super().send(broker, member, topic, bytes_, seconds=seconds)
 
+    @property
+    def liars(self) -> frozenset[str]:
+        """Who says other things than it means to."""
+        return frozenset(sender for sender, _ in self.lies)
+
     def _keep(self, message: object) -> None:
         match message:
             case m.Chunk():

@@ -11,8 +11,8 @@ from fedagent_coordinator.explanation import explain
 from fedagent_coordinator.policies.base import TRUTH
 from fedagent_testbed.study import load_recipe
 from fedagent_testbed.study.full import play_full
-from tests.fakes.virtual_world import SETS, world
 from tests.fakes.written_runs import write_run
+from tests.world.kinds import SETS, world
 
 POLICIES = {
     "plain": ("policy.name=adaptive", "rounds.count=30", "budget.per_edge=0.25"),

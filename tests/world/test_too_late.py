@@ -8,17 +8,11 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator.books.reader import open_reader
-from fedagent_coordinator.runs import VOID_REASON
-from fedagent_edge.core.effects import LAN
-from fedagent_node.effects import Received
-from fedagent_protocol import messages as m
 from fedagent_testbed.kernel import WAN
 from fedagent_testbed.roles import AgentNode
 from fedagent_testbed.world import VirtualFederation
-from tests.edge_aggregator.harness import field_of
-from tests.fakes.coordinator_site import Site, recipe, toy_edges
-from tests.fakes.toy_edge import ToyEdge
-from tests.fakes.virtual_world import world
+
+from .kinds import world
 
 SLOW = "agent-1"
 DEADLINE_S, MAX_WAIT_S, GRACE_S = 3.0, 5.0, 2.0
@@ -142,30 +136,6 @@ def test_a_row_of_the_table_holds_from_the_device_to_the_ledger(tmp_path: Path, 
     assert ending.settled_reports == ((1, "done" if row.status else "void"),)
 
 
-def test_who_is_complete_between_max_wait_and_the_close_is_too_late_and_is_told_why(
-    tmp_path: Path,
-) -> None:
-    field = field_of(tmp_path, 2)
-    slow, began = field.agents["a1"], field.now
-    slow.work_s = 100.0
-    field.order(deadline_ms=1000, max_wait_ms=3000, min_updates=2)
-    field.run_for(3.002)
-    field.edge.receive(Received("a1", slow.make_offer(slow.orders[-1]), LAN, began + 3.002))
-    outcome = field.run_until_report().outcomes[1]
-    assert (outcome.status, outcome.valid, outcome.used) == ("missed", False, False)
-    assert outcome.reason == "complete after max_wait"
-    slow.make_offer(slow.orders[-1])
-    assert slow.offer is not None
-    field.to_edge("a1", slow.offer)
-    field.run_for(0.05)
-    assert [(one.status, one.reason) for one in slow.receipts] == [
-        (m.ReceiptStatus.TOO_LATE, "complete after max_wait")
-    ] * 2
-
-
-# ------------------------------------------------------------------- the ledger
-
-
 def ends(folder: Path, round_: int = 1) -> dict[str, str]:
     """Return how the reservation of each agent ended in the first run, ``settle`` or ``void``."""
     with open_reader(folder) as read:
@@ -176,47 +146,3 @@ def ends(folder: Path, round_: int = 1) -> dict[str, str]:
             for entry in read.ledger.show(run_id=run.run_id, limit=-1)
             if entry.round == round_ and entry.client is not None and entry.kind != "reserve"
         }
-
-
-def one_edge() -> ToyEdge:
-    (edge,) = toy_edges(recipe(), agents=2)
-    return edge
-
-
-def test_a_report_that_is_too_late_is_answered_so(tmp_path: Path) -> None:
-    edge = one_edge()
-    site = Site(tmp_path, recipe("rounds.count=2"), [edge])
-    answer = edge._order
-
-    def silent(order: m.RoundOrder, now: float) -> list[m.EdgeToCoordinator]:
-        out = answer(order, now)
-        if order.round > 1:
-            return out
-        late, edge.pending = edge.pending, None
-        if late is not None:
-            site.kernel.after(5.5, lambda: site._up(edge, late))
-        return []
-
-    edge._order = silent  # type: ignore[method-assign] # the edge of this test
-    site.run()
-    site.close()
-    assert (1, True) in edge.receipts
-    assert ends(tmp_path) == {"agent-0-0": "void", "agent-0-1": "void"}
-
-
-@pytest.mark.parametrize(
-    ("new_run", "reason"), [(False, VOID_REASON), (True, "replaced by a new run")]
-)
-def test_the_ledger_voids_what_was_open_at_a_restart_or_a_new_run(
-    tmp_path: Path, reason: str, *, new_run: bool
-) -> None:
-    site = Site(tmp_path, recipe("rounds.count=1"), [one_edge()], kill_at="reserve.committed")
-    site.new_run = new_run
-    site.run()
-    site.close()
-    assert site.kills == 1
-    with open_reader(tmp_path) as read:
-        runs = read.runs()
-        assert len(runs) == 1 + new_run
-        assert read.rounds(runs[-1].run_id)[0].reason == reason
-    assert ends(tmp_path) == {"agent-0-0": "void", "agent-0-1": "void"}
