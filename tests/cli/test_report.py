@@ -161,7 +161,7 @@ def test_a_report_may_be_of_an_older_run_and_has_all_its_regret_at_once(tmp_path
     write_run(tmp_path, rounds=2)
     field = picture(read_run_report(tmp_path, first), tmp_path)
     assert field.run is not None
-    assert field.run.id == first
+    assert field.run.run == first
     assert len(field.rounds) == 30
     assert field.rounds[-1].regret is not None
 

@@ -8,35 +8,8 @@ from collections.abc import Mapping
 
 from msgspec import UNSET, Struct, UnsetType
 
-from fedagent_coordinator.picture.alarms import Alarm
-
-
-class RunCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The run that is worked on, and what it waits for; `rounds_wanted` 0 is no end."""
-
-    id: str
-    recipe: str
-    policy: str
-    software: str
-    begun_ms: int
-    ended_ms: int | None = None
-    end_reason: str = ""
-    rounds_done: int = 0
-    rounds_wanted: int | None = 0
-    measure: str = ""
-    measure_name: str = ""
-    rising: bool = True
-    target: float = 0.0
-    per_edge_micro: int | None = None
-    unlimited: bool = False
-    waiting: str = ""
-    waiting_detail: str = ""
-    found: int = 0
-    wanted: int = 0
-    next_ms: int = 0
-    opinions: str = ""
-    best: float | None = None
-    """Of the first measure, in the whole run."""
+from .alarms import Alarm
+from .summary import RunSummary
 
 
 class Money(Struct, frozen=True, kw_only=True):
@@ -123,7 +96,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
 
 class RoundCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One round; `regret` is an estimate, see `regret.round_regret`."""
+    """One round; `regret` is an estimate, see `totals.round_regret`."""
 
     round: int
     state: str
@@ -161,7 +134,7 @@ class Field(Struct, frozen=True, kw_only=True):
     epoch: str
     version: int
     at_ms: int
-    run: RunCard | None = None
+    run: RunSummary | None = None
     money: Money | None = None
     edges: tuple[EdgeCard, ...] = ()
     devices: tuple[DeviceCard, ...] = ()
@@ -181,7 +154,7 @@ class Change(Struct, frozen=True, kw_only=True):
     epoch: str
     version: int
     at_ms: int
-    run: RunCard | UnsetType | None = UNSET
+    run: RunSummary | UnsetType | None = UNSET
     money: Money | UnsetType | None = UNSET
     edges: tuple[EdgeCard, ...] | UnsetType = UNSET
     devices: tuple[DeviceCard, ...] | UnsetType = UNSET

@@ -1,14 +1,18 @@
-"""One run in one record: for `status`, `runs`, `result.json`, the report and the demo's end."""
+"""One run in one record: for `status`, the page, `result.json`, the report and the demo's end."""
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.core.readiness import BUDGET
+from fedagent_protocol import SOFTWARE
 from fedagent_task.measures import Measure
+
+from .status_files import RunStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,14 @@ class RunSummary:
     iterations: str = ""
     target: float = 0.0
     edges: Mapping[str, str] = field(default_factory=dict)
+    opinions: str = ""  # the mode of the recipe
+    unlimited: bool = False
+    software: str = SOFTWARE
+    waiting: str = ""  # what a running coordinator waits for; see `status_files.RunStatus`
+    waiting_detail: str = ""
+    found: int = 0
+    wanted: int = 0
+    next_ms: int = 0  # no round begins before; 0 for at once
 
     @property
     def accuracy(self) -> float | None:
@@ -62,6 +74,20 @@ class RunSummary:
     def rent_micro(self) -> int:
         """All rents."""
         return sum(self.rents.values())
+
+    def waiting_as(self, status: RunStatus | None, now: float) -> "RunSummary":
+        """Return it with what its running coordinator waits for; `now` is the wall clock."""
+        if status is None:
+            return self
+        left = status.next_at - time.monotonic()
+        return replace(
+            self,
+            waiting=status.waiting,
+            waiting_detail=status.detail,
+            found=status.found,
+            wanted=status.wanted,
+            next_ms=1000 * round(now + left) if status.next_at and left > 0 else 0,
+        )
 
     def record(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
@@ -80,7 +106,7 @@ class RunSummary:
 def summarize(read: Reader, run: RunRow, *, reason: str | None = None) -> RunSummary:
     """Return what a run came to, or has so far; `reason` is why it ends, if not in the books."""
     recipe = recipe_in(run.recipe)
-    progress, balance = read.progress(run.run_id), read.balance(run.run_id)
+    progress, balance = read.progress(run.run_id), read.balance(run.run_id, voided=False)
     newest = next(iter(read.rounds(run.run_id, last=1)), None)
     best, measures = read.models.best(run.run_id), read.models.measures(run.run_id)
     planned = None if recipe is None else recipe.policy.name
@@ -120,6 +146,8 @@ def summarize(read: Reader, run: RunRow, *, reason: str | None = None) -> RunSum
         iterations="" if recipe is None else recipe.iterations.name,
         target=0.0 if recipe is None else recipe.evaluation.target,
         edges=read.edges(run.run_id),
+        opinions="" if recipe is None else recipe.opinions.mode,
+        unlimited=run.unlimited,
     )
 
 

@@ -9,9 +9,10 @@ from msgspec import structs
 
 from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.rows import DeviceRow, EdgeTotal, OutcomeRow, RoundRow
-from fedagent_coordinator.picture.records import Bar, Reach, RoundCard, Timeline
-from fedagent_coordinator.picture.regret import chances, round_regret
-from fedagent_coordinator.policies.base import RoundView, Selection
+from fedagent_coordinator.policies.base import FloatArray, IntArray, RoundView, Selection
+from fedagent_coordinator.policies.selection import fill
+
+from .records import Bar, Reach, RoundCard, Timeline
 
 KEPT_ROUNDS = 150
 """Rounds that the page shows."""
@@ -267,3 +268,25 @@ def _ended_bar(plan: Bar, row: OutcomeRow) -> Bar:
         upload_s=row.ut_s,
         total_s=row.tau_s,
     )
+
+
+def round_regret(view: RoundView, pairs: IntArray, chance: FloatArray) -> float:
+    """Return how many more updates in time a round could have had, by what is estimated.
+
+    As many devices as were chosen, by their chances within the same budgets, against those
+    that were chosen; never below 0.
+
+    Args:
+        view: The round as its policy saw it.
+        pairs: int64[S], the chosen pairs.
+        chance: float64[N], estimated chance of each client to be in time, the round included.
+    """
+    its = chance[view.pair_client]
+    order = np.lexsort((view.pair_price, -its)).astype(np.int64)
+    best = fill(view, order)[: len(pairs)]
+    return max(0.0, float(its[best].sum() - its[pairs].sum()))
+
+
+def chances(in_time: IntArray, ordered: IntArray) -> FloatArray:
+    """Return the mean of a uniform prior after so many orders, float64[N]."""
+    return np.asarray((in_time + 1.0) / (ordered + 2.0), dtype=np.float64)

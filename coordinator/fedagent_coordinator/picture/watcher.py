@@ -6,10 +6,10 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from msgspec import structs
@@ -17,19 +17,19 @@ from msgspec import structs
 from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.reader import Reader, open_reader
 from fedagent_coordinator.books.rows import EdgeTotal, RunRow
+from fedagent_coordinator.enrolment import DATABASE as SITE
+from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import CoordinatorError
-from fedagent_coordinator.picture.alarms import Alarm, alarms
-from fedagent_coordinator.picture.records import (
-    DeviceCard,
-    EdgeCard,
-    Field,
-    Money,
-    RoundCard,
-    RunCard,
-    Timeline,
-    Waiting,
-)
-from fedagent_coordinator.picture.status_files import (
+from fedagent_coordinator.run_settings import decision_policies
+from fedagent_node.data_dir import read_public
+from fedagent_node.errors import IdentityError
+from fedagent_protocol.errors import FedagentError
+from fedagent_protocol.signatures import identity_of
+from fedagent_task.spec import Recipe
+
+from .alarms import alarms
+from .records import DeviceCard, EdgeCard, Field, Money, RoundCard, Timeline, Waiting
+from .status_files import (
     DEVICES_FILE,
     STATUS_FILE,
     Device,
@@ -37,37 +37,12 @@ from fedagent_coordinator.picture.status_files import (
     read_devices,
     read_run_status,
 )
-from fedagent_coordinator.picture.totals import Books, Tally, labels
-from fedagent_coordinator.run_settings import decision_policies
-from fedagent_coordinator.web.joining import waiting
-from fedagent_node.data_dir import read_public
-from fedagent_node.errors import IdentityError
-from fedagent_protocol import SOFTWARE
-from fedagent_protocol.errors import FedagentError
-from fedagent_protocol.signatures import identity_of
-from fedagent_task.spec import Recipe
+from .summary import RunSummary, summarize
+from .totals import Books, Tally, labels
 
 T = TypeVar("T")
 SHARE = 20
 """What is seldom made takes at most one second in so many."""
-
-
-@dataclass(slots=True)
-class Seldom(Generic[T]):
-    """A value that takes long to make: made anew after `gap_s` at the earliest, and `SHARE`."""
-
-    value: T
-    gap_s: float
-    due: float = -math.inf
-
-    def get(self, make: Callable[[], T]) -> T:
-        """Return it, made anew if it is time."""
-        began = time.monotonic()
-        if began >= self.due:
-            self.value = make()
-            now = time.monotonic()
-            self.due = now + max(self.gap_s, SHARE * (now - began))
-        return self.value
 
 
 class Watcher:
@@ -101,7 +76,7 @@ class Watcher:
         self._heard: dict[str, Device] = {}
         self._heard_at = -1
         self._mark: list[int] = []
-        self._forget()
+        self._made: dict[str, tuple[object, float]] = {}
 
     def close(self) -> None:
         """Close the database."""
@@ -126,7 +101,7 @@ class Watcher:
         empty = Field(epoch=self._epoch, version=self._version, at_ms=round(1000 * now))
         empty = structs.replace(
             empty,
-            pending=self._pending.get(partial(self._waiting, now)),
+            pending=self._seldom("pending", 0.9, partial(self._waiting, now)),
             coordinator=self._identity(),
         )
         try:
@@ -146,30 +121,31 @@ class Watcher:
                 self._coordinator = "" if public is None else identity_of(public)
         return self._coordinator
 
-    def _forget(self) -> None:
-        self._alarms: Seldom[tuple[Alarm, ...]] = Seldom((), 5.0)
-        self._queues: Seldom[list[float]] = Seldom([], 5.0)
-        self._opinions: Seldom[dict[int, float]] = Seldom({}, 2.0)
-        self._evaluated: Seldom[dict[int, RoundCard]] = Seldom({}, 2.0)
-        self._rents: Seldom[dict[str, int]] = Seldom({}, 2.0)
-        self._best: Seldom[float | None] = Seldom(None, 2.0)
-        self._pending: Seldom[tuple[Waiting, ...]] = Seldom((), 0.9)
+    def _seldom(self, name: str, gap_s: float, make: Callable[[], T]) -> T:
+        """Return what takes long to make, made again after `gap_s` at the earliest, and `SHARE`."""
+        value, due = self._made.get(name, (None, -math.inf))
+        began = time.monotonic()
+        if began >= due:
+            value = make()
+            now = time.monotonic()
+            self._made[name] = (value, now + max(gap_s, SHARE * (now - began)))
+        return cast("T", value)
 
     def _seen(self, reader: Reader, empty: Field, now: float) -> Field:
         run = reader.run(self._run)
         if run.run_id != self._books.run_id:
             self._books = Books(run.run_id, whole=self._whole)
             self._recipe = recipe_in(run.recipe)
-            self._forget()
+            self._made.clear()
         books, status = self._books, read_run_status(self.folder)
         status = status if status is not None and status.run == run.run_id else None
         books.update(reader)
         self._hear(run.run_id)
         balance = reader.balance(run.run_id, voided=False)
-        found = self._alarms.get(lambda: tuple(alarms(reader, status, now)))
+        found = self._seldom("alarms", 5.0, lambda: tuple(alarms(reader, status, now)))
         return structs.replace(
             empty,
-            run=self._card(reader, run, status, now),
+            run=self._summary(reader, run, status),
             money=Money(
                 granted_micro=balance.granted_micro,
                 free_micro=balance.free_micro,
@@ -191,47 +167,14 @@ class Watcher:
             return running
         return structs.replace(running, max_wait_s=recipe.rounds.max_wait_s)
 
-    def _card(self, reader: Reader, run: RunRow, status: RunStatus | None, now: float) -> RunCard:
-        recipe, measures = self._recipe, reader.models.measures(run.run_id)
-        key = measures[0].key if measures else ""
-
-        def best() -> float | None:
-            model = reader.models.best(run.run_id)
-            return None if model is None else model.metrics.get(key)
-
+    def _summary(self, reader: Reader, run: RunRow, status: RunStatus | None) -> RunSummary:
+        """Return the run: its figures of a moment ago, and what it waits for now."""
+        found = self._seldom("summary", 0.9, lambda: summarize(reader, run))
         done = sum(one.state == "done" for one in self._books.rounds.values())
         if len(self._books.rounds) < self._books.seen:
-            done = reader.progress(run.run_id).rounds_done
-        card = RunCard(
-            id=run.run_id,
-            recipe=run.recipe_digest[:12] if recipe is None else recipe.name,
-            policy="" if recipe is None else recipe.policy.name,
-            software=SOFTWARE,
-            begun_ms=run.begun_ms,
-            ended_ms=run.ended_ms,
-            end_reason=run.end_reason or "",
-            rounds_done=done,
-            rounds_wanted=reader.rounds_of(run),
-            measure=key,
-            best=self._best.get(best),
-            measure_name=measures[0].word if measures else "",
-            rising=measures[0].rising if measures else True,
-            target=0.0 if recipe is None else recipe.evaluation.target,
-            per_edge_micro=None if recipe is None else recipe.budget.per_edge_micro,
-            unlimited=run.unlimited,
-            opinions="" if recipe is None else recipe.opinions.mode,
-        )
-        if status is None:
-            return card
-        left = status.next_at - time.monotonic()
-        return structs.replace(
-            card,
-            waiting=status.waiting,
-            waiting_detail=status.detail,
-            found=status.found,
-            wanted=status.wanted,
-            next_ms=1000 * round(now + left) if status.next_at and left > 0 else 0,
-        )
+            done = max(done, found.rounds_done)
+        now = replace(found, rounds_done=done, ended_ms=run.ended_ms, reason=run.end_reason or "")
+        return now.waiting_as(status, self._wall())
 
     # ------------------------------------------------------- devices and edges
 
@@ -254,7 +197,7 @@ class Watcher:
                 here[edge] = here.get(edge, 0) + 1
         view = self._books.view
         budgets = [] if view is None else view.edge_budget.tolist()
-        rents = self._rents.get(lambda: reader.rents(run.run_id))
+        rents = self._seldom("rents", 2.0, lambda: reader.rents(run.run_id))
         names = labels(reader.edges(run.run_id))
         return tuple(
             EdgeCard(
@@ -278,11 +221,13 @@ class Watcher:
         books, heard = self._books, self._heard
         names, edges = labels(reader.clients(run.run_id)), reader.edges(run.run_id)
         prices = [] if books.view is None else books.view.client_price.tolist()
-        queues = self._queues.get(lambda: self._owed(reader, run))
+        queues = self._seldom("queues", 5.0, lambda: self._owed(reader, run))
         evaluated = self._recipe is not None and self._recipe.opinions.mode != "off"
         said: Mapping[int, float] = {}
         if evaluated:
-            said = self._opinions.get(lambda: reader.evaluations.last_opinions(run.run_id))
+            said = self._seldom(
+                "opinions", 2.0, lambda: reader.evaluations.last_opinions(run.run_id)
+            )
         cards = []
         for at, (ident, name) in enumerate(names.items()):
             tally = books.clients[at] if at < len(books.clients) else Tally()
@@ -342,7 +287,7 @@ class Watcher:
                 for one in reader.evaluations.rows(books.run_id)
             }
 
-        found = self._evaluated.get(made)
+        found = self._seldom("evaluated", 2.0, made)
         return tuple(
             structs.replace(card, opinion=found[at].opinion, volunteers=found[at].volunteers)
             if at in found
@@ -356,6 +301,24 @@ class Watcher:
             return tuple(structs.replace(one, code="") for one in waiting(self.folder, now))
         except (CoordinatorError, sqlite3.Error, OSError):
             return ()
+
+
+def waiting(folder: Path, now: float) -> tuple[Waiting, ...]:
+    """Return who asks to join, with the codes.
+
+    Raises:
+        CoordinatorError, sqlite3.Error, OSError: The site cannot be read.
+    """
+    if not (folder / SITE).exists():
+        return ()
+    with Enrolment(folder) as enrolment:
+        members = enrolment.members(now=now)
+    names = Waiting.__struct_fields__
+    return tuple(
+        Waiting(**{name: getattr(one, name) for name in names})
+        for one in members
+        if one.state == "pending"
+    )
 
 
 def _presence(device: Device | None, edges: Mapping[str, str]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import hashlib
 import hmac
 import os
 import secrets
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,10 +19,12 @@ from starlette.datastructures import Headers
 
 from fedagent_node.address import is_loopback
 
-from .limits import Tries
-
 PAGE_FILE = "page.json"
 COOKIE = "fedagent_page"
+WRONG = 10
+"""Wrong tokens of one address within `WINDOW_S`; more are not looked at."""
+WINDOW_S = 60.0
+MAX_PEERS = 1024
 _BYTES = 24
 
 
@@ -60,6 +64,26 @@ def write_page(folder: Path, page: Page) -> None:
         with os.fdopen(fd, "wb") as file:
             file.write(msgspec.json.encode(page))
         fresh.replace(folder / PAGE_FILE)
+
+
+class Tries:
+    """Wrong tokens of late, by the address they came from."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._wrong: dict[str, list[float]] = {}
+
+    def spent(self, peer: str) -> bool:
+        """Return whether an address has been wrong too often to be heard."""
+        since = self._now() - WINDOW_S
+        return sum(at > since for at in self._wrong.get(peer, ())) >= WRONG
+
+    def note(self, peer: str) -> None:
+        """Count a wrong one; of too many addresses that of longest ago is forgotten."""
+        times = self._wrong.pop(peer, [])
+        self._wrong[peer] = [*times, self._now()][-WRONG:]
+        if len(self._wrong) > MAX_PEERS:
+            del self._wrong[next(iter(self._wrong))]
 
 
 class Access:

@@ -19,19 +19,23 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fedagent_coordinator.enrolment import DATABASE as SITE
+from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_coordinator.picture.records import Accept, DeviceCard, Done, Problem, Token
+from fedagent_coordinator.picture.watcher import waiting
 from fedagent_node.address import counted_as
 from fedagent_protocol.errors import FedagentError
 
 from .access import COOKIE, Access
 from .device import detail, why
-from .feed import MAX_VIEWERS, Feed, Viewer
-from .joining import accept, has_site, waiting
-from .limits import PATIENCE_S, PLACES, SENDING_S, has_place
+from .door import PATIENCE_S
+from .feed import MAX_VIEWERS, PLACES, Feed, Viewer
 
 STATIC = Path(__file__).with_name("static")
 MAX_BODY = 4096
+SENDING_S = 30.0
+"""A viewer that reads nothing for so long is cut off."""
 MOST = 999_999_999
 """The largest number of a query."""
 POLICY = (
@@ -75,7 +79,7 @@ class Api:
     async def events(self, request: Request) -> Response:
         """Stream the field and its changes."""
         peer = _peer(request)
-        if not has_place((one.peer for one in self._feed.viewers), peer):
+        if sum(one.peer == peer for one in self._feed.viewers) >= PLACES:
             return refusal(503, f"{PLACES} viewers are open from your address", "close one of them")
         if len(self._feed.viewers) >= MAX_VIEWERS:
             return refusal(503, f"{MAX_VIEWERS} viewers are open", "close one of them")
@@ -128,10 +132,15 @@ class Api:
     async def accept(self, request: Request) -> Response:
         """Let in one that waits."""
         body = await _body(request, Accept)
-        if not has_site(self._folder):
+        if not (self._folder / SITE).exists():
             return refusal(404, "this coordinator accepts no joins", "start with --listen 0.0.0.0")
-        ident = request.path_params["id"]
-        await self._read(partial(accept, self._folder, body.code.replace(" ", ""), ident))
+
+        def let_in() -> None:
+            with Enrolment(self._folder) as enrolment:
+                code, ident = body.code.replace(" ", ""), request.path_params["id"]
+                enrolment.accept(code, ident, now=time.time())
+
+        await self._read(let_in)
         return answer(Done(may_change=True))
 
     async def session(self, request: Request) -> Response:

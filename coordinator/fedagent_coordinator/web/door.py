@@ -10,10 +10,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from .limits import MAX_CONNECTIONS, PATIENCE_S
-
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
+
+MAX_CONNECTIONS = 96
+PATIENCE_S = 10.0
+"""A connection without a request for so long is hung up, and so is a request without its end."""
 
 
 class Way(socket.socket):

@@ -18,6 +18,8 @@ POLL_S = 0.08
 QUEUED = 4
 """Changes that a viewer may be behind; then it gets the whole field instead."""
 MAX_VIEWERS = 32
+PLACES = 8
+"""Viewers of one address at a time."""
 QUIET_S = 15.0
 """After so long without news a viewer gets an empty line: silence would look like a dead link."""
 

@@ -35,9 +35,8 @@ from fedagent_coordinator.picture.records import (
 )
 from fedagent_coordinator.picture.status_files import DEVICES_FILE, Known, write_beside
 from fedagent_coordinator.picture.watcher import Watcher
-from fedagent_coordinator.web.access import PAGE_FILE, read_page
-from fedagent_coordinator.web.feed import MAX_VIEWERS, QUEUED, Feed, Viewer
-from fedagent_coordinator.web.limits import MAX_PEERS, PLACES, WINDOW_S, WRONG, Tries
+from fedagent_coordinator.web.access import MAX_PEERS, PAGE_FILE, WINDOW_S, WRONG, Tries, read_page
+from fedagent_coordinator.web.feed import MAX_VIEWERS, PLACES, QUEUED, Feed, Viewer
 from fedagent_coordinator.web.server import PagePlaceError, start_page
 from fedagent_node.site.joining import JOIN_VERSION, NONCE_BYTES, JoinRequest
 from tests.fakes.stored_runs import small_plan, small_result, small_view
@@ -83,7 +82,7 @@ def test_the_field_says_what_the_books_say(page: Served, folder: Path) -> None:
         run = reader.run()
         rows = {row.agent: row for row in reader.devices(run.run_id)}
         balance = reader.balance(run.run_id)
-    assert field["run"]["id"] == run.run_id
+    assert field["run"]["run"] == run.run_id
     assert field["money"]["settled_micro"] == balance.settled_micro
     for card in field["devices"]:
         row = rows[card["id"]]

@@ -12,7 +12,7 @@ import pytest
 
 from fedagent_coordinator.config import PageAddress
 from fedagent_coordinator.web import api, door
-from fedagent_coordinator.web.limits import MAX_CONNECTIONS
+from fedagent_coordinator.web.door import MAX_CONNECTIONS
 from tests.fakes.written_runs import write_run
 
 from .served import Served, served

@@ -109,7 +109,7 @@ function later() {
 function state(field) {
   const run = field?.run;
   if (app.link === "locked") return ["wait", "the page needs its token"];
-  if (run?.ended_ms) return ["wait", `the run has ended${run.end_reason ? `: ${run.end_reason}` : ""}${app.link === "lost" ? "; its coordinator has stopped, this is the last known state" : ""}`];
+  if (run?.ended_ms) return ["wait", `the run has ended${run.reason ? `: ${run.reason}` : ""}${app.link === "lost" ? "; its coordinator has stopped, this is the last known state" : ""}`];
   if (app.link === "lost") return ["lost", run ? "the coordinator has ended, or cannot be reached: this is the last that it said" : "the coordinator cannot be reached"];
   if (!run) return ["wait", "no run yet"];
   if (run.waiting) return ["wait", run.wanted ? `waiting for ${run.waiting}: ${run.found ?? 0} of ${run.wanted}` : `waiting for ${run.waiting}${run.waiting_detail ? `: ${run.waiting_detail}` : ""}`];
@@ -120,11 +120,11 @@ function tile(name, figure, more, note) {
 }
 function tiles(field) {
   const run = field.run, money = field.money, devices = [...field.devices.values()], here = devices.filter((one) => one.online).length;
-  const list = [...field.rounds.values()], settled = list.filter((one) => one.state === "done"), key = run.measure, measured = settled.filter((one) => one.metrics?.[key] !== undefined), newest = measured.at(-1)?.metrics[key], best = measured.reduce((found, one) => Math[run.rising === false ? "min" : "max"](found, one.metrics[key]), run.best ?? (run.rising === false ? Infinity : -Infinity));
+  const list = [...field.rounds.values()], settled = list.filter((one) => one.state === "done"), by = run.measures[0], key = by?.key, measured = settled.filter((one) => one.metrics?.[key] !== undefined), newest = measured.at(-1)?.metrics[key], best = measured.reduce((found, one) => Math[by?.rising ? "max" : "min"](found, one.metrics[key]), run.best ?? (by?.rising ? -Infinity : Infinity));
   const last = settled.slice(-20), ordered = last.reduce((sum, one) => sum + (one.ordered ?? 0), 0), intime = last.reduce((sum, one) => sum + (one.in_time ?? 0), 0), ahead = forecast(field);
   return [
     tile("Rounds", (run.rounds_done ?? 0).toLocaleString("en"), run.rounds_wanted ? `of ${run.rounds_wanted.toLocaleString("en")}` : "", run.rounds_wanted === 0 ? "no limit set" : settled.length > 1 ? `${seconds((settled.at(-1).opened_ms - settled[0].opened_ms) / 1000 / (settled.length - 1))} each` : ""),
-    key ? tile(run.measure_name[0].toUpperCase() + run.measure_name.slice(1), newest === undefined ? "–" : number(newest), "", isFinite(best) ? `best ${number(best)}${run.target ? `, target ${run.target}` : ""}` : "") : null,
+    key ? tile(by.word[0].toUpperCase() + by.word.slice(1), newest === undefined ? "–" : number(newest), "", isFinite(best) ? `best ${number(best)}${run.target ? `, target ${run.target}` : ""}` : "") : null,
     tile("In time", percent(intime, ordered), "", `newest ${last.length} rounds, ${number(ordered / (last.length || 1), 1)} ordered in each`),
     tile("Devices", String(here), `of ${devices.length}`, `${field.edges.size} edge${field.edges.size === 1 ? "" : "s"}`),
     money ? tile("Spent", credits(money.settled_micro), run.unlimited ? "credits" : `of ${credits(money.granted_micro)}`, run.unlimited ? "no limit" : ahead === null ? "" : ahead.enough ? "enough to the end" : `about ${ahead.left.toLocaleString("en")} rounds left`) : null,
@@ -139,7 +139,7 @@ function draw() {
   if (!field) return;
   askCodes(field);
   if (!field.run) { at("about").textContent = "nothing has run here yet"; return; }
-  at("about").textContent = `${field.run.recipe} · policy ${field.run.policy} · run ${field.run.id.slice(0, 8)}`;
+  at("about").textContent = `${field.run.recipe} · policy ${field.run.policy} · run ${field.run.run.slice(0, 8)}`;
   document.title = `fedagent · ${field.run.recipe}`;
   at("version").textContent = field.run.software;
   at("tiles").replaceChildren(...tiles(field));

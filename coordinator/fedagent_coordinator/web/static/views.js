@@ -88,7 +88,7 @@ function running(list) {
   return list.map(([x, y]) => [x, (sum += y)]);
 }
 function measure(canvas, field) {
-  const run = field.run, key = run?.measure;
+  const run = field.run, key = run?.measures[0]?.key;
   const series = [{ points: points(field, (one) => one.metrics?.[key]), colour: "c2", fill: true }];
   lines(canvas, series, { low: 0, high: key === "accuracy" ? 1 : undefined, marks: run?.target ? [{ at: run.target, text: `target ${run.target}` }] : [], none: key ? "not measured yet" : "this run measures nothing" });
 }
@@ -105,7 +105,8 @@ function learning(app) {
       opinions, panel("", "By round", list),
     ],
     draw(field) {
-      name.textContent = field.run?.measure_name ? field.run.measure_name[0].toUpperCase() + field.run.measure_name.slice(1) : "The model";
+      const word = field.run?.measures[0]?.word;
+      name.textContent = word ? word[0].toUpperCase() + word.slice(1) : "The model";
       measure(good, field);
       lines(loss, [{ points: points(field, (one) => one.metrics?.train_loss), colour: "c5", dash: [3, 3], width: 1.5 }, { points: points(field, (one) => one.metrics?.loss), colour: "c1" }], { low: 0 });
       const before = [...field.devices.values()].reduce((all, one) => all + (one.used ?? 0), 0), used = running(points(field, (one) => one.used ?? 0)), shift = before - (used.at(-1)?.[1] ?? 0);

@@ -13,12 +13,12 @@ export const soft = (...children) => h("p", { class: "soft" }, ...children);
 // A text of which what stands between backticks is a command: one tap takes all of it.
 export const hint = (text) => soft(...text.split("`").map((part, at) => (at % 2 ? h("code", {}, part) : part)));
 // What an open page says if who answers, or the run, is another one; `shown` is what it had.
-const named = (run) => (run ? `${run.recipe}, run ${run.id.slice(0, 8)}` : "no run yet");
+const named = (run) => (run ? `${run.recipe}, run ${run.run.slice(0, 8)}` : "no run yet");
 export function changed(shown, now) {
   if (!shown) return "";
   const [id, before] = [now.coordinator, shown.coordinator];
   if (id && before && id !== before) return `Another coordinator, ${id.slice(0, 8)}, now answers at this address: ${named(now.run)}. Before it was ${before.slice(0, 8)}: ${named(shown.run)}.`;
-  if (now.run && shown.run && now.run.id !== shown.run.id) return `Another run is now shown: ${named(now.run)}; before it was ${named(shown.run)}.`;
+  if (now.run && shown.run && now.run.run !== shown.run.run) return `Another run is now shown: ${named(now.run)}; before it was ${named(shown.run)}.`;
   return "";
 }
 export function credits(micro) {
