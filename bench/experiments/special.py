@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedagent_coordinator import policies
-from fedagent_coordinator.core.claims import ClaimGaps
+from fedagent_coordinator.core.trust import ClaimGaps
 from fedagent_coordinator.policies import Purpose, create, round_rng
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_testbed.learning.trainer import FederatedLearner

@@ -18,8 +18,7 @@ from fedagent_task.recipe import MAX_TASK_BYTES, task_bytes, task_of
 from fedagent_task.spec import Recipe
 from fedagent_task.travelling import travelling
 
-from . import placement, policies
-from .core import iterations
+from . import iterations, placement, policies
 from .core.decision import DecisionPolicies
 from .core.evaluating import unmet_needs
 from .core.readiness import NeedsUnmetError

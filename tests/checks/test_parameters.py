@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator import placement, policies, solvers
-from fedagent_coordinator.core import iterations
+from fedagent_coordinator import iterations, placement, policies, solvers
 from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.placement import PlacementView
 from fedagent_coordinator.policies import Purpose, round_rng

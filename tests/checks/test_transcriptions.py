@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.core.primal_dual import PrimalDualControl
+from fedagent_coordinator.iterations.primal_dual import PrimalDualControl
 from fedagent_coordinator.policies import Feedback, RoundView, create
 from fedagent_task.aggregation import RoundRule
 from tests.fakes.rounds import random_feedback, random_view

@@ -12,7 +12,6 @@ from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.decision import DecisionPolicies
 from fedagent_coordinator.core.edges import Indices
 from fedagent_coordinator.core.engine import Engine
-from fedagent_coordinator.core.iterations import IterationControl, LearnerControl
 from fedagent_coordinator.core.outcomes import SILENT
 from fedagent_coordinator.core.phases import Ended
 from fedagent_coordinator.core.settings import (
@@ -21,6 +20,8 @@ from fedagent_coordinator.core.settings import (
     Progress,
     Settings,
 )
+from fedagent_coordinator.iterations import IterationControl
+from fedagent_coordinator.iterations.fixed import LearnerControl
 from fedagent_coordinator.merged_models import EdgeModel, merge_models
 from fedagent_coordinator.placement.base import PlacementPolicy
 from fedagent_coordinator.policies.base import Feedback, SelectionPolicy

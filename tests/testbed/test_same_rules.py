@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedagent_coordinator.books.reader import open_reader
-from fedagent_coordinator.core.iterations import FixedControl
+from fedagent_coordinator.iterations.fixed import FixedControl
 from fedagent_coordinator.policies import Feedback
 from fedagent_testbed.study import History
 from fedagent_testbed.study.streams import StreamStudy

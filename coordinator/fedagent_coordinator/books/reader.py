@@ -38,11 +38,10 @@ from fedagent_coordinator.books.rows import (
 )
 from fedagent_coordinator.books.schema import check_version
 from fedagent_coordinator.books.sums import Tally, paid_updates, tallies
-from fedagent_coordinator.core.claims import ClaimGaps
 from fedagent_coordinator.core.decision import CLAIMS, TRUST
 from fedagent_coordinator.core.effects import PLAIN, Controls
 from fedagent_coordinator.core.settings import Progress
-from fedagent_coordinator.core.trust import Trust
+from fedagent_coordinator.core.trust import ClaimGaps, Trust
 from fedagent_coordinator.errors import (
     PrunedRoundError,
     RecordError,

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.placement.base import Placement
-from fedagent_coordinator.policies.base import BoolArray, Feedback
-from fedagent_coordinator.policies.state import ArrayState, grown, ints
 from fedagent_node.effects import Emit
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import STARTS_BITS, UNANSWERED, OutcomeStatus
@@ -30,8 +27,6 @@ MAX_BACKOFF_S = 30.0
 EMPTY_ROUND_S = 0.25
 MAX_EMPTY_ROUND_S = 5.0
 NOBODY_ORDERED_S = 1.0
-MAX_TURNS = 32
-"""Rounds for which a rented edge is passed over at most."""
 MAX_NAMED = 10
 """Agents that one event names."""
 
@@ -117,34 +112,3 @@ class EmptyRoundBackoff:
         longer = min(max(2 * self._seconds, EMPTY_ROUND_S), MAX_EMPTY_ROUND_S)
         self._seconds = longer if void.all() else 0.0
         return began + self._seconds
-
-
-class EdgeBackoff(ArrayState):
-    """Which edges are passed over, as the rounds that they were rented for brought no update.
-
-    One such round may be bad luck, or its work may still be on its way. From the second in a row on
-    an edge is passed over for one round, then for two, four, and so on; after one that brought an
-    update it is back. Counted in rounds, and learnt from what the books keep of them: a restart
-    passes over the same edges.
-    """
-
-    name = "backoff"
-    _empty = ints("edges")
-    _until = ints("edges")
-
-    def learn(self, placement: Placement, feedback: Feedback) -> None:
-        """Take in what the round of a rented edge brought."""
-        edge = placement.edge
-        if edge is None:
-            return
-        self.grow(edges=edge + 1)
-        if feedback.used.any():
-            self._empty[edge] = self._until[edge] = 0
-            return
-        turns = min((1 << int(self._empty[edge])) // 2, MAX_TURNS)
-        self._empty[edge] += 1
-        self._until[edge] = feedback.view.round + 1 + turns
-
-    def away(self, round_: int, edges: int) -> BoolArray:
-        """Return bool[M], the edges that are passed over in a round."""
-        return np.asarray(grown(self._until, edges) > round_, dtype=np.bool_)

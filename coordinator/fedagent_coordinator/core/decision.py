@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_coordinator.iterations import IterationControl, chosen
+from fedagent_coordinator.iterations.fixed import LearnerControl
 from fedagent_coordinator.placement.base import Placement, PlacementPolicy, PlacementView
 from fedagent_coordinator.policies.base import (
     CLAIM_GAP,
@@ -29,15 +31,12 @@ from fedagent_coordinator.policies.selection import check_selection
 from fedagent_coordinator.policies.state import Array, taken
 from fedagent_task.spec import PolicySpec
 
-from .backoff import EdgeBackoff
-from .claims import ClaimGaps
 from .edges import EdgeSession
 from .effects import UNPLACED, Controls
-from .iterations import IterationControl, LearnerControl, chosen
 from .observation import Observed
 from .readiness import BUDGET, PRICES, RENTS
 from .settings import Settings
-from .trust import Trust
+from .trust import ClaimGaps, EdgeBackoff, Trust
 
 OPEN_HORIZON = 1000
 """Rounds that a run without an end is first taken to have."""

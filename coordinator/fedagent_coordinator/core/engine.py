@@ -49,14 +49,13 @@ from .evaluating import Evaluating, Measuring, evaluation_plan, unmet_needs
 from .evaluation import StatisticsCollection
 from .last_asked import LastAsked
 from .merge import Merging
-from .observation import ClientStarts
+from .observation import ClientStarts, SignedTerms
 from .ordered import Ordered, SettledRound
 from .paid_work import PaidWork
 from .phases import Ended, Idle, Observing, Phase
 from .readiness import DECLINED, EDGES, STATISTICS, NeedsUnmetError, Readiness, Waiting
 from .settings import Progress, Settings
 from .signed_answers import SignedAnswers
-from .terms import SignedTerms
 
 BEACON_S = 5.0
 BACK_S = 2.5

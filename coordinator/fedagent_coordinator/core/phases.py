@@ -17,9 +17,8 @@ from fedagent_protocol.messages import RunEnded
 from .decision import Decision
 from .edges import EdgeSession
 from .effects import End
-from .heard import Observation
 from .last_asked import UNHEARD
-from .observation import Observed, merge_observations
+from .observation import Observation, Observed, merge_observations
 from .readiness import BUDGET, EDGES, RENTS
 
 if TYPE_CHECKING:

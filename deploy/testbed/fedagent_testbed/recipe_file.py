@@ -197,8 +197,7 @@ def _unused(key: str, world: str, table: Table) -> RecipeError | None:
 
 
 def _unknown_policy(name: str, base: str, world: str) -> RecipeError | None:
-    from fedagent_coordinator import placement  # noqa: PLC0415 - heavy imports
-    from fedagent_coordinator.core import iterations  # noqa: PLC0415
+    from fedagent_coordinator import iterations, placement  # noqa: PLC0415
 
     from . import oracles  # noqa: PLC0415
 

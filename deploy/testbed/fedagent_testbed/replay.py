@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedagent_coordinator.books.rounds import Logged
-from fedagent_coordinator.core.claims import ClaimGaps
 from fedagent_coordinator.core.decision import exploring, solved
+from fedagent_coordinator.core.trust import ClaimGaps
 from fedagent_coordinator.policies import Feedback, RoundView, Selection, SelectionPolicy
 from fedagent_coordinator.policies.base import CLAIM_GAP, IntArray
 from fedagent_task.spec import PolicySpec

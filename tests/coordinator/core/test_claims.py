@@ -9,8 +9,8 @@ import pytest
 
 from fedagent_coordinator import policies
 from fedagent_coordinator.books.reader import open_reader
-from fedagent_coordinator.core.claims import ClaimGaps
 from fedagent_coordinator.core.decision import DecisionPolicies
+from fedagent_coordinator.core.trust import ClaimGaps
 from fedagent_coordinator.policies.base import CLAIM_GAP, Feedback, RoundView, Selection
 from fedagent_coordinator.policies.baselines import CheapestPolicy, RandomPolicy
 from fedagent_coordinator.policies.state import StatelessPolicy

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.core.heard import Observation
-from fedagent_coordinator.core.observation import FRESH_S, Observed, merge_observations
+from fedagent_coordinator.core.observation import FRESH_S, Observation, Observed, merge_observations
 from fedagent_protocol.columns import Columns
 
 NAMES = ("compute", "rtt_s", "down_bps")

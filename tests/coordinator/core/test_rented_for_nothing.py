@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from fedagent_coordinator import placement
-from fedagent_coordinator.core.backoff import MAX_TURNS, EdgeBackoff
+from fedagent_coordinator.core.trust import MAX_TURNS, EdgeBackoff
 from fedagent_coordinator.placement.base import Placement
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import Field, settings, toy_edges

@@ -18,9 +18,9 @@ from fedagent_coordinator.core.decision import (
 )
 from fedagent_coordinator.core.edges import EdgeSession
 from fedagent_coordinator.core.effects import Controls
-from fedagent_coordinator.core.iterations import FixedControl
-from fedagent_coordinator.core.primal_dual import PrimalDualControl
 from fedagent_coordinator.errors import StateError
+from fedagent_coordinator.iterations.fixed import FixedControl
+from fedagent_coordinator.iterations.primal_dual import PrimalDualControl
 from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies.base import IntArray, RoundView
 from fedagent_coordinator.policies.baselines import RandomPolicy

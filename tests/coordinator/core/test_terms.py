@@ -4,9 +4,13 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.core.heard import Observation
-from fedagent_coordinator.core.observation import FRESH_S, Observed, merge_observations
-from fedagent_coordinator.core.terms import SignedTerms
+from fedagent_coordinator.core.observation import (
+    FRESH_S,
+    Observation,
+    Observed,
+    SignedTerms,
+    merge_observations,
+)
 from fedagent_protocol.columns import Columns
 from fedagent_protocol.messages import ContextReport
 from fedagent_protocol.signatures import CLAIM_BYTES

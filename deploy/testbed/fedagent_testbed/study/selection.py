@@ -8,8 +8,8 @@ import numpy as np
 
 from fedagent_coordinator import policies
 from fedagent_coordinator.books.rounds import Logged
-from fedagent_coordinator.core.claims import ClaimGaps
 from fedagent_coordinator.core.decision import solved
+from fedagent_coordinator.core.trust import ClaimGaps
 from fedagent_coordinator.errors import MissingFeatureError, PolicyError
 from fedagent_coordinator.policies import Purpose, RoundView, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import (

@@ -11,9 +11,8 @@ import time
 
 import numpy as np
 
-from fedagent_coordinator import placement
-from fedagent_coordinator.core import iterations
-from fedagent_coordinator.core.iterations import IterationControl
+from fedagent_coordinator import iterations, placement
+from fedagent_coordinator.iterations import IterationControl
 from fedagent_coordinator.placement import Placement, PlacementPolicy, PlacementView
 from fedagent_coordinator.policies import Feedback, Purpose, RoundView, round_rng
 from fedagent_coordinator.policies.base import FloatArray

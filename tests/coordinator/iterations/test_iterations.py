@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.core import iterations
+from fedagent_coordinator import iterations
 from fedagent_coordinator.core.effects import Controls
-from fedagent_coordinator.core.primal_dual import (
+from fedagent_coordinator.errors import StateError
+from fedagent_coordinator.iterations.primal_dual import (
     PrimalDualControl,
     minimiser,
     observed_training,
     rounded,
 )
-from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies.base import Feedback, Purpose, round_rng
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_protocol.errors import UnknownNameError

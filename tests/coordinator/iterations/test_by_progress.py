@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.core import iterations
-from fedagent_coordinator.core.by_progress import ByProgressControl
+from fedagent_coordinator import iterations
 from fedagent_coordinator.errors import StateError
+from fedagent_coordinator.iterations.by_progress import ByProgressControl
 from fedagent_coordinator.policies.base import Feedback, Purpose, round_rng
 from fedagent_protocol.errors import ParameterError
 from tests.fakes.rounds import column_view, ended

@@ -13,10 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from fedagent_coordinator.policies.base import Feedback, IntArray, State
-from fedagent_coordinator.policies.state import ArrayState
-from fedagent_protocol.registry import Registry, number, whole
-
-from .primal_dual import MAX_ITERATIONS
+from fedagent_protocol.registry import Registry
 
 
 @runtime_checkable
@@ -58,52 +55,15 @@ def chosen(control: IterationControl, clients: IntArray, rng: np.random.Generato
     return np.full(len(clients), control.choose(rng), dtype=np.int64)
 
 
-class LearnerControl(ArrayState):
-    """`learner`: the learner's own number (0), or one that the recipe's rounds name."""
-
-    name = "learner"
-    _least = 0
-
-    def __init__(self, *, iterations: int = 0, load_limit_s: float = 0.0) -> None:
-        self._iterations = whole(self.name, "iterations", iterations, self._least, MAX_ITERATIONS)
-        self._limit_s = number(self.name, "load_limit_s", load_limit_s, least=0.0)
-
-    @property
-    def load_limit_s(self) -> float:
-        """Seconds of training computation that a round may cost a device; 0 for no limit."""
-        return self._limit_s
-
-    def choose(self, rng: np.random.Generator) -> int:  # noqa: ARG002 - the interface's arguments
-        """Return the same number every round."""
-        return self._iterations
-
-    def learn(self, feedback: Feedback, *, horizon: float, steps: int = 1) -> None:
-        """Learn nothing."""
-
-    def notes(self) -> Mapping[str, float]:
-        """Return nothing."""
-        return {}
-
-
-class FixedControl(LearnerControl):
-    """`fixed`: one number of iterations for the whole run (BAS, baseline)."""
-
-    name = "fixed"
-    _least = 1
-
-    def __init__(self, *, iterations: int = 5, load_limit_s: float = 0.0) -> None:
-        super().__init__(iterations=iterations, load_limit_s=load_limit_s)
-
-
 registry: Registry[IterationControl] = Registry(
     kind="iteration control",
-    package="fedagent_coordinator.core",
+    package=__name__,
     builtin={
         "by-progress": "by_progress:ByProgressControl",
-        "fixed": "iterations:FixedControl",
-        "learner": "iterations:LearnerControl",
+        "fixed": "fixed:FixedControl",
+        "learner": "fixed:LearnerControl",
         "primal-dual": "primal_dual:PrimalDualControl",
-        "strsaga-default": "iterations:LearnerControl",
+        "strsaga-default": "fixed:LearnerControl",
     },
     group="fedagent.iterations",
     members={"choose": int, "learn": None, "notes": Mapping, "state": Mapping, "restore": None},
