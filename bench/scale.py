@@ -19,13 +19,15 @@ import numpy as np
 from fedagent_coordinator import policies
 from fedagent_coordinator.policies import Purpose, round_rng
 from fedagent_coordinator.policies.selection import check_selection
-from fedagent_testbed.study import load_recipe, make_world
+from fedagent_testbed.study import load_recipe, make_world, play
+from fedagent_testbed.study.play import one_blas_thread
 from tests.fakes.rounds import ended, random_view
 
 from .rows import seconds_of, show
 
-BAR_S = 1.6
+BAR_S = 0.8
 BAR_GB = 2.0
+ROUNDS_PER_S = 250
 OORT_BAR_S = 0.2
 
 
@@ -110,8 +112,6 @@ def oort(clients: int = 100_000, edges: int = 20) -> dict[str, object]:
 
 def virtual(clients: int = 1000, rounds: int = 400) -> dict[str, object]:
     """Return rounds per second of the whole loop, decisions only."""
-    from fedagent_testbed.study import play
-
     recipe = load_recipe(
         "cocs-decisions", (f"world.clients={clients}", "world.visible=3", f"rounds.count={rounds}")
     )
@@ -123,16 +123,18 @@ def virtual(clients: int = 1000, rounds: int = 400) -> dict[str, object]:
         "policy": "adaptive",
         "clients": clients,
         "rounds_per_second": round(speed, 1),
-        "bar": 200,
-        "met": speed >= 200,
+        "bar": ROUNDS_PER_S,
+        "met": speed >= ROUNDS_PER_S,
     }
 
 
 def rows() -> Iterator[dict[str, object]]:
-    yield virtual()
-    for name in ("adaptive", "linucb", "cocs"):
-        yield measure(name)
-    yield oort()
+    # As the roles run (`fedagent_cli.__main__`).
+    with one_blas_thread():
+        yield virtual()
+        for name in ("adaptive", "linucb", "cocs"):
+            yield measure(name)
+        yield oort()
 
 
 def main() -> None:
@@ -140,8 +142,8 @@ def main() -> None:
     parser.add_argument("--policy")
     parser.add_argument("--clients", type=int, default=1_000_000)
     chosen = parser.parse_args()
-    found = iter([measure(chosen.policy, clients=chosen.clients)]) if chosen.policy else rows()
-    show(found)
+    with one_blas_thread():
+        show([measure(chosen.policy, clients=chosen.clients)] if chosen.policy else rows())
 
 
 if __name__ == "__main__":
