@@ -3,7 +3,7 @@
 A database of its own (``site.db``, 0600): the join service and the command line both write it.
 """
 
-import hmac
+import hashlib
 import math
 import os
 import sqlite3
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from fedagent_node.site.certificates import Certificate, RevocationList, Role
-from fedagent_node.site.joining import JoinRequest, Refusal, secret_hash
+from fedagent_node.site.joining import JoinRequest, Refusal, code_of, read_code
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.signatures import identity_of
 
@@ -32,12 +32,10 @@ MAX_PENDING = 64
 MAX_PENDING_OF_ADDRESS = 16
 PENDING_S = 300.0
 """A device that has not asked for so long does not wait any more."""
-NEXT_CODE_S = 60.0
-"""How long one that waits keeps its code: who tries codes until one fits has few tries."""
 UNKNOWN = "unknown"
 """The role of somebody who was revoked and is known by the id alone."""
 _BUSY_S = 5.0
-_SCHEMA = 1
+_SCHEMA = 2
 _TABLES = """
 CREATE TABLE invitations (
     secret_hash BLOB PRIMARY KEY, name TEXT NOT NULL, role TEXT NOT NULL,
@@ -46,7 +44,7 @@ CREATE TABLE invitations (
 CREATE TABLE members (
     id TEXT PRIMARY KEY, role TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL
         CHECK (state IN ('pending', 'accepted', 'joined', 'revoked')),
-    code TEXT NOT NULL, session BLOB NOT NULL, address TEXT NOT NULL, software TEXT NOT NULL,
+    code TEXT NOT NULL, address TEXT NOT NULL, software TEXT NOT NULL,
     since_s REAL NOT NULL, asked_s REAL NOT NULL
 ) STRICT;
 CREATE TABLE certificates (
@@ -83,21 +81,6 @@ class OpenInvitation:
     name: str
     role: str
     expires_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Application:
-    """A request whose signature holds, with what follows from this connection."""
-
-    request: JoinRequest
-    code: str
-    session: bytes
-    address: str
-
-    @property
-    def id(self) -> str:
-        """Who asks."""
-        return identity_of(self.request.public)
 
 
 Decision = Literal["grant", "wait", "waiting"] | Refusal
@@ -167,7 +150,7 @@ class Enrolment:
                 raise EnrolmentError("there are too many invitations", "wait until some expire")
             self._connection.execute(
                 "INSERT INTO invitations VALUES (?, ?, ?, ?, ?, NULL)",
-                (secret_hash(secret), name, role, now, expires),
+                (_hashed(secret), name, role, now, expires),
             )
         return expires
 
@@ -191,17 +174,6 @@ class Enrolment:
         )
         return [Member(*row) for row in rows]
 
-    def edges_at(self) -> dict[str, str]:
-        """Return the names of the edges by the addresses at which they joined or renewed last.
-
-        Who joins through an edge is seen at the edge's address.
-        """
-        rows = self._connection.execute(
-            "SELECT address, iif(name = '', substr(id, 1, 12), name) FROM members "
-            "WHERE role = 'edge' AND state = 'joined' AND address != ''"
-        )
-        return {str(address): str(name) for address, name in rows}
-
     def accept(self, code: str, ident: str, *, now: float) -> None:
         """Let in one that waits, if it still shows that code.
 
@@ -212,7 +184,7 @@ class Enrolment:
             changed = self._connection.execute(
                 "UPDATE members SET state = 'accepted', since_s = ? "
                 "WHERE id = ? AND state = 'pending' AND code = ? AND asked_s > ?",
-                (now, ident, code, now - PENDING_S),
+                (now, ident, read_code(code), now - PENDING_S),
             ).rowcount
         if not changed:
             raise EnrolmentError("it now shows another code", "see `fedagent devices`")
@@ -225,7 +197,7 @@ class Enrolment:
 
     def _put_out(self, ident: str, now: float) -> None:
         self._connection.execute(
-            "INSERT INTO members VALUES (?, ?, '', 'revoked', '', x'', '', '', ?, ?) "
+            "INSERT INTO members VALUES (?, ?, '', 'revoked', '', '', '', ?, ?) "
             "ON CONFLICT (id) DO UPDATE SET state = 'revoked', since_s = excluded.since_s",
             (ident, UNKNOWN, now, now),
         )
@@ -339,7 +311,7 @@ class Enrolment:
             if known != role:
                 raise EnrolmentError(f"its key is that of an {known}", "take another folder")
             self._connection.execute(
-                "INSERT INTO members VALUES (?, ?, ?, 'joined', '', x'', '', '', ?, ?) "
+                "INSERT INTO members VALUES (?, ?, ?, 'joined', '', '', '', ?, ?) "
                 "ON CONFLICT (id) DO UPDATE SET name = excluded.name, asked_s = excluded.asked_s",
                 (ident, role, name, now, now),
             )
@@ -347,100 +319,92 @@ class Enrolment:
     # -------------------------------------------------------- the join service
 
     def decide(
-        self, application: Application, *, now: float, open_to_all: bool, guessed: bool = False
+        self, request: JoinRequest, address: str, ca_der: bytes, *, now: float, open_to_all: bool
     ) -> Decision:
-        """Return what becomes of a request, and keep what follows from it.
-
-        Where somebody `guessed` at the same address, only members and who waits are heard.
-        """
+        """Return what becomes of a request whose signature holds, and keep what follows from it."""
         with self._writing():
-            return self._decided(application, now, open_to_all=open_to_all, guessed=guessed)
+            ident = identity_of(request.public)
+            state, role, name = self._one(
+                "SELECT state, role, name FROM members WHERE id = ?", ident
+            ) or ("", request.role, "")
+            belongs = state in ("accepted", "joined")
+            if state == "revoked":
+                return "revoked"
+            if role != request.role and state != "pending":
+                return "wrong_role"
+            if not belongs:
+                name = request.name
+            if request.secret:
+                # Also of one that is known: what was used lies open nowhere.
+                refused, invited = self._redeem(request, ident, now)
+                if refused and not belongs:
+                    return refused
+                name = name if state == "joined" else invited or name
+            elif not (open_to_all or belongs):
+                return self._wait(request, ident, address, ca_der, now)
+            if not state and self._count("members") >= MAX_MEMBERS:
+                return "too_many_pending"
+            self._keep(request, ident, "joined", name, "", address, now)
+            return "grant"
 
-    def _decided(
-        self, application: Application, now: float, *, open_to_all: bool, guessed: bool
-    ) -> Decision:
-        request = application.request
-        found = self._one("SELECT state, role, session FROM members WHERE id = ?", application.id)
-        state, role, session = found or ("", request.role, b"")
-        if state == "revoked":
-            return "revoked"
-        if role != request.role and state != "pending":
-            return "wrong_role"
-        shown = bytes(session) and hmac.compare_digest(session, request.session)
-        if guessed and state not in ("accepted", "joined") and (request.secret or not shown):
-            return "too_many_tries"
-        name = request.name
-        if request.secret:
-            # Also of one that is known: what was used lies open nowhere.
-            refused, invited = self._redeem(application, now)
-            if refused and state not in ("accepted", "joined"):
-                return refused
-            name = invited or name
-        if not (request.secret or open_to_all or state in ("accepted", "joined")):
-            return self._wait(application, bytes(session), now)
-        if not state and self._count("members") >= MAX_MEMBERS:
-            return "too_many_pending"
-        self._keep(application, "joined", name if state != "joined" else "", now)
-        return "grant"
-
-    def _redeem(self, application: Application, now: float) -> tuple[Refusal | None, str]:
+    def _redeem(self, request: JoinRequest, ident: str, now: float) -> tuple[Refusal | None, str]:
         """Use an invitation up; return why not, and the name that it is for."""
-        wanted = secret_hash(application.request.secret)
-        rows = self._connection.execute("SELECT * FROM invitations").fetchall()
-        (row,) = [one for one in rows if hmac.compare_digest(one[0], wanted)] or [None]
-        if row is None:
+        wanted = _hashed(request.secret)
+        row = self._one("SELECT * FROM invitations WHERE secret_hash = ?", wanted)
+        if not row:
             return "unknown_invitation", ""
         _, name, role, _, expires, used_by = row
-        if role != application.request.role:
+        if role != request.role:
             return "wrong_role", ""
         if used_by is not None:
-            return (None, name) if used_by == application.id else ("used_invitation", "")
+            return (None, name) if used_by == ident else ("used_invitation", "")
         if now >= expires:
             return "expired_invitation", ""
         self._connection.execute(
-            "UPDATE invitations SET used_by = ? WHERE secret_hash = ?", (application.id, wanted)
+            "UPDATE invitations SET used_by = ? WHERE secret_hash = ?", (ident, wanted)
         )
         return None, name
 
-    def _wait(self, application: Application, session: bytes, now: float) -> Decision:
-        if session and hmac.compare_digest(session, application.request.session):
-            self._connection.execute(
-                "UPDATE members SET asked_s = ? WHERE id = ?", (now, application.id)
-            )
-            return "waiting"
-        (early,) = self._one(
-            "SELECT count(*) FROM members WHERE id = ? AND state = 'pending' AND since_s > ? "
-            "AND since_s <= ?",
-            *(application.id, now - NEXT_CODE_S, now),
-        )
-        if early:
-            return "too_many_pending"
+    def _wait(
+        self, request: JoinRequest, ident: str, address: str, ca_der: bytes, now: float
+    ) -> Decision:
         self._connection.execute(
-            "DELETE FROM members WHERE state = 'pending' AND (asked_s <= ? OR id = ?)",
-            (now - PENDING_S, application.id),
+            "DELETE FROM members WHERE state = 'pending' AND asked_s <= ?", (now - PENDING_S,)
         )
-        waiting, here = self._connection.execute(
+        if self._connection.execute(
+            "UPDATE members SET asked_s = ? WHERE id = ? AND role = ?", (now, ident, request.role)
+        ).rowcount:
+            return "waiting"
+        waiting, here = self._one(
             "SELECT count(*), count(*) FILTER (WHERE address = ?) FROM members "
-            "WHERE state = 'pending'",
-            (application.address,),
-        ).fetchone()
+            "WHERE state = 'pending' AND id != ?",
+            *(address, ident),
+        )
         if waiting >= MAX_PENDING or here >= MAX_PENDING_OF_ADDRESS:
             return "too_many_pending"
-        self._keep(application, "pending", application.request.name, now)
+        code = code_of(ca_der, request.public)
+        self._keep(request, ident, "pending", request.name, code, address, now)
         return "wait"
 
-    def _keep(self, application: Application, state: State, name: str, now: float) -> None:
-        request = application.request
-        code, session = (application.code, application.session) if state == "pending" else ("", b"")
+    def _keep(
+        self,
+        request: JoinRequest,
+        ident: str,
+        state: State,
+        name: str,
+        code: str,
+        address: str,
+        now: float,
+    ) -> None:
         self._connection.execute(
-            "INSERT INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
-            "SET role = excluded.role, name = iif(excluded.name = '', name, excluded.name), "
+            "INSERT INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
+            "SET role = excluded.role, name = excluded.name, "
             "since_s = iif(state = excluded.state, since_s, excluded.since_s), "
-            "state = excluded.state, code = excluded.code, session = excluded.session, "
+            "state = excluded.state, code = excluded.code, "
             "address = excluded.address, software = excluded.software, asked_s = excluded.asked_s",
             (
-                *(application.id, request.role, safe_text(name, limit=64), state, code, session),
-                *(application.address, safe_text(request.software, limit=64), now, now),
+                *(ident, request.role, safe_text(name, limit=64), state, code, address),
+                *(safe_text(request.software, limit=64), now, now),
             ),
         )
 
@@ -530,3 +494,8 @@ class Enrolment:
 
     def _count(self, table: str) -> int:
         return int(str(self._one(f"SELECT count(*) FROM {table}")[0]))  # noqa: S608 - our own words
+
+
+def _hashed(secret: bytes) -> bytes:
+    """Return what is kept of a secret."""
+    return hashlib.sha256(secret).digest()

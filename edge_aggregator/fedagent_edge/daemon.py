@@ -28,7 +28,7 @@ from fedagent_protocol.messages import PROTOCOL_VERSION, Chunk, EdgeHello, kind
 
 from .config import EdgeConfig
 from .core.effects import COORDINATOR, LAN, WAN
-from .join_pipe import JoinPipe
+from .join_relay import JoinRelay
 from .store import EdgeStateError, open_edge
 
 _log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class EdgeDaemon:
         config, discovery = self._config, self._shell.discovery
         if config.discovery != "off":
             await discovery.start()
-            join = await self._open_pipe()
+            join = await self._relay_joins()
             advert = Advert("edge", self._shell.id, config.site, lan, PROTOCOL_VERSION, join=join)
             listen = config.listen if self._shell.has_own_broker else None
             await discovery.advertise(advert, listen=listen)
@@ -143,16 +143,16 @@ class EdgeDaemon:
             except TimeoutError:
                 continue
 
-    async def _open_pipe(self) -> int:
-        """Open a pipe to the coordinator's join service; return its port, 0 for none."""
+    async def _relay_joins(self) -> int:
+        """Relay to the coordinator's join service; return the port, 0 for none."""
         config, shell = self._config, self._shell
         if shell.site is None or not config.covered:
             return 0
-        pipe = JoinPipe(self._join_services, self._core.counters)
-        shell.at_close.append(pipe.close)
+        relay = JoinRelay(self._join_services)
+        shell.at_close.append(relay.close)
         port = stored_port(shell.directory, "join")
         try:
-            port = await pipe.start(
+            port = await relay.start(
                 config.listen, port if port and bindable(config.listen, port) else 0
             )
         except OSError as error:

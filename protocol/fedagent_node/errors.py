@@ -195,7 +195,6 @@ _JOIN_HINTS: dict[str, tuple[str, str]] = {
     "used_invitation": ("this invitation was used by another device", _NEW_INVITATION),
     "expired_invitation": ("this invitation has expired", _NEW_INVITATION),
     "revoked": ("this key was revoked", _NEW_DEVICE),
-    "too_many_tries": ("there were too many failed attempts", "wait a minute"),
     "too_many_pending": (
         "too many devices are waiting to be accepted",
         "accept or refuse some: `fedagent devices` at the coordinator",
@@ -214,10 +213,6 @@ _JOIN_HINTS: dict[str, tuple[str, str]] = {
             "another machine may be intercepting the join, or the site was created again: ask for "
             "a new invitation"
         ),
-    ),
-    "bad_commitment": (
-        "the join service showed a code that it had not committed to",
-        "another machine may be intercepting the join: use an invitation",
     ),
 }
 

@@ -137,8 +137,7 @@ class Api:
 
         def let_in() -> None:
             with Enrolment(self._folder) as enrolment:
-                code, ident = body.code.replace(" ", ""), request.path_params["id"]
-                enrolment.accept(code, ident, now=time.time())
+                enrolment.accept(body.code, request.path_params["id"], now=time.time())
 
         await self._read(let_in)
         return answer(Done(may_change=True))

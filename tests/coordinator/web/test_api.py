@@ -15,7 +15,7 @@ import pytest
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.config import PageAddress
-from fedagent_coordinator.enrolment import Application, Enrolment
+from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.explanation import Explanation
 from fedagent_coordinator.picture import totals as books
 from fedagent_coordinator.picture.alarms import Alarm
@@ -38,7 +38,7 @@ from fedagent_coordinator.picture.watcher import Watcher
 from fedagent_coordinator.web.access import MAX_PEERS, PAGE_FILE, WINDOW_S, WRONG, Tries, read_page
 from fedagent_coordinator.web.feed import MAX_VIEWERS, PLACES, QUEUED, Feed, Viewer
 from fedagent_coordinator.web.server import PagePlaceError, start_page
-from fedagent_node.site.joining import JOIN_VERSION, NONCE_BYTES, JoinRequest
+from fedagent_node.site.joining import JOIN_VERSION, JoinRequest, code_of
 from tests.fakes.stored_runs import small_plan, small_result, small_view
 from tests.fakes.written_runs import RECIPE, begin, play, write_evaluated, write_run
 
@@ -306,21 +306,20 @@ def test_a_device_that_waits_is_let_in_by_the_code_that_it_shows(tmp_path: Path)
         name="kitchen",
         site="default",
         public=b"p" * 32,
-        nonce=b"n" * NONCE_BYTES,
     )
-    asked = Application(request, "123456", b"s" * 32, "10.0.0.7")
+    code = code_of(b"authority", request.public)
     with Enrolment(tmp_path) as site:
-        site.decide(asked, now=time.time(), open_to_all=False)
+        site.decide(request, "10.0.0.7", b"authority", now=time.time(), open_to_all=False)
     with served(tmp_path) as page:
         bearer = {"Authorization": f"Bearer {page.token}"}
         (one,) = page.get("api/pending")
         assert one["name"] == "kitchen"
-        assert "123456" not in json.dumps([one, page.get("api/field")])
+        assert code not in json.dumps([one, page.get("api/field")])
         (one,) = page.ask("api/pending", headers=bearer)[1]
-        assert (one["name"], one["code"]) == ("kitchen", "123456")
+        assert (one["name"], one["code"]) == ("kitchen", code)
         path = f"api/pending/{one['id']}/accept"
-        assert page.ask(path, {"code": "654321"}, headers=bearer)[0] == 409
-        assert page.ask(path, {"code": "123 456"}, headers=bearer)[0] == 200
+        assert page.ask(path, {"code": "AAAA-BBBB-CCCC"}, headers=bearer)[0] == 409
+        assert page.ask(path, {"code": code.lower()}, headers=bearer)[0] == 200
     with Enrolment(tmp_path) as site:
         assert [one.state for one in site.members(now=time.time())] == ["accepted"]
 

@@ -240,7 +240,7 @@ function alarms(app) {
       if (key === drawn) return;
       drawn = key;
       list.replaceChildren(...(field.alarms.length ? field.alarms.map((one) => h("div", { class: `alarm ${one.kind === "declining" || one.kind === "never_delivering" ? "mild" : ""}` }, h("strong", {}, one.text), hint(one.hint), one.since ? soft(`since ${new Date(one.since * 1000).toLocaleString()}`) : null)) : [h("p", { class: "empty" }, "Nothing. All is as it should be.")]));
-      waiting.replaceChildren(...(field.pending.length ? field.pending.map((one) => h("div", { class: "alarm mild" }, h("strong", {}, `${one.name || one.id.slice(0, 12)} (${one.role})`), soft(`${one.address}, ${one.software}`), app.codes.get(one.id) ? h("p", { class: "code" }, `${app.codes.get(one.id).slice(0, 3)} ${app.codes.get(one.id).slice(3)}`) : null, app.codes.get(one.id) ? h("button", { class: "main", onclick: (event) => app.accept(one, event.target) }, "It shows this code: let it in") : null)) : [h("p", { class: "empty" }, "Nobody waits.")]));
+      waiting.replaceChildren(...(field.pending.length ? field.pending.map((one) => h("div", { class: "alarm mild" }, h("strong", {}, `${one.name || one.id.slice(0, 12)} (${one.role})`), soft(`${one.address}, ${one.software}`), app.codes.get(one.id) ? h("p", { class: "code" }, app.codes.get(one.id)) : null, app.codes.get(one.id) ? h("button", { class: "main", onclick: (event) => app.accept(one, event.target) }, "It shows this code: let it in") : null)) : [h("p", { class: "empty" }, "Nobody waits.")]));
       sign.replaceChildren(...(app.mayChange ? [] : [soft("Accepting a device needs the token (`fedagent status --page` shows it):"), signInForm(app, "token")]));
     },
   };

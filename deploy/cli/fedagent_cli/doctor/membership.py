@@ -12,7 +12,7 @@ from fedagent_node.site.credentials import (
     load_credentials,
     read_joined,
 )
-from fedagent_node.site.enrolling import read_refusal, read_shown
+from fedagent_node.site.enrolling import read_waits
 from fedagent_node.site.join_client import Applicant, Waiting, ask
 
 MAX_ROLES = 8
@@ -55,17 +55,15 @@ async def _state(folder: Path) -> Finding:
 
 
 def _not_yet(folder: Path) -> Finding:
-    refused = read_refusal(folder)
-    if refused is not None:
-        return broken(f"{folder.name}: was refused: {refused.words}", refused.hint)
-    shown = read_shown(folder)
-    if shown is None:
+    waits = read_waits(folder)
+    if waits is None:
         hint = "start it with `--join` and an invitation from `fedagent devices invite NAME`"
         return odd(f"{folder.name}: started to join a site but did not finish", hint)
-    hint = f"`fedagent devices accept {shown.code}` at the coordinator, if it shows the same code"
-    return odd(
-        f"{folder.name}: is waiting to be accepted, code {shown.code[:3]} {shown.code[3:]}", hint
-    )
+    if waits.refused:
+        refused = JoinError(waits.refused)
+        return broken(f"{folder.name}: was refused: {refused.words}", refused.hint)
+    hint = f"`fedagent devices accept {waits.code}` at the coordinator, if it shows the same code"
+    return odd(f"{folder.name}: is waiting to be accepted, code {waits.code}", hint)
 
 
 async def _asked(folder: Path, credentials: Credentials) -> Finding:

@@ -4,7 +4,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -19,7 +19,6 @@ from fedagent_coordinator.books.rows import DeviceRow, RunRow
 from fedagent_coordinator.enrolment import DATABASE, Enrolment, Member, OpenInvitation
 from fedagent_coordinator.errors import UnreadableDatabaseError
 from fedagent_coordinator.picture.status_files import DEVICES_FILE, Device, read_devices
-from fedagent_node.site.joining import spaced
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 _TRUSTED = 0.995
@@ -154,11 +153,10 @@ def devices(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """Members and invitations of the site, and its edges' names by address."""
+    """Members and invitations of the site."""
 
     members: Sequence[Member] = ()
     invited: Sequence[OpenInvitation] = ()
-    edges: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def _waiting(self) -> list[Member]:
@@ -166,9 +164,7 @@ class _Site:
 
     def record(self) -> dict[str, object]:
         """Return who waits, and who was invited, for programs."""
-        waiting = [
-            {**asdict(one), "edge": self.edges.get(one.address, "")} for one in self._waiting
-        ]
+        waiting = [asdict(one) for one in self._waiting]
         invited = [
             {"name": one.name, "role": one.role, "expires": round(one.expires_s)}
             for one in self.invited
@@ -178,10 +174,8 @@ class _Site:
     def show(self) -> None:
         """Print a line for each that waits, and for each unused invitation."""
         for one in self._waiting:
-            edge = self.edges.get(one.address)
-            behind = f" (edge {edge} or behind it)" if edge else ""
             name = f"{one.role} {one.name or one.id[:12]}"
-            echo(f"waiting   code {spaced(one.code)}: {name} at {one.address}{behind}")
+            echo(f"waiting   code {one.code}: {name} at {one.address}")
         if self._waiting:
             echo("compare the code with the device's, then `fedagent devices accept CODE`")
         for new in self.invited:
@@ -201,7 +195,7 @@ def _site(data_dir: Path | None) -> _Site:
             return _Site()
         with Enrolment(folder) as found:
             now = time.time()
-            return _Site(found.members(now=now), found.invitations(now=now), found.edges_at())
+            return _Site(found.members(now=now), found.invitations(now=now))
     except (OSError, sqlite3.Error, UnreadableDatabaseError):
         return _Site()
 
@@ -227,7 +221,7 @@ def _as_member(device: SeenDevice, member: Member | None) -> SeenDevice:
 def _state(one: Member) -> str:
     """Say what somebody is to the site."""
     if one.state == "pending":
-        return f"waiting, code {one.code[:3]} {one.code[3:]}"
+        return f"waiting, code {one.code}"
     if one.state != "joined" or one.not_after_s is None:
         return one.state
     days = (one.not_after_s - time.time()) / DAY

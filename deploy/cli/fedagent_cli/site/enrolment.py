@@ -30,7 +30,7 @@ from fedagent_node.site.joining import (
     SECRET_BYTES,
     Invitation,
     JoinRole,
-    spaced,
+    read_code,
     split_place,
 )
 
@@ -42,7 +42,7 @@ app = Group(
         "fedagent devices",
         "fedagent devices --run 3f2a",
         "fedagent devices invite kitchen",
-        "fedagent devices accept 123456",
+        "fedagent devices accept K7QM-2XAF-4TDE",
     ),
 )
 app.add_command(devices, "list")
@@ -126,7 +126,9 @@ def _reached(named: Iterable[str]) -> tuple[str, ...]:
 
 @app.command(
     "accept",
-    epilog=options.examples("fedagent devices accept 123456", "fedagent devices accept kitchen"),
+    epilog=options.examples(
+        "fedagent devices accept K7QM-2XAF-4TDE", "fedagent devices accept kitchen"
+    ),
 )
 @click.argument("who", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -141,8 +143,7 @@ def accept(*, who: tuple[str, ...], yes: bool, data_dir: Path | None, as_json: b
     with opened_enrolment(site_folder(data_dir)) as found:
         waiting = [one for one in found.members(now=time.time()) if one.state == "pending"]
         named = " ".join(who)
-        digits = named.replace(" ", "").replace("-", "")
-        by_code = [one for one in waiting if one.code == digits]
+        by_code = [one for one in waiting if one.code == read_code(named)]
         one = _only(
             by_code or waiting, "" if by_code else named, "is waiting with that code or name"
         )
@@ -207,7 +208,7 @@ def _confirm(one: Member, *, as_json: bool) -> None:
         raise UsageError(
             f"{one.name or one.id[:12]} shows a code to compare", "give the code, or add --yes"
         )
-    sys.stdout.write(f"does {one.name or one.id[:12]} show {spaced(one.code)}? [y/N] ")
+    sys.stdout.write(f"does {one.name or one.id[:12]} show {one.code}? [y/N] ")
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError("not accepted", "another code means that the join is being intercepted")

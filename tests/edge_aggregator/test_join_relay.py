@@ -1,0 +1,63 @@
+"""An edge's relay to the join service: whole where it is used, bounded where it is not."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from fedagent_edge import join_relay
+from fedagent_edge.join_relay import MAX_BYTES, MAX_CONNECTIONS, JoinRelay
+from fedagent_node.errors import JoinUnreachableError
+from fedagent_node.site.join_client import Admitted, ask
+from tests.coordinator.test_join_service import serving
+from tests.fakes.links import eventually
+
+HERE = "127.0.0.1"
+
+
+def test_a_device_joins_through_an_edge(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as made:
+            relay = JoinRelay(lambda: ["127.0.0.1:1", made.place])
+            port = await relay.start(HERE, 0)
+            assert isinstance(await ask(f"{HERE}:{port}", made.invited()), Admitted)
+            await eventually(lambda: not relay._open)
+            await made.service.close()
+            with pytest.raises(JoinUnreachableError):
+                await ask(f"{HERE}:{port}", made.invited("late"))
+            await relay.close()
+
+    asyncio.run(test())
+
+
+def test_it_carries_no_more_than_a_join_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_relay, "DEADLINE_S", 0.5)
+    taken = bytearray()
+
+    async def takes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            taken.extend(data)
+        writer.close()
+
+    async def test() -> None:
+        server = await asyncio.start_server(takes, HERE, 0)
+        place = f"{HERE}:{server.sockets[0].getsockname()[1]}"
+        relay = JoinRelay(lambda: [place])
+        port = await relay.start(HERE, 0)
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(b"x" * 10 * MAX_BYTES)
+        with suppress(ConnectionResetError):  # it hangs up with bytes on their way
+            assert await reader.read() == b""
+        assert len(taken) <= MAX_BYTES
+        writer.close()
+        # Those that say nothing are few, and end.
+        opened = [await asyncio.open_connection(HERE, port) for _ in range(MAX_CONNECTIONS + 8)]
+        await eventually(lambda: len(relay._open) == 2 * MAX_CONNECTIONS)
+        await eventually(lambda: not relay._open)
+        for _, writer in opened:
+            writer.close()
+        await relay.close()
+        server.close()
+
+    asyncio.run(test())
