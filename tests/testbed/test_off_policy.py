@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.policies.base import IntArray
-from fedagent_testbed.off_policy import Choices, NoSupportError, estimated, student
+from fedagent_testbed.off_policy import Choices, NoSupportError, estimated
+from fedagent_testbed.study.comparison import quantile
 from tests.fakes.rounds import random_view
 
 RUNS = 60
@@ -41,7 +42,7 @@ def field(seed: int, rounds: int, *, share: float = 0.5) -> tuple[list[Choices],
 @pytest.mark.parametrize("dof", [19, 20, 30, 100, 1000, 10**6])
 def test_students_quantile_needs_no_scipy(dof: int) -> None:
     stats = pytest.importorskip("scipy.stats")
-    assert student(dof) == pytest.approx(float(stats.t.ppf(0.975, dof)), abs=1e-4)
+    assert quantile(dof) == pytest.approx(float(stats.t.ppf(0.975, dof)), abs=1e-4)
 
 
 def test_intervals_hold_the_truth() -> None:

@@ -14,6 +14,13 @@ from fedagent_task.models import Inputs, Labels
 Tensors = Mapping[str, npt.NDArray[np.float32]]
 
 
+class UserCodeError(Exception):
+    """Raised when a package's training code failed; says what and where, and nothing more."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(f"the task's own training code raised {where}")
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """What some iterations did: samples counted each time, the mean loss before each's own step."""

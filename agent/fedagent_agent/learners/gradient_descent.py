@@ -14,8 +14,7 @@ from fedagent_task.schedule import rate_at
 from fedagent_task.spec import LearnerSpec
 
 from .base import Forgetful, StepResult, Tensors
-from .control import ControlVariates
-from .course import Course
+from .course import ControlVariates, Course
 from .steps import NOTHING, Steps, create_steps
 
 Places = npt.NDArray[np.intp] | npt.NDArray[np.int64]

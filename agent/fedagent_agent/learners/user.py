@@ -23,7 +23,7 @@ from fedagent_task.models import Doubles, Floats, Inputs, Labels, Model
 from fedagent_task.schedule import rate_at
 from fedagent_task.spec import LearnerSpec, ParamValue
 
-from .base import StepResult, Tensors
+from .base import StepResult, Tensors, UserCodeError
 from .gradient_descent import Ring, Shared
 from .steps import by_torch, moved
 
@@ -31,13 +31,6 @@ MAX_METRICS = 32
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 _log = logging.getLogger(__name__)
-
-
-class UserCodeError(Exception):
-    """Raised when a package's training code failed; says what and where, and nothing more."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__(f"the task's own training code raised {where}")
 
 
 class NumpyModel:

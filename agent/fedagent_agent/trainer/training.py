@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_agent.learners import Learner, Tensors
-from fedagent_agent.learners.user import UserCodeError, UserLearner
+from fedagent_agent.learners.base import UserCodeError
+from fedagent_agent.learners.user import UserLearner
 from fedagent_agent.streams.base import StreamError
 from fedagent_node.data_dir import passing, write_private_parts
 from fedagent_protocol.errors import ProtocolError

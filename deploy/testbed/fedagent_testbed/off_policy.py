@@ -12,20 +12,19 @@ could be: from nothing in time to everything. Intervals are Student's over round
 """
 
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
 from fedagent_coordinator.books.rounds import Logged
 from fedagent_coordinator.policies.base import FloatArray, IntArray, RoundView
 from fedagent_protocol.errors import FedagentError
+from fedagent_testbed.study.comparison import quantile
 
 LEAST_ROUNDS = 20
 LEAST_EFFECTIVE = 30.0
 """Orders, by their effective sample size, below which a mean says nothing."""
 MOST_WITHOUT = 0.1
 """Share of choices that the log may have no support for."""
-_LEVEL = 0.975
 _BLOCK = 10
 """Rounds that stay together in a fold: what happens to a device lasts for some."""
 _RIDGE = 1.0
@@ -185,18 +184,9 @@ def _check(rounds: int, effective: float, without: float) -> None:
         raise NoSupportError(problem, more)
 
 
-def student(dof: int) -> float:
-    """Return the 97.5 % quantile of Student's t, from 19 degrees of freedom on to 1e-4."""
-    z = NormalDist().inv_cdf(_LEVEL)
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / dof + second / dof**2 + third / dof**3
-
-
 def _value(rounds: FloatArray, wide: tuple[float, float]) -> Value:
     mean = float(rounds.mean())
-    half = student(len(rounds) - 1) * float(rounds.std(ddof=1)) / len(rounds) ** 0.5
+    half = quantile(len(rounds) - 1) * float(rounds.std(ddof=1)) / len(rounds) ** 0.5
     return Value(mean, mean - half - wide[0], mean + half + wide[1])
 
 

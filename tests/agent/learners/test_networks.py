@@ -43,7 +43,7 @@ def test_torch_gives_the_gradient_that_numpy_gives(model: ModelSpec, seed: int) 
     pytest.importorskip("torch", reason="torch is not installed")
     import torch
 
-    from fedagent_agent.learners.torch_model import TorchNetwork, shared
+    from fedagent_agent.learners.torch_steps import TorchNetwork, shared
 
     plain, rng = create_model(model), np.random.default_rng(seed)
     assert isinstance(plain, Mlp)
@@ -83,7 +83,7 @@ def test_torch_scores_and_evaluates_as_numpy_does() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     import torch
 
-    from fedagent_agent.learners.torch_model import TorchNetwork, shared
+    from fedagent_agent.learners.torch_steps import TorchNetwork, shared
 
     for spec in (MLP, CNN):
         plain = create_model(spec)

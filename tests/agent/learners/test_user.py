@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedagent_agent.learners.user import Batches, NumpyModel, TrainContext, UserCodeError, trainer
+from fedagent_agent.learners.base import UserCodeError
+from fedagent_agent.learners.user import Batches, NumpyModel, TrainContext, trainer
 from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol import registry
 from fedagent_task.errors import RecipeError, TaskFormatError

@@ -47,7 +47,7 @@ class Network:
             raise RecipeError(
                 "world.training.model", "is cnn, and torch is not here", hint
             ) from error
-        from fedagent_agent.learners.torch_model import TorchNetwork  # noqa: PLC0415 - 200 MB
+        from fedagent_agent.learners.torch_steps import TorchNetwork  # noqa: PLC0415 - 200 MB
 
         self._network = TorchNetwork(spec)
         self._epochs = training.epochs or 0

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
-from multiprocessing import parent_process
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing import active_children, get_context, parent_process
 from typing import Protocol
 
 from fedagent_testbed.recipe import TestbedRecipe
@@ -23,6 +22,7 @@ Done = Callable[[str, int, int], None]
 """Takes policy, seed and the number of runs in all, when a run is over."""
 
 _SAFE_PATH = "PYTHONSAFEPATH"
+_POSIX = hasattr(signal, "pthread_sigmask")
 
 
 class Pool(Protocol):
@@ -80,7 +80,8 @@ def run_tasks(
             done(task[1], task[2], len(tasks))
     else:
         with workers(jobs) if pool is None else nullcontext(pool) as several:
-            futures = {several.submit(job, *task): index for index, task in enumerate(tasks)}
+            with _starting():
+                futures = {several.submit(job, *task): index for index, task in enumerate(tasks)}
             try:
                 for future in as_completed(futures):
                     index = futures[future]
@@ -101,15 +102,13 @@ def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
     Raises:
         WorkerLostError: A process was killed.
     """
-    context = _Context()
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
+    # Spawned, not forked: threads would be copied half way.
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_follow_parent)
     try:
-        with _no_interrupts():
-            # The first job starts the pool's thread, which must not be half started at the end.
-            pool.submit(_idle)
         yield pool
     except BaseException as error:
-        context.terminate()
+        for process in active_children():
+            process.terminate()
         pool.shutdown(cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
             raise WorkerLostError from error
@@ -117,77 +116,29 @@ def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
     pool.shutdown()
 
 
-class _Worker(SpawnProcess):
-    """A process that Ctrl-C does not reach, not even while it starts."""
-
-    def start(self) -> None:
-        """Start it without the current folder in its path, where a `types.py` may lie."""
-        before = os.environ.get(_SAFE_PATH)
-        os.environ[_SAFE_PATH] = "1"
-        try:
-            with _no_interrupts():
-                super().start()
-        finally:
-            if before is None:
-                del os.environ[_SAFE_PATH]
-            else:
-                os.environ[_SAFE_PATH] = before
-
-
-class _Context(SpawnContext):
-    """Spawns workers, and remembers them. Not forked: threads would be copied half way."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._started: list[_Worker] = []
-
-    def Process(self, *args: object, **kwargs: object) -> _Worker:  # type: ignore[override]  # noqa: N802 - a class there
-        """Make a worker, as the pool asks for it."""
-        worker = _Worker(*args, **kwargs)  # type: ignore[arg-type]  # those of a process
-        self._started.append(worker)
-        return worker
-
-    def terminate(self) -> None:
-        """End all workers now."""
-        for worker in self._started:
-            if worker.is_alive():
-                worker.terminate()
-
-
 @contextmanager
-def _no_interrupts() -> Iterator[None]:
-    """Let SIGINT wait; processes that are started meanwhile never get one.
+def _starting() -> Iterator[None]:
+    """Hold Ctrl-C back, which processes that are started meanwhile inherit: they never get one.
 
-    The mask is what they inherit. It holds back this thread only: Python would still raise in
-    the main thread what another one was sent, and leave a process half started.
+    They do not import from the current folder either, where a `types.py` may lie.
     """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    received: list[int] = []
-    in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGINT)
-    if in_main:
-        signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if _POSIX else set()
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if in_main:
-            signal.signal(signal.SIGINT, handler)
-    if received:
-        signal.raise_signal(signal.SIGINT)
+        if _POSIX:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.environ.pop(_SAFE_PATH)
+        if before is not None:
+            os.environ[_SAFE_PATH] = before
 
 
-def _begin() -> None:
-    """Ignore Ctrl-C, which the parent handles, and end when the parent does."""
+def _follow_parent() -> None:
+    """Leave Ctrl-C to the parent, and end when it does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
-
-
-def _idle() -> None:
-    """Start the pool."""
 
 
 def _end_with_parent() -> None:
