@@ -20,8 +20,8 @@ import numpy.typing as npt
 from fedagent_agent.learners.strsaga import StrSaga
 from fedagent_agent.learners.strsaga_loops import compiled
 from fedagent_task.models import Inputs, create
-from fedagent_task.samples import Csr
-from fedagent_task.spec import LearnerSpec, ModelSpec
+from fedagent_task.models.samples import Csr
+from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 
 from .rows import show
 

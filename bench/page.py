@@ -37,7 +37,7 @@ from fedagent_coordinator.picture.status_files import (
 )
 from fedagent_coordinator.policies.base import RoundView
 from fedagent_coordinator.web.access import read_page
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 from tests.fakes.rounds import column_view
 from tests.fakes.stored_runs import small_plan, small_result
 from tests.fakes.written_runs import RECIPE

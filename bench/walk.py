@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType, FrameType
 
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 from fedagent_testbed.world import VirtualFederation
 
 from .rows import ROOT, Row, Rows

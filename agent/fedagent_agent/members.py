@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedagent_task.spec import SecureAggregationSpec
+from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from .core.effects import Key
 

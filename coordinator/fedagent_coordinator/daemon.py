@@ -15,7 +15,7 @@ from fedagent_node.shell import Shell
 from fedagent_protocol import failpoints, topics
 from fedagent_protocol.codec import Direction
 from fedagent_protocol.messages import PROTOCOL_VERSION, kind
-from fedagent_task.measures import measures_of
+from fedagent_task.scoring.measures import measures_of
 
 from .backup import refuse_half_restored
 from .config import CoordinatorConfig

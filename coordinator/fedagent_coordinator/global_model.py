@@ -11,19 +11,19 @@ from fedagent_protocol.tensors import (
     Buffer,
 )
 from fedagent_task import models
-from fedagent_task.features import expect_fit, expect_width, scaled
-from fedagent_task.graph_scoring import ScoredGraph, scored
-from fedagent_task.measures import NO_DATASET
-from fedagent_task.metrics import Evaluation, evaluate
 from fedagent_task.models.base import densed
+from fedagent_task.models.features import expect_fit, expect_width, scaled
 from fedagent_task.models.graph import Graph
 from fedagent_task.readers import Dataset, load
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
+from fedagent_task.scoring.graph import ScoredGraph, scored
+from fedagent_task.scoring.measures import NO_DATASET
+from fedagent_task.scoring.metrics import Evaluation, evaluate
 from fedagent_task.task_file import TaskFile
 from fedagent_task.travelling import model_tensors
 
 if TYPE_CHECKING:
-    from fedagent_task.onnx_session import OnnxSession
+    from fedagent_task.scoring.onnx_session import OnnxSession
 
 Tensors = dict[str, npt.NDArray[np.generic]]
 
@@ -74,7 +74,7 @@ def _quick(model: models.Model) -> models.Model:
     packages = ("onnx", "onnxruntime")
     if not isinstance(model, models.Cnn) or not all(find_spec(name) for name in packages):
         return model
-    from fedagent_task.onnx_session import OnnxSession  # noqa: PLC0415 - optional packages
+    from fedagent_task.scoring.onnx_session import OnnxSession  # noqa: PLC0415 - optional packages
 
     from .onnx_export import to_graph  # noqa: PLC0415
 

@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from fedagent_task.features import Scaling, scaling_of
 from fedagent_task.models import Weights, create
-from fedagent_task.shapes import POOL
-from fedagent_task.spec import MAX_GRAPH_BYTES, DataSpec, ModelSpec
+from fedagent_task.models.features import Scaling, scaling_of
+from fedagent_task.recipe.shapes import POOL
+from fedagent_task.recipe.spec import MAX_GRAPH_BYTES, DataSpec, ModelSpec
 
 from .errors import ExportError
 

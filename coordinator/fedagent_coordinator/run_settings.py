@@ -14,8 +14,8 @@ from fedagent_task.aggregation.averaging import FedBn
 from fedagent_task.aggregation.robust import Robust, Selected, rule_of
 from fedagent_task.aggregation.task import rules_of
 from fedagent_task.errors import RecipeError
-from fedagent_task.recipe import MAX_TASK_BYTES, task_bytes, task_of
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
+from fedagent_task.recipe.text import MAX_TASK_BYTES, task_bytes, task_of
 from fedagent_task.travelling import travelling
 
 from . import iterations, placement, policies

@@ -48,8 +48,8 @@ from fedagent_protocol.messages import (
     ReportReceipt,
 )
 from fedagent_task.aggregation.task import rules_of
-from fedagent_task.recipe import frozen, task_digest
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
+from fedagent_task.recipe.text import frozen, task_digest
 from fedagent_task.task_file import TaskFile
 
 from .config import CoordinatorConfig

@@ -16,9 +16,9 @@ from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import OpinionMode
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_task import models
-from fedagent_task.recipe import recipe_digest
-from fedagent_task.recipe_file import RecipeFile, open_recipe
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.files import RecipeFile, open_recipe
+from fedagent_task.recipe.spec import Recipe
+from fedagent_task.recipe.text import recipe_digest
 from fedagent_task.task_file import TaskFile
 from fedagent_task.travelling import model_tensors, with_controls
 

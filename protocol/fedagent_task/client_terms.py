@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .spec import AggregationSpec
+from fedagent_task.recipe.spec import AggregationSpec
 
 CONTROL = "control/"
 """Before a tensor's name: its control variate (SCAFFOLD), beside it in a model or an update."""

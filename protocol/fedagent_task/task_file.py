@@ -24,13 +24,13 @@ from fedagent_protocol.tensors import (
     digest_of,
     encode_tensors,
 )
+from fedagent_task.recipe.shapes import MAX_PARAMETERS, MAX_PROGRAM_BYTES
+from fedagent_task.recipe.spec import MAX_GRAPH_BYTES, ModelSpec, Params
 
 from .errors import ProgramError, TaskFileError
 from .models.graph import Graph
 from .program.codec import columns, decode_program
 from .program.spec import Program
-from .shapes import MAX_PARAMETERS, MAX_PROGRAM_BYTES
-from .spec import MAX_GRAPH_BYTES, ModelSpec, Params
 
 SUFFIX = ".fedtask"
 MAX_FILE_BYTES = 4 * MAX_PARAMETERS + MAX_HEADER_BYTES + 8

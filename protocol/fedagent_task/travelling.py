@@ -13,9 +13,9 @@ from fedagent_protocol.tensors import (
     locate,
     tensor_at,
 )
+from fedagent_task.recipe.spec import AggregationSpec
 
 from .client_terms import CONTROL, client_terms
-from .spec import AggregationSpec
 
 
 def travelling(model: Manifest, spec: AggregationSpec, trained: Collection[str] = ()) -> Manifest:

@@ -24,7 +24,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import create
-from fedagent_task.spec import LearnerSpec, OpinionsSpec
+from fedagent_task.recipe.spec import LearnerSpec, OpinionsSpec
 from fedagent_testbed.local import RoleProcess
 from tests.e2e.support import BROKERS
 from tests.fakes.hand_edge import REAL, RUN, call_of, digest_of, model_of

@@ -31,8 +31,8 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.opinions import Asked
 from fedagent_protocol.signatures import is_claim
-from fedagent_task.recipe import task_bytes, task_digest
-from fedagent_task.spec import OpinionsSpec, PeersSpec
+from fedagent_task.recipe.spec import OpinionsSpec, PeersSpec
+from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.hand_edge import (
     EDGE,
     IDLE,

@@ -29,8 +29,8 @@ from fedagent_protocol.messages import (
     Welcome,
 )
 from fedagent_protocol.transfer import Layout
-from fedagent_task.recipe import task_bytes, task_digest
-from fedagent_task.spec import OpinionsSpec, TaskSpec
+from fedagent_task.recipe.spec import OpinionsSpec, TaskSpec
+from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.hand_edge import (
     EDGE,
     LINK,

@@ -13,7 +13,7 @@ from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed
 from fedagent_node.effects import Emit
 from fedagent_protocol.messages import Opinion, OpinionMode
 from fedagent_task.moments import Moments
-from fedagent_task.spec import DataSpec
+from fedagent_task.recipe.spec import DataSpec
 from tests.fakes.hand_edge import EDGE, OTHER, REAL, HandEdge, joined, model_of
 
 MODEL = model_of(500)

@@ -20,8 +20,8 @@ from fedagent_protocol.messages import (
     UpdateOffer,
     Welcome,
 )
-from fedagent_task.recipe import task_bytes, task_digest
-from fedagent_task.spec import TaskSpec
+from fedagent_task.recipe.spec import TaskSpec
+from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.graph_tasks import dense_task
 from tests.fakes.hand_edge import (
     EDGE,

@@ -16,8 +16,8 @@ from fedagent_protocol.messages import (
     UpdateOffer,
     Welcome,
 )
-from fedagent_task.recipe import task_bytes, task_digest
-from fedagent_task.spec import ModelSpec, TaskSpec
+from fedagent_task.recipe.spec import ModelSpec, TaskSpec
+from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.hand_edge import EDGE, OTHER, REAL, RUN, HandEdge, model_of
 
 MODEL = model_of(3000)

@@ -15,7 +15,7 @@ from fedagent_protocol.messages import (
     DeclineReason,
     UpdateOffer,
 )
-from fedagent_task.spec import ModelSpec, PrivacySpec, TaskSpec
+from fedagent_task.recipe.spec import ModelSpec, PrivacySpec, TaskSpec
 from tests.fakes.hand_edge import RUN, HandEdge, Outward, joined, model_of
 
 PRIVATE = TaskSpec(

@@ -18,7 +18,7 @@ from fedagent_protocol.messages import (
     TrainStats,
     UpdateOffer,
 )
-from fedagent_task.recipe import parse_recipe, task_bytes, task_digest
+from fedagent_task.recipe.text import parse_recipe, task_bytes, task_digest
 from fedagent_testbed.world import VirtualFederation
 from tests.fakes.hand_edge import REAL, RUN, HandEdge, joined, model_of
 from tests.world.kinds import RECIPE

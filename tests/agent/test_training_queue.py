@@ -18,7 +18,7 @@ from fedagent_protocol.messages import (
     TaskNeed,
     UpdateOffer,
 )
-from fedagent_task.recipe import task_bytes, task_digest
+from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.hand_edge import EDGE, OTHER, REAL, RUN, HandEdge, digest_of, joined, model_of
 
 RUN_B = "2" * 32

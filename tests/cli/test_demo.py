@@ -29,7 +29,7 @@ from fedagent_cli.demo.view import JsonView, LineView, View, picture
 from fedagent_cli.errors import CliError, UsageError
 from fedagent_cli.output import number_text
 from fedagent_coordinator import policies
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 from fedagent_testbed.local_fleet import LocalFleet
 
 

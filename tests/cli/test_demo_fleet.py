@@ -8,10 +8,10 @@ from fedagent_cli import places
 from fedagent_cli.demo.plan import EVERY_DIGIT, make_evaluated_plan
 from fedagent_coordinator import policies
 from fedagent_coordinator.policies.base import round_rng
-from fedagent_task.features import scaled
 from fedagent_task.models import create
+from fedagent_task.models.features import scaled
 from fedagent_task.readers import Dataset, load
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 from tests.fakes.rounds import ended, town
 
 RECIPE = parse_recipe(places.find_recipe("fa-digits").read_text())

@@ -9,8 +9,8 @@ import safetensors.numpy
 
 import fedagent
 from fedagent_cli.errors import MissingError
-from fedagent_task import graph_scoring
-from fedagent_task.recipe_file import open_recipe
+from fedagent_task.recipe.files import open_recipe
+from fedagent_task.scoring import graph as graph_scoring
 from tests.agent.trainer.test_graph_scoring import onnx_of
 from tests.fakes.coordinator_site import Site, toy_edges
 from tests.fakes.graph_tasks import dense_task, written

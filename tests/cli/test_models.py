@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedagent_task.features import scaled
 from fedagent_task.models import create
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.models.features import scaled
+from fedagent_task.recipe.text import parse_recipe
 from tests.fakes.written_runs import RECIPE
 from tests.typed import call, last_object
 

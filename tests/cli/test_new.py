@@ -13,7 +13,7 @@ import pytest
 
 from fedagent_cli.errors import UsageError
 from fedagent_cli.new import FOLDER, written
-from fedagent_task.recipe import read_table
+from fedagent_task.recipe.text import read_table
 from tests.documents.pages import split
 from tests.typed import fedagent, parse
 

@@ -13,7 +13,7 @@ from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import read_run_report
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.effects import BookOpinions
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 from tests.fakes import written_runs
 from tests.fakes.written_runs import SCORES, opinions_of, write_evaluated, write_run
 from tests.typed import call, last_object

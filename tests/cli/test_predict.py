@@ -10,10 +10,10 @@ import pytest
 import safetensors.numpy
 
 from fedagent_cli.errors import CliError, InterruptedEnd
-from fedagent_task.description import described
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.exported import open_model
-from fedagent_task.spec import DataSpec, FeatureSpec, ModelSpec
+from fedagent_task.recipe.spec import DataSpec, FeatureSpec, ModelSpec
+from fedagent_task.scoring.description import described
+from fedagent_task.scoring.exported import open_model
 from tests.typed import here
 
 FEATURES = (

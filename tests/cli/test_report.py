@@ -11,7 +11,7 @@ from fedagent_cli.report.curves import curves
 from fedagent_cli.report.page import picture, render, write_report
 from fedagent_cli.report.run_report import NOT_ENDED, ReportAgent, RunReport, read_run_report
 from fedagent_coordinator.picture.records import Field
-from fedagent_task.measures import ACCURACY, DEVICE_SCORE, LOSS
+from fedagent_task.scoring.measures import ACCURACY, DEVICE_SCORE, LOSS
 from tests.fakes.run_reports import a_round, an_agent, classes, everything, numbers, with_rounds
 from tests.fakes.written_runs import write_run
 

@@ -8,7 +8,7 @@ from fedagent_cli.read.runs import NOT_HELD_OUT, columns, metric_line, next_roun
 from fedagent_coordinator.daemon import words_of
 from fedagent_coordinator.picture.status_files import RunStatus
 from fedagent_node.process import boot_id
-from fedagent_task.measures import (
+from fedagent_task.scoring.measures import (
     ACCURACY,
     DEVICE_SCORE,
     LOSS,

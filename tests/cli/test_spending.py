@@ -8,8 +8,8 @@ import pytest
 from fedagent_cli.read import spending
 from fedagent_cli.report.run_report import read_run_report
 from fedagent_task.privacy.accountant import epsilon_spent
-from fedagent_task.recipe import parse_recipe
-from fedagent_task.spec import PrivacySpec
+from fedagent_task.recipe.spec import PrivacySpec
+from fedagent_task.recipe.text import parse_recipe
 from tests.typed import fedagent
 from tests.world.kinds import RECIPE, world
 

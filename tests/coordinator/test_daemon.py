@@ -24,7 +24,7 @@ from fedagent_node.link import Arrival, BrokerAddress, Link
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 from tests.fakes.coordinator_site import RECIPE, toy_edges
 from tests.fakes.toy_edge import ToyEdge, declined
 from tests.fakes.voices import Voice, read, voice

@@ -13,7 +13,7 @@ from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encod
 from fedagent_task import models
 from fedagent_task.errors import DatasetError
 from fedagent_task.models import Cnn
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 from tests.fakes.coordinator_site import recipe
 
 SHAPES = {"bias": (3,), "weight": (3, 4)}

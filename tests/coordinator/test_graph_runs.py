@@ -11,9 +11,9 @@ from fedagent_coordinator.global_model import held_out
 from fedagent_coordinator.run_settings import task_body
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import encode_tensors
-from fedagent_task import graph_scoring
-from fedagent_task.recipe import parse_task
-from fedagent_task.recipe_file import RecipeFile, open_recipe
+from fedagent_task.recipe.files import RecipeFile, open_recipe
+from fedagent_task.recipe.text import parse_task
+from fedagent_task.scoring import graph as graph_scoring
 from tests.fakes.coordinator_site import Site, toy_edges
 from tests.fakes.graph_tasks import dense_task, written
 

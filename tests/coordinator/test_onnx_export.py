@@ -9,13 +9,13 @@ from msgspec import structs
 
 from fedagent_coordinator import run_settings
 from fedagent_coordinator.errors import ExportError
-from fedagent_task.description import Described, described, read_description
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.exported import open_model
-from fedagent_task.features import scaled
 from fedagent_task.models import create
-from fedagent_task.recipe import parse_recipe, parse_task, task_bytes
-from fedagent_task.spec import DataSpec, FeatureSpec, ModelSpec
+from fedagent_task.models.features import scaled
+from fedagent_task.recipe.spec import DataSpec, FeatureSpec, ModelSpec
+from fedagent_task.recipe.text import parse_recipe, parse_task, task_bytes
+from fedagent_task.scoring.description import Described, described, read_description
+from fedagent_task.scoring.exported import open_model
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")

@@ -9,8 +9,8 @@ import pytest
 from fedagent_coordinator.books.store import Store
 from fedagent_protocol import messages as m
 from fedagent_task.moments import Moments
-from fedagent_task.recipe import parse_task, task_digest, task_of
-from fedagent_task.spec import DataSpec, Recipe
+from fedagent_task.recipe.spec import DataSpec, Recipe
+from fedagent_task.recipe.text import parse_task, task_digest, task_of
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 
 from .test_run_store import check_history

@@ -25,7 +25,7 @@ from fedagent_coordinator.errors import (
     UnknownRoundError,
     UnknownRunError,
 )
-from fedagent_task.recipe import recipe_from_table
+from fedagent_task.recipe.text import recipe_from_table
 from tests.fakes.stored_runs import begun, small_plan, small_result, small_view
 
 

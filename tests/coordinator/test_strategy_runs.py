@@ -16,7 +16,7 @@ from fedagent_protocol.tensors import decode_tensors, encode_tensors
 from fedagent_task.aggregation import CONTROL
 from fedagent_task.aggregation.task import most_steps
 from fedagent_task.errors import RecipeError
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.strategy_chain import chain, check_chain
 

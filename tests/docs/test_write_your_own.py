@@ -138,8 +138,8 @@ def test_the_strategy_of_the_page_runs_in_a_study_and_at_an_edge(tmp_path: Path)
     code = """
 from fedagent_edge.core.weighing import weighing_of
 from fedagent_protocol import messages as m
-from fedagent_task.recipe import task_bytes
-from fedagent_task.spec import AggregationSpec, ModelSpec, TaskSpec
+from fedagent_task.recipe.text import task_bytes
+from fedagent_task.recipe.spec import AggregationSpec, ModelSpec, TaskSpec
 model = ModelSpec(kind="softmax", features=2, classes=2)
 task = TaskSpec(model=model, aggregation=AggregationSpec(name="clipped", params={"longest": 2.0}))
 weighing, stats = weighing_of(task_bytes(task)), m.TrainStats(num_samples=10)

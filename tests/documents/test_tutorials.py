@@ -11,7 +11,7 @@ import pytest
 
 from fedagent_cli import places
 from fedagent_cli.demo.plan import EVERY_DIGIT, FEW_DIGITS
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 
 from .machines import Machine, lan, why_not
 from .pages import Page

@@ -11,7 +11,7 @@ import pytest
 
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 from fedagent_testbed.local import LocalField, RoleProcess
 from tests.fakes.attacker import Attack, Attacker
 from tests.fakes.site import Members

@@ -13,7 +13,7 @@ from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_task.models import create
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 from tests.fakes.voices import read, voice
 
 from .listener import Listener

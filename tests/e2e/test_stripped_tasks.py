@@ -16,8 +16,8 @@ from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import encode
 from fedagent_protocol.errors import ProtocolError
-from fedagent_task.recipe import parse_task, task_bytes, task_digest
-from fedagent_task.spec import PrivacySpec, SecureAggregationSpec
+from fedagent_task.recipe.spec import PrivacySpec, SecureAggregationSpec
+from fedagent_task.recipe.text import parse_task, task_bytes, task_digest
 from tests.fakes.attacker import Attacker
 from tests.fakes.site import Members
 from tests.fakes.voices import read

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from fedagent_coordinator.books.reader import open_reader
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 from fedagent_testbed.local import RoleProcess
 from tests.fakes.strategy_chain import check_chain
 

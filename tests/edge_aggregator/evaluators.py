@@ -11,8 +11,8 @@ from fedagent_edge.core.effects import COORDINATOR, LAN, WAN, Memory
 from fedagent_edge.core.state import EdgeState
 from fedagent_node.effects import Effect, Received, Send
 from fedagent_protocol import messages as m
-from fedagent_task.recipe import task_bytes
-from fedagent_task.spec import ModelSpec, OpinionsSpec, PeersSpec, TaskSpec
+from fedagent_task.recipe.spec import ModelSpec, OpinionsSpec, PeersSpec, TaskSpec
+from fedagent_task.recipe.text import task_bytes
 
 RUN = "0" * 31 + "1"
 MODEL, OTHER = "a" * 64, "b" * 64

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors
-from fedagent_task.recipe import task_bytes
+from fedagent_task.recipe.spec import ModelSpec, SecureAggregationSpec, TaskSpec
+from fedagent_task.recipe.text import task_bytes
 from fedagent_task.secure_aggregation.keys import Place, identity_of
 from fedagent_task.secure_aggregation.member import Member
 from fedagent_task.secure_aggregation.ring import MASKED, add_masks, ring_of, vector_of
-from fedagent_task.spec import ModelSpec, SecureAggregationSpec, TaskSpec
 
 from .harness import DELAY_S, Field, ToyAgent, delta, model_tensors
 

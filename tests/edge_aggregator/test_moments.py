@@ -6,8 +6,8 @@ import pytest
 from fedagent_node.effects import Warn
 from fedagent_protocol import messages as m
 from fedagent_task.moments import Moments
-from fedagent_task.recipe import task_bytes
-from fedagent_task.spec import DataSpec, LimitsSpec, ModelSpec, TaskSpec
+from fedagent_task.recipe.spec import DataSpec, LimitsSpec, ModelSpec, TaskSpec
+from fedagent_task.recipe.text import task_bytes
 
 from .evaluators import EPOCH, MODEL, RUN, Hall
 

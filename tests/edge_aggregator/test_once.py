@@ -7,8 +7,8 @@ import pytest
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_protocol.transfer import Layout
-from fedagent_task.recipe import task_bytes
-from fedagent_task.spec import ModelSpec, TaskSpec
+from fedagent_task.recipe.spec import ModelSpec, TaskSpec
+from fedagent_task.recipe.text import task_bytes
 
 from .harness import RUN, Field, ToyAgent, model_tensors
 

@@ -12,15 +12,15 @@ from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors
 from fedagent_task.aggregation.alignment import OPPOSED
 from fedagent_task.aggregation.robust import registry
 from fedagent_task.errors import RecipeError
-from fedagent_task.recipe import task_bytes
-from fedagent_task.recipe_checks import check_recipe
-from fedagent_task.spec import (
+from fedagent_task.recipe.checks import check_recipe
+from fedagent_task.recipe.spec import (
     AggregationSpec,
     ModelSpec,
     PrivacySpec,
     SecureAggregationSpec,
     TaskSpec,
 )
+from fedagent_task.recipe.text import task_bytes
 from tests.fakes.coordinator_site import recipe
 
 from .harness import Field, ToyAgent, model_tensors

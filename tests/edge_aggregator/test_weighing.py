@@ -27,8 +27,7 @@ from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encod
 from fedagent_task.aggregation.bounds import Term
 from fedagent_task.privacy import accountant
 from fedagent_task.privacy.accountant import deviation_of
-from fedagent_task.recipe import task_bytes
-from fedagent_task.spec import (
+from fedagent_task.recipe.spec import (
     AggregationSpec,
     LearnerSpec,
     LimitsSpec,
@@ -36,6 +35,7 @@ from fedagent_task.spec import (
     PrivacySpec,
     TaskSpec,
 )
+from fedagent_task.recipe.text import task_bytes
 
 from .harness import RUN as RUN_HERE
 from .harness import Field, ToyAgent, expected_mean, field_of, model_tensors

@@ -16,7 +16,7 @@ from fedagent_protocol.codec import encode
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_task.models import create
-from fedagent_task.spec import ModelSpec
+from fedagent_task.recipe.spec import ModelSpec
 
 from .voices import Voice, read
 

@@ -16,8 +16,8 @@ from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_task import models
-from fedagent_task.recipe import parse_recipe
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
+from fedagent_task.recipe.text import parse_recipe
 from fedagent_task.task_file import TaskFile
 from fedagent_testbed.kernel import Kernel
 from fedagent_testbed.node import virtual_driver

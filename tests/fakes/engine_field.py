@@ -39,7 +39,7 @@ from fedagent_node.effects import (
 from fedagent_protocol import messages as m
 from fedagent_protocol.messages import AnyMessage
 from fedagent_protocol.tensors import Manifest, digest_of, encode_tensors
-from fedagent_task.spec import (
+from fedagent_task.recipe.spec import (
     BudgetSpec,
     LimitsSpec,
     ModelSpec,

@@ -47,8 +47,8 @@ from fedagent_protocol.messages import (
     Welcome,
 )
 from fedagent_protocol.transfer import Layout
-from fedagent_task.recipe import task_bytes, task_digest
-from fedagent_task.spec import LearnerSpec, ModelSpec, TaskSpec
+from fedagent_task.recipe.spec import LearnerSpec, ModelSpec, TaskSpec
+from fedagent_task.recipe.text import task_bytes, task_digest
 
 AGENT = "a" * 32
 EDGE = "e" * 32

@@ -35,7 +35,7 @@ from fedagent_protocol.messages import (
     Volunteer,
     Welcome,
 )
-from fedagent_task.spec import PeersSpec
+from fedagent_task.recipe.spec import PeersSpec
 from fedagent_testbed.kernel import Kernel
 from fedagent_testbed.node import virtual_driver
 

@@ -5,7 +5,15 @@ from dataclasses import replace
 from fedagent_cli.report.run_report import ReportAgent, ReportRound, RunReport
 from fedagent_coordinator.books.evaluations import ModelEvaluation
 from fedagent_coordinator.books.rows import EdgeRow
-from fedagent_task.measures import ACCURACY, DEVICE_SCORE, LOSS, MAE, RMSE, TRAIN_ERROR, TRAIN_LOSS
+from fedagent_task.scoring.measures import (
+    ACCURACY,
+    DEVICE_SCORE,
+    LOSS,
+    MAE,
+    RMSE,
+    TRAIN_ERROR,
+    TRAIN_LOSS,
+)
 
 EDGES = {"e1": "hall", "e2": "cellar behind the kitchen"}
 

@@ -10,7 +10,7 @@ from fedagent_coordinator.merged_models import merge_files
 from fedagent_coordinator.run_settings import aggregation_of, model_manifest, robust_of
 from fedagent_node.blobs import BlobStore
 from fedagent_task.aggregation import EdgeShare, MergeFacts
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
 
 Chain = list[tuple[int, str, str]]
 

@@ -20,8 +20,8 @@ from fedagent_agent.trainer.frames import (
 from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import decode_tensors, encode_tensors
 from fedagent_task.models import create
-from fedagent_task.recipe import parse_recipe, task_bytes
-from fedagent_task.spec import Recipe, TaskSpec
+from fedagent_task.recipe.spec import Recipe, TaskSpec
+from fedagent_task.recipe.text import parse_recipe, task_bytes
 
 DEMO = (Path(__file__).parents[2] / "deploy/recipes/demo.toml").read_text()
 

@@ -14,7 +14,7 @@ from fedagent_coordinator.core.effects import BookOpinions, BookVolunteers, Rese
 from fedagent_coordinator.policies.base import RoundView
 from fedagent_coordinator.policies.selection import explained
 from fedagent_protocol.tensors import encode_tensors
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 
 from .stored_runs import opinions, small_plan, small_result, small_view, volunteers
 

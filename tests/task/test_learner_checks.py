@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_task.errors import RecipeError
-from fedagent_task.recipe import parse_recipe
-from fedagent_task.schedule import rate_at
-from fedagent_task.spec import LearnerSpec
+from fedagent_task.recipe.schedule import rate_at
+from fedagent_task.recipe.spec import LearnerSpec
+from fedagent_task.recipe.text import parse_recipe
 
 DEMO = (Path(__file__).parents[2] / "deploy/recipes/demo.toml").read_text()
 MLP = ("model.kind=mlp", "model.hidden=[8]")

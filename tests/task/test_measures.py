@@ -7,10 +7,17 @@ import pytest
 
 from fedagent_task import models
 from fedagent_task.errors import RecipeError
-from fedagent_task.measures import DEVICE_SCORE, RMSE, TRAIN_ERROR, complete, few, measures_of
-from fedagent_task.metrics import Evaluation, evaluate
-from fedagent_task.recipe import parse_recipe
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
+from fedagent_task.recipe.text import parse_recipe
+from fedagent_task.scoring.measures import (
+    DEVICE_SCORE,
+    RMSE,
+    TRAIN_ERROR,
+    complete,
+    few,
+    measures_of,
+)
+from fedagent_task.scoring.metrics import Evaluation, evaluate
 
 SMALL = """
 name = "small"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_task.errors import RecipeError
-from fedagent_task.recipe import parse_recipe, task_of
+from fedagent_task.recipe.text import parse_recipe, task_of
 
 DEMO = (Path(__file__).parents[2] / "deploy/recipes/demo.toml").read_text()
 NOISE = ("privacy.mode=central", "rounds.weighting=uniform")

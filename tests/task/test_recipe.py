@@ -10,8 +10,9 @@ from msgspec import structs
 
 from fedagent_protocol.messages import Weighting
 from fedagent_task.errors import RecipeError, TaskFormatError
-from fedagent_task.explain import recipe_keys
-from fedagent_task.recipe import (
+from fedagent_task.recipe.explain import recipe_keys
+from fedagent_task.recipe.spec import OpinionsSpec
+from fedagent_task.recipe.text import (
     MAX_TASK_BYTES,
     override,
     parse_recipe,
@@ -22,7 +23,6 @@ from fedagent_task.recipe import (
     task_digest,
     task_of,
 )
-from fedagent_task.spec import OpinionsSpec
 
 ROOT = Path(__file__).parents[2]
 RECIPES = [*sorted((ROOT / "deploy" / "recipes").glob("*.toml")), ROOT / "bench" / "wire.toml"]

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedagent_task.errors import RecipeError, TaskFileError
-from fedagent_task.recipe import parse_recipe, parse_task, recipe_digest, task_bytes
-from fedagent_task.recipe_file import open_recipe
+from fedagent_task.recipe.files import open_recipe
+from fedagent_task.recipe.text import parse_recipe, parse_task, recipe_digest, task_bytes
 from tests.fakes.graph_tasks import dense_task, written
 
 RECIPE = """

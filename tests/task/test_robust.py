@@ -23,7 +23,7 @@ from fedagent_task.aggregation.bounds import Term, Told, settled
 from fedagent_task.aggregation.combining import combine
 from fedagent_task.aggregation.robust import Robust, registry, rule_of
 from fedagent_task.aggregation.sketch import LENGTH, Signs, Sketch
-from fedagent_task.spec import AggregationSpec
+from fedagent_task.recipe.spec import AggregationSpec
 
 Floats = npt.NDArray[np.float64]
 LIARS = 4

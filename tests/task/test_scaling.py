@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_task.errors import RecipeError, TaskFormatError
-from fedagent_task.features import scaled
+from fedagent_task.models.features import scaled
+from fedagent_task.models.samples import Csr
 from fedagent_task.moments import Moments, MomentsError
-from fedagent_task.recipe import (
+from fedagent_task.recipe.spec import DataSpec, FeatureSpec, Recipe
+from fedagent_task.recipe.text import (
     MAX_TASK_BYTES,
     frozen,
     parse_recipe,
@@ -21,8 +23,6 @@ from fedagent_task.recipe import (
     task_bytes,
     task_of,
 )
-from fedagent_task.samples import Csr
-from fedagent_task.spec import DataSpec, FeatureSpec, Recipe
 
 from .test_recipe import GOOD
 

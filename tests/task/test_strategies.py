@@ -28,7 +28,7 @@ from fedagent_task.aggregation import (
 )
 from fedagent_task.aggregation.task import most_steps, rules_of
 from fedagent_task.program import Program, encode_program
-from fedagent_task.spec import LearnerSpec, ModelSpec
+from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 from tests.fakes.graph_tasks import dense
 
 Floats = npt.NDArray[np.float64]

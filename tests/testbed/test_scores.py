@@ -11,7 +11,7 @@ from fedagent_agent.store import TrainerRequest
 from fedagent_agent.trainer.frames import Cancel, Job, Open
 from fedagent_agent.trainer.training import Trainer
 from fedagent_coordinator.books.reader import open_reader
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 from fedagent_testbed import world as worlds
 from fedagent_testbed.roles import AgentNode
 from fedagent_testbed.world import VirtualFederation

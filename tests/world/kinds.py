@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 from fedagent_testbed.kernel import Faults
 from fedagent_testbed.world import VirtualFederation
 

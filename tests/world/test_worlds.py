@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedagent_coordinator.books.reader import open_reader
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 from fedagent_testbed.kernel import WAN, lan
 from fedagent_testbed.world import VirtualFederation
 from tests.fakes.strategy_chain import check_chain

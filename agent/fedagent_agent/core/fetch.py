@@ -24,8 +24,8 @@ from fedagent_protocol.messages import (
     Weighting,
 )
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.recipe import parse_task
-from fedagent_task.spec import PeersSpec, SecureAggregationSpec, TaskSpec
+from fedagent_task.recipe.spec import PeersSpec, SecureAggregationSpec, TaskSpec
+from fedagent_task.recipe.text import parse_task
 
 from .device import DeviceState
 from .download import Download, fits

@@ -14,8 +14,8 @@ from fedagent_protocol.messages import (
     MaskRoster,
     MaskShares,
 )
+from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation.errors import MaskingError
-from fedagent_task.spec import SecureAggregationSpec
 
 from .effects import Key
 from .session import Sessions

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from fedagent_protocol.messages import OpinionMode
 from fedagent_protocol.option import Option
-from fedagent_task.spec import TaskSpec
+from fedagent_task.recipe.spec import TaskSpec
 
 from .effects import OpinionAnswer
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from fedagent_protocol.messages import TrainCourse
 from fedagent_task.client_terms import CONTROL, ClientTerms
-from fedagent_task.spec import LearnerSpec
+from fedagent_task.recipe.spec import LearnerSpec
 
 from .base import Tensors
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_task.models import Floats
-from fedagent_task.spec import LearnerSpec
+from fedagent_task.recipe.spec import LearnerSpec
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 Gradient = Mapping[str, Floats]

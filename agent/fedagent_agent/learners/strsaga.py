@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_task.models import Inputs, Labels, Model
-from fedagent_task.samples import Csr
-from fedagent_task.spec import LearnerSpec, ModelSpec
+from fedagent_task.models.samples import Csr
+from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 
 from .base import Forgetful, StepResult, Tensors
 from .strsaga_book import Book

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_task.models import Inputs, Labels
-from fedagent_task.samples import Csr
-from fedagent_task.spec import ModelSpec
+from fedagent_task.models.samples import Csr
+from fedagent_task.recipe.spec import ModelSpec
 
 from .strsaga_book import Moves
 from .strsaga_dense import grown

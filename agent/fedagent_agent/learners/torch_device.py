@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.spec import LearnerSpec
+from fedagent_task.recipe.spec import LearnerSpec
 
 _HINT = {
     "cuda": "install a torch built for it and its driver, or write auto",

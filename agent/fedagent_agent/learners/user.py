@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from fedagent_protocol.messages import TrainCourse
 from fedagent_task.models import Doubles, Floats, Inputs, Labels, Model
-from fedagent_task.schedule import rate_at
-from fedagent_task.spec import LearnerSpec, ParamValue
+from fedagent_task.recipe.schedule import rate_at
+from fedagent_task.recipe.spec import LearnerSpec, ParamValue
 
 from .base import StepResult, Tensors, UserCodeError
 from .gradient_descent import Ring, Shared

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from fedagent_task.samples import Csr
+    from fedagent_task.models.samples import Csr
 else:
 
     class _Numpy:

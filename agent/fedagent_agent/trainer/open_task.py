@@ -16,11 +16,11 @@ from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import decode_tensors
 from fedagent_task.client_terms import CONTROL
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.features import fitting, names_of, offset_key, scaled, scaling_of
 from fedagent_task.models import Model
 from fedagent_task.models import create as create_model
-from fedagent_task.recipe import parse_task
-from fedagent_task.spec import ModelSpec, TaskSpec
+from fedagent_task.models.features import fitting, names_of, offset_key, scaled, scaling_of
+from fedagent_task.recipe.spec import ModelSpec, TaskSpec
+from fedagent_task.recipe.text import parse_task
 from fedagent_task.travelling import travelling
 
 from .device_state import DeviceState
@@ -206,7 +206,7 @@ def _graph_of(model: Model) -> "Graph | None":
 
 
 def _scored(graph: "Graph", once: Tensors) -> Model:
-    from fedagent_task.graph_scoring import scored  # noqa: PLC0415 - of no use to other tasks
+    from fedagent_task.scoring.graph import scored  # noqa: PLC0415 - of no use to other tasks
 
     return scored(graph, once) or graph
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fedagent_agent.errors import AgentError
-from fedagent_task.spec import OpinionsSpec
+from fedagent_task.recipe.spec import OpinionsSpec
 
 if TYPE_CHECKING:
     from opendp.mod import Measurement

@@ -13,12 +13,12 @@ import numpy as np
 
 from fedagent_protocol.extras import how_to_add
 from fedagent_task.models import Doubles, Inputs, Labels, Mlp, Model, Weights
-from fedagent_task.samples import Csr
-from fedagent_task.spec import TaskSpec
+from fedagent_task.models.samples import Csr
+from fedagent_task.recipe.spec import TaskSpec
 
 if TYPE_CHECKING:
-    from fedagent_task.graph_scoring import ScoredGraph
-    from fedagent_task.onnx_session import OnnxSession
+    from fedagent_task.scoring.graph import ScoredGraph
+    from fedagent_task.scoring.onnx_session import OnnxSession
 
 MAX_SAMPLES = 1000
 """Samples of one arrival that are scored; of more, that many spread evenly over them."""
@@ -122,6 +122,6 @@ def _session_of(task: TaskSpec, model: Model) -> "OnnxSession | None":
             how_to_add("onnxruntime"),
         )
         return None
-    from fedagent_task.onnx_session import OnnxSession  # noqa: PLC0415 - takes 25 MB
+    from fedagent_task.scoring.onnx_session import OnnxSession  # noqa: PLC0415 - takes 25 MB
 
     return OnnxSession(task.onnx, model)

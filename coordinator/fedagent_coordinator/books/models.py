@@ -10,8 +10,8 @@ import msgspec
 from fedagent_coordinator.books import facts
 from fedagent_coordinator.books.connection import Database
 from fedagent_coordinator.errors import RecordError
-from fedagent_task.measures import DEVICE_SCORE, Measure, complete, measures_of
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
+from fedagent_task.scoring.measures import DEVICE_SCORE, Measure, complete, measures_of
 
 _NEWEST = 2**63 - 1
 _MODEL = "SELECT m.round, m.digest, m.size_bytes FROM"

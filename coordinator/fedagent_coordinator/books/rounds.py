@@ -48,7 +48,7 @@ from fedagent_coordinator.policies.base import (
     Selection,
 )
 from fedagent_coordinator.policies.selection import check_selection, check_view, spent_per_edge
-from fedagent_task.measures import DEVICE_SCORE, TRAIN_LOSS
+from fedagent_task.scoring.measures import DEVICE_SCORE, TRAIN_LOSS
 
 DEVICE_SAMPLES = "device_samples"
 """On how many samples a score by devices rests."""

@@ -29,7 +29,7 @@ from fedagent_coordinator.policies.base import (
 from fedagent_coordinator.policies.exploration import explored
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_coordinator.policies.state import Array, taken
-from fedagent_task.spec import PolicySpec
+from fedagent_task.recipe.spec import PolicySpec
 
 from .edges import EdgeSession
 from .effects import UNPLACED, Controls

@@ -25,7 +25,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.work import claimed_in, is_proved
 from fedagent_task.aggregation.task import most_steps
-from fedagent_task.spec import LearnerSpec
+from fedagent_task.recipe.spec import LearnerSpec
 
 from .effects import Controls, Details, EdgeResult, Proof, Settle
 from .paid_work import PaidWork

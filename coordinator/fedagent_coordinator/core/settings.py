@@ -10,7 +10,7 @@ from fedagent_protocol.messages import OpinionMode
 from fedagent_task.aggregation import ALL_TRAIN, Rules, Strategy
 from fedagent_task.aggregation.averaging import FedAvg
 from fedagent_task.aggregation.robust import PLAIN, Robust
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from fedagent_coordinator.policies.base import (
     SelectionPolicy,
 )
 from fedagent_protocol.errors import ParameterError
-from fedagent_task.spec import PolicySpec
+from fedagent_task.recipe.spec import PolicySpec
 
 from .account import Change
 

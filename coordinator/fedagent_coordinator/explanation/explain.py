@@ -16,7 +16,7 @@ from fedagent_coordinator.policies import parameters
 from fedagent_coordinator.policies.base import Aspects, Selection, SelectionPolicy
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_protocol.errors import FedagentError
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
 
 from .account import Constraint, Ended, Expert, Explanation, Score, known
 from .binding import Binding, binding

@@ -10,7 +10,7 @@ from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.core.readiness import BUDGET
 from fedagent_protocol import SOFTWARE
-from fedagent_task.measures import Measure
+from fedagent_task.scoring.measures import Measure
 
 from .status_files import RunStatus
 

@@ -25,7 +25,7 @@ from fedagent_node.data_dir import read_public
 from fedagent_node.errors import IdentityError
 from fedagent_protocol.errors import FedagentError
 from fedagent_protocol.signatures import identity_of
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
 
 from .alarms import alarms
 from .records import DeviceCard, EdgeCard, Field, Money, RoundCard, Timeline, Waiting

@@ -16,7 +16,7 @@ from fedagent_cli.output import credits_text, echo, number_text
 from fedagent_cli.places import dated, empty_folder
 from fedagent_coordinator import policies
 from fedagent_task import aggregation
-from fedagent_task.measures import ACCURACY, BY_KEY
+from fedagent_task.scoring.measures import ACCURACY, BY_KEY
 from fedagent_testbed.local import Event
 from fedagent_testbed.local_fleet import Fleet, FleetError, LocalFleet, remembered, tidy
 

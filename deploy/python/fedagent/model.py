@@ -14,12 +14,12 @@ from fedagent_cli.model.models import kept_model
 from fedagent_cli.read.runs import open_run, recipe_of
 from fedagent_protocol.extras import how_to_add
 from fedagent_task.client_terms import CONTROL
-from fedagent_task.description import Described
-from fedagent_task.exported import TensorsFile
-from fedagent_task.graph_scoring import scored
 from fedagent_task.models import Model as Computes
 from fedagent_task.models import create
 from fedagent_task.models.graph import Graph
+from fedagent_task.scoring.description import Described
+from fedagent_task.scoring.exported import TensorsFile
+from fedagent_task.scoring.graph import scored
 
 from .deal import rows_of
 from .run_data import Source, folder_of

@@ -13,8 +13,8 @@ from fedagent_cli.errors import MissingError, UsageError
 from fedagent_cli.output import writing
 from fedagent_protocol.extras import how_to_add
 from fedagent_task.program.source import TaskSource
-from fedagent_task.recipe_file import open_recipe
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.files import open_recipe
+from fedagent_task.recipe.spec import Recipe
 from fedagent_task.task_file import SUFFIX, encode_task
 
 RECIPE = ".toml"

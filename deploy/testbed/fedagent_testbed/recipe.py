@@ -9,7 +9,7 @@ from msgspec import Meta, field
 
 from fedagent_protocol.messages.fields import MAX_MICRO
 from fedagent_task.errors import RecipeError
-from fedagent_task.spec import MICRO, IterationsSpec, Params, PlacementSpec, PolicySpec
+from fedagent_task.recipe.spec import MICRO, IterationsSpec, Params, PlacementSpec, PolicySpec
 
 from .sections import (
     Attackers,

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from fedagent_task.errors import RecipeError
-from fedagent_task.explain import explain, fields_of, nearest_key, show
-from fedagent_task.recipe import override, plain_values, read_table
+from fedagent_task.recipe.explain import explain, fields_of, nearest_key, show
+from fedagent_task.recipe.text import override, plain_values, read_table
 
 from .recipe import TestbedRecipe, check_recipe
 

@@ -16,7 +16,7 @@ from fedagent_coordinator.core.decision import exploring, solved
 from fedagent_coordinator.core.trust import ClaimGaps
 from fedagent_coordinator.policies import Feedback, RoundView, Selection, SelectionPolicy
 from fedagent_coordinator.policies.base import CLAIM_GAP, IntArray
-from fedagent_task.spec import PolicySpec
+from fedagent_task.recipe.spec import PolicySpec
 
 _WHOLE = frozenset({"view", "pairs", "opinions"})
 """Fields of a feedback that are no columns of its pairs."""

@@ -42,7 +42,7 @@ from fedagent_protocol.messages import (
     UpdateOffer,
     kind,
 )
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
 
 from .kernel import WAN, Pipes, lan
 from .node import Node, virtual_driver

@@ -25,7 +25,7 @@ from fedagent_protocol.messages import (
     Volunteer,
     kind,
 )
-from fedagent_task.spec import LimitsSpec, PeersSpec
+from fedagent_task.recipe.spec import LimitsSpec, PeersSpec
 
 from .answers import Answers, Scores, answers_to, is_theirs
 from .effects import COORDINATOR

@@ -19,7 +19,7 @@ from fedagent_protocol.messages import (
     PeerDeliver,
     PeerSend,
 )
-from fedagent_task.spec import PeersSpec
+from fedagent_task.recipe.spec import PeersSpec
 
 from .neighbours import Graph, Place, near, within
 from .sessions import AgentSessions

@@ -14,8 +14,7 @@ from fedagent_task.aggregation.averaging import FedAvg
 from fedagent_task.aggregation.robust import Robust, rule_of
 from fedagent_task.aggregation.task import most_steps, rules_of
 from fedagent_task.privacy.accountant import AccountantMissingError, deviation_of
-from fedagent_task.secure_aggregation.ring import Ring, most_weight, ring_of
-from fedagent_task.spec import (
+from fedagent_task.recipe.spec import (
     AggregationSpec,
     LearnerSpec,
     LimitsSpec,
@@ -23,6 +22,7 @@ from fedagent_task.spec import (
     PrivacySpec,
     SecureAggregationSpec,
 )
+from fedagent_task.secure_aggregation.ring import Ring, most_weight, ring_of
 
 
 class _Task(msgspec.Struct):

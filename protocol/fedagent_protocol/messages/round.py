@@ -55,7 +55,7 @@ class TaskNeed(Message, frozen=True, kw_only=True, tag="task-need"):
 
 
 class TaskBody(Message, frozen=True, kw_only=True, tag="task"):
-    """The task of a run: canonical bytes of `fedagent_task.recipe.TaskSpec`; its recipe's name.
+    """The task of a run, as `fedagent_task.recipe.text.task_bytes` writes it; its recipe's name.
 
     `chunk_bytes` is how the edge cuts what the task's devices get once (`ModelSpec.once`).
     """

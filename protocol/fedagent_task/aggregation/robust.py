@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_protocol.registry import Registry, number, require
-from fedagent_task.spec import AUTO, AggregationSpec
+from fedagent_task.recipe.spec import AUTO, AggregationSpec
 
 Floats = npt.NDArray[np.float64]
 

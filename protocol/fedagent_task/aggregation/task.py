@@ -1,6 +1,6 @@
 """What a task's strategy goes by: the roles of its tensors, and the most steps of an order."""
 
-from fedagent_task.spec import LearnerSpec, ModelSpec
+from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 
 from .sums import ALL_TRAIN, Rules
 

@@ -3,7 +3,7 @@
 from fedagent_protocol.errors import PluginError, UnknownNameError
 from fedagent_protocol.registry import Registry
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.spec import MODELS, ModelSpec
+from fedagent_task.recipe.spec import MODELS, ModelSpec
 
 from .base import Doubles, Floats, Inputs, Labels, Model, Weights
 from .cnn import Cnn

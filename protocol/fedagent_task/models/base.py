@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_protocol.tensors import Manifest
-from fedagent_task.samples import Csr
-from fedagent_task.spec import ModelSpec
+from fedagent_task.models.samples import Csr
+from fedagent_task.recipe.spec import ModelSpec
 
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64] | npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from fedagent_task.shapes import KERNEL, POOL, Image
+from fedagent_task.recipe.shapes import KERNEL, POOL, Image
 
 from .base import Floats, Weights
 from .mlp import Gradient, Mlp

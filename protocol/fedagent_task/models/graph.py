@@ -11,7 +11,7 @@ from fedagent_protocol.tensors import Manifest, TensorSpec
 from fedagent_task.errors import ProgramError, TaskFormatError, TorchNeededError
 from fedagent_task.program.codec import columns, decode_program
 from fedagent_task.program.spec import TRAVELS, Program, Role
-from fedagent_task.spec import ModelSpec
+from fedagent_task.recipe.spec import ModelSpec
 
 from .base import Doubles, Floats, Inputs, Labels, Weights
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from fedagent_protocol.extras import how_to_add
 from fedagent_task.errors import TaskError
-from fedagent_task.spec import PrivacySpec
+from fedagent_task.recipe.spec import PrivacySpec
 
 
 class AccountantMissingError(TaskError):

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from fedagent_task.errors import ProgramError
-from fedagent_task.shapes import MAX_PARAMETERS, MAX_PROGRAM_BYTES
+from fedagent_task.recipe.shapes import MAX_PARAMETERS, MAX_PROGRAM_BYTES
 
 from .operators import DTYPES, MAX_INTEGER, WORDS, operators
 from .spec import MAX_CONSTANT_BYTES, Argument, Graph, Node, Program, Ref, Scalar, Shape

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 from fedagent_protocol.extras import how_to_add
 from fedagent_task.errors import BuildError, ProgramError
-from fedagent_task.spec import MAX_GRAPH_BYTES
+from fedagent_task.recipe.spec import MAX_GRAPH_BYTES
 from fedagent_task.task_file import TaskFile, task_of_program
 
 from .codec import encode_program

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from typing import Any
 
-from fedagent_task.shapes import MAX_PROGRAM_BYTES
+from fedagent_task.recipe.shapes import MAX_PROGRAM_BYTES
 from fedagent_task.task_file import TaskFile
 
 from .codec import elements

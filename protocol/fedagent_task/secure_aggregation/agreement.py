@@ -12,7 +12,7 @@ from collections.abc import Collection
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from fedagent_task.spec import SecureAggregationSpec
+from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from .errors import MaskingError
 from .keys import Place

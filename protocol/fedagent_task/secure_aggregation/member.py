@@ -18,7 +18,7 @@ from fedagent_protocol.messages import (
     MaskShares,
     MemberKeys,
 )
-from fedagent_task.spec import SecureAggregationSpec
+from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from . import shamir
 from .agreement import agreed_bytes, check_agreed, survivors_needed

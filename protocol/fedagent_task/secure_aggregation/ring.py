@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fedagent_protocol.messages import MAX_MEMBERS, Weighting
 from fedagent_protocol.tensors import Manifest, TensorSpec
 from fedagent_task.privacy.mechanism import KeyStream
-from fedagent_task.spec import LimitsSpec, SecureAggregationSpec
+from fedagent_task.recipe.spec import LimitsSpec, SecureAggregationSpec
 
 if TYPE_CHECKING:
     # A device that masks nothing does without cryptography here: several megabytes.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fedagent_protocol.messages import MemberKeys
-from fedagent_task.spec import SecureAggregationSpec
+from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from .errors import MaskingError
 from .keys import Place, check_strong, verify

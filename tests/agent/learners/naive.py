@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_task.models import Inputs, Labels, Model, create
-from fedagent_task.spec import LearnerSpec, ModelSpec
+from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 
 Doubles = npt.NDArray[np.float64]
 Gradient = dict[str, Doubles]

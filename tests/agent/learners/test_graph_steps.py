@@ -16,8 +16,8 @@ from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import create as create_model
 from fedagent_task.program import encode_program
-from fedagent_task.recipe import task_bytes
-from fedagent_task.spec import AggregationSpec, DataSpec, LearnerSpec, TaskSpec
+from fedagent_task.recipe.spec import AggregationSpec, DataSpec, LearnerSpec, TaskSpec
+from fedagent_task.recipe.text import task_bytes
 from fedagent_task.task_file import TaskFile, task_of_program
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

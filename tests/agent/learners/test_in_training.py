@@ -9,10 +9,10 @@ from fedagent_agent.learners import NO_TRAINING, registry
 from fedagent_agent.trainer.frames import Open, Opened, Train, Trained
 from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import decode_tensors, encode_tensors
-from fedagent_task.features import scaled
 from fedagent_task.models import create
+from fedagent_task.models.features import scaled
 from fedagent_task.readers import load
-from fedagent_task.recipe import parse_recipe, task_bytes
+from fedagent_task.recipe.text import parse_recipe, task_bytes
 
 ROOT = Path(__file__).parents[3]
 

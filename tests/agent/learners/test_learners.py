@@ -12,8 +12,8 @@ from fedagent_protocol.tensors import Manifest
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Model
 from fedagent_task.models import create as create_model
-from fedagent_task.samples import Csr
-from fedagent_task.spec import LearnerSpec, ModelSpec
+from fedagent_task.models.samples import Csr
+from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 
 MODEL = create_model(ModelSpec(kind="softmax", features=4, classes=3))
 TRAINING = [name for name in registry.names() if name != NO_TRAINING]

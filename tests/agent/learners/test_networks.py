@@ -15,8 +15,8 @@ from fedagent_agent.trainer.training import Trainer
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Mlp
 from fedagent_task.models import create as create_model
-from fedagent_task.recipe import parse_recipe, task_bytes
-from fedagent_task.spec import LearnerSpec, ModelSpec
+from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
+from fedagent_task.recipe.text import parse_recipe, task_bytes
 
 MLP = ModelSpec(kind="mlp", features=8, hidden=(12, 6), classes=3, l2=0.01)
 CNN = ModelSpec(kind="cnn", layout="fashion", features=17 * 18, image=(17, 18, 1), classes=3)

@@ -12,7 +12,7 @@ from fedagent_agent.learners.course import local_steps
 from fedagent_agent.learners.optimizers import clip, create_optimizer
 from fedagent_task.models import Floats, Weights
 from fedagent_task.models import create as create_model
-from fedagent_task.spec import AggregationSpec, LearnerSpec, ModelSpec
+from fedagent_task.recipe.spec import AggregationSpec, LearnerSpec, ModelSpec
 
 MLP = ModelSpec(kind="mlp", features=8, hidden=(12, 6), classes=3, l2=0.01)
 CNN = ModelSpec(kind="cnn", layout="fashion", features=256, image=(16, 16, 1), classes=3)

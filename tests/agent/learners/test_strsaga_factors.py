@@ -11,7 +11,7 @@ from fedagent_agent.learners.strsaga import StrSaga
 from fedagent_agent.learners.strsaga_book import Book, Moves
 from fedagent_agent.learners.strsaga_factors import Blocks, blocks
 from fedagent_task.models import Model, create
-from fedagent_task.spec import LearnerSpec, ModelSpec
+from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 from tests.agent.learners.naive import NaiveStrSaga
 
 Ratings = tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]

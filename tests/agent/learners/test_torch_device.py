@@ -5,7 +5,7 @@ import os
 import pytest
 
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.spec import LearnerSpec
+from fedagent_task.recipe.spec import LearnerSpec
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 

@@ -17,7 +17,7 @@ from fedagent_protocol import registry
 from fedagent_task.errors import RecipeError, TaskFormatError
 from fedagent_task.models import create as create_model
 from fedagent_task.models.generalised_linear import Softmax
-from fedagent_task.spec import ModelSpec
+from fedagent_task.recipe.spec import ModelSpec
 from tests.fakes.trainer_bench import TrainerBench, demo
 
 STREAM = "digits:start=80,rate=0.001"
@@ -191,7 +191,7 @@ def test_a_packages_loop_trains_a_graph(bench: TrainerBench, tmp_path: Path) -> 
     from fedagent_agent.learners import create
     from fedagent_task.program import encode_program
     from fedagent_task.program.export import TaskSource, build
-    from fedagent_task.spec import LearnerSpec
+    from fedagent_task.recipe.spec import LearnerSpec
     from fedagent_task.task_file import task_of_program
 
     del bench, tmp_path
@@ -220,7 +220,7 @@ def test_a_loop_that_writes_to_a_frozen_tensor_has_no_update() -> None:
     from fedagent_task.models.graph import Graph
     from fedagent_task.program import encode_program
     from fedagent_task.program.export import TaskSource, build
-    from fedagent_task.spec import LearnerSpec
+    from fedagent_task.recipe.spec import LearnerSpec
     from fedagent_task.task_file import task_of_program
 
     net = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Linear(4, 3))

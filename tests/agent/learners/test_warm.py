@@ -14,7 +14,7 @@ from fedagent_agent.learners import warm
 from fedagent_agent.learners.strsaga_loops import compiled
 from fedagent_agent.trainer.frames import Open, Opened
 from fedagent_agent.trainer.training import Trainer
-from fedagent_task.recipe import parse_recipe, task_bytes
+from fedagent_task.recipe.text import parse_recipe, task_bytes
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="numba is not installed")
 

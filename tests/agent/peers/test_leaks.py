@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedagent_agent.core.device import DeviceState
 from fedagent_protocol.messages import ContextReport
-from fedagent_task.spec import PeersSpec
+from fedagent_task.recipe.spec import PeersSpec
 from tests.fakes.leak_search import Search, says, trivial
 from tests.fakes.peer_fleet import PeerFleet, around_of
 from tests.fakes.peer_network import distances, names, near_graph

@@ -22,7 +22,7 @@ from fedagent_protocol.peers import (
     decode_envelope,
     encode_envelope,
 )
-from fedagent_task.spec import PeersSpec
+from fedagent_task.recipe.spec import PeersSpec
 from tests.fakes.peer_network import (
     EXACT,
     RUN,

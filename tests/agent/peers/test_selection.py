@@ -22,7 +22,7 @@ from fedagent_agent.peers.core.selection import (
 from fedagent_agent.peers.store import PeerStore
 from fedagent_coordinator.policies.sets.beliefs import propagate, wire
 from fedagent_protocol.messages import Neighbours, PeerDeliver
-from fedagent_task.spec import PeersSpec
+from fedagent_task.recipe.spec import PeersSpec
 from tests.fakes.peer_fleet import HALL, RUN, YARD, PeerFleet, around_of
 from tests.fakes.peer_network import Distances, Faults, distances, names, near_graph
 

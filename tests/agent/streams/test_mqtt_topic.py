@@ -18,9 +18,9 @@ from fedagent_agent.streams.mqtt_topic import MAX_MESSAGE_BYTES, Mqtt, MqttStrea
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker.process import Broker, BrokerSpec
 from fedagent_node.link import Arrival, Link
-from fedagent_task.features import scaled
 from fedagent_task.models import create as create_model
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.models.features import scaled
+from fedagent_task.recipe.text import parse_recipe
 
 from .support import dense
 

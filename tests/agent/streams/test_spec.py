@@ -168,7 +168,7 @@ def test_any_text_is_a_stream_or_a_typed_error(text: str) -> None:
 
 def test_the_agents_side_needs_no_numpy() -> None:
     code = (
-        "import sys, fedagent_agent.trainer.client, fedagent_task.recipe\n"
+        "import sys, fedagent_agent.trainer.client, fedagent_task.recipe.text\n"
         "from fedagent_agent.streams import registry\n"
         "for kind in registry.builtin: registry.factory(kind)\n"
         "sys.exit('numpy' in sys.modules)"

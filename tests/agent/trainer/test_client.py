@@ -32,7 +32,7 @@ from fedagent_agent.trainer.process import answer
 from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_task.models import create
-from fedagent_task.recipe import task_bytes
+from fedagent_task.recipe.text import task_bytes
 from tests.fakes.trainer_bench import demo
 
 TASK = task_bytes(demo())

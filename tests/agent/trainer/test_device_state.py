@@ -14,7 +14,7 @@ from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.failpoints import VARIABLE
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import create
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
 from tests.fakes.trainer_bench import TrainerBench, demo
 
 STREAM = "digits:start=80,rate=0.001"

@@ -24,8 +24,8 @@ from fedagent_agent.trainer.frames import (
 from fedagent_agent.trainer.scoring import Scorer
 from fedagent_agent.trainer.training import Trainer
 from fedagent_task.models import Inputs, Labels, create
-from fedagent_task.recipe import task_bytes
-from fedagent_task.spec import LearnerSpec, ModelSpec, OpinionsSpec, TaskSpec
+from fedagent_task.recipe.spec import LearnerSpec, ModelSpec, OpinionsSpec, TaskSpec
+from fedagent_task.recipe.text import task_bytes
 from tests.fakes.trainer_bench import TrainerBench
 
 MODEL = ModelSpec(kind="softmax", features=1, classes=2)

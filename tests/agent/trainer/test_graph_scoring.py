@@ -8,11 +8,11 @@ import pytest
 from fedagent_agent.trainer.frames import Open, Opened
 from fedagent_agent.trainer.scoring import Scorer
 from fedagent_task.errors import ProgramError
-from fedagent_task.graph_scoring import scored
 from fedagent_task.models import create
 from fedagent_task.models.graph import Graph
-from fedagent_task.recipe import task_bytes
-from fedagent_task.spec import ModelSpec, TaskSpec
+from fedagent_task.recipe.spec import ModelSpec, TaskSpec
+from fedagent_task.recipe.text import task_bytes
+from fedagent_task.scoring.graph import scored
 from tests.fakes.graph_tasks import dense_task
 from tests.fakes.trainer_bench import TrainerBench
 

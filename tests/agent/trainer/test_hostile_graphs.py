@@ -12,8 +12,8 @@ from msgspec import structs
 from fedagent_agent.learners import steps
 from fedagent_agent.trainer.frames import Open, Opened, Refused
 from fedagent_protocol.messages import Decline, DeclineReason, TaskBody
-from fedagent_task.recipe import task_bytes, task_digest
-from fedagent_task.spec import TaskSpec
+from fedagent_task.recipe.spec import TaskSpec
+from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.graph_tasks import dense_task
 from tests.fakes.hand_edge import RUN, joined, model_of
 from tests.fakes.trainer_bench import TrainerBench

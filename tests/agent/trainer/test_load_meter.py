@@ -14,8 +14,8 @@ from fedagent_agent.trainer.load_meter import BLOCK_S, MARGIN, LoadMeter, parts
 from fedagent_agent.trainer.training import Trainer
 from fedagent_task.errors import RecipeError
 from fedagent_task.models import create
-from fedagent_task.recipe import task_bytes
-from fedagent_task.spec import LearnerSpec, ModelSpec
+from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
+from fedagent_task.recipe.text import task_bytes
 from tests.fakes.trainer_bench import TrainerBench, demo
 
 MEMORY = "digits:start=1000,rate=0.000001"

@@ -10,8 +10,8 @@ from msgspec import structs
 from fedagent_agent.streams.base import Samples, StreamSchema
 from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed
 from fedagent_task.moments import Moments
-from fedagent_task.recipe import frozen, task_of
-from fedagent_task.spec import TaskSpec
+from fedagent_task.recipe.spec import TaskSpec
+from fedagent_task.recipe.text import frozen, task_of
 from tests.agent.streams.support import install_stream
 from tests.fakes.trainer_bench import TrainerBench, demo
 

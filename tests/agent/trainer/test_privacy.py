@@ -15,7 +15,7 @@ from fedagent_agent.trainer.privacy import (
     protect,
     shape,
 )
-from fedagent_task.spec import OpinionsSpec
+from fedagent_task.recipe.spec import OpinionsSpec
 
 SPECS = st.builds(
     OpinionsSpec,

@@ -14,8 +14,8 @@ from fedagent_agent.trainer.samples import (
     ValidationStream,
 )
 from fedagent_task.models import Floats
+from fedagent_task.models.samples import Csr
 from fedagent_task.readers import load
-from fedagent_task.samples import Csr
 
 STEP = st.one_of(
     st.tuples(st.just("put"), st.integers(0, 9)),

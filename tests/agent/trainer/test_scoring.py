@@ -13,8 +13,8 @@ from fedagent_agent.trainer import scoring
 from fedagent_agent.trainer.scoring import MAX_SAMPLES, Scorer
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Mlp, create
-from fedagent_task.recipe import task_bytes
-from fedagent_task.spec import DataSpec, LearnerSpec, ModelSpec, OpinionsSpec, TaskSpec
+from fedagent_task.recipe.spec import DataSpec, LearnerSpec, ModelSpec, OpinionsSpec, TaskSpec
+from fedagent_task.recipe.text import task_bytes
 from tests.fakes.trainer_bench import TrainerBench
 
 pytest.importorskip("onnx", reason="onnx is not installed")
@@ -99,7 +99,7 @@ def test_where_neighbours_decide_no_order_is_scored_whatever_the_task_says() -> 
 @given(spec=st.sampled_from([MLP, CNN]), seed=st.integers(0, 2**31), count=st.integers(1, 150))
 def test_onnxruntime_scores_as_numpy_does(spec: ModelSpec, seed: int, count: int) -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    from fedagent_task.onnx_session import OnnxSession
+    from fedagent_task.scoring.onnx_session import OnnxSession
 
     model, rng = create(spec), np.random.default_rng(seed)
     weights = model.init(seed)
@@ -120,9 +120,9 @@ def test_the_graph_of_the_task_is_used_where_there_is_a_runtime(
         if not there:
             monkeypatch.setattr(scoring, "find_spec", lambda _name: None)
         else:
-            monkeypatch.delitem(sys.modules, "fedagent_task.onnx_session", raising=False)
+            monkeypatch.delitem(sys.modules, "fedagent_task.scoring.onnx_session", raising=False)
         scorer = _scorer(CNN, graph=True)
-        assert ("fedagent_task.onnx_session" in sys.modules) or not there
+        assert ("fedagent_task.scoring.onnx_session" in sys.modules) or not there
         scorer.begin(weights)
         scorer.look(x, y)
         assert (scorer.score, scorer.count) == (1.0, 4)

@@ -14,7 +14,7 @@ from fedagent_protocol.tensors import digest_of
 from fedagent_task.models import create
 from fedagent_task.privacy import accountant
 from fedagent_task.privacy.accountant import deviation_of
-from fedagent_task.spec import PrivacySpec
+from fedagent_task.recipe.spec import PrivacySpec
 from tests.fakes.trainer_bench import TrainerBench, demo
 
 ROW = ",".join(["1"] * 64)

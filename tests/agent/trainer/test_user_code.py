@@ -27,7 +27,7 @@ from fedagent_agent.trainer.frames import (
 )
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import create
-from fedagent_task.recipe import task_bytes
+from fedagent_task.recipe.text import task_bytes
 from tests.fakes.links import eventually
 from tests.fakes.trainer_bench import demo
 

@@ -21,7 +21,7 @@ from fedagent_protocol.messages import (
     TrainCourse,
     TrainStats,
 )
-from fedagent_task.spec import LearnerSpec
+from fedagent_task.recipe.spec import LearnerSpec
 from tests.fakes.stored_runs import small_plan, small_view
 
 

@@ -16,7 +16,7 @@ from fedagent_protocol.messages import (
     RoundOrder,
     RoundReport,
 )
-from fedagent_task.spec import PrivacySpec
+from fedagent_task.recipe.spec import PrivacySpec
 from tests.fakes.engine_field import Field, settings, toy_edges
 
 EPOCH = "1" * 32

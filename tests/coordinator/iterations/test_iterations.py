@@ -20,7 +20,7 @@ from fedagent_coordinator.iterations.primal_dual import (
 from fedagent_coordinator.policies.base import Feedback, Purpose, round_rng
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_protocol.errors import UnknownNameError
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 from tests.fakes.rounds import column_view, ended
 
 positive = st.floats(1e-6, 1e3)

@@ -12,7 +12,7 @@ from fedagent_coordinator.core.decision import affordable, solved
 from fedagent_coordinator.policies import Purpose, RoundView, Selection, round_rng
 from fedagent_coordinator.policies.exploration import GIVEN_UP, SWAPPED, explored
 from fedagent_coordinator.policies.selection import check_selection
-from fedagent_task.spec import PolicySpec
+from fedagent_task.recipe.spec import PolicySpec
 from tests.fakes.rounds import random_view
 
 DRAWS = 4000

@@ -22,7 +22,7 @@ from fedagent_coordinator.solvers.flgreedy import (
     sums_per_edge,
 )
 from fedagent_protocol.errors import UnknownNameError
-from fedagent_task.recipe import parse_recipe
+from fedagent_task.recipe.text import parse_recipe
 from fedagent_testbed import oracles
 from fedagent_testbed.study import load_recipe
 from tests.fakes.rounds import column_view

@@ -14,7 +14,7 @@ from fedagent_task.privacy.accountant import (
     epsilon_spent,
     noise_multiplier,
 )
-from fedagent_task.spec import PrivacySpec
+from fedagent_task.recipe.spec import PrivacySpec
 
 dp = pytest.importorskip("opendp.prelude")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_task.privacy.accountant import epsilon_spent, noise_multiplier
-from fedagent_task.recipe import parse_recipe, task_of
+from fedagent_task.recipe.text import parse_recipe, task_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "privacy.md").read_text()
 

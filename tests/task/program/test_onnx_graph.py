@@ -99,7 +99,7 @@ def test_what_has_no_form_is_named_and_the_task_is_made() -> None:
 def test_a_graph_that_loops_for_ever_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     from onnx import TensorProto, helper
 
-    from fedagent_task import onnx_session
+    from fedagent_task.scoring import onnx_session
 
     monkeypatch.setattr(onnx_session, "LONGEST_S", 0.2)
     numbers = {"shape": ["n", 4], "elem_type": TensorProto.FLOAT}

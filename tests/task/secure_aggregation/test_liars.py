@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
 from fedagent_protocol.messages import MaskKeys, MaskOpening, MaskShares, MemberKeys
+from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation import shamir
 from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
 from fedagent_task.secure_aggregation.errors import MaskingError
@@ -16,7 +17,6 @@ from fedagent_task.secure_aggregation.keys import Place, identity_of, signed_byt
 from fedagent_task.secure_aggregation.member import Member
 from fedagent_task.secure_aggregation.ring import add_masks, ring_of, vector_of
 from fedagent_task.secure_aggregation.suspicion import Suspects
-from fedagent_task.spec import SecureAggregationSpec
 
 SPEC = SecureAggregationSpec(minimum_cohort=5)
 PLACE = Place("1" * 32, 7, "e" * 32)

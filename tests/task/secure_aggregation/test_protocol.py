@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from fedagent_protocol.messages import MaskAsk, MaskDelivery, MaskKeys, MaskRoster
 from fedagent_protocol.tensors import Manifest
+from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation.agreement import survivors_needed
 from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
 from fedagent_task.secure_aggregation.errors import MaskingError
 from fedagent_task.secure_aggregation.keys import Place, identity_of
 from fedagent_task.secure_aggregation.member import Member
 from fedagent_task.secure_aggregation.ring import Ring, add_masks, ring_of, sums_of, vector_of
-from fedagent_task.spec import SecureAggregationSpec
 
 PLACE = Place("1" * 32, 7, "e" * 32)
 SPEC = SecureAggregationSpec(minimum_cohort=3)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_protocol.tensors import Manifest
+from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation.ring import add_masks, ring_of, sums_of, vector_of
-from fedagent_task.spec import SecureAggregationSpec
 
 SPEC = SecureAggregationSpec(minimum_cohort=3, largest=2.0)
 

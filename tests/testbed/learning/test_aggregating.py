@@ -7,7 +7,7 @@ import pytest
 from fedagent_task import aggregation
 from fedagent_task.errors import RecipeError
 from fedagent_task.models import create
-from fedagent_task.spec import ModelSpec
+from fedagent_task.recipe.spec import ModelSpec
 from fedagent_testbed.learning.aggregating import EdgeModels
 from fedagent_testbed.learning.datasets import StudyData, load_classes
 from fedagent_testbed.learning.local_sgd import BatchedModel

@@ -5,7 +5,7 @@ import pytest
 
 from fedagent_task.aggregation.robust import registry
 from fedagent_task.models import create
-from fedagent_task.spec import ModelSpec
+from fedagent_task.recipe.spec import ModelSpec
 from fedagent_testbed.learning.aggregating import Updates
 from fedagent_testbed.learning.attacks import Attack
 from fedagent_testbed.learning.datasets import load_classes

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from fedagent_task.errors import DatasetError, RecipeError
-from fedagent_task.samples import Csr
+from fedagent_task.models.samples import Csr
 from fedagent_testbed.learning.datasets import (
     LAGS,
     WARMER_C,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedagent_task.models.base import densed
-from fedagent_task.samples import Csr
+from fedagent_task.models.samples import Csr
 from fedagent_testbed.learning.datasets import StudyData
 from fedagent_testbed.learning.drift import Drift
 from fedagent_testbed.recipe import Streaming

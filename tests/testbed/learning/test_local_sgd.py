@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_task.models import create
-from fedagent_task.spec import ModelSpec
+from fedagent_task.recipe.spec import ModelSpec
 from fedagent_testbed.learning.local_sgd import BatchedModel
 
 SPECS = {

@@ -9,7 +9,7 @@ import pytest
 from fedagent_agent.learners import create as create_learner
 from fedagent_task.errors import RecipeError
 from fedagent_task.models import create
-from fedagent_task.spec import LearnerSpec, ModelSpec
+from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 from fedagent_testbed.learning.datasets import StudyData
 from fedagent_testbed.learning.networks import Network
 from fedagent_testbed.learning.partition import iid

@@ -23,7 +23,7 @@ from fedagent_coordinator.policies import (
     round_rng,
 )
 from fedagent_task.errors import RecipeError
-from fedagent_task.spec import ModelSpec
+from fedagent_task.recipe.spec import ModelSpec
 from fedagent_testbed.kernel import Pipes
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study import World, load_recipe, make_world, play

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedagent_protocol.errors import ParameterError
 from fedagent_task.errors import RecipeError
-from fedagent_task.spec import MICRO
+from fedagent_task.recipe.spec import MICRO
 from fedagent_testbed.learning.shared_fleet import _trained
 from fedagent_testbed.study import History, compare, play
 from fedagent_testbed.study.streams import OURS, PAPERS, SETS, best_edge, controls_of

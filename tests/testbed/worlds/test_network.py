@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedagent_task.errors import DatasetError, RecipeError
-from fedagent_task.spec import MICRO
+from fedagent_task.recipe.spec import MICRO
 from fedagent_testbed.study.streams import best_edge
 from fedagent_testbed.worlds.network import StreamNetwork, draw_network
 from tests.fakes.stream_files import small

@@ -26,7 +26,7 @@ from fedagent_protocol.messages import (
     Volunteer,
 )
 from fedagent_protocol.opinions import SignAnswer
-from fedagent_task.spec import PeersSpec
+from fedagent_task.recipe.spec import PeersSpec
 
 from .records import ArmStats, SlotRecord
 

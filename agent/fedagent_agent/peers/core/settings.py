@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fedagent_protocol.peers import MAX_BEST
-from fedagent_task.spec import PeersSpec
+from fedagent_task.recipe.spec import PeersSpec
 
 MIN_SLOT_S = 0.5
 MAX_ENVELOPES = 2**16 - 1

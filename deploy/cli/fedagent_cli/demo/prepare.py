@@ -8,8 +8,8 @@ from fedagent_coordinator import policies
 from fedagent_coordinator.policies.base import OPINIONS
 from fedagent_protocol.errors import RegistryError
 from fedagent_task.errors import TaskError
-from fedagent_task.recipe_file import open_recipe
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.files import open_recipe
+from fedagent_task.recipe.spec import Recipe
 
 from .plan import Plan, make_evaluated_plan, make_plan, spread
 from .run import DemoSettings

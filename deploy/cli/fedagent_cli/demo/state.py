@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fedagent_task.measures import ACCURACY, BY_KEY, Measure
+from fedagent_task.scoring.measures import ACCURACY, BY_KEY, Measure
 
 Event = Mapping[str, object]
 DOOMED = ", will be killed"

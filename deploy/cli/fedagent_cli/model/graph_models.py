@@ -13,11 +13,11 @@ from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.tensors import decode_tensors, digest_of
 from fedagent_task.client_terms import CONTROL
-from fedagent_task.description import described
-from fedagent_task.exported import whole
 from fedagent_task.models import Floats
 from fedagent_task.models.graph import Graph
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
+from fedagent_task.scoring.description import described
+from fedagent_task.scoring.exported import whole
 
 
 def state_of(folder: Path, recipe: Recipe, data: bytes) -> dict[str, Floats]:

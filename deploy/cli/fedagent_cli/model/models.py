@@ -24,8 +24,8 @@ from fedagent_coordinator.errors import ExportError
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.extras import how_to_add
 from fedagent_task import models
-from fedagent_task.description import described
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
+from fedagent_task.scoring.description import described
 from fedagent_task.travelling import model_tensors
 
 app = Group(

@@ -19,10 +19,10 @@ from fedagent_cli.output import echo, emit
 from fedagent_protocol.errors import ProtocolError, hide_password
 from fedagent_protocol.extras import how_to_add
 from fedagent_task.errors import TaskFormatError, TorchNeededError
-from fedagent_task.exported import Predictor, open_model
-from fedagent_task.features import names_of
 from fedagent_task.models import Doubles
-from fedagent_task.spec import DataSpec, TaskSpec
+from fedagent_task.models.features import names_of
+from fedagent_task.recipe.spec import DataSpec, TaskSpec
+from fedagent_task.scoring.exported import Predictor, open_model
 
 MAX_NAMES = 12
 LOOK_S = 0.1

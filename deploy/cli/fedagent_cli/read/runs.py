@@ -27,8 +27,8 @@ from fedagent_coordinator.errors import (
 from fedagent_coordinator.picture.status_files import RunStatus, read_run_status
 from fedagent_node.data_dir import LOCK_FILE, holder_of
 from fedagent_node.process import boot_id
-from fedagent_task.measures import HELD_OUT, IN_TRAINING, Measure, few
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
+from fedagent_task.scoring.measures import HELD_OUT, IN_TRAINING, Measure, few
 
 LABELS = {"rmse": "error", "train_error": "error", "train_loss": "loss", "device_score": "score"}
 """What a line about it begins with, where that is not its key."""

@@ -1,8 +1,8 @@
 """What a device's updates have cost in privacy, for people to read."""
 
 from fedagent_task.privacy.accountant import epsilon_spent, is_installed
-from fedagent_task.recipe import task_of
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
+from fedagent_task.recipe.text import task_of
 
 
 def epsilon_of(recipe: Recipe | None, released: int) -> float | None:

@@ -9,7 +9,7 @@ from fedagent_coordinator import policies
 from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_coordinator.policies.base import RoundView, Selection
-from fedagent_task.spec import Recipe
+from fedagent_task.recipe.spec import Recipe
 
 Columns = dict[str, list[tuple[int, float]]]
 """By agent id: (round, value)."""

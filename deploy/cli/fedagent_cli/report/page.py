@@ -16,7 +16,7 @@ from fedagent_cli.read.runs import NOT_HELD_OUT, NOT_REPORTED
 from fedagent_coordinator.books.evaluations import PEERS
 from fedagent_coordinator.picture.records import Field
 from fedagent_coordinator.picture.watcher import Watcher
-from fedagent_task.measures import HELD_OUT
+from fedagent_task.scoring.measures import HELD_OUT
 
 from .curves import curves
 from .run_report import ReportRound, RunReport

@@ -12,7 +12,7 @@ from fedagent_cli.site.devices import judged_devices
 from fedagent_coordinator.books.evaluations import ModelEvaluation
 from fedagent_coordinator.books.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow
 from fedagent_coordinator.picture.summary import RunSummary, summarize
-from fedagent_task.measures import Measure
+from fedagent_task.scoring.measures import Measure
 
 from .indices import Columns, read_beliefs, read_indices
 

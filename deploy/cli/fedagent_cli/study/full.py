@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedagent_cli.errors import UnbalancedError
 from fedagent_cli.output import credits_text, echo, emit
-from fedagent_task.spec import MICRO
+from fedagent_task.recipe.spec import MICRO
 from fedagent_testbed.study import TestbedRecipe
 from fedagent_testbed.study.full import play_full
 from fedagent_testbed.study.history import jain

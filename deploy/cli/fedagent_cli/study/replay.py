@@ -30,8 +30,8 @@ from fedagent_coordinator.policies import create
 from fedagent_coordinator.run_settings import decision_policies, opinion_mode
 from fedagent_protocol.errors import FedagentError, RegistryError, UnknownNameError
 from fedagent_task.errors import RecipeError
-from fedagent_task.recipe import override
-from fedagent_task.spec import Params, PolicySpec, Recipe
+from fedagent_task.recipe.spec import Params, PolicySpec, Recipe
+from fedagent_task.recipe.text import override
 from fedagent_testbed.off_policy import Estimate, NoSupportError, Value, choices_of, estimated
 from fedagent_testbed.replay import Replayed
 from fedagent_testbed.replay import replay as decide

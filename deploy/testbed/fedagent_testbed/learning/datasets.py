@@ -10,8 +10,8 @@ import numpy.typing as npt
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import DatasetError
 from fedagent_task.models import Floats
+from fedagent_task.models.samples import Csr
 from fedagent_task.readers import DATA_VARIABLE, Dataset, load, load_series
-from fedagent_task.samples import Csr
 from fedagent_testbed.traces.readers import data_path
 
 CLASSES = ("digits", "mnist", "fashion-mnist", "a9a")

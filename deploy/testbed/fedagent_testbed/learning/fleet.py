@@ -11,10 +11,10 @@ import numpy.typing as npt
 from fedagent_agent.learners import Learner, Tensors, create
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import RecipeError, TaskFormatError
-from fedagent_task.learner_checks import check_learner_name
 from fedagent_task.models import Floats, Model
 from fedagent_task.models import create as create_model
-from fedagent_task.spec import LearnerSpec, ModelSpec
+from fedagent_task.recipe.learner_checks import check_learner_name
+from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.worlds.base import spawned_rng
 

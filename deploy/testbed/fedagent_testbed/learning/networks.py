@@ -9,8 +9,8 @@ from fedagent_agent.learners import create
 from fedagent_agent.learners.steps import by_torch
 from fedagent_task.errors import RecipeError, TaskFormatError
 from fedagent_task.models import create as create_model
-from fedagent_task.shapes import pooled
-from fedagent_task.spec import LearnerSpec, ModelSpec
+from fedagent_task.recipe.shapes import pooled
+from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 from fedagent_testbed.recipe import Training
 
 from .local_sgd import Floats, Indices

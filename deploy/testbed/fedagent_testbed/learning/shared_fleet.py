@@ -9,7 +9,7 @@ import functools
 import msgspec
 
 from fedagent_coordinator.policies.base import FloatArray, IntArray
-from fedagent_task.spec import IterationsSpec, PlacementSpec
+from fedagent_task.recipe.spec import IterationsSpec, PlacementSpec
 from fedagent_testbed.recipe import TestbedRecipe
 
 from .fleet import Fleet, FleetRound

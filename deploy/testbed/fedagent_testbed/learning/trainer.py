@@ -15,7 +15,7 @@ from fedagent_coordinator.policies.base import FloatArray
 from fedagent_task.aggregation import Strategy
 from fedagent_task.aggregation.robust import Robust
 from fedagent_task.models import create
-from fedagent_task.spec import ModelSpec
+from fedagent_task.recipe.spec import ModelSpec
 from fedagent_testbed.recipe import TestbedRecipe, Training
 from fedagent_testbed.sections import Attackers
 from fedagent_testbed.worlds.base import spawned_rng

@@ -22,7 +22,7 @@ from fedagent_coordinator.policies import RoundView
 from fedagent_coordinator.policies.base import OPINIONS, TRUTH, VOLUNTEERS
 from fedagent_protocol.messages import Weighting
 from fedagent_task.errors import RecipeError
-from fedagent_task.spec import (
+from fedagent_task.recipe.spec import (
     MICRO,
     BudgetSpec,
     LearnerSpec,

@@ -24,7 +24,7 @@ from fedagent_coordinator.policies.base import (
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_protocol.errors import RegistryError, UnknownNameError
 from fedagent_task.errors import RecipeError
-from fedagent_task.spec import MICRO, PolicySpec
+from fedagent_task.recipe.spec import MICRO, PolicySpec
 from fedagent_testbed import oracles
 from fedagent_testbed.learning.trainer import FederatedLearner
 from fedagent_testbed.recipe import TestbedRecipe

@@ -17,7 +17,7 @@ from fedagent_coordinator.placement import Placement, PlacementPolicy, Placement
 from fedagent_coordinator.policies import Feedback, Purpose, RoundView, round_rng
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_task.errors import RecipeError
-from fedagent_task.spec import MICRO
+from fedagent_task.recipe.spec import MICRO
 from fedagent_testbed.learning.fleet import Fleet, FleetRound
 from fedagent_testbed.learning.shared_fleet import FixedFleet, fixed_fleet
 from fedagent_testbed.recipe import TestbedRecipe

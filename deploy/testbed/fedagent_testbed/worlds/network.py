@@ -10,7 +10,7 @@ import numpy as np
 
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import DatasetError, RecipeError
-from fedagent_task.spec import MICRO
+from fedagent_task.recipe.spec import MICRO
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.traces.readers import (
     read_cpu_scores,

@@ -4,7 +4,7 @@ import numpy as np
 
 from fedagent_coordinator.policies import Feedback, Purpose, RoundView, Truth, round_rng
 from fedagent_coordinator.policies.base import IntArray
-from fedagent_task.spec import MICRO
+from fedagent_task.recipe.spec import MICRO
 from fedagent_testbed.recipe import TestbedRecipe
 
 from .base import NEVER, Times, arrived, outcome, spawned_rng

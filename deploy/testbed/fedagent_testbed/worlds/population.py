@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from fedagent_coordinator.policies.base import BoolArray, FloatArray, IndexArray, IntArray
-from fedagent_task.spec import MICRO
+from fedagent_task.recipe.spec import MICRO
 from fedagent_testbed.recipe import TestbedRecipe
 
 from .base import spawned_rng

@@ -8,15 +8,14 @@ import numpy as np
 
 from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.tensors import Manifest, TensorSpec, decode_tensors
-
-from .description import Described, read_description
-from .errors import TaskFormatError, TorchNeededError
-from .features import Raw, scaled
-from .graph_scoring import scored
-from .models import Doubles, Floats, Model, Weights, create
-from .models.graph import Graph
-from .samples import Csr
-from .travelling import model_tensors
+from fedagent_task.errors import TaskFormatError, TorchNeededError
+from fedagent_task.models import Doubles, Floats, Model, Weights, create
+from fedagent_task.models.features import Raw, scaled
+from fedagent_task.models.graph import Graph
+from fedagent_task.models.samples import Csr
+from fedagent_task.scoring.description import Described, read_description
+from fedagent_task.scoring.graph import scored
+from fedagent_task.travelling import model_tensors
 
 
 class Predictor(Protocol):
@@ -54,7 +53,7 @@ def open_model(data: bytes) -> Predictor:
         ModuleNotFoundError: onnxruntime is not installed.
     """
     if data[8:9] != b"{":
-        from .onnx_session import OnnxFile  # noqa: PLC0415 - an optional package
+        from fedagent_task.scoring.onnx_session import OnnxFile  # noqa: PLC0415 - an optional package
 
         return OnnxFile(data)
     return _tensors_file(data)

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from fedagent_protocol.messages import Weighting
-
-from .client_terms import client_terms
-from .errors import RecipeError
-from .spec import Recipe, TaskSpec
+from fedagent_task.client_terms import client_terms
+from fedagent_task.errors import RecipeError
+from fedagent_task.recipe.spec import Recipe, TaskSpec
 
 SMALLEST_COHORT = 3
 """Of two, each knows the other's update from the sum."""

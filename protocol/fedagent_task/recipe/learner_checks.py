@@ -3,11 +3,10 @@
 from collections.abc import Container, Iterator
 
 from fedagent_protocol.registry import FOREIGN
-
-from .client_terms import client_terms
-from .errors import RecipeError
-from .explain import hint_of, show
-from .spec import LEARNERS, MODELS, LearnerSpec, ModelSpec, TaskSpec
+from fedagent_task.client_terms import client_terms
+from fedagent_task.errors import RecipeError
+from fedagent_task.recipe.explain import hint_of, show
+from fedagent_task.recipe.spec import LEARNERS, MODELS, LearnerSpec, ModelSpec, TaskSpec
 
 DESCENT = ("minibatch", "bgd", "sgd")
 """Learners whose steps an optimiser makes."""

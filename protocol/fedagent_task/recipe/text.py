@@ -15,11 +15,18 @@ import msgspec
 from msgspec import structs
 
 from fedagent_protocol.messages import Weighting
-
-from .errors import RecipeError, TaskFormatError
-from .explain import explain, hint_of, show
-from .recipe_checks import check_recipe, check_task
-from .spec import MAX_SECONDS, MICRO, DataSpec, FeatureSpec, PrivacySpec, Recipe, TaskSpec
+from fedagent_task.errors import RecipeError, TaskFormatError
+from fedagent_task.recipe.checks import check_recipe, check_task
+from fedagent_task.recipe.explain import explain, hint_of, show
+from fedagent_task.recipe.spec import (
+    MAX_SECONDS,
+    MICRO,
+    DataSpec,
+    FeatureSpec,
+    PrivacySpec,
+    Recipe,
+    TaskSpec,
+)
 
 MAX_RECIPE_BYTES = 256 * 1024
 MAX_TASK_BYTES = 128 * 1024

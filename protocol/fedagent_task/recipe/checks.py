@@ -2,13 +2,12 @@
 
 import math
 
-from .errors import RecipeError
-from .explain import hint_of, show
-from .learner_checks import check_learner, check_names
-from .measures import measures_of
-from .privacy_checks import check_cohort, check_privacy
-from .shapes import MAX_PARAMETERS, pooled
-from .spec import (
+from fedagent_task.errors import RecipeError
+from fedagent_task.recipe.explain import hint_of, show
+from fedagent_task.recipe.learner_checks import check_learner, check_names
+from fedagent_task.recipe.privacy_checks import check_cohort, check_privacy
+from fedagent_task.recipe.shapes import MAX_PARAMETERS, pooled
+from fedagent_task.recipe.spec import (
     AUTO,
     DataSpec,
     FeatureSpec,
@@ -17,6 +16,7 @@ from .spec import (
     Recipe,
     TaskSpec,
 )
+from fedagent_task.scoring.measures import measures_of
 
 VOLUNTEERS = "volunteers"
 """The policy under which agents that volunteer train."""

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import RecipeError
-from .recipe import Table, override, read_table, recipe_from_table
-from .recipe_checks import MAX_BUFFER_BYTES
-from .spec import Recipe
-from .task_file import SUFFIX, TaskFile, read_task_file
+from fedagent_task.errors import RecipeError
+from fedagent_task.recipe.checks import MAX_BUFFER_BYTES
+from fedagent_task.recipe.spec import Recipe
+from fedagent_task.recipe.text import Table, override, read_table, recipe_from_table
+from fedagent_task.task_file import SUFFIX, TaskFile, read_task_file
 
 ROUNDS, CREDITS, BUFFER = 20, 20, 1000
 """Rounds, credits of an edge for one of them, and samples that a device keeps at most, where a

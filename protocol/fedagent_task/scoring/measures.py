@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .spec import Recipe
+from fedagent_task.recipe.spec import Recipe
 
 NO_DATASET = "none"
 """`evaluation.dataset` where the coordinator has no held-out samples."""

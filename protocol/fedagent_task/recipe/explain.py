@@ -8,8 +8,8 @@ from typing import Annotated, get_args, get_origin
 
 import msgspec
 
-from .errors import RecipeError
-from .spec import Recipe
+from fedagent_task.errors import RecipeError
+from fedagent_task.recipe.spec import Recipe
 
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .models import Doubles, Inputs, Labels, Model, Svm, Weights
+from fedagent_task.models import Doubles, Inputs, Labels, Model, Svm, Weights
 
 _BATCH = 4096
 _MIN_PROBABILITY = 1e-15

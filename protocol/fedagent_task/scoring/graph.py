@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from fedagent_protocol.extras import how_to_add
-
-from .metrics import Evaluation, accuracy, log_loss, mse
-from .models import Doubles, Floats, Inputs, Labels, Weights
-from .models.base import densed
-from .models.graph import Graph
+from fedagent_task.models import Doubles, Floats, Inputs, Labels, Weights
+from fedagent_task.models.base import densed
+from fedagent_task.models.graph import Graph
+from fedagent_task.scoring.metrics import Evaluation, accuracy, log_loss, mse
 
 if TYPE_CHECKING:
-    from .program.torch_program import TorchProgram
+    from fedagent_task.program.torch_program import TorchProgram
 
 BATCH = 256
 """Samples at once: activations of a convolution are many times their size."""
@@ -99,7 +98,7 @@ class _Torch:
 
     @cached_property
     def _program(self) -> "TorchProgram":
-        from .program.torch_program import TorchProgram  # noqa: PLC0415 - an optional package
+        from fedagent_task.program.torch_program import TorchProgram  # noqa: PLC0415 - an optional package
 
         program = TorchProgram(self._graph.program)
         program.load(self._once)
@@ -133,7 +132,7 @@ def _linked(output: Doubles, link: str) -> Doubles:
 
 class _Onnx:
     def __init__(self, graph: Graph, once: Weights, onnx: bytes) -> None:
-        from .onnx_session import GraphSession  # noqa: PLC0415 - an optional package
+        from fedagent_task.scoring.onnx_session import GraphSession  # noqa: PLC0415 - an optional package
 
         specs = (*graph.manifest().specs, *graph.once_manifest().specs)
         self._session = GraphSession(onnx, {spec.name for spec in specs})

@@ -10,8 +10,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta, Struct, field
 
 from fedagent_protocol.messages import OptionalDigest, Weighting
-
-from .shapes import (
+from fedagent_task.recipe.shapes import (
     LAYOUTS,
     MAX_PARAMETERS,
     MAX_PROGRAM_BYTES,
@@ -170,8 +169,8 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
         if self.kind == "cnn":
             return cnn_shapes(self.plan, self.picture, self.classes)
         if self.kind == "graph":
-            from .program import decode_program  # noqa: PLC0415 - it needs numpy
-            from .program.spec import TRAVELS  # noqa: PLC0415 - the same
+            from fedagent_task.program import decode_program  # noqa: PLC0415 - it needs numpy
+            from fedagent_task.program.spec import TRAVELS  # noqa: PLC0415 - the same
 
             tensors = decode_program(self.program).of_roles(*TRAVELS)
             return {tensor.name: tensor.shape for tensor in tensors}

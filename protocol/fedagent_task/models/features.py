@@ -11,10 +11,10 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from .errors import DatasetError, TaskFormatError
-from .models import Inputs, Labels
-from .samples import Csr
-from .spec import DataSpec, FeatureSpec, ModelSpec
+from fedagent_task.errors import DatasetError, TaskFormatError
+from fedagent_task.models import Inputs, Labels
+from fedagent_task.models.samples import Csr
+from fedagent_task.recipe.spec import DataSpec, FeatureSpec, ModelSpec
 
 Raw = npt.NDArray[np.generic]
 Doubles = npt.NDArray[np.float64]

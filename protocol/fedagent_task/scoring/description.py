@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from .errors import RecipeError, TaskFormatError
-from .recipe import short_form
-from .recipe_checks import check_task
-from .spec import DataSpec, ModelSpec, TaskSpec
+from fedagent_task.errors import RecipeError, TaskFormatError
+from fedagent_task.recipe.checks import check_task
+from fedagent_task.recipe.spec import DataSpec, ModelSpec, TaskSpec
+from fedagent_task.recipe.text import short_form
 
 PREFIX = "fedagent."
 

@@ -11,12 +11,12 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-from .description import read_description
-from .errors import ProgramError, TaskFormatError
-from .features import Raw
-from .models import Doubles, Floats, Mlp, Weights
-from .samples import Csr
-from .spec import ModelSpec
+from fedagent_task.errors import ProgramError, TaskFormatError
+from fedagent_task.models import Doubles, Floats, Mlp, Weights
+from fedagent_task.models.features import Raw
+from fedagent_task.models.samples import Csr
+from fedagent_task.recipe.spec import ModelSpec
+from fedagent_task.scoring.description import read_description
 
 _INPUT = "x"
 _REFUSED = (

@@ -2,7 +2,7 @@
 
 import math
 
-from .spec import LearnerSpec
+from fedagent_task.recipe.spec import LearnerSpec
 
 
 def rate_at(spec: LearnerSpec, number: int) -> float:

@@ -1,0 +1,1 @@
+"""Recipes: every key and its checks, as text and in files, and the task they give devices."""

@@ -1,0 +1,1 @@
+"""How good a model is: figures, what computes them, and model files that take samples."""
