@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, settings
 _FIELDS = {"documents", "e2e", "netns"}
 _NIGHTLY_FOLDERS = {"documents", "netns"}
 _NIGHTLY_FILES = {
-    *("docs/test_site.py", "web/test_page.py", "cli/test_report_in_a_browser.py"),
+    *("docs/test_typed.py", "web/test_page.py", "cli/test_report_in_a_browser.py"),
     *("cli/test_new.py", "cli/test_deployment.py", "node/test_namespaces.py"),
-    *("learners/test_warm.py", "python/test_graph_tasks.py", "docs/test_python.py"),
-    *("docs/test_write_your_own.py", "program/test_families.py", "testbed/test_off_policy.py"),
+    *("learners/test_warm.py", "python/test_graph_tasks.py"),
+    *("program/test_families.py", "testbed/test_off_policy.py"),
 }
 _EVERY_TIME = {"demo", "field", "joining", "tls", "revocation", "sniffer"}
 """Of `tests/e2e`, whose other tests are for `make test-all`."""
@@ -30,10 +30,8 @@ def _is_nightly(path: Path) -> bool:
     parts = path.parts
     if "e2e" in parts:
         return path.stem.removeprefix("test_") not in _EVERY_TIME
-    # What only reads the documents' lines is quick.
-    reads = path.name == "test_every_line.py"
     named = "/".join(parts[-2:]) in _NIGHTLY_FILES
-    return named or (not _NIGHTLY_FOLDERS.isdisjoint(parts) and not reads)
+    return named or not _NIGHTLY_FOLDERS.isdisjoint(parts)
 
 
 _MEMORY = Path("/dev/shm")

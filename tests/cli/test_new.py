@@ -14,7 +14,6 @@ import pytest
 from fedagent_cli.errors import UsageError
 from fedagent_cli.new import FOLDER, written
 from fedagent_task.recipe.text import read_table
-from tests.documents.pages import split
 from tests.typed import fedagent, parse
 
 NAME = "my-own"
@@ -31,7 +30,7 @@ SHOWS = {
 
 def commands(readme: str) -> list[list[str]]:
     """The commands of each block."""
-    return [list(split(text)) for text in re.findall(r"```sh\n(.*?)```", readme, re.DOTALL)]
+    return [text.strip().splitlines() for text in re.findall(r"```sh\n(.*?)```", readme, re.DOTALL)]
 
 
 def install(project: Path, site: Path) -> None:

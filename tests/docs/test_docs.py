@@ -1,6 +1,7 @@
-"""The documents keep up: every command and option, every link, every exit code."""
+"""The documents keep up: commands, options, links, tests, exit codes, policies; every line."""
 
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,97 +9,99 @@ from pathlib import Path
 import click
 import pytest
 
+import fedagent
 import fedagent_agent.__main__
 import fedagent_coordinator.__main__
 import fedagent_edge.__main__
 from fedagent_cli import errors
+from fedagent_coordinator import placement, policies
 from fedagent_protocol import VERSION
-from tests.typed import every_command
+from tests.typed import every_command, parse
 
 ROOT = Path(__file__).parents[2]
-CLI = "".join((ROOT / "docs" / page).read_text("utf-8") for page in ("cli.md", "settings.md"))
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-SHELL = {"--help", "--version"}
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text("utf-8")
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/*.md"))
+}
+CLI = PAGES["docs/cli.md"] + PAGES["docs/settings.md"]
+COMMANDS = dict(every_command())
 
 
-def commands() -> Iterator[tuple[str, list[str]]]:
-    """Every command with the long names of its options."""
-    for path, command in every_command():
-        yield (
-            path,
-            [
-                option
-                for parameter in command.get_params(click.Context(command))
-                for option in (*parameter.opts, *parameter.secondary_opts)
-                if option.startswith("--") and option not in SHELL
-            ],
-        )
+def options_of(command: click.Command) -> set[str]:
+    given = [one.opts + one.secondary_opts for one in command.get_params(click.Context(command))]
+    return {name for names in given for name in names if name.startswith("--")}
 
 
-@pytest.mark.parametrize(("path", "options"), [pytest.param(*c, id=c[0]) for c in commands()])
-def test_every_command_and_option_is_documented(path: str, options: list[str]) -> None:
+def typed_lines() -> Iterator[tuple[str, str]]:
+    """Yield page and line of every call of `fedagent` that a block of shell has."""
+    for page, text in PAGES.items():
+        for block in re.findall(r"^ *```sh\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE):
+            for line in block.replace("\\\n", " ").splitlines():
+                if found := re.search(r"(?:^|/|sudo )fedagent ([a-z].*)", line.strip()):
+                    yield page, re.split(r" [>&|]", found[1])[0]
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_command_and_option_is_documented(path: str) -> None:
+    command = COMMANDS[path]
     assert re.search(rf"`{re.escape(path)}\b", CLI), f"docs/cli.md does not name `{path}`"
-    missing = [option for option in options if not re.search(rf"{option}\b(?!-)", CLI)]
-    assert not missing, f"docs/cli.md does not name {missing} of `{path}`"
+    assert not {one for one in options_of(command) if not re.search(rf"{one}\b(?!-)", CLI)}
+    assert "Examples" in (command.epilog or "")
+    assert command.help
 
 
 def test_every_documented_option_exists() -> None:
-    known = {option for _, options in commands() for option in options} | SHELL
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", CLI))
-    assert named <= known
+    known = set().union(*map(options_of, COMMANDS.values())) | {"--version"}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", CLI)) <= known
 
 
-def test_the_reading_commands_take_what_the_page_says() -> None:
-    part = CLI.partition("## Read a run")[2].partition("## ")[0]
-    intro, _, table = part.partition("| command |")
-    whole = {f"fedagent {name}" for name in re.findall(r"`(ledger \w+|runs)`", intro)}
-    listed = re.findall(r"^\| `(fedagent [a-z ]+?)(?: \[[A-Z_]+\])?` \|", table, re.MULTILINE)
-    taken = dict(commands())
-    assert whole < set(listed)
-    for path in listed:
-        assert "--json" in taken[path]
-        assert ("--run" in taken[path]) == (path not in whole), path
-        assert "--data-dir" in taken[path], path
+@pytest.mark.parametrize(("page", "line"), list(typed_lines()))
+def test_the_program_reads_every_line(page: str, line: str) -> None:
+    parse(shlex.split(line, comments=True))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_names_is_there(page: str) -> None:
+    text = re.sub(r"```.*?```", "", PAGES[page], flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s#]+)[^)\s]*\)", text):
+        assert "://" in target or ((ROOT / page).parent / target).exists(), target
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text):
+        assert re.search(rf"def {name}\b" if name else "", (ROOT / path).read_text("utf-8")), name
 
 
 def test_the_version_that_peers_are_told_is_the_release() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["version"] == VERSION
 
 
-def test_every_command_shows_an_example() -> None:
-    for path, command in every_command():
-        assert "Examples" in (command.epilog or ""), path
-        assert command.help, path
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_tests_that_a_page_names_are_there(page: Path) -> None:
-    for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text("utf-8")):
-        assert (ROOT / path).exists(), path
-        assert re.search(rf"def {name}\b", (ROOT / path).read_text("utf-8")) or not name, name
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if not target.startswith(("http://", "https://", "#")):
-            path = page.parent / target.partition("#")[0]
-            assert path.exists(), f"{page.name} links to {target}"
-
-
 def test_every_exit_code_is_documented() -> None:
-    text = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([\d, ]+) \|", text, re.MULTILINE)
+    rows = re.findall(r"^\| ([\d, ]+) \|", PAGES["docs/exit-codes.md"], re.MULTILINE)
     listed = {int(number) for row in rows for number in row.split(",")}
     own = {kind.exit_code for kind in errors.CliError.__subclasses__()}
+    own |= {errors.OK, errors.WARNED, errors.FAILED, errors.INTERRUPTED, errors.UNREAD}
     for role in (fedagent_agent.__main__, fedagent_edge.__main__, fedagent_coordinator.__main__):
-        for name, value in vars(role).items():
-            if name == "EXIT_CODES":
-                own |= {code for _, code in value}
-            elif name.startswith("EXIT_"):
-                own.add(value)
-    assert (
-        own | {errors.OK, errors.WARNED, errors.FAILED, errors.INTERRUPTED, errors.UNREAD} <= listed
+        own |= {code for _, code in role.EXIT_CODES}
+    assert own <= listed
+
+
+@pytest.mark.parametrize("name", [*policies.registry.builtin, *placement.names()])
+def test_a_policys_page_has_its_parameters_and_no_other(name: str) -> None:
+    text, real = PAGES.get(f"docs/policies/{name}.md"), policies.registry
+    if text is None:
+        text, real = (
+            PAGES["docs/policies/placement.md"].partition(f"## `{name}`\n")[2],
+            placement.registry,
+        )
+    own = text.partition("\n## `")[0]
+    table = own.partition("| name | default | meaning |\n")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(real.parameters(name))
+
+
+def test_the_page_on_python_names_what_there_is() -> None:
+    page = PAGES["docs/python.md"]
+    assert set(re.findall(r"fedagent\.(\w+)", page)) - {"toml"} <= set(fedagent.__all__)
+    rows = re.findall(
+        r"^\| (.*?) \|", page.partition("| argument | |")[2].partition("\n\n")[0], re.MULTILINE
     )
+    listed = {word for row in rows for word in re.findall(r"`(\w+)`", row)}
+    assert listed == set(fedagent.run_local.__annotations__) - {"task", "return"}

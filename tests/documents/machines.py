@@ -21,6 +21,7 @@ import psutil
 
 PATIENCE_S = 150.0
 INSTALL_S = 420.0
+BROKER_PORT = 1883
 
 
 class Space:
