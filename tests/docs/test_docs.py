@@ -1,4 +1,4 @@
-"""The documents keep up: commands, options, links, tests, exit codes, policies; every line."""
+"""The documents keep up: commands, options, links, tests, exit codes; every line is read."""
 
 import re
 import shlex
@@ -14,7 +14,6 @@ import fedagent_agent.__main__
 import fedagent_coordinator.__main__
 import fedagent_edge.__main__
 from fedagent_cli import errors
-from fedagent_coordinator import placement, policies
 from fedagent_protocol import VERSION
 from tests.typed import every_command, parse
 
@@ -82,19 +81,6 @@ def test_every_exit_code_is_documented() -> None:
     for role in (fedagent_agent.__main__, fedagent_edge.__main__, fedagent_coordinator.__main__):
         own |= {code for _, code in role.EXIT_CODES}
     assert own <= listed
-
-
-@pytest.mark.parametrize("name", [*policies.registry.builtin, *placement.names()])
-def test_a_policys_page_has_its_parameters_and_no_other(name: str) -> None:
-    text, real = PAGES.get(f"docs/policies/{name}.md"), policies.registry
-    if text is None:
-        text, real = (
-            PAGES["docs/policies/placement.md"].partition(f"## `{name}`\n")[2],
-            placement.registry,
-        )
-    own = text.partition("\n## `")[0]
-    table = own.partition("| name | default | meaning |\n")[2].partition("\n\n")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(real.parameters(name))
 
 
 def test_the_page_on_python_names_what_there_is() -> None:
