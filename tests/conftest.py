@@ -21,7 +21,7 @@ _NIGHTLY_FILES = {
     *("learners/test_warm.py", "python/test_graph_tasks.py"),
     *("program/test_families.py", "testbed/test_off_policy.py"),
 }
-_EVERY_TIME = {"demo", "field", "joining", "tls", "revocation", "sniffer"}
+_EVERY_TIME = {"demo", "field", "joining", "tls", "revocation", "privacy"}
 """Of `tests/e2e`, whose other tests are for `make test-all`."""
 
 

@@ -8,18 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
-
-from fedagent_cli.demo.prepare import prepare
-from fedagent_cli.demo.run import run_demo
-from fedagent_cli.demo.view import View
-from fedagent_coordinator.books.reader import open_reader
-from fedagent_coordinator.explanation import explain
-from fedagent_coordinator.picture.alarms import alarms
 
 pytestmark = pytest.mark.slow
 
@@ -217,39 +209,3 @@ def test_listeners_are_on_loopback_only_and_kill_9_leaves_nobody(
     demo.popen.wait(60)
     _, alive = psutil.wait_procs(family, timeout=60)
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
-
-
-def test_why_explains_each_kind_of_device(tmp_path: Path) -> None:
-    settings, plan = prepare(
-        agents=None,
-        edges=None,
-        rounds=16,
-        policy="random",
-        seed=None,
-        recipe="demo",
-        folder=tmp_path / "w",
-    )
-    dear = replace(plan.agents[0], name="agent-9", price=1.5 * plan.budget)
-    plan = replace(plan, agents=(*plan.agents, dear))
-    run_demo(settings, plan, View(), caught=lambda: 0)
-    with open_reader(tmp_path / "w" / "coordinator") as reader:
-        run = reader.run().run_id
-        ids = {row.name: row.agent for row in reader.devices(run)}
-        told = [
-            explain(reader, agent, round_)
-            for agent in ids.values()
-            for round_ in range(2, reader.last_round(run) + 1, 2)
-        ]
-        of_dear = explain(reader, ids["agent-9"])
-        slow = explain(reader, ids["agent-2"])
-        raised = {one.kind: one.name for one in alarms(reader, None, time.time())}
-    assert all(one.solved for one in told), "a recorded round is not decided as it was"
-    assert {"selected", "not_selected", "unaffordable"} <= {one.state for one in told}
-    unselected = [one for one in told if one.state == "not_selected"]
-    assert all(one.constraint.kind == "edge_budget" for one in unselected)
-    assert any(one.nearest_change for one in unselected)
-    assert (of_dear.state, of_dear.ordered) == ("unaffordable", 0)
-    assert {change.what for change in of_dear.nearest_change} == {"price", "budget"}
-    assert (slow.never_delivering, slow.in_time) == (True, 0)
-    assert slow.ordered >= 3
-    assert raised == {"never_delivering": "agent-2"}

@@ -4,7 +4,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -201,15 +200,3 @@ def test_eight_devices_that_start_over_half_a_minute_all_take_part(
     # Who comes last has missed what the schedule gives this time, and no more.
     assert min(trained.values()) >= least
     assert seconds > 19 * recipe.rounds.every_s
-
-
-# ------------------------------------------------------------------ who never answers
-
-
-def test_an_agent_that_never_answers_is_waited_for_no_longer_than_max_wait(world: Make) -> None:
-    def silent(_: Any) -> list[Any]:
-        return []
-
-    played = world(agents=3).lies("agent-2", "update", silent).run(checked=False)
-    assert played.ending.rounds_done == ROUNDS
-    assert paid_of(played, "agent-2") == 0
