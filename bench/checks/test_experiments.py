@@ -11,7 +11,7 @@ from fedagent_testbed.study import load_recipe, streams
 from fedagent_testbed.study.selection import make_policy
 
 FILE = driver.experiments()
-ELSEWHERE = {"agreement", "solvers", "field-policies", "field-bas", "bas-streams", "bas-scaling"}
+ELSEWHERE = {"solvers", "field-policies", "field-bas", "bas-streams", "bas-scaling"}
 """Rows that a module of their own, or several experiments together, gave."""
 
 

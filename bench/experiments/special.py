@@ -15,7 +15,7 @@ from fedagent_testbed.study.play import one_blas_thread
 from fedagent_testbed.worlds.base import spawned_rng
 from fedagent_testbed.worlds.population import Population
 
-from . import client_sets, constants, robust
+from . import agreement, client_sets, constants, robust
 from .measures import Figures, curve
 from .table import Line, line
 
@@ -144,6 +144,7 @@ def claims(name: str, seeds: int, _: str) -> Iterator[Line]:
 
 
 ABOUT: dict[str, tuple[str, int]] = {
+    "agreement": ("GDA, section V", 250),
     "rbcs-uneven": ("RBCS-F, Fig. 5", 5),
     "calibration": ("ours", 3),
     "claims": ("ours (ALGORITHMS section 8)", 10),
@@ -154,6 +155,7 @@ ABOUT: dict[str, tuple[str, int]] = {
 }
 """Paper, and how many seeds (of client sets: trials) the table has."""
 EXPERIMENTS: dict[str, Callable[[str, int, str], Iterator[Line]]] = {
+    "agreement": agreement.lines,
     "rbcs-uneven": uneven,
     "calibration": calibration,
     "claims": claims,
