@@ -1,22 +1,36 @@
-"""A process of ours: its start, which boot it belongs to, its memory, and its last words."""
+"""A process of ours: its start, its log, its memory, its watchdog, and its last words.
+
+The protocol of the watchdog is that of ``sd_notify(3)``: datagrams to ``NOTIFY_SOCKET``.
+"""
 
 import argparse
 import asyncio
+import ctypes
+import faulthandler
 import gc
 import json
 import logging
+import os
 import resource
+import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from .log_lines import formatter
-from .settings import NodeConfig, SettingError
+from .settings import LogFormat, NodeConfig, SettingError
 
+TEXT = "%(asctime)s %(levelname)s %(message)s"
+BEAT_S = 1.0
+STALL_S = 5.0
+"""An event loop that did nothing for so long stands still."""
+
+_log = logging.getLogger(__name__)
 C = TypeVar("C", bound=NodeConfig)
 ExitCodes = Iterable[tuple[type[BaseException], int]]
 
@@ -36,6 +50,28 @@ def start(
     handler.setFormatter(formatter(config.log_format))
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler])
     return run(config)
+
+
+class JsonLines(logging.Formatter):
+    """Log lines as one JSON object each: ``at`` (UTC), ``level``, ``logger``, ``text``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as one line."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {
+            "at": at,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "text": record.getMessage(),
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, separators=(",", ":"))
+
+
+def formatter(kind: LogFormat) -> logging.Formatter:
+    """Return what makes the lines: text for people, or JSON for what collects them."""
+    return JsonLines() if kind == "json" else logging.Formatter(TEXT)
 
 
 def in_two(error: BaseException) -> tuple[str, str]:
@@ -117,10 +153,8 @@ def return_freed_memory() -> bool:
 
     By default the first large block that is freed raises the threshold, after which
     whole models come from heaps that fragment and never shrink. Chunks do come from
-    the heap: mapping each of them anew costs more than all the rest of a round.
+    the heap: mapping each of them again costs more than all the rest of a round.
     """
-    import ctypes  # noqa: PLC0415 - an agent has no need of it
-
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
@@ -141,8 +175,6 @@ def trim_now_and_again(every_s: float = TRIM_EVERY_S) -> bool:
     only what is free at the end of the heap: under faults a coordinator grew by megabytes an
     hour although it used no more of them.
     """
-    import ctypes  # noqa: PLC0415 - of commands, which import this too, none needs it
-
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError):
@@ -155,3 +187,65 @@ def trim_now_and_again(every_s: float = TRIM_EVERY_S) -> bool:
 
     threading.Thread(target=work, name="trim", daemon=True).start()
     return True
+
+
+class Systemd:
+    """Who started us, if it wants to hear of us; children of ours inherit nothing of it."""
+
+    def __init__(self) -> None:
+        self._socket = os.environ.pop("NOTIFY_SOCKET", "")
+        usec = os.environ.pop("WATCHDOG_USEC", "")
+        pid = os.environ.pop("WATCHDOG_PID", "")
+        mine = usec.isdigit() and pid in ("", str(os.getpid()))
+        self.ping_s = int(usec) / 3e6 if mine and self._socket else None
+        """How often it wants a ping: thrice in its own time; None for never."""
+
+    def tell(self, state: str) -> bool:
+        """Send a state; False if it is heard by no process."""
+        if not self._socket:
+            return False
+        address = "\0" + self._socket[1:] if self._socket.startswith("@") else self._socket
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.connect(address)
+            sock.send(state.encode())
+            return True
+        return False
+
+
+async def watch_loop(
+    name: str,
+    systemd: Systemd,
+    hindrance: Callable[[], str],
+    counters: Counter[str],
+    *,
+    beat_s: float = BEAT_S,
+    stall_s: float = STALL_S,
+) -> None:
+    """Ping systemd while the event loop, and all else, gets on; until cancelled.
+
+    `hindrance` says what does not get on although the loop turns. What a loop that stands still
+    is doing goes to standard error.
+    """
+    period_s = min(beat_s, systemd.ping_s or beat_s)
+    before, pinged_at, stuck = time.monotonic(), -1e9, ""
+    systemd.tell("READY=1")
+    try:
+        while True:
+            now = time.monotonic()
+            if now - before > stall_s + period_s:
+                counters["loop_stalls"] += 1
+                _log.warning("%s: the event loop was blocked for %.0f s", name, now - before)
+            before = now
+            faulthandler.dump_traceback_later(stall_s + period_s, file=2)
+            last, stuck = stuck, hindrance()
+            if stuck and stuck != last:
+                counters["work_stalls"] += 1
+                _log.error("%s: %s; systemd restarts it if it runs as a service", name, stuck)
+            if systemd.ping_s is not None and not stuck and now - pinged_at >= systemd.ping_s:
+                pinged_at = now
+                systemd.tell("WATCHDOG=1")
+            await asyncio.sleep(period_s)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        systemd.tell("STOPPING=1")

@@ -21,8 +21,7 @@ import msgspec
 from msgspec import structs
 
 from fedagent_node.broker.process import Broker, BrokerSpec
-from fedagent_node.discovery.announcing import Advert, Discovery
-from fedagent_node.discovery.watch import answers_there
+from fedagent_node.discovery.announcing import Advert, Discovery, answers_there
 from fedagent_node.site.certificates import Role, common_name
 from fedagent_node.site.credentials import CERT_FILE, FOLDER
 from fedagent_node.site.membership import Membership, Renew
@@ -40,9 +39,8 @@ from .envelope import Gate
 from .errors import InsecureListenError, NotEnrolledError
 from .jobs import JobQueue
 from .link import Arrival, Link
-from .process import keep_collecting
+from .process import Systemd, keep_collecting, watch_loop
 from .settings import BrokerConfig, NodeConfig
-from .watchdog import Systemd, Watchdog
 
 WARNINGS_PER_S = 5.0
 """Log lines about peers; the rest is only counted."""
@@ -287,8 +285,7 @@ class Shell:
         self._schedule()
         self._watched_from = time.monotonic()
         counters = self.driver.core.counters
-        watchdog = Watchdog(self.id, self._systemd, hindrance=self._hindrance, counters=counters)
-        self.spawn(watchdog.run(), "watchdog")
+        self.spawn(watch_loop(self.id, self._systemd, self._hindrance, counters), "watchdog")
 
     async def be_observed(self, role: Role) -> None:
         """Serve metrics, where they are asked for.

@@ -1,6 +1,8 @@
 """The queue of jobs: small ones at once, one after the other, never within another's effects."""
 
 import asyncio
+import threading
+import time
 
 import pytest
 
@@ -43,27 +45,19 @@ async def test_what_waits_begins_after_the_effects_of_a_result() -> None:
     assert log == [f"{name} {what}" for name in names for what in ("begins", "ends")]
 
 
-async def test_small_jobs_that_waited_do_not_nest() -> None:
-    log: list[str] = []
-    over = asyncio.Event()
-
-    def done(result: Input) -> None:
-        assert isinstance(result, Done)
-        log.append(result.name)
-        if result.name == "second":
-            # It waits behind the third.
-            assert queue.submit(job("fourth", small=True)) is None
-            log.append("second ends")
-        if result.name == "fourth":
-            over.set()
-
-    queue = JobQueue(done, unexpected)
-    queue.submit(job("first"))
-    queue.submit(job("second", small=True))
-    queue.submit(job("third", small=True))
+async def test_a_job_is_at_work_until_it_ends() -> None:
+    goes_on, over = threading.Event(), asyncio.Event()
+    jobs = JobQueue(lambda _: over.set(), lambda _: None)
+    assert jobs.longest(time.monotonic()) == ("", 0.0)
+    jobs.submit(Job("commit", lambda: (goes_on.wait(10), Input())[1], small=False))
+    name, seconds = jobs.longest(time.monotonic() + 5.0)
+    assert name == "commit"
+    assert 5.0 <= seconds < 8.0
+    goes_on.set()
     await asyncio.wait_for(over.wait(), 10)
-    queue.close()
-    assert log == ["first", "second", "second ends", "third", "fourth"]
+    await asyncio.sleep(0)
+    assert jobs.longest(time.monotonic())[0] == ""
+    jobs.close()
 
 
 async def test_a_small_job_is_done_at_once() -> None:

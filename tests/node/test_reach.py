@@ -14,7 +14,8 @@ import pytest
 
 from fedagent_node.address import BrokerAddress, with_hint
 from fedagent_node.discovery.advert import Advert, Reach, reach, reach_of_shared
-from fedagent_node.discovery.watch import MAX_HOSTS, Watch, answers_there, reachable
+from fedagent_node.discovery.announcing import answers_there
+from fedagent_node.discovery.watch import MAX_HOSTS, Watch, _Name
 from fedagent_node.errors import PeerRefusedError, connect_reason
 from fedagent_node.network import connected, free_port, is_inner, lan_addresses, refusal
 
@@ -62,40 +63,34 @@ async def test_an_advert_of_many_addresses_has_nobody_scan_a_network() -> None:
     address = BrokerAddress(HERE, free_port(HERE))
     hosts = tuple(f"127.0.1.{number}" for number in range(1, 60))
     advert = Advert("edge", "aa", "site", address, 1)
-    _, refused = await reachable([advert.at(host) for host in hosts], answers_there)
+    refused: dict[str, str] = {}
+    watch = Watch("edge", "site", lambda _: None, Counter(), judge=answers_there)
+    await watch._first_good([advert.at(host) for host in hosts], refused)
     assert len(refused) == MAX_HOSTS
 
 
-def test_an_address_that_fails_for_another_reason_is_complained_of_once(
+async def test_what_is_said_of_an_advert_that_is_of_no_use(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.WARNING)
     address = BrokerAddress("10.0.0.9", 1883)
     advert = Advert("edge", "aa", "site", address, 1, (address.host,))
     watch = Watch("edge", "site", lambda _: None, Counter(), judge=answers_there)
+    one, where = _Name("aa"), str(address)
     for reason in ("no answer (timed out)", "No route to host", "no answer (timed out)"):
-        watch._complain("aa", advert, {str(address): reason})
-    assert len(caplog.records) == 1
-    watch._complain("aa", advert, {})
-    with caplog.at_level(logging.WARNING):
-        watch._complain("aa", advert, {str(address): "Connection refused"})
-    assert len(caplog.records) == 2
-
-
-def test_an_advert_that_tls_refuses_or_that_answered_before_gets_no_advice_on_firewalls(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    address = BrokerAddress("10.0.0.9", 1883)
-    advert = Advert("coordinator", "aa", "site", address, 1, (address.host,))
-    watch = Watch("coordinator", "site", lambda _: None, Counter(), judge=answers_there)
+        watch.complain(one, advert, {where: reason})
+    (said,) = caplog.records
+    assert "firewall" in said.getMessage()
+    caplog.clear()
+    watch.complain(one, advert, {})
+    one.answered = True
+    watch.complain(one, advert, {where: "Connection refused"})
     strange = connect_reason(PeerRefusedError("wrong_site", "belongs to site hall, not to site"))
-    for name, reason in (("stranger", strange), ("gone", "Connection refused")):
-        watch._answered.add("gone")
-        watch._complain(name, advert, {str(address): reason})
+    watch.complain(_Name("stranger"), advert, {where: strange})
     first, second = (record.getMessage() for record in caplog.records)
-    assert "belongs to site hall" in first
-    assert first.endswith("it is not used")
-    assert "it has stopped or is restarting" in second
-    assert "firewall" not in first + second
+    assert "it has stopped or is restarting" in first
+    assert "belongs to site hall" in second
+    assert second.endswith("it is not used")
     lost = os.strerror(errno.ECONNREFUSED)
     assert "start a broker there" in with_hint(lost, address)
     assert "it has stopped or is restarting" in with_hint(lost, address, before=True)

@@ -1,7 +1,7 @@
-"""Announcing and finding roles by zeroconf; with `watch`, all that touches it.
+"""Announcing and finding roles by zeroconf.
 
 An advert is a hint and nothing else: anyone on the network can send one. It is cut to a
-known form here, and who is behind it is found out on the connection.
+known form in `advert`, and who is behind it is found out on the connection.
 """
 
 import asyncio
@@ -9,29 +9,19 @@ import ipaddress
 import logging
 import socket
 from collections import Counter
-from collections.abc import Awaitable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
+
+from zeroconf.asyncio import AsyncZeroconf
 
 from fedagent_node.address import is_loopback, is_wildcard
-from fedagent_node.discovery.advert import (
-    LOOPBACK,
-    Advert,
-    Reach,
-    Role,
-    reach,
-    reach_of_shared,
-    service_type,
-    to_txt,
-)
-from fedagent_node.discovery.watch import Judge, OnChange, Watch, answers_there
-from fedagent_node.network import is_own, lan_addresses, look_up, multicast_works, shares_network
+from fedagent_node.network import is_own, lan_addresses, look_up, refusal
 
-if TYPE_CHECKING:
-    from zeroconf import Zeroconf
-    from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
+from .advert import LOOPBACK, Advert, Reach, Role, reach, reach_of_shared
+from .mdns import Announcer, announceable, opened
+from .watch import Judge, OnChange, Watch
 
-__all__ = ["Advert", "Discovery", "Role", "Scope"]
+__all__ = ["Advert", "Discovery", "Role", "Scope", "answers_there"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,20 +31,28 @@ FOLLOW_S = 5.0
 HINT = "give the address instead: --edge HOST:PORT or --coordinator HOST:PORT"
 
 
+async def answers_there(advert: Advert) -> str:
+    """Return why no connection is accepted at an advert's address; empty if one is."""
+    return await refusal(advert.address.host, advert.address.port)
+
+
 class Discovery:
     """Advertise this role and browse for others at one site (None: at every site).
 
     What is announced follows from where the broker listens (`advert.reach`), whatever the
-    scope of browsing: a broker on loopback is never announced beyond this machine. What is
-    asked for before zeroconf is `available` is done once it is.
+    scope of browsing: a broker on loopback is never announced beyond this machine. Nothing is
+    browsed or announced before `start`; where multicast comes late, both begin then.
     """
 
     def __init__(
-        self, site: str | None, *, scope: Scope = "loopback", judge: Judge = answers_there
+        self,
+        site: str | None,
+        *,
+        scope: Scope = "loopback",
+        judge: Judge = answers_there,
     ) -> None:
         self.site = site
         self._judge = judge
-        self.available = False
         self.counters: Counter[str] = Counter()
         self._scope = scope
         self._listener: AsyncZeroconf | None = None
@@ -68,6 +66,11 @@ class Discovery:
         self._gone = False
         """Whether our broker's own address went away, and that was logged."""
 
+    @property
+    def available(self) -> bool:
+        """Whether multicast works here."""
+        return self._listener is not None
+
     async def start(self) -> None:
         """Open the sockets. Where multicast does not work, warn once and try again quietly."""
         if not await self._open():
@@ -77,8 +80,7 @@ class Discovery:
     async def _open(self) -> bool:
         self._listens_on = self._interfaces()
         self._listener = await opened(self._listens_on)
-        self.available = self._listener is not None
-        self._again = not self.available
+        self._again = self._listener is None
         return self.available
 
     async def advertise(self, advert: Advert, *, listen: str | None = LOOPBACK) -> None:
@@ -95,7 +97,7 @@ class Discovery:
     def browse(self, role: Role, on_change: OnChange, *, needed: bool = False) -> None:
         """Watch for a role; `on_change` gets all that are known, at every change.
 
-        With `needed`, a line in the log if nobody is announced.
+        With `needed`, a line in the log if there is no advert.
         """
         watch = Watch(role, self.site, on_change, self.counters, judge=self._judge, needed=needed)
         self._watches.append(watch)
@@ -113,7 +115,6 @@ class Discovery:
         self._watches.clear()
         await self._announcer.close()
         listener, self._listener = self._listener, None
-        self.available = False
         if listener is not None:
             await listener.async_close()
 
@@ -128,9 +129,7 @@ class Discovery:
             _log.warning(
                 "%s: the broker on %s is not announced, because it listens on IPv6 only; "
                 "listen on IPv4, or %s",
-                advert.id,
-                listen,
-                HINT,
+                *(advert.id, listen, HINT),
             )
             return
         if self._scope == "loopback":
@@ -154,31 +153,28 @@ class Discovery:
                 else:
                     await self._listener.async_update_interfaces(announceable(now))
                     self._listens_on = now
-                if self._listener is not None:
-                    if now != before:
-                        _log.info("this machine's addresses are now %s", ", ".join(now))
-                    await self._follow_to(new=not set(now) <= set(before))
+                if self._listener is None:
+                    continue
+                if now != before:
+                    _log.info("this machine's addresses are now %s", ", ".join(now))
+                # First of all ours: a watch must not try where we are no more.
+                if self._advertised is not None:
+                    await self._announce()
+                if set(now) <= set(before):
+                    continue
+                for watch in self._watches:
+                    await watch.end()
+                    watch.ask(self._listener.zeroconf)
             except OSError as error:
                 self._again = True
                 _log.debug("zeroconf could not switch to %s yet: %s", ", ".join(now), error)
 
-    async def _follow_to(self, *, new: bool) -> None:
-        # First of all ours: a watch must not try where we are no more.
-        if self._advertised is not None:
-            await self._announce()
-        if self._listener is None or not new:
-            return
-        for watch in self._watches:
-            await watch.end()
-            watch.ask(self._listener.zeroconf)
-
     def _warn_if_gone(self, now: list[str]) -> None:
         """Log once when our broker's own address went away: no other one leads to it."""
-        listen = self._advertised[1] if self._advertised is not None else None
+        listen = (self._advertised[1] if self._advertised is not None else None) or ""
         # Of IPv6 nothing is announced.
-        own = listen is not None and ":" not in listen
-        own = own and not is_loopback(listen or "") and not is_wildcard(listen or "")
-        gone = own and listen not in now and not is_own(listen or "")
+        own = listen and not (":" in listen or is_loopback(listen) or is_wildcard(listen))
+        gone = bool(own) and listen not in now and not is_own(listen)
         if gone and not self._gone:
             _log.warning(
                 "the broker listens on %s, which is no longer an address of this machine: no "
@@ -200,116 +196,3 @@ async def _resolved(listen: str) -> str:
         _log.warning("%s cannot be announced: %s; %s", listen, error, HINT)
         return "::"
     return str(found[0][4][0])
-
-
-class Announcer:
-    """What this role announces."""
-
-    def __init__(self) -> None:
-        self._zeroconf: AsyncZeroconf | None = None
-        self._announced_on: tuple[str, ...] = ()
-        self._info: AsyncServiceInfo | None = None
-        self._announcing: asyncio.Task[None] | None = None
-
-    async def announce(self, advert: Advert, where: Reach, *, shared: bool) -> bool:
-        """Announce, in place of what was announced before; False where multicast fails."""
-        from zeroconf.asyncio import AsyncServiceInfo  # noqa: PLC0415
-
-        if where.announced_on != self._announced_on:
-            # Sockets of its own: those that browse hear and speak on every network.
-            await self.close()
-            self._zeroconf = await opened(list(where.announced_on))
-            if self._zeroconf is None:
-                return False
-            self._announced_on = where.announced_on
-        assert self._zeroconf is not None
-        kind = service_type(advert.role)
-        info = AsyncServiceInfo(
-            kind,
-            f"{advert.id}.{kind}",
-            port=advert.address.port,
-            properties=to_txt(advert, external=shared),
-            server=f"fedagent-{advert.id}.local.",
-            parsed_addresses=list(where.hosts or where.announced_on),
-        )
-        before, self._info = self._info, info
-        await self._end_announcing()
-        if before is not None and before.name == info.name:
-            announced = await self._zeroconf.async_update_service(info)
-        else:
-            # Ids are hashes of keys: probing for a second owner of the name costs a
-            # second and finds nothing, and after a kill we must take our name back.
-            announced = await self._zeroconf.async_register_service(
-                info, cooperating_responders=True
-            )
-        self._announcing = asyncio.ensure_future(_finished(announced))
-        return True
-
-    async def close(self) -> None:
-        """Take the announcement back, and close the sockets. Idempotent."""
-        info, self._info = self._info, None
-        await self._end_announcing()
-        zeroconf, self._zeroconf, self._announced_on = self._zeroconf, None, ()
-        if zeroconf is None:
-            return
-        if info is not None:
-            await (await zeroconf.async_unregister_service(info))
-        await zeroconf.async_close()
-
-    async def _end_announcing(self) -> None:
-        announcing, self._announcing = self._announcing, None
-        if announcing is not None:
-            announcing.cancel()
-            await asyncio.gather(announcing, return_exceptions=True)
-
-
-async def opened(addresses: list[str]) -> "AsyncZeroconf | None":
-    """Return zeroconf on some of our addresses; None if none has multicast."""
-    interfaces = announceable(addresses)
-    if not interfaces:
-        return None
-    # Imported late: a role with a typed address needs none of it.
-    from zeroconf.asyncio import AsyncZeroconf  # noqa: PLC0415
-
-    # It prints a traceback where an address is gone, which `Discovery` follows and logs.
-    logging.getLogger("zeroconf").setLevel(logging.ERROR)
-    try:
-        zeroconf = AsyncZeroconf(zc=_within(interfaces))
-        await zeroconf.zeroconf.async_wait_for_start()
-    except OSError as exc:
-        _log.debug("zeroconf on %s: %s", interfaces, exc)
-        return None
-    return zeroconf
-
-
-def _within(interfaces: list[str]) -> "Zeroconf":
-    """Return zeroconf that answers only those who ask from these networks.
-
-    Linux hands a datagram to every socket of the machine once any has joined the group
-    there, and an answer would give an address that the other cannot reach.
-    (IP_MULTICAST_ALL=0 is no way out: beside SO_REUSEPORT, Linux 6 then gives some of the
-    other sockets' datagrams to the one that must not have them.)
-    """
-    from zeroconf import IPVersion, Zeroconf  # noqa: PLC0415
-
-    class Within(Zeroconf):
-        def async_send(
-            self, out: Any, addr: str | None = None, *rest: Any, **named: Any
-        ) -> None:  # the rest is zeroconf's own business
-            if out.is_query():
-                # What is known already would go to every network, also of loopback.
-                out.answers.clear()
-            if addr is None or shares_network(addr, interfaces):
-                super().async_send(out, addr, *rest, **named)
-
-    return Within(interfaces=interfaces, ip_version=IPVersion.V4Only)
-
-
-def announceable(addresses: list[str]) -> list[str]:
-    """Return those of the addresses that mDNS can be spoken from."""
-    # Asked first, because zeroconf leaves sockets open when an interface fails it.
-    return [address for address in addresses if multicast_works(address)]
-
-
-async def _finished(announced: Awaitable[object]) -> None:
-    await announced
