@@ -1,6 +1,6 @@
 """One round at scale: a million clients, a thousand edges, three seen by each.
 
-    python -m bench.scale                        # adaptive, linucb, cocs, oort; and 1000 clients
+    python -m bench.scale                        # adaptive, linucb, cocs; and 1000 clients
     python -m bench.scale --policy adaptive --clients 1000000
 
 `select` + `learn` per round, median of the rounds after the first two, and the highest
@@ -14,21 +14,17 @@ import statistics
 import time
 from collections.abc import Iterator
 
-import numpy as np
-
 from fedagent_coordinator import policies
 from fedagent_coordinator.policies import Purpose, round_rng
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_testbed.study import load_recipe, make_world, play
 from fedagent_testbed.study.play import one_blas_thread
-from tests.fakes.rounds import ended, random_view
 
-from .rows import seconds_of, show
+from .rows import show
 
 BAR_S = 0.8
 BAR_GB = 2.0
 ROUNDS_PER_S = 250
-OORT_BAR_S = 0.2
 
 
 def measure(
@@ -82,34 +78,6 @@ def measure(
     }
 
 
-def oort(clients: int = 100_000, edges: int = 20) -> dict[str, object]:
-    """Return what one selection of a thousand of many clients costs, half of which are known."""
-    rng = np.random.default_rng(1)
-    view = random_view(rng, 9, clients=clients, edges=edges, seen=0.15, budget=10**9)
-    policy = policies.create("oort", clients_per_round=1000)
-    some = np.flatnonzero(np.diff(view.pair_client, prepend=-1))[::2]
-    policy.learn(
-        dataclasses.replace(
-            ended(view, some.tolist(), tau_s=rng.random(len(some)).tolist()),
-            num_samples=rng.integers(1, 99, len(some)),
-            loss_rms=rng.random(len(some)),
-        )
-    )
-    median = statistics.median(
-        seconds_of(lambda: policy.select(view, np.random.default_rng(0)), times=5)
-    )
-    return {
-        "bench": "scale",
-        "policy": "oort",
-        "clients": clients,
-        "edges": edges,
-        "pairs": len(view.pair_client),
-        "select_s": round(median, 4),
-        "bar": OORT_BAR_S,
-        "met": median <= OORT_BAR_S,
-    }
-
-
 def virtual(clients: int = 1000, rounds: int = 400) -> dict[str, object]:
     """Return rounds per second of the whole loop, decisions only."""
     recipe = load_recipe(
@@ -134,7 +102,6 @@ def rows() -> Iterator[dict[str, object]]:
         yield virtual()
         for name in ("adaptive", "linucb", "cocs"):
             yield measure(name)
-        yield oort()
 
 
 def main() -> None:
