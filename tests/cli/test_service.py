@@ -2,13 +2,12 @@
 
 import json
 import os
-import pwd
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,47 +16,28 @@ from fedagent_agent.__main__ import EXIT_CODES as AGENT
 from fedagent_cli import places
 from fedagent_cli.errors import UsageError
 from fedagent_cli.main import app
-from fedagent_cli.role import launch, service, systemd
-from fedagent_cli.role.systemd import Service, unit_text
+from fedagent_cli.role import launch, systemd
+from fedagent_cli.role.systemd import Service
 from fedagent_coordinator.exits import EXIT_CODES as COORDINATOR
 from fedagent_edge.__main__ import EXIT_CODES as EDGE
 from fedagent_node.errors import REFUSED_SETTINGS
 from fedagent_node.settings import SettingError
 
 ROLES = ("agent", "edge", "coordinator")
-needs_systemctl = pytest.mark.skipif(
-    shutil.which("systemctl") is None, reason="systemctl is not installed"
-)
+PROGRAM = Path("/opt/fedagent/bin/fedagent")
+analyzed = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze")
 
 
-def a_service(**changed: object) -> Service:
-    made = {
-        "role": "agent",
-        "program": ("/opt/fedagent/bin/fedagent",),
-        "reads": (Path("/opt/fedagent/bin/fedagent"),),
-        "config": Path("/etc/fedagent/agent.toml"),
-    }
-    return Service(**{**made, **changed})  # type: ignore[arg-type]  # a test's keywords
+def a_service(**changed: Any) -> Service:
+    made = {"role": "agent", "program": (str(PROGRAM),), "reads": (PROGRAM,)}
+    return Service(**{**made, "config": Path("/etc/fedagent/agent.toml"), **changed})
 
 
-def typed(*words: str) -> dict[str, object]:
+def typed(*words: str) -> dict[str, Any]:
     done = CliRunner().invoke(app, ["service", *words, "--json"], catch_exceptions=False)
     assert done.exit_code == 0
-    told = json.loads(done.output)
-    assert isinstance(told, dict)
+    told: dict[str, Any] = json.loads(done.output)
     return told
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_a_unit_of_the_defaults_starts_its_role_and_not_again_where_that_is_no_use(
-    role: str,
-) -> None:
-    text = unit_text(a_service(role=role, config=Path(f"/etc/fedagent/{role}.toml")))
-    start = f"ExecStart=/opt/fedagent/bin/fedagent {role} --config /etc/fedagent/{role}.toml"
-    assert start in text.splitlines()
-    assert "$" not in text
-    line = next(one for one in text.splitlines() if one.startswith("RestartPrevent"))
-    assert {"2", "75"} <= set(line.partition("=")[2].split())
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -72,108 +52,44 @@ def test_the_example_settings_are_taken_as_they_are_and_with_every_line(
         launch.check(role, {**launch.read_config(file), "data_dir": str(tmp_path)})
 
 
-def test_a_user_a_folder_and_files_of_root_are_written_into_the_unit() -> None:
-    text = unit_text(
-        a_service(
-            user="pi",
-            data_dir=Path("/srv/my data"),
-            program=("/home/pi/fed 50%/bin/fedagent",),
-            reads=(Path("/home/pi/fed 50%/bin/fedagent"),),
-            files={"tls-ca": Path("/root/ca.pem"), "password-file": Path("/root/secret")},
-        )
-    )
-    assert (
-        'ExecStart="/home/pi/fed 50%%/bin/fedagent" agent --config /etc/fedagent/agent.toml '
-        '--data-dir "/srv/my data" --tls-ca ${CREDENTIALS_DIRECTORY}/tls-ca '
-        "--password-file ${CREDENTIALS_DIRECTORY}/password-file\n"
-    ) in text
-    for line in ("User=pi", "ProtectHome=read-only", 'ReadWritePaths="/srv/my data"'):
+def test_a_unit_starts_its_role_as_its_user() -> None:
+    home = "/home/pi/fed 50%/bin/fedagent"
+    text = a_service(user="pi", program=(home,), reads=(Path(home),)).unit_text()
+    for line in (
+        'ExecStart="/home/pi/fed 50%%/bin/fedagent" agent --config /etc/fedagent/agent.toml',
+        *("User=pi", "ProtectHome=read-only"),
+    ):
         assert f"\n{line}\n" in text
-    assert "LoadCredential=tls-ca:/root/ca.pem\nLoadCredential=password-file:/root/secret\n" in text
-    assert "DynamicUser" not in text
+    plain = a_service().unit_text()
+    assert "\nDynamicUser=yes\n" in plain
+    assert "\nProtectHome=yes\n" in plain
+    assert "$" not in plain
 
 
 @pytest.mark.parametrize("mark", ["\n", "\r", "\0", "\x85", "\u2028"])
-@pytest.mark.parametrize("of", ["config", "data_dir", "files", "program", "user"])
+@pytest.mark.parametrize("of", ["config", "program", "user"])
 def test_a_line_of_its_own_does_not_get_into_a_unit(of: str, mark: str) -> None:
     line = f"/x{mark}ExecStartPre=/bin/touch /pwned"
-    changed: dict[str, object] = {
-        "config": Path(line),
-        "data_dir": Path(line),
-        "files": {"tls-ca": Path(line)},
-        "program": (line,),
-        "user": line,
-    }
+    changed: dict[str, object] = {"config": Path(line), "program": (line,), "user": line}
     with pytest.raises(UsageError, match="control character") as told:
-        unit_text(a_service(**{"user": "pi", of: changed[of]}))
+        a_service(**{of: changed[of]}).unit_text()
     assert mark not in str(told.value)
 
 
-@pytest.fixture
-def given_away(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
-    """What is given to another user, and whether links are followed for that."""
-    given: list[tuple[str, bool]] = []
-
-    def note(path: Path, _user: int, _group: int, *, follow_symlinks: bool = True) -> None:
-        given.append((path.name, follow_symlinks))
-
-    monkeypatch.setattr(os, "chown", note)
-    return given
-
-
-def test_only_a_data_folder_that_was_not_there_is_given_to_its_user(
-    tmp_path: Path, given_away: list[tuple[str, bool]]
-) -> None:
-    made = tmp_path / "srv" / "agent"
-    systemd.make_data_dir(a_service(user="nobody", data_dir=made))
-    assert made.is_dir()
-    assert made.stat().st_mode & 0o777 == 0o700
-    assert given_away == [("agent", False)]
-    own = pwd.getpwuid(os.geteuid()).pw_name
-    systemd.make_data_dir(a_service(user=own, data_dir=made))
-    assert len(given_away) == 1, "it is the user's already"
-
-
-@pytest.mark.parametrize("kind", ["folder", "link", "link to nothing", "file", "below a file"])
-def test_what_is_there_and_is_not_the_users_is_refused(
-    kind: str, tmp_path: Path, given_away: list[tuple[str, bool]]
-) -> None:
-    path, there = tmp_path / "data", tmp_path / "there"
-    there.mkdir()
-    match kind:
-        case "folder":
-            path = there
-        case "link":
-            path.symlink_to(there)
-        case "link to nothing":
-            path.symlink_to(tmp_path / "nothing")
-        case "file":
-            path.touch()
-        case _:
-            path.touch()
-            path /= "data"
-    with pytest.raises(UsageError, match=r"--data-dir: .*; name a new one"):
-        systemd.make_data_dir(a_service(user="nobody", data_dir=path))
-    assert not given_away
-
-
-@needs_systemctl
+@pytest.mark.skipif(not shutil.which("systemctl"), reason="systemctl is not installed")
 def test_installing_twice_changes_nothing_and_keeps_edited_settings(tmp_path: Path) -> None:
     root = ("--root", str(tmp_path))
 
     def states() -> list[object]:
-        files = typed("install", "edge", *root)["files"]
-        assert isinstance(files, list)
-        return [file["state"] for file in files]
+        return [file["state"] for file in typed("install", "edge", *root)["files"]]
 
     assert states() == ["new", "new"]
-    assert (
-        tmp_path / "etc/systemd/system/multi-user.target.wants/fedagent-edge.service"
-    ).is_symlink()
+    units = tmp_path / "etc/systemd/system"
+    assert (units / "multi-user.target.wants/fedagent-edge.service").is_symlink()
     settings = tmp_path / "etc/fedagent/edge.toml"
     settings.write_text('name = "mine"\n')
     assert states() == ["same", "kept"]
-    (tmp_path / "etc/systemd/system/fedagent-edge.service").write_text("[Unit]\n")
+    (units / "fedagent-edge.service").write_text("[Unit]\n")
     assert states() == ["changed", "kept"]
     assert settings.read_text() == 'name = "mine"\n'
     removed = typed("uninstall", "edge", *root)
@@ -183,85 +99,52 @@ def test_installing_twice_changes_nothing_and_keeps_edited_settings(tmp_path: Pa
     data.symlink_to("private/fedagent-edge")
     again = typed("uninstall", "edge", *root)
     assert (again["removed"], again["kept"]) == (False, [str(settings), str(data)])
-    assert typed("uninstall", "agent", *root)["kept"] == []
-    assert settings.exists()
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+@analyzed
 @pytest.mark.parametrize("role", ROLES)
-def test_systemd_takes_the_units(role: str, tmp_path: Path) -> None:
-    files = typed("install", role, "--dry-run", *tls(tmp_path))
-    text = files["files"][0]["text"]  # type: ignore[index]  # JSON data
+def test_systemd_takes_a_unit_and_finds_it_little_exposed(role: str, tmp_path: Path) -> None:
+    text = typed("install", role, "--dry-run")["files"][0]["text"]
     path = tmp_path / f"fedagent-{role}.service"
     path.write_text(text)
-    done = subprocess.run(
-        ["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False
-    )
-    assert done.stderr == ""
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
-@pytest.mark.parametrize("role", ROLES)
-def test_systemd_finds_a_unit_little_exposed(role: str, tmp_path: Path) -> None:
-    unit = tmp_path / f"fedagent-{role}.service"
-    unit.write_text(unit_text(a_service(role=role)))
-    done = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(unit)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-300:]
+    run = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, check=False)
+    assert run.stderr == b""
+    line = ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(path)]
+    assert subprocess.run(line, capture_output=True, check=False).returncode == 0
 
 
 def test_a_service_of_ones_own_needs_no_root_and_asks_for_nothing_of_roots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(systemd, "systemd_runs", lambda **_: True)
+    monkeypatch.setattr(systemd, "lingers", lambda: False)
     told = typed("install", "agent", "--mine", "--dry-run")
-    unit, settings = cast("list[dict[str, str]]", told["files"])
+    unit, settings = told["files"]
     assert unit["path"] == str(tmp_path / "systemd/user/fedagent-agent.service")
     assert settings["path"] == str(tmp_path / "fedagent/agent.toml")
     assert "WantedBy=default.target" in unit["text"]
     for of_root in ("DynamicUser", "StateDirectory", "Capability", "Protect", "After=", "/etc/"):
         assert of_root not in unit["text"]
-    assert "NoNewPrivileges=yes" in unit["text"]
-    assert told["commands"][0] == "systemctl --user daemon-reload"  # type: ignore[index]
-    monkeypatch.setattr(systemd, "lingers", lambda: False)
-    assert "enable-linger" in str(typed("install", "agent", "--mine", "--dry-run")["note"])
+    assert told["commands"][0] == "systemctl --user daemon-reload"
+    assert "enable-linger" in told["note"]
+    assert not list(tmp_path.iterdir()), "a dry run changes nothing"
     with pytest.raises(UsageError, match="cannot be combined with"):
         typed("install", "agent", "--mine", "--user", "pi")
-    with pytest.raises(UsageError, match="your user has no systemd here; log in"):
-        typed("uninstall", "agent", "--mine")
-
-
-def tls(folder: Path) -> list[str]:
-    found = []
-    for part in ("ca", "cert", "key"):
-        (folder / part).touch()
-        found += [f"--tls-{part}", str(folder / part)]
-    return found
-
-
-def test_a_dry_run_needs_nothing_and_changes_nothing(tmp_path: Path) -> None:
-    told = typed("install", "agent", "--dry-run", "--root", str(tmp_path))
-    assert list(tmp_path.iterdir()) == []
-    assert told["commands"] == [f"systemctl --root {tmp_path} enable fedagent-agent"]
 
 
 def test_where_nobody_can_make_services_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systemd, "systemd_runs", lambda **_: False)
     with pytest.raises(UsageError, match="systemd is not running here; --dry-run prints"):
         typed("uninstall", "agent")
+    with pytest.raises(UsageError, match="your user has no systemd here; log in"):
+        typed("uninstall", "agent", "--mine")
     monkeypatch.setattr(systemd, "systemd_runs", lambda **_: True)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr("sys.argv", ["fedagent", "service", "install", "agent", "--user", "pi"])
-    with pytest.raises(
-        UsageError, match=r"belong to root; sudo .* service install agent --user pi"
-    ):
+    again = r"belong to root; sudo .* service install agent --user pi"
+    with pytest.raises(UsageError, match=again):
         typed("install", "agent")
-    with pytest.raises(UsageError, match="--data-dir needs --user"):
-        typed("install", "agent", "--data-dir", "/srv")
 
 
 @pytest.fixture
@@ -277,35 +160,12 @@ def test_a_program_that_its_user_may_not_read_is_named(open_folder: Path) -> Non
     program = home / "fed" / "bin" / "fedagent"
     program.parent.mkdir(parents=True)
     program.touch(mode=0o755)
-    service = a_service(reads=(program,))
-    assert systemd.unseen(service) == ""
+    assert a_service(reads=(program,)).unseen() == ""
     home.chmod(0o700)
-    assert systemd.unseen(service) == str(home)
-    assert systemd.unseen(a_service(reads=(program,), user="root")) == ""
+    assert a_service(reads=(program,)).unseen() == str(home)
+    assert a_service(reads=(program,), user="root").unseen() == ""
     with pytest.raises(UsageError, match="useradd --system"):
-        systemd.unseen(a_service(user="nobody-of-that-name"))
-
-
-@pytest.mark.parametrize(
-    ("changed", "hint"),
-    [
-        ({"reads": (Path("/var/tmp/venv/bin/fedagent"),)}, "install it elsewhere"),
-        ({"config": Path("/tmp/agent.toml")}, "name another --config"),
-        ({"data_dir": Path("/tmp/data"), "user": "root"}, "name another --config or --data-dir"),
-    ],
-)
-def test_what_a_service_cannot_see_in_its_own_tmp_is_named(
-    changed: dict[str, object], hint: str
-) -> None:
-    note = "; ".join(service._note(a_service(**{"reads": (), **changed})))
-    assert "its own /tmp and /var/tmp" in note
-    assert hint in note
-    assert a_service().in_tmp is a_service(**changed, mine=True).in_tmp is None
-
-
-def test_a_dry_run_notes_settings_below_tmp() -> None:
-    told = typed("install", "edge", "--dry-run", "--config", "/tmp/no-such/edge.toml")
-    assert "its own /tmp and /var/tmp" in str(told["note"])
+        a_service(reads=(program,), user="nobody-of-that-name").unseen()
 
 
 @pytest.mark.parametrize("table", [AGENT, EDGE, COORDINATOR], ids=ROLES)

@@ -10,16 +10,30 @@ import click
 from fedagent_cli import options, places
 from fedagent_cli.command_line import Group
 from fedagent_cli.errors import UsageError
-from fedagent_cli.output import echo, emit
-from fedagent_cli.role import launch, systemd
-from fedagent_cli.role.systemd import Service
+from fedagent_cli.output import echo, emit, writing
 from fedagent_protocol.extras import source_of
 
-app = Group(
-    "service",
-    help="Run a role as a systemd service.",
+from . import systemd
+from .systemd import Service
+
+app = Group("service", help="Run a role as a systemd service.")
+ROOT = Path("/")
+role_argument = click.argument(
+    "role", type=click.Choice(["agent", "edge", "coordinator"]), metavar="ROLE"
 )
-_ROOT = Path("/")
+mine_option = click.option(
+    "--mine", is_flag=True, help="For your own user's systemd, without root."
+)
+dry_option = click.option(
+    "--dry-run", is_flag=True, help="Print the files and the commands without changing anything."
+)
+root_option = click.option(
+    "--root",
+    type=click.Path(exists=True, path_type=Path),
+    default=ROOT,
+    metavar="DIR",
+    help="Root folder of the system to change, e.g. a mounted image.",
+)
 
 
 @app.command(
@@ -27,11 +41,10 @@ _ROOT = Path("/")
         "sudo fedagent service install agent",
         "fedagent service install agent --mine",
         "fedagent service install edge --dry-run",
-        "sudo fedagent service install agent --user pi --data-dir /srv/agent",
-        "sudo fedagent service install edge --password-file /root/mqtt-password",
+        "sudo fedagent service install agent --user pi",
     ),
 )
-@click.argument("role", type=click.Choice(["agent", "edge", "coordinator"]), metavar="ROLE")
+@role_argument
 @click.option(
     "--user", show_default="one that systemd creates for it", help="User that the service runs as."
 )
@@ -41,125 +54,71 @@ _ROOT = Path("/")
     show_default="/etc/fedagent/ROLE.toml",
     help="Settings file of the service.",
 )
-@click.option(
-    "--data-dir",
-    type=options.PATH,
-    show_default="below /var/lib",
-    help="Data directory of the service; needs --user.",
-)
-@click.option("--mine", is_flag=True, help="Install for your own user's systemd, without root.")
-@click.option(
-    "--dry-run", is_flag=True, help="Print the files and the commands without changing anything."
-)
-@click.option(
-    "--root",
-    type=click.Path(exists=True, path_type=Path),
-    default=_ROOT,
-    metavar="DIR",
-    help="Root folder of the system to change, e.g. a mounted image.",
-)
-@click.option("--password-file", type=options.PATH, help="File of root: the broker's password.")
-@click.option("--tls-ca", type=options.PATH, help="File of root: certificate authority, PEM.")
-@click.option("--tls-cert", type=options.PATH, help="File of root: own certificate, PEM.")
-@click.option("--tls-key", type=options.PATH, help="File of root: own private key, PEM.")
+@mine_option
+@dry_option
+@root_option
 @options.as_json
 def install(
     role: str,
     *,
     user: str | None,
     config: Path | None,
-    data_dir: Path | None,
     mine: bool,
     dry_run: bool,
     root: Path,
     as_json: bool,
-    **of_root: Path | None,
 ) -> None:
     """Install a role's unit and settings file, and start it.
 
-    An existing settings file is not changed. Certificates and the password file may be readable by
-    root only: systemd passes them to the service.
+    An existing settings file is not changed. The data are below /var/lib, or with --mine where
+    your own roles have them.
     """
     root = root.absolute()
-    _check_mine(mine=mine, root=root, user=user, files=any(of_root.values()))
-    if data_dir is not None and user is None and not mine:
-        raise UsageError("--data-dir needs --user", "the user that systemd creates has its own")
-    launch.tls(*(of_root.get(f"tls_{part}") for part in ("ca", "cert", "key")))
-    service = Service(
-        role=role,
-        program=systemd.program(),
-        reads=systemd.own_files(),
-        config=(config or systemd.settings(role, mine=mine)).absolute(),
-        user=user,
-        data_dir=None if data_dir is None else data_dir.absolute(),
-        files={
-            name.replace("_", "-"): path.absolute()
-            for name, path in of_root.items()
-            if path is not None
-        },
-        mine=mine,
-    )
+    if mine and user is not None:
+        raise UsageError("--mine cannot be combined with --user", "leave one of them out")
+    _check(mine=mine, root=root, dry_run=dry_run)
+    service = systemd.installed_here(role, config=config, user=user, mine=mine)
     note = _note(service)
-    if not dry_run and root == _ROOT:
-        _need_systemd(mine=mine)
-        if note and not mine:
-            raise UsageError(*note)
-    files = systemd.files_of(service)
-    states = [file.state(root) for file in files]
-    changed = any(state in ("new", "changed") for state in states)
-    commands = systemd.commands_of(service, root, changed=changed)
+    if note and not (mine or dry_run) and root == ROOT:
+        raise UsageError(*note)
+    texts = {service.unit: service.unit_text(), service.config: service.settings_text()}
+    states = {path: _state(_below(root, path), text) for path, text in texts.items()}
+    if states[service.config] == "changed":
+        states[service.config] = "kept"
+    changed = "changed" in states.values() or "new" in states.values()
+    enable = [*service.systemctl, "enable", service.name]
+    commands = [
+        [*service.systemctl, "daemon-reload"],
+        enable,
+        [*service.systemctl, "restart" if changed else "start", service.name],
+    ]
+    if root != ROOT:  # it can only be enabled there
+        commands = [["systemctl", "--root", str(root), *enable[1:]]]
     if not dry_run:
-        if root == _ROOT:
-            systemd.make_data_dir(service)
-        _put(files, root)
+        for path, text in texts.items():
+            if states[path] in ("new", "changed"):
+                _write(_below(root, path), text)
         systemd.call(commands)
-    record = {
-        "service": service.name,
-        "dry_run": dry_run,
-        "files": [
-            {"path": str(systemd.below(root, file.path)), "state": state, "text": file.text}
-            for file, state in zip(files, states, strict=True)
-        ],
-        "commands": [shlex.join(command) for command in commands],
-        "note": "; ".join(note),
-    }
+    lines = [shlex.join(command) for command in commands]
     if as_json:
-        emit(record)
+        files = [
+            {"path": str(_below(root, path)), "state": states[path], "text": text}
+            for path, text in texts.items()
+        ]
+        named = {"service": service.name, "dry_run": dry_run, "note": "; ".join(note)}
+        emit({**named, "files": files, "commands": lines})
         return
-    _show(record, files, root, dry_run=dry_run, mine=mine)
-
-
-def _show(
-    record: dict[str, object], files: list[systemd.Wanted], root: Path, *, dry_run: bool, mine: bool
-) -> None:
-    for file in files:
-        path, state = systemd.below(root, file.path), file.state(root)
-        if dry_run:
-            echo(f"# {path} ({state})\n{file.text}")
-        else:
-            echo(f"{path}: {'kept unchanged' if state == 'kept' else 'in place'}")
-    commands = record["commands"]
-    assert isinstance(commands, list)
-    for command in commands:
-        echo(command if dry_run else f"done: {command}")
-    if record["note"]:
-        echo(f"note: {record['note']}")
+    for path, text in texts.items():
+        where, state = _below(root, path), states[path]
+        echo(f"# {where} ({state})\n{text}" if dry_run else f"{where}: {state}")
+    for line in lines:
+        echo(line if dry_run else f"done: {line}")
+    if note:
+        echo(f"note: {'; '.join(note)}")
     if not dry_run:
-        name, user = str(record["service"]), " --user" if mine else ""
         unit = "--user-unit" if mine else "--unit"
-        echo(
-            f"its log: journalctl {unit} {name} --follow; after a change of settings: "
-            f"systemctl{user} restart {name}"
-        )
-
-
-def _put(files: list[systemd.Wanted], root: Path) -> None:
-    try:
-        for file in files:
-            file.write(root)
-    except OSError as error:
-        problem = f"cannot write {error.filename}: {error.strerror}"
-        raise UsageError(problem, "check its owner and permissions") from error
+        restart = shlex.join([*service.systemctl, "restart", service.name])
+        echo(f"its log: journalctl {unit} {service.name} --follow; after a change: {restart}")
 
 
 def _note(service: Service) -> tuple[str, str] | tuple[()]:
@@ -167,80 +126,78 @@ def _note(service: Service) -> tuple[str, str] | tuple[()]:
     if service.mine:
         lonely = "it runs only while you are logged in", "loginctl enable-linger keeps it"
         return () if systemd.lingers() else lonely
-    wheel = (source_of() or "dist/fedagent-*.whl").removeprefix("-e ")
-    make = "python3 -m venv /opt/fedagent && /opt/fedagent/bin/pip install " + wheel
-    if (hidden := service.in_tmp) is not None:
-        named = "name another --config or --data-dir"
-        hint = f"install it elsewhere: {make}" if hidden in service.reads else named
-        return f"a service has its own /tmp and /var/tmp, where {hidden} does not exist", hint
-    closed = systemd.unseen(service)
+    closed = service.unseen()
     if not closed:
         return ()
+    wheel = (source_of() or "dist/fedagent-*.whl").removeprefix("-e ")
+    make = f"python3 -m venv /opt/fedagent && /opt/fedagent/bin/pip install {wheel}"
     who = f"the user {service.user}" if service.user else "a service's own user"
-    return (
-        f"{who} may not read {closed}",
-        f"install it where every user can read it: {make}; or give --user",
-    )
+    hint = f"install it where every user can read it: {make}; or give --user"
+    return f"{who} may not read {closed}", hint
 
 
 @app.command(epilog=options.examples("sudo fedagent service uninstall agent"))
-@click.argument("role", type=click.Choice(["agent", "edge", "coordinator"]), metavar="ROLE")
-@click.option("--mine", is_flag=True, help="Install for your own user's systemd, without root.")
-@click.option(
-    "--dry-run", is_flag=True, help="Print the files and the commands without changing anything."
-)
-@click.option(
-    "--root",
-    type=click.Path(exists=True, path_type=Path),
-    default=_ROOT,
-    metavar="DIR",
-    help="Root folder of the system to change, e.g. a mounted image.",
-)
+@role_argument
+@mine_option
+@dry_option
+@root_option
 @options.as_json
 def uninstall(role: str, *, mine: bool, dry_run: bool, root: Path, as_json: bool) -> None:
     """Stop a role's service and remove its unit; settings and data are kept."""
     root = root.absolute()
-    _check_mine(mine=mine, root=root)
-    if not dry_run and root == _ROOT:
-        _need_systemd(mine=mine)
-    name = f"fedagent-{role}"
-    unit = systemd.below(root, systemd.units(mine=mine) / f"{name}.service")
+    _check(mine=mine, root=root, dry_run=dry_run)
+    service = systemd.installed_here(role, config=None, user=None, mine=mine)
+    unit = _below(root, service.unit)
     there = unit.exists()
-    ctl = systemd.systemctl(mine=mine)
-    other = [] if root == _ROOT else ["--root", str(root)]
-    commands = [[*ctl, *other, "disable", *([] if other else ["--now"]), name]]
-    if not dry_run and there:
-        systemd.call(commands)
+    where = ["--now"] if root == ROOT else ["--root", str(root)]
+    command = [*service.systemctl, "disable", *where, service.name]
+    if there and not dry_run:
+        systemd.call([command])
         unit.unlink()
-        if not other:
-            systemd.call([[*ctl, "daemon-reload"]])
-    data = places.data_dir(role).absolute() if mine else Path("/var/lib") / name
-    left = (systemd.below(root, path) for path in (systemd.settings(role, mine=mine), data))
+        if root == ROOT:
+            systemd.call([[*service.systemctl, "daemon-reload"]])
+    data = places.data_dir(role).absolute() if mine else Path("/var/lib") / service.name
+    left = (_below(root, path) for path in (service.config, data))
     # Of a user that systemd made up the data is a link to where root alone looks.
     kept = [str(path) for path in left if os.path.lexists(path)]
     if as_json:
-        emit({"service": name, "dry_run": dry_run, "removed": there, "kept": kept})
+        emit({"service": service.name, "dry_run": dry_run, "removed": there, "kept": kept})
     elif not there:
         echo(f"{unit} does not exist: nothing to remove")
     else:
-        for command in commands if dry_run else []:
-            echo(shlex.join(command))
-        echo(f"{'rm ' if dry_run else 'removed '}{unit}")
+        echo(f"{shlex.join(command)}\nrm {unit}" if dry_run else f"removed {unit}")
         if kept:
             echo(f"{'would be kept' if dry_run else 'kept'}: {', '.join(kept)}")
 
 
-def _check_mine(*, mine: bool, root: Path, user: str | None = None, files: bool = False) -> None:
-    if mine and (root != _ROOT or user is not None or files):
-        problem = "--mine cannot be combined with --root, --user, --tls-... or --password-file"
-        raise UsageError(problem, "name your own files in the settings file")
-
-
-def _need_systemd(*, mine: bool) -> None:
+def _check(*, mine: bool, root: Path, dry_run: bool) -> None:
+    """Refuse what cannot be done here."""
+    if mine and root != ROOT:
+        raise UsageError("--mine cannot be combined with --root", "leave one of them out")
+    if dry_run or root != ROOT:
+        return
     if not systemd.systemd_runs(mine=mine):
         hint = "--dry-run prints the files; --root DIR writes them into another system"
         whose = "your user has no systemd" if mine else "systemd is not running"
         raise UsageError(f"{whose} here", "log in by ssh or at the desk" if mine else hint)
     if not mine and os.geteuid() != 0:
-        again = shlex.join([*systemd.program(), *sys.argv[1:]])
+        again = shlex.join([sys.executable, "-m", "fedagent_cli", *sys.argv[1:]])
         raise UsageError("services belong to root", f"sudo {again}, or --mine")
+
+
+def _below(root: Path, path: Path) -> Path:
+    """Return an absolute path as a path below another root."""
+    return root / path.relative_to("/")
+
+
+def _state(path: Path, text: str) -> str:
+    if not path.exists():
+        return "new"
+    return "same" if path.read_text("utf-8") == text else "changed"
+
+
+def _write(path: Path, text: str) -> None:
+    with writing(path, hint="check its owner and permissions"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+        path.chmod(0o644)
