@@ -1,4 +1,4 @@
-"""`fedagent devices invite`, `pending`, `accept`, `revoke`, and the doctor's check of the site."""
+"""`fedagent devices invite`, `accept`, `revoke`: who belongs to the site."""
 
 import asyncio
 import json
@@ -8,27 +8,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from fedagent_agent.config import AgentConfig
 from fedagent_cli import main
-from fedagent_cli.doctor import command as doctor
-from fedagent_cli.doctor import membership as site_checks
-from fedagent_cli.doctor.checks import Finding
 from fedagent_cli.errors import CliError
 from fedagent_cli.site.devices import SeenDevice, _as_member
 from fedagent_coordinator.enrolment import Enrolment, Member
 from fedagent_coordinator.errors import EnrolmentError
 from fedagent_coordinator.site import open_site
 from fedagent_node.data_dir import load_or_create
-from fedagent_node.errors import JoinError
-from fedagent_node.shell import Shell
 from fedagent_node.site.certificates import fingerprint
-from fedagent_node.site.credentials import Joined, store_credentials
-from fedagent_node.site.enrolling import Joiner, Waits
 from fedagent_node.site.join_client import Applicant, Waiting, ask
-from fedagent_node.site.joining import JOIN_VERSION, Invitation, code_of
+from fedagent_node.site.joining import Invitation, code_of
 from tests.coordinator.test_join_service import Field, serving
 
 Run = Callable[..., str]
@@ -152,77 +143,6 @@ def test_who_joined_since_the_backup_is_revoked_by_the_whole_id(run: Run, tmp_pa
             enrolment.admit(late.public_bytes, "agent", "late", now=1.0)
     assert site.credentials.certificate.id == own
     assert "no device or edge belongs" in problem(run, "devices", "revoke", late.id)
-
-
-def test_the_doctor_knows_what_each_role_is_to_its_site(tmp_path: Path) -> None:
-    nobody = site_checks.membership(tmp_path / "empty")
-    assert f"no role in {tmp_path / 'empty'} belongs to a site" in nobody.text
-
-    def look() -> Finding:
-        return site_checks.membership(tmp_path)
-
-    async def with_site() -> None:
-        async with serving(tmp_path, now=time.time()) as made:
-            device = made.invited("agent")
-            admitted = await ask(made.place, device)
-            assert not isinstance(admitted, Waiting)
-            folder = tmp_path / "agent"
-            mark = fingerprint(admitted.ca_der)
-            told = Joined(site="hall", fingerprint=mark, services=(made.place,), name="agent")
-            store_credentials(folder, device.identity, admitted.certificate, admitted.ca_der, told)
-            found = await asyncio.to_thread(look)
-            assert found.level == "ok"
-            assert "confirmed by" in found.text
-            assert "was created here" in found.text
-            made.enrolment.revoke(device.identity.id, now=made.now)
-            found = await asyncio.to_thread(look)
-            assert found.level == "fail"
-            assert "revoked" in found.text
-            assert "ask for an invitation" in found.hint
-
-    asyncio.run(with_site())
-    found = look()
-    assert found.level == "warn"
-    assert "does not answer" in found.text
-    waiting = tmp_path / "edge" / "site"
-    waiting.mkdir(parents=True)
-    load_or_create(tmp_path / "edge")
-    (waiting / "joining.json").write_bytes(msgspec.json.encode(Waits(code="AAAA-BBBB-CCCC")))
-    found = look()
-    assert "code AAAA-BBBB-CCCC" in found.text
-    (tmp_path / "agent" / "site" / "cert.pem").write_text("what")
-    assert look().level == "fail"
-
-
-def test_the_doctor_says_why_a_device_was_not_let_in_also_elsewhere(tmp_path: Path) -> None:
-    thief = tmp_path / "thief"
-
-    async def refused() -> None:
-        async with serving(tmp_path / "field", now=time.time()) as made:
-            invited = made.invited("kitchen")
-            await ask(made.place, invited)
-            text = Invitation(
-                version=JOIN_VERSION,
-                secret=invited.secret,
-                fingerprint=bytes.fromhex(invited.fingerprint),
-                site="hall",
-                role="agent",
-                name="thief",
-                places=(made.place,),
-            ).text()
-            config = AgentConfig(site="hall", stream="digits", data_dir=str(thief), join=text)
-            shell = Shell(config, fatal=(), show=lambda _: None)
-            with pytest.raises(JoinError, match="used"):
-                await Joiner(shell, load_or_create(thief), "agent", config, name="thief").run()
-
-    asyncio.run(refused())
-    found = site_checks.membership(tmp_path)
-    assert found.level == "fail"
-    assert found.text == f"thief: was refused: {JoinError('used_invitation').words}"
-    config = tmp_path / "agent.toml"
-    config.write_text(f'data_dir = "{thief}"\n')
-    for folders in (doctor._folders(None, [thief]), doctor._folders(config, [])):
-        assert site_checks.membership(tmp_path / "home", *folders) == found
 
 
 def test_a_device_is_named_as_the_site_knows_it_whatever_an_edge_calls_it() -> None:

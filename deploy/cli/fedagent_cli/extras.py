@@ -1,20 +1,27 @@
 """Packages of extras that a command may lack here."""
 
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from fedagent_protocol.extras import how_to_add
 
 from .errors import MissingError
 
-OF_A_COORDINATOR = ("rich",)
+
+def need(package: str, extra: str = "", *, hint: str = "") -> None:
+    """Raise `MissingError` where a package is not installed; the extra brings it."""
+    if find_spec(package) is None:
+        raise MissingError(
+            f"the {package} package is not installed", hint or how_to_add(extra or package)
+        )
 
 
-def lacking(extra: str, *, who: str) -> MissingError:
-    """Return the error of a command that this installation has no packages for."""
-    return MissingError(f"{who} needs the extra `{extra}`", how_to_add(extra))
+def optional(module: str, package: str, extra: str = "") -> Any:
+    """Return a module that needs a package of an extra.
 
-
-def need_coordinator(who: str) -> None:
-    """Raise `MissingError` where the packages of a coordinator are not installed."""
-    if any(find_spec(package) is None for package in OF_A_COORDINATOR):
-        raise lacking("coordinator", who=who)
+    Raises:
+        MissingError: The package is not installed.
+    """
+    need(package, extra)
+    return import_module(module)

@@ -7,10 +7,10 @@ import click
 from click.exceptions import ClickException, NoArgsIsHelpError
 
 from fedagent_node.data_dir import is_disk_error
+from fedagent_protocol.extras import how_to_add
 
-from . import extras
 from .command_line import Group, Lazy
-from .errors import UNREAD, UnreadEnd, UsageError
+from .errors import UNREAD, MissingError, UnreadEnd, UsageError
 from .options import examples
 
 BEGIN = "Begin"
@@ -122,9 +122,11 @@ def run() -> None:
         problem = " ".join(error.format_message().split()).removesuffix(".")
         raise UsageError(problem, "see --help") from error
     except ModuleNotFoundError as error:
-        if error.name not in extras.OF_A_COORDINATOR:
+        if error.name != "rich":
             raise
-        raise extras.lacking("coordinator", who="this") from error
+        raise MissingError(
+            "the rich package is not installed", how_to_add("coordinator")
+        ) from error
     except (BrokenPipeError, UnreadEnd):
         _flush_nothing()
         raise SystemExit(UNREAD) from None

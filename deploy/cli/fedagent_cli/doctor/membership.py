@@ -1,57 +1,67 @@
 """The doctor's look at sites: which roles of this machine belong to one, and does it know them?"""
 
 import asyncio
+import time
 from pathlib import Path
 
-from fedagent_cli.doctor.checks import Finding, broken, fine, odd
 from fedagent_node.data_dir import IDENTITY_FILE, load_or_create
 from fedagent_node.errors import JoinError, JoinUnreachableError, LinkError
-from fedagent_node.site.credentials import (
-    FOLDER,
-    Credentials,
-    load_credentials,
-    read_joined,
-)
+from fedagent_node.site.credentials import FOLDER, Credentials, load_credentials, read_joined
 from fedagent_node.site.enrolling import read_waits
 from fedagent_node.site.join_client import Applicant, Waiting, ask
+
+from .checks import Finding, Level, broken, fine, odd
 
 MAX_ROLES = 8
 """Data directories that are looked at."""
 ASK_S = 3.0
+LATE_S = 86_400.0
+"""How long a renewal may be due before somebody hears of it."""
 
 
 def membership(home: Path, *more: Path) -> Finding:
-    """Ask the join service of each role of this machine whether it still belongs to its site.
+    """Say what each role of this machine is to its site, by its certificate and the join service.
 
     `more` are data directories outside of `home`.
     """
     named = [path.absolute() for path in more if (path / FOLDER).exists()]
     found_here = sorted(path.parent.absolute() for path in home.glob(f"*/{FOLDER}"))
     folders = list(dict.fromkeys([*named, *found_here]))[:MAX_ROLES]
-    found = [asyncio.run(_state(folder)) for folder in folders]
-    for bad in (broken, odd):
-        worst = [one for one in found if one.level == bad("").level]
-        if worst:
-            return bad("; ".join(one.text for one in worst), worst[0].hint)
+    found = [_state(folder) for folder in folders]
+    for level in (Level.FAIL, Level.WARN):
+        if worst := [one for one in found if one.level is level]:
+            return Finding(level, "; ".join(one.text for one in worst), worst[0].hint)
     if not found:
         looked = ", ".join(str(path) for path in (home, *more))
         return fine(f"no role in {looked} belongs to a site; on a single machine none needs to")
     return fine("; ".join(one.text for one in found))
 
 
-async def _state(folder: Path) -> Finding:
+def _state(folder: Path) -> Finding:
     """Return what one role is to its site."""
-    name = folder.name
     try:
-        credentials = load_credentials(folder)
+        held = load_credentials(folder)
     except LinkError as error:
-        return broken(f"{name}: {error.sentence}", error.hint)
-    if credentials is None:
+        hint = "delete that folder `site`, and join again with --join"
+        return broken(f"{folder.name}: {error.sentence}", hint)
+    if held is None:
         return _not_yet(folder)
-    own = credentials.certificate
+    own, now = held.certificate, time.time()
+    until = time.strftime("%Y-%m-%d", time.gmtime(own.not_after))
+    who = f"{folder.name}: {own.role} of site {own.site}"
+    renew = "start the role where it can reach the coordinator"
+    if held.revocations().has(own):
+        return broken(f"{who}, revoked", JoinError("revoked").hint)
+    if now < own.not_before:
+        hint = "set the clock (timedatectl set-ntp true): until then certificate dates do not count"
+        return odd(f"{who}, certificate not valid yet by this machine's clock", hint)
+    if now >= own.not_after:
+        return odd(f"{who}, certificate expired on {until}", f"{renew}: it is then renewed")
+    if now >= own.renew_at + LATE_S:
+        return odd(f"{who}, certificate until {until}", f"renewal is overdue: {renew}")
     if own.role not in ("agent", "edge"):
-        return fine(f"{name}: site {own.site} was created here")
-    return await _asked(folder, credentials)
+        return fine(f"{who}, created here")
+    return asyncio.run(_asked(folder, held, f"{who}, certificate until {until}"))
 
 
 def _not_yet(folder: Path) -> Finding:
@@ -66,12 +76,10 @@ def _not_yet(folder: Path) -> Finding:
     return odd(f"{folder.name}: is waiting to be accepted, code {waits.code}", hint)
 
 
-async def _asked(folder: Path, credentials: Credentials) -> Finding:
+async def _asked(folder: Path, credentials: Credentials, who: str) -> Finding:
     own, joined = credentials.certificate, read_joined(folder)
     if joined is None or not (folder / IDENTITY_FILE).exists():
-        return broken(
-            f"{folder.name}: its site files are incomplete", "restore them, or join again"
-        )
+        return broken(f"{who}; its site files are incomplete", "restore them, or join again")
     applicant = Applicant(
         load_or_create(folder),
         "edge" if own.role == "edge" else "agent",
@@ -86,14 +94,13 @@ async def _asked(folder: Path, credentials: Credentials) -> Finding:
                 answer = await ask(place, applicant)
         except JoinUnreachableError as error:
             silent = error.sentence
-            continue
         except TimeoutError:
             silent = f"the join service at {place} does not answer (timed out)"
-            continue
         except JoinError as error:
-            return broken(f"{folder.name}: site {own.site}: {error.words}", error.hint)
-        if isinstance(answer, Waiting):
+            return broken(f"{who}; {error.words}", error.hint)
+        else:
             forgotten = JoinError("forgotten")
-            return broken(f"{folder.name}: site {own.site}: {forgotten.words}", forgotten.hint)
-        return fine(f"{folder.name}: {own.role} of site {own.site}, confirmed by {place}")
-    return odd(f"{folder.name}: {own.role} of site {own.site}; {silent}", JoinUnreachableError.hint)
+            if isinstance(answer, Waiting):
+                return broken(f"{who}; {forgotten.words}", forgotten.hint)
+            return fine(f"{who}, confirmed by {place}")
+    return odd(f"{who}; {silent}", JoinUnreachableError.hint)

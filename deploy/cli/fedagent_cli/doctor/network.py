@@ -1,10 +1,9 @@
-"""The doctor's look at the network: can what is announced be reached from here?"""
+"""The doctor's look at the network: does multicast work, and can what is announced be reached?"""
 
 import asyncio
 import logging
 import socket
 from collections import Counter
-from dataclasses import dataclass
 
 from fedagent_node.address import at_port
 from fedagent_node.discovery.advert import LOOPBACK, Advert, Role
@@ -12,63 +11,32 @@ from fedagent_node.discovery.announcing import Discovery
 from fedagent_node.discovery.watch import MAX_HOSTS
 from fedagent_node.network import MDNS_GROUP, lan_addresses, multicast_socket, refusal
 
+from .checks import Finding, fine, odd
+
 LOOK_S = 2.0
 """How long answers are waited for: zeroconf's own delays are below half of it."""
 ROLES: tuple[Role, ...] = ("coordinator", "edge")
+SHOWN = 6
+"""Adverts that are named; more are counted."""
+Seen = dict[Advert, dict[str, str]]
+"""Why an address of an advert cannot be reached, by address; empty words if it can."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One role that is announced, and where it can be reached."""
-
-    advert: Advert
-    refused: dict[str, str]  # why an address cannot be reached, by address; empty words if it can
-
-    @property
-    def name(self) -> str:
-        """Say who it is."""
-        return f"{self.advert.role} {self.advert.id[:12]} (site {self.advert.site})"
-
-    @property
-    def reached(self) -> list[str]:
-        """List the addresses that answer."""
-        return [place for place, why in self.refused.items() if not why]
-
-
-async def look(seconds: float = LOOK_S) -> list[Seen]:
-    """Return who is announced on this machine's networks, of whatever site."""
-    # The check reports what discovery would warn of.
-    logging.getLogger("fedagent_node").addHandler(logging.NullHandler())
-    discovery = Discovery(None, scope="lan")
-    await discovery.start()
-    found: set[Advert] = set()
-    for role in ROLES:
-        discovery.browse(role, found.update)
-    await asyncio.sleep(seconds if discovery.available else 0.0)
-    await discovery.stop()
-    adverts = sorted(found, key=_order)
-    return list(await asyncio.gather(*map(_tried, adverts)))
-
-
-def crowded(seen: list[Seen]) -> list[str]:
-    """Return the sites that have more than one coordinator."""
-    counts = Counter(one.advert.site for one in seen if one.advert.role == "coordinator")
-    return sorted(site for site, count in counts.items() if count > 1)
-
-
-def deaf() -> dict[str, str]:
-    """Return why this machine's addresses receive nothing of the mDNS group."""
-    return {address: why for address in (*lan_addresses(), LOOPBACK) if (why := _hears(address))}
-
-
-async def _tried(advert: Advert) -> Seen:
-    hosts = advert.hosts[:MAX_HOSTS] or (advert.address.host,)
-    why = await asyncio.gather(*(refusal(host, advert.address.port) for host in hosts))
-    places = [at_port(host, advert.address.port) for host in hosts]
-    return Seen(advert, dict(zip(places, why, strict=True)))
+def mdns() -> Finding:
+    """Send to the zeroconf group on each network, and receive it."""
+    addresses = (*lan_addresses(), LOOPBACK)
+    if deaf := [f"on {one} ({why})" for one in addresses if (why := _hears(one))]:
+        hint = (
+            "allow UDP 5353 and multicast, set `disallow-other-stacks=no` in avahi-daemon.conf, or "
+            "give addresses with --edge and --coordinator"
+        )
+        return odd(f"multicast does not work {', '.join(deaf)}", hint)
+    networks = ", ".join(addresses[:-1]) or "loopback only"
+    return fine(f"multicast to {MDNS_GROUP} works on {networks}")
 
 
 def _hears(address: str) -> str:
+    """Return why an address receives nothing of the mDNS group; empty if it does."""
     try:
         with multicast_socket(address) as sock:
             sock.bind(("", 0))
@@ -81,5 +49,63 @@ def _hears(address: str) -> str:
     return ""
 
 
-def _order(advert: Advert) -> tuple[str, str, str]:
-    return advert.site, advert.role, f"{advert.id} {advert.address}"
+def adverts() -> Finding:
+    """Look who is announced, and connect to each address in its advert."""
+    return judged(asyncio.run(_look()))
+
+
+async def _look() -> Seen:
+    # The check reports what discovery would warn of.
+    logging.getLogger("fedagent_node").addHandler(logging.NullHandler())
+    discovery = Discovery(None, scope="lan")
+    await discovery.start()
+    found: set[Advert] = set()
+    for role in ROLES:
+        discovery.browse(role, found.update)
+    await asyncio.sleep(LOOK_S if discovery.available else 0.0)
+    await discovery.stop()
+    ordered = sorted(found, key=lambda one: (one.site, one.role, one.id))
+    tried = await asyncio.gather(*map(tried_places, ordered))
+    return dict(zip(ordered, tried, strict=True))
+
+
+async def tried_places(advert: Advert) -> dict[str, str]:
+    """Connect to each address of an advert."""
+    hosts, port = advert.hosts[:MAX_HOSTS] or (advert.address.host,), advert.address.port
+    why = await asyncio.gather(*(refusal(host, port) for host in hosts))
+    return dict(zip((at_port(host, port) for host in hosts), why, strict=True))
+
+
+def judged(seen: Seen) -> Finding:
+    """Name who cannot be reached at any address of its advert; one of several is enough."""
+
+    def named(one: Advert) -> str:
+        return f"{one.role} {one.id[:12]} (site {one.site})"
+
+    lost = {one: places for one, places in seen.items() if all(places.values())}
+    if lost:
+        hint = (
+            "start it with --listen and an address that this machine can reach, open the port "
+            "in its firewall, or give --edge or --coordinator HOST:PORT"
+        )
+        lines = [
+            f"{named(one)} is announced at {at}: {why}"
+            for one, places in lost.items()
+            for at, why in places.items()
+        ]
+        return odd("; ".join(lines), hint)
+    sites = Counter(one.site for one in seen if one.role == "coordinator")
+    if crowded := sorted(site for site, count in sites.items() if count > 1):
+        who = ", ".join(named(one) for one in seen if one.role == "coordinator")
+        return odd(
+            f"more than one coordinator at site {', '.join(crowded)}: {who}",
+            "stop one of them, or give each its own --site, and its edges and agents the same one",
+        )
+    if not seen:
+        return fine("no edge or coordinator is announced")
+    reached = [
+        f"{named(one)} at {' and '.join(at for at, why in places.items() if not why)}"
+        for one, places in seen.items()
+    ]
+    more = f" and {len(seen) - SHOWN} more" if len(seen) > SHOWN else ""
+    return fine(f"reached: {', '.join(reached[:SHOWN])}{more}")

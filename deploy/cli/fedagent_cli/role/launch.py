@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
 from fedagent_cli.errors import UsageError
-from fedagent_cli.output import echo, emit
+from fedagent_cli.output import echo
 from fedagent_node.errors import LinkError
 from fedagent_node.process import in_two
 from fedagent_node.settings import NodeConfig
@@ -50,21 +50,6 @@ def read_config(path: Path | None) -> Config:
     if not isinstance(read, dict):
         raise UsageError(f"{path} contains no `key = value` table", "write `key = value` lines")
     return read
-
-
-def tls(ca: Path | None, cert: Path | None, key: Path | None) -> Config | None:
-    """Return the certificate files as a configuration value: all three, or none."""
-    files = {"ca": ca, "cert": cert, "key": key}
-    given = {name: path for name, path in files.items() if path is not None}
-    if not given:
-        return None
-    if len(given) < len(files):
-        lacking = ", ".join(f"--tls-{name}" for name in files if name not in given)
-        raise UsageError("TLS needs all three certificate files", f"add {lacking}")
-    for name, path in given.items():
-        if not path.is_file():
-            raise UsageError(f"--tls-{name}: no file {path}", "check the path")
-    return {name: str(path.resolve()) for name, path in given.items()}
 
 
 def merge(file: Config, options: Mapping[str, object]) -> Config:
@@ -106,9 +91,9 @@ def configuration(role: str, given: Mapping[str, object]) -> Config:
         if get_origin(one.kind) is tuple and isinstance(value, str):
             value = _numbers(one, value)
         table[one.keys[-1]] = value
-    made["tls"] = tls(**made["tls"])
-    if made["data_dir"] is not None:
-        made["data_dir"] = made["data_dir"].expanduser().resolve()
+    for table, key in ((made, "data_dir"), *((made["tls"], one) for one in made["tls"])):
+        if table[key] is not None:
+            table[key] = table[key].expanduser().resolve()
     return made
 
 
@@ -130,43 +115,28 @@ def check(role: str, config: Config) -> None:
     Raises:
         UsageError: The role refuses it; the line names the key and the hint.
     """
-    _check_finite(config, {one.keys: one.name for one in options_of(role)})
     try:
-        _config(role).load(json.dumps(config))
+        _config(role).load(json.dumps(config, allow_nan=False))
+    except ValueError as error:
+        raise UsageError("a number is not finite", "give finite numbers only") from error
     except LinkError as error:
         raise UsageError(*in_two(error)) from error
 
 
-def _check_finite(
-    config: Mapping[str, object], names: Mapping[tuple[str, ...], str], *tables: str
-) -> None:
-    """Refuse nan and inf, which JSON cannot carry to the role."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            _check_finite(value, names, *tables, key)
-        elif isinstance(value, float) and not math.isfinite(value):
-            name = names.get((*tables, key), key)
-            raise UsageError(f"{name}: {value} must be finite", "give a finite number")
+def _without_secrets(value: object) -> object:
+    """Return a configuration as it may be shown: without passwords and invitations."""
+    match value:
+        case dict():
+            return {key: _without_secrets(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_without_secrets(one) for one in value]
+        case str():
+            return f"{SCHEME}***" if value.startswith(SCHEME) else hide_password(value)
+        case _:
+            return value
 
 
-def _without_passwords(config: Config) -> Config:
-    return {
-        key: _hidden(key, value)
-        if isinstance(value, str)
-        else [hide_password(str(item)) for item in value]
-        if key == "edges" and isinstance(value, list | tuple)
-        else value
-        for key, value in config.items()
-    }
-
-
-def _hidden(key: str, text: str) -> str:
-    if key == "join" and text.startswith(SCHEME):
-        return f"{SCHEME}***"
-    return hide_password(text)
-
-
-def _through_a_pipe(text: str) -> str:
+def _piped(text: str) -> str:
     """Return a file's name under which the next program reads text that `ps` must not show."""
     if len(text) > _PIPE:
         raise UsageError("the configuration is over 60 kB", "shorten it")
@@ -187,20 +157,13 @@ def become(role: str, config: Config, *, print_config: bool, as_json: bool) -> N
     check(role, config)
     if print_config:
         if role == "coordinator":
-            from fedagent_cli.role.rehearsal import check_recipe  # noqa: PLC0415 - numpy, for this check only
+            from .rehearsal import check_recipe  # noqa: PLC0415 - numpy, for this check only
 
             check_recipe(config)
-        shown = _without_passwords(config)
-        if as_json:
-            emit(shown)
-        else:
-            echo(json.dumps(shown, indent=2))
+        echo(json.dumps(_without_secrets(config), indent=None if as_json else 2))
         raise SystemExit(0)
     # Until the role takes Ctrl-C it has no clean end: it waits for `Shell.run`.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     sys.stdout.flush()
-    text = json.dumps(config)
-    if _without_passwords(config) != config:
-        text = _through_a_pipe(text)
-    command = [sys.executable, "-m", MODULES[role], "--config", text]
+    command = [sys.executable, "-m", MODULES[role], "--config", _piped(json.dumps(config))]
     os.execv(sys.executable, command)  # noqa: S606 - a fixed program, no shell

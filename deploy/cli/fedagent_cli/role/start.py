@@ -100,7 +100,7 @@ def _complete(role: str, made: launch.Config) -> None:
     if role == "agent" and "stream" not in made:
         raise UsageError("no stream to train on", "add one, e.g. --stream digits")
     if role == "coordinator":
-        extras.need_coordinator("a coordinator")
+        extras.need("rich", "coordinator")
         if "recipe" not in made:
             known = ", ".join(places.recipe_names())
             raise UsageError("no recipe", f"add --recipe with a file, or one of: {known}")
