@@ -17,6 +17,7 @@ from fedagent_task.models import Weights, create
 from fedagent_task.models.features import Scaling, scaling_of
 from fedagent_task.recipe.shapes import POOL
 from fedagent_task.recipe.spec import MAX_GRAPH_BYTES, DataSpec, ModelSpec
+from fedagent_task.scoring.graph import WEIGHT
 
 from .errors import ExportError
 
@@ -64,7 +65,8 @@ def with_weights(
     graph = model.graph
     for one in [item for item in graph.input if item.name != INPUT]:
         graph.input.remove(one)
-        tensor = np.asarray(weights[one.name], np.float32)
+        dtype = helper.tensor_dtype_to_np_dtype(one.type.tensor_type.elem_type)
+        tensor = np.asarray(weights[one.name.removeprefix(WEIGHT)], dtype)
         graph.initializer.append(numpy_helper.from_array(tensor, one.name))
     draft = _Draft([], prefix="scaled")
     draft.scale(scaling_of(data))
@@ -83,7 +85,8 @@ def _link(nodes: "MutableSequence[onnx.NodeProto]", link: str) -> None:
     """Make probabilities of the last node's output."""
     if not link:
         return
-    nodes[-1].output[0] = "raw"
+    for node in nodes:
+        node.output[:] = ["raw" if name == OUTPUT else name for name in node.output]
     draft = _Draft([], prefix="linked")
     match link:
         case "softmax":

@@ -5,10 +5,11 @@ Nothing in it is code, and whatever is in it is read under limits.
 """
 
 import base64
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -29,8 +30,8 @@ from fedagent_task.recipe.spec import MAX_GRAPH_BYTES, ModelSpec, Params
 
 from .errors import ProgramError, TaskFileError
 from .models.graph import Graph
-from .program.codec import columns, decode_program
-from .program.spec import Program
+from .program.codec import columns, decode_program, elements
+from .program.spec import Program, Role, Tensor
 
 SUFFIX = ".fedtask"
 MAX_FILE_BYTES = 4 * MAX_PARAMETERS + MAX_HEADER_BYTES + 8
@@ -207,3 +208,46 @@ def _told(body: bytes) -> _Task:
         raise ValueError("no header")
     header = msgspec.json.decode(body[8 : 8 + length], type=_Header)
     return msgspec.json.decode(header.metadata.get(_KEY, ""), type=_Task)
+
+
+ROLES: dict[Role, str] = {
+    "train": "trained, averaged",
+    "mean": "statistics, averaged",
+    "latest": "counters, the newest value is kept",
+    "local": "stay on the device",
+    "frozen": "never change, sent once",
+}
+
+
+def summary(task: TaskFile) -> dict[str, Any]:
+    """Return inputs, target, tensors by role, operators and sizes, ready for JSON."""
+    program = task.program
+    target = program.target
+    nodes = {"train": program.train.nodes, "evaluate": program.evaluate.nodes}
+    return {
+        "inputs": [
+            {
+                "name": one.name,
+                "dtype": one.dtype,
+                "shape": list(one.shape),
+                "columns": [one.start, one.start + elements(one.shape)],
+            }
+            for one in program.inputs
+        ],
+        "target": None if target is None else target.dtype,
+        "features": task.model.features,
+        "classes": task.model.classes,
+        "labels": list(task.labels),
+        "tensors": {role: _counted(found) for role in ROLES if (found := program.of_roles(role))},
+        "operators": dict(Counter(node.op for node in program.train.nodes).most_common()),
+        "nodes": {name: len(found) for name, found in nodes.items()},
+        "program_bytes": len(task.model.program),
+        "program_bytes_limit": MAX_PROGRAM_BYTES,
+        "onnx_bytes": len(task.onnx),
+        "learner": dict(task.learner),
+    }
+
+
+def _counted(tensors: tuple[Tensor, ...]) -> dict[str, int]:
+    numbers = sum(elements(one.shape) for one in tensors)
+    return {"tensors": len(tensors), "numbers": numbers, "bytes": 4 * numbers}

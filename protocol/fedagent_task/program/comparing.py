@@ -9,7 +9,7 @@ from torch import nn
 
 from fedagent_task.errors import BuildError, ProgramError
 
-from .example import Example
+from .example import Example, unchanged
 from .spec import Program
 from .torch_program import TorchProgram
 
@@ -24,24 +24,17 @@ Gradients = Mapping[str, "torch.Tensor | None"]
 def compared(program: Program, values: Arrays, whole: "nn.Module", example: Example) -> float:
     """Return the example's loss as scoring sees it.
 
-    `whole` gives (output, loss) for (inputs, target); it is left as it was.
+    `whole` gives (output, loss) for (inputs, target).
 
     Raises:
         BuildError: The program does something else than the module, or learns nothing.
     """
-    before = {name: value.clone() for name, value in whole.state_dict().items()}
-    modes = {part: part.training for part in whole.modules()}
-    try:
-        with torch.random.fork_rng(devices=[]):
-            plain, gradients = _learnt(whole, example)
-            whole.eval()
-            torch.manual_seed(1)
-            with torch.no_grad():
-                scored = float(whole(list(example.inputs), example.target)[1])
-    finally:
-        whole.load_state_dict(before)
-        for part, training in modes.items():
-            part.training = training
+    with unchanged(whole), torch.random.fork_rng(devices=[]):
+        plain, gradients = _learnt(whole, example)
+        whole.eval()
+        torch.manual_seed(1)
+        with torch.no_grad():
+            scored = float(whole(list(example.inputs), example.target)[1])
     ours = TorchProgram(program)
     ours.load(values)
     _any_batch(ours, len(example.inputs[0]))

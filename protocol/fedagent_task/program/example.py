@@ -1,8 +1,13 @@
-"""The example batch of a task: what it says of inputs and labels."""
+"""The example batch of a task: what it says of inputs and labels, and what it may not change."""
 
 import inspect
+import io
+import logging
 import math
 import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import get_args
 
@@ -93,3 +98,30 @@ def _names(model: "nn.Module", count: int) -> list[str]:
         found = []
     good = len(found) == count and all(re.fullmatch(r"\w{1,64}", name, re.ASCII) for name in found)
     return found if good else [f"x{index}" for index in range(1, count + 1)]
+
+
+@contextmanager
+def unchanged(module: "nn.Module") -> Iterator[None]:
+    """Leave a module as it was: the values of its tensors, and what of it is in training."""
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    modes = {part: part.training for part in module.modules()}
+    try:
+        yield
+    finally:
+        module.load_state_dict(before)
+        for part, training in modes.items():
+            part.training = training
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep back what torch itself prints of an export: it is of its inner working."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        nowhere = io.StringIO()
+        with warnings.catch_warnings(), redirect_stderr(nowhere), redirect_stdout(nowhere):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -4,18 +4,15 @@ Both graphs are of the operators that eager torch calls too (its training IR), s
 computes what the module computes, masks of dropout and statistics of batches included.
 """
 
-import io
-import logging
 import traceback
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import structs
 from torch import nn
 from torch.export import Dim, ExportedProgram, export
 from torch.export.graph_signature import InputKind
@@ -24,9 +21,8 @@ from fedagent_protocol.errors import safe_text
 from fedagent_task.errors import BuildError
 
 from .comparing import BATCH_MEND, compared
-from .draft import Draft, link_of
-from .example import Example, example_of
-from .rewriting import of_the_first_input, with_plain_weight_norms, without_idle_broadcasts
+from .draft import Draft, link_of, rewritten
+from .example import Example, example_of, quiet, unchanged
 from .roles import Kept, kept_tensors
 from .source import Loss, TaskSource
 from .spec import Graph, Program
@@ -56,13 +52,9 @@ def build(source: TaskSource) -> Built:
         raise BuildError("torch", f"{torch.__version__} is too old to build", "update it to 2.6")
     example = example_of(source.example, source.model)
     whole = _Whole(source.model, source.loss, with_target=example.target is not None)
-    modes = {part: part.training for part in whole.modules()}
-    try:
+    with unchanged(whole):
         output = _tried(whole, example)
         train, evaluate = (_exported(whole, example, training=on) for on in (True, False))
-    finally:
-        for part, training in modes.items():
-            part.training = training
     kept = kept_tensors(whole, (train, evaluate), source.local)
     program = _program(example, kept, train, evaluate)
     classes = _classes(program, output, len(source.labels), example)
@@ -111,7 +103,7 @@ def _exported(whole: _Whole, example: Example, *, training: bool) -> ExportedPro
     each = {0: Dim.AUTO}
     shapes = ([each for _ in example.inputs], None if example.target is None else each)
     try:
-        with _quiet():
+        with quiet():
             made = export(whole, (list(example.inputs), example.target), dynamic_shapes=shapes)
     except Exception as error:
         raise _refusal(error) from error
@@ -162,21 +154,9 @@ def _program(
     graphs = []
     for made in (train, evaluate):
         values = _values(draft, kept, made)
-        of_the_first_input(made)
-        without_idle_broadcasts(made)
-        with_plain_weight_norms(made)
-        graphs.append(Draft(made.graph, values, given, draft.first_node).drawn())
+        graphs.append(Draft(rewritten(made), values, given, draft.first_node).drawn())
     link = link_of(graphs[1], draft.first_node)
-    return Program(
-        version=1,
-        inputs=draft.inputs,
-        target=draft.target,
-        tensors=draft.tensors,
-        constants=draft.constants,
-        train=graphs[0],
-        evaluate=graphs[1],
-        link=link,
-    )
+    return structs.replace(draft, train=graphs[0], evaluate=graphs[1], link=link)
 
 
 def _values(program: Program, kept: Kept, made: ExportedProgram) -> dict[str, int]:
@@ -205,19 +185,6 @@ def _classes(program: Program, output: "torch.Tensor", labels: int, example: Exa
         return 0
     binary = {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
     return 2 if binary & {node.op for node in program.evaluate.nodes} else 0
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep back what torch itself prints of an export: it is of its inner working."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 __all__ = ["Built", "TaskSource", "build"]

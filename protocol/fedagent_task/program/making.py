@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from fedagent_protocol.errors import safe_text
 from fedagent_protocol.extras import how_to_add
 from fedagent_task.errors import BuildError, ProgramError
 from fedagent_task.recipe.spec import MAX_GRAPH_BYTES
@@ -10,8 +11,8 @@ from fedagent_task.task_file import TaskFile, task_of_program
 
 from .codec import encode_program
 from .export import Built, build
+from .onnx_graph import onnx_graph
 from .source import TaskSource
-from .torch_program import TorchProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ def make_task(source: TaskSource) -> Made:
 
 def make_of(built: Built, source: TaskSource) -> Made:
     """Return the same of what is built already."""
-    graph, note = _onnx(built)
+    graph, lacks = _onnx(built, source)
     try:
         task = task_of_program(
             encode_program(built.program),
@@ -47,21 +48,18 @@ def make_of(built: Built, source: TaskSource) -> Made:
     except ProgramError as error:
         hint = "take a smaller model" if "limit" in error.detail else "write forward otherwise"
         raise BuildError(error.key, error.detail, hint) from error
-    return Made(task, built.loss, (note,) if note else ())
+    notes = (f"no ONNX graph, so scoring needs torch: {lacks}",) if lacks else ()
+    return Made(task, built.loss, notes)
 
 
-def _onnx(built: Built) -> tuple[bytes, str]:
+def _onnx(built: Built, source: TaskSource) -> tuple[bytes, str]:
     """Return the graph for scoring without torch, or nothing and why there is none."""
-    if find_spec("onnx") is None:
-        return b"", f"no ONNX graph, so scoring needs torch: onnx is missing; {how_to_add('onnx')}"
-    from .onnx_context import NoOnnxFormError  # noqa: PLC0415 - an optional package
-    from .onnx_graph import onnx_graph  # noqa: PLC0415 - the same
-
-    program = TorchProgram(built.program)
+    if find_spec("onnxscript") is None:
+        return b"", f"onnxscript is missing; {how_to_add('onnx')}"
     try:
-        graph = onnx_graph(built.program, program.shapes(2), program.shapes(3))
-    except NoOnnxFormError as error:
-        return b"", f"no ONNX graph, so scoring needs torch: {error}"
+        graph = onnx_graph(source.model, built.program)
+    except Exception as error:  # noqa: BLE001 - torch has no base of what its exporter raises
+        return b"", safe_text(error.__cause__ or error)
     if len(graph) > MAX_GRAPH_BYTES:
-        return b"", f"no ONNX graph, so scoring needs torch: it would be {len(graph)} bytes"
+        return b"", f"it would be {len(graph)} bytes, the limit is {MAX_GRAPH_BYTES}"
     return graph, ""

@@ -8,8 +8,7 @@ import torch
 from fedagent_protocol.errors import safe_text
 from fedagent_task.errors import ProgramError
 
-from .meta_memory import Watch
-from .meta_recurrent import is_recurrent, stretched
+from .meta import Watch, is_recurrent, stretched
 from .operators import operators
 from .spec import Argument, Graph, Node, Program, Ref
 from .torch_operators import Function, function_of, takes_device
@@ -66,10 +65,7 @@ class Plan:
         self._all = _with_ends(self._steps, self._first, {graph.output, graph.loss})
         self._for_loss = _with_ends(self._steps, self._first, {graph.loss})
         without = _without(graph.nodes, program.target_value, self._first)
-        self._for_output = [
-            (index, ends)
-            for index, ends in _with_ends(self._steps, self._first, {graph.output}, without)
-        ]
+        self._for_output = _with_ends(self._steps, self._first, {graph.output}, without)
 
     def run(
         self,
@@ -78,9 +74,8 @@ class Plan:
         output: bool = True,
         loss: bool = True,
         watch: Watch | None = None,
-        shapes: dict[int, tuple[int, ...]] | None = None,
     ) -> "tuple[torch.Tensor, torch.Tensor]":
-        """Return output and loss; what is not wanted is not kept. `shapes` is filled in.
+        """Return output and loss; what is not wanted is not kept.
 
         Raises:
             ProgramError: It names the node whose arguments do not fit each other.
@@ -95,16 +90,9 @@ class Plan:
                 values[self._first + index] = step.run(values, watch)
             except _FAILS as error:
                 raise ProgramError(step.name, safe_text(error, limit=160)) from error
-            if shapes is not None:
-                shapes |= _shapes(values)
             for end in ends:
                 values[end] = None
         return values[self._graph.output], values[self._graph.loss]
-
-
-def _shapes(values: Sequence[object]) -> dict[int, tuple[int, ...]]:
-    pairs = enumerate(values)
-    return {index: tuple(one.shape) for index, one in pairs if isinstance(one, torch.Tensor)}
 
 
 def _step(node: Node, name: str, device: str) -> _Step:

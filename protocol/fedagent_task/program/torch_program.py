@@ -17,7 +17,7 @@ from fedagent_protocol.errors import safe_text
 from fedagent_task.errors import ProgramError
 
 from .codec import columns, elements
-from .meta_memory import Watch
+from .meta import Watch
 from .plan import Plan
 from .spec import TRAVELS, Program, Role
 
@@ -107,14 +107,6 @@ class TorchProgram:
         self.check(len(inputs[0]), training=training)
         plan = self._train if training else self._evaluate
         return plan.run(self._values((inputs, None)), loss=False)[0]
-
-    def shapes(self, count: int) -> dict[int, tuple[int, ...]]:
-        """Return the shapes of the tensors that scoring `count` samples makes, by value."""
-        found: dict[int, tuple[int, ...]] = {}
-        plan = Plan(self.program, self.program.evaluate, "evaluate", "meta")
-        with torch.no_grad():
-            plan.run(self._meta_values(count), shapes=found)
-        return found
 
     def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return what a model file holds: copies of the tensors of roles train, mean, latest."""

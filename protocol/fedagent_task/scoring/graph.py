@@ -18,6 +18,8 @@ from fedagent_task.scoring.metrics import Evaluation, accuracy, log_loss, mse
 if TYPE_CHECKING:
     from fedagent_task.program.torch_program import TorchProgram
 
+WEIGHT = "model."
+"""Before a tensor's name: the input of an ONNX graph that takes it."""
 BATCH = 256
 """Samples at once: activations of a convolution are many times their size."""
 
@@ -135,11 +137,12 @@ class _Onnx:
         from fedagent_task.scoring.onnx_session import GraphSession  # noqa: PLC0415 - an optional package
 
         specs = (*graph.manifest().specs, *graph.once_manifest().specs)
-        self._session = GraphSession(onnx, {spec.name for spec in specs})
-        self._once, self._weights = once, once
+        self._session = GraphSession(onnx, {WEIGHT + spec.name for spec in specs})
+        self._once = once
+        self._weights: Weights = {}
 
     def load(self, weights: Weights) -> None:
-        self._weights = {**self._once, **weights}
+        self._weights = {WEIGHT + name: one for name, one in {**self._once, **weights}.items()}
 
     def outputs(self, x: Floats, y: Labels | None) -> tuple[Doubles, float]:
         del y

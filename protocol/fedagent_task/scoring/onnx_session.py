@@ -19,6 +19,8 @@ from fedagent_task.recipe.spec import ModelSpec
 from fedagent_task.scoring.description import read_description
 
 _INPUT = "x"
+_DTYPES = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(bool)": "bool"}
+"""Of an input that is no float32; tensors travel as float32 all of them."""
 _REFUSED = (
     state.Fail,
     state.InvalidArgument,
@@ -113,13 +115,17 @@ class GraphSession:
 
     def __init__(self, graph: bytes, names: AbstractSet[str]) -> None:
         self._session = _open(graph)
-        self._inputs = {item.name for item in self._session.get_inputs()} - {_INPUT}
-        if not self._inputs <= names or len(self._session.get_outputs()) != 1:
+        self._dtypes = {
+            item.name: _DTYPES.get(item.type, "float32")
+            for item in self._session.get_inputs()
+            if item.name != _INPUT
+        }
+        if not self._dtypes.keys() <= names or len(self._session.get_outputs()) != 1:
             raise ProgramError("onnx", "the graph's inputs are not the model's tensors")
 
     def forward(self, weights: Weights, x: Floats) -> Doubles:
         """Return what `Model.forward` gives for one batch; `ProgramError`: it cannot."""
-        feeds = {name: np.asarray(weights[name], np.float32) for name in self._inputs}
+        feeds = {name: np.asarray(weights[name], kind) for name, kind in self._dtypes.items()}
         feeds[_INPUT] = np.ascontiguousarray(x, np.float32)
         options = onnxruntime.RunOptions()
         timer = Timer(LONGEST_S, setattr, (options, "terminate", True))

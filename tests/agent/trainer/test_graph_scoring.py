@@ -12,7 +12,7 @@ from fedagent_task.models import create
 from fedagent_task.models.graph import Graph
 from fedagent_task.recipe.spec import ModelSpec, TaskSpec
 from fedagent_task.recipe.text import task_bytes
-from fedagent_task.scoring.graph import scored
+from fedagent_task.scoring.graph import WEIGHT, scored
 from tests.fakes.graph_tasks import dense_task
 from tests.fakes.trainer_bench import TrainerBench
 
@@ -28,14 +28,22 @@ def softmax(tensors: Any) -> np.ndarray:
 
 
 def onnx_of(spec: ModelSpec) -> bytes:
-    """Return the ONNX graph of the program."""
-    pytest.importorskip("onnx")
+    """Return the ONNX graph of a dense task, as torch's exporter names its inputs."""
+    onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    from fedagent_task.program.onnx_graph import onnx_graph
-    from fedagent_task.program.torch_program import TorchProgram
-
-    made = TorchProgram(program := Graph(spec).program)
-    return onnx_graph(program, made.shapes(2), made.shapes(3))
+    shapes = {"x": ["n", spec.features], "output": ["n", spec.classes]}
+    shapes |= {WEIGHT + one.name: list(one.shape) for one in Graph(spec).program.tensors}
+    known = {
+        name: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in shapes.items()
+    }
+    output = known.pop("output")
+    inputs = ["x", WEIGHT + "weight", WEIGHT + "bias"]
+    node = onnx.helper.make_node("Gemm", inputs, ["output"], transB=1)
+    graph = onnx.helper.make_graph([node], "dense", list(known.values()), [output])
+    opset = onnx.helper.make_opsetid("", 18)
+    made = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=10)
+    return bytes(made.SerializeToString())
 
 
 @pytest.mark.parametrize("by", ["torch", "onnx"])

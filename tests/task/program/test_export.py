@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from fedagent_task.errors import BuildError, ProgramError
-from fedagent_task.program import meta_recurrent
+from fedagent_task.program import meta
 from fedagent_task.program.export import TaskSource, build
 from fedagent_task.program.spec import Input
 from fedagent_task.program.torch_program import TorchProgram
@@ -160,13 +160,13 @@ def test_norms_stay_on_the_device_with_their_statistics() -> None:
 
 
 def test_a_batch_over_the_memory_is_refused_before_anything_is_made() -> None:
-    built = build(family("resnet18-batch"))
-    program = TorchProgram(built.program, limit=32_000_000)
-    assert 0 < program.check(4, training=True) < 32_000_000
+    built = build(family("two-inputs"))
+    program = TorchProgram(built.program, limit=100_000)
+    assert 0 < program.check(4, training=True) < 100_000
     with pytest.raises(ProgramError, match=r"train node \d+ \(.*\): would hold \d+ bytes"):
         program.check(1000, training=True)
     with pytest.raises(ProgramError, match="tensors: would hold"):
-        TorchProgram(built.program, limit=100_000)
+        TorchProgram(built.program, limit=100)
 
 
 def test_the_memory_that_is_reckoned_counts_what_the_way_back_keeps() -> None:
@@ -176,12 +176,11 @@ def test_the_memory_that_is_reckoned_counts_what_the_way_back_keeps() -> None:
     assert program.check(64, training=True) > wide > program.check(64, training=False) / 2
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_two_steps_of_a_sequence_stand_for_all(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    built = build(family(kind))
-    wide = replace(built.program, inputs=(Input("x", 0, (40, 4), "float32"),))
+def test_two_steps_of_a_sequence_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = build(family("gru"))
+    wide = replace(built.program, inputs=(Input("x", 0, (16, 4), "float32"),))
     short = TorchProgram(wide).check(8, training=True)
-    monkeypatch.setattr(meta_recurrent, "STEPS", 1000)
+    monkeypatch.setattr(meta, "STEPS", 1000)
     whole = TorchProgram(wide).check(8, training=True)
     assert whole <= short <= 1.25 * whole
 

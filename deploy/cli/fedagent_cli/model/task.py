@@ -19,8 +19,7 @@ from fedagent_cli.output import aligned, echo, emit, number_text, writing
 from fedagent_protocol.extras import how_to_add
 from fedagent_task.errors import BuildError, TaskFileError
 from fedagent_task.program.source import TaskSource
-from fedagent_task.program.summary import ROLES, summary
-from fedagent_task.task_file import SUFFIX, read_task_file, write_task_file
+from fedagent_task.task_file import ROLES, SUFFIX, read_task_file, summary, write_task_file
 
 SHAPE = "return (model, loss, example), with example = (x, y), one batch of tensors"
 _FILE = """A file of yours, my_model.py:
