@@ -42,6 +42,20 @@ NOTHING_LEARNT = (
 )
 LONG_BACKOFF_S = 1.0
 """A client that is left out for so long has declined several times in a row."""
+_REVOKE = "if you do not trust the edge, revoke it: `fedagent devices revoke`"
+_UNSIGNED = f"of {{agents}} agents without their signatures: these are ignored; {_REVOKE}"
+SUSPICIOUS = {
+    "strangers": "{agents} agents that have not joined the site: they get no orders and no "
+    "payment; invite them with `fedagent devices invite`",
+    "crowded": "so many agents in this run that {agents} are ignored: spread the devices over more "
+    "edges; if an attacker invents agents, let the devices join the site: `fedagent devices "
+    "invite`",
+    "opinions": f"opinions {_UNSIGNED}",
+    "volunteers": f"volunteers {_UNSIGNED}",
+    "terms": "terms of {agents} agents that differ from what these have signed: they are ignored; "
+    + _REVOKE,
+}
+"""What is odd about the agents that an edge names, by the field `what`."""
 POINTS = "coordinator."
 """Prefix of the crash points that `FEDAGENT_FAILPOINT` names."""
 
@@ -248,9 +262,7 @@ def _log_phase(former: str, phase: str) -> None:
 def level_of(name: str, fields: Mapping[str, object]) -> int:
     """Return how loud an event is: what costs the run its rounds is a warning."""
     loud = (
-        name in {"edge_lost", "strangers", "crowded", "unsigned", "warning"}
-        or name == "revocations_lost"
-        or (name == "edge_trouble" and bool(fields["reason"]))
+        name in {"edge_lost", "suspicious", "warning"}
         or (name == "round" and not fields["used"])
         or (name == "waiting" and fields["reason"] == DECLINED)
         or (name == "opinions" and not fields.get("answered", fields.get("volunteers")))
@@ -266,44 +278,9 @@ def words_of(name: str, fields: Mapping[str, object]) -> str:
         return f"waiting for {why}: {fields[why]} of {fields['wanted']}"
     if name == "waiting" and fields["reason"] == STATISTICS:
         return f"waiting for the sample statistics of {fields['agents']} agents"
-    if name == "edge_trouble":
-        who = f"edge {fields['name'] or fields['edge']}"
-        reason = fields["reason"]
-        return (
-            f"{who} does not take part in rounds: {reason}"
-            if reason
-            else f"{who} takes part in rounds again"
-        )
-    if name == "strangers":
-        return (
-            f"edge {fields['name'] or fields['edge']} reports {fields['agents']} agents that "
-            "have not joined the site: they get no orders and no payment; invite them with "
-            "`fedagent devices invite`"
-        )
-    if name == "unsigned" and fields["what"] != "terms":
-        return (
-            f"edge {fields['name'] or fields['edge']} reports {fields['what']} of "
-            f"{fields['agents']} agents without their signatures: these are ignored; if you do "
-            "not trust the edge, revoke it: `fedagent devices revoke`"
-        )
-    if name == "unsigned":
-        return (
-            f"edge {fields['name'] or fields['edge']} reports terms of {fields['agents']} agents "
-            "that differ from what these have signed: they are ignored; if you do not trust the "
-            "edge, revoke it: `fedagent devices revoke`"
-        )
-    if name == "crowded":
-        return (
-            f"edge {fields['name'] or fields['edge']} has reported so many agents in this run "
-            f"that {fields['agents']} are ignored: spread the devices over more edges; if an "
-            "attacker invents agents, let the devices join the site: `fedagent devices invite`"
-        )
-    if name == "revocations_lost":
-        return (
-            f"edge {fields['name'] or fields['edge']} goes by revocation list {fields['list']}, "
-            f"which this coordinator (list {fields['ours']}) has not made or has lost: it is asked "
-            "for it, so that who was revoked since the backup stays so"
-        )
+    if name == "suspicious":
+        what = SUSPICIOUS[str(fields["what"])].format(**fields)
+        return f"edge {fields['name'] or fields['edge']} reports {what}"
     if name == "warning":
         return f"samples {fields['reason']} (agents {_joined(fields['agents'])})"
     shown = dict(fields) | _missing(fields.get("missing"))

@@ -198,8 +198,6 @@ class RunStore:
         if self.run.recipe.privacy.wanted:
             updates = self.database.read.paid_updates(self.run.run_id)
             progress = replace(progress, updates=updates)
-        if (prices := self.database.read.client_prices(self.run.run_id)) is not None:
-            progress = replace(progress, client_prices=prices)
         starts = self.database.read.client_starts(self.run.run_id)
         return progress if starts is None else replace(progress, client_starts=starts)
 

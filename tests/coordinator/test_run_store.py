@@ -213,17 +213,6 @@ def test_no_model_stays_that_is_neither_new_nor_best(tmp_path: Path, point: str)
         assert set(BlobStore(tmp_path / "models").digests()) <= store.read.models.to_keep()
 
 
-def test_what_clients_asked_last_is_known_after_a_restart(tmp_path: Path) -> None:
-    given = recipe("rounds.every_s=100")
-    site = Site(tmp_path, given, toy_edges(given))
-    site.edges[0].agents[1].price = 2_000_000
-    site.run(until=5.0)
-    site.close()
-    site.open()
-    assert site.engine.asked.price.tolist() == [1_000_000, 2_000_000, 1_000_000]
-    site.close()
-
-
 def test_edges_go_on_from_what_the_books_know_of_them(tmp_path: Path) -> None:
     given = recipe("rounds.merge_every=4")
     site = Site(tmp_path, given, toy_edges(given, 2), kill_at="settled", kill_hit=3)

@@ -125,23 +125,21 @@ def test_where_nobody_has_samples_all_are_asked_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "word"),
+    "bad",
     [
-        (b"\x00", "form"),
-        (Moments.none(64).encode(), "count"),
-        (Moments.of(np.ones((1, 63), np.float32)).encode(), "form"),
-        (Moments(4_000_000, (0,) * 64, (1,) * 64).encode(), "count"),
-        (Moments(2, (2,) * 64, (0,) * 64).encode(), "square"),
-        (Moments(2, (1 << 300,) * 64, (1 << 700,) * 64).encode(), "sum"),
+        b"\x00",
+        Moments.none(64).encode(),
+        Moments.of(np.ones((1, 63), np.float32)).encode(),
+        Moments(4_000_000, (0,) * 64, (1,) * 64).encode(),
+        Moments(2, (2,) * 64, (0,) * 64).encode(),
+        Moments(2, (1 << 300,) * 64, (1 << 700,) * 64).encode(),
     ],
 )
-def test_an_edge_whose_statistics_cannot_be_spoils_nothing(
-    tmp_path: Path, bad: bytes, word: str
-) -> None:
+def test_an_edge_whose_statistics_cannot_be_spoils_nothing(tmp_path: Path, bad: bytes) -> None:
     site = site_of(tmp_path)
     site.edges[1].moments = bad
     site.run()
-    assert site.engine.counters[f"opinions_moments_{word}"] >= 1
+    assert site.engine.counters["opinions_refused"] >= 1
     site.edges[1].agents.clear()
     check_frozen(site)
 

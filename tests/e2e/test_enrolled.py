@@ -152,7 +152,7 @@ def test_an_enrolled_edge_is_paid_for_no_device_that_it_invents(tmp_path: Path) 
             ghost.wait("agent_joined", agent=field.processes[f"invented-{i}"].wait("ready")["id"])
         field.edge("honest", broker="embedded", secure=True)
         field.agent("agent-0", labels(4), price=price)
-        assert coordinator.wait("strangers", timeout_s=60)["name"] == "ghost"
+        assert coordinator.wait("suspicious", what="strangers", timeout_s=60)["name"] == "ghost"
         end = coordinator.wait("end", timeout_s=60)
         assert (end["rounds_done"], end["updates_used"], end["spent_micro"]) == (3, 3, 3_000_000)
     assert "have not joined the site" in coordinator.log.read_text()

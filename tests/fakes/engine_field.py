@@ -34,6 +34,7 @@ from fedagent_node.effects import (
     ModelFinished,
     Received,
     Send,
+    Warn,
     WriteModel,
 )
 from fedagent_protocol import messages as m
@@ -150,6 +151,7 @@ class Field:
     past: PastEvaluations = NO_EVALUATIONS
     committed: list[str] = field(default_factory=list)
     events: list[Emit] = field(default_factory=list)
+    warned: list[Warn] = field(default_factory=list)
     sent: list[tuple[str, m.CoordinatorToEdge]] = field(default_factory=list)
     end: str = ""
 
@@ -278,6 +280,8 @@ class Field:
                 self.committed.append(effect.digest)
             case Emit():
                 self.events.append(effect)
+            case Warn():
+                self.warned.append(effect)
             case fx.End():
                 assert not self.end, "ended twice"
                 self.end = effect.reason

@@ -303,11 +303,6 @@ class Reader:
         last = self.last_round(run_id)
         return self.plan(run_id, last)[0].client_starts if last else None
 
-    def client_prices(self, run_id: str) -> IntArray | None:
-        """Return what clients asked as the last round saw them, 0 of others; None before it."""
-        last = self.last_round(run_id)
-        return self.plan(run_id, last)[0].client_price if last else None
-
     def recent_work(self, run_id: str, since: int) -> frozenset[tuple[str, int]]:
         """Return agent and round of all work that was paid in the rounds from `since` on."""
         return recent_work(self._db, run_id, since)

@@ -182,21 +182,6 @@ class Decider:
         )
         return Decision(replace(observed, view=view), selection, controls, self.clock() - began)
 
-    def would_rent(self, cost: IntArray, *, round_: int, free_micro: int) -> bool:
-        """Return whether an edge would be rented if all were there, of what rounds cost at each.
-
-        int64[M]; less than 0 where it is not known.
-        """
-        known = cost >= 0
-        view = PlacementView(
-            round=round_,
-            edge_live=known,
-            edge_rent=np.clip(cost, 0, MAX_MICRO),
-            budget_micro=free_micro,
-            edge_transfer_s=np.full(len(cost), np.nan),
-        )
-        return self._place(view).edge is not None
-
     def _rent(self, offers: PlacementView) -> tuple[Placement, PlacementView]:
         """Return the placement, and what it saw: all edges only where no other can be rented."""
         away = self.policies.backoff.away(offers.round, len(offers.edge_live))

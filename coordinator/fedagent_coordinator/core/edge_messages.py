@@ -8,7 +8,7 @@ import numpy.typing as npt
 from msgspec import structs
 
 from fedagent_coordinator.policies.base import MAX_MICRO
-from fedagent_node.effects import Effect, Emit, Mark, Received
+from fedagent_node.effects import Effect, Emit, Mark, Received, Warn
 from fedagent_protocol.columns import Columns, unpack
 from fedagent_protocol.errors import MalformedError, ProtocolError, safe_text
 from fedagent_protocol.messages import (
@@ -22,15 +22,15 @@ from fedagent_protocol.messages import (
     OpinionsReceipt,
     ReportReceipt,
     Revocations,
+    RevocationsNeed,
     RoundColumns,
     RoundReport,
     Volunteers,
 )
 from fedagent_protocol.transfer import Layout
 
-from . import revocation_lists
 from .edges import EdgeSession
-from .effects import NoteDevices
+from .effects import LearnRevocations, NoteDevices
 from .evaluating import Evaluating
 from .evaluation import AnswerMessage
 from .merge import Merging
@@ -40,26 +40,35 @@ from .phases import Idle, Observing
 if TYPE_CHECKING:
     from .engine import Engine
 
+MOST_SKIPPED = 10_000
+"""Edges are believed that so many rounds were ordered since a backup; of one start, in all."""
+ASKS = 3
+"""How often an edge is asked for a list of the revoked that we have not made."""
+
 
 def receive(engine: "Engine", received: Received, now: float) -> list[Effect]:
     """Do what a message asks for; see `Engine.receive`."""
     edge, message = received.sender, received.message
+    known = engine.edges.by_id.get(edge)
     try:
         match message:
             case EdgeHello():
                 return _hello(engine, edge, message, now)
             case EdgeStatus():
-                noted = NoteDevices(edge, _of_members(engine, edge, message))
+                noted = NoteDevices(edge, _of_members(engine, known, message))
                 return [noted, *_status(engine, edge, message, now)]
-            case Need():
-                return _need(engine, edge, message, now, link_idle=received.link_idle)
-            case Chunk():
-                return _chunk(engine, edge, message, now)
+            case Need() if known is not None and _ours(engine, message.run):
+                sent, last = engine.models.serve(known, message, now, link_idle=received.link_idle)
+                if last and isinstance(engine.phase, Observing):
+                    engine.phase.model_is_coming(now)
+                return sent
+            case Chunk() if isinstance(engine.phase, Merging) and _ours(engine, message.run):
+                return engine.phase.receive_chunk(edge, message, now)
             case RoundReport():
                 return [Mark("reported"), *_answer(engine, edge, message, now)]
-            case Revocations():
-                known = engine.edges.by_id.get(edge)
-                return [] if known is None else revocation_lists.take(engine, known, message)
+            case Revocations() if known is not None and 0 < known.crl_asked <= ASKS:
+                known.crl_asked = ASKS + 1
+                return [LearnRevocations(edge, message.crl)]
             case RoundColumns() | Opinions() | Volunteers() | EdgeMoments():
                 return _answer(engine, edge, message, now)
     except ProtocolError as error:
@@ -74,10 +83,33 @@ def _hello(engine: "Engine", edge: str, hello: EdgeHello, now: float) -> list[Ef
         engine.witness(edge, hello.head)
     session, changed = _hear(engine, edge, hello.epoch, now)
     session.name, session.rent = engine.called(edge, hello.name), hello.rent
-    engine.once.greeted(edge)
+    session.senders.clear()
     ours = hello.run == engine.settings.run
-    skipped = engine.skip(session, hello.round, now) if ours else []
-    return skipped + _greet(engine, session, now, changed=changed)
+    skipped = _skip(engine, session, hello.round, now) if ours else []
+    return skipped + _greet(engine, session, now, changed)
+
+
+def _skip(engine: "Engine", edge: EdgeSession, round_: int, now: float) -> list[Effect]:
+    """Use no round's number again that an edge was ordered: these books are of a backup.
+
+    Each claim skips as many numbers at least as all before it: some fifteen reach `MOST_SKIPPED`,
+    so that no edge, and no crowd of them, has all others asked for the same again and again.
+    """
+    newest = max(engine.round - engine.undecided, engine.claimed)
+    if round_ <= newest:
+        return []
+    room = MOST_SKIPPED - engine.skipped
+    if round_ - newest > room:
+        line = f"edge {edge.id} says that it was ordered round {round_}: here it is {engine.round}"
+        return [Warn(edge.id, f"{line}, and more than {MOST_SKIPPED} are not skipped; ignored")]
+    more = min(max(round_ - newest, engine.skipped), room)
+    engine.claimed, engine.skipped = newest + more, engine.skipped + more
+    line = f"edge {edge.id} was already ordered round {round_}: the database is from a backup;"
+    effects: list[Effect] = [Warn(edge.id, f"{line} continuing with round {newest + more + 1}")]
+    if not engine.undecided:
+        return effects
+    engine.skip()
+    return effects + (engine.open(now) if isinstance(engine.phase, Observing) else [])
 
 
 def _status(engine: "Engine", edge: str, status: EdgeStatus, now: float) -> list[Effect]:
@@ -88,31 +120,51 @@ def _status(engine: "Engine", edge: str, status: EdgeStatus, now: float) -> list
         names = {agent: safe_text(name, limit=100) for agent, name in status.names.items()}
         engine.indices.label_clients(names)
     session.model = "" if foreign else status.model
-    lags = revocation_lists.compare(engine, session, status.crl)
-    grown, session.agents = status.agents > session.agents, status.agents
-    had = session.trouble
-    said = _trouble(engine, session, status.trouble, now)
-    if foreign or changed or (had and not session.trouble):
-        return lags + said + _greet(engine, session, now, changed=changed)
-    return lags + said + _news(engine, session, now, grown=grown)
-
-
-def _trouble(engine: "Engine", session: EdgeSession, trouble: str, now: float) -> list[Effect]:
-    """Note why an edge takes no part; say what is new of it."""
-    text = safe_text(trouble, limit=200)
-    if text == session.trouble:
-        return session.in_trouble(text, now)
-    session.offered_at = None
-    return [*session.in_trouble(text, now), engine.show(engine.status)]
-
-
-def _news(engine: "Engine", session: EdgeSession, now: float, *, grown: bool) -> list[Effect]:
+    effects = _compare_lists(engine, session, status.crl)
+    more, session.agents = status.agents > session.agents, status.agents
+    had, trouble = session.trouble, safe_text(status.trouble, limit=200)
+    if trouble != had:
+        effects += [*session.in_trouble(trouble, now), engine.show(engine.status)]
+    if foreign or changed or (had and not trouble):
+        return effects + _greet(engine, session, now, changed)
     match engine.phase:
-        case Idle() as idle if grown:
+        case Idle() as idle if more:
             idle.hurry(now)
         case Observing() as observing:
-            return observing.caught_up(session)
-    return []
+            return effects + observing.caught_up(session)
+    return effects
+
+
+def _compare_lists(engine: "Engine", edge: EdgeSession, number: int) -> list[Effect]:
+    """Send an edge the list of the revoked that it lacks, or ask it for one that we have not made.
+
+    A coordinator on a backup has lost who was revoked since: who is out must not come in again.
+    """
+    edge.crl = number
+    ours = engine.revocations
+    if not ours.crl:
+        return []
+    if not owes_list(engine, edge):
+        return [engine.send(edge.id, ours)] if number < ours.number else []
+    edge.crl_asked += 1
+    effects: list[Effect] = []
+    if edge.crl_asked == 1:
+        text = (
+            f"edge {edge.name or edge.id} goes by revocation list {number}, which this coordinator "
+            f"(list {ours.number}) has not made or has lost: it is asked for it, so that who was "
+            "revoked since the backup stays so"
+        )
+        effects.append(Warn("", text, once=True))
+    return [*effects, engine.send(edge.id, RevocationsNeed(number=ours.number))]
+
+
+def owes_list(engine: "Engine", edge: EdgeSession) -> bool:
+    """Return whether an edge has, or may have, a list that we have not made and not seen."""
+    after, before = engine.lost_lists
+    if edge.crl is None:
+        return before > 0  # its first status tells
+    unknown = edge.crl > engine.revocations.number or after < edge.crl < before
+    return unknown and edge.crl_asked < ASKS
 
 
 def _answer(
@@ -122,7 +174,7 @@ def _answer(
     if not _ours(engine, message.run):
         return []
     session, changed = _hear(engine, edge, message.epoch, now)
-    effects = _greet(engine, session, now, changed=True) if changed else []
+    effects = _greet(engine, session, now, changed) if changed else []
     match message:
         case RoundColumns():
             return effects + _columns(engine, session, message, now)
@@ -142,44 +194,34 @@ def _columns(
         raise MalformedError("a price or a sequence number is out of range")
     edge.model = message.model
     if not isinstance(engine.phase, Observing) or message.round != engine.round:
-        engine.counters["columns_unasked"] += 1
         return []
-    columns, effects = _of_site(engine, edge, columns)
+    effects: list[Effect] = []
+    if engine.enrolled is not None:
+        # An edge may name anybody, and is paid for it.
+        ids = [edge.ids[row] for row in columns.session.tolist()]
+        columns, strangers = _kept(columns, [agent in engine.enrolled for agent in ids])
+        engine.counters["not_enrolled"] += strangers
+        effects += edge.named_strangers(strangers)
     client = edge.index_of(columns.session, engine.indices, engine.enrolled)
-    if (client < 0).any():
-        effects += _crowded(engine, edge, int((client < 0).sum()))
-        columns = _kept(columns, client >= 0)
+    columns, crowded = _kept(columns, client >= 0)
+    engine.counters["no_index"] += crowded
+    effects += edge.suspect("crowded", crowded)
     return effects + engine.phase.receive_columns(edge, columns, now)
 
 
-def _crowded(engine: "Engine", edge: EdgeSession, agents: int) -> list[Effect]:
-    """Count agents that are not observed, as their edge has named too many; say it once."""
-    engine.counters["no_index"] += agents
-    if edge.crowded:
-        return []
-    edge.crowded = True
-    return [Emit("crowded", {"edge": edge.id, "name": edge.name, "agents": agents})]
-
-
-def _kept(columns: Columns, rows: npt.NDArray[np.bool_]) -> Columns:
+def _kept(columns: Columns, rows: npt.ArrayLike) -> tuple[Columns, int]:
+    """Return the columns with these rows only, and how many are left out."""
+    rows = np.asarray(rows, dtype=np.bool_)
+    left_out = int((~rows).sum())
+    if not left_out:
+        return columns, 0
     names = ("session", "price", "context_seq", "age_ms", "available", "values")
     claim = columns.claim[rows] if len(columns.claim) else columns.claim
-    return replace(columns, claim=claim, **{n: getattr(columns, n)[rows] for n in names})
+    kept = {name: getattr(columns, name)[rows] for name in names}
+    return replace(columns, claim=claim, **kept), left_out
 
 
-def _of_site(engine: "Engine", edge: EdgeSession, named: Columns) -> tuple[Columns, list[Effect]]:
-    """Leave out who does not belong: an edge may name whom it likes, and is paid for it."""
-    if engine.enrolled is None:
-        return named, []
-    ids = [edge.ids[row] for row in named.session.tolist()]
-    known = np.array([agent in engine.enrolled for agent in ids], dtype=np.bool_)
-    count = int((~known).sum())
-    engine.counters["not_enrolled"] += count
-    said = edge.named_strangers(named.session[~known])
-    return _kept(named, known) if count else named, said
-
-
-def _of_members(engine: "Engine", edge: str, status: EdgeStatus) -> EdgeStatus:
+def _of_members(engine: "Engine", edge: EdgeSession | None, status: EdgeStatus) -> EdgeStatus:
     """Return a status without what it tells of devices that do not belong to the site."""
     enrolled = engine.enrolled
     if enrolled is None:
@@ -187,33 +229,26 @@ def _of_members(engine: "Engine", edge: str, status: EdgeStatus) -> EdgeStatus:
     kept = tuple(note for note in status.devices if note.agent in enrolled)
     left_out = len(status.devices) - len(kept)
     engine.counters["note_not_enrolled"] += left_out
-    if left_out and edge in engine.edges.by_id:
-        engine.edges.by_id[edge].untold = True
+    if left_out and edge is not None:
+        edge.untold = True
     return structs.replace(status, devices=kept)
 
 
 def _report(engine: "Engine", edge: EdgeSession, report: RoundReport, now: float) -> list[Effect]:
-    _chunks_of(report.chunk_bytes, engine, edge)
+    try:
+        Layout(engine.models.size, report.chunk_bytes)
+        edge.chunk_bytes = report.chunk_bytes
+    except ProtocolError as error:  # the model of this run cannot be cut so
+        engine.counters[error.reason] += 1
     if isinstance(engine.phase, Ordered):
         done = engine.phase.receive_report(edge.id, report, now)
         if done is not None:
             return done
     if report.round > engine.last_settled:
-        engine.counters["report_unordered"] += 1
         return []
-    settled = engine.in_books(report.round, edge.id)
-    engine.counters["report_repeated" if settled else "report_too_late"] += 1
-    return [engine.send(edge.id, ReportReceipt(round=report.round, too_late=not settled))]
-
-
-def _chunks_of(chunk_bytes: int, engine: "Engine", edge: EdgeSession) -> None:
-    """Note how an edge cuts models, unless the model of this run cannot be cut so."""
-    try:
-        Layout(engine.models.size, chunk_bytes)
-    except ProtocolError as error:
-        engine.counters[error.reason] += 1
-        return
-    edge.chunk_bytes = chunk_bytes
+    too_late = not engine.in_books(report.round, edge.id)
+    engine.counters["report_too_late"] += too_late
+    return [engine.send(edge.id, ReportReceipt(round=report.round, too_late=too_late))]
 
 
 def _evaluation(
@@ -224,35 +259,10 @@ def _evaluation(
         if done is not None:
             return done
     if message.round > engine.last_settled:
-        engine.counters["opinions_unasked"] += 1
         return []
     # An edge that hears that it is over ceases to repeat itself.
-    engine.counters["opinions_late"] += 1
     ended = OpinionClose if isinstance(message, Volunteers) else OpinionsReceipt
     return [engine.send(edge.id, ended(round=message.round))]
-
-
-def _need(engine: "Engine", edge: str, need: Need, now: float, *, link_idle: bool) -> list[Effect]:
-    session = engine.edges.by_id.get(edge)
-    if session is None or not _ours(engine, need.run):
-        return []
-    if need.digest == engine.once.digest:
-        session.heard_at = now
-        return engine.once.serve(edge, need, link_idle=link_idle)
-    if need.digest != engine.models.digest:
-        engine.counters["need_unknown"] += 1
-        return []
-    session.heard_at = now
-    effects, last = engine.models.serve(session, need, now, link_idle=link_idle)
-    if last and isinstance(engine.phase, Observing):
-        engine.phase.model_is_coming(now)
-    return effects
-
-
-def _chunk(engine: "Engine", edge: str, chunk: Chunk, now: float) -> list[Effect]:
-    if not _ours(engine, chunk.run) or not isinstance(engine.phase, Merging):
-        return []
-    return engine.phase.receive_chunk(edge, chunk, now)
 
 
 def _ours(engine: "Engine", run: str) -> bool:
@@ -261,13 +271,18 @@ def _ours(engine: "Engine", run: str) -> bool:
     return run == engine.settings.run
 
 
-def _hear(engine: "Engine", edge: str, epoch: str, now: float) -> tuple[EdgeSession, bool]:
+def _hear(engine: "Engine", edge: str, epoch: str, now: float) -> tuple[EdgeSession, str]:
     session, changed = engine.edges.hear(edge, epoch, now, engine.models.digest)
     if changed and isinstance(engine.phase, Observing):
         engine.phase.restarted(edge)
     return session, changed
 
 
-def _greet(engine: "Engine", edge: EdgeSession, now: float, *, changed: bool) -> list[Effect]:
-    said = engine.joined(edge, now) if changed else []
+def _greet(engine: "Engine", edge: EdgeSession, now: float, changed: str) -> list[Effect]:
+    """Bring an edge up to date; say that it came, or, not all the time, that it started again."""
+    said: list[Effect] = []
+    if changed == "new" or (changed and edge.notices.take(now)):
+        engine.label(edge)
+        fields = {"edge": edge.id, "name": edge.name}
+        said = [Emit("edge_joined", fields), engine.show(engine.status)]
     return [engine.welcome(edge.id), *said, *engine.phase.greet(edge, now)]

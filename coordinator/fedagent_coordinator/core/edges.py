@@ -3,7 +3,6 @@
 The store puts the bytes of a model into what is sent.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_node.effects import Effect, Emit, Send
+from fedagent_node.effects import Effect, Emit, Send, Warn
 from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.errors import ChunkError, MalformedError
 from fedagent_protocol.messages import CHUNK_BYTES, Chunk, GlobalModel, Need
@@ -24,11 +23,10 @@ from .settings import Window
 LOST_S = 15.0
 """Silence after which an edge is gone: three periods of its status."""
 REOFFER_S = 1.5
-RESTARTS_S = 60.0
-"""How often it is said at most that an edge, which was not lost, has started again."""
-TROUBLES = 5, 1 / 60
-"""How often at once an edge's word on why it takes no part is said, and then in each second."""
+NOTICES = 5, 1 / 60
+"""How often at once it is said that an edge started again, or takes no part; then per second."""
 STRANGE_ROUNDS = 3
+"""A device that has just joined its site is known here a second later, and no stranger."""
 CHUNKS_AT_ONCE = 8
 MAX_SESSIONS = 20_000
 """How many agents one process of an edge names at most, as edges bound them."""
@@ -61,18 +59,7 @@ class Indices(Protocol):
 
 @dataclass(slots=True)
 class EdgeSession:
-    """What is known of one edge.
-
-    Attributes:
-        offered_at: When the global model was last offered or asked for; None if settled.
-        client: int32[len(ids)], their run-wide indices; -1 of who was only named.
-        indexed: How many got their index by its word in this run.
-        strangers: How many agents at once that do not belong to the site were said of it.
-        strange_rounds: How often in a row it has named some.
-        outsiders: int32[P], sorted sessions that did not belong when it last named its agents.
-        unsigned: Of how many agents at once it was said that it tells what they did not sign, by
-            what.
-    """
+    """What is known of one edge."""
 
     id: str
     index: int
@@ -80,84 +67,56 @@ class EdgeSession:
     heard_at: float
     expected: str  # what it should hold: the global model, or its own since then
     name: str = ""
-    label: str = ""  # what the books know that people call it
     model: str = ""  # what it reported to hold for the run; empty for nothing
-    offered_at: float | None = None
+    offered_at: float | None = None  # when a model was last offered or asked for
     agents: int = 0
     window_weight: float = 0.0  # weight in its model since the last merge
     window_steps: float = 0.0  # mean steps of those updates, added over the rounds
     chunk_bytes: int = CHUNK_BYTES
+    senders: dict[str, Sender] = field(default_factory=dict)  # by the digest that is sent
     rent: int | None = None  # micro-credits for aggregating one round; None until it named them
     live: bool = True
     quiet: bool = False  # it did not answer the last observation, and has been silent since
     trouble: str = ""  # why it takes no part in rounds, in its own words
     untold: bool = False  # it told of devices that are not noted, as they are no members
-    said_trouble: str = ""
-    troubles: TokenBucket = field(default_factory=lambda: TokenBucket(*TROUBLES))
-    strangers: int = 0
-    strange_rounds: int = 0
-    outsiders: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
-    indexed: int = 0
-    crowded: bool = False  # it was said that it names more than get an index
-    said_at: float = -math.inf  # when it was said last that it started again
-    unsaid: int = 0  # how often it did since
+    notices: TokenBucket = field(default_factory=lambda: TokenBucket(*NOTICES))
+    suspected: Counter[str] = field(default_factory=Counter)  # of how many agents it was said
+    strange_rounds: int = 0  # how often in a row it named agents that do not belong
+    indexed: int = 0  # how many agents got their index by its word in this run
     ids: list[str] = field(default_factory=list)  # session ids of `epoch`, in the edge's order
     client: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
-    unsigned: Counter[str] = field(default_factory=Counter)
+    """int32[len(ids)], their run-wide indices; -1 of who was only named."""
     crl: int | None = None  # number of the list of the revoked that it goes by; None until it said
     crl_asked: int = 0  # how often it was asked for a list that we have not made
-    crl_awaited: bool = False
-    crl_shown: int = 0  # number of the one that it has shown
 
-    def told_unsigned(self, what: str, agents: int) -> list[Effect]:
-        """Say that it tells what its agents have not signed; again if of twice as many."""
-        if not agents or agents < 2 * self.unsigned[what]:
+    def suspect(self, what: str, agents: int) -> list[Effect]:
+        """Say what is odd about so many agents that it names; again if of twice as many."""
+        if not agents or agents < 2 * self.suspected[what]:
             return []
-        self.unsigned[what] = agents
-        fields = {"edge": self.id, "name": self.name, "agents": agents, "what": what}
-        return [Emit("unsigned", fields)]
+        self.suspected[what] = agents
+        fields = {"edge": self.id, "name": self.name, "what": what, "agents": agents}
+        return [Emit("suspicious", fields)]
 
-    def named_strangers(self, sessions: npt.NDArray[np.int32]) -> list[Effect]:
-        """Say that it names agents twice that do not belong; again if twice as many.
-
-        A device that has just joined its site is known here a second later. Others each time are
-        said from the third time on.
-        """
-        stay = len(np.intersect1d(sessions, self.outsiders))
-        self.outsiders = np.unique(sessions)
-        self.strange_rounds = self.strange_rounds + 1 if len(sessions) else 0
-        if self.strange_rounds >= STRANGE_ROUNDS:
-            stay = len(self.outsiders)
-        if not stay or stay < 2 * self.strangers:
-            return []
-        self.strangers = stay
-        return [Emit("strangers", {"edge": self.id, "name": self.name, "agents": stay})]
+    def named_strangers(self, agents: int) -> list[Effect]:
+        """Say that it names agents, again and again, that do not belong to the site."""
+        self.strange_rounds = self.strange_rounds + 1 if agents else 0
+        return self.suspect("strangers", agents if self.strange_rounds >= STRANGE_ROUNDS else 0)
 
     def in_trouble(self, trouble: str, now: float) -> list[Effect]:
-        """Note why it takes no part; say what is new of it, as often as it may."""
-        self.trouble = trouble
-        if trouble == self.said_trouble or not self.troubles.take(now):
+        """Note why it takes no part."""
+        self.trouble, self.offered_at = trouble, None
+        if not self.notices.take(now):
             return []
-        self.said_trouble = trouble
-        return [Emit("edge_trouble", {"edge": self.id, "name": self.name, "reason": trouble})]
+        text = f"does not take part in rounds: {trouble}" if trouble else "takes part again"
+        return [Warn("", f"edge {self.name or self.id} {text}")]
 
     def restart(self, epoch: str) -> None:
         """Forget what only the former process of the edge knew."""
         self.epoch = epoch
-        self.unsaid += 1
         self.model = self.trouble = ""
         self.offered_at = None
         self.ids = []
-        self.client = self.outsiders = np.zeros(0, dtype=np.int32)
-
-    def joined(self, now: float) -> Emit | None:
-        """Return the event that it came, or how often it started again; None until that is due."""
-        if now < self.said_at + RESTARTS_S:
-            return None
-        more = {"restarts": self.unsaid} if self.unsaid > 1 else {}
-        if self.unsaid:
-            self.said_at, self.unsaid = now, 0
-        return Emit("edge_joined", {"edge": self.id, "name": self.name, **more})
+        self.client = np.zeros(0, dtype=np.int32)
 
     def learn_ids(self, known: int, new_ids: tuple[str, ...]) -> bool:
         """Add the ids from `known` on; False if ids are missing between.
@@ -222,8 +181,8 @@ class EdgeTable:
         """Return the edges that are heard, and do not say that they can take no part."""
         return [edge for edge in self.by_id.values() if edge.live and not edge.trouble]
 
-    def hear(self, edge: str, epoch: str, now: float, expected: str) -> tuple[EdgeSession, bool]:
-        """Note a sign of life; True when the edge is new, back, or restarted."""
+    def hear(self, edge: str, epoch: str, now: float, expected: str) -> tuple[EdgeSession, str]:
+        """Note a sign of life; return `new` or `restarted` where the edge has to be greeted."""
         session = self.by_id.get(edge)
         if session is None:
             session = EdgeSession(edge, self.indices.edge(edge), epoch, now, expected)
@@ -233,12 +192,11 @@ class EdgeTable:
                 session.expected = window.model
                 session.window_weight = window.weight
                 session.window_steps = window.local_steps
-            return session, True
-        changed = not session.live or session.epoch != epoch
-        if not session.live:
-            session.said_at = -math.inf  # a loss was said, so it is said that it is back
+            return session, "new"
+        changed = "" if session.live else "new"
         if session.epoch != epoch:
             session.restart(epoch)
+            changed = changed or "restarted"
         session.live = True
         session.quiet = False
         session.heard_at = now
@@ -260,7 +218,8 @@ class EdgeTable:
 class GlobalModels:
     """Keeps edges at the global model, which was merged after `round`; all have `size` bytes.
 
-    `state` names what the server optimiser knew after it.
+    `state` names what the server optimiser knew after it; `once` is the digest of what the devices
+    of the run get once, of `once_bytes`, or empty.
     """
 
     run: str
@@ -268,14 +227,10 @@ class GlobalModels:
     digest: str
     size: int
     round: int
+    once: str = ""
+    once_bytes: int = 0
     chunk_bytes: int = CHUNK_BYTES
     state: str = ""
-    _senders: dict[str, Sender] = field(default_factory=dict)
-
-    @property
-    def layout(self) -> Layout:
-        """How the model is cut."""
-        return Layout(self.size, self.chunk_bytes)
 
     @property
     def learnt(self) -> bool:
@@ -300,28 +255,48 @@ class GlobalModels:
     def serve(
         self, edge: EdgeSession, need: Need, now: float, *, link_idle: bool
     ) -> tuple[list[Effect], bool]:
-        """Send chunks of the model that an edge asked for; True with the last one.
+        """Send chunks that an edge asked for; True with the last one of the model.
 
         Raises:
-            ChunkError: It asks for chunks that do not exist.
+            ChunkError: It asks for chunks that do not exist, or for something else.
         """
-        edge.offered_at = now
-        sender = self._senders.setdefault(edge.id, Sender(self.layout))
-        chunks = authorised(sender, need, link_idle=link_idle)
-        sends = [Send(edge.id, _chunk(self.run, self.digest, i), stored=True) for i in chunks]
-        return [*sends], self.layout.count - 1 in chunks
+        if need.digest == self.digest:
+            layout = Layout(self.size, self.chunk_bytes)
+            edge.offered_at = now
+        elif need.digest == self.once != "":
+            layout = Layout(self.once_bytes, CHUNK_BYTES)
+        else:
+            raise ChunkError("asked for a model that is not here")
+        edge.heard_at = now
+        if any(stop > layout.count or start >= stop for start, stop in need.ranges):
+            raise ChunkError(f"asked for chunks beyond {layout.count}")
+        sender = edge.senders.setdefault(need.digest, Sender(layout))
+        sender.authorise(need.ranges, link_idle=link_idle)
+        chunks: list[int] = []
+        while len(chunks) < CHUNKS_AT_ONCE and (index := sender.next()) is not None:
+            chunks.append(index)
+        last = need.digest == self.digest and layout.count - 1 in chunks
+        return [
+            Send(edge.id, Chunk(run=self.run, digest=need.digest, index=i, data=b""), stored=True)
+            for i in chunks
+        ], last
 
     def adopt(self, digest: str, round_: int, now: float) -> list[Effect]:
         """Make this the global model after a round; offer it to those that lack it."""
         effects: list[Effect] = []
+        sessions = self.edges.by_id.values()
         if digest != self.digest:
+            for edge in sessions:
+                edge.senders.pop(self.digest, None)
             self.digest, self.round = digest, round_
-            self._senders.clear()
         else:
-            effects += self._forget_all(round_)
+            # What this merge did not take is given up: no new model supersedes it in the books.
+            learnt = [edge.id for edge in sessions if self._has_learnt(edge)]
+            lost = (*learnt, *self.edges.windows)
+            effects += [Forget(round_, lost)] if lost else []
         # Edges that did not come in time for this merge start from it when they come.
         self.edges.windows.clear()
-        for edge in self.edges.by_id.values():
+        for edge in sessions:
             edge.expected = digest
             edge.window_weight = edge.window_steps = 0.0
             edge.offered_at = None
@@ -334,7 +309,7 @@ class GlobalModels:
 
     def _offer(self, edge: EdgeSession, round_: int, now: float) -> Effect:
         edge.offered_at = now
-        self._senders.pop(edge.id, None)
+        edge.senders.pop(self.digest, None)
         offer = GlobalModel(
             run=self.run,
             round=round_,
@@ -344,45 +319,3 @@ class GlobalModels:
             first=b"",
         )
         return Send(edge.id, offer, stored=True)
-
-    def _forget_all(self, round_: int) -> list[Effect]:
-        """Give up what a merge did not take, where no new model supersedes it in the books."""
-        learnt = [edge.id for edge in self.edges.by_id.values() if self._has_learnt(edge)]
-        lost = (*learnt, *self.edges.windows)
-        return [Forget(round_, lost)] if lost else []
-
-
-@dataclass(slots=True)
-class OnceFile:
-    """What the devices of a run get once, on its way to edges; an empty digest: there is none."""
-
-    run: str
-    digest: str
-    size: int
-    _senders: dict[str, Sender] = field(default_factory=dict)
-
-    def greeted(self, edge: str) -> None:
-        """Begin anew with an edge that came, or came back."""
-        self._senders.pop(edge, None)
-
-    def serve(self, edge: str, need: Need, *, link_idle: bool) -> list[Effect]:
-        """Send chunks that an edge asked for; `ChunkError`: some do not exist."""
-        sender = self._senders.setdefault(edge, Sender(Layout(self.size, CHUNK_BYTES)))
-        chunks = authorised(sender, need, link_idle=link_idle)
-        return [Send(edge, _chunk(self.run, self.digest, i), stored=True) for i in chunks]
-
-
-def authorised(sender: Sender, need: Need, *, link_idle: bool) -> list[int]:
-    """Return what to send now of what was asked for; `ChunkError`: some chunks do not exist."""
-    count = sender.layout.count
-    if any(stop > count or start >= stop for start, stop in need.ranges):
-        raise ChunkError(f"asked for chunks beyond {count}")
-    sender.authorise(need.ranges, link_idle=link_idle)
-    chunks: list[int] = []
-    while len(chunks) < CHUNKS_AT_ONCE and (index := sender.next()) is not None:
-        chunks.append(index)
-    return chunks
-
-
-def _chunk(run: str, digest: str, index: int) -> Chunk:
-    return Chunk(run=run, digest=digest, index=index, data=b"")

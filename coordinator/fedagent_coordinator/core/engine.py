@@ -24,7 +24,6 @@ from fedagent_node.effects import (
     Received,
     Revoked,
     Send,
-    Warn,
 )
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import (
@@ -32,30 +31,36 @@ from fedagent_protocol.messages import (
     CoordinatorBeacon,
     EdgeWelcome,
     LedgerHead,
-    OpinionOpen,
+    OpinionMode,
     ReportReceipt,
     Revocations,
     RoundOpen,
 )
-from fedagent_protocol.vouching import Calling, NobodyVouches, Vouching
+from fedagent_protocol.vouching import NobodyVouches, Vouching
 
-from . import edge_messages, revocation_lists
+from . import edge_messages
 from . import effects as fx
-from .backoff import ClientBackoff, EmptyRoundBackoff
-from .claimed_rounds import MOST_SKIPPED, ClaimedRounds
 from .decision import Decider, Decision, DecisionPolicies
-from .edges import EdgeSession, EdgeTable, GlobalModels, Indices, OnceFile
-from .evaluating import Evaluating, Measuring, evaluation_plan, unmet_needs
-from .evaluation import StatisticsCollection
-from .last_asked import LastAsked
+from .edges import EdgeSession, EdgeTable, GlobalModels, Indices
+from .evaluating import Evaluating, EvaluationPlan, unmet_needs
+from .evaluation import ClientEvaluation
 from .merge import Merging
 from .observation import ClientStarts, SignedTerms
 from .ordered import Ordered, SettledRound
-from .paid_work import PaidWork
+from .outcomes import PaidWork
 from .phases import Ended, Idle, Observing, Phase
-from .readiness import DECLINED, EDGES, STATISTICS, NeedsUnmetError, Readiness, Waiting
+from .readiness import (
+    AGENTS,
+    DECLINED,
+    EDGES,
+    STATISTICS,
+    ClientBackoff,
+    EmptyRoundBackoff,
+    NeedsUnmetError,
+    Readiness,
+    Waiting,
+)
 from .settings import Progress, Settings
-from .signed_answers import SignedAnswers
 
 BEACON_S = 5.0
 BACK_S = 2.5
@@ -105,27 +110,28 @@ class Engine:
         clock: Callable[[], float],
         log_phase: Callable[[str, str], None] = _ignore,
     ) -> None:
-        needs = policies.policy.needs
-        self.evaluations = evaluation_plan(settings, progress.evaluations)
+        recipe, needs = settings.recipe, policies.policy.needs
         if unmet := unmet_needs(needs, settings.opinions):
-            raise NeedsUnmetError(settings.recipe.policy.name, unmet, ())
+            raise NeedsUnmetError(recipe.policy.name, unmet, ())
         self.settings, self.indices = settings, indices
         self.edges = EdgeTable(indices, {window.edge: window for window in progress.windows})
         self.models = GlobalModels(
-            settings.run, self.edges, progress.model, progress.model_size, progress.model_round
+            run=settings.run,
+            edges=self.edges,
+            digest=progress.model,
+            size=progress.model_size,
+            round=progress.model_round,
+            once=recipe.model.once,
+            once_bytes=recipe.model.once_bytes,
+            state=progress.state,
         )
-        self.models.state = progress.state
-        model = settings.recipe.model
-        self.once = OnceFile(settings.run, model.once, model.once_bytes)
         self._seq = progress.next_round << 20  # grows over restarts
         self.decider = Decider(settings, policies, clock)
         resumed = progress.rounds_done > 0
         self.readiness = Readiness(settings, needs - NOT_FEATURES, resumed=resumed)
-        self.waiting, self.terms, self.answers = Waiting(), SignedTerms(), SignedAnswers()
-        self.starts, self.asked = (
-            ClientStarts(progress.client_starts),
-            LastAsked.of(progress.client_prices),
-        )
+        self.evaluations = EvaluationPlan(settings, progress.evaluations)
+        self.waiting, self.terms = Waiting(), SignedTerms()
+        self.starts = ClientStarts(progress.client_starts)
         self.client_backoff, self.empty_rounds = ClientBackoff(), EmptyRoundBackoff()
         self.in_books, self.witness = in_books, witness
         self.counters: Counter[str] = Counter()
@@ -136,10 +142,11 @@ class Engine:
         self.members: Mapping[str, str] = {}
         """What the site calls whom it ever let in."""
         self.round, self.last_settled = progress.next_round, progress.next_round - 1
-        self._claimed = ClaimedRounds(self.last_settled)
+        self.claimed, self.skipped = self.last_settled, 0
+        """Up to which number rounds are used, by the word of edges; how many that left out."""
         self.rounds_done = progress.rounds_done
         self.spent_micro = progress.spent_micro
-        late_rounds = settings.recipe.aggregation.late_rounds
+        late_rounds = recipe.aggregation.late_rounds
         self.paid_work = PaidWork(late_rounds, set(progress.paid_work), Counter(progress.updates))
         self.opens_at = self.not_before = 0.0
         self.status = fx.ShowStatus()
@@ -148,7 +155,7 @@ class Engine:
         """Until when the silence of edges may be our own broker's."""
         self._beacon_at: float | None = None
         self._first_at = progress.open_at
-        self._unmeasured = settings.recipe.data.standardize
+        self._unmeasured = recipe.data.standardize
         self._measurements = 0
         self._log_phase = log_phase
         self.phase: Phase = Idle(self, None)
@@ -172,8 +179,12 @@ class Engine:
                 # Edges need as long to be back, and to say what they could not.
                 self.cut_until = now + BACK_S + self.settings.grace_s
                 return [self._beacon()] if self._beacon_at is not None else []
-            case Revoked() | fx.Enrolled() | fx.WordRenewed():
-                return self._members(event)
+            case Revoked():
+                return self._revoked(event)
+            case fx.Enrolled():
+                return self._enrolled(event)
+            case fx.WordRenewed():
+                return [self.welcome(edge.id) for edge in self.edges.live()]
             case ModelFinished() if isinstance(self.phase, Merging):
                 return self.phase.model_finished(event, now)
             case fx.Merged() if isinstance(self.phase, Merging):
@@ -186,25 +197,17 @@ class Engine:
                 return [Emit("end", event.fields), *self.phase.closed(now)]
         return []
 
-    def _members(self, event: Revoked | fx.Enrolled | fx.WordRenewed) -> list[Effect]:
-        match event:
-            case Revoked():
-                return self._revoked(event)
-            case fx.Enrolled():
-                return self._enrolled(event)
-            case fx.WordRenewed():
-                return [self.welcome(edge.id) for edge in self.edges.live()]
-
     def _revoked(self, revoked: Revoked) -> list[Effect]:
         """Tell every edge who is out; an edge that is out itself is lost at once."""
         ids = tuple(sorted(revoked.ids))
         self.revocations = Revocations(number=revoked.number, crl=revoked.crl, ids=ids)
-        self.asked.forget(self.indices.known(ids))
+        effects: list[Effect] = []
         for edge in self.edges.live():
             if edge.id in revoked.ids:
-                self.counters["edges_revoked"] += 1
                 edge.heard_at = -math.inf
-        return revocation_lists.tell(self)
+            elif not edge_messages.owes_list(self, edge):
+                effects.append(self.send(edge.id, self.revocations))
+        return effects
 
     def _enrolled(self, event: fx.Enrolled) -> list[Effect]:
         """Take over who belongs to the site: its names stand, whatever edges call anybody."""
@@ -214,7 +217,7 @@ class Engine:
         effects: list[Effect] = [fx.KeepMembers(event.agents | event.names.keys(), event.agents)]
         for edge in self.edges.by_id.values():
             edge.name = self.called(edge.id, edge.name)
-            self._label(edge)
+            self.label(edge)
             if edge.untold and new:
                 # It tells of a device once, and may have done so before that was let in.
                 edge.untold = False
@@ -227,6 +230,11 @@ class Engine:
         name = safe_text(own, limit=100) if self.enrolled is None else self.members.get(edge, "")
         return name or edge
 
+    def label(self, edge: EdgeSession) -> None:
+        """Remember what people call an edge."""
+        if edge.name not in {"", edge.id}:
+            self.indices.label_edge(edge.id, edge.name)
+
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         effects: list[Effect] = []
@@ -236,8 +244,6 @@ class Engine:
         for edge in self.edges.lose_silent(now):
             effects.append(Emit("edge_lost", {"edge": edge.id, "name": edge.name}))
             effects += [fx.NoteDevices(edge.id, None), self.show(self.status)]
-        for edge in self.edges.live():
-            effects += self.joined(edge, now) if edge.unsaid else []
         return effects + self.phase.tick(now)
 
     def next_due(self) -> float | None:
@@ -288,6 +294,11 @@ class Engine:
         total = self.settings.recipe.budget.total_micro
         return None if total is None else max(0, total - self.spent_micro)
 
+    @property
+    def undecided(self) -> bool:
+        """Whether nobody was ordered yet in the round with the current number."""
+        return isinstance(self.phase, Idle | Observing)
+
     def enter(self, phase: Phase, now: float) -> list[Effect]:
         """Make this the phase, and begin it; the only place where it changes."""
         self._log_phase(self.phase.name, phase.name)
@@ -314,46 +325,9 @@ class Engine:
         )
         return self.send(edge, welcome)
 
-    def call(self, edge: EdgeSession, ask: OpinionOpen) -> Effect:
-        """Call the devices of an edge for their opinions or statistics, signed."""
-        s = self.settings
-        made = Calling(s.run, ask.round, s.task, ask.model, ask.mode, ask.slot)
-        return self.send(edge.id, structs.replace(ask, signed=self.vouching.call(made)))
-
-    def joined(self, edge: EdgeSession, now: float) -> list[Effect]:
-        """Say that an edge came or started again, and what it is called; not all the time."""
-        if (event := edge.joined(now)) is None:
-            return []
-        self._label(edge)
-        return [event, self.show(self.status)]
-
-    def _label(self, edge: EdgeSession) -> None:
-        if edge.name not in {"", edge.id, edge.label}:
-            edge.label = edge.name
-            self.indices.label_edge(edge.id, edge.name)
-
-    def skip(self, edge: EdgeSession, round_: int, now: float) -> list[Effect]:
-        """Use no round's number again that an edge was ordered: these books are of a backup."""
-        waits = isinstance(self.phase, Idle | Observing)
-        newest, claimed = self.round - waits, self._claimed
-        if not claimed.are_news(round_, newest):
-            return []
-        if not claimed.believe(round_, newest):
-            self.counters["round_too_far_ahead"] += 1
-            line = (
-                f"edge {edge.id} says that it was ordered round {round_}: here it is {self.round}"
-            )
-            return [Warn(edge.id, f"{line}, and more than {MOST_SKIPPED} are not skipped; ignored")]
-        line = f"edge {edge.id} was already ordered round {round_}: the database is from a backup;"
-        line = f"{line} continuing with round {claimed.before + 1}"
-        effects: list[Effect] = [Warn(edge.id, line)]
-        if not waits:
-            return effects
-        self._skip()
-        return effects + (self.open(now) if isinstance(self.phase, Observing) else [])
-
-    def _skip(self) -> None:
-        self.last_settled = max(self.last_settled, self._claimed.before)
+    def skip(self) -> None:
+        """Go on after the last number that is used."""
+        self.last_settled = max(self.last_settled, self.claimed)
         self.round = self.last_settled + 1
         self._seq = max(self._seq, self.round << 20)
 
@@ -384,26 +358,21 @@ class Engine:
 
     def wait(self, reason: str, now: float, *, edges: int = 0, agents: int = 0) -> list[Effect]:
         """Pause for what is missing; without any edge, until one comes."""
-        detail = self.client_backoff.reason(now) if reason == DECLINED else ""
-        wanted = self.readiness.wanted(reason, now)
-        effects = self._announce(reason, now, edges, agents, wanted=wanted, detail=detail)
+        effects = self._announce(reason, now, edges=edges, agents=agents)
         until = self.waiting.until if self.edges.live() else None
         return effects + self.enter(Idle(self, until), now)
 
-    def _announce(
-        self,
-        reason: str,
-        now: float,
-        edges: int,
-        agents: int = 0,
-        *,
-        wanted: int = 0,
-        detail: str = "",
-    ) -> list[Effect]:
-        said = self.waiting.wait(
-            reason, now, edges=edges, agents=agents, wanted=wanted, detail=detail
-        )
-        return [] if said is None else [said[0], self.show(said[1])]
+    def _announce(self, reason: str, now: float, *, edges: int, agents: int) -> list[Effect]:
+        found = {EDGES: edges, AGENTS: agents}.get(reason, 0)
+        if not self.waiting.wait(reason, found, now):
+            return []
+        wanted = self.readiness.wanted(reason, now)
+        detail = self.client_backoff.reason(now) if reason == DECLINED else ""
+        fields: dict[str, object] = {"reason": reason, "edges": edges, "agents": agents}
+        fields |= {"wanted": wanted} if wanted else {}
+        fields |= {"detail": detail} if detail else {}
+        status = fx.ShowStatus(waiting=reason, detail=detail, found=found, wanted=wanted)
+        return [Emit("waiting", fields), self.show(status)]
 
     def open(self, now: float) -> list[Effect]:
         """Ask all edges for this round's columns."""
@@ -424,7 +393,8 @@ class Engine:
             return None
         self.readiness.solvent()
         self.waiting.over()
-        return self.enter(Evaluating(self, pending(self.models.digest, now)), now)
+        evaluation = self.evaluations.evaluation(pending, self.models.digest, now)
+        return self.enter(Evaluating(self, evaluation), now)
 
     def order(
         self, decision: Decision, ready: Sequence[EdgeSession], opened_at: float, now: float
@@ -436,15 +406,16 @@ class Engine:
 
     def round_over(self, done: SettledRound, now: float) -> list[Effect]:
         """Have the model of a round evaluated if that is due, then close the round."""
-        if done.evaluation is None:
+        if not done.evaluates:
             return self.close(done, now)
-        evaluation = done.evaluation(self.models.digest, now)
+        round_, model = done.settled.round, self.models.digest
+        evaluation = self.evaluations.evaluation(round_, model, now)
         return self.enter(Evaluating(self, evaluation, done), now)
 
     def close(self, done: SettledRound, now: float) -> list[Effect]:
         """Emit the event of a round, and go on with the next one."""
         effects: list[Effect] = [done.event(self.spent_micro, now)]
-        self._skip()
+        self.skip()
         if self.settings.over(self.rounds_done):
             return effects + self.enter(Ended(self, "rounds"), now)
         opens_at = max(self.opens_at, self.not_before)
@@ -466,7 +437,7 @@ class Engine:
         patient = now - self.readiness.started_at < self.settings.resume_wait_s
         if not (self.edges.windows and patient):
             return self.finish("rounds", now)
-        effects = self._announce(EDGES, now, len(self.edges.live()))
+        effects = self._announce(EDGES, now, edges=len(self.edges.live()), agents=0)
         return effects + self.enter(Idle(self, self.waiting.until), now)
 
     def _measure(self, now: float) -> list[Effect]:
@@ -474,7 +445,8 @@ class Engine:
         s, live = self.settings, self.edges.live()
         self._measurements += 1
         until = now + s.recipe.data.standardize_s
-        collection = StatisticsCollection(
+        collection = ClientEvaluation(
+            mode=OpinionMode.MOMENTS,
             round=0,
             slot=self._measurements,
             digest=self.models.digest,
@@ -483,5 +455,5 @@ class Engine:
             give_up_at=until + s.grace_s,
         )
         agents = sum(edge.agents for edge in live)
-        effects = self._announce(STATISTICS, now, len(live), agents)
-        return effects + self.enter(Measuring(self, collection), now)
+        effects = self._announce(STATISTICS, now, edges=len(live), agents=agents)
+        return effects + self.enter(Evaluating(self, collection), now)

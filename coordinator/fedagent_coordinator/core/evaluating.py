@@ -5,9 +5,8 @@ the first round they may add up the statistics of their samples. An edge is aske
 until it has answered (docs/opinions.md).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +19,6 @@ from fedagent_coordinator.policies.base import (
     NOT_FEATURES,
     OPINIONS,
     VOLUNTEERS,
-    Feedback,
     RoundView,
 )
 from fedagent_coordinator.policies.state import grown
@@ -30,37 +28,27 @@ from fedagent_protocol.messages import (
     EdgeMoments,
     OpinionClose,
     OpinionMode,
-    Opinions,
     OpinionsReceipt,
-    Volunteers,
 )
 from fedagent_protocol.opinions import Asked
+from fedagent_protocol.vouching import Calling
 
-from .answers import (
-    EdgeAnswer,
-    RefusedAnswerError,
-    moments_in,
-    opinions_in,
-    volunteers_in,
-)
 from .edges import EdgeSession
-from .effects import BookEvaluation, BookOpinions, Learn, Standardize
-from .evaluation import (
-    AnswerMessage,
-    ClientEvaluation,
-    OpinionEvaluation,
-    StatisticsCollection,
-    VolunteerEvaluation,
-    by_client,
-)
-from .ordered import OrderedRound, SettledRound
+from .effects import BookOpinions, BookVolunteers, Learn, Standardize
+from .evaluation import MODES, AnswerMessage, ClientEvaluation, by_client
+from .ordered import SettledRound
 from .phases import Phase, milliseconds
 from .readiness import STATISTICS
 from .settings import PastEvaluations, Settings, evaluation_period
-from .signed_answers import BoolArray, ClaimedRows
 
 if TYPE_CHECKING:
     from .engine import Engine
+
+_PROVIDES: Mapping[OpinionMode | None, frozenset[str]] = {
+    OpinionMode.REPORT: frozenset({OPINIONS}),
+    OpinionMode.PEERS: frozenset({VOLUNTEERS}),
+}
+"""Needs of policies that are no features, and are met by what clients are asked for."""
 
 
 class Evaluating(Phase):
@@ -85,14 +73,14 @@ class Evaluating(Phase):
         """Ask again, bring edges the model, or end the evaluation."""
         engine, evaluation = self.engine, self._evaluation
         if evaluation.is_over(engine.edges.able(), now):
-            return self._end(now)
+            return self._close(now)
         effects: list[Effect] = []
         for part in evaluation.due_again(now):
             edge = engine.edges.by_id[part.edge]
             if edge.live:
                 if edge.model != edge.expected:
                     effects += engine.models.catch_up(edge, engine.round, now)
-                effects.append(engine.call(edge, evaluation.message(edge, now)))
+                effects.append(self._call(edge, now))
         return effects
 
     def next_due(self) -> float | None:
@@ -107,69 +95,51 @@ class Evaluating(Phase):
     def receive_answer(
         self, edge: EdgeSession, message: AnswerMessage, now: float
     ) -> list[Effect] | None:
-        """Take in an answer; None if it is of another round."""
-        engine, evaluation = self.engine, self._evaluation
-        if message.round != evaluation.round:
+        """Take in an answer; None if it is of another evaluation."""
+        engine, evaluation, s = self.engine, self._evaluation, self.engine.settings
+        if message.round != evaluation.round or MODES[type(message)] is not evaluation.mode:
             return None
-        if _MODES[type(message)] is not evaluation.mode:
-            engine.counters["opinions_mode"] += 1
-            return []
         if edge.id not in evaluation.parts:
             evaluation.join(edge, now)
         part = evaluation.parts[edge.id]
-        if evaluation.receipts and part.answer is not None:
-            engine.counters["opinions_repeated"] += 1
+        if part.answer is not None and not evaluation.asks_for_volunteers:
             return []
+        asked = None
+        if engine.enrolled is not None:
+            round_, model = evaluation.round, evaluation.digest
+            asked = Asked(site=s.site, run=s.run, round=round_, task=s.task, model=model)
+
+        def index(rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+            client = edge.index_of(rows, engine.indices, engine.enrolled)
+            engine.counters["no_index"] += int((client < 0).sum())
+            return client
+
         try:
-            known = isinstance(message, EdgeMoments) or edge.learn_ids(
+            if not isinstance(message, EdgeMoments) and not edge.learn_ids(
                 message.known, message.new_ids
-            )
-            if not known:
+            ):
                 # What it names goes on where an answer ended that never came.
                 return self.greet(edge, now)
-            answer = self._read(message, edge)
-        except MalformedError as error:
-            word = error.word if isinstance(error, RefusedAnswerError) else error.reason
-            engine.counters[f"opinions_{word}"] += 1
+            answer = evaluation.read(message, edge, index, asked, s.recipe)
+        except MalformedError:
+            engine.counters["opinions_refused"] += 1
             part.refused = part.answer is None
             return self.tick(now)
         evaluation.take(edge.id, answer, now)
-        what = "opinions" if isinstance(message, Opinions) else "volunteers"
-        return edge.told_unsigned(what, len(answer.unsigned)) + self.tick(now)
+        what = "volunteers" if evaluation.asks_for_volunteers else "opinions"
+        return edge.suspect(what, len(answer.unsigned)) + self.tick(now)
 
-    def _index(self, edge: EdgeSession, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        client = edge.index_of(rows, self.engine.indices, self.engine.enrolled)
-        self.engine.counters["no_index"] += int((client < 0).sum())
-        return client
+    def _call(self, edge: EdgeSession, now: float) -> Effect:
+        """Call the devices of an edge, signed."""
+        engine, s, ask = self.engine, self.engine.settings, self._evaluation.message(edge, now)
+        made = Calling(s.run, ask.round, s.task, ask.model, ask.mode, ask.slot)
+        return engine.send(edge.id, structs.replace(ask, signed=engine.vouching.call(made)))
 
-    def _word(self, rows: ClaimedRows) -> BoolArray:
-        engine, s = self.engine, self.engine.settings
-        if engine.enrolled is None:
-            return rows.client >= 0
-        round_, model = self._evaluation.round, self._evaluation.digest
-        asked = Asked(site=s.site, run=s.run, round=round_, task=s.task, model=model)
-        theirs, refused = engine.answers.judge(rows, asked)
-        engine.counters["opinions_unsigned"] += refused
-        return theirs
-
-    def _read(self, message: AnswerMessage, edge: EdgeSession) -> EdgeAnswer:
-        model, s = self._evaluation.digest, self.engine.settings
-        match message:
-            case Opinions():
-                return opinions_in(message, edge, self._index, self._word, model=model)
-            case Volunteers():
-                return volunteers_in(message, edge, self._index, self._word)
-            case EdgeMoments():
-                return moments_in(
-                    message,
-                    model=model,
-                    features=s.recipe.model.features,
-                    max_samples=s.recipe.limits.max_samples,
-                )
-
-    def _end(self, now: float) -> list[Effect]:
+    def _close(self, now: float) -> list[Effect]:
+        """End the evaluation: books first, then receipts, then what is learnt."""
         engine, evaluation, settled = self.engine, self._evaluation, self._settled
-        assert isinstance(evaluation, OpinionEvaluation | VolunteerEvaluation)
+        if evaluation.mode is OpinionMode.MOMENTS:
+            return self._receipts() + self._standardize(now)
         found = evaluation.record(now)
         engine.evaluations.take(found)
         effects: list[Effect] = [found, *self._receipts()]
@@ -180,31 +150,21 @@ class Evaluating(Phase):
         effects.append(_event(found))
         return effects + (engine.open(now) if settled is None else engine.close(settled, now))
 
+    def _standardize(self, now: float) -> list[Effect]:
+        engine, live = self.engine, self.engine.edges.able()
+        total, agents = self._evaluation.total(live)
+        if total is None:
+            return engine.wait(STATISTICS, now, edges=len(live))
+        return [Standardize(total, agents), *engine.enter(Standardizing(engine), now)]
+
     def _receipts(self) -> list[Effect]:
         engine, evaluation, effects = self.engine, self._evaluation, list[Effect]()
         for part in evaluation.parts.values():
-            if evaluation.receipts and part.answer is not None:
+            if part.answer is not None and not evaluation.asks_for_volunteers:
                 effects.append(engine.send(part.edge, OpinionsReceipt(round=evaluation.round)))
             elif engine.edges.by_id[part.edge].live:
                 effects.append(engine.send(part.edge, OpinionClose(round=evaluation.round)))
         return effects
-
-
-class Measuring(Evaluating):
-    """Before the first round clients tell the statistics of their samples."""
-
-    name = "measuring"
-
-    def _end(self, now: float) -> list[Effect]:
-        engine = self.engine
-        assert isinstance(self._evaluation, StatisticsCollection)
-        live = engine.edges.able()
-        total, agents, reasons = self._evaluation.total(live)
-        effects = self._receipts()
-        engine.counters.update({f"moments_{why}": n for why, n in reasons.items()})
-        if total is None:
-            return effects + engine.wait(STATISTICS, now, edges=len(live))
-        return [*effects, Standardize(total, agents), *engine.enter(Standardizing(engine), now)]
 
 
 class Standardizing(Phase):
@@ -213,21 +173,14 @@ class Standardizing(Phase):
     name = "standardizing"
 
 
-_MODES: dict[type[AnswerMessage], OpinionMode] = {
-    Opinions: OpinionMode.REPORT,
-    Volunteers: OpinionMode.PEERS,
-    EdgeMoments: OpinionMode.MOMENTS,
-}
-
-
-def _with_opinions(learn: Learn, found: BookEvaluation) -> Learn:
+def _with_opinions(learn: Learn, found: BookOpinions | BookVolunteers) -> Learn:
     assert isinstance(found, BookOpinions)
     clients = len(learn.feedback.view.client_price)
     opinions = by_client(found.client, found.score, clients)
     return structs.replace(learn, feedback=replace(learn.feedback, opinions=opinions))
 
 
-def _event(found: BookEvaluation) -> Emit:
+def _event(found: BookOpinions | BookVolunteers) -> Emit:
     fields: dict[str, object] = {"round": found.round, "slot": found.slot}
     if isinstance(found, BookOpinions):
         fields |= {"mode": "report", "mean": found.mean, "answered": len(found.client)}
@@ -236,10 +189,6 @@ def _event(found: BookEvaluation) -> Emit:
     missing = {why: float(count) for why, count in found.reasons.items()}
     fields |= {"asked": found.asked, "missing": missing, "seconds": found.seconds}
     return Emit("opinions", fields)
-
-
-DueEvaluation = Callable[[str, float], ClientEvaluation]
-"""Begins an evaluation of the model with this digest now."""
 
 
 @dataclass(slots=True)
@@ -268,48 +217,43 @@ class EvaluationSchedule:
 
 
 class EvaluationPlan:
-    """The evaluations of a run; of one that asks its clients for nothing, none.
-
-    Attributes:
-        provides: Needs of policies that are met by it and are no features.
-        taught: The policy learns from a round after its model was evaluated.
-    """
-
-    provides: frozenset[str] = frozenset()
-    taught = False
+    """The evaluations of a run, and what policies are shown of them; none without a mode."""
 
     def __init__(self, settings: Settings, past: PastEvaluations) -> None:
-        self._settings = settings
-        self._schedule = EvaluationSchedule(
-            settings.opinions, evaluation_period(settings.recipe, settings.opinions), past.count
-        )
+        self._settings, mode = settings, settings.opinions
+        every = evaluation_period(settings.recipe, mode)
+        self._schedule = EvaluationSchedule(mode, every, past.count)
         self._evaluated = past.evaluated
-        self._pending = past.pending_round if settings.opinions is not None else None
+        self._pending = past.pending_round if mode is not None else None
+        client = np.array(list(past.opinions), dtype=np.int64)
+        score = np.array(list(past.opinions.values()), dtype=np.float64)
+        self._opinions = by_client(client, score, int(client.max(initial=-1)) + 1)
+        self._volunteers = past.volunteers or frozenset()
+        self._trained = set(past.trained if mode is OpinionMode.PEERS else ())
 
-    def due(self, ordered: OrderedRound, feedback: Feedback, *, last: bool) -> DueEvaluation | None:
-        """Count a settled round; return the evaluation of its model if that is due."""
-        played = bool(len(feedback.pairs))
-        due = self._schedule.is_due(merges=ordered.want_model, played=played, last=last)
-        return partial(self._begin, ordered.round) if due else None
+    @property
+    def taught(self) -> bool:
+        """Whether the policy learns from a round after its model was evaluated."""
+        return self._settings.opinions is OpinionMode.REPORT
 
-    def pending(self) -> DueEvaluation | None:
-        """Return an evaluation that comes before the next round, once."""
+    def is_due(self, *, merges: bool, used: Iterable[str], played: bool, last: bool) -> bool:
+        """Count a settled round, and whose updates it used."""
+        if self._settings.opinions is OpinionMode.PEERS:
+            self._trained.update(used)
+        return self._schedule.is_due(merges=merges, played=played, last=last)
+
+    def pending(self) -> int | None:
+        """Return the round whose model is evaluated before the next round, once."""
         round_, self._pending = self._pending, None
-        return None if round_ is None else partial(self._begin, round_)
+        return round_
 
-    def take(self, found: BookEvaluation) -> None:
-        """Keep the result of an evaluation."""
-        self._evaluated = found.slot
-
-    def shown_in(self, view: RoundView) -> RoundView:
-        """Return the view with what clients answered last."""
-        return view
-
-    def _begin(self, round_: int, digest: str, now: float) -> ClientEvaluation:
+    def evaluation(self, round_: int, digest: str, now: float) -> ClientEvaluation:
+        """Begin to evaluate the model with this digest."""
         s = self._settings
         until = now + max(s.recipe.opinions.timeout_s, 0.0 if self._evaluated else s.first_call_s)
-        evaluation = VolunteerEvaluation if s.opinions is OpinionMode.PEERS else OpinionEvaluation
-        return evaluation(
+        trained, self._trained = frozenset(self._trained), set()
+        return ClientEvaluation(
+            mode=s.opinions or OpinionMode.REPORT,
             round=round_,
             slot=self._evaluated + 1,
             digest=digest,
@@ -317,81 +261,32 @@ class EvaluationPlan:
             until=until,
             give_up_at=until + s.grace_s,
             wanted=s.recipe.peers.best,
-            trained=self._trained_since(),
+            trained=trained,
         )
 
-    def _trained_since(self) -> frozenset[str]:
-        return frozenset()
-
-
-class OpinionPlan(EvaluationPlan):
-    """Clients report opinions, which policies see and learn from."""
-
-    provides = frozenset({OPINIONS})
-    taught = True
-
-    def __init__(self, settings: Settings, past: PastEvaluations) -> None:
-        super().__init__(settings, past)
-        client = np.array(list(past.opinions), dtype=np.int64)
-        score = np.array(list(past.opinions.values()), dtype=np.float64)
-        self._last = by_client(client, score, int(client.max(initial=-1)) + 1)
-
-    def take(self, found: BookEvaluation) -> None:
-        """Keep the opinions."""
-        assert isinstance(found, BookOpinions)
-        super().take(found)
-        self._last = grown(self._last, int(found.client.max(initial=-1)) + 1, np.nan)
-        self._last[found.client] = found.score
+    def take(self, found: BookOpinions | BookVolunteers) -> None:
+        """Keep the result of an evaluation."""
+        self._evaluated = found.slot
+        if isinstance(found, BookVolunteers):
+            self._volunteers = frozenset(found.client.tolist())
+            return
+        self._opinions = grown(self._opinions, int(found.client.max(initial=-1)) + 1, np.nan)
+        self._opinions[found.client] = found.score
 
     def shown_in(self, view: RoundView) -> RoundView:
-        """Return the view with the last opinion of each client."""
+        """Return the view with what clients answered last; before the first time nobody did."""
         clients = len(view.client_price)
-        return replace(view, opinions=grown(self._last, clients, np.nan)[:clients].copy())
-
-
-class VolunteerPlan(EvaluationPlan):
-    """Clients volunteer for the rounds that follow."""
-
-    provides = frozenset({VOLUNTEERS})
-
-    def __init__(self, settings: Settings, past: PastEvaluations) -> None:
-        super().__init__(settings, past)
-        self._volunteers = past.volunteers or frozenset()
-        self._trained = set(past.trained)
-
-    def due(self, ordered: OrderedRound, feedback: Feedback, *, last: bool) -> DueEvaluation | None:
-        """Count a settled round, and note who trained."""
-        self._trained.update(ordered.agents(np.flatnonzero(feedback.used).tolist()))
-        return super().due(ordered, feedback, last=last)
-
-    def take(self, found: BookEvaluation) -> None:
-        """Keep the volunteers."""
-        super().take(found)
-        self._volunteers = frozenset(found.client.tolist())
-
-    def shown_in(self, view: RoundView) -> RoundView:
-        """Return the view with those who volunteered last; nobody before the first time."""
-        shown = np.zeros(len(view.client_price), dtype=np.bool_)
-        shown[[client for client in self._volunteers if client < len(shown)]] = True
-        return replace(view, volunteers=shown)
-
-    def _trained_since(self) -> frozenset[str]:
-        trained, self._trained = frozenset(self._trained), set()
-        return trained
-
-
-_PLANS: Mapping[OpinionMode | None, type[EvaluationPlan]] = {
-    OpinionMode.REPORT: OpinionPlan,
-    OpinionMode.PEERS: VolunteerPlan,
-}
-
-
-def evaluation_plan(settings: Settings, past: PastEvaluations) -> EvaluationPlan:
-    """Return the plan of a run that asks its clients for what the settings say."""
-    return _PLANS.get(settings.opinions, EvaluationPlan)(settings, past)
+        match self._settings.opinions:
+            case OpinionMode.REPORT:
+                opinions = grown(self._opinions, clients, np.nan)[:clients].copy()
+                return replace(view, opinions=opinions)
+            case OpinionMode.PEERS:
+                shown = np.zeros(clients, dtype=np.bool_)
+                shown[[client for client in self._volunteers if client < clients]] = True
+                return replace(view, volunteers=shown)
+        return view
 
 
 def unmet_needs(needs: frozenset[str], asked: OpinionMode | None) -> frozenset[str]:
     """Return those needs that no agent reports and no run has that asks its clients for this."""
-    provided = _PLANS.get(asked, EvaluationPlan).provides
-    return needs & (NOT_FEATURES - {CLAIM_GAP, LOSSES} - provided)
+    return needs & (NOT_FEATURES - {CLAIM_GAP, LOSSES} - _PROVIDES.get(asked, frozenset()))

@@ -16,7 +16,6 @@ from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import Assignment, ReportReceipt, RoundOrder, RoundReport
 from fedagent_protocol.vouching import Assigning
 
-from .backoff import MAX_NAMED
 from .decision import Decision
 from .edges import EdgeSession
 from .effects import Controls, Learn, NoteWork, Reserve, Settle, ShowStatus
@@ -24,12 +23,11 @@ from .merge import Merging
 from .observation import Observed
 from .outcomes import BAD_CLAIM, proofs_of, proved, round_event, settle_round
 from .phases import Phase, milliseconds
-from .readiness import DECLINED
+from .readiness import DECLINED, MAX_NAMED
 from .settings import learnt_weight, merges
 
 if TYPE_CHECKING:
     from .engine import Engine
-    from .evaluating import DueEvaluation
 
 RESEND_FIRST_S = 1.0
 RESEND_LONGEST_S = 8.0
@@ -93,7 +91,7 @@ class SettledRound:
 
     ordered: OrderedRound
     settled: Settle
-    evaluation: "DueEvaluation | None"
+    evaluates: bool
     held: Learn | None
 
     def event(self, total_micro: int, now: float) -> Emit:
@@ -189,7 +187,6 @@ class Ordered(Phase):
         if part is None or report.round != ordered.round:
             return None
         if part.report is not None:
-            self.engine.counters["report_twice"] += 1
             return []
         settings = self.engine.settings
         if settings.proofs:
@@ -256,16 +253,21 @@ class Ordered(Phase):
         )
         proofs = proofs_of(ordered, run=engine.settings.run, task=engine.settings.task)
         settled = structs.replace(settled, proofs=proofs)
-        engine.counters.update({**odd, "client_declined": settled.declined})
+        engine.counters.update(odd)
         engine.rounds_done += 1
         engine.spent_micro += settled.spent_micro
         engine.last_settled = ordered.round
         reports = {p.edge: p.report for p in ordered.parts.values() if p.report is not None}
         engine.paid_work.settled(ordered.round, reports.values())
         last = engine.settings.over(engine.rounds_done)
-        due = engine.evaluations.due(ordered, settled.feedback, last=last)
+        due = engine.evaluations.is_due(
+            merges=ordered.want_model,
+            used=ordered.agents(np.flatnonzero(settled.feedback.used).tolist()),
+            played=bool(len(settled.feedback.pairs)),
+            last=last,
+        )
         learn = Learn(ordered.round, settled.feedback, ordered.controls)
-        held = learn if due is not None and engine.evaluations.taught else None
+        held = learn if due and engine.evaluations.taught else None
         effects: list[Effect] = [settled]
         receipt = ReportReceipt(round=ordered.round)
         effects += [engine.send(edge, receipt) for edge in reports]

@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,6 @@ from fedagent_task.aggregation.task import most_steps
 from fedagent_task.recipe.spec import LearnerSpec
 
 from .effects import Controls, Details, EdgeResult, Proof, Settle
-from .paid_work import PaidWork
 from .trust import evidence
 
 if TYPE_CHECKING:
@@ -49,6 +48,37 @@ MAX_AGGREGATE_S = 2.6e6
 
 BAD_CLAIM = "bad_claim"
 """Why an update is not paid that no signature of its agent shows, and its edge's model not used."""
+Work = tuple[str, int]
+"""An agent, and the round in which it began the work."""
+
+
+@dataclass(slots=True)
+class PaidWork:
+    """Which work of the last `rounds` was paid, so that none is paid again as late (ADR 33).
+
+    `updates` counts what was paid of an agent in the run, where updates cost privacy.
+    """
+
+    rounds: int
+    known: set[Work] = field(default_factory=set)
+    updates: Counter[str] = field(default_factory=Counter)
+
+    def refuses(self, outcome: Outcome, number: int) -> bool:
+        """Whether an outcome of a round is of work that is too old, or was paid already."""
+        made_in = outcome.made_in
+        if not made_in:
+            return False
+        return not 0 < number - made_in <= self.rounds or (outcome.agent, made_in) in self.known
+
+    def settled(self, number: int, reports: Iterable[RoundReport]) -> None:
+        """Remember what a round has paid."""
+        self.known.update(
+            (outcome.agent, outcome.made_in or number)
+            for report in reports
+            for outcome in report.outcomes
+            if outcome.valid
+        )
+        self.known = {work for work in self.known if number - work[1] < self.rounds}
 
 
 def proofs_of(ordered: "OrderedRound", *, run: str, task: str) -> dict[int, Proof]:

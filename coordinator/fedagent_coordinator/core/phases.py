@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import MAX_MICRO, RoundView
 from fedagent_node.effects import Effect
 from fedagent_protocol.columns import Columns
 from fedagent_protocol.messages import RunEnded
@@ -17,7 +16,6 @@ from fedagent_protocol.messages import RunEnded
 from .decision import Decision
 from .edges import EdgeSession
 from .effects import End
-from .last_asked import UNHEARD
 from .observation import Observation, Observed, merge_observations
 from .readiness import BUDGET, EDGES, RENTS
 
@@ -26,10 +24,6 @@ if TYPE_CHECKING:
 
 REOPEN_S = 0.25
 FAREWELL_S = 0.3
-CHEAPER_WAIT_S = 120.0
-"""How long a run whose budget pays nobody that is heard waits for those that are away."""
-AWAY_WAIT_S = 7 * 86_400.0
-"""And how long if the budget pays what one of them asked: no dear client or edge ends the run."""
 
 
 def milliseconds(seconds: float) -> float:
@@ -237,27 +231,22 @@ class Observing(Phase):
         if not ready:
             return self.engine.wait(EDGES, now)
         decided = self._decide(ready, now)
-        return self._unsigned() + decided
-
-    def _unsigned(self) -> list[Effect]:
-        """Say of each edge that hands on terms which are not its agents' word; again if more."""
         said: list[Effect] = []
         for edge_id, agents in self.engine.terms.unsigned.items():
-            said += self.engine.edges.by_id[edge_id].told_unsigned("terms", agents)
-        return said
+            said += self.engine.edges.by_id[edge_id].suspect("terms", agents)
+        return said + decided
 
     def _decide(self, ready: list[EdgeSession], now: float) -> list[Effect]:
-        engine = self.engine
-        readiness, live = engine.readiness, engine.edges.live()
+        engine, readiness, live = self.engine, self.engine.readiness, self.engine.edges.live()
         observed = self._view(ready, now)
-        view = observed.view
-        engine.asked.hear(view, rents=engine.settings.recipe.placement.rents)
+        view, known = observed.view, engine.indices.sizes()
         engine.counters.update({f"pairs_{why}": n for why, n in observed.left_out.items()})
         agents = len(np.unique(view.pair_client[view.eligible]))
+        heard = len(np.unique(view.pair_client)), len(np.unique(view.pair_edge))
         missing = readiness.missing(
             observed, edges=len(ready), agents=agents, free_micro=engine.free_micro, now=now
         )
-        sure = len(np.unique(view.pair_edge)) == len(live)
+        sure = heard[1] == len(live)
         if not missing:
             if (preparing := engine.prepare(now)) is not None:
                 return preparing
@@ -268,43 +257,15 @@ class Observing(Phase):
                 engine.not_before = self.opened_at + engine.settings.recipe.rounds.every_s
                 return engine.order(decision, ready, self.opened_at, now)
             missing, sure = decision.reason, decision.sure
-        if missing == BUDGET:
-            known = engine.indices.sizes()[1] == len(live)
-            missing = self._without_means(view, now, sure=sure and known)
-            if not missing:
-                return engine.finish(BUDGET, now)
-        else:
+        if missing != BUDGET:
             readiness.solvent()
-        return engine.wait(missing, now, edges=len(ready), agents=agents)
-
-    def _without_means(self, view: RoundView, now: float, *, sure: bool) -> str:
-        """Return what is waited for while the budget pays nobody who is heard; empty: the end.
-
-        A placed run waits for edges that may be cheaper. Any other waits for agents: one that is
-        dear and heard alone must not end it, least of all before its first round.
-        """
-        engine, readiness = self.engine, self.engine.readiness
-        insolvent_s = readiness.insolvent_s(now)
-        if insolvent_s < AWAY_WAIT_S and self._pays_somebody_away():
-            return RENTS if engine.settings.recipe.placement.rents else BUDGET
-        if engine.settings.recipe.placement.rents:
-            return "" if readiness.insolvent(now, sure=sure) else RENTS
-        everybody = sure and len(np.unique(view.pair_client)) == engine.indices.sizes()[0]
-        ends = engine.rounds_done and (everybody or insolvent_s >= CHEAPER_WAIT_S)
-        return "" if ends else BUDGET
-
-    def _pays_somebody_away(self) -> bool:
-        """Return whether the budget pays what was asked last, as it pays nobody who is heard."""
-        engine = self.engine
-        left = MAX_MICRO if engine.free_micro is None else engine.free_micro
-        if not engine.settings.recipe.placement.rents:
-            return engine.asked.pays_client(left, engine.settings)
-        rent = np.full(engine.indices.sizes()[1], UNHEARD, dtype=np.int64)
-        for edge in engine.edges.by_id.values():
-            if edge.rent is not None and edge.id not in engine.revocations.ids:
-                rent[edge.index] = edge.rent
-        cost = engine.asked.rounds(rent, engine.settings)
-        return engine.decider.would_rent(cost, round_=engine.round, free_micro=left)
+            return engine.wait(missing, now, edges=len(ready), agents=agents)
+        rents = engine.settings.recipe.placement.rents
+        everybody = sure and len(live) == known[1]
+        everybody &= rents or heard[0] == known[0]
+        if readiness.out_of_means(now, rounds=engine.rounds_done, everybody=everybody):
+            return engine.finish(BUDGET, now)
+        return engine.wait(RENTS if rents else BUDGET, now, edges=len(ready), agents=agents)
 
     def _view(self, ready: list[EdgeSession], now: float) -> Observed:
         engine, s = self.engine, self.engine.settings

@@ -1,19 +1,44 @@
-"""Whether there is anything to decide, and what is waited for if not."""
+"""Whether there is anything to decide, what is waited for if not, and who is left out for a while.
+
+A client that cannot train answers within milliseconds. Without a pause it would be chosen
+again at once, and use up the rounds of the run in seconds. One that does not even acknowledge
+its order is most likely dead: until its edge has noticed (45 s), every round with it would
+last until the deadline.
+"""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.policies.base import OPINIONS, TRUTH, VOLUNTEERS, IntArray
 from fedagent_node.effects import Emit
+from fedagent_protocol.errors import safe_text
+from fedagent_protocol.messages import STARTS_BITS, UNANSWERED, OutcomeStatus
 
-from .effects import ShowStatus
+from .effects import Settle
 from .observation import Observed
 from .settings import Settings
 
+if TYPE_CHECKING:
+    from .ordered import OrderedRound
+
 FIRST_PAUSE_S = 0.1
+DECLINED_BACKOFF_S = 0.25
+UNRESPONSIVE_BACKOFF_S = 2.0
+MAX_BACKOFF_S = 30.0
+EMPTY_ROUND_S = 0.25
+MAX_EMPTY_ROUND_S = 5.0
+NOBODY_ORDERED_S = 1.0
+MAX_NAMED = 10
+"""Agents that one event names."""
 MAX_PAUSE_S = 1.0
 REMIND_S = 30.0
+CHEAPER_WAIT_S = 120.0
+"""How long a run whose budget pays nobody that is heard waits for those that are away."""
 EDGES = "edges"
 AGENTS = "agents"
 DECLINED = "declined"
@@ -85,22 +110,24 @@ class Readiness:
         self.gathered = True
         return _unpayable(observed, free_micro)
 
-    def insolvent(self, now: float, *, sure: bool) -> bool:
-        """Return whether a placed run ends, whose budget pays no edge that is known.
+    def out_of_means(self, now: float, *, rounds: int, everybody: bool) -> bool:
+        """Return whether the run ends, whose budget pays nobody that is heard.
 
-        An edge that is away, or of which too little is known, may be cheap enough. It is
-        waited for as long as a resumed run waits, once from the start of this process and
-        again from the moment when the budget sufficed for none any more. `sure` is that every
-        edge of the run is heard, and none of them might fit yet.
+        One that is away may be cheap enough, and one that is dear and heard alone must not end
+        the run: least of all before its first round, but where edges are rented.
+
+        Args:
+            now: The time.
+            rounds: How many are settled.
+            everybody: All that the run ever knew are heard, and none of them might fit yet.
         """
-        insolvent_s = self.insolvent_s(now)
-        return (now - self.started_at if sure else insolvent_s) >= self.settings.resume_wait_s
-
-    def insolvent_s(self, now: float) -> float:
-        """Return for how long the budget has paid nobody who was there."""
+        s = self.settings
         if self._insolvent_since is None:
             self._insolvent_since = now
-        return now - self._insolvent_since
+        if not (rounds or s.recipe.placement.rents):
+            return False
+        gathered = rounds or now - self.started_at >= s.resume_wait_s
+        return (everybody and bool(gathered)) or now - self._insolvent_since >= CHEAPER_WAIT_S
 
     def solvent(self) -> None:
         """Note that an agent could be paid, or that none is there to be asked."""
@@ -149,34 +176,109 @@ def _unpayable(observed: Observed, free_micro: int | None) -> str:
 
 @dataclass(slots=True)
 class Waiting:
-    """What is waited for: pauses that grow, and events that do not repeat themselves."""
+    """What is waited for: pauses that grow, and what is said of them, which is not repeated."""
 
     until: float = 0.0
-    _reason: str = ""
-    _found: int = 0
+    _said: tuple[str, int] = "", 0
     _pause_s: float = FIRST_PAUSE_S
-    _logged_at: float = 0.0
+    _said_at: float = 0.0
 
-    def wait(
-        self, reason: str, now: float, *, edges: int, agents: int, wanted: int = 0, detail: str = ""
-    ) -> tuple[Emit, ShowStatus] | None:
-        """Pause; return what to say when the reason is new or changes, and again after a while."""
-        new = reason != self._reason
-        found = {EDGES: edges, AGENTS: agents}.get(reason, 0)
-        changed = new or found != self._found
+    def wait(self, reason: str, found: int, now: float) -> bool:
+        """Pause; return whether to say it: the reason is new, it changes, or some time is over."""
+        new = reason != self._said[0]
+        changed = (reason, found) != self._said
         self._pause_s = FIRST_PAUSE_S if new else min(self._pause_s * 1.5, MAX_PAUSE_S)
-        self._reason, self._found = reason, found
+        self._said = reason, found
         self.until = now + self._pause_s
-        if not changed and now - self._logged_at < REMIND_S:
-            return None
-        self._logged_at = now
-        fields: dict[str, object] = {"reason": reason, "edges": edges, "agents": agents}
-        fields |= {"wanted": wanted} if wanted else {}
-        fields |= {"detail": detail} if detail else {}
-        status = ShowStatus(waiting=reason, detail=detail, found=found, wanted=wanted)
-        return Emit("waiting", fields), status
+        if changed or now - self._said_at >= REMIND_S:
+            self._said_at = now
+            return True
+        return False
 
     def over(self) -> None:
         """Note that there was something to decide."""
-        self._reason = ""
+        self._said = "", 0
         self._pause_s = FIRST_PAUSE_S
+
+
+@dataclass(slots=True)
+class _Pause:
+    """Until when a client is left out; the entry stays until its next valid update."""
+
+    until: float
+    seconds: float
+    boot: int
+    reason: str
+
+
+@dataclass(slots=True)
+class ClientBackoff:
+    """Which clients are left out since they declined or were unresponsive, and how long."""
+
+    _by_client: dict[int, _Pause] = field(default_factory=dict)
+
+    def settle(self, ordered: "OrderedRound", settled: Settle, now: float) -> list[Emit]:
+        """Take in how a round ended; name those that declined."""
+        valid, details = ~settled.feedback.void, settled.details
+        if valid.all() and not self._by_client:
+            return []
+        declined: list[int] = []
+        boots = (ordered.context_seq >> STARTS_BITS).tolist()
+        for row, (client, boot) in enumerate(zip(ordered.clients.tolist(), boots, strict=True)):
+            if valid[row]:
+                self._by_client.pop(client, None)
+            elif details.status[row] == OutcomeStatus.DECLINED:
+                self._lengthen(client, boot, details.reason[row], now, DECLINED_BACKOFF_S)
+                declined.append(row)
+            elif details.reason[row] == UNANSWERED:
+                self._lengthen(client, boot, UNANSWERED, now, UNRESPONSIVE_BACKOFF_S)
+        if not declined:
+            return []
+        seconds = [self._by_client[int(ordered.clients[row])].seconds for row in declined]
+        longest = declined[int(np.argmax(seconds))]
+        return [
+            Emit(
+                "declined",
+                {
+                    "round": ordered.round,
+                    "agents": ordered.agents(declined[:MAX_NAMED]),
+                    "count": len(declined),
+                    "reason": safe_text(details.reason[longest]),
+                    "seconds": max(seconds),
+                },
+            )
+        ]
+
+    def away(self, context_seq: npt.NDArray[np.int64], now: float) -> npt.NDArray[np.int64]:
+        """Return who is left out now (int64[N]: newest reports); one that restarted is not."""
+        for client in [client for client in self._by_client if client < len(context_seq)]:
+            if int(context_seq[client]) >> STARTS_BITS > self._by_client[client].boot:
+                del self._by_client[client]
+        away = [client for client, pause in self._by_client.items() if now < pause.until]
+        return np.array(away, dtype=np.int64)
+
+    def reason(self, now: float) -> str:
+        """Return why the client that is asked again first is left out, in its own words."""
+        left = [pause for pause in self._by_client.values() if now < pause.until]
+        return safe_text(min(left, key=lambda pause: pause.until).reason) if left else ""
+
+    def _lengthen(self, client: int, boot: int, reason: str, now: float, min_s: float) -> None:
+        former = self._by_client.get(client)
+        doubled = 0.0 if former is None else 2 * former.seconds
+        seconds = min(max(doubled, min_s), MAX_BACKOFF_S)
+        self._by_client[client] = _Pause(now + seconds, seconds, boot, reason)
+
+
+@dataclass(slots=True)
+class EmptyRoundBackoff:
+    """How long a round takes at least while rounds bring no valid update."""
+
+    _seconds: float = 0.0
+
+    def after(self, void: npt.NDArray[np.bool_], *, began: float, now: float) -> float:
+        """Return when the next round may open; `void` is bool[S], who brought no valid update."""
+        if not len(void):
+            return now + NOBODY_ORDERED_S
+        longer = min(max(2 * self._seconds, EMPTY_ROUND_S), MAX_EMPTY_ROUND_S)
+        self._seconds = longer if void.all() else 0.0
+        return began + self._seconds

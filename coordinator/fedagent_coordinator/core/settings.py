@@ -154,8 +154,8 @@ class Progress:
     Attributes:
         open_at: No round begins before, by the clock of the engine's `now`: a former process
             began the last one so recently.
-        client_starts, client_prices: int64[N], what the last round showed of how often clients
-            had started, and of what they ask; 0 of one that was not heard.
+        client_starts: int64[N], what the last round showed of how often clients had started; 0 of
+            one that was not heard.
     """
 
     next_round: int  # number of the next round; none before it is open
@@ -169,6 +169,5 @@ class Progress:
     evaluations: PastEvaluations = NO_EVALUATIONS
     open_at: float = 0.0
     client_starts: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    client_prices: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     paid_work: frozenset[tuple[str, int]] = frozenset()  # agent and round, of the newest rounds
     updates: Mapping[str, int] = field(default_factory=dict)  # of each agent, that were paid

@@ -11,12 +11,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.effects import Start
 from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.errors import InvalidSelectionError
 from fedagent_coordinator.policies.base import Bound, FloatArray, IntArray, RoundView, Selection
 from fedagent_coordinator.policies.state import StatelessPolicy
-from fedagent_node.effects import Effect, LinkDown, LinkUp, Mark, Revoked, Send
+from fedagent_node.effects import Effect, LinkDown, LinkUp, Revoked, Send
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import (
     MANIFEST,
@@ -83,12 +82,6 @@ def test_no_time_is_lost_between_rounds() -> None:
     assert field.kernel.now - began < 50 * 0.0045 + 4.0
 
 
-def test_with_one_edge_the_global_model_is_the_edges() -> None:
-    field = Field(toy_edges())
-    field.run()
-    assert field.committed[-1] == field.edges[0].digest
-
-
 def test_with_two_edges_it_is_their_weighted_mean() -> None:
     field = Field(toy_edges(2), settings(count=1, wait_edges=2, wait_agents=6))
     field.run()
@@ -130,17 +123,6 @@ def test_a_report_after_expiry_changes_nothing() -> None:
     assert {r for r, expired in late.receipts if expired} == {1}
 
 
-def test_a_silent_edge_costs_its_round_and_nothing_else() -> None:
-    edges = toy_edges(2)
-    field = Field(edges, settings(count=3, wait_edges=2, wait_agents=6))
-    mute_when_ordered(edges[1], 2)
-    field.run()
-    check_books(field)
-    dead = next(edge for edge in field.settled[2].edges if edge.edge == "edge-1")
-    assert (dead.failed, dead.spent_micro, dead.in_time) == ("silent", 0, 0)
-    assert len(field.settled) == 3
-
-
 def test_an_edge_revoked_with_an_open_reservation_costs_its_round_once() -> None:
     edges = toy_edges(2)
     field = Field(edges, settings(count=4, wait_edges=2, wait_agents=6))
@@ -171,7 +153,6 @@ def test_an_edge_revoked_with_an_open_reservation_costs_its_round_once() -> None
     assert all(edge.edge != "edge-1" for n in (3, 4) for edge in field.settled[n].edges)
     told = {to for to, message in field.sent if isinstance(message, m.Revocations)}
     assert told == {"edge-0"}
-    assert field.engine.counters["edges_revoked"] >= 1
 
 
 def test_an_order_is_repeated_ever_more_seldom() -> None:
@@ -180,27 +161,6 @@ def test_an_order_is_repeated_ever_more_seldom() -> None:
     field.run()
     left_s = [o.max_wait_ms / 1000 for _, o in field.sent if isinstance(o, m.RoundOrder)]
     assert left_s == pytest.approx([20.0, 19.0, 17.0, 13.0, 5.0], abs=0.3)
-
-
-def test_an_edge_that_restarts_in_mid_round_gets_its_order_again() -> None:
-    edges = toy_edges(1)
-    field = Field(edges, settings(count=2))
-    original = edges[0].receive
-
-    def forget(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
-        if isinstance(message, m.RoundOrder) and message.round == 1 and edges[0].epoch == "0" * 32:
-            edges[0].restart()
-            return []
-        return original(message, now)
-
-    edges[0].receive = forget  # type: ignore[method-assign] # the test's restarting edge
-    field.run()
-    check_books(field)
-    assert edges[0].orders == [1, 2]
-    assert field.settled[1].edges[0].failed == ""
-    orders = [o for _, o in field.sent if isinstance(o, m.RoundOrder) and o.round == 1]
-    assert len(orders) == 2
-    assert orders[1].max_wait_ms < orders[0].max_wait_ms
 
 
 @pytest.mark.parametrize("when", [m.RoundOpen, m.RoundOrder])
@@ -301,24 +261,6 @@ def test_waiting_has_a_reason() -> None:
     assert not field.reserved
 
 
-def test_what_is_waited_for_is_named_again_after_a_round() -> None:
-    field = Field(toy_edges(agents=1), settings(count=500), plan=lambda _: [0.05])
-    agent = field.edges[0].agents[0]
-    for when, available in ((0.0, False), (3.0, True), (4.0, False)):
-        field.kernel.after(when, lambda to=available: setattr(agent, "available", to))  # type: ignore[misc] # a bound default
-    field.run(until=8.0)
-    assert field.settled
-    assert field.reasons().count("agents") == 2
-
-
-def test_messages_of_another_run_are_ignored() -> None:
-    field = Field(toy_edges(), settings(count=1))
-    other = m.RoundReport(run="cd" * 16, round=1, epoch="0" * 32, outcomes=())
-    field.perform(field.engine.receive(Start(), field.kernel.now))
-    assert field.hear("edge-0", other) == [Mark("reported")]
-    assert field.engine.counters["other_run"] == 1
-
-
 @hypothesis_settings(max_examples=60, deadline=None)
 @given(data=st.data(), edges=st.integers(1, 3), merge_every=st.integers(1, 3))
 def test_whatever_the_network_does_each_round_ends_exactly_once(
@@ -404,8 +346,10 @@ def test_an_edge_that_takes_no_part_holds_nobody_up_and_is_back_at_its_word() ->
     assert [len(field.settled[n].feedback.pairs) for n in range(1, 6)] == [6, 6, 3, 3, 6]
     spent = [float(str(e.fields["seconds"])) for e in field.events if e.name == "round"]
     assert max(spent) < 1.0, spent
-    said_of = [event.fields["reason"] for event in field.events if event.name == "edge_trouble"]
-    assert said_of == ["No space left on device", ""]
+    assert [one.text for one in field.warned] == [
+        "edge name of edge-1 does not take part in rounds: No space left on device",
+        "edge name of edge-1 takes part again",
+    ]
 
 
 def _on_reserve(
@@ -437,9 +381,11 @@ def test_agents_that_do_not_belong_to_the_site_get_no_order() -> None:
     check_books(field)
     for settle in field.settled.values():
         assert len(settle.feedback.pairs) == 3
-    said = [event.fields for event in field.events if event.name == "strangers"]
-    assert {(one["edge"], one["agents"]) for one in said} == {("edge-0", 2), ("edge-1", 1)}
-    assert len(said) == 2
+    said = [event.fields for event in field.events if event.name == "suspicious"]
+    assert [(one["edge"], one["what"], one["agents"]) for one in said] == [
+        ("edge-0", "strangers", 2),
+        ("edge-1", "strangers", 1),
+    ]
     assert field.engine.counters["not_enrolled"] >= 3 * 3
 
 
@@ -494,25 +440,19 @@ def test_who_joins_the_site_after_its_edge_told_of_it_is_told_of_again_and_calle
     assert sorted(asked) == ["edge-0", "edge-1"], "once, as somebody came"
 
 
-def test_an_edge_that_starts_again_in_every_status_is_named_once_a_minute() -> None:
-    """Its first restart is said at once; the others with their number, also when it has ceased."""
+def test_an_edge_that_starts_again_and_again_fills_no_log() -> None:
     field = Field(toy_edges(), settings(count=1000, every_s=30.0))
     edge, kernel = field.edges[0], field.kernel
-    began = kernel.now
 
     def restart() -> None:
         edge.restart()
         field.up(edge, edge.hello())
-        if kernel.now - began < 100.0:
-            kernel.after(0.5, restart)
+        kernel.after(0.5, restart)
 
     kernel.after(20.0, restart)
     field.run(until=200.0)
-    said = [event.fields for event in field.events if event.name == "edge_joined"]
-    restarts = [int(str(fields.get("restarts", 1))) for fields in said[1:]]
-    assert len(said) == 4, "when it came, and at 20, 80 and 140 seconds"
-    assert restarts[0] == 1
-    assert sum(restarts) == int(edge.epoch, 16)
+    said = [event for event in field.events if event.name == "edge_joined"]
+    assert len(said) == 1 + 5 + 3, "when it came, five times, and then once a minute"
 
 
 def test_an_edge_that_invents_agents_fills_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -527,5 +467,5 @@ def test_an_edge_that_invents_agents_fills_no_table(monkeypatch: pytest.MonkeyPa
     honest = {agent for agent in indices.client_of if agent.startswith("agent-0-")}
     assert len(honest) == 3, "who is at another edge is observed"
     assert len(indices.client_of) <= 2 * 5
-    assert len([event for event in field.events if event.name == "crowded"]) == 1
+    assert [e.fields["what"] for e in field.events if e.name == "suspicious"] == ["crowded"]
     assert field.engine.counters["no_index"] >= 35

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.evaluating import EvaluationSchedule, OpinionPlan
+from fedagent_coordinator.core.evaluating import EvaluationPlan, EvaluationSchedule
 from fedagent_coordinator.core.evaluation import by_client
 from fedagent_coordinator.core.settings import PastEvaluations
 from fedagent_coordinator.policies import create
@@ -142,12 +142,12 @@ def test_a_count_goes_on_from_where_it_was_kept(
 )
 def test_a_view_shows_the_newest_word_of_each(calls: list[dict[int, float]], clients: int) -> None:
     asking = run_settings(opinions=m.OpinionMode.REPORT)
-    plan, kept = OpinionPlan(asking, PastEvaluations()), dict[int, float]()
+    plan, kept = EvaluationPlan(asking, PastEvaluations()), dict[int, float]()
     for round_, said in enumerate(calls):
         plan.take(opinions(round_, said))
         kept.update(said)
     view = random_view(np.random.default_rng(0), 1, clients=clients)
-    resumed = OpinionPlan(asking, PastEvaluations(opinions=kept)).shown_in(view).opinions
+    resumed = EvaluationPlan(asking, PastEvaluations(opinions=kept)).shown_in(view).opinions
     shown = plan.shown_in(view).opinions
     assert shown is not None
     assert resumed is not None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fedagent_coordinator.core.paid_work import PaidWork
+from fedagent_coordinator.core.outcomes import PaidWork
 from fedagent_node.effects import Effect
 from fedagent_protocol.messages import (
     EdgeToCoordinator,

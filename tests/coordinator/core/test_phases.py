@@ -52,18 +52,6 @@ def test_a_round_begins_no_earlier_than_the_schedule_says() -> None:
     assert field.end == "rounds"
 
 
-def test_who_comes_between_two_rounds_waits_for_the_next() -> None:
-    edges = toy_edges(2)
-    field = Field(edges, settings(count=3, every_s=10.0), Watched())
-    begun = watched(field)
-    edges[1].mute = True
-    field.kernel.after(4.0, lambda: setattr(edges[1], "mute", False))
-    field.run(hello=False)
-    check_books(field)
-    assert np.diff(begun).min() >= 10.0 - 1e-6
-    assert edges[1].orders == [2, 3]
-
-
 def test_a_long_round_is_followed_at_once_and_by_no_burst() -> None:
     edges = toy_edges(2)
     limits = {"deadline_s": 2.0, "max_wait_s": 9.0}
@@ -103,24 +91,6 @@ def test_a_run_without_an_end_goes_on_until_its_budget_is_spent() -> None:
     poor.run()
     assert poor.end == "budget"
     assert len(poor.settled) == 10
-
-
-def test_waiting_tells_how_many_are_there_once_per_change() -> None:
-    edges = toy_edges(2, agents=4)
-    edges[1].mute = True
-    for agent in edges[0].agents[1:]:
-        agent.available = False
-    field = Field(edges, settings(count=1, wait_edges=2, wait_agents=8))
-    for i, agent in enumerate(edges[0].agents[1:]):
-        field.kernel.after(8.0 + 3.0 * i, lambda a=agent: setattr(a, "available", True))  # type: ignore[misc] # a bound default
-    field.kernel.after(5.0, lambda: setattr(edges[1], "mute", False))
-    field.run()
-    assert len(field.settled) == 1
-    said = [event.fields for event in field.events if event.name == "waiting"]
-    told = [(f["reason"], f[str(f["reason"])], f["wanted"]) for f in said]
-    assert told[:2] == [("edges", 0, 2), ("edges", 1, 2)]
-    assert [found for reason, found, _ in told if reason == "agents"] == [5, 6, 7]
-    assert len(told) == len(set(told))
 
 
 def test_a_merge_names_the_edge_models_that_it_leaves_out() -> None:

@@ -1,8 +1,8 @@
 """Edges get the list of the revoked that they lack; what we have lost they are asked for first."""
 
 from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.revocation_lists import ASKS
-from fedagent_node.effects import Effect, Emit, Revoked, Send
+from fedagent_coordinator.core.edge_messages import ASKS
+from fedagent_node.effects import Effect, Revoked, Send, Warn
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import Field, settings, toy_edges
 
@@ -47,8 +47,8 @@ def test_a_list_that_was_lost_is_asked_for_before_the_edge_gets_another() -> Non
     field = restored()
     first = status(field, 6)
     assert lists(first) == [("edge-0", "RevocationsNeed")]
-    said = [one.fields for one in first if isinstance(one, Emit)]
-    assert [(one["list"], one["ours"]) for one in said if "ours" in one] == [(6, 1004)]
+    (said,) = [one.text for one in first if isinstance(one, Warn)]
+    assert "goes by revocation list 6" in said
     assert field.hear("edge-0", shown(6)) == [fx.LearnRevocations("edge-0", b"theirs")]
     news = field.engine.receive(Revoked(1005, frozenset({"a"}), b"both"), 0.0)
     assert lists(news) == [("edge-0", "Revocations")]
@@ -60,16 +60,7 @@ def test_a_list_beyond_ours_is_asked_for_and_said_once() -> None:
     for _ in range(2):
         effects = status(field, 2000)
         assert lists(effects) == [("edge-0", "RevocationsNeed")]
-    assert not [one for one in effects if isinstance(one, Emit)]
-
-
-def test_a_new_list_waits_for_what_an_edge_has_yet_to_show() -> None:
-    field = restored()
-    for edge in (0, 1):
-        status(field, 6, edge)
-    field.hear("edge-1", shown(6))
-    news = field.engine.receive(Revoked(1005, frozenset(), b"newer"), 0.0)
-    assert lists(news) == [("edge-1", "Revocations")]
+    assert not [one for one in effects if isinstance(one, Warn)]
 
 
 def test_an_edge_that_has_not_said_what_it_has_is_not_told_yet() -> None:
@@ -95,9 +86,3 @@ def test_what_was_not_asked_for_is_not_read() -> None:
     status(field, 6)
     assert field.hear("edge-0", shown(6)) != []
     assert field.hear("edge-0", shown(7)) == []
-    assert field.engine.counters["revocations_unasked"] == 2
-
-
-def test_without_a_site_nothing_is_asked() -> None:
-    field = Field(toy_edges(1), settings(count=1))
-    assert lists(status(field, 7)) == []

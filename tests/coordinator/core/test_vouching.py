@@ -71,7 +71,9 @@ def test_each_agent_is_assigned_to_its_edge_by_a_signature_in_the_order() -> Non
 
 
 def test_each_call_for_opinions_is_signed() -> None:
-    field = Field(toy_edges(2), settings(count=2, wait_edges=2, wait_agents=6, opinions="report"))
+    field = Field(
+        toy_edges(2), settings(count=2, wait_edges=2, wait_agents=6, opinions=m.OpinionMode.REPORT)
+    )
     word = field.engine.vouching = Word()
     field.run()
     run, task = field.settings.run, field.settings.task
