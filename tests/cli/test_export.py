@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import fedagent_cli.read.export as module
+from fedagent_cli import extras
 from fedagent_cli.errors import MissingError, UsageError
 from tests.typed import call, here, last_object
 
@@ -47,11 +47,11 @@ def test_mlflow_reads_every_round(home: Path, tmp_path: Path) -> None:
     assert (folder / "tags/fedagent.run").read_text() == told["run"]
 
 
-def test_without_a_place_or_the_package_the_mend_is_said(
+def test_without_a_place_or_the_package_the_hint_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UsageError, match="--tensorboard DIR or --mlflow DIR"):
         here("export")
-    monkeypatch.setattr(module, "find_spec", lambda _: None)
-    with pytest.raises(MissingError, match=r"tensorboardX is not installed; .*\[tensorboard\]"):
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    with pytest.raises(MissingError, match=r"tensorboardX package is .*\[tensorboard\]"):
         here("export", tensorboard=tmp_path)

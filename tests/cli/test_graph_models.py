@@ -64,7 +64,7 @@ def test_what_cannot_be_says_so_in_one_line(
     with pytest.raises(MissingError, match="has no ONNX graph; export as safetensors"):
         here("export", model=tmp_path / "m.onnx", data_dir=data)
     monkeypatch.setattr(graph_scoring, "find_spec", lambda _name: None)
-    with pytest.raises(MissingError, match=r"torch package is not installed.*--onnx"):
+    with pytest.raises(MissingError, match=r"torch package is not installed.*as \.onnx"):
         here("predict", out, stream="digits", count=1)
 
 

@@ -1,5 +1,7 @@
 """Packages of extras that a command may lack here."""
 
+import sys
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -25,3 +27,10 @@ def optional(module: str, package: str, extra: str = "") -> Any:
     """
     need(package, extra)
     return import_module(module)
+
+
+def draw_qr(text: str) -> None:
+    """Draw a QR code on the terminal, where the package for it is installed."""
+    with suppress(MissingError):
+        code = optional("segno", "segno").make(text, error="l")
+        code.terminal(sys.stdout, border=2, compact=True)

@@ -6,16 +6,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import load
 
-from fedagent_cli.errors import MissingError, UsageError
-from fedagent_cli.model.graph_models import got_once
-from fedagent_cli.model.models import kept_model
+from fedagent_cli.errors import UsageError
+from fedagent_cli.extras import need, optional
+from fedagent_cli.model.models import got_once, kept_model, own_tensors, readable
 from fedagent_cli.read.runs import open_run, recipe_of
-from fedagent_protocol.extras import how_to_add
-from fedagent_task.client_terms import CONTROL
+from fedagent_task.models import Floats, create
 from fedagent_task.models import Model as Computes
-from fedagent_task.models import create
 from fedagent_task.models.graph import Graph
 from fedagent_task.scoring.description import Described
 from fedagent_task.scoring.exported import TensorsFile
@@ -24,7 +21,7 @@ from fedagent_task.scoring.graph import scored
 from .deal import rows_of
 from .run_data import Source, folder_of
 
-Tensors = dict[str, npt.NDArray[np.float32]]
+Tensors = dict[str, Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +59,8 @@ class Model:
         if isinstance(model, Graph) and samples.shape[1] != wanted:
             reason = f"x has {samples.shape[1]} numbers a sample, the model takes {wanted}"
             raise UsageError(reason, "give x as [n, ...]")
-        if type(self._file.model) is Graph:
-            raise MissingError("the torch package is not installed", how_to_add("torch"))
+        if type(model) is Graph:
+            need("torch")
         return np.asarray(self._file.forward(samples))
 
     def predict(self, x: npt.ArrayLike | tuple[npt.ArrayLike, ...]) -> npt.NDArray[Any]:
@@ -89,11 +86,8 @@ class Model:
         if not isinstance(model, Graph):
             kind = self._file.described.model.kind
             raise UsageError(f"a {kind} is no torch module", "use predict, scores or tensors")
-        try:
-            from fedagent_task.program.torch_program import TorchProgram  # noqa: PLC0415 - torch
-        except ModuleNotFoundError as error:
-            raise MissingError("the torch package is not installed", how_to_add("torch")) from error
-        program = TorchProgram(model.program)
+        made = optional("fedagent_task.program.torch_program", "torch")
+        program = made.TorchProgram(model.program)
         program.load(self.tensors)
         return program.module.eval()
 
@@ -111,20 +105,13 @@ def load_model(run: Source = None, round: int | None = None, *, run_id: str | No
         MissingError: That model is not kept, or this version cannot read it.
     """
     with open_run(folder_of(run), run_id) as (reader, chosen):
-        found = reader.models.rows(chosen.run_id)
-        recipe = recipe_of(chosen)
-        row, data = kept_model(reader.folder, found, round)
+        recipe = readable(recipe_of(chosen))
+        row, data = kept_model(reader.folder, reader.models.rows(chosen.run_id), round)
         folder = reader.folder
-    if recipe is None:
-        raise MissingError(
-            "this version cannot read the run's recipe", "use the version that ran it"
-        )
-    model = create(recipe.model)
-    # A strategy's own tensors travel beside the model's.
-    tensors = _floats({n: t for n, t in load(data).items() if not n.startswith(CONTROL)})
+    model, tensors = create(recipe.model), own_tensors(data)
     computes: Computes = model
     if isinstance(model, Graph):
-        once = _floats(got_once(folder, model, recipe.model.once))
+        once = got_once(folder, model, recipe.model.once)
         computes = scored(model, once) or model
         tensors = {**once, **tensors}
     return Model(
@@ -135,7 +122,3 @@ def load_model(run: Source = None, round: int | None = None, *, run_id: str | No
         regression=recipe.model.regression,
         _file=TensorsFile(Described(recipe.model, recipe.data), computes, tensors),
     )
-
-
-def _floats(tensors: Mapping[str, npt.NDArray[Any]]) -> Tensors:
-    return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}

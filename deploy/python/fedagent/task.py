@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedagent_cli import places
-from fedagent_cli.errors import MissingError, UsageError
+from fedagent_cli.errors import UsageError
+from fedagent_cli.extras import optional
 from fedagent_cli.output import writing
-from fedagent_protocol.extras import how_to_add
 from fedagent_task.program.source import TaskSource
 from fedagent_task.recipe.files import open_recipe
 from fedagent_task.recipe.spec import Recipe
@@ -121,13 +121,8 @@ class Task:
         if self._path is not None:
             return self._path.read_bytes()
         if self._given is not None and not self._content:
-            source = self.source
-            try:
-                from fedagent_task.program.making import make_task  # noqa: PLC0415 - torch
-            except ModuleNotFoundError as error:
-                reason = "the torch package is not installed"
-                raise MissingError(reason, how_to_add("torch")) from error
-            self._content = encode_task(make_task(source).task)
+            making = optional("fedagent_task.program.making", "torch")
+            self._content = encode_task(making.make_task(self.source).task)
         return self._content
 
 

@@ -1,8 +1,6 @@
 """The global models that a run has kept: `fedagent models list`, and one of them as a file."""
 
 from collections.abc import Mapping
-from hashlib import sha256
-from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,24 +12,25 @@ from safetensors.numpy import load, save
 from fedagent_cli import options, places
 from fedagent_cli.command_line import Group
 from fedagent_cli.errors import MissingError
-from fedagent_cli.model import graph_models
+from fedagent_cli.extras import optional
 from fedagent_cli.output import emit, table, writing
 from fedagent_cli.read.runs import columns, forbidden, open_run, recipe_of
 from fedagent_coordinator.books.models import ModelRow
 from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.errors import ExportError
+from fedagent_coordinator.run_store import GRAPHS
 from fedagent_protocol.errors import ProtocolError
-from fedagent_protocol.extras import how_to_add
-from fedagent_task import models
+from fedagent_protocol.tensors import decode_tensors, digest_of
+from fedagent_task.client_terms import CONTROL
+from fedagent_task.models import Floats, create
+from fedagent_task.models.graph import Graph
 from fedagent_task.recipe.spec import Recipe
 from fedagent_task.scoring.description import described
+from fedagent_task.scoring.exported import whole
 from fedagent_task.travelling import model_tensors
 
-app = Group(
-    "models",
-    help="List the models that a run has kept.",
-)
+app = Group("models", help="List the models that a run has kept.")
 
 
 @app.command("list", epilog=options.examples("fedagent models list", "fedagent models list --json"))
@@ -41,9 +40,8 @@ app = Group(
 def models_list(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
     """List the global models that are kept: the newest ones and the best."""
     with open_run(data_dir, run) as (reader, chosen):
-        found = [
-            row for row in reader.models.rows(chosen.run_id) if _file(reader.folder, row.digest)
-        ]
+        rows, folder = reader.models.rows(chosen.run_id), reader.folder
+        found = [row for row in rows if _file(folder, row.digest).is_file()]
         shown = columns(reader.models.measures(chosen.run_id), (row.metrics for row in found))
         best = reader.models.best(chosen.run_id)
     if as_json:
@@ -57,11 +55,8 @@ def models_list(*, data_dir: Path | None, run: str | None, as_json: bool) -> Non
         ("round", *(one.word for one in shown), "", "bytes", "digest"),
         (
             (
-                row.round,
-                *(row.metrics.get(one.key) for one in shown),
-                "best" if row == best else "",
-                row.size_bytes,
-                row.digest[:16],
+                *(row.round, *(row.metrics.get(one.key) for one in shown)),
+                *("best" if row == best else "", row.size_bytes, row.digest[:16]),
             )
             for row in found
         ),
@@ -74,21 +69,32 @@ def write_model(reader: Reader, run: RunRow, target: Path, round_: int | None) -
     Returns:
         What was written, for programs.
     """
-    model, data = kept_model(reader.folder, reader.models.rows(run.run_id), round_)
+    row, data = kept_model(reader.folder, reader.models.rows(run.run_id), round_)
+    recipe = readable(recipe_of(run))
     style = target.suffix.removeprefix(".") if target.suffix in (".npz", ".onnx") else "safetensors"
-    recipe, more = recipe_of(run), {"round": str(model.round)}
-    if recipe is not None and recipe.model.kind == "graph":
+    metadata = described(recipe.model, recipe.data, round=str(row.round))
+    try:
+        tensors = state_of(reader.folder, recipe, data)
         if style == "onnx":
-            content = graph_models.as_onnx(reader.folder, run.run_id, recipe, data, more)
+            content = _as_onnx(reader.folder, run.run_id, recipe, tensors, metadata)
         else:
-            state = graph_models.state_of(reader.folder, recipe, data)
-            content = _packed(recipe, state, style, more)
-    else:
-        content = _as_file(recipe, data, style, more)
+            content = _packed(tensors) if style == "npz" else save(dict(tensors), metadata)
+    except (KeyError, ProtocolError) as error:
+        reason = f"the model does not fit the recipe ({error})"
+        raise MissingError(reason, "export another round") from error
+    except ExportError as error:
+        raise MissingError(str(error)) from error
     with writing(target):
         target.write_bytes(content)
-    written = {"model": str(target), "format": style, "round": model.round}
-    return {**written, "digest": model.digest, "metrics": dict(model.metrics)}
+    written = {"model": str(target), "format": style, "round": row.round}
+    return {**written, "digest": row.digest, "metrics": dict(row.metrics)}
+
+
+def readable(recipe: Recipe | None) -> Recipe:
+    """Return a run's recipe; `MissingError` if this version cannot read it."""
+    if recipe is None:
+        raise MissingError("this version cannot read the run's recipe", "use the one that ran it")
+    return recipe
 
 
 def kept_model(folder: Path, found: list[ModelRow], round_: int | None) -> tuple[ModelRow, bytes]:
@@ -98,69 +104,89 @@ def kept_model(folder: Path, found: list[ModelRow], round_: int | None) -> tuple
         MissingError: It is not kept, or its file has changed.
         NoRunError: This user may not read it.
     """
-    for model in found:
-        path = _file(folder, model.digest)
-        if path is None or round_ not in (None, model.round):
-            continue
-        try:
-            data = path.read_bytes()
-        except PermissionError as error:
-            raise forbidden(path) from error
-        if sha256(data).hexdigest() != model.digest:
-            raise MissingError(f"{path} has changed", "restore it, or export another round")
-        return model, data
-    kept = [str(model.round) for model in found if _file(folder, model.digest)]
+    kept = [model for model in found if _file(folder, model.digest).is_file()]
+    for model in kept:
+        if round_ in (None, model.round):
+            return model, _whole(folder, model.digest)
     wanted = "no model" if round_ is None else f"no model of round {round_}"
-    raise MissingError(f"{wanted} is kept", f"kept are rounds: {', '.join(kept) or 'none'}")
+    rounds = ", ".join(str(model.round) for model in kept)
+    raise MissingError(f"{wanted} is kept", f"kept are rounds: {rounds or 'none'}")
 
 
-def _file(folder: Path, digest: str) -> Path | None:
-    path = folder / places.MODELS / digest
-    return path if path.is_file() else None
-
-
-def _as_file(recipe: Recipe | None, data: bytes, style: str, more: dict[str, str]) -> bytes:
-    if style == "onnx":
-        return _as_onnx(recipe, data, more)
-    if recipe is None and style != "npz":
-        return data
-    return _packed(recipe, load(data), style, more)
-
-
-def _packed(
-    recipe: Recipe | None,
-    tensors: Mapping[str, npt.NDArray[Any]],
-    style: str,
-    more: dict[str, str],
-) -> bytes:
-    if style == "npz":
-        file = BytesIO()
-        np.savez_compressed(file, **tensors)  # type: ignore[arg-type]  # stub: names are options
-        return file.getvalue()
-    assert recipe is not None
-    return save(dict(tensors), described(recipe.model, recipe.data, **more))
-
-
-def _as_onnx(recipe: Recipe | None, data: bytes, more: dict[str, str]) -> bytes:
-    """Return safetensors bytes as an ONNX file that takes samples as the sensors say them.
+def state_of(folder: Path, recipe: Recipe, data: bytes) -> Mapping[str, npt.NDArray[Any]]:
+    """Return a model's tensors, of a graph as ``load_state_dict`` takes them.
 
     Raises:
-        MissingError: The onnx package is missing, or the model has no ONNX form.
+        MissingError: What devices got once is not what it was, or not there.
+        KeyError, ProtocolError: The model does not fit the recipe.
     """
-    if recipe is None:
-        raise MissingError("this version cannot read the run's recipe", "use the one that ran it")
-    if find_spec("onnx") is None:
-        raise MissingError("the onnx package is not installed", how_to_add("onnx"))
-    from fedagent_coordinator.onnx_export import to_onnx  # noqa: PLC0415 - an optional package
+    graph = create(recipe.model)
+    if not isinstance(graph, Graph):
+        return model_tensors(data, graph.manifest())
+    return whole(graph, {**own_tensors(data), **got_once(folder, graph, recipe.model.once)})
 
+
+def own_tensors(data: bytes) -> dict[str, Floats]:
+    """Return the tensors of a kept model, without a strategy's own beside them."""
+    kept = ((name, t) for name, t in load(data).items() if not name.startswith(CONTROL))
+    return {name: tensor.astype(np.float32) for name, tensor in kept}
+
+
+def got_once(folder: Path, graph: Graph, digest: str) -> dict[str, Floats]:
+    """Return what devices of a run got once, local tensors as they began; nothing without a digest.
+
+    Raises:
+        MissingError: The file is not what it was, or not there.
+        ProtocolError: It does not fit the graph.
+    """
+    if not digest:
+        return {}
+    found = decode_tensors(_whole(folder, digest), graph.once_manifest())
+    return {name: tensor.astype(np.float32) for name, tensor in found.items()}
+
+
+def _file(folder: Path, digest: str) -> Path:
+    return folder / places.MODELS / digest
+
+
+def _whole(folder: Path, digest: str) -> bytes:
+    """Return the bytes that hash to a digest."""
+    path = _file(folder, digest)
     try:
-        tensors = model_tensors(data, models.create(recipe.model).manifest())
-        weights = {name: tensor.astype("float32") for name, tensor in tensors.items()}
-        metadata = described(recipe.model, recipe.data, **more)
-        return to_onnx(recipe.model, weights, recipe.data, metadata)
-    except ProtocolError as error:
-        raise MissingError(
-            f"the model does not fit the recipe ({error})", "export it as npz"
-        ) from error
-    except ExportError as error:
-        raise MissingError(str(error)) from error
+        data = path.read_bytes()
+    except PermissionError as error:
+        raise forbidden(path) from error
+    except OSError as error:
+        raise MissingError(f"cannot read {path}: {error.strerror}", "restore it") from error
+    if digest_of(data) != digest:
+        raise MissingError(f"{path} has changed", "restore it, or take another round")
+    return data
+
+
+def _packed(tensors: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    file = BytesIO()
+    np.savez_compressed(file, **tensors)  # type: ignore[arg-type]  # stub: names are options
+    return file.getvalue()
+
+
+def _as_onnx(
+    folder: Path,
+    run: str,
+    recipe: Recipe,
+    tensors: Mapping[str, npt.NDArray[Any]],
+    metadata: dict[str, str],
+) -> bytes:
+    """Return a model as an ONNX file that takes samples as the sensors say them."""
+    export = optional("fedagent_coordinator.onnx_export", "onnx")
+    weights = {name: tensor.astype("float32") for name, tensor in tensors.items()}
+    if recipe.model.kind != "graph":
+        made: bytes = export.to_onnx(recipe.model, weights, recipe.data, metadata)
+        return made
+    try:
+        body = (folder / GRAPHS / f"{run}.onnx").read_bytes()
+    except OSError as error:
+        hint = "export as safetensors; `fedagent task build` says why a task has no ONNX graph"
+        raise MissingError("the task of the run has no ONNX graph", hint) from error
+    link = Graph(recipe.model).program.link
+    filled: bytes = export.with_weights(body, link, weights, recipe.data, metadata)
+    return filled

@@ -27,10 +27,9 @@ from fedagent_task.scoring.exported import Predictor, open_model
 MAX_NAMES = 12
 LOOK_S = 0.1
 """How often a stream is looked at while nothing comes."""
-SILENT_S = 3.0
-"""After how long it is said that nothing came yet."""
-STILL_SILENT_S = 30.0
-"""How often it is said again."""
+SILENT_S = 30.0
+"""How often it is said that nothing came yet, first after a tenth of it."""
+Line = dict[str, object]
 
 
 @click.command(
@@ -41,7 +40,7 @@ STILL_SILENT_S = 30.0
     )
 )
 @click.argument("model", type=options.PATH)
-@click.option("--stream", help="Stream of samples, as for `fedagent start`.")
+@click.option("--stream", required=True, help="Stream of samples, as for `fedagent start`.")
 @click.option(
     "--count",
     type=Number(int, min=0),
@@ -50,23 +49,17 @@ STILL_SILENT_S = 30.0
     "arrive until Ctrl-C.",
 )
 @options.as_json
-def predict(model: Path, *, stream: str | None, count: int, as_json: bool) -> None:
+def predict(model: Path, *, stream: str, count: int, as_json: bool) -> None:
     """Predict a stream's samples with a model; the samples are as the sensors report them.
 
     MODEL is a file that `fedagent export --model` wrote. It carries how features are scaled and
     what classes are called. With labels in the stream the last line says how good the model is.
     """
-    if stream is None:
-        raise UsageError("no stream", "add --stream, e.g. --stream csv:meter.csv")
-    try:
-        data = model.read_bytes()
-    except OSError as error:
-        raise MissingError(f"cannot read {model}: {error.strerror}", "name a model file") from error
-    predictor = _opened(model, data)
+    predictor = _opened(model)
     source = _stream(predictor, stream)
     tally = _Tally(predictor)
     try:
-        for samples in _arrivals(source, count, _Silence(stream)):
+        for samples in _arrivals(source, stream, count):
             for line in tally.take(samples):
                 emit(line) if as_json else echo(_in_words(line))
     except InterruptedEnd:
@@ -74,19 +67,26 @@ def predict(model: Path, *, stream: str | None, count: int, as_json: bool) -> No
             raise  # else it is how what comes by and by is ended
     finally:
         source.close()
-    record = tally.summary(str(model), source)
-    emit(record) if as_json else echo(_summed_up(record))
+    counters = {name: count for name, count in source.counters.items() if count}
+    if as_json:
+        emit({"model": str(model), **tally.figures(), "counters": counters})
+        return
+    known = [f"{key} {value:.4g}" for key, value in tally.rated().items() if value is not None]
+    good = f"{', '.join(known)} on {tally.labelled} samples" if known else ""
+    refused = "".join(f"; {name} {count}" for name, count in counters.items())
+    echo(f"{good or f'{tally.count} samples without labels'}{refused}")
 
 
-def _opened(path: Path, data: bytes) -> Predictor:
+def _opened(path: Path) -> Predictor:
     try:
-        return open_model(data)
+        return open_model(path.read_bytes())
+    except OSError as error:
+        raise MissingError(f"cannot read {path}: {error.strerror}", "name a model file") from error
     except ModuleNotFoundError as error:
-        raise MissingError(
-            "the onnxruntime package is not installed", how_to_add("onnxruntime")
-        ) from error
+        reason = "the onnxruntime package is not installed"
+        raise MissingError(reason, how_to_add("onnxruntime")) from error
     except TorchNeededError as error:
-        hint = f"{error.hint}; or use a model that was exported with --onnx"
+        hint = f"{error.hint}; or use a model that was exported as .onnx"
         raise MissingError("the torch package is not installed", hint) from error
     except (TaskFormatError, ProtocolError) as error:
         hint = "use a file that `fedagent export --model` wrote as safetensors or ONNX"
@@ -113,41 +113,19 @@ def _hint(data: DataSpec, text: str) -> str:
     between = "," if text.startswith("mqtt") else "+"
     names = [one.name for one in data.features]
     if tuple(names) == names_of(DataSpec(), len(names)):
-        names = []  # nobody has named them
-    shown = between.join(names[:MAX_NAMES]) if names else f"NAME{between}NAME"
-    more = f"{between}..." if len(names) > MAX_NAMES or not names else ""
-    return f"say features={shown}{more} in the stream's options, and label=none where it has none"
+        names = ["NAME", "NAME", "..."]  # the recipe does not name them
+    elif len(names) > MAX_NAMES:
+        names = [*names[:MAX_NAMES], "..."]
+    said = between.join(names)
+    return f"say features={said} in the stream's options, and label=none where it has none"
 
 
-class _Silence:
-    """Says on standard error that no sample has come: a wrong topic looks like a quiet one."""
+def _arrivals(source: Stream, name: str, count: int) -> Iterator[Samples]:
+    """Yield what comes, until there are `count`; 0: what is there, else until Ctrl-C.
 
-    def __init__(self, stream: str) -> None:
-        self._stream = stream
-        self._due = time.monotonic() + SILENT_S
-
-    def look(self, source: Stream) -> None:
-        """Say it if it is time to."""
-        if (now := time.monotonic()) < self._due:
-            return
-        self._due = now + STILL_SILENT_S
-        refused = [f"{name} {n}" for name, n in source.counters.items() if n]
-        counted = f" ({', '.join(refused)})" if refused else ""
-        said = f"no sample yet from {self._stream}{counted}; {self._advice}; Ctrl-C ends"
-        sys.stderr.write(f"fedagent: {hide_password(said)}\n")
-        sys.stderr.flush()
-
-    @property
-    def _advice(self) -> str:
-        if self._stream.startswith("mqtt"):
-            return "check broker and topic with mosquitto_sub, and the names of the fields"
-        if self._stream.startswith("csv:"):
-            return "check that whole lines are appended to the file"
-        return "check that it gives samples"
-
-
-def _arrivals(source: Stream, count: int, silence: _Silence) -> Iterator[Samples]:
-    seen, live = 0, False
+    Silence is said on standard error: a wrong topic looks like a quiet one.
+    """
+    seen, live, due = 0, False, time.monotonic() + SILENT_S / 10
     while True:
         try:
             samples = source.take(time.monotonic())
@@ -161,8 +139,13 @@ def _arrivals(source: Stream, count: int, silence: _Silence) -> Iterator[Samples
             yield samples
         if seen >= count and not (live and not count):
             return
-        if not seen:
-            silence.look(source)
+        if not seen and (now := time.monotonic()) >= due:
+            due = now + SILENT_S
+            refused = ", ".join(f"{key} {n}" for key, n in source.counters.items() if n)
+            said = f"no sample yet from {name}{refused and f' ({refused})'}"
+            hint = "check that samples arrive there, and the names of the fields; Ctrl-C ends"
+            sys.stderr.write(f"fedagent: {hide_password(said)}; {hint}\n")
+            sys.stderr.flush()
         time.sleep(LOOK_S)
 
 
@@ -177,67 +160,53 @@ class _Tally:
     wrong: float = 0.0
     squared: float = 0.0
 
-    def take(self, samples: Samples) -> Iterator[dict[str, object]]:
+    def take(self, samples: Samples) -> Iterator[Line]:
         """Yield what the model says of each sample."""
         output = self.predictor.forward(samples.x)
         for row, label in zip(output, samples.y.tolist(), strict=True):
             if not math.isfinite(row.sum()):
                 continue  # a sample with a gap in it
             self.count += 1
+            self.labelled += math.isfinite(label)
             yield self._regressed(row, label) if self._regression else self._classed(row, label)
 
     @property
     def _regression(self) -> bool:
         return self.predictor.described.model.regression
 
-    def _regressed(self, row: Doubles, label: float) -> dict[str, object]:
+    def _regressed(self, row: Doubles, label: float) -> Line:
         value = float(row[0])
-        line: dict[str, object] = {"prediction": value}
-        if math.isfinite(label):
-            self.labelled += 1
-            self.wrong += abs(value - label)
-            self.squared += (value - label) ** 2
-            line["label"] = label
-        return line
+        if not math.isfinite(label):
+            return {"prediction": value}
+        self.wrong += abs(value - label)
+        self.squared += (value - label) ** 2
+        return {"prediction": value, "label": label}
 
-    def _classed(self, row: Doubles, label: float) -> dict[str, object]:
-        found = int(row.argmax())
-        what = "scores" if self.predictor.described.model.kind == "svm" else "probabilities"
-        line: dict[str, object] = {"prediction": self._name(found), what: row.tolist()}
+    def _classed(self, row: Doubles, label: float) -> Line:
+        model, found = self.predictor.described, int(row.argmax())
+        names = dict(enumerate(model.data.labels))
+        what = "scores" if model.model.kind == "svm" else "probabilities"
+        line: Line = {"prediction": names.get(found, found), what: row.tolist()}
         if math.isfinite(label):
-            self.labelled += 1
             self.right += found == label
-            line["label"] = self._name(int(label))
+            line["label"] = names.get(int(label), int(label))
         return line
 
-    def _name(self, index: int) -> str | int:
-        names = self.predictor.described.data.labels
-        return names[index] if 0 <= index < len(names) else index
-
-    def summary(self, model: str, source: Stream) -> dict[str, object]:
-        """Return how good the predictions were, as far as there were labels."""
+    def rated(self) -> dict[str, float | None]:
+        """Return how good the predictions were; None where there were no labels."""
         n = self.labelled
-        record: dict[str, object] = {"model": model, "count": self.count, "labelled": n}
-        if self._regression:
-            record["rmse"] = math.sqrt(self.squared / n) if n else None
-            record["mae"] = self.wrong / n if n else None
-        else:
-            record["accuracy"] = self.right / n if n else None
-        return {**record, "counters": {k: v for k, v in source.counters.items() if v}}
+        if not self._regression:
+            return {"accuracy": self.right / n if n else None}
+        if not n:
+            return {"rmse": None, "mae": None}
+        return {"rmse": math.sqrt(self.squared / n), "mae": self.wrong / n}
+
+    def figures(self) -> dict[str, object]:
+        """Return counts, and how good the predictions were."""
+        return {"count": self.count, "labelled": self.labelled, **self.rated()}
 
 
-def _in_words(line: dict[str, object]) -> str:
+def _in_words(line: Line) -> str:
     found, sure = line["prediction"], line.get("probabilities", line.get("scores"))
     text = f"{found:<16} {max(sure):7.3f}" if isinstance(sure, list) else f"{found:.6g}"
     return f"{text}   label {line['label']}" if "label" in line else text
-
-
-def _summed_up(record: dict[str, object]) -> str:
-    keys = ("accuracy", "rmse", "mae")
-    good = ", ".join(f"{key} {record[key]:.4g}" for key in keys if record.get(key) is not None)
-    counters = record["counters"]
-    assert isinstance(counters, dict)
-    refused = "".join(f"; {name} {n}" for name, n in counters.items())
-    if not good:
-        return f"{record['count']} samples without labels{refused}"
-    return f"{good} on {record['labelled']} samples{refused}"

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib import import_module
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -14,9 +14,9 @@ import click
 
 from fedagent_cli import options
 from fedagent_cli.command_line import Group
-from fedagent_cli.errors import CliError, MissingError, UsageError
+from fedagent_cli.errors import CliError, UsageError
+from fedagent_cli.extras import optional
 from fedagent_cli.output import aligned, echo, emit, number_text, writing
-from fedagent_protocol.extras import how_to_add
 from fedagent_task.errors import BuildError, TaskFileError
 from fedagent_task.program.source import TaskSource
 from fedagent_task.task_file import ROLES, SUFFIX, read_task_file, summary, write_task_file
@@ -64,13 +64,10 @@ def task_build(source: str, *, out: Path | None, as_json: bool) -> None:
     batch as an example; it runs on this machine only. Devices with torch train the task file; none
     of your code is installed there.
     """
-    if find_spec("torch") is None:
-        raise MissingError("torch is not installed", how_to_add("torch"))
-    from fedagent_task.program.making import make_task  # noqa: PLC0415 - torch
-
+    making = optional("fedagent_task.program.making", "torch")
     found, name = called(source)
     try:
-        made = make_task(found)
+        made = making.make_task(found)
         target = out if out is not None else Path(f"{name}{SUFFIX}")
         with writing(target):
             size = write_task_file(target, made.task)

@@ -2,22 +2,21 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
 from fedagent_cli import options
 from fedagent_cli.command_line import Number
-from fedagent_cli.errors import MissingError, UsageError
+from fedagent_cli.errors import UsageError
+from fedagent_cli.extras import need, optional
 from fedagent_cli.model.models import write_model
-from fedagent_cli.output import echo, emit, writing
-from fedagent_cli.read.runs import open_run
+from fedagent_cli.output import MICRO, echo, emit, writing
 from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.rows import RoundRow, RunRow
-from fedagent_protocol.extras import how_to_add
 
-MICRO = 1_000_000
+from .runs import open_run
+
 _MLFLOW_BATCH = 1000
 
 
@@ -70,40 +69,38 @@ def export(
     if not any((model, ledger, tensorboard, mlflow)):
         hint = "name --model FILE, --ledger FILE, --tensorboard DIR or --mlflow DIR"
         raise UsageError("no target to export to", hint)
-    for folder, module in ((tensorboard, "tensorboardX"), (mlflow, "mlflow")):
-        if folder is not None and find_spec(module) is None:
-            extra = module.removesuffix("X")
-            raise MissingError(f"{module} is not installed", how_to_add(extra))
-    lines: list[str] = []
+    if tensorboard is not None:
+        need("tensorboardX", "tensorboard")
+    if mlflow is not None:
+        need("mlflow")
+    made: dict[str, object] = {}
     with open_run(data_dir, run) as (reader, chosen):
-        told: dict[str, object] = {"run": chosen.run_id}
         if model is not None:
-            told |= write_model(reader, chosen, model.expanduser(), round_)
-            lines.append(f"{model}: model after round {told['round']}")
+            made |= write_model(reader, chosen, model.expanduser(), round_)
         if ledger is not None:
-            told |= {"ledger": str(ledger), "entries": _write_ledger(reader, ledger.expanduser())}
-            lines.append(f"{ledger}: {told['entries']} entries")
+            made |= {"ledger": str(ledger), "entries": _write_ledger(reader, ledger.expanduser())}
         if tensorboard is not None or mlflow is not None:
             with reader.whole(chosen.run_id) as whole:
                 found = [row for row in whole.rounds(chosen.run_id) if row.closed_ms is not None]
-            told["rounds"] = len(found)
+            made["rounds"] = len(found)
     if tensorboard is not None:
         place = tensorboard.expanduser().absolute() / chosen.run_id[:12]
         with writing(place, what="events to ", hint="name another folder with --tensorboard"):
             to_tensorboard(place, found)
-        told["tensorboard"] = str(place)
-        lines.append(f"{place}: {len(found)} rounds of {chosen.run_id[:12]}")
+        made["tensorboard"] = str(place)
     if mlflow is not None:
         store = mlflow.expanduser().absolute()
         with writing(store, what="the run to ", hint="name another folder with --mlflow"):
-            told["mlflow_run"] = to_mlflow(store, chosen, found)
-        told["mlflow"] = str(store)
-        lines.append(f"{store}: {len(found)} rounds of {chosen.run_id[:12]}")
+            made |= {"mlflow": str(store), "mlflow_run": to_mlflow(store, chosen, found)}
     if as_json:
-        emit(told)
-    else:
-        for line in lines:
-            echo(line)
+        emit({"run": chosen.run_id, **made})
+        return
+    what = {"model": f"model after round {made.get('round')}"}
+    what["ledger"] = f"{made.get('entries')} entries"
+    rounds = f"{made.get('rounds')} rounds of {chosen.run_id[:12]}"
+    for key in ("model", "ledger", "tensorboard", "mlflow"):
+        if key in made:
+            echo(f"{made[key]}: {what.get(key, rounds)}")
 
 
 def _write_ledger(reader: Reader, path: Path) -> int:
@@ -139,33 +136,28 @@ def scalars(rows: Iterable[RoundRow]) -> Iterator[tuple[str, float, int, int]]:
 
 def to_tensorboard(folder: Path, rows: Iterable[RoundRow]) -> None:
     """Write event files; those of an earlier export of the run are replaced."""
-    from tensorboardX import SummaryWriter  # noqa: PLC0415 - an optional package
-
     for old in folder.glob("events.out.tfevents.*"):
         old.unlink()
-    with SummaryWriter(str(folder)) as writer:
+    with optional("tensorboardX", "tensorboardX", "tensorboard").SummaryWriter(folder) as writer:
         for name, value, round_, at in scalars(rows):
             writer.add_scalar(name, value, round_, walltime=at / 1000)
 
 
 def to_mlflow(folder: Path, run: RunRow, rows: Iterable[RoundRow]) -> str:
     """Add a run to the experiment `fedagent` of a file store; return MLflow's id of it."""
-    # Files need no server; MLflow wants to be told that it is files that are meant.
+    # Files need no server; MLflow wants to be asked for them.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    from mlflow.entities import Metric, RunTag  # noqa: PLC0415 - an optional package
-    from mlflow.tracking import MlflowClient  # noqa: PLC0415 - an optional package
-
-    client = MlflowClient(tracking_uri=folder.as_uri())
+    entities = optional("mlflow.entities", "mlflow")
+    client = optional("mlflow.tracking", "mlflow").MlflowClient(tracking_uri=folder.as_uri())
     known = client.get_experiment_by_name("fedagent")
     experiment = known.experiment_id if known else client.create_experiment("fedagent")
     made = client.create_run(experiment, start_time=run.begun_ms, run_name=run.run_id[:12])
-    tags = [
-        RunTag("fedagent.run", run.run_id),
-        RunTag("fedagent.recipe_digest", run.recipe_digest),
-        RunTag("fedagent.seed", str(run.seed)),
+    tags = {"run": run.run_id, "recipe_digest": run.recipe_digest, "seed": str(run.seed)}
+    own = [entities.RunTag(f"fedagent.{key}", value) for key, value in tags.items()]
+    client.log_batch(made.info.run_id, tags=own)
+    metrics = [
+        entities.Metric(name, value, at, round_) for name, value, round_, at in scalars(rows)
     ]
-    metrics = [Metric(name, value, at, round_) for name, value, round_, at in scalars(rows)]
-    client.log_batch(made.info.run_id, tags=tags)
     for begin in range(0, len(metrics), _MLFLOW_BATCH):
         client.log_batch(made.info.run_id, metrics=metrics[begin : begin + _MLFLOW_BATCH])
     status = "RUNNING" if run.ended_ms is None else "FINISHED"

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from fedagent_cli import places
 from fedagent_cli.errors import NoRunError
+from fedagent_cli.extras import draw_qr
 from fedagent_cli.output import echo, emit
-from fedagent_cli.site.qr import draw_qr
 from fedagent_coordinator.web.access import read_page
 from fedagent_node.data_dir import holder_of
 

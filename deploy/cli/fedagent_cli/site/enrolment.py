@@ -15,10 +15,10 @@ import click
 from fedagent_cli import options, places
 from fedagent_cli.command_line import Group
 from fedagent_cli.errors import NoRunError, UnreadableError, UsageError
+from fedagent_cli.extras import draw_qr
 from fedagent_cli.output import echo, emit
 from fedagent_cli.read.runs import forbidden
 from fedagent_cli.site.devices import devices, moment
-from fedagent_cli.site.qr import draw_qr
 from fedagent_coordinator.enrolment import UNKNOWN, Enrolment, Member
 from fedagent_coordinator.errors import EnrolmentError, UnreadableDatabaseError
 from fedagent_node.data_dir import load_or_create
