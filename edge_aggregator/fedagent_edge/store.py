@@ -11,7 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -45,25 +45,25 @@ from fedagent_protocol.tensors import (
 )
 from fedagent_protocol.transfer import Layout
 from fedagent_protocol.work import is_claimed
-from fedagent_task.aggregation import ALL_TRAIN, Rules
-from fedagent_task.aggregation.sketch import Floats, Signs
+from fedagent_task.aggregation import ALL_TRAIN, Arrays, Rules
+from fedagent_task.aggregation.combining import combine
+from fedagent_task.aggregation.sketch import Signs
 from fedagent_task.privacy.mechanism import KeyStream, add_noise
-from fedagent_task.secure_aggregation.ring import Ring
+from fedagent_task.secure_aggregation.masked_sum import MaskedSum
 
 from .config import EdgeConfig
-from .core.admission import Verdict, check_content
+from .core.admission import Verdict, check_content, locate_again
 from .core.edge import EdgeCore
 from .core.effects import (
     Admit,
     Admitted,
-    Check,
-    Checked,
     Commit,
     Committed,
     DiskFailed,
     DiskRefused,
     DiskTried,
     DropSpool,
+    EdgeState,
     ForgetRound,
     KeepWork,
     Key,
@@ -81,16 +81,15 @@ from .core.effects import (
     UpdateRecord,
     WriteSpool,
 )
-from .core.state import EdgeState
-from .core.transfers import MAX_MODEL_BYTES
+from .core.exchange import MAX_MODEL_BYTES
 from .reserve import Reserve
 from .spool import Journal, Spool
-from .summing import RoundSum
 
 SMALL_BYTES = 256 * 1024
 """Models up to this size are handled at once: a hop to another thread costs more."""
 KEPT_MODELS = 3
 """The last that the edge held."""
+DAMAGED = Verdict("damaged", "its file cannot be read")
 _LOST = (DigestError, BlobMissingError, OSError)
 """What reading a model raises that is of no more use; a failing disk answers with `OSError`."""
 
@@ -144,22 +143,21 @@ class EdgeStore:
         self._reserve = Reserve(directory / "reserve")
         self._kept = KeepWork()
         self._offers: dict[Key, UpdateOffer] = {}
-        self._begin_round("")
+        self._begin_round(None)
 
-    def _begin_round(self, base: str, rules: Rules = ALL_TRAIN, ring: Ring | None = None) -> None:
-        self._base = base
-        self._base_bytes = self._models.size(base) if base else 0
-        self._rules, self._positions = rules, 0
-        self._ring = ring
-        self._sum = RoundSum(rules, ring)
-        self._signs: Signs | None = None
+    def _begin_round(self, opened: OpenRound | None) -> None:
+        """Work for a round from now on, or for none."""
+        self._round = opened
+        self._base_bytes = self._models.size(opened.base) if opened is not None else 0
+        # The same for all jobs of a round, so that none overtakes another.
+        self._at_once = self._base_bytes <= SMALL_BYTES
         self._offers = {key: self._offers[key] for key in self._kept.keys & self._offers.keys()}
         self._whole: dict[Key, bytes] = {}
-        self._unsynced: list[Admit] = []
+        self._unsynced: list[tuple[Admit, Verdict]] = []
 
     def load(self, now: float) -> tuple[Memory, ReopenedRound | None]:
         """Return what a restart must know, and the round that was open."""
-        memory = self._load_state()
+        memory = read_memory(self._path)
         self._once = memory.once
         try:
             self._manifest_of(memory.model)
@@ -181,54 +179,37 @@ class EdgeStore:
         ):
             self._clear_round()
             return memory, None
-        self._begin_round(opened.base, _rules(opened), opened.ring)
-        self._signs = Signs(opened.signs) if opened.sketched else None
-        # What the disk refused to sync may be there, before what the agent sent again.
-        last = {record.key: (record, set[int](), data) for record, data in entries}
-        found: list[tuple[UpdateRecord, set[int], bytes | None]] = list(last.values())
-        spooled = self._spool.recover(opened.run, opened.order.round)
-        found += [(record, have, None) for record, have in spooled]
-        # In the order in which they were in the sum.
-        found.sort(key=lambda one: one[0].position)
-        sketches: dict[str, Floats] = {}
-        updates = [
-            (record, have) for record, have, data in found if self._recover(record, data, sketches)
-        ]
+        self._begin_round(opened)
+        updates = [self._recovered(record, data) for record, data in entries]
+        self._spool.clear(self._offers.keys())
         if opened.boot != self._boot or opened.began_at > now:
             longest = max(opened.order.max_wait_ms, opened.order.deadline_ms) / 1000
             opened = replace(opened, began_at=now - longest - 1.0)
-        return memory, ReopenedRound(opened, updates, sketches)
+        return memory, ReopenedRound(opened, updates)
 
-    def _recover(
-        self, record: UpdateRecord, whole: bytes | None, sketches: dict[str, Floats]
-    ) -> bool:
-        """Put an admitted update into the sum again; False if the disk has damaged it."""
+    def _recovered(
+        self, record: UpdateRecord, data: bytes
+    ) -> tuple[UpdateRecord, set[int], Verdict | None]:
+        """Look again at what is on the disk of an update; what is damaged is forgotten."""
         key, offer = record.key, record.offer
-        self._positions = max(self._positions, record.position)
-        if offer is None or record.weight <= 0:
-            if offer is not None and record.status is None:
-                self._offers[key] = offer
-            return True
-        data = self._spool.content(key, offer.size) if whole is None else whole
-        found = check_content(
-            data,
-            offer.digest,
-            self._update_manifest(),
-            latest=self._rules.latest,
-            signs=self._signs,
-        )
-        if found.valid:
-            self._sum.admit(record, data)
-            if found.sketch is not None:
-                sketches[record.agent] = found.sketch
-            return True
+        if offer is None:
+            return record, set(), None
+        self._offers[key] = offer
+        if record.after_s is None:
+            return record, self._spool.chunks(key, offer), None
+        try:
+            verdict = self._look_at(key, offer, data or None, self._update_manifest())
+        except OSError:
+            verdict = DAMAGED
+        if verdict.valid:
+            return record, set(), verdict
         self._counters["spool_damaged"] += 1
-        self._spool.drop(key)
-        return False
+        del self._offers[key]
+        return UpdateRecord(key=key), set(), None
 
-    def has_once(self) -> bool:
-        """Return whether what the task's devices get once is whole; reads all of it."""
-        return bool(self._once) and self._models.is_whole(self._once)
+    def holds_once(self) -> str:
+        """Return what the task's devices get once, if it is whole; reads all of it."""
+        return self._once if self._once and self._models.is_whole(self._once) else ""
 
     def close(self) -> None:
         """Close the journal. Idempotent."""
@@ -295,13 +276,12 @@ class EdgeStore:
                 return DiskTried(self._reserve.try_room(size))
             case SaveRound(opened=opened):
                 self._clear_round()
+                begun = replace(opened, boot=self._boot, signs=secrets.randbits(63))
                 try:
-                    self._begin_round(opened.base, _rules(opened), opened.ring)
+                    self._begin_round(begun)
                 except _LOST as error:
                     lost = self._lost(opened.base, str(error)).lost
                     return ModelLost(opened.run, opened.order.round, lost.digest, lost.detail)
-                begun = replace(opened, boot=self._boot, signs=secrets.randbits(63))
-                self._signs = Signs(begun.signs) if begun.sketched else None
                 return self._surely(lambda: self._journal.begin(begun), self._directory)
             case SaveState():
                 packed = msgspec.msgpack.encode(effect.memory)
@@ -330,26 +310,28 @@ class EdgeStore:
     def _write_spool(self, effect: OpenSpool | WriteSpool | MoveSpool | DropSpool) -> None:
         key = effect.key
         match effect:
-            case OpenSpool():
-                if not self._is_small(effect.offer):
-                    self._spool.begin(key, effect.offer)
-                self._offers[key] = effect.offer
+            case OpenSpool(offer=offer):
+                if not self._is_small(offer):
+                    self._spool.begin(key, offer)
+                    self._journal.append(UpdateRecord(key=key, offer=offer))
+                self._offers[key] = offer
             case WriteSpool():
-                offer = self._offers.get(key)
-                if offer is None:
+                known = self._offers.get(key)
+                if known is None:
                     # An earlier effect of the same message failed on the disk.
                     return
-                if self._is_small(offer):
-                    # Written once, together with its status.
+                if self._is_small(known):
+                    # Written once, together with its verdict.
                     self._whole[key] = effect.data
                     return
-                layout = Layout(offer.size, offer.chunk_bytes)
+                layout = Layout(known.size, known.chunk_bytes)
                 self._spool.write(key, layout, effect.index, effect.data)
                 self._checkpoint("edge.chunk_written")
-            case MoveSpool():
+            case MoveSpool(offer=offer):
                 self._offers.pop(effect.old, None)
-                self._spool.move(effect.old, key, effect.offer)
-                self._offers[key] = effect.offer
+                self._spool.move(effect.old, key)
+                self._journal.append(UpdateRecord(key=key, offer=offer))
+                self._offers[key] = offer
             case DropSpool():
                 self._offers.pop(key, None)
                 self._whole.pop(key, None)
@@ -357,11 +339,10 @@ class EdgeStore:
 
     def _is_small(self, offer: UpdateOffer) -> bool:
         """Return whether an update is one chunk, in a round whose work is all done at once."""
-        one_chunk = offer.size <= min(offer.chunk_bytes, SMALL_BYTES)
-        return one_chunk and self._base_bytes <= SMALL_BYTES
+        return self._at_once and offer.size <= min(offer.chunk_bytes, SMALL_BYTES)
 
     def _clear_round(self) -> None:
-        self._begin_round("")
+        self._begin_round(None)
         try:
             self._journal.clear()
             self._spool.clear(self._kept.keys)
@@ -374,96 +355,112 @@ class EdgeStore:
         if not batch:
             return ()
         self._checkpoint("edge.complete")
-        updates = [(self._next(one), self._whole.pop(one.record.key, b"")) for one in batch]
         try:
-            for record, data in updates:
-                self._journal.append(record, data)
+            for admit, _ in batch:
+                self._journal.append(_whole(admit), self._whole.pop(admit.key, b""))
             self._journal.sync()
         except OSError as error:
-            return [_failed(one.record.key, error) for one in batch]
-        for record, data in updates:
-            self._sum.admit(record, data)
+            return [_failed(admit.key, error) for admit, _ in batch]
         self._checkpoint("edge.spooled")
-        return [Admitted(record.key) for record, _ in updates]
+        return [Admitted(admit.key, verdict) for admit, verdict in batch]
 
     # -------------------------------------------------------------------- jobs
 
     def job(self, effect: Run) -> Job | None:
-        """Prepare a job; small updates are admitted by the next flush."""
-        # The same for all jobs of a round, so that none overtakes another.
-        small = self._base_bytes <= SMALL_BYTES
+        """Prepare a job; small updates that are valid are admitted by the next flush."""
         match effect:
-            case Check(key=key):
+            case Admit(key=key):
                 try:
                     manifest = self._update_manifest()
                 except _LOST as error:
-                    lost = ModelLost(key[0], key[1], self._base, str(error))
-                    return Job("check", lambda: lost, small=True)
-                return Job(
-                    "check", partial(self._check, effect, self._whole.get(key), manifest), small
-                )
-            case Admit(record=record):
-                if record.key in self._whole:
-                    self._unsynced.append(effect)
+                    base = self._round.base if self._round is not None else ""
+                    lost = ModelLost(key[0], key[1], base, str(error))
+                    return Job("admit", lambda: lost, small=True)
+                if (whole := self._whole.get(key)) is None:
+                    admit = partial(self._admit, effect, manifest)
+                    return Job("admit", admit, self._at_once)
+                verdict = self._verdict(effect, whole, manifest)
+                if verdict.valid:
+                    self._unsynced.append((effect, verdict))
                     return None
-                return Job("admit", partial(self._admit, self._next(effect), self._sum), small)
+                return Job("admit", lambda: Admitted(key, verdict), small=True)
             case Commit():
-                settle = partial(self._commit, effect, self._sum, self._opener(effect))
-                return Job("commit", settle, small)
+                commit = partial(self._commit, effect, self._round, dict(self._offers))
+                return Job("commit", commit, self._at_once)
             case FinishModel():
                 return Job("model", partial(self._finish, effect), effect.size <= SMALL_BYTES)
         raise NotImplementedError(effect)
 
-    def _next(self, admit: Admit) -> UpdateRecord:
-        """Return the record of an update with its place in the sum."""
-        self._positions += 1
-        return replace(admit.record, position=self._positions)
+    def _verdict(self, admit: Admit, whole: bytes | None, manifest: Manifest) -> Verdict:
+        if admit.edge and not is_claimed(admit.offer, edge=admit.edge, agent=admit.key[2]):
+            return Verdict("bad_claim", "not signed as the work of this round")
+        limits = admit.norm_limit, admit.control_limit
+        return self._look_at(admit.key, admit.offer, whole, manifest, limits)
 
-    def _check(self, check: Check, whole: bytes | None, manifest: Manifest) -> Input:
-        key, offer = check.key, check.offer
-        if check.edge and not is_claimed(offer, edge=check.edge, agent=key[2]):
-            return Checked(key, Verdict("bad_claim", "not signed as the work of this round"))
-        try:
-            data = self._spool.content(key, offer.size) if whole is None else whole
-        except OSError as error:
-            return _failed(key, error)
-        verdict = check_content(
-            data,
+    def _look_at(
+        self,
+        key: Key,
+        offer: UpdateOffer,
+        whole: bytes | None,
+        manifest: Manifest,
+        limits: tuple[float, float] = (0.0, 0.0),
+    ) -> Verdict:
+        """Verify a whole update, which is in a file if it is not given."""
+        opened = self._round
+        return check_content(
+            self._spool.content(key, offer.size) if whole is None else whole,
             offer.digest,
             manifest,
-            check.norm_limit,
-            control_limit=check.control_limit,
-            latest=self._rules.latest,
-            signs=self._signs,
+            limits[0],
+            control_limit=limits[1],
+            latest=opened.latest if opened is not None else (),
+            signs=Signs(opened.signs) if opened is not None and opened.sketched else None,
         )
-        return Checked(key, verdict)
 
-    def _admit(self, record: UpdateRecord, total: RoundSum) -> Input:
-        self._checkpoint("edge.complete")
+    def _admit(self, admit: Admit, manifest: Manifest) -> Input:
+        """Verify an update in a file, and make it durable."""
+        key = admit.key
         try:
-            self._journal.sync()
-            self._spool.settle(record)
-            self._checkpoint("edge.spooled")
-            if record.weight > 0 and record.offer is not None:
-                total.admit(record, self._spool.content(record.key, record.offer.size))
+            verdict = self._verdict(admit, None, manifest)
+            if verdict.valid:
+                self._checkpoint("edge.complete")
+                self._spool.sync(key)
+                self._journal.append(_whole(admit))
+                self._journal.sync()
+                self._checkpoint("edge.spooled")
         except OSError as error:
-            return _failed(record.key, error)
-        return Admitted(record.key)
+            return _failed(key, error)
+        return Admitted(key, verdict)
 
-    def _commit(self, commit: Commit, total: RoundSum, content: Callable[[str], Buffer]) -> Input:
+    def _commit(
+        self, commit: Commit, opened: OpenRound | None, offers: dict[Key, UpdateOffer]
+    ) -> Input:
         """Make base + mean a durable model, unless it is not finite."""
         try:
             data = self._models.get(commit.base)
         except _LOST as error:
             return ModelLost(commit.run, commit.round, commit.base, str(error))
+        # A round with updates in the journal is committed at once: nothing can cut it meanwhile.
+        small = self._journal.updates() if self._at_once else {}
+
+        def content(agent: str) -> Arrays:
+            key = (commit.run, commit.round, agent)
+            body = small.get(key) or self._spool.content(key, offers[key].size)
+            return {item.spec.name: tensor_at(body, item) for item in locate_again(body)}
+
         weight = 0.0
         try:
             manifest = Manifest(tuple(item.spec for item in locate(data)))
-            if total.masked is not None:
-                mean = total.masked.unmasked(commit.unmask, manifest)
+            rules = _rules(opened)
+            if opened is not None and opened.ring is not None:
+                masked = MaskedSum(opened.ring, rules)
+                for agent, _ in commit.terms:
+                    masked.add(content(agent))
+                mean = masked.unmasked(commit.unmask, manifest)
                 weight = mean.weight
             else:
-                mean = total.settle(commit.rule, commit.terms, content)
+                updates = [(partial(content, agent), term) for agent, term in commit.terms]
+                mean = combine(commit.rule, updates, rules)
             if commit.deviation:
                 mean.change(partial(add_noise, deviation=commit.deviation, stream=KeyStream()))
             tensors = mean.apply(decode_tensors(data, manifest), commit.scale)
@@ -480,16 +477,6 @@ class EdgeStore:
         self._checkpoint("edge.aggregated")
         first = fresh[: self._chunk_bytes]
         return Committed(commit.run, commit.round, digest, len(fresh), first, weight=weight)
-
-    def _opener(self, commit: Commit) -> Callable[[str], Buffer]:
-        """Return what opens an agent's update again: from the journal, or from its file."""
-        # A round with updates in the journal is committed at once: nothing can cut it meanwhile.
-        small = cache(self._journal.updates) if self._base_bytes <= SMALL_BYTES else dict
-
-        def opened(agent: str) -> Buffer:
-            return small().get(agent) or self._spool.whole((commit.run, commit.round, agent))
-
-        return opened
 
     def _finish(self, finish: FinishModel) -> Input:
         refused = ""
@@ -530,11 +517,11 @@ class EdgeStore:
 
     def _update_manifest(self) -> Manifest:
         """Return what an update of the round at work holds."""
-        base = self._manifest_of(self._base)
-        return base if self._ring is None else self._ring.manifest(base, self._rules.latest)
-
-    def _load_state(self) -> Memory:
-        return read_memory(self._path)
+        opened = self._round
+        base = self._manifest_of(opened.base if opened is not None else "")
+        if opened is None or opened.ring is None:
+            return base
+        return opened.ring.manifest(base, frozenset(opened.latest))
 
 
 def read_memory(path: Path) -> Memory:
@@ -574,14 +561,20 @@ def open_edge(
         me,
         memory,
         counters,
-        once_held=store.has_once(),
+        once_held=store.holds_once(),
         site_members=partial(members_of, Path(config.data_dir)),
     )
     return EdgeCore(state, reopened), store
 
 
-def _rules(opened: OpenRound) -> Rules:
+def _rules(opened: OpenRound | None) -> Rules:
+    if opened is None:
+        return ALL_TRAIN
     return Rules(mean=frozenset(opened.buffers), latest=frozenset(opened.latest))
+
+
+def _whole(admit: Admit) -> UpdateRecord:
+    return UpdateRecord(key=admit.key, offer=admit.offer, after_s=admit.after_s)
 
 
 def _failed(key: Key, error: OSError) -> DiskFailed:

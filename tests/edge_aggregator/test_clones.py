@@ -2,27 +2,26 @@
 
 from pathlib import Path
 
-from fedagent_edge.core.clones import CLONED, FLAPS, MAX_NOTED, WITHIN_S, Clones
-from fedagent_edge.core.sessions import AgentSessions
-from fedagent_node.effects import TakenOver, Warn
+from fedagent_edge.core.edge import CLONED
+from fedagent_edge.core.sessions import FLAPS, MAX_FLAPPING, WITHIN_S, AgentSessions
+from fedagent_node.effects import TakenOver
 
 from .harness import field_of
 
 
 def test_a_link_that_breaks_now_and_then_is_no_clone() -> None:
-    clones = Clones(AgentSessions("0" * 32))
+    sessions = AgentSessions("0" * 32)
     for i in range(100):
-        assert clones.taken_over("a", i * (WITHIN_S / (FLAPS - 1) + 1)) == []
-    assert not clones.left_out
+        assert not sessions.is_cloned("a", i * (WITHIN_S / (FLAPS - 1) + 1), CLONED)
+    assert not sessions.left_out
 
 
 def test_flaps_of_many_names_are_bounded_and_told_once() -> None:
-    clones = Clones(AgentSessions("0" * 32))
-    for i in range(3 * MAX_NOTED):
-        clones.taken_over(f"a{i}", 0.0)
-    assert len(clones._flaps) == MAX_NOTED
-    told = [clones.taken_over("a", float(i)) for i in range(3 * FLAPS)]
-    assert [one for one in told if one] == [[Warn("a", CLONED, once=True)]]
+    sessions = AgentSessions("0" * 32)
+    for i in range(3 * MAX_FLAPPING):
+        sessions.is_cloned(f"a{i}", 0.0, CLONED)
+    assert len(sessions._flaps) == MAX_FLAPPING
+    assert sum(sessions.is_cloned("a", float(i), CLONED) for i in range(3 * FLAPS)) == 1
 
 
 def test_who_is_cloned_takes_part_no_more_and_the_coordinator_is_told_why(tmp_path: Path) -> None:

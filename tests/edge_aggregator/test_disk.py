@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_edge.core.disk import AGAIN_S
+from fedagent_edge.core.edge import DISK_AGAIN_S as AGAIN_S
 from fedagent_edge.reserve import RESERVE_BYTES, Reserve
 from fedagent_protocol import messages as m
 
@@ -119,7 +119,7 @@ def test_what_must_not_be_lost_finds_the_room_that_was_kept(disk: Path) -> None:
     assert field.core.memory.last_round == 1
     (disk / "of-others").unlink()
     field.run_for(AGAIN_S + 1)
-    field.core.disk.state.trouble = ""
+    field.core.state.trouble = ""
     assert Reserve(reserve).try_room(1 << 20) == ""
     assert reserve.stat().st_size == RESERVE_BYTES
 

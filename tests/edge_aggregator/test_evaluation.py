@@ -291,7 +291,7 @@ def test_the_model_goes_once_to_all_who_were_called_and_to_no_other() -> None:
     hall = _hall("a0", "a1", "a2", size=3000)
     need = m.Need(run=RUN, round=1, digest=MODEL, ranges=((0, 3),))
     hall.say("a0", need)
-    assert hall.core.counters["out_of_round"] == 1
+    assert hall.core.counters["need_unknown"] == 1
     hall.open()
     hall.say("a0", need)
     hall.say("a1", need)
@@ -301,7 +301,7 @@ def test_the_model_goes_once_to_all_who_were_called_and_to_no_other() -> None:
     hall.say("a1", m.Need(run=RUN, round=1, digest=MODEL, ranges=((1, 2),)))
     assert hall.chunks()[3:] == [("a1", 1)]
     hall.say("a1", m.Need(run=RUN, round=1, digest=OTHER, ranges=((0, 1),)))
-    assert hall.core.counters["out_of_round"] == 2
+    assert hall.core.counters["need_unknown"] == 2
     hall.hello("a9")
     hall.say("a9", need)
     assert hall.chunks()[4:] == [("a9", 0), ("a9", 1), ("a9", 2)]

@@ -115,7 +115,7 @@ def test_a_hostile_agent_hurts_only_itself(
     assert not by_agent["x"].used
     weights = {"a0": 10.0, "a1": 10.0}
     assert report.model == digest_of(encode_tensors(expected_mean(64, weights)))
-    assert field.core.rounds.pool.used_bytes == 0
+    assert field.core.rounds.updates.pool.used_bytes == 0
     if mode is m.OpinionMode.REPORT:
         field.run_for(1.0)
         told = [x for x in field.to_coordinator if isinstance(x, m.Opinions)]

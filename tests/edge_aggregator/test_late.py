@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fedagent_edge.core.late import LateWork, LateWorks
+from fedagent_edge.core.part import LateWork
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of
 from fedagent_protocol.transfer import Layout
@@ -167,17 +167,16 @@ def test_an_update_is_used_once_however_it_comes(
             assert outcome.weight == pytest.approx(10.0 * (1.0 + age) ** -0.5)
         files = list((f.directory / "spool").glob("*.update"))
         assert len(files) <= 1
-        assert len(files) == sum(
-            one.key is not None for one in f.core.rounds.late.by_agent.values()
-        )
+        assert len(files) == sum(one.key is not None for one in f.core.rounds.updates.late.values())
     assert len(works) == len(set(works))
-    assert f.core.rounds.pool.used_bytes == 0
+    assert f.core.rounds.updates.pool.used_bytes == 0
     if not restarts:
         assert len(far.sent) <= CHUNKS * (1 + len(works) + len(through) // 6), "few are sent twice"
 
 
-def test_what_is_kept_is_bounded_and_the_oldest_goes_first() -> None:
-    works = LateWorks(most_bytes=1000)
+def test_what_is_kept_is_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None:
+    updates = Field(tmp_path).core.rounds.updates
+    updates.most_late_bytes = 1000
     for index in range(5):
         offer = m.UpdateOffer(
             run=RUN,
@@ -189,9 +188,6 @@ def test_what_is_kept_is_bounded_and_the_oldest_goes_first() -> None:
             task="0" * 64,
             stats=m.TrainStats(),
         )
-        name = f"a{index}"
-        layout = Layout(400, 100)
-        works.keep(LateWork(name, RUN, 1, "0" * 64, layout, (RUN, 1, name), offer, {0}))
-    assert list(works.by_agent) == ["a3", "a4"]
-    works.begin(RUN, 2, 0)
-    assert not works.by_agent
+        key = (RUN, 1, f"a{index}")
+        updates._keep(key[2], LateWork(RUN, 1, "0" * 64, Layout(400, 100), key, offer, {0}))
+    assert list(updates.late) == ["a3", "a4"]

@@ -7,7 +7,8 @@ from typing import cast
 import pytest
 
 from fedagent_edge.core.effects import LAN
-from fedagent_edge.core.round import Stage
+from fedagent_edge.core.part import Stage
+from fedagent_edge.core.round import Phase
 from fedagent_edge.spool import Journal
 from fedagent_edge.store import EdgeStateError, EdgeStore
 from fedagent_node.blobs import BlobStore
@@ -198,7 +199,7 @@ def _with_a_damaged_spool(directory: Path, **facts: object) -> Field:
         field.run_for(0.01)
     (path,) = (directory / "spool").glob("*.update")
     with path.open("r+b") as file:
-        file.seek(4096 + 5000)
+        file.seek(5000)
         file.write(bytes(1000))
     field.restart()
     return field
@@ -212,9 +213,9 @@ def test_a_spool_damaged_by_a_power_cut_is_received_again(tmp_path: Path) -> Non
 
 def test_who_left_is_not_waited_for_when_its_spool_was_damaged(tmp_path: Path) -> None:
     field = _with_a_damaged_spool(tmp_path, job_delay_s=0.1)
-    live = field.core.rounds.live
-    assert live is not None
-    while live.rnd.parts["a0"].stage is not Stage.CHECKING:
+    rnd = field.core.rounds.round
+    assert rnd is not None
+    while rnd.parts["a0"].stage is not Stage.CHECKING:
         field.run_for(0.01)
     field.to_edge("a0", m.Bye())
     field.run_for(1.0)
@@ -303,7 +304,9 @@ def test_a_model_lost_after_its_round_was_dropped_holds_no_later_order_up(tmp_pa
     field = _field(tmp_path, 100_000)
     field.job_delay_s = 0.5
     field.order(deadline_ms=30_000, max_wait_ms=60_000)
-    while not field.core.rounds._committing:
+    rnd = field.core.rounds.round
+    assert rnd is not None
+    while rnd.phase is not Phase.COMMITTING:
         field.run_for(0.02)
     _remove_models(field)
     field.coordinator(m.RunEnded(run=RUN, reason="rounds"))

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_edge.core.columns import MAX_FEATURES
 from fedagent_edge.core.sessions import (
     ANSWER_S,
     ASK_AGAIN_S,
     FRESH_S,
+    MAX_FEATURES,
     MAX_NAMES,
     MAX_NOTES,
     AgentSessions,
@@ -157,13 +157,13 @@ def test_very_many_agents_fit_into_one_message_and_the_rest_follows() -> None:
 
 def test_names_are_said_once_after_each_welcome() -> None:
     sessions = _sessions(2)
-    sessions.name("agent-1", "kitchen")
-    sessions.name("agent-0", "")
+    sessions.greet("agent-1", m.Hello(agent="agent-1", name="kitchen"), "")
+    sessions.greet("agent-0", m.Hello(agent="agent-0", name=""), "")
     assert sessions.new_names() == {"agent-1": "kitchen"}
     assert sessions.new_names() == {}
-    sessions.name("agent-1", "kitchen")
+    sessions.greet("agent-1", m.Hello(agent="agent-1", name="kitchen"), "")
     assert sessions.new_names() == {}
-    sessions.name("agent-1", "hall")
+    sessions.greet("agent-1", m.Hello(agent="agent-1", name="hall"), "")
     assert sessions.new_names() == {"agent-1": "hall"}
     sessions.welcomed()
     assert sessions.new_names() == {"agent-1": "hall"}
@@ -172,7 +172,12 @@ def test_names_are_said_once_after_each_welcome() -> None:
 def test_long_names_of_many_agents_fit_into_several_messages() -> None:
     sessions = AgentSessions(EPOCH)
     for index in range(MAX_NAMES + 1):
-        sessions.name(f"{index:032d}", "\N{GREEK SMALL LETTER ALPHA}" * 100)
+        sessions.hear(f"{index:032d}", 1.0)
+        sessions.greet(
+            f"{index:032d}",
+            m.Hello(agent=f"{index:032d}", name="\N{GREEK SMALL LETTER ALPHA}" * 100),
+            "",
+        )
     sizes = []
     while names := sessions.new_names():
         assert len(encode(m.EdgeStatus(epoch=EPOCH, names=names))) <= MAX_PAYLOAD_BYTES
@@ -238,11 +243,12 @@ def test_a_hundred_thousand_words_of_devices_fit_into_messages() -> None:
         _refuse(sessions, agent, wide, 1)
         sessions.greet(agent, _hello(agent, software=wide, address=wide[:64]), "")
     for index in range(MAX_NAMES):
-        sessions.name(f"{index:064d}", wide[:100])
+        sessions.hear(f"{index:064d}", 1.0)
+        sessions.greet(f"{index:064d}", m.Hello(agent=f"{index:064d}", name=wide[:100]), "")
     counts = []
     while sessions.has_changes:
         notes, names = sessions.changed_devices(1.0), sessions.new_names()
         word = encode(m.EdgeStatus(epoch=EPOCH, devices=notes, names=names))
         assert len(word) <= MAX_PAYLOAD_BYTES
         counts.append(len(notes))
-    assert counts == [MAX_NOTES, 1]
+    assert counts == [MAX_NOTES] * 2

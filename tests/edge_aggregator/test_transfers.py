@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedagent_edge.core.effects import LAN, UpdateRecord
+from fedagent_edge.core.effects import LAN, Key
 from fedagent_edge.spool import Spool
 from fedagent_node.effects import Received
 from fedagent_protocol import messages as m
@@ -41,7 +41,7 @@ def test_loss_repetition_and_reordering_never_change_the_result(
     assert report.weight == 40.0
     assert [r.round for r in field.reports].count(1) >= 1
     assert len({r.model for r in field.reports}) == 1
-    assert field.core.rounds.pool.used_bytes == 0
+    assert field.core.rounds.updates.pool.used_bytes == 0
     assert not list((directory / "spool").glob("*.update"))
 
 
@@ -60,7 +60,7 @@ def test_credit_is_capped_over_all_agents(tmp_path: Path) -> None:
     field = field_of(tmp_path, 12, size=100_000, credit_bytes=256 * 1024)
     for agent in field.agents.values():
         agent.chunk_bytes = 64 * 1024
-    pool = field.core.rounds.pool
+    pool = field.core.rounds.updates.pool
     peak = 0
 
     def watch() -> None:
@@ -255,12 +255,12 @@ def test_a_whole_update_is_not_taken_back(
 def test_who_left_is_not_waited_for_when_the_disk_lost_its_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(spool: Spool, record: UpdateRecord) -> None:
+    def full(spool: Spool, key: Key) -> None:
         raise OSError(28, "No space left on device")
 
     field = field_of(tmp_path, 2, size=100_000, job_delay_s=0.02)
     field.agents["a0"].decline = m.DeclineReason.LOAD
-    monkeypatch.setattr(Spool, "settle", full)
+    monkeypatch.setattr(Spool, "sync", full)
     _offer_and_leave(field, "bye", after_s=0.03)
     field.run_for(0.1)
     (report,) = field.reports

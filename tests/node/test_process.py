@@ -17,7 +17,7 @@ import pytest
 
 from fedagent_agent.config import AgentConfig
 from fedagent_coordinator.errors import StoreFailedError
-from fedagent_edge.core.clones import CLONED
+from fedagent_edge.core.edge import CLONED
 from fedagent_node.broker.embedded_limits import MAX_CONNECTIONS, OTHER_DESCRIPTORS
 from fedagent_node.effects import Warn
 from fedagent_node.process import formatter

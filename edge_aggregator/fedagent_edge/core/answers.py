@@ -21,20 +21,16 @@ from fedagent_protocol.opinions import Asked
 from fedagent_protocol.signatures import CLAIM_BYTES, is_claim
 from fedagent_task.moments import Moments, MomentsError
 
-from .columns import MAX_ROWS_BYTES
-from .sessions import AgentSessions
-from .state import EdgeState
+from .effects import EdgeState, Ignored
+from .sessions import MAX_ROWS_BYTES, AgentSessions
 
 
 @dataclass(slots=True)
 class Scores:
-    """An opinion of each agent, in mode ``report``.
-
-    Attributes:
-        final: They go up together, once none is waited for; otherwise as they come.
-    """
+    """An opinion of each agent, in mode ``report``."""
 
     final: bool = field(default=True, init=False)
+    """They go up together, once none is waited for; otherwise as they come."""
     model: str
     _given: dict[str, Opinion] = field(default_factory=dict)
     _invalid: set[str] = field(default_factory=set)
@@ -42,15 +38,16 @@ class Scores:
     def __contains__(self, agent: str) -> bool:
         return agent in self._given
 
-    def refuse(self, agent: str, answer: Opinion | Volunteer, *, asked: bool) -> str | None:
-        """Return what an answer that is not taken counts as, maybe as nothing; else None."""
+    def check(self, agent: str, answer: Opinion | Volunteer, *, asked: bool) -> None:
+        """Raise `Ignored` where an answer is not taken."""
         if isinstance(answer, Volunteer):
-            return "volunteer_unasked"
+            raise Ignored("volunteer_unasked")
         if not asked:
-            return "opinion_unasked"
+            raise Ignored("opinion_unasked")
         if answer.model != self.model:
-            return "opinion_of_another_model"
-        return "opinion_twice" if agent in self._given else None
+            raise Ignored("opinion_of_another_model")
+        if agent in self._given:
+            raise Ignored("opinion_twice")
 
     def take(self, agent: str, answer: Opinion | Volunteer, counters: Counter[str]) -> str:
         """Take an answer; return what is wrong with it, if a person should know."""
@@ -124,13 +121,9 @@ class Scores:
 
 @dataclass(slots=True)
 class Statistics(Scores):
-    """What the samples of each agent add up to, in mode ``moments``.
+    """What the samples of each agent add up to, in mode ``moments``."""
 
-    Attributes:
-        features, max_samples: What moments must have, and may count.
-    """
-
-    features: int = 0
+    features: int = 0  # what moments must have, and below may count
     max_samples: int = 0
     _moments: list[Moments] = field(default_factory=list)
 
@@ -184,14 +177,15 @@ class Volunteering:
     def __contains__(self, agent: str) -> bool:
         return agent in self._agents
 
-    def refuse(self, agent: str, answer: Opinion | Volunteer, *, asked: bool) -> str | None:
+    def check(self, agent: str, answer: Opinion | Volunteer, *, asked: bool) -> None:
         """As for `Scores`."""
         if isinstance(answer, Opinion):
-            return "opinion_unasked"
+            raise Ignored("opinion_unasked")
         if not asked:
-            return "volunteer_unasked"
-        # It repeats itself until its order comes.
-        return "" if agent in self._agents else None
+            raise Ignored("volunteer_unasked")
+        if agent in self._agents:
+            # It repeats itself until its order comes.
+            raise Ignored("volunteer_twice")
 
     def take(self, agent: str, answer: Opinion | Volunteer, counters: Counter[str]) -> str:  # noqa: ARG002 - others count
         """As for `Scores`."""

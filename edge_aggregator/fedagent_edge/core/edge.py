@@ -3,11 +3,14 @@
 docs/protocol.md has the order of messages.
 """
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fedagent_node.effects import (
+    EVERYBODY,
     ContentLost,
     Effect,
     Emit,
@@ -20,20 +23,24 @@ from fedagent_node.effects import (
     Revoked,
     Send,
     TakenOver,
+    TakeRevocations,
     Warn,
 )
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
-    AgentToEdge,
     Bye,
     Chunk,
     ContextReport,
     CoordinatorBeacon,
-    CoordinatorToEdge,
+    Decline,
+    EdgeBeacon,
     EdgeWelcome,
     GlobalModel,
     Gone,
     Hello,
+    MaskKeys,
+    MaskOpening,
+    MaskShares,
     Need,
     Opinion,
     OpinionClose,
@@ -55,34 +62,47 @@ from fedagent_protocol.messages import (
     Welcome,
 )
 
-from . import revocations
-from .beacon import Beacon
-from .clones import Clones
-from .disk import Disk
 from .effects import (
+    AHEAD,
+    COORDINATOR,
     LAN,
     WAN,
     Admitted,
-    Checked,
     Committed,
     DiskFailed,
     DiskRefused,
     DiskTried,
+    EdgeState,
     ForgetRound,
+    Ignored,
     ModelLost,
     OpenModel,
     ReopenedRound,
+    TryDisk,
 )
 from .evaluation import Evaluations
-from .once import OnceFile
-from .rounds import AHEAD, Rounds
-from .sessions import AgentSession
-from .state import EdgeState
-from .transfers import ModelExchange
+from .exchange import Exchange
+from .rounds import Rounds
 from .upstream import Upstream
 
 SEARCH_S = 5.0
 """How often agents that fell silent are looked for."""
+CRL_AGAIN_S = 5.0
+"""How often one agent is sent the list of the revoked: it may be large."""
+SETTLING_S = 10.0
+SETTLING_BEACON_S = 0.5
+"""Agents that start together with the edge hear of it sooner."""
+BEACON_S = 2.0
+"""Agents drop an edge after three silent periods."""
+LEAST_ROOM_BYTES = 1 << 20
+DISK_AGAIN_S = 5.0
+"""How often room is looked for, and how often at most after single failures."""
+CLONED = (
+    "cloned: two devices have its key; revoke the key, or stop one of the devices and restart "
+    "the edge"
+)
+
+Handlers = dict[type[Struct], Callable[..., list[Effect]]]
 
 
 class EdgeCore:
@@ -92,161 +112,151 @@ class EdgeCore:
         self.state = state
         self.memory, self.counters, self.sessions = state.memory, state.counters, state.sessions
         self.upstream = Upstream(state)
-        self.models = ModelExchange(state)
-        self.rounds = Rounds(state, self.upstream, self.models, opened)
-        self.evaluations = Evaluations(state)
-        self.once = OnceFile(state, state.memory.once if state.once_held else "")
-        self.disk = Disk(state)
-        self.clones = Clones(self.sessions)
-        self.beacon = Beacon(state)
-        self._now = self._search_at = 0.0
+        self.exchange = Exchange(state)
+        self.rounds = Rounds(state, self.upstream, self.exchange, opened)
+        self.evaluations = Evaluations(state, self.exchange)
+        self.ended = ""
+        """The run that is over."""
+        self._now = self._search_at = self._beacon_at = self._settled_at = 0.0
+        self._room_at, self._no_room_before = float("inf"), 0.0
+        rounds, evaluations = self.rounds, self.evaluations
+        self._inputs: Handlers = {
+            Received: self._received,
+            OtherVersion: self.upstream.refuse,
+            LinkUp: self._link_up,
+            TakenOver: self._taken_over,
+            Admitted: rounds.admitted,
+            DiskFailed: self._disk_failed,
+            Committed: self._committed,
+            DiskRefused: self._disk_refused,
+            DiskTried: self._disk_tried,
+            ModelLost: self._model_lost,
+            ContentLost: self._content_lost,
+            ModelFinished: self._model_finished,
+            Revoked: self._revoked,
+        }
+        self._of_agents: Handlers = {
+            Hello: self._hello,
+            ContextReport: self._context,
+            Bye: self._bye,
+            TaskNeed: self._task_need,
+            RevocationsNeed: self._revocations_need,
+            Probe: self._probe,
+            ProbeReply: _nothing,
+            Need: self._need,
+            UpdateOffer: rounds.offer,
+            Chunk: rounds.chunk,
+            Decline: rounds.decline,
+            MaskKeys: rounds.mask,
+            MaskShares: rounds.mask,
+            MaskOpening: rounds.mask,
+            Opinion: evaluations.answer,
+            Volunteer: evaluations.answer,
+            PeerSend: evaluations.envelope,
+        }
+        self._of_the_coordinator: Handlers = {
+            RoundOpen: _bare(rounds.open),
+            RoundOrder: _bare(rounds.order),
+            ReportReceipt: _bare(self.upstream.receipt),
+            GlobalModel: _bare(self._global_model),
+            Chunk: _bare(self.exchange.chunk),
+            Need: self.exchange.need_up,
+            OpinionOpen: _bare(evaluations.open),
+            OpinionClose: _bare(evaluations.close),
+            OpinionsReceipt: _bare(evaluations.receipt),
+            RunEnded: _bare(self._run_ended),
+        }
 
     def receive(self, event: Input, now: float) -> list[Effect]:
         """Take in an event. Whatever comes from outside, nothing is raised."""
         self._now = now
-        effects: list[Effect] = []
-        match event:
-            case Received(link=link) if link == WAN:
-                effects = self._from_coordinator(event, now)
-            case Received(message=Gone()):
-                effects = self._gone(event.sender, now)
-            case Received():
-                effects = self._from_agent(event, now)
-            case OtherVersion():
-                effects = self.upstream.refuse(event)
-            case LinkUp(link=link) if link != LAN:
-                effects = self.upstream.connected(now)
-            case LinkUp():
-                effects = self._lan_up(now)
-            case TakenOver(sender=agent):
-                effects = self._taken_over(agent, now)
-            case Checked(key=key):
-                live = self.rounds.find(*key[:2])
-                effects = live.checked(key[2], event.verdict, now) if live else []
-            case Admitted(key=key):
-                live = self.rounds.find(*key[:2])
-                effects = live.admitted(key[2]) if live else []
-            case DiskFailed(key=key):
-                # Of a round that is over, the spool is gone.
-                live = self.rounds.find(*key[:2])
-                effects = live.disk_failed(key[2], event.detail, now) if live else []
-                effects += self.disk.suspect(now)
-            case Committed(refused=refused):
-                effects = self.rounds.committed(event, now)
-                effects += self.disk.suspect(now) if refused else []
-            case DiskRefused():
-                effects = self._disk_refused(event, now)
-            case DiskTried():
-                effects = self._disk_tried(event, now)
-            case ModelLost():
-                effects = [*self.rounds.model_lost(event, now), self.upstream.status(now)]
-            case ContentLost():
-                effects = self._content_lost(event, now)
-            case ModelFinished():
-                effects = self._model_finished(event, now)
-            case Revoked():
-                effects = self._revoked(event, now)
+        handler = self._inputs.get(type(event))
+        effects = handler(event, now) if handler is not None else []
         return effects + self.rounds.look(now) + self.evaluations.look(now)
 
-    def _lan_up(self, now: float) -> list[Effect]:
+    def _received(self, event: Received, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        try:
+            if event.link == WAN:
+                effects += self._from_coordinator(event, now)
+            else:
+                self._from_agent(event, now, effects)
+        except Ignored as why:
+            self.counters[str(why)] += 1
+        except ProtocolError as error:
+            self.counters[error.reason] += 1
+            peer, whose = event.sender, ""
+            if event.link == WAN:
+                peer, whose = "", " of the coordinator"
+            effects.append(Warn(peer, f"{type(event.message).__name__}{whose}: {error}"))
+        return effects
+
+    def _link_up(self, event: LinkUp, now: float) -> list[Effect]:
+        if event.link != LAN:
+            return self.upstream.connected(now)
         self.evaluations.lan_up(now)
-        return [self.beacon.lan_up(now)]
+        self._settled_at = now + SETTLING_S
+        return [self._beacon(now)]
 
     # ------------------------------------------------------------- from agents
 
-    def _from_agent(self, event: Received, now: float) -> list[Effect]:
-        agent, message = event.sender, cast("AgentToEdge", event.message)
-        if agent in self.clones.left_out:
-            self.counters["cloned"] += 1
-            return []
+    def _from_agent(self, event: Received, now: float, effects: list[Effect]) -> None:
+        agent, message = event.sender, event.message
+        if isinstance(message, Gone):
+            effects += self._gone(agent, now)
+            return
+        if agent in self.sessions.left_out:
+            raise Ignored("cloned")
         session, joined = self.sessions.hear(agent, now)
         if session is None:
-            self.counters["too_many_agents"] += 1
-            return []
-        effects: list[Effect] = [Emit("agent_joined", {"agent": agent})] if joined else []
+            raise Ignored("too_many_agents")
+        if joined:
+            effects.append(Emit("agent_joined", {"agent": agent}))
         if joined and not isinstance(message, Hello):
             effects += self.evaluations.here(agent, now)
-            # One that lost its place, or has not noticed a restart: its name is not known.
-            unknown = not session.known and not isinstance(message, Bye)
-            effects += [self.beacon.ask_hello(agent)] if unknown else []
+            if not session.known and not isinstance(message, Bye):
+                # One that lost its place, or has not noticed a restart: its name is not known.
+                # It greets an edge that seems to have started again.
+                effects.append(Send(agent, self._beacon_body(epoch="")))
         report = message.context if isinstance(message, UpdateOffer) else message
         if isinstance(report, ContextReport) and not self.sessions.context(session, report, now):
             self.counters["context_too_far"] += 1
             effects.append(Warn(agent, f"context: number {report.seq} is refused: {AHEAD}"))
-        try:
-            return effects + self._handle(event, session, message, now)
-        except ProtocolError as error:
-            self.counters[error.reason] += 1
-            return [*effects, Warn(agent, f"{type(message).__name__}: {error}")]
+        effects += self._of_agents[type(message)](event, message, now)
 
-    def _handle(
-        self, event: Received, session: AgentSession, message: AgentToEdge, now: float
-    ) -> list[Effect]:
-        agent = event.sender
-        match message:
-            case Opinion() | Volunteer() | PeerSend():
-                return self.evaluations.receive(event, now)
-            case Need() if self.once.serves(message.digest):
-                return self.once.need(event, message, now)
-            case Need() if not self.rounds.serves(agent, message.digest) and (
-                self.evaluations.current.serves(agent, message.digest)
-            ):
-                return self.evaluations.receive(event, now)
-            case ContextReport():
-                self.evaluations.relay.placed(agent, now)
-            case Hello():
-                return self._hello(agent, message, now)
-            case TaskNeed():
-                return self._task_need(agent, message)
-            case RevocationsNeed():
-                return revocations.hand_on(self.state, session, message, now)
-            case Probe():
-                padding = bytes(message.reply_bytes)
-                return [Send(agent, ProbeReply(nonce=message.nonce, data=padding))]
-            case Bye():
-                return self._lost(agent, now) if self.sessions.leave(agent) else []
-            case ProbeReply():
-                pass
-            case _:
-                return self.rounds.receive(event, now)
-        return []
-
-    def _hello(self, agent: str, hello: Hello, now: float) -> list[Effect]:
-        refused = ""
+    def _hello(self, event: Received, hello: Hello, now: float) -> list[Effect]:
+        agent, refused = event.sender, ""
         if hello.agent != agent:
             refused = "its hello names another agent"
             self.counters["hello_as_another"] += 1
-        named = hello.agent == agent and self.sessions.name(agent, hello.name)
         new = self.sessions.greet(agent, hello, refused)
-        if new or named:
+        if new:
             self.upstream.changed(now)
         if refused:
             return [Warn(agent, f"hello: {refused}")] if new else []
-        me = self.state.me
-        run, task = self.memory.run, self.beacon.task
-        place = self.state.config.position
-        round_ = self.memory.last_round
+        me, memory = self.state.me, self.memory
         welcome = Welcome(
-            run=run, round=round_, edge=me.edge, name=me.name[:100], task=task, place=place
+            run=memory.run,
+            round=memory.last_round,
+            edge=me.edge,
+            name=me.name[:100],
+            task=self._task,
+            place=self.state.config.position,
         )
-        return [
-            Send(agent, welcome),
-            *self.rounds.hello(agent, now),
-            *self.evaluations.here(agent, now),
-        ]
+        effects: list[Effect] = [Send(agent, welcome), *self.rounds.hello(agent, now)]
+        return effects + self.evaluations.here(agent, now)
 
-    def _taken_over(self, agent: str, now: float) -> list[Effect]:
-        self.counters["taken_over"] += 1
-        effects = self.clones.taken_over(agent, now)
-        if effects:
-            self.upstream.changed(now)
-            effects += self._lost(agent, now)
-        return effects
+    def _context(self, event: Received, _: ContextReport, now: float) -> list[Effect]:
+        self.evaluations.relay.placed(event.sender, now)
+        return []
+
+    def _bye(self, event: Received, _: Bye, now: float) -> list[Effect]:
+        return self._lost(event.sender, now) if self.sessions.leave(event.sender) else []
 
     def _lost(self, agent: str, now: float) -> list[Effect]:
         lost: list[Effect] = [Emit("agent_lost", {"agent": agent})]
         lost += self.rounds.left(agent, now) + self.evaluations.left(agent, now)
-        return lost + self.once.left(agent, now)
+        return lost + self.exchange.done(agent, now)
 
     def _gone(self, agent: str, now: float) -> list[Effect]:
         """Ask an agent whose connection broke, by its broker's word, whether it is here.
@@ -258,24 +268,29 @@ class EdgeCore:
         self._search_at = min(self._search_at, self.sessions.next_answer)
         return [Send(agent, Probe(nonce=0))]
 
-    def _revoked(self, revoked: Revoked, now: float) -> list[Effect]:
-        """Go on without those whose certificates were revoked, and tell the coordinator."""
-        self.state.crl, self.state.crl_pem = revoked.number, revoked.crl
-        effects: list[Effect] = [self.beacon.send(now)] if self.beacon.due else []
-        for agent in sorted(revoked.ids):
-            if self.sessions.leave(agent):
-                self.counters["agents_revoked"] += 1
-                effects += self._lost(agent, now)
-        return [*effects, self.upstream.status(now)] if self.upstream.welcomed else effects
-
-    def _task_need(self, agent: str, need: TaskNeed) -> list[Effect]:
-        memory = self.memory
-        if not need.digest or need.digest != memory.task:
-            self.counters["task_unknown"] += 1
+    def _taken_over(self, event: TakenOver, now: float) -> list[Effect]:
+        """Leave out an identity that two devices have, until a person acts."""
+        self.counters["taken_over"] += 1
+        if not self.sessions.is_cloned(event.sender, now, CLONED):
             return []
-        live = self.rounds.live
-        if live is not None and need.round == live.rnd.round:
-            live.task_need(agent)
+        self.upstream.changed(now)
+        return [Warn(event.sender, CLONED, once=True), *self._lost(event.sender, now)]
+
+    def _need(self, event: Received, need: Need, now: float) -> list[Effect]:
+        """Send a model to those who are to train from it or to evaluate it, and to no other."""
+        agent, digest = event.sender, need.digest
+        if digest == self.memory.once:
+            return self.exchange.need_once(event, need, now)
+        layout = self.rounds.wanted(agent, digest) or self.evaluations.wanted(agent, digest)
+        if layout is None:
+            raise Ignored("need_unknown")
+        return self.exchange.need(event, need, layout, now)
+
+    def _task_need(self, event: Received, need: TaskNeed, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
+        memory = self.memory
+        if need.digest != memory.task:
+            raise Ignored("task_unknown")
+        self.rounds.task_need(event.sender, need.round)
         body = TaskBody(
             run=memory.run,
             digest=need.digest,
@@ -285,107 +300,105 @@ class EdgeCore:
         )
         if memory.once:
             body = replace(body, chunk_bytes=self.state.config.chunk_bytes)
-        return [Send(agent, body)]
+        return [Send(event.sender, body)]
+
+    def _probe(self, event: Received, probe: Probe, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
+        return [Send(event.sender, ProbeReply(nonce=probe.nonce, data=bytes(probe.reply_bytes)))]
+
+    # ----------------------------------------------------------- the revoked
+
+    def _revocations_need(self, event: Received, need: RevocationsNeed, now: float) -> list[Effect]:
+        """Pass the authority's list on: agents learn of revoked edges by any other edge."""
+        state, session = self.state, self.sessions.session(event.sender)
+        late = now < session.crl_at + CRL_AGAIN_S
+        if late or not state.crl_pem or need.number >= state.crl:
+            raise Ignored("revocations_unneeded")
+        session.crl_at = now
+        return [Send(event.sender, Revocations(number=state.crl, crl=state.crl_pem))]
+
+    def _revoked(self, revoked: Revoked, now: float) -> list[Effect]:
+        """Go on without those whose certificates were revoked, and tell the coordinator."""
+        self.state.crl, self.state.crl_pem = revoked.number, revoked.crl
+        effects: list[Effect] = [self._beacon(now)] if self._beacon_at else []
+        for agent in sorted(revoked.ids):
+            if self.sessions.leave(agent):
+                self.counters["agents_revoked"] += 1
+                effects += self._lost(agent, now)
+        return [*effects, self.upstream.status(now)] if self.upstream.welcomed else effects
 
     # -------------------------------------------------------- from coordinator
 
     def _from_coordinator(self, event: Received, now: float) -> list[Effect]:
-        message = cast("CoordinatorToEdge", event.message)
-        try:
-            match message:
-                case CoordinatorBeacon():
-                    return self.upstream.beacon(event.sender, message, now)
-                case EdgeWelcome() if event.sender not in ("", message.coordinator):
-                    self.counters["welcome_as_another"] += 1
-                    return []
-                case EdgeWelcome():
-                    return self._welcome(message, now)
-                case _ if event.sender not in ("", self.upstream.coordinator):
-                    self.counters["other_coordinator"] += 1
-                    return []
-                case Revocations():
-                    return revocations.take(self.state, message)
-                case RevocationsNeed():
-                    return revocations.show(self.state)
-                case _ if not message.run or message.run != self.memory.run:
-                    self.counters["other_run"] += 1
-                    return []
-                case _:
-                    self.upstream.heard(now)
-                    return self._obey(event, message, now)
-        except ProtocolError as error:
-            self.counters[error.reason] += 1
-            return [Warn("", f"{type(message).__name__} of the coordinator: {error}")]
-
-    def _obey(self, event: Received, message: CoordinatorToEdge, now: float) -> list[Effect]:
+        message: Any = event.message
         match message:
-            case RoundOpen():
-                return self.rounds.open(message, now)
-            case RoundOrder():
-                return self.rounds.order(message, now)
-            case ReportReceipt():
-                self.upstream.receipt(message)
-                return self.upstream.witness(message.head)
-            case GlobalModel() if message.digest == self.memory.model:
-                return [self.upstream.status(now)]
-            case GlobalModel():
-                return self.models.offered(message, now)
-            case Chunk():
-                taker = self.once if self.once.expects(message.digest) else self.models
-                return taker.chunk(message, now)
-            case OpinionOpen():
-                return self.evaluations.open(message, now)
-            case OpinionClose():
-                return self.evaluations.close(message, now)
-            case OpinionsReceipt():
-                self.evaluations.receipt(message)
-            case Need():
-                return self.models.need(event, message)
-            case RunEnded():
-                return self._run_ended(message, now)
-        return []
+            case CoordinatorBeacon():
+                return self.upstream.beacon(event.sender, message, now)
+            case EdgeWelcome() if event.sender not in ("", message.coordinator):
+                raise Ignored("welcome_as_another")
+            case EdgeWelcome():
+                return self._welcome(message, now)
+            case _ if event.sender not in ("", self.upstream.coordinator):
+                raise Ignored("other_coordinator")
+            case Revocations():
+                newer = message.number > self.state.crl
+                return [TakeRevocations(message.crl, message.ids)] if newer else []
+            case RevocationsNeed() if self.state.crl_pem:
+                # The coordinator has lost who was revoked.
+                shown = Revocations(number=self.state.crl, crl=self.state.crl_pem)
+                return [Send(COORDINATOR, shown)]
+            case RevocationsNeed():
+                return []
+            case _ if not message.run or message.run != self.memory.run:
+                raise Ignored("other_run")
+        self.upstream.heard(now)
+        return self._of_the_coordinator[type(message)](event, message, now)
+
+    def _global_model(self, model: GlobalModel, now: float) -> list[Effect]:
+        if model.digest == self.memory.model:
+            return [self.upstream.status(now)]
+        return self.exchange.get(model, now)
 
     def _welcome(self, welcome: EdgeWelcome, now: float) -> list[Effect]:
+        memory = self.memory
         effects = self.upstream.welcome(welcome.coordinator, now)
-        if effects is None:
-            return []
-        if (welcome.run, welcome.task) != (self.memory.run, self.memory.task):
+        if (welcome.run, welcome.task) != (memory.run, memory.task):
             effects += self.rounds.drop()
-            if welcome.run != self.memory.run:
-                self.models.forget()
-            if welcome.task != self.memory.task:
+            if welcome.run != memory.run:
+                self.exchange.forget_run()
+            if welcome.task != memory.task:
                 self.sessions.forget_contexts()
-            self.memory.adopt(welcome.run, welcome.task, welcome.body)
+            memory.adopt(welcome.run, welcome.task, welcome.body)
             self.rounds.forget()
             self.evaluations.adopt()
-            effects += [self.state.save(), ForgetRound(), self.beacon.send(now)]
-        if (welcome.recipe, welcome.claim) != (self.memory.recipe, self.memory.claim):
-            self.memory.recipe, self.memory.claim = welcome.recipe, welcome.claim
+            effects += [self.state.save(), ForgetRound(), self._beacon(now)]
+        if (welcome.recipe, welcome.claim) != (memory.recipe, memory.claim):
+            memory.recipe, memory.claim = welcome.recipe, welcome.claim
             effects.append(self.state.save())
         effects += self.upstream.witness(welcome.head)
         self.sessions.welcomed()
         self.evaluations.welcomed(welcome.round)
-        effects += self.once.welcomed(now) + self.rounds.welcomed(welcome)
+        effects += self.exchange.get_once(now) + self.rounds.welcomed(welcome)
         return [*effects, self.upstream.status(now), *self.upstream.report_again(now)]
 
     def _run_ended(self, ended: RunEnded, now: float) -> list[Effect]:
         effects = self.rounds.drop() + self.evaluations.end_run(now)
-        self.models.forget()
+        self.exchange.forget_model()
         self.rounds.forget()
         self.upstream.run_ended(now)
         # It is repeated, so that it arrives; a person hears of it once.
-        if ended.run == self.beacon.ended:
+        if ended.run == self.ended:
             return effects
-        self.beacon.ended = ended.run
+        self.ended = ended.run
         saved = [self.state.save(), Mark("edge.model_saved")]
         return [*effects, *saved, Emit("run_ended", {"reason": ended.reason})]
 
+    # ----------------------------------------------------------- the edge's disk
+
     def _model_finished(self, model: ModelFinished, now: float) -> list[Effect]:
-        if self.once.expects(model.digest):
-            return self.once.finished(model, now)
-        if not self.models.expects(model.digest):
+        if not self.exchange.forget(model.digest):
             return []  # given up: another one is wanted, or the disk refused a part
-        self.models.forget()
+        if model.digest == self.memory.once:
+            return self.exchange.once_finished(model, now)
         if model.refused:
             # The coordinator offers it again when it sees that we lack it.
             self.counters["model_unusable"] += 1
@@ -395,70 +408,127 @@ class EdgeCore:
         effects += [self.state.save(), Mark("edge.model_saved"), self.upstream.status(now)]
         return effects + self.rounds.resume_order(now)
 
+    def _model_lost(self, lost: ModelLost, now: float) -> list[Effect]:
+        return [*self.rounds.model_lost(lost, now), self.upstream.status(now)]
+
     def _content_lost(self, lost: ContentLost, now: float) -> list[Effect]:
         """Say once that a file is gone or damaged, and have the coordinator send it again."""
-        if self.once.serves(lost.digest):
-            return self.once.lost(lost, now)
+        if lost.digest == self.memory.once:
+            return self.exchange.once_lost(lost, now)
+        self.exchange.stop(lost.digest)
         if lost.digest != self.memory.model:
-            self.rounds.late.forget_base(lost.digest)
+            self.rounds.updates.forget_base(lost.digest)
             return []
-        live, run = self.rounds.live, self.memory.run
-        number = live.rnd.round if live is not None else 0
-        effects = self.rounds.model_lost(ModelLost(run, number, lost.digest, lost.detail), now)
-        if live is None:
+        rnd = self.rounds.round if self.rounds.is_live else None
+        number = rnd.number if rnd is not None else 0
+        effects = self._model_lost(
+            ModelLost(self.memory.run, number, lost.digest, lost.detail), now
+        )
+        if rnd is None:
             effects.append(Warn("", f"the edge lost its model and fetches it again: {lost.detail}"))
-        return [*effects, self.upstream.status(now)]
+        return effects
+
+    def _committed(self, done: Committed, now: float) -> list[Effect]:
+        effects = self.rounds.committed(done, now)
+        return effects + self._suspect_disk(now) if done.refused else effects
+
+    def _disk_failed(self, failed: DiskFailed, now: float) -> list[Effect]:
+        return self.rounds.disk_failed(failed, now) + self._suspect_disk(now)
 
     def _disk_refused(self, refused: DiskRefused, now: float) -> list[Effect]:
         """Give up the model that could not be written, and see whether there is room."""
-        digest, effects = refused.digest, self.disk.suspect(now)
-        if digest and self.once.expects(digest):
-            return effects + self.once.finished(ModelFinished(digest, 0, refused.detail), now)
-        if digest and self.models.expects(digest):
-            self.models.forget()
-            effects.append(OpenModel(digest))
-        return effects
+        digest, effects = refused.digest, self._suspect_disk(now)
+        if not digest or not self.exchange.forget(digest):
+            return effects
+        if digest == self.memory.once:
+            lost = ModelFinished(digest, 0, refused.detail)
+            return effects + self.exchange.once_finished(lost, now)
+        return [*effects, OpenModel(digest)]
+
+    def _suspect_disk(self, now: float) -> list[Effect]:
+        """Look for room, after something could not be written: it may have failed only once."""
+        if self.state.trouble or now < self._no_room_before:
+            return []
+        self._no_room_before = now + DISK_AGAIN_S
+        return [self._try_disk()]
+
+    def _try_disk(self) -> TryDisk:
+        most = max(self.memory.model_bytes, self.state.offered_bytes)
+        return TryDisk(max(LEAST_ROOM_BYTES, 2 * most))
 
     def _disk_tried(self, result: DiskTried, now: float) -> list[Effect]:
-        """Step out, or come back: the coordinator hears of it at once."""
-        new, effects = self.disk.tried(result, now)
-        if not new:
+        """Step out while the disk is full, or come back: the coordinator hears of it at once."""
+        before, self.state.trouble = self.state.trouble, result.refused
+        self._room_at = now + DISK_AGAIN_S if result.refused else float("inf")
+        if bool(before) == bool(result.refused):
             return []
+        text = "the disk has free space again: the edge takes part in rounds again"
+        effects: list[Effect] = []
         if result.refused:
-            self.models.forget()
-            effects += self.rounds.fail(f"the edge's disk is full: {result.refused}", now)
-        return [*effects, self.upstream.status(now)]
+            self.counters["disk_full"] += 1
+            out = "the edge does not take part in rounds until its disk has free space"
+            text = f"{out}: {result.refused}"
+            self.exchange.forget_model()
+            effects = self.rounds.fail(f"the edge's disk is full: {result.refused}", now)
+        return [Warn("", text), *effects, self.upstream.status(now)]
 
     # ------------------------------------------------------------------- time
+
+    @property
+    def _task(self) -> str:
+        """The task that agents may prepare; empty when its run is over."""
+        return "" if self.ended == self.memory.run else self.memory.task
+
+    def _beacon(self, now: float) -> Send:
+        """Return what every agent is told: that the edge is here, and what to prepare for."""
+        self._beacon_at = now + (SETTLING_BEACON_S if now < self._settled_at else BEACON_S)
+        return Send(EVERYBODY, self._beacon_body(self.state.me.epoch))
+
+    def _beacon_body(self, epoch: str) -> EdgeBeacon:
+        state = self.state
+        return EdgeBeacon(
+            run=state.memory.run,
+            edge=state.me.edge,
+            period_ms=round(BEACON_S * 1000),
+            epoch=epoch,
+            task=self._task,
+            crl=state.crl if state.crl_pem else 0,
+        )
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         self._now = now
-        effects = self.upstream.tick(now) + self.models.tick(now) + self.once.tick(now)
-        effects += self.disk.tick(now)
-        if now >= self.beacon.due:
-            effects.append(self.beacon.send(now))
+        effects = self.upstream.tick(now) + self.exchange.tick(now)
+        if now >= self._room_at:
+            effects.append(self._try_disk())
+        if now >= self._beacon_at:
+            effects.append(self._beacon(now))
         if now >= self._search_at:
-            effects += self._find_away(now)
+            away = self.sessions.unanswered(now)
+            if away:
+                self.upstream.changed(now)
+            effects += [Emit("agent_away", {"agent": agent}) for agent in away]
             self._search_at = min(now + SEARCH_S, self.sessions.next_answer)
             for agent in self.sessions.lose_silent(now):
                 effects += self._lost(agent, now)
         return effects + self.rounds.tick(now) + self.evaluations.tick(now)
 
-    def _find_away(self, now: float) -> list[Effect]:
-        away = self.sessions.unanswered(now)
-        if away:
-            self.upstream.changed(now)
-        return [Emit("agent_away", {"agent": agent}) for agent in away]
-
     def next_due(self) -> float:
         """Return when `tick` is wanted."""
         now = self._now
         activities = min(self.rounds.next_due(now), self.evaluations.next_due(now))
-        sessions = min(self.upstream.next_due(), self.models.next_due(), self.once.next_due(now))
-        own = min(self.beacon.due, self._search_at, self.disk.next_due())
-        return min(activities, sessions, own)
+        sessions = min(self.upstream.next_due(), self.exchange.next_due(now))
+        return min(activities, sessions, self._beacon_at, self._search_at, self._room_at)
 
     def urgent(self) -> bool:
         """Return whether a round is live, or what it came to is not receipted."""
-        return self.rounds.live is not None or self.memory.report is not None
+        return self.rounds.is_live or self.memory.report is not None
+
+
+def _nothing(*_: object) -> list[Effect]:
+    return []
+
+
+def _bare(handler: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
+    """Return a handler that does not ask how a message came."""
+    return lambda _, message, now: handler(message, now)

@@ -1,14 +1,17 @@
-"""What the edge's core asks of its disk, what comes back, and what it must remember."""
+"""What the edge's core asks of its disk, what comes back, and what its parts share."""
 
-import msgspec
+from collections import Counter
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, field
+
 from msgspec import Struct
 
+from fedagent_edge.config import EdgeConfig
 from fedagent_node.effects import Input, Run, Write
-from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
-    CHUNK_BYTES,
+    EdgeHello,
     LedgerHead,
-    OptionalDigest,
     OutcomeStatus,
     RoundOrder,
     RoundReport,
@@ -18,12 +21,14 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.transfer import Layout
 from fedagent_task.aggregation.bounds import Term, Told
 from fedagent_task.aggregation.robust import PLAIN, Robust
-from fedagent_task.aggregation.sketch import Floats
 from fedagent_task.secure_aggregation.keys import Seed
 from fedagent_task.secure_aggregation.ring import Ring
+from fedagent_task.secure_aggregation.roster import Trusted, anybody
 from fedagent_task.secure_aggregation.suspicion import Suspects
 
 from .admission import Verdict
+from .sessions import AgentSessions
+from .weighing import task_of
 
 COORDINATOR = ""
 """Receiver of what goes up."""
@@ -31,60 +36,38 @@ LAN = "lan"
 WAN = "wan"
 """Links to the agents' broker and to the coordinator's; with a shared broker, both are there."""
 
+AHEAD = "it is implausibly far beyond the last one"
 MAX_LIARS = 1024
 Key = tuple[str, int, str]
 """(run, round, agent): what names one update at an edge."""
 
 
-class _Model(Struct, frozen=True):
-    once: OptionalDigest = ""
-    once_bytes: int = 0
-
-
-class _Task(Struct, frozen=True):
-    """What an edge reads of a task to serve it; it skips what it does not know."""
-
-    model: _Model = _Model()
-
-
-_tasks = msgspec.msgpack.Decoder(_Task)
-
-
-def once_in(body: bytes) -> tuple[str, int]:
-    """Return digest and bytes of what a task's devices get once; nothing if it cannot be."""
-    try:
-        model = _tasks.decode(body).model
-        if model.once:
-            Layout(model.once_bytes, CHUNK_BYTES)
-    except (msgspec.DecodeError, ProtocolError):
-        return "", 0
-    return (model.once, model.once_bytes) if model.once else ("", 0)
+class Ignored(Exception):  # noqa: N818 - it is a decision, not a failure
+    """Raised with the name of a counter where a message fits nothing that is open."""
 
 
 class Memory(Struct, kw_only=True):
-    """What survives a restart; `report` is not receipted, as far as the disk knows.
-
-    `once` is what the task's devices get once, of `once_bytes`; empty if there is nothing.
-    """
+    """What survives a restart; `report` is not receipted, as far as the disk knows."""
 
     run: str = ""
     task: str = ""
     body: bytes = b""
+    recipe: str = ""
+    """What people call the task: devices prepare it before the coordinator has welcomed us."""
+    claim: TaskClaim | None = None
+    """The coordinator's word that the task is the run's: devices of its site ask for it."""
     model: str = ""
     model_bytes: int = 0
-    last_round: int = 0
-    report: RoundReport | None = None
     once: str = ""
     once_bytes: int = 0
+    """What the task's devices get once; empty if there is nothing."""
+    last_round: int = 0
+    report: RoundReport | None = None
     head: LedgerHead | None = None
     """Newest head of the ledger of the coordinator that was served last."""
     told: tuple[Told, ...] = ()
     alignments: dict[str, float] = {}
     """The newest updates of the run, and how its devices were aligned: what is usual here."""
-    recipe: str = ""
-    """What people call the task: devices prepare it before the coordinator has welcomed us."""
-    claim: TaskClaim | None = None
-    """The coordinator's word that the task is the run's: devices of its site ask for it."""
     mask_liars: tuple[str, ...] = ()
     """The newest that gave false shares in this run: they are in none of its masks any more."""
     mask_suspects: tuple[Suspects, ...] = ()
@@ -107,13 +90,46 @@ class Memory(Struct, kw_only=True):
 
     def adopt(self, run: str, task: str, body: bytes) -> None:
         """Begin with another run, or with this one's task as it is from now on."""
-        self.once, self.once_bytes = once_in(body)
+        model = task_of(body).model
+        has_once = model is not None and model.once and model.once_bytes
+        self.once, self.once_bytes = (
+            (model.once, model.once_bytes) if model and has_once else ("", 0)
+        )
         if run != self.run:
             self.model, self.model_bytes = "", 0
             self.last_round, self.report = 0, None
             self.told, self.alignments = (), {}
             self.mask_liars, self.mask_suspects = (), ()
         self.run, self.task, self.body, self.claim = run, task, body, None
+
+
+@dataclass(slots=True)
+class EdgeState:
+    """The edge itself: `me` as coordinators see it, `memory` as it is saved when it matters."""
+
+    config: EdgeConfig
+    me: EdgeHello
+    memory: Memory
+    counters: Counter[str] = field(default_factory=Counter)
+    once_held: str = ""  # digest of what the task's devices get once, when it is on the disk
+    trouble: str = ""  # why the edge takes no part, in the disk's words
+    crl: int = 0  # number of the list of the revoked that is gone by
+    crl_pem: bytes = b""
+    site_members: Callable[[], Trusted] = lambda: anybody
+    """Opens the check of who may be in a masked round, with the certificates of now."""
+    offered_bytes: int = 0  # size of the model that was offered last
+    sessions: AgentSessions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sessions = AgentSessions(self.me.epoch)
+
+    def layout(self, size: int) -> Layout:
+        """Return how the edge cuts what it sends."""
+        return Layout(size, self.config.chunk_bytes)
+
+    def save(self) -> "SaveState":
+        """Store what is in the memory now."""
+        return SaveState(copy(self.memory))
 
 
 class OpenRound(Struct, frozen=True, kw_only=True):
@@ -134,40 +150,25 @@ class OpenRound(Struct, frozen=True, kw_only=True):
 
 
 class UpdateRecord(Struct, frozen=True, kw_only=True):
-    """How an agent ended, or, while `status` is None, that its update is on its way."""
+    """What the disk knows of an agent in the open round, in the order in which things happened.
 
-    run: str
-    round: int
-    agent: str
+    Its update is on its way; or it is whole, and was so `after_s` the order; or, with a `status`,
+    the agent has ended without one.
+    """
+
+    key: Key
     offer: UpdateOffer | None = None
+    after_s: float | None = None
     status: OutcomeStatus | None = None
     reason: str = ""
-    tau_ms: int = 0
-    weight: float = 0.0
-    norm: float = 0.0
-    position: int = 0
-    """In the running sum."""
-    coefficient: float | None = None
-    """Of the update in the sum; None for its weight."""
-    local_steps: float = 0.0
-    control_norm: float = 0.0
-    aside: bool = False
-    """It is not added to the sum before the close."""
-
-    @property
-    def key(self) -> Key:
-        """What names it."""
-        return (self.run, self.round, self.agent)
 
 
 class ReopenedRound(Struct, frozen=True):
     """The round that was open when the process ended, with times on the clock of this one."""
 
     opened: OpenRound
-    updates: list[tuple[UpdateRecord, set[int]]]
-    """Each with its chunks on disk, if it is not whole."""
-    sketches: dict[str, Floats] = {}
-    """By agent, of those that are whole."""
+    updates: list[tuple[UpdateRecord, set[int], Verdict | None]]
+    """Each with its chunks on disk if it is not whole, and with the verdict on it if it is."""
 
 
 class SaveState(Write, frozen=True):
@@ -254,34 +255,26 @@ class DiskTried(Input, frozen=True):
     refused: str = ""
 
 
-class Check(Run, frozen=True):
-    """Verify a complete update: `Checked`, `DiskFailed`, or `ModelLost`."""
+class Admit(Run, frozen=True):
+    """Verify a whole update and make it durable if it is valid.
+
+    `Admitted`, `DiskFailed`, or `ModelLost` is the result; results keep the order of asking.
+    """
 
     key: Key
     offer: UpdateOffer
+    after_s: float
     norm_limit: float
     control_limit: float = 0.0
     edge: str = ""
     """For whom the agent must have claimed its work; empty in virtual time, where nobody signs."""
 
 
-class Checked(Input, frozen=True):
-    """The verdict of a `Check`."""
+class Admitted(Input, frozen=True):
+    """The verdict on an update, which is on the disk if it is valid."""
 
     key: Key
     verdict: Verdict
-
-
-class Admit(Run, frozen=True):
-    """Store a verdict, add the update to the sum if it has weight: `Admitted`, or `DiskFailed`."""
-
-    record: UpdateRecord
-
-
-class Admitted(Input, frozen=True):
-    """An update is durable, so that its receipt may go out."""
-
-    key: Key
 
 
 class Commit(Run, frozen=True):

@@ -1,6 +1,6 @@
 """Secure aggregation of one round at an edge: who is in the masks, and what takes them off."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from enum import Enum
 
 from fedagent_node.effects import Effect, Send
@@ -10,14 +10,16 @@ from fedagent_protocol.messages import (
     MaskOpening,
     MaskRoster,
     MaskShares,
+    RoundOrder,
 )
+from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation.cohort import Cohort, VoidError
 from fedagent_task.secure_aggregation.errors import MaskingError
 from fedagent_task.secure_aggregation.keys import Place, Seed
-from fedagent_task.secure_aggregation.suspicion import Suspects, taking_turns
+from fedagent_task.secure_aggregation.suspicion import taking_turns
 
-from .round import EdgeRound, Part, Stage
-from .state import EdgeState
+from .effects import EdgeState
+from .part import Part, Stage
 
 ASK_AGAIN_S = 0.5
 REPORT_S = 1.0
@@ -25,9 +27,9 @@ REPORT_S = 1.0
 NOT_IN_COHORT = "not_in_cohort"
 """Reason for the update of an agent that is not in the masks."""
 BARRED = "masking_barred"
-"""Reason for the update of an agent that gave false shares in an earlier round of the run."""
+"""The same of one that gave false shares in an earlier round of the run."""
 RESTING = "masking_resting"
-"""Reason for the update of an agent in whose place one that it contradicts is in the masks."""
+"""The same of one in whose place another that it contradicts is in the masks."""
 SUSPECTS = "masking_suspects"
 """Counter of pairs whose word on a share was one against the other."""
 FALSE_SHARES = "masking_false_shares"
@@ -43,62 +45,60 @@ class _Phase(Enum):
 
 
 class Masking:
-    """One round's keys, shares and answers; `rnd.void` is set where there are too few.
+    """One round's keys, shares and answers.
 
     Attributes:
+        void: Why there can be no sum: too few took part.
         seeds: What takes the masks off the sum, once enough have answered.
         turns: Pairs of which one sits out this round, since one of the two lies.
     """
 
-    def __init__(self, rnd: EdgeRound, state: EdgeState) -> None:
-        self.rnd = rnd
+    def __init__(
+        self,
+        order: RoundOrder,
+        spec: SecureAggregationSpec,
+        parts: Mapping[str, Part],
+        state: EdgeState,
+        began_at: float,
+    ) -> None:
+        self.void = ""
         self.seeds: tuple[Seed, ...] | None = None
-        spec = rnd.weighing.secure
-        place = Place(rnd.run, rnd.round, state.me.edge)
-        barred = frozenset(state.memory.mask_liars)
-        suspected = state.memory.mask_suspects
-        self.turns = taking_turns(suspected, rnd.parts, barred)
+        memory = state.memory
+        barred = frozenset(memory.mask_liars)
+        self.turns = taking_turns(memory.mask_suspects, parts, barred)
         resting = frozenset(pair.rests for pair in self.turns)
-        self._cohort = Cohort(
-            place,
+        self.cohort = Cohort(
+            Place(memory.run, order.round, state.me.edge),
             spec,
             state.site_members(),
             barred=barred,
             resting=resting,
-            suspected=suspected,
+            suspected=memory.mask_suspects,
         )
+        self._parts, self._spec = parts, spec
         self._refused = {**dict.fromkeys(barred, BARRED), **dict.fromkeys(resting, RESTING)}
         self._phase = _Phase.KEYS
         # Half of the time until the deadline is the training's.
-        self._stage_s = min(spec.stage_s, rnd.order.deadline_ms / 4000)
-        self._until = rnd.began_at + self._stage_s
+        self._stage_s = min(spec.stage_s, order.deadline_ms / 4000)
+        self._until = began_at + self._stage_s
         self._again_at = float("inf")
 
-    def has(self, agent: str) -> bool:
-        """Whether an agent's update carries the masks of this round."""
-        return agent in self._cohort.joined
+    def refusal(self, agent: str, agreed: bytes) -> tuple[str, str]:
+        """Return reason and detail why an update cannot be used.
 
-    def agree(self, agent: str, signature: bytes) -> str:
-        """Take whose masks an agent says that its update wears; return why it cannot be used."""
+        `agreed` is whose masks the agent says that it wears.
+        """
+        if agent not in self.cohort.joined:
+            return NOT_IN_COHORT, "it is not in the cohort, so its masks cannot be removed"
         try:
-            self._cohort.agree(agent, signature)
+            self.cohort.agree(agent, agreed)
         except MaskingError as error:
-            return str(error)
-        return ""
+            return "masking_not_agreed", str(error)
+        return "", ""
 
     def why_out(self, agent: str) -> str:
         """Return the reason why an agent is not in the masks."""
         return self._refused.get(agent, NOT_IN_COHORT)
-
-    @property
-    def liars(self) -> dict[str, str]:
-        """Agents whose shares proved false, and how."""
-        return self._cohort.liars
-
-    @property
-    def suspects(self) -> tuple[Suspects, ...]:
-        """Pairs of which one lied about a share, so that the round is void."""
-        return self._cohort.suspects
 
     def receive(
         self, agent: str, message: MaskKeys | MaskShares | MaskOpening, now: float
@@ -108,58 +108,63 @@ class Masking:
         match message:
             case MaskKeys():
                 try:
-                    answer = self._cohort.keys(agent, message)
+                    answer = self.cohort.keys(agent, message)
                 except MaskingError as error:
                     self._refused[agent] = error.reason
                     raise
             case MaskShares():
-                answer = self._cohort.shares(agent, message)
+                answer = self.cohort.shares(agent, message)
             case MaskOpening() if self._phase is _Phase.ANSWERS:
-                if self._cohort.opening(agent, message):
+                if self.cohort.opening(agent, message):
                     self._unmask()
         sends: list[Effect] = [] if answer is None else [Send(agent, answer)]
         return sends + self.tick(now)
 
     def tick(self, now: float) -> list[Effect]:
         """Go on to the next stage where everybody is there, or the time is over."""
+        cohort = self.cohort
         try:
             match self._phase:
-                case _Phase.KEYS if now >= self._until or self._none_missing(self._cohort.members):
-                    return self._ask_for_shares(now)
-                case _Phase.SHARES if now >= self._until or self._cohort.all_shared:
-                    return self._deliver()
+                case _Phase.KEYS if now >= self._until or self._none_missing(cohort.members):
+                    roster = cohort.close_keys()
+                    self._phase, self._until = _Phase.SHARES, now + self._stage_s
+                    return [Send(agent, roster) for agent in roster.members]
+                case _Phase.SHARES if now >= self._until or cohort.all_shared:
+                    joined = cohort.close_shares()
+                    self._phase = _Phase.UPDATES
+                    return [Send(agent, cohort.delivery(agent)) for agent in sorted(joined)]
                 case _Phase.ANSWERS if now >= self._until:
                     self._unmask()
                 case _Phase.ANSWERS if now >= self._again_at:
-                    return self._ask(self._cohort.unanswered, now)
+                    return self._ask(now)
         except VoidError as error:
-            self._void(str(error))
+            self._end(str(error))
         return []
 
     def left_out(self) -> list[Part]:
         """Return agents that are waited for although their updates could not be in the sum."""
         match self._phase:
             case _Phase.SHARES:
-                inside: Iterable[str] = self._cohort.members
+                inside: Collection[str] = self.cohort.members
             case _Phase.UPDATES:
-                inside = self._cohort.joined
+                inside = self.cohort.joined
             case _:
                 return []
-        waiting = (part for part in self.rnd.parts.values() if part.stage is Stage.WORKING)
+        waiting = (part for part in self._parts.values() if part.stage is Stage.WORKING)
         return [part for part in waiting if part.agent not in inside]
 
-    def close(self, now: float) -> list[Effect]:
-        """Ask whose updates are in the sum to take the masks off; too few: `rnd.void`."""
-        used = frozenset(part.agent for part in self.rnd.parts.values() if part.weight > 0)
+    def close(self, now: float, give_up_at: float) -> list[Effect]:
+        """Ask those whose updates are in the sum to take the masks off."""
+        used = frozenset(part.agent for part in self._parts.values() if part.weight > 0)
         self._phase = _Phase.ANSWERS
-        latest = max(now + ASK_AGAIN_S, self.rnd.rule.give_up_s + REPORT_S)
-        self._until = min(now + self.rnd.weighing.secure.stage_s, latest)
+        latest = max(now + ASK_AGAIN_S, give_up_at + REPORT_S)
+        self._until = min(now + self._spec.stage_s, latest)
         try:
-            self._cohort.survivors(used)
+            self.cohort.survivors(used)
         except VoidError as error:
-            self._void(str(error))
+            self._end(str(error))
             return []
-        return self._ask(self._cohort.unanswered, now)
+        return self._ask(now)
 
     def next_due(self) -> float:
         """Return when `tick` is wanted."""
@@ -167,38 +172,21 @@ class Masking:
             return float("inf")
         return min(self._until, self._again_at)
 
-    # ---------------------------------------------------------------- private
+    def _none_missing(self, there: Collection[str]) -> bool:
+        gone = {part.agent for part in self._parts.values() if part.stage is Stage.ENDED}
+        return self._parts.keys() <= {*there, *gone, *self.cohort.barred, *self.cohort.resting}
 
-    def _none_missing(self, there: Iterable[str]) -> bool:
-        gone = {part.agent for part in self.rnd.parts.values() if part.stage is Stage.ENDED}
-        out = self._cohort.barred | self._cohort.resting
-        return self.rnd.parts.keys() <= {*there, *gone, *out}
-
-    def _ask_for_shares(self, now: float) -> list[Effect]:
-        roster = self._cohort.close_keys()
-        self._phase, self._until = _Phase.SHARES, now + self._stage_s
-        return [Send(agent, roster) for agent in roster.members]
-
-    def _deliver(self) -> list[Effect]:
-        joined = self._cohort.close_shares()
-        self._phase = _Phase.UPDATES
-        return [Send(agent, self._cohort.delivery(agent)) for agent in sorted(joined)]
-
-    def _ask(self, agents: frozenset[str], now: float) -> list[Effect]:
+    def _ask(self, now: float) -> list[Effect]:
         self._again_at = now + ASK_AGAIN_S
-        ask = self._cohort.survivors(frozenset())
-        return [Send(agent, ask) for agent in sorted(agents)]
+        ask = self.cohort.survivors(frozenset())
+        return [Send(agent, ask) for agent in sorted(self.cohort.unanswered)]
 
     def _unmask(self) -> None:
         try:
-            self.seeds = tuple(self._cohort.unmask())
+            self.seeds = tuple(self.cohort.unmask())
+            self._phase = _Phase.OVER
         except VoidError as error:
-            self._void(str(error))
-        self._phase = _Phase.OVER
+            self._end(str(error))
 
-    def _void(self, why: str) -> None:
-        self._phase = _Phase.OVER
-        self.rnd.void = f"secure aggregation: {why}"[:200]
-
-
-__all__ = ["NOT_IN_COHORT", "Masking", "MaskingError"]
+    def _end(self, why: str) -> None:
+        self._phase, self.void = _Phase.OVER, f"secure aggregation: {why}"[:200]

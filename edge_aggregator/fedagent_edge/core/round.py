@@ -1,7 +1,7 @@
-"""One round at one edge: who is waited for, what counts, when it is over.
+"""One round at one edge: who is waited for, what counts, when it is over, what is reported.
 
-ALGORITHMS section 1. Times are the caller's monotonic seconds; an update's time is
-the stamp of its last chunk, not the moment its verification ended.
+ALGORITHMS section 1. An update's time is the stamp of its last chunk, not the moment its
+verification ended.
 """
 
 from dataclasses import dataclass, field
@@ -9,180 +9,96 @@ from enum import Enum
 
 from msgspec import structs
 
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     UNANSWERED,
-    Assignment,
     Outcome,
     OutcomeStatus,
     ReceiptStatus,
     RoundOrder,
+    RoundReport,
+    TrainOrder,
     UpdateOffer,
     Weighting,
 )
-from fedagent_protocol.transfer import Receiver
+from fedagent_protocol.tensors import MAX_HEADER_BYTES
+from fedagent_protocol.transfer import Layout
 from fedagent_protocol.work import proof_of
-from fedagent_task.aggregation import Contribution, RoundRule, Sums, Weighed
+from fedagent_task.aggregation import RoundRule, Sums
 from fedagent_task.aggregation.bounds import Term
-from fedagent_task.aggregation.sketch import Floats
 
 from .admission import Verdict
-from .effects import UpdateRecord
-from .late import LateWork
-from .usual import Scrutiny, Usual
-from .weighing import PLAIN, Weighing
+from .effects import Commit, OpenRound, UpdateRecord
+from .masking import Masking
+from .part import AFTER_MAX_WAIT, RECEIPTS, Part, Stage
+from .weighing import PLAIN, Usual, Weighing
 
 HANDOVER_S = 0.005
 """How long what was stamped before an instant may take to come here from the network."""
-
-AFTER_MAX_WAIT = "complete after max_wait"
-"""Reason of an update that came between `max_wait` and the close."""
-
-RECEIPTS = {
-    OutcomeStatus.ARRIVED: ReceiptStatus.ACCEPTED,
-    OutcomeStatus.LATE: ReceiptStatus.LATE,
-    OutcomeStatus.MISSED: ReceiptStatus.TOO_LATE,
-    OutcomeStatus.REJECTED: ReceiptStatus.REJECTED,
-}
+SMALLEST_CHUNK = 16 * 1024
+"""Smaller chunks are taken only where the round's model has such, too."""
+MOST_BYTES_MASKED = 4
+"""A masked number is of 8 bytes, that of a model of 2 or more."""
 
 
-UNWEIGHED = Weighed(0.0, 0.0)
+class Phase(Enum):
+    """Where a round stands; it goes from one to a later one, and never back."""
 
-
-class Stage(Enum):
-    """Where an ordered agent stands."""
-
-    WORKING = "working"
-    SENDING = "sending"
-    CHECKING = "checking"
-    ENDED = "ended"
+    OPEN = "open"
+    UNMASKING = "unmasking"  # closed; its sum is masked until enough have answered
+    COMMITTING = "committing"  # the disk makes the model of it
+    DROPPED = "dropped"  # the same, for nobody
+    OVER = "over"  # reported, or given up
 
 
 @dataclass(slots=True)
-class Part:
-    """One ordered agent's part in the round.
+class Round:
+    """Collect updates until the deadline, or until there are enough, and make one model of them.
 
-    Attributes:
-        answered: It showed that it has this order, which is repeated otherwise.
-        credit_bytes: Credit that the order gave in advance.
-        resumed: A part of the update was on disk before this process began.
-        stalls: How often in a row its transfer was silent.
-        late: What it may go on with instead of training anew.
-        fresh: It asked for the round's own model.
-    """
-
-    assignment: Assignment
-    stage: Stage = Stage.WORKING
-    answered: bool = False
-    order_again_at: float = 0.0
-    order_wait_s: float = 3.0
-    credit_bytes: int = 0
-    offer: UpdateOffer | None = None
-    receiver: Receiver | None = None
-    resumed: bool = False
-    stalls: int = 0
-    completed_at: float = 0.0
-    status: OutcomeStatus = OutcomeStatus.MISSED
-    receipt: ReceiptStatus | None = None
-    reason: str = ""
-    in_time: bool = False
-    valid: bool = False
-    norm: float = 0.0
-    weighed: Weighed = UNWEIGHED
-    scrutiny: Scrutiny | None = None
-    late: LateWork | None = None
-    fresh: bool = False
-
-    @property
-    def weight(self) -> float:
-        """What it counts in the sum; 0 if it is not in it."""
-        return self.weighed.weight
-
-    @property
-    def agent(self) -> str:
-        """Its id."""
-        return self.assignment.agent
-
-    def complete(self, at: float) -> None:
-        """Note when the last chunk of its update came."""
-        self.stage, self.completed_at = Stage.CHECKING, at
-
-    def end(self, status: OutcomeStatus, reason: str, now: float) -> bool:
-        """End it without an update; False if it had ended."""
-        if self.stage is Stage.ENDED:
-            return False
-        self.stage, self.status, self.reason = Stage.ENDED, status, reason
-        self.completed_at = self.completed_at or now
-        return True
-
-    def withdraw(self, status: OutcomeStatus, reason: str, now: float) -> bool:
-        """End it as the agent wants; False if its update is whole, which it cannot take back.
-
-        Such an update is as good as in the sum (ADR 12), where nothing can be subtracted.
-        """
-        return self.stage is not Stage.CHECKING and self.end(status, reason, now)
-
-    def reset(self) -> None:
-        """Wait for this agent again, from the start of its transfer."""
-        self.stage, self.status, self.reason = Stage.WORKING, OutcomeStatus.MISSED, ""
-        self.offer, self.receiver, self.receipt = None, None, None
-        self.completed_at = self.norm = 0.0
-        self.weighed, self.scrutiny = UNWEIGHED, None
-        self.in_time = self.valid = False
-
-    def come_back(self) -> None:
-        """Wait for it again if it had left."""
-        if self.status is OutcomeStatus.GONE:
-            self.reset()
-
-    def decide(self, status: OutcomeStatus) -> None:
-        """Note how its update ended: late is paid, too late is not."""
-        self.status, self.receipt = status, RECEIPTS[status]
-        if status is OutcomeStatus.MISSED:
-            self.reason = AFTER_MAX_WAIT
-        self.in_time = status is OutcomeStatus.ARRIVED
-        self.valid = status in (OutcomeStatus.ARRIVED, OutcomeStatus.LATE)
-
-
-@dataclass(slots=True)
-class EdgeRound:
-    """Collect updates until the deadline, or until there are enough.
-
-    Attributes:
-        base: Digest of the model that is trained from.
-        began_at: When the agents were ordered; tau counts from here.
-        rule: The round's limits, as instants.
-        weighing: By what strategy updates are weighed.
+    `base` is what is trained from, cut as in `layout`; from `began_at` on tau counts.
     """
 
     run: str
     order: RoundOrder
     base: str
+    layout: Layout
     began_at: float
     weighing: Weighing = PLAIN
     usual: Usual = field(default_factory=Usual)
+    phase: Phase = Phase.OPEN
     parts: dict[str, Part] = field(default_factory=dict)
+    placed: list[Part] = field(default_factory=list)
+    """Those whose updates are in the sum, in the order in which they came."""
+    masking: Masking | None = None
+    void: str = ""  # why it is given up
+    closed_s: float = 0.0
+    outcomes: tuple[Outcome, ...] = ()  # how each agent ended, once it is closed
     rule: RoundRule = field(init=False)
-    void: str = ""  # why it can come to nothing, whatever still arrives
-    closed: bool = False
-    closed_at: float = 0.0
-    _placed: int = 0
 
     def __post_init__(self) -> None:
         order = self.order
-        deadline, max_wait = (ms / 1000 for ms in (order.deadline_ms, order.max_wait_ms))
-        self.rule = RoundRule(self.began_at + deadline, self.began_at + max_wait, order.min_updates)
-        for assignment in self.order.assignments:
-            self.parts.setdefault(assignment.agent, Part(assignment))
+        self.rule = RoundRule(order.deadline_ms / 1000, order.max_wait_ms / 1000, order.min_updates)
+        for one in order.assignments:
+            self.parts.setdefault(one.agent, Part((self.run, order.round, one.agent), one))
+
+    def enter(self, phase: Phase) -> None:
+        """Go on to a later phase."""
+        self.phase = phase
 
     @property
-    def round(self) -> int:
+    def number(self) -> int:
         """Number of the round."""
         return self.order.round
 
     @property
-    def used(self) -> int:
-        """Updates in the sum."""
-        return sum(part.scrutiny is not None for part in self.parts.values())
+    def name(self) -> tuple[str, int]:
+        """What messages and jobs name it by."""
+        return self.run, self.order.round
+
+    @property
+    def is_open(self) -> bool:
+        """Whether updates are still taken."""
+        return self.phase is Phase.OPEN
 
     @property
     def sums(self) -> Sums:
@@ -194,152 +110,206 @@ class EdgeRound:
         return sums
 
     @property
+    def hopeless(self) -> str:
+        """Why it can come to nothing, whatever still arrives."""
+        return self.void or (self.masking.void if self.masking is not None else "")
+
+    @property
     def failed(self) -> str:
         """Why there is no aggregate, or an empty string."""
-        if self.void:
-            return self.void
-        used, enough = self.used, self.rule.enough(len(self.parts))
+        if self.hopeless:
+            return self.hopeless
+        used, enough = len(self.placed), self.rule.enough(len(self.parts))
         return "" if used >= enough else f"{used} of {enough} updates"
 
-    def checked(self, part: Part, verdict: Verdict) -> None:
+    def after(self, now: float) -> float:
+        """Return the seconds since the order."""
+        return now - self.began_at
+
+    # ------------------------------------------------------------- what counts
+
+    def refusal(self, part: Part, offer: UpdateOffer) -> tuple[str, str]:
+        """Return reason and detail why an offer cannot be taken, or empty strings.
+
+        Costs no memory: nothing of the update has been stored yet.
+        """
+        order, model, masking = self.order, self.layout, self.masking
+        if offer.task != order.task:
+            return "wrong_task", offer.task[:12]
+        late = part.late
+        if not offer.made_in and offer.base != self.base:
+            return "stale_base", offer.base[:12]
+        if offer.made_in and (
+            late is None or (late.round, late.base) != (offer.made_in, offer.base)
+        ):
+            return "stale_base", f"no late update of round {offer.made_in} is expected"
+        samples = offer.stats.num_samples
+        if not 0 < samples <= order.max_samples:
+            return "sample_count", f"{samples} samples, at most {order.max_samples} are allowed"
+        if masking is not None and any(why := masking.refusal(part.agent, offer.agreed)):
+            return why
+        words = 1 if masking is None else MOST_BYTES_MASKED
+        if not 0 < offer.size <= words * model.size + MAX_HEADER_BYTES:
+            return "oversize", f"{offer.size} bytes for a model of {model.size}"
+        if offer.chunk_bytes < min(SMALLEST_CHUNK, model.chunk_bytes, offer.size):
+            return "bad_chunk", f"chunks of {offer.chunk_bytes}"
+        try:
+            layout = Layout(offer.size, offer.chunk_bytes)
+            if offer.first:
+                layout.check(0, len(offer.first))
+        except ProtocolError as error:
+            return error.reason, str(error)
+        return "", ""
+
+    def admit(self, part: Part, verdict: Verdict) -> None:
         """Decide about a valid update whether it is in time, paid, and in the sum.
 
-        It is used if it came in time, or while fewer than Z_eff are in the sum.
-        Updates are to be checked in the order in which they were complete.
+        It is used if it came in time, or while fewer than Z_eff are in the sum. Late is paid, too
+        late is not. To be called in the order in which updates were complete: a restart decides the
+        same again.
         """
-        assert part.offer is not None
-        # What is masked is as long as its mask: that is nobody's norm.
-        part.norm = verdict.norm if self.weighing.ring is None else 0.0
-        late = (
-            OutcomeStatus.LATE if part.completed_at <= self.rule.give_up_s else OutcomeStatus.MISSED
+        offer, after_s, rule = part.offer, part.after_s, self.rule
+        assert offer is not None
+        assert after_s is not None
+        part.stage, part.status = Stage.ENDED, OutcomeStatus.ARRIVED
+        if after_s > rule.deadline_s:
+            late = after_s <= rule.give_up_s
+            part.status = OutcomeStatus.LATE if late else OutcomeStatus.MISSED
+        part.receipt = RECEIPTS[part.status]
+        part.reason = "" if part.valid else AFTER_MAX_WAIT
+        part.verdict = verdict
+        if not rule.counts(after_s, used=len(self.placed), ordered=len(self.parts)):
+            return
+        told = self.weighing.told(
+            offer.stats,
+            part.assignment,
+            # What is masked is as long as its mask: that is nobody's norm.
+            norm=verdict.norm if self.masking is None else 0.0,
+            uniform=self.order.weighting is not Weighting.SAMPLES,
+            age=max(0, self.number - offer.made_in) if offer.made_in else 0,
         )
-        part.decide(OutcomeStatus.ARRIVED if part.completed_at <= self.rule.deadline_s else late)
-        if self.rule.counts(part.completed_at, used=self.used, ordered=len(self.parts)):
-            told = self._told(part, part.offer)
-            part.weighed = self.weighing.weigh(told)
-            part.reason = part.reason or part.weighed.reason
-            if part.weight > 0:
-                self._place(part, told, verdict.control_norm, verdict.sketch)
+        part.weighed = self.weighing.weigh(told)
+        part.reason = part.reason or part.weighed.reason
+        if part.weight > 0:
+            part.told = told
+            part.term = Term(part.weighed.coefficient, part.weight)
+            self.placed.append(part)
 
     def settle(self) -> None:
         """Weigh the updates of the sum anew, now that all are known. Once, at the close."""
-        parts = {part.agent: part for part in self.in_order}
-        asked = {name: part.scrutiny for name, part in parts.items() if part.scrutiny is not None}
-        for name, (weighed, term, reason) in self.usual.settle(self.weighing, asked).items():
-            part = parts[name]
-            part.weighed, part.reason = weighed, part.reason or reason
-            assert part.scrutiny is not None
-            part.scrutiny.term = term
+        asked = {p.agent: (p.told, p.verdict) for p in self.placed if p.told is not None}
+        places, self.usual = self.usual.settle(self.weighing, asked)
+        for name, (weighed, term, reason) in places.items():
+            part = self.parts[name]
+            part.weighed, part.term, part.reason = weighed, term, part.reason or reason
 
-    @property
-    def in_order(self) -> list[Part]:
-        """Those whose updates are in the sum, in the order in which they came."""
-        placed = [part for part in self.parts.values() if part.scrutiny is not None]
-        return sorted(placed, key=lambda part: part.scrutiny.place if part.scrutiny else 0)
-
-    @property
-    def terms(self) -> tuple[tuple[str, Term], ...]:
-        """The places of the updates in the sum."""
-        return tuple(
-            (part.agent, part.scrutiny.term)
-            for part in self.in_order
-            if part.scrutiny is not None and part.weight > 0
+    def commit(self) -> Commit:
+        """Return what makes the model of the sum."""
+        weighing = self.weighing
+        return Commit(
+            self.run,
+            self.number,
+            self.base,
+            weighing.scale(self.sums),
+            weighing.deviation,
+            (self.masking.seeds or ()) if self.masking is not None else (),
+            weighing.robust,
+            tuple((part.agent, part.term) for part in self.placed if part.weight > 0),
         )
 
-    def _told(self, part: Part, offer: UpdateOffer) -> Contribution:
-        return self.weighing.told(
-            offer.stats,
-            part.assignment,
-            norm=part.norm,
-            uniform=self.order.weighting is not Weighting.SAMPLES,
-            age=max(0, self.round - offer.made_in) if offer.made_in else 0,
+    def order_for(self, part: Part, credit: int, now: float) -> TrainOrder:
+        """Return an agent's order as it is now."""
+        assignment, late, after_s = part.assignment, part.late, self.after(now)
+        return TrainOrder(
+            run=self.run,
+            round=self.number,
+            task=self.order.task,
+            model=self.base,
+            size=self.layout.size,
+            chunk_bytes=self.layout.chunk_bytes,
+            deadline_ms=max(0, round((self.rule.deadline_s - after_s) * 1000)),
+            give_up_ms=max(0, round((self.rule.give_up_s - after_s) * 1000)),
+            iterations=assignment.iterations,
+            credit=credit,
+            price=assignment.price,
+            context_seq=assignment.context_seq,
+            load_limit_ms=self.order.load_limit_ms,
+            made_in=late.round if late is not None else 0,
+            made_from=late.base if late is not None else "",
+            releases=assignment.releases,
+            assigned=assignment.assigned,
         )
 
-    def _place(
-        self, part: Part, told: Contribution, control_norm: float, sketch: Floats | None
-    ) -> None:
-        self._placed += 1
-        term = Term(part.weighed.coefficient, part.weight)
-        part.scrutiny = Scrutiny(self._placed, told, control_norm, sketch, term)
+    # -------------------------------------------------------------- the disk
+
+    def opened(self) -> OpenRound:
+        """Return what the disk is to know of it."""
+        weighing = self.weighing
+        return OpenRound(
+            run=self.run,
+            order=self.order,
+            base=self.base,
+            began_at=self.began_at,
+            buffers=tuple(sorted(weighing.rules.mean)),
+            latest=tuple(sorted(weighing.rules.latest)),
+            ring=weighing.ring,
+            sketched=weighing.robust.directions,
+        )
+
+    def restore(self, known: UpdateRecord, have: set[int], verdict: Verdict | None) -> None:
+        """Take up how far an agent was; `have` are the chunks of an update on its way."""
+        part = self.parts.get(known.key[2])
+        if part is None:
+            return
+        if known.status is not None:
+            part.stage, part.status, part.reason = Stage.ENDED, known.status, known.reason
+            part.answered, part.after_s = True, known.after_s
+            if known.status is OutcomeStatus.REJECTED:
+                part.receipt = ReceiptStatus.REJECTED
+        elif verdict is not None:
+            part.offer, part.after_s, part.answered = known.offer, known.after_s, True
+            self.admit(part, verdict)
+        elif known.offer is not None:
+            part.spooled = known.offer, have
+
+    # -------------------------------------------------------------- the close
 
     def is_over(self, now: float) -> bool:
         """Whether the round closes now.
 
         Who is complete is waited for: a check takes moments, and cannot be begun twice.
         """
-        if self.void or all(part.stage is Stage.ENDED for part in self.parts.values()):
+        if self.hopeless or all(part.stage is Stage.ENDED for part in self.parts.values()):
             return True
-        if now <= self.rule.deadline_s + HANDOVER_S:
+        after_s = self.after(now)
+        if after_s <= self.rule.deadline_s + HANDOVER_S:
             return False
         if any(part.stage is Stage.CHECKING for part in self.parts.values()):
             return False
-        ordered = len(self.parts)
-        return self.rule.is_over(now, used=self.used, ordered=ordered, slack_s=HANDOVER_S)
+        used, ordered = len(self.placed), len(self.parts)
+        return self.rule.is_over(after_s, used=used, ordered=ordered, slack_s=HANDOVER_S)
 
     def next_due(self, now: float) -> float:
         """Return when `is_over` may change by time alone."""
-        instant = (
-            self.rule.deadline_s
-            if now <= self.rule.deadline_s + HANDOVER_S
-            else self.rule.give_up_s
-        )
-        return instant + 1.1 * HANDOVER_S
+        rule = self.rule
+        waits = self.after(now) <= rule.deadline_s + HANDOVER_S
+        limit = rule.deadline_s if waits else rule.give_up_s
+        return self.began_at + limit + 1.1 * HANDOVER_S
 
     def tau_ms(self, part: Part, now: float) -> int:
         """Milliseconds from the order to the update, or waited so far."""
-        end = part.completed_at or now
-        return max(0, round((end - self.began_at) * 1000))
+        end = self.after(now) if part.after_s is None else part.after_s
+        return max(0, round(end * 1000))
 
-    def outcomes(self, now: float) -> tuple[Outcome, ...]:
-        """Return how each agent ended."""
-        return tuple(self._outcome(part, now) for part in self.parts.values())
-
-    def record(self, part: Part, now: float) -> UpdateRecord:
-        """Return how an agent's part stands, as it is kept on disk."""
-        placed = part.scrutiny
-        return UpdateRecord(
-            run=self.run,
-            round=self.round,
-            agent=part.agent,
-            offer=part.offer,
-            status=part.status,
-            reason=part.reason,
-            tau_ms=self.tau_ms(part, now),
-            weight=part.weight,
-            norm=part.norm,
-            coefficient=part.weighed.coefficient,
-            local_steps=part.weighed.local_steps,
-            control_norm=0.0 if placed is None else placed.control_norm,
-            aside=placed is not None and self.usual.is_long(self.weighing, placed),
-        )
-
-    def restore(self, known: UpdateRecord, sketch: Floats | None = None) -> None:
-        """Take up how an agent had ended, as it was decided then, in the order of the sum."""
-        part = self.parts.get(known.agent)
-        if part is None or known.status is None:
-            return
-        part.stage, part.status, part.reason = Stage.ENDED, known.status, known.reason
-        part.answered = True
-        part.completed_at = self.began_at + known.tau_ms / 1000
-        if known.offer is not None or known.status is OutcomeStatus.REJECTED:
-            # As it was decided: tau is rounded, and its receipt may be with the agent.
-            part.decide(known.status)
-            part.offer, part.norm = known.offer, known.norm
-            coefficient = known.weight if known.coefficient is None else known.coefficient
-            part.weighed = Weighed(coefficient, known.weight, known.local_steps)
-            if part.weight > 0 and known.offer is not None:
-                told = self._told(part, known.offer)
-                self._place(part, told, known.control_norm, sketch)
-
-    def _outcome(self, part: Part, now: float) -> Outcome:
-        tau = self.tau_ms(part, now)
-        if part.offer is None or not part.valid:
+    def outcome(self, part: Part, now: float) -> Outcome:
+        """Return how an agent ended."""
+        tau, offer = self.tau_ms(part, now), part.offer
+        if offer is None or not part.valid:
             mute = part.status is OutcomeStatus.MISSED and not part.answered
             reason = part.reason or (UNANSWERED if mute else "")
             return Outcome(
                 agent=part.agent, status=part.status, tau_ms=tau, censored=True, reason=reason
             )
-        offer = part.offer
         # What an agent claims cannot be longer than what its edge measured, and its score
         # counts by its samples: no more than for an update.
         # Of work of an earlier round, this one has seen the end of the upload alone.
@@ -357,16 +327,37 @@ class EdgeRound:
         return Outcome(
             agent=part.agent,
             status=part.status,
-            in_time=part.in_time,
+            in_time=part.status is OutcomeStatus.ARRIVED,
             used=part.weight > 0,
             valid=True,
             weight=part.weight,
             tau_ms=tau,
             ut_ms=tau - dt - lc - prepare,
             # Where sums alone are told, no single update is, by its length neither.
-            norm=0.0 if self.weighing.deviation else part.norm,
+            norm=0.0 if self.weighing.deviation or self.masking is not None else part.verdict.norm,
             stats=stats,
             reason=part.reason or offer.note,
             proof=proof_of(offer),
             made_in=offer.made_in,
+        )
+
+    def report(self, failed: str, now: float) -> RoundReport:
+        """Return what is reported; with `failed` nothing is used."""
+        outcomes = self.outcomes
+        if failed:
+            outcomes = tuple(structs.replace(one, used=False, weight=0.0) for one in outcomes)
+        aggregate_s = self.after(now) - self.closed_s
+        return RoundReport(
+            run=self.run,
+            round=self.number,
+            epoch="",
+            outcomes=outcomes,
+            failed=failed,
+            used=sum(one.used for one in outcomes),
+            weight=sum(one.weight for one in outcomes),
+            local_steps=0.0 if failed else self.sums.local_steps,
+            timing_ms={
+                "collect": round(self.closed_s * 1e3, 3),
+                "aggregate": round(aggregate_s * 1e3, 3),
+            },
         )

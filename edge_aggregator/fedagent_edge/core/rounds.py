@@ -1,9 +1,10 @@
-"""The rounds of an edge, one after the other: ordered, live, committed, reported."""
+"""The rounds of an edge, one after the other: ordered, open, committed, reported."""
 
 from msgspec.structs import replace
 
 from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
 from fedagent_protocol.messages import (
+    LEFT,
     MAX_ROUNDS_AHEAD,
     Chunk,
     Decline,
@@ -11,141 +12,164 @@ from fedagent_protocol.messages import (
     MaskKeys,
     MaskOpening,
     MaskShares,
-    Need,
     Outcome,
     OutcomeStatus,
-    ReceiptStatus,
     RoundClosed,
     RoundOpen,
     RoundOrder,
-    RoundReport,
     UpdateOffer,
 )
-from fedagent_protocol.transfer import CreditPool
+from fedagent_protocol.transfer import Layout
 
 from .effects import (
+    AHEAD,
     COORDINATOR,
-    Commit,
+    Admitted,
     Committed,
+    DiskFailed,
+    EdgeState,
     ForgetRound,
+    Ignored,
     ModelLost,
-    OpenRound,
     ReopenedRound,
     SaveRound,
 )
-from .late import LateWorks
-from .live import LiveRound
-from .masking import FALSE_SHARES, SUSPECTS
-from .offers import receipt
-from .round import EdgeRound
-from .state import EdgeState
-from .transfers import ModelExchange
+from .exchange import Exchange
+from .masking import FALSE_SHARES, NOT_IN_COHORT, SUSPECTS, Masking
+from .part import Part, Stage
+from .round import Phase, Round
+from .updates import Updates
 from .upstream import Upstream
-from .usual import Usual
-from .weighing import weighing_of
+from .weighing import Usual, weighing_of
 
-AHEAD = "it is implausibly far beyond the last one"
+HEADER_ROOM = 8192
+"""By how much an update may be larger than the model's tensors for advance credit."""
 OUTCOMES_WITH_CHUNK = 1000
 """More outcomes leave no room in the report for a chunk of the model."""
 
 
 class Rounds:
-    """At most one round is live, until its report; one order may wait for it, or for its model."""
+    """The newest round, and an order that waits for its end or for its model."""
 
     def __init__(
         self,
         state: EdgeState,
         upstream: Upstream,
-        models: ModelExchange,
+        exchange: Exchange,
         reopened: ReopenedRound | None,
     ) -> None:
         self.state = state
-        self.live: LiveRound | None = None
-        self.pool = CreditPool(state.config.credit_bytes)
+        self.round: Round | None = None
+        self.updates = Updates(state, exchange)
+        self._counters = state.counters
         self._upstream = upstream
-        self._models = models
-        self._last: LiveRound | None = None
+        self._exchange = exchange
         self._waiting: RoundOrder | None = None
-        self.late = LateWorks()
-        self._committing = False
-        self._unmasking = False
         if reopened is not None:
             opened = reopened.opened
             state.memory.last_round = opened.order.round
-            weighing = weighing_of(state.memory.body)
-            rnd = EdgeRound(
-                opened.run, opened.order, opened.base, opened.began_at, weighing, self._usual()
-            )
-            self.live = LiveRound(rnd, state, self.pool, start_at=opened.began_at, late=self.late)
-            self.live.resume(reopened)
+            rnd = self._make(opened.order, opened.began_at)
+            self._take_up(rnd)
+            for one in reopened.updates:
+                rnd.restore(*one)
+            if rnd.masking is not None:
+                rnd.void = "secure aggregation: the edge was restarted in the round"
             state.counters["rounds_resumed"] += 1
+
+    def _make(self, order: RoundOrder, began_at: float) -> Round:
+        memory = self.state.memory
+        weighing = weighing_of(memory.body)
+        usual = Usual(memory.told, memory.alignments)
+        layout = self.state.layout(max(1, memory.model_bytes))  # refused without a model
+        return Round(memory.run, order, memory.model, layout, began_at, weighing, usual)
+
+    def _take_up(self, rnd: Round) -> None:
+        self.round, weighing = rnd, rnd.weighing
+        if weighing.ring is not None:
+            rnd.masking = Masking(rnd.order, weighing.secure, rnd.parts, self.state, rnd.began_at)
+
+    @property
+    def open_round(self) -> Round | None:
+        """The round that is open, if there is one."""
+        return self.round if self.round is not None and self.round.is_open else None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a round that is not reported yet."""
+        phases = (Phase.OPEN, Phase.UNMASKING, Phase.COMMITTING)
+        return self.round is not None and self.round.phase in phases
+
+    def _named(self, run: str, number: int) -> Round | None:
+        """Return the open round, if this is its name."""
+        rnd = self.open_round
+        return rnd if rnd is not None and rnd.name == (run, number) else None
 
     # -------------------------------------------------------- from coordinator
 
     def open(self, ask: RoundOpen, now: float) -> list[Effect]:
         """Answer with the contexts of all agents."""
-        older = self.live is not None and ask.round > self.live.rnd.round
-        if self._too_far(ask):
-            return self._ahead(ask, now)
-        # The coordinator gave an older round up; one that is being committed reports yet.
-        effects = self.drop() if older and not self._committing else []
+        if refused := self._ahead(ask, now):
+            return refused
+        rnd, effects = self.round, list[Effect]()
+        if rnd is not None and rnd.is_open and ask.round > rnd.number:
+            # The coordinator gave an older round up; one that is being committed reports yet.
+            effects = self.drop()
         columns = self.state.sessions.columns(ask, model=self.state.memory.model, now=now)
         return [*effects, Send(COORDINATOR, columns)]
 
     def order(self, order: RoundOrder, now: float) -> list[Effect]:
         """Begin a round, now or when it can be."""
-        memory = self.state.memory
+        memory, rnd = self.state.memory, self.round
         if memory.report is not None and order.round == memory.report.round:
             return self._upstream.report_again(now)
-        if self._too_far(order):
-            return self._ahead(order, now)
+        if refused := self._ahead(order, now):
+            return refused
         if order.round <= memory.last_round:
-            self.state.counters["order_twice"] += 1
+            self._counters["order_twice"] += 1
             # One for an older round tells that ours is wrong, or that it was late.
             return self._upstream.ask_welcome(now) if order.round < memory.last_round else []
+        busy = rnd is not None and not rnd.is_open and rnd.phase is not Phase.OVER
         lacks_base = bool(order.base) and order.base != memory.model
-        if self._committing or (lacks_base and self._models.expects(order.base)):
+        if busy or (lacks_base and self._exchange.expects(order.base)):
             self._waiting = order
             return []
         effects = self.drop()
         memory.last_round, memory.report = order.round, None
-        weighing = weighing_of(memory.body)
-        rnd = EdgeRound(memory.run, order, memory.model, now, weighing, self._usual())
-        refusal = ""
-        if order.task != memory.task:
+        rnd = self._make(order, now)
+        refusal = rnd.weighing.refusal
+        if self.state.trouble:
+            refusal = f"the edge's disk is full: {self.state.trouble}"
+        elif order.task != memory.task:
             refusal = "the edge has another task"
         elif lacks_base or not memory.model:
             refusal = "the edge has no such model"
-        if self.state.trouble:
-            refusal = f"the edge's disk is full: {self.state.trouble}"
-        refusal = refusal or weighing.refusal
         if refusal:
-            self.state.counters["order_refused"] += 1
-            return effects + self._report(rnd, _not_ordered(rnd, refusal), refusal, now)
-        opened = OpenRound(
-            run=memory.run,
-            order=order,
-            base=memory.model,
-            began_at=now,
-            buffers=tuple(sorted(weighing.rules.mean)),
-            latest=tuple(sorted(weighing.rules.latest)),
-            ring=weighing.ring,
-            sketched=weighing.robust.directions,
-        )
-        self.late.begin(memory.run, order.round, weighing.late_rounds)
-        effects += [self.late.saved(), SaveRound(opened), Mark("edge.round_saved")]
-        self._last = None
-        start_at = now + self.state.patience_s
-        self.live = LiveRound(rnd, self.state, self.pool, start_at=start_at, late=self.late)
-        return effects + self.live.begin(now)
+            self._counters["order_refused"] += 1
+            rnd.outcomes = tuple(_not_paid(agent, 0, refusal, gone=True) for agent in rnd.parts)
+            return effects + self._report(rnd, refusal, now)
+        self._take_up(rnd)
+        effects += [*self.updates.begin(rnd), SaveRound(rnd.opened()), Mark("edge.round_saved")]
+        self._exchange.serve(rnd.base, rnd.layout, set(rnd.parts), now)
+        for agent, part in rnd.parts.items():
+            if self.state.sessions.is_present(agent):
+                effects += self._order(rnd, part, now)
+            else:
+                self._counters["ordered_absent"] += 1
+                effects += self.left(agent, now)
+        return effects
 
-    def _too_far(self, message: RoundOpen | RoundOrder) -> bool:
-        newest = max(self.state.memory.last_round, self._upstream.round)
-        return message.round > newest + MAX_ROUNDS_AHEAD
+    def _order(self, rnd: Round, part: Part, now: float) -> list[Effect]:
+        part.order_again_at = now + part.order_wait_s
+        first = min(rnd.layout.chunk_bytes, rnd.layout.size + HEADER_ROOM)
+        credit = self.updates.first_credit(part, first)
+        return [Send(part.agent, rnd.order_for(part, credit, now))]
 
     def _ahead(self, message: RoundOpen | RoundOrder, now: float) -> list[Effect]:
         """Refuse a round that would end all others; a welcome tells whether it is so far."""
-        self.state.counters["round_too_far"] += 1
+        newest = max(self.state.memory.last_round, self._upstream.round)
+        if message.round <= newest + MAX_ROUNDS_AHEAD:
+            return []
+        self._counters["round_too_far"] += 1
         text = f"round {message.round} of the coordinator is refused: {AHEAD}"
         return [Warn("", text), *self._upstream.ask_welcome(now)]
 
@@ -155,9 +179,9 @@ class Rounds:
         if not 0 < welcome.round < memory.last_round:
             return []
         text = f"this edge was at round {memory.last_round}, the coordinator is at {welcome.round}"
-        effects: list[Effect] = [] if self._committing else self.drop()
+        effects = self.drop() if self.open_round is not None else []
         memory.last_round, self._waiting = welcome.round - 1, None
-        self.state.counters["round_went_back"] += 1
+        self._counters["round_went_back"] += 1
         return [*effects, self.state.save(), Warn("", f"{text}: continuing there")]
 
     def resume_order(self, now: float) -> list[Effect]:
@@ -167,15 +191,15 @@ class Rounds:
 
     def drop(self) -> list[Effect]:
         """End a round that is not wanted any more."""
-        live, self.live = self.live, None
-        if self._unmasking:
-            self._committing = self._unmasking = False
-        if live is None:
+        rnd = self.round
+        if rnd is None or not self.is_live:
             return []
-        self._last = live
-        self.state.counters["rounds_dropped"] += 1
-        effects = [] if live.rnd.closed else live.close(live.rnd.rule.give_up_s)
-        return [*effects, self.late.saved(), ForgetRound()]
+        self._counters["rounds_dropped"] += 1
+        effects: list[Effect] = []
+        if rnd.is_open:
+            effects = self._close(rnd, rnd.began_at + rnd.rule.give_up_s)
+        rnd.enter(Phase.DROPPED if rnd.phase is Phase.COMMITTING else Phase.OVER)
+        return [*effects, self.updates.saved(), ForgetRound()]
 
     def forget(self) -> None:
         """Forget the order that waits: the run is over, or another."""
@@ -183,263 +207,266 @@ class Rounds:
 
     # ------------------------------------------------------------- from agents
 
-    def receive(self, event: Received, now: float) -> list[Effect]:
-        """Take in what an agent sends about a round.
+    def offer(self, event: Received, offer: UpdateOffer, now: float) -> list[Effect]:
+        """Take in the offer of an update."""
+        rnd = self._named(offer.run, offer.round)
+        if rnd is None:
+            return self.updates.too_late(self.round, event.sender, offer, now)
+        return self.updates.offer(rnd, event, offer, now)
+
+    def chunk(self, event: Received, chunk: Chunk, now: float) -> list[Effect]:
+        """Take in a chunk of an update, whichever round it names; `ChunkError`: it does not fit."""
+        rnd = self.open_round
+        part = rnd.parts.get(event.sender) if rnd is not None else None
+        offer = part.offer if part is not None else None
+        expected = offer is not None and (offer.run, offer.digest) == (chunk.run, chunk.digest)
+        if not expected and (kept := self.updates.late_chunk(event.sender, chunk)):
+            return kept
+        if rnd is None or not (expected or rnd.name == (chunk.run, chunk.round)):
+            raise Ignored("out_of_round")
+        return self.updates.chunk(rnd, event, chunk, now)
+
+    def mask(
+        self, event: Received, message: MaskKeys | MaskShares | MaskOpening, now: float
+    ) -> list[Effect]:
+        """Take keys, shares and answers; also once the round is closed.
 
         Raises:
-            ChunkError: A chunk does not fit; nothing changed.
+            MaskingError: They do not fit; nothing changed.
         """
-        message = event.message
-        match message:
-            case Need() if self.live is not None:
-                return self.live.need(event, message, now)
-            case UpdateOffer():
-                live = self.find(message.run, message.round)
-                if live is None:
-                    return self._too_late(event.sender, message, now)
-                return live.offer(event, message, now)
-            case Chunk():
-                if (live := self._open) is not None and live.receives(event.sender, message):
-                    return live.chunk(event, message, now)
-                if kept := self.late.chunk(event.sender, message):
-                    return kept
-                if live := self.find(message.run, message.round):
-                    return live.chunk(event, message, now)
-            case Decline():
-                if live := self.find(message.run, message.round):
-                    return live.decline(event.sender, message, now)
-            case MaskKeys() | MaskShares() | MaskOpening():
-                # Also when it is closed: answers come then.
-                live = self.live
-                named = (message.run, message.round)
-                if live is not None and (live.rnd.run, live.rnd.round) == named:
-                    return live.mask(event.sender, message, now) + self._unmask(now)
-        self.state.counters["out_of_round"] += 1
-        return []
+        rnd = self.round
+        if rnd is None or not self.is_live or rnd.name != (message.run, message.round):
+            raise Ignored("out_of_round")
+        part = rnd.parts.get(event.sender)
+        if part is None or rnd.masking is None:
+            raise Ignored("masking_unasked")
+        part.answered = True
+        effects = rnd.masking.receive(event.sender, message, now)
+        return effects + self._leave_out(rnd, now) + self._unmask(now)
 
-    def find(self, run: str, number: int) -> LiveRound | None:
-        """Return this round, if it is the live one and not closed."""
-        live = self._open
-        return live if live and (live.rnd.run, live.rnd.round) == (run, number) else None
+    def _leave_out(self, rnd: Round, now: float) -> list[Effect]:
+        """Wait no more for agents that are not in the masks."""
+        masking, effects = rnd.masking, list[Effect]()
+        for part in masking.left_out() if masking is not None else ():
+            assert masking is not None
+            why = masking.why_out(part.agent)
+            self._counters[NOT_IN_COHORT] += 1
+            effects += self.updates.without(rnd, part, OutcomeStatus.MISSED, why, now) or []
+            effects.append(Send(part.agent, RoundClosed(run=rnd.run, round=rnd.number)))
+        return effects
 
-    def serves(self, agent: str, digest: str) -> bool:
-        """Whether an agent is to train from this model."""
-        live = self.live
-        part = live.rnd.parts.get(agent) if live is not None else None
-        if live is None or part is None:
-            return False
-        return digest == live.rnd.base or (part.late is not None and digest == part.late.base)
+    def decline(self, event: Received, decline: Decline, now: float) -> list[Effect]:
+        """End the wait for an agent that does not train, while the round is open."""
+        rnd = self._named(decline.run, decline.round)
+        if rnd is None:
+            raise Ignored("out_of_round")
+        reason, part = decline.reason, rnd.parts.get(event.sender)
+        text = f"{reason}: {decline.detail}" if decline.detail else str(reason)
+        ended = None
+        if part is not None:
+            ended = self.updates.without(rnd, part, OutcomeStatus.DECLINED, text[:200], now)
+        if ended is None:
+            raise Ignored("decline_unasked")
+        self._counters[f"declined_{reason}"] += 1
+        return ended
 
     def hello(self, agent: str, now: float) -> list[Effect]:
         """Go on with an agent that came, or came back."""
-        return self._open.hello(agent, now) if self._open else []
+        rnd = self.open_round
+        part = rnd.parts.get(agent) if rnd is not None else None
+        if rnd is None or part is None:
+            return []
+        part.come_back()
+        if part.stage is Stage.WORKING:
+            return self._order(rnd, part, now)
+        # Its credit may have been lost with the connection.
+        return self.updates.renew(part, now) if part.stage is Stage.SENDING else []
+
+    def wanted(self, agent: str, digest: str) -> Layout | None:
+        """Return how a model is cut that an agent is to train from; None for no such model."""
+        rnd = self.open_round
+        part = rnd.parts.get(agent) if rnd is not None else None
+        if rnd is None or part is None:
+            return None
+        late = part.late if part.late is not None and part.late.base == digest else None
+        if digest != rnd.base and late is None:
+            return None
+        part.answered = True
+        part.fresh = part.fresh or late is None
+        return rnd.layout if late is None else late.layout
+
+    def task_need(self, agent: str, number: int) -> None:
+        """Note that an agent has its order."""
+        rnd = self.open_round
+        if rnd is not None and rnd.number == number and agent in rnd.parts:
+            rnd.parts[agent].answered = True
 
     def left(self, agent: str, now: float) -> list[Effect]:
         """Wait no more for an agent that left."""
-        return self._open.gone(agent, now) if self._open else []
-
-    def _too_late(self, agent: str, offer: UpdateOffer, now: float) -> list[Effect]:
-        if self.late.waits_for(agent, offer):
-            return [Send(agent, RoundClosed(run=offer.run, round=offer.round, kept=True))]
-        # The closing round, until the next is there: also while it is committed.
-        last = self.live or self._last
-        if last is not None and (last.rnd.run, last.rnd.round) == (offer.run, offer.round):
-            return last.too_late(agent, offer, now)
-        self.state.counters["expired"] += 1
-        reason = "the round is over" if offer.run == self.state.memory.run else "another run"
-        return [receipt(agent, offer, ReceiptStatus.EXPIRED, reason)]
-
-    def _usual(self) -> Usual:
-        return Usual(self.state.memory.told, self.state.memory.alignments)
-
-    @property
-    def _open(self) -> LiveRound | None:
-        """The live round, if it is not closed."""
-        return None if self.live is None or self.live.rnd.closed else self.live
+        rnd = self.open_round
+        if rnd is None or agent not in rnd.parts:
+            return []
+        return self.updates.without(rnd, rnd.parts[agent], OutcomeStatus.GONE, LEFT, now) or []
 
     # --------------------------------------------------------- results of jobs
 
+    def admitted(self, event: Admitted, now: float) -> list[Effect]:
+        """Take in the verdict on an update."""
+        rnd = self._named(*event.key[:2])
+        return self.updates.admitted(rnd, event, now) if rnd is not None else []
+
+    def disk_failed(self, event: DiskFailed, now: float) -> list[Effect]:
+        """Go on without an update; of a round that is over, the spool is gone."""
+        rnd = self._named(*event.key[:2])
+        if rnd is None:
+            return []
+        return self.updates.disk_failed(rnd, event.key[2], event.detail, now)
+
     def committed(self, done: Committed, now: float) -> list[Effect]:
         """Report the round that has its aggregate."""
-        live, self._committing = self.live, False
-        if live is None or (live.rnd.run, live.rnd.round) != (done.run, done.round):
-            return []
-        failed = ""
+        rnd = self._out_of_job(done.run, done.round)
+        if rnd is None:
+            return self.resume_order(now)
+        memory, failed = self.state.memory, ""
         if done.digest:
-            memory = self.state.memory
             memory.model, memory.model_bytes = done.digest, done.size
-            memory.told, memory.alignments = live.rnd.usual.told, {**live.rnd.usual.alignments}
+            memory.told, memory.alignments = rnd.usual.told, {**rnd.usual.alignments}
+        elif done.refused:
+            failed = f"the aggregate could not be written to the edge's disk: {done.refused}"
         else:
-            self.state.counters["aggregate_failed"] += 1
             failed = "the aggregate cannot be used"
-            if done.refused:
-                failed = f"the aggregate could not be written to the edge's disk: {done.refused}"
-        if done.weight and live.rnd.used:
+        if done.weight and rnd.placed:
             # What each weighs is inside the sum: they share its weight.
-            share = done.weight / live.rnd.used
-            live.outcomes = tuple(
-                replace(one, weight=share if one.used else 0.0) for one in live.outcomes
+            share = done.weight / len(rnd.placed)
+            rnd.outcomes = tuple(
+                replace(one, weight=share if one.used else 0.0) for one in rnd.outcomes
             )
-        effects = self._report_live(live, failed, now, first=done.first)
-        self.live, self._last = None, live
+        effects = self._report(rnd, failed, now, first=done.first)
         return effects + self.resume_order(now)
 
     def model_lost(self, lost: ModelLost, now: float) -> list[Effect]:
         """Fail the round; the coordinator offers its model when it sees that we have none."""
-        # Also of a round that was dropped meanwhile: no later order may wait for it or its base.
-        live, self._committing = self.live, False
         memory = self.state.memory
         if memory.model == lost.base:
             memory.model, memory.model_bytes = "", 0
-            self.state.counters["model_lost"] += 1
-        if live is None or (live.rnd.run, live.rnd.round) != (lost.run, lost.round):
-            return []
-        effects = [] if live.rnd.closed else live.close(now)
+            self._counters["model_lost"] += 1
+        # Also of a round that was dropped meanwhile: no later order may wait for it or its base.
+        rnd = self._out_of_job(lost.run, lost.round)
+        if rnd is None:
+            return self.resume_order(now)
         failed = "the edge's model is lost"
-        effects.append(Warn("", f"round {lost.round} failed: {failed}: {lost.detail}"))
-        effects += self._report_live(live, failed, now)
-        self.live, self._last = None, live
-        return effects + self.resume_order(now)
+        effects: list[Effect] = [Warn("", f"round {lost.round} failed: {failed}: {lost.detail}")]
+        return effects + self._fail(rnd, failed, now) + self.resume_order(now)
+
+    def _out_of_job(self, run: str, number: int) -> Round | None:
+        """Return the round that a job was for, if somebody still wants it."""
+        rnd = self.round
+        if rnd is not None and rnd.phase is Phase.DROPPED:
+            rnd.enter(Phase.OVER)
+        named = rnd is not None and rnd.name == (run, number)
+        return rnd if named and self.is_live else None
 
     def fail(self, reason: str, now: float) -> list[Effect]:
-        """Report that the live round has failed, unless its model is being made."""
-        live = self.live
-        if live is None or self._committing:
-            return []
-        effects = [] if live.rnd.closed else live.close(now)
-        effects += self._report_live(live, reason, now)
-        self.live, self._last = None, live
-        return effects
+        """Report that the round has failed, unless its model is being made."""
+        rnd = self.open_round
+        return self._fail(rnd, reason, now) if rnd is not None else []
 
     # -------------------------------------------------------------- the close
 
     def look(self, now: float) -> list[Effect]:
         """Close the round if it is over."""
-        live = self._open
-        if live is None or not live.rnd.is_over(now):
+        rnd = self.open_round
+        if rnd is None or not rnd.is_over(now):
             return []
-        rnd = live.rnd
-        if not rnd.failed and live.masking is None:
-            rnd.settle()
-        effects = live.close(now)
-        if not rnd.failed:
-            self._committing = True
-            if live.masking is None:
-                return [*effects, self._commit(live)]
-            self._unmasking = True
-            return effects + live.masking.close(now) + self._unmask(now)
-        self.live, self._last = None, live
-        return effects + self._report_live(live, rnd.failed, now)
+        if rnd.failed:
+            return self._fail(rnd, rnd.failed, now)
+        if rnd.masking is not None:
+            effects = self._close(rnd, now)
+            rnd.enter(Phase.UNMASKING)
+            effects += rnd.masking.close(now, rnd.began_at + rnd.rule.give_up_s)
+            return effects + self._unmask(now)
+        rnd.settle()
+        effects = self._close(rnd, now)
+        rnd.enter(Phase.COMMITTING)
+        return [*effects, rnd.commit()]
 
-    def _commit(self, live: LiveRound) -> Commit:
-        rnd, weighing = live.rnd, live.rnd.weighing
-        seeds = live.masking.seeds if live.masking is not None else None
-        return Commit(
-            rnd.run,
-            rnd.round,
-            rnd.base,
-            weighing.scale(rnd.sums),
-            weighing.deviation,
-            seeds or (),
-            weighing.robust,
-            rnd.terms,
-        )
+    def _close(self, rnd: Round, now: float) -> list[Effect]:
+        """End all that is under way, and note how each agent ended."""
+        rnd.closed_s = rnd.after(now)
+        rnd.outcomes = tuple(rnd.outcome(part, now) for part in rnd.parts.values())
+        self._exchange.stop(rnd.base)
+        return self.updates.close(rnd)
+
+    def _fail(self, rnd: Round, reason: str, now: float) -> list[Effect]:
+        effects = self._close(rnd, now) if rnd.is_open else []
+        return effects + self._report(rnd, reason, now)
 
     def _unmask(self, now: float) -> list[Effect]:
         """Go on with a closed round whose sum is masked, once enough have answered, or cannot."""
-        live = self.live
-        if not self._unmasking or live is None or live.masking is None:
+        rnd = self.round
+        if rnd is None or rnd.phase is not Phase.UNMASKING or rnd.masking is None:
             return []
-        if live.masking.seeds is not None:
-            self._unmasking = False
-            return [*self._name_liars(live), self._commit(live)]
-        if not live.rnd.void:
+        if rnd.masking.seeds is not None:
+            rnd.enter(Phase.COMMITTING)
+            return [*self._name_liars(rnd, rnd.masking), rnd.commit()]
+        if not rnd.hopeless:
             return []
-        named = self._name_liars(live)
-        self.live, self._last = None, live
-        self._committing = self._unmasking = False
-        effects = named + self._report_live(live, live.rnd.void, now)
-        return effects + self.resume_order(now)
+        effects = self._name_liars(rnd, rnd.masking)
+        return effects + self._report(rnd, rnd.hopeless, now) + self.resume_order(now)
 
-    def _name_liars(self, live: LiveRound) -> list[Effect]:
-        """Tell whose shares were false: they are not paid, and in no masks of the run any more."""
-        liars = live.masking.liars if live.masking is not None else {}
-        for agent in liars:
-            self.state.counters[FALSE_SHARES] += 1
-            self.state.memory.bar(agent)
-        live.outcomes = tuple(
-            _not_paid(one, FALSE_SHARES) if one.agent in liars else one for one in live.outcomes
+    def _name_liars(self, rnd: Round, masking: Masking) -> list[Effect]:
+        """Tell whose shares were false: they are not paid, and in no masks of the run any more.
+
+        Where one's word stands against another's, the two are in no masks together any more.
+        """
+        memory, liars = self.state.memory, masking.cohort.liars
+        where, effects = f"secure aggregation of round {rnd.number}", list[Effect]()
+        for agent, how in liars.items():
+            self._counters[FALSE_SHARES] += 1
+            memory.bar(agent)
+            told = "it is in no masks of this run any more"
+            effects.append(Warn(agent, f"{where}: it {how}; {told}"))
+        rnd.outcomes = tuple(
+            _not_paid(one.agent, one.tau_ms, FALSE_SHARES) if one.agent in liars else one
+            for one in rnd.outcomes
         )
-        told = "it is in no masks of this run any more"
-        where = f"secure aggregation of round {live.rnd.round}"
-        named = [Warn(agent, f"{where}: it {how}; {told}") for agent, how in liars.items()]
-        return [*named, *self._note_suspects(live, where)]
-
-    def _note_suspects(self, live: LiveRound, where: str) -> list[Effect]:
-        """Tell whose word stands against whose: they are in no masks together any more."""
-        pairs = live.masking.suspects if live.masking is not None else ()
-        self.state.memory.suspect(pairs)
-        effects: list[Effect] = []
-        for pair in pairs:
-            self.state.counters[SUSPECTS] += 1
+        memory.suspect(masking.cohort.suspects)
+        for pair in masking.cohort.suspects:
+            self._counters[SUSPECTS] += 1
             says = f"{pair.holder[:12]} says that its share does not open"
             told = "one of the two lies, they are in no masks together any more"
             effects.append(Warn(pair.dealer, f"{where}: {says}; {told}"))
         return effects
 
-    def _report_live(
-        self, live: LiveRound, failed: str, now: float, *, first: bytes = b""
-    ) -> list[Effect]:
-        if live.masking is not None:
-            self.state.memory.turns_taken(live.masking.turns, void=bool(failed))
-        return self._report(live.rnd, live.outcomes, failed, now, first=first)
-
-    def _report(
-        self,
-        rnd: EdgeRound,
-        outcomes: tuple[Outcome, ...],
-        failed: str,
-        now: float,
-        *,
-        first: bytes = b"",
-    ) -> list[Effect]:
+    def _report(self, rnd: Round, failed: str, now: float, *, first: bytes = b"") -> list[Effect]:
         """Store and send the report; with `failed` there is no new model, and nothing is used."""
-        if failed:
-            outcomes = tuple(replace(one, used=False, weight=0.0) for one in outcomes)
-        with_chunk = rnd.order.want_model and not failed and len(outcomes) <= OUTCOMES_WITH_CHUNK
-        closed_at = rnd.closed_at or now
+        rnd.enter(Phase.OVER)
         memory = self.state.memory
-        report = RoundReport(
-            run=rnd.run,
-            round=rnd.round,
+        if rnd.masking is not None:
+            memory.turns_taken(rnd.masking.turns, void=bool(failed))
+        report = rnd.report(failed, now)
+        with_chunk = rnd.order.want_model and len(report.outcomes) <= OUTCOMES_WITH_CHUNK
+        report = replace(
+            report,
             epoch=self.state.sessions.epoch,
-            outcomes=outcomes,
-            failed=failed,
             model=memory.model,
             size=memory.model_bytes,
             chunk_bytes=self.state.config.chunk_bytes,
-            used=sum(one.used for one in outcomes),
-            weight=sum(one.weight for one in outcomes),
-            first=first if with_chunk else b"",
-            local_steps=0.0 if failed else rnd.sums.local_steps,
-            timing_ms={
-                "collect": round((closed_at - rnd.began_at) * 1e3, 3),
-                "aggregate": round((now - closed_at) * 1e3, 3),
-            },
+            first=first if with_chunk and not failed else b"",
         )
         send = self._upstream.report(report, now)
         event: dict[str, object] = {
             "run": rnd.run,
-            "round": rnd.round,
-            "ordered": len(outcomes),
-            "in_time": sum(one.in_time for one in outcomes),
+            "round": rnd.number,
+            "ordered": len(report.outcomes),
+            "in_time": sum(one.in_time for one in report.outcomes),
             "used": report.used,
             "failed": failed,
-            "seconds": round(now - rnd.began_at, 4),
-            "close_s": round(now - closed_at, 4),
+            "seconds": round(rnd.after(now), 4),
+            "close_s": round(report.timing_ms["aggregate"] / 1e3, 4),
         }
         return [
-            self.late.saved(),
+            self.updates.saved(),
             self.state.save(),
             Mark("edge.reported"),
             ForgetRound(),
@@ -452,30 +479,38 @@ class Rounds:
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due, and close the round if it is over."""
-        due = self._open.tick(now) if self._open else []
-        if self._unmasking and self.live is not None and self.live.masking is not None:
-            due += self.live.masking.tick(now) + self._unmask(now)
-        return due + self.look(now)
+        effects: list[Effect] = []
+        rnd = self.round
+        if rnd is not None and rnd.phase is Phase.UNMASKING and rnd.masking is not None:
+            effects = rnd.masking.tick(now) + self._unmask(now)
+        elif rnd is not None and rnd.is_open:
+            effects = self.updates.tick(now)
+            if rnd.masking is not None:
+                effects += rnd.masking.tick(now) + self._leave_out(rnd, now)
+            for part in self._unanswered(rnd):
+                if now >= part.order_again_at:
+                    self._counters["order_again"] += 1
+                    part.order_wait_s *= 2
+                    effects += self._order(rnd, part, now)
+        return effects + self.look(now)
 
     def next_due(self, now: float) -> float:
         """Return when `tick` is wanted."""
-        if self._unmasking and self.live is not None and self.live.masking is not None:
-            return self.live.masking.next_due()
-        return self._open.next_due(now) if self._open else float("inf")
+        rnd = self.round
+        dues = [float("inf")]
+        if rnd is not None and rnd.phase in (Phase.OPEN, Phase.UNMASKING):
+            if rnd.masking is not None:
+                dues.append(rnd.masking.next_due())
+            if rnd.is_open:
+                dues += [rnd.next_due(now), self.updates.next_due()]
+                dues += [part.order_again_at for part in self._unanswered(rnd)]
+        return min(dues)
+
+    def _unanswered(self, rnd: Round) -> list[Part]:
+        parts = rnd.parts.values()
+        return [one for one in parts if one.stage is Stage.WORKING and not one.answered]
 
 
-def _not_ordered(rnd: EdgeRound, reason: str) -> tuple[Outcome, ...]:
-    return tuple(
-        Outcome(agent=agent, status=OutcomeStatus.GONE, censored=True, reason=reason)
-        for agent in rnd.parts
-    )
-
-
-def _not_paid(outcome: Outcome, reason: str) -> Outcome:
-    return Outcome(
-        agent=outcome.agent,
-        status=OutcomeStatus.REJECTED,
-        tau_ms=outcome.tau_ms,
-        censored=True,
-        reason=reason,
-    )
+def _not_paid(agent: str, tau_ms: int, reason: str, *, gone: bool = False) -> Outcome:
+    status = OutcomeStatus.GONE if gone else OutcomeStatus.REJECTED
+    return Outcome(agent=agent, status=status, tau_ms=tau_ms, censored=True, reason=reason)

@@ -3,11 +3,13 @@
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedagent_protocol.columns import Columns, claim_column, claims_in, pack
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import (
     MAX_AGENTS,
@@ -19,8 +21,7 @@ from fedagent_protocol.messages import (
     RoundColumns,
     RoundOpen,
 )
-
-from .columns import Listing, Row, columns_of, most_rows
+from fedagent_protocol.signatures import CLAIM_BYTES
 
 FRESH_S = 45.0
 ANSWER_S = 3.0
@@ -36,18 +37,27 @@ FARTHEST = 1e8
 """A place beyond this, in kilometres, is none."""
 LONGEST_S = 30 * 86_400.0
 """Silence is reported as no longer than this."""
+MAX_FEATURES = 32
+MAX_ROWS_BYTES = 600_000
+"""With the ids that are named below the limit of a payload."""
+FLAPS = 5
+"""A link that breaks takes its own place once; two devices take each other's for ever."""
+WITHIN_S = 120.0
+MAX_FLAPPING = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The ids from `known` on, which a coordinator has not; those from `named` on wait."""
+
+    known: int
+    named: int
+    new_ids: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class AgentSession:
-    """One agent at this edge; `refused` is why its hello was not taken, if it was not.
-
-    One that is `known` has said hello to this process.
-
-    One that is `away` did not answer when its connection had broken: it is chosen for nothing
-    new. One that `prepares` reports anew when it hears of another task. After a hello the next
-    report counts whatever its number: `greeted`.
-    """
+    """One agent at this edge."""
 
     agent: str
     heard_at: float
@@ -55,12 +65,14 @@ class AgentSession:
     context_at: float = 0.0
     present: bool = True
     away: bool = False
+    """It did not answer when its connection had broken: it is chosen for nothing new."""
+    name: str = ""
     software: str = ""
     address: str = ""
-    refused: str = ""
-    prepares: bool = False
-    greeted: bool = False
-    known: bool = False
+    refused: str = ""  # why its hello was not taken, if it was not
+    prepares: bool = False  # it reports again when it hears of another task
+    greeted: bool = False  # it has said hello: the next report counts whatever its number
+    known: bool = False  # it has said hello to this process
     crl_at: float = -math.inf  # when it was sent the list of the revoked
     asked_at: float = -math.inf  # when it was asked whether it is here
 
@@ -70,6 +82,11 @@ class AgentSession:
         if self.refused or self.context is None or self.context.available:
             return self.refused
         return safe_text(self.context.reason) or "the device is not ready to train"
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether its context counts in a round that opens now."""
+        known = self.context is not None and now - self.context_at <= FRESH_S
+        return self.present and not self.away and known
 
 
 @dataclass(slots=True)
@@ -82,12 +99,15 @@ class AgentSessions:
     """
 
     epoch: str
+    left_out: set[str] = field(default_factory=set)
+    """Identities that two devices have; for good."""
     _by_id: dict[str, AgentSession] = field(default_factory=dict)
     _index: dict[str, int] = field(default_factory=dict)
-    _names: dict[str, str] = field(default_factory=dict)
-    _unreported: dict[str, None] = field(default_factory=dict)
+    _unnamed: dict[str, None] = field(default_factory=dict)
     _changed: dict[str, None] = field(default_factory=dict)
+    """Of whom the coordinator has not the newest name, and the newest note."""
     _asked: dict[str, float] = field(default_factory=dict)
+    _flaps: dict[str, deque[float]] = field(default_factory=dict)
 
     def hear(self, agent: str, now: float) -> tuple[AgentSession | None, bool]:
         """Note a sign of life; return the session, None if there is no room, and if it is new."""
@@ -107,6 +127,10 @@ class AgentSessions:
         self._asked.pop(agent, None)
         return session, joined
 
+    def session(self, agent: str) -> AgentSession:
+        """Return the session of an agent that was heard just now."""
+        return self._by_id[agent]
+
     def has_place(self, agent: str) -> bool:
         """Whether an agent was heard and has not lost its place, here or gone."""
         return agent in self._by_id
@@ -114,73 +138,77 @@ class AgentSessions:
     def _forget_gone(self) -> None:
         """Give back the places of those who are gone, once the coordinator was told."""
         gone = {one.agent for one in self._by_id.values() if not one.present}
-        for agent in gone - self._changed.keys() - self._unreported.keys():
+        for agent in gone - self._changed.keys() - self._unnamed.keys():
             del self._by_id[agent]
-            self._names.pop(agent, None)
             self._asked.pop(agent, None)
-
-    def name(self, agent: str, name: str) -> bool:
-        """Keep what people call an agent; True if that is new."""
-        if name == self._names.get(agent, ""):
-            return False
-        self._names[agent] = name
-        self._unreported[agent] = None
-        return True
 
     def greet(self, agent: str, hello: Hello, refused: str) -> bool:
         """Keep what a hello holds of the device; True if that is new."""
         session = self._by_id[agent]
         session.prepares, session.greeted, session.known = hello.prepares, True, True
+        renamed = not refused and hello.name != session.name
+        if renamed:
+            session.name = hello.name
+            self._unnamed[agent] = None
         facts = safe_text(hello.software, limit=64), safe_text(hello.address, limit=64), refused
         if facts == (session.software, session.address, session.refused):
-            return False
+            return renamed
         session.software, session.address, session.refused = facts
         self._changed[agent] = None
         return True
 
-    def exclude(self, agent: str, reason: str) -> None:
-        """Note why an agent takes no part from now on, whatever it says."""
-        session = self._by_id.get(agent)
-        if session is not None:
+    def is_cloned(self, agent: str, now: float, reason: str) -> bool:
+        """Take in that an agent came while it was connected; True if it is left out from now on."""
+        if agent in self.left_out:
+            return False
+        times = self._flaps.setdefault(agent, deque(maxlen=FLAPS))
+        times.append(now)
+        while len(self._flaps) > MAX_FLAPPING:
+            del self._flaps[next(iter(self._flaps))]
+        if len(times) < FLAPS or now - times[0] > WITHIN_S:
+            return False
+        del self._flaps[agent]
+        self.left_out.add(agent)
+        if session := self._by_id.get(agent):
             session.refused, session.context, session.present = reason, None, False
             self._changed[agent] = None
+        return True
 
     def welcomed(self) -> None:
         """A coordinator that has just welcomed us needs all of it."""
-        self._unreported = dict.fromkeys(self._names)
+        self._unnamed = {agent: None for agent, one in self._by_id.items() if one.name}
         self._changed = dict.fromkeys(self._by_id)
 
     @property
     def has_changes(self) -> bool:
         """Whether there is more about agents than went into the last status."""
-        return bool(self._unreported or self._changed)
+        return bool(self._unnamed or self._changed)
 
     def changed_devices(self, now: float) -> tuple[DeviceNote, ...]:
         """Return the agents of which something changed, once; the rest comes next time."""
-        some = list(itertools.islice(self._changed, MAX_NOTES))
-        for agent in some:
+        notes = []
+        for agent in list(itertools.islice(self._changed, MAX_NOTES)):
             del self._changed[agent]
-        return tuple(self._note(agent, now) for agent in some)
-
-    def _note(self, agent: str, now: float) -> DeviceNote:
-        session = self._by_id[agent]
-        here = session.present and not session.away
-        age_s = 0.0 if here else max(0.0, min(now - session.heard_at, LONGEST_S))
-        return DeviceNote(
-            agent=agent,
-            here=here,
-            age_ms=round(1000 * age_s),
-            software=session.software,
-            address=session.address,
-            reason=session.reason,
-        )
+            session = self._by_id[agent]
+            here = session.present and not session.away
+            age_s = 0.0 if here else max(0.0, min(now - session.heard_at, LONGEST_S))
+            note = DeviceNote(
+                agent=agent,
+                here=here,
+                age_ms=round(1000 * age_s),
+                software=session.software,
+                address=session.address,
+                reason=session.reason,
+            )
+            notes.append(note)
+        return tuple(notes)
 
     def new_names(self) -> dict[str, str]:
         """Return names that were not sent since the welcome, once; the rest comes next time."""
-        some = list(self._unreported)[:MAX_NAMES]
+        some = list(itertools.islice(self._unnamed, MAX_NAMES))
         for agent in some:
-            del self._unreported[agent]
-        return {agent: self._names[agent] for agent in some}
+            del self._unnamed[agent]
+        return {agent: self._by_id[agent].name for agent in some}
 
     def context(self, session: AgentSession, report: ContextReport, now: float) -> bool:
         """Keep the newest report; False if its number is damaged, and would end all others."""
@@ -261,10 +289,6 @@ class AgentSessions:
         """Return the agents with a live session, in the order in which they came."""
         return [agent for agent, session in self._by_id.items() if session.present]
 
-    def index(self, agent: str) -> int:
-        """Return the position of an agent in the list; beyond its end if it is not there."""
-        return self._index.get(agent, MAX_AGENTS)
-
     def place(self, agent: str) -> tuple[float, float] | None:
         """Return x and y in kilometres as the agent last declared them."""
         session = self._by_id.get(agent)
@@ -273,6 +297,12 @@ class AgentSessions:
         features = session.context.features
         place = features.get("x_km", np.nan), features.get("y_km", np.nan)
         return place if all(abs(value) <= FARTHEST for value in place) else None
+
+    # ------------------------------------------------------- lists for messages
+
+    def index(self, agent: str) -> int:
+        """Return the position of an agent in the list; beyond its end if it is not there."""
+        return self._index.get(agent, MAX_AGENTS)
 
     def listing(
         self, epoch: str, known: int, agents: Iterable[str], more: Iterable[str] = ()
@@ -293,7 +323,9 @@ class AgentSessions:
                 self._index.setdefault(agent, len(self._index))
         ids = list(self._index)
         known = min(known, len(ids)) if epoch == self.epoch else 0
-        named = _fitting(ids, known)
+        named, room = known, MAX_IDS_BYTES
+        while named < len(ids) and (room := room - len(ids[named]) - 2) >= 0:
+            named += 1
         return Listing(known, named, tuple(ids[known:named]))
 
     def columns(self, ask: RoundOpen, *, model: str, now: float) -> RoundColumns:
@@ -302,35 +334,48 @@ class AgentSessions:
         What does not fit into one message waits: ids for the next round, and of the
         contexts the oldest.
         """
-        fresh = [
-            session
-            for session in self._by_id.values()
-            if session.present
-            and not session.away
-            and session.context is not None
-            and now - session.context_at <= FRESH_S
-        ]
-        room = most_rows([one.context for one in fresh if one.context is not None])
-        if len(fresh) > room:
+        fresh = [one for one in self._by_id.values() if one.is_fresh(now)]
+        row_bytes = 25 + CLAIM_BYTES + 4 * len(_common_features(fresh))
+        if len(fresh) > (room := MAX_ROWS_BYTES // row_bytes):
             fresh = sorted(fresh, key=lambda one: -one.context_at)[:room]
         listing = self.listing(ask.epoch, ask.known, (one.agent for one in fresh))
-        rows = [
-            Row(index, one.context, one.context_at)
-            for one in fresh
-            if one.context is not None and (index := self._index[one.agent]) < listing.named
-        ]
-        return columns_of(ask, self.epoch, listing, rows, model=model, now=now)
+        rows = [one for one in fresh if self._index[one.agent] < listing.named]
+        contexts = [one.context for one in rows if one.context is not None]
+        names = _common_features(rows)
+        values = [[context.features.get(name, np.nan) for name in names] for context in contexts]
+        array = np.array(values, np.float64).reshape(len(rows), len(names))
+        # What is too large for float32 is as good as unknown.
+        array[np.abs(array) > np.finfo(np.float32).max] = np.nan
+        columns = Columns(
+            features=names,
+            session=np.array([self._index[one.agent] for one in rows], np.int32),
+            price=np.array([context.price for context in contexts], np.int64),
+            context_seq=np.array([context.seq for context in contexts], np.int64),
+            age_ms=np.array([(now - one.context_at) * 1000 for one in rows]).astype(np.int32),
+            available=np.array([context.available for context in contexts], np.bool_),
+            values=array.astype(np.float32),
+            claim=claims_in(claim_column([context.claim for context in contexts]), len(rows)),
+        )
+        return RoundColumns(
+            run=ask.run,
+            round=ask.round,
+            epoch=self.epoch,
+            known=listing.known,
+            new_ids=listing.new_ids,
+            features=columns.features,
+            model=model,
+            **pack(columns),
+        )
+
+
+def _common_features(sessions: Sequence[AgentSession]) -> tuple[str, ...]:
+    """Return the features most agents report, so that one agent cannot push them out."""
+    known = (one.context.features for one in sessions if one.context is not None)
+    counts = Counter(name for features in known for name in features)
+    most = sorted(counts, key=lambda name: (-counts[name], name))[:MAX_FEATURES]
+    return tuple(sorted(most))
 
 
 def _gist(reason: str) -> str:
     """Return a reason without its numbers, which change with every look."""
     return "".join(c for c in reason if not c.isdigit())
-
-
-def _fitting(ids: list[str], known: int) -> int:
-    room = MAX_IDS_BYTES
-    for position in range(known, len(ids)):
-        room -= len(ids[position]) + 2
-        if room < 0:
-            return position
-    return len(ids)

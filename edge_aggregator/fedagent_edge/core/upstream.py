@@ -14,8 +14,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.topics import mismatch
 
-from .effects import COORDINATOR
-from .state import EdgeState
+from .effects import COORDINATOR, EdgeState, Ignored
 
 STATUS_S = 5.0
 CHANGES_WAIT_S = 0.5
@@ -59,7 +58,7 @@ class Upstream:
         self.welcomed = False
         return [self._hello(now)]
 
-    def refuse(self, other: OtherVersion) -> list[Effect]:
+    def refuse(self, other: OtherVersion, now: float) -> list[Effect]:  # noqa: ARG002 - as all inputs
         """Refuse a coordinator of another protocol version, and say so once."""
         self.state.counters["protocol_version"] += 1
         if other.sender in self._refused or len(self._refused) >= MAX_REFUSED:
@@ -70,18 +69,15 @@ class Upstream:
     def beacon(self, coordinator: str, beacon: CoordinatorBeacon, now: float) -> list[Effect]:
         """Greet a coordinator that is not served yet, unless another one is."""
         if beacon.coordinator != coordinator:
-            self.state.counters["beacon_not_usable"] += 1
-            return []
-        if self._serves_another(coordinator, now):
-            return []
+            raise Ignored("beacon_not_usable")
+        self._refuse_another(coordinator, now)
         if coordinator == self.coordinator or not self.coordinator:
             self._heard_at = now
         return [] if self.welcomed and coordinator == self.coordinator else [self._hello(now)]
 
-    def welcome(self, coordinator: str, now: float) -> list[Effect] | None:
-        """Begin the session; None if another coordinator is served."""
-        if self._serves_another(coordinator, now):
-            return None
+    def welcome(self, coordinator: str, now: float) -> list[Effect]:
+        """Begin the session, unless another coordinator is served."""
+        self._refuse_another(coordinator, now)
         new = not self.joined or coordinator != self.coordinator
         self.coordinator, self.welcomed, self.joined, self._heard_at = coordinator, True, True, now
         return [Emit("coordinator_joined", {"coordinator": coordinator})] if new else []
@@ -119,8 +115,7 @@ class Upstream:
 
     def witness(self, head: LedgerHead | None) -> list[Effect]:
         """Keep the newest head of the coordinator's ledger; say it when a ledger went back."""
-        memory = self.state.memory
-        held = memory.head
+        memory, held = self.state.memory, self.state.memory.head
         if head is None or head.coordinator != self.coordinator:
             return []
         if held is None or held.coordinator != head.coordinator or held.seq < head.seq:
@@ -133,15 +128,15 @@ class Upstream:
             return [Warn("", text, once=True)]
         return []
 
-    def receipt(self, receipt: ReportReceipt) -> None:
+    def receipt(self, receipt: ReportReceipt, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
         """Take in that a report is settled."""
-        report = self.state.memory.report
-        if report is None or report.round != receipt.round:
-            return
-        if receipt.too_late:
-            self.state.counters["report_too_late"] += 1
-        # Not worth a write: a report that is sent again is only receipted again.
-        self.state.memory.report = None
+        memory = self.state.memory
+        if memory.report is not None and memory.report.round == receipt.round:
+            if receipt.too_late:
+                self.state.counters["report_too_late"] += 1
+            # Not worth a write: a report that is sent again is only receipted again.
+            memory.report = None
+        return self.witness(receipt.head)
 
     def status(self, now: float) -> Send:
         """Return the heartbeat; what is known of agents is sent once."""
@@ -187,13 +182,11 @@ class Upstream:
             due = min(due, self._report_at)
         return min(due, self._heard_at + SILENT_S + 0.001) if self.joined else due
 
-    def _serves_another(self, coordinator: str, now: float) -> bool:
+    def _refuse_another(self, coordinator: str, now: float) -> None:
         """Two coordinators of one site must not tear an edge from each other."""
         alive = self.welcomed and now - self._heard_at <= SILENT_S
-        if not alive or coordinator == self.coordinator:
-            return False
-        self.state.counters["other_coordinator"] += 1
-        return True
+        if alive and coordinator != self.coordinator:
+            raise Ignored("other_coordinator")
 
     def _hello(self, now: float) -> Send:
         near = now - self._heard_at <= SILENT_S

@@ -1,16 +1,21 @@
 """How updates are weighed at an edge: by the strategy that the run's task names."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import msgspec
+import numpy as np
 
 from fedagent_protocol.errors import FedagentError
 from fedagent_protocol.messages import Assignment, TrainStats, Weighting
 from fedagent_task import aggregation
 from fedagent_task.aggregation import ALL_TRAIN, Contribution, Rules, Strategy, Sums, Weighed
+from fedagent_task.aggregation.alignment import OPPOSED, doubts, gram_of, judged
+from fedagent_task.aggregation.alignment import remembered as alignments_after
 from fedagent_task.aggregation.averaging import FedAvg
+from fedagent_task.aggregation.bounds import Term, Told, remembered, settled, told_of
 from fedagent_task.aggregation.robust import Robust, rule_of
 from fedagent_task.aggregation.task import most_steps, rules_of
 from fedagent_task.privacy.accountant import AccountantMissingError, deviation_of
@@ -19,17 +24,25 @@ from fedagent_task.recipe.spec import (
     LearnerSpec,
     LimitsSpec,
     ModelSpec,
+    PeersSpec,
     PrivacySpec,
     SecureAggregationSpec,
 )
 from fedagent_task.secure_aggregation.ring import Ring, most_weight, ring_of
 
+from .admission import Verdict
 
-class _Task(msgspec.Struct):
+UNWEIGHED = Weighed(0.0, 0.0)
+
+
+class Task(msgspec.Struct):
+    """What an edge reads of a task; it carries the rest as bytes."""
+
     model: ModelSpec | None = None
     learner: LearnerSpec = LearnerSpec()
     limits: LimitsSpec = LimitsSpec()
     aggregation: AggregationSpec = AggregationSpec()
+    peers: PeersSpec = PeersSpec()
     privacy: PrivacySpec = PrivacySpec()
     secure_aggregation: SecureAggregationSpec = SecureAggregationSpec()
     weighting: Weighting = Weighting.SAMPLES
@@ -40,7 +53,17 @@ class _Task(msgspec.Struct):
         return self.privacy.mode == "central" or self.secure_aggregation.wanted
 
 
-_tasks = msgspec.msgpack.Decoder(_Task)
+_tasks = msgspec.msgpack.Decoder(Task)
+UNREAD = Task()
+
+
+@lru_cache(maxsize=2)
+def task_of(body: bytes) -> Task:
+    """Read a task; one that cannot be read says nothing, and its agents will refuse it."""
+    try:
+        return _tasks.decode(body)
+    except (msgspec.DecodeError, ValueError):
+        return UNREAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +107,10 @@ class Weighing:
         try:
             found = self.strategy.weigh(told)
         except FedagentError as error:
-            return Weighed(0.0, 0.0, reason=str(error)[:200])
+            return replace(UNWEIGHED, reason=str(error)[:200])
         numbers = (found.coefficient, found.weight, found.local_steps)
         if not all(math.isfinite(number) for number in numbers) or found.weight < 0:
-            return Weighed(0.0, 0.0, reason="the strategy returned no number")
+            return replace(UNWEIGHED, reason="the strategy returned no number")
         if told.discount == 1.0:
             return found
         coefficient, weight = found.coefficient * told.discount, found.weight * told.discount
@@ -107,15 +130,14 @@ PLAIN = Weighing()
 @lru_cache(maxsize=2)
 def weighing_of(body: bytes) -> Weighing:
     """Return how the task in these bytes has updates weighed; FedAvg where it does not say."""
-    try:
-        task = _tasks.decode(body)
-    except (msgspec.DecodeError, ValueError):
+    task = task_of(body)
+    if task is UNREAD:
         return PLAIN
-    named, learner, limit = task.aggregation, task.learner, task.limits.norm
+    named, learner, secure = task.aggregation, task.learner, task.secure_aggregation
     try:
         strategy = aggregation.create(named.name, **named.params)
         robust = rule_of(named, hidden=task.hides_updates)
-        roles = ALL_TRAIN if task.model is None else rules_of(task.model)
+        rules = ALL_TRAIN if task.model is None else rules_of(task.model)
     except FedagentError as error:
         return Weighing(refusal=f"the edge has no such aggregation: {error}"[:200])
     deviation = 0.0
@@ -124,18 +146,48 @@ def weighing_of(body: bytes) -> Weighing:
             deviation = deviation_of(task.privacy)
         except AccountantMissingError as error:
             return Weighing(refusal=f"at the edge, {error}"[:200])
-    # c_i is a mean of gradients, of which a step within the norm's limit has at most limit / rate.
-    control_limit = 2.0 * limit / learner.rate
-    secure = task.secure_aggregation
-    ring = ring_of(secure, most_weight(task.weighting, task.limits)) if secure.wanted else None
     return Weighing(
         strategy,
-        roles,
+        rules,
         learner,
-        control_limit,
-        deviation,
-        secure,
-        ring,
+        # c_i is a mean of gradients, of which a step within the norm's limit has limit / rate.
+        control_limit=2.0 * task.limits.norm / learner.rate,
+        deviation=deviation,
+        secure=secure,
+        ring=ring_of(secure, most_weight(task.weighting, task.limits)) if secure.wanted else None,
         robust=robust,
         late_rounds=0 if task.hides_updates else named.late_rounds,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What an edge remembers of its run: the newest updates, and how its devices were aligned."""
+
+    told: tuple[Told, ...] = ()
+    alignments: Mapping[str, float] = field(default_factory=dict)
+
+    def settle(
+        self, weighing: Weighing, round_: Mapping[str, tuple[Contribution, Verdict]]
+    ) -> tuple[dict[str, tuple[Weighed, Term, str]], "Usual"]:
+        """Return how updates weigh once all are known, and why one is left out; what is usual now.
+
+        They are in the order in which they came.
+        """
+        rule = weighing.robust
+        asked = [(told, verdict.control_norm) for told, verdict in round_.values()]
+        found = settled(rule, weighing.weigh, asked, self.told)
+        why, alignments = {}, self.alignments
+        sketches = {name: v.sketch for name, (_, v) in round_.items() if v.sketch is not None}
+        if rule.directions and sketches:
+            gram = gram_of(list(sketches.values()))
+            before = np.array([alignments.get(name, np.nan) for name in sketches])
+            now, against = judged(gram, before)
+            alignments = alignments_after(alignments, list(sketches), now)
+            why = dict(zip(sketches, doubts(gram, now, against), strict=True))
+        places = {}
+        for name, (weighed, term) in zip(round_, found, strict=True):
+            reason = why.get(name, "")
+            places[name] = (UNWEIGHED if reason == OPPOSED else weighed), term, reason
+        kept = remembered(self.told, [told_of(*one) for one in asked])
+        return places, Usual(kept, alignments)

@@ -15,18 +15,13 @@ from .ring import MASKED, Ring, Words, add_masks, sums_of
 
 @dataclass(slots=True)
 class MaskedSum:
-    """Adds as `RunningMean` does; what is in it is told by `unmasked` alone."""
+    """What is in it is told by `unmasked` alone; weights are inside the updates."""
 
     ring: Ring
     rules: Rules = ALL_TRAIN
     _total: Words | None = field(default=None, repr=False)
 
-    def add(
-        self,
-        masked: Mapping[str, npt.NDArray[np.generic]],
-        weight: float,  # noqa: ARG002 - it is inside
-        coefficient: float | None = None,  # noqa: ARG002 - the same
-    ) -> None:
+    def add(self, masked: Mapping[str, npt.NDArray[np.generic]]) -> None:
         """Add one update."""
         words = masked[MASKED].view(self.ring.word)
         if self._total is None:
