@@ -86,7 +86,7 @@ def learnt(kind: str, name: str, flag: str) -> State:
     return cast("State", thing.state())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.sampled_from(LEARNING), st.sampled_from(DAMAGES), st.data())
 def test_a_damaged_state_is_refused_or_does_no_harm(
     which: tuple[str, str, str], damage: Callable[[Array], Array], data: st.DataObject
@@ -131,16 +131,8 @@ def longer(array: Array) -> Array:
     [
         ("adaptive", {"stage_bits": np.zeros(0)}, "not (1)"),
         ("adaptive", {"weights": np.ones(5)}, "weights that are no shares"),
-        ("adaptive", {"mixture": np.array([1.0, 0, 0])}, "weights that are no shares"),
         ("adaptive", {"centre": np.full(5, np.inf)}, "not finite"),
         ("adaptive", {"precision": -np.ones((2, 6, 6))}, "precision 0 is none"),
-        ("adaptive", {"bin_precision": lambda a: -a}, "bin_precision is none"),
-        ("adaptive", {"theta": np.full((2, 6), np.nan)}, "not finite"),
-        ("adaptive", {"features": np.arange(9)}, "columns"),
-        ("adaptive", {"device_belief": lambda a: a * 2}, "do not sum to 1"),
-        ("adaptive", {"device_population": lambda a: a * 0}, "empty population"),
-        ("adaptive", {"stage_work": np.zeros(3)}, "clients"),
-        ("adaptive", {"played": np.full(16, -1)}, "below 0"),
         ("bp-ucb", {"belief": lambda a: a - 2}, "below 0"),
         ("bp-ucb", {"mean": lambda a: a * np.nan}, "not finite"),
         ("bp-ucb", {"running": np.array([2, 1])}, "ascend"),
@@ -149,10 +141,8 @@ def longer(array: Array) -> Array:
         ("cocs", {"successes": lambda a: a + 1000}, "counters that are none"),
         ("cocs", {"keys": lambda a: a[::-1]}, "ascend"),
         ("cocs", {"low": lambda a: a + 9}, "bounds that are none"),
-        ("cocs", {"high": lambda a: a + np.inf}, "bounds that are none"),
         ("cucb", {"wins": lambda a: a - 99}, "below 0"),
         ("cucb", {"best": np.array([np.nan])}, "not finite"),
-        ("cucb", {"best": np.array([-1.0])}, "below 0"),
         ("cucb", {"plays": np.zeros(99, dtype=np.int64)}, "100 pool"),
         ("fair", {"inner.x": np.zeros(1)}, "nothing to keep"),
         ("fair", {"queue": lambda a: a - 9}, "below 0"),
@@ -174,28 +164,18 @@ def longer(array: Array) -> Array:
             "that is none",
         ),
         ("quick-init-ucb", {"group_sizes": lambda a: a + 1}, "contradict their members"),
-        ("quick-init-ucb", {"covered": lambda a: ~a}, "group that is none"),
-        ("quick-init-ucb", {"retry": np.array([10**6])}, "does not know"),
-        ("quick-init-ucb", {"arm_count": lambda a: a * 0}, "never played"),
-        ("quick-init-ucb", {"arms": lambda a: a[:, ::-1]}, "not sorted"),
-        ("quick-init-ucb", {"arms": lambda a: a[:, [1, 1, 2, 3, 4]]}, "not sorted"),
-        ("quick-init-ucb", {"arms": lambda a: a[:1].repeat(len(a), axis=0)}, "arm twice"),
         ("rbcs-f", {"idle": longer}, "clients"),
         ("placement/budgeted-ucb", {"observed": lambda a: a + 9}, "more costs than plays"),
         ("placement/budgeted-ucb", {"psi_bounds": np.array([3.0, 1.0])}, "bounds that are none"),
-        ("placement/budgeted-ucb", {"psi_bounds": np.array([-0.1, 1.0])}, "bounds that are none"),
-        ("placement/budgeted-ucb", {"psi_bounds": np.array([0.0, 2e15])}, "bounds that are none"),
         ("placement/budgeted-ucb", {"psi_sum": lambda a: a - 99}, "below 0"),
         ("placement/budgeted-ucb", {"paid": np.zeros(3, dtype=np.int64)}, "not (2)"),
         ("placement/budgeted-ucb-paper", {"q": np.zeros(4)}, "expected"),
         ("control/by-progress", {"h": lambda a: a * 0}, "out of range"),
         ("control/by-progress", {"arrivals": lambda a: a * np.nan}, "without arrivals"),
-        ("control/by-progress", {"means": lambda a: a - 99}, "out of range"),
         ("control/by-progress", {"means": np.array([0.0, 1.0, 1.0, 3.0, 1.0])}, "without seconds"),
         ("control/by-progress", {"held": np.array([-1.0])}, "below 0"),
         ("control/primal-dual", {"numbers": np.array([99.0, 0.0, 0.0])}, "out of range"),
         ("control/primal-dual", {"numbers": np.array([5.0, -0.1, 0.0])}, "below 0"),
-        ("control/primal-dual", {"load": lambda a: a - 9}, "below 0"),
         ("control/primal-dual", {"h": lambda a: a + np.inf}, "not finite"),
         ("control/primal-dual", {"h": longer}, "clients"),
     ],
@@ -210,24 +190,3 @@ def test_what_made_later_rounds_fail_is_refused(
     with pytest.raises(StateError) as caught:
         KINDS[kind](name).restore(state)
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("cocs", {"successes": "counts"}),
-        ("cocs", {"low": "high"}),
-        ("placement/budgeted-ucb", {"observed": "plays"}),
-        ("placement/budgeted-ucb", {"psi_bounds": np.array([np.inf, -np.inf])}),
-        ("placement/budgeted-ucb", {"psi_bounds": np.array([0.0, 1e15])}),
-        ("control/primal-dual", {"numbers": np.array([30.0, 0.0, 0.0])}),
-        ("control/primal-dual", {"numbers": np.array([1.0, 0.0, 0.0])}),
-    ],
-)
-def test_what_is_just_allowed_is_taken(name: str, changes: dict[str, Array | str]) -> None:
-    kind, name, thing = lived(name)
-    state = dict(thing.state())
-    for key, change in changes.items():
-        state[key] = state[change] if isinstance(change, str) else change
-    thing.restore(state)
-    live(thing, range(9, 12), kind)

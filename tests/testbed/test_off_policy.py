@@ -1,7 +1,5 @@
 """Estimates hold the truth where a log has support, and are refused where it has none."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -88,22 +86,3 @@ def test_a_log_without_support_is_refused() -> None:
     few, _ = field(1, 60, share=0.2)
     with pytest.raises(NoSupportError, match="effective sample size"):
         estimated(few)
-
-
-def test_a_feature_that_is_measured_later_only_is_forecast_by_too() -> None:
-    log, _ = field(1, 900)
-    found = [
-        replace(
-            one,
-            view=replace(
-                one.view,
-                feature_names=one.view.feature_names[1:],
-                pair_features=one.view.pair_features[:, 1:],
-            ),
-        )
-        if n < 300
-        else one
-        for n, one in enumerate(log)
-    ]
-    late, known = estimated(found).doubly_robust, estimated(log).doubly_robust
-    assert late.mean == pytest.approx(known.mean, abs=0.02)

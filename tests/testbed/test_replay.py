@@ -21,6 +21,7 @@ from fedagent_testbed.study.full import play_full
 from tests.coordinator.books.test_pruning import filled
 from tests.world.kinds import SETS, world
 
+EACH_TIME = ("adaptive", "bp-ucb", "cocs", "rbcs-f")
 EXPLORES = ("policy.exploration=0.4", "policy.exploration_bound=100")
 
 
@@ -44,7 +45,12 @@ def test_a_run_of_the_whole_federation_is_reproduced_bit_for_bit(kind: str, tmp_
 
 
 @pytest.mark.parametrize(
-    "policy", [name for name in policies.names() if TRUTH not in policies.create(name).needs]
+    "policy",
+    [
+        pytest.param(name, marks=() if name in EACH_TIME else pytest.mark.nightly)
+        for name in policies.names()
+        if TRUTH not in policies.create(name).needs
+    ],
 )
 def test_a_study_is_reproduced_bit_for_bit(policy: str, tmp_path: Path) -> None:
     own = ('policies.bp-ucb={ graph = "declared" }',) if policy == "bp-ucb" else ()

@@ -150,6 +150,7 @@ class World:
         self.plan = [f"kind={kind} seed={seed} {options} {' '.join(sets)}"]
         self.trainings = Trainings()
         self.learning: dict[str, str] = {}
+        self._trainers: list[Trainer] = []
         self._revoked: dict[str, float] = {}
         self.wire = Wire.around(self.here)
         for node in self.here.nodes.values():
@@ -230,7 +231,8 @@ class World:
         """Let agents train for real, each on its stream, in virtual seconds."""
         for node, stream in zip(self.here.agents.values(), streams, strict=True):
             self.learning[node.name] = stream
-            node._submit = partial(self._work_on, node, _trainer(node.kernel))  # type: ignore[method-assign] # its own
+            self._trainers.append(_trainer(node.kernel))
+            node._submit = partial(self._work_on, node, self._trainers[-1])  # type: ignore[method-assign] # its own
         return self
 
     def _work_on(self, node: AgentNode, trainer: Trainer, request: TrainerRequest) -> None:
@@ -355,6 +357,8 @@ class World:
             plan="; ".join(self.plan),
             seconds=took,
         )
+        for trainer in self._trainers:
+            trainer.close()
         for node in here.nodes.values():
             node.drop()
         if checked:

@@ -129,18 +129,6 @@ def test_edges_come_to_the_flat_model(digits: StudyData, name: str) -> None:
     np.testing.assert_allclose(split_[-1], flat[-1], atol=1e-6)
 
 
-def test_the_base_loss_is_that_of_the_model(digits: StudyData) -> None:
-    trainer = trainer_of(digits, aggregation.create("qfedavg"), epochs=1)
-    start = trainer.initial(1)
-    (part,) = trainer.train(start, np.arange(CLIENTS), np.zeros(CLIENTS, np.int64), 0)
-    model = create(ModelSpec(kind="softmax", features=64, classes=10))
-    weights = {"bias": start[0, :10], "weight": start[0, 10:].reshape(10, 64)}
-    mine = trainer._train.of(2)
-    want = model.loss(weights, trainer._train.x[mine], trainer._train.y[mine].astype(np.float64))
-    assert part.base_loss is not None
-    assert part.base_loss[2] == pytest.approx(want, rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("sets", "words"),
     [

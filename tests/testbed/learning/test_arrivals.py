@@ -5,9 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_task.errors import RecipeError
-from fedagent_testbed.learning.arrivals import PoissonArrivals, RecordedArrivals, make_arrivals
-from fedagent_testbed.learning.datasets import load_data
+from fedagent_testbed.learning.arrivals import PoissonArrivals, RecordedArrivals
 from fedagent_testbed.recipe import Streaming
 
 
@@ -70,14 +68,3 @@ def test_a_recorded_stream_keeps_its_gaps() -> None:
     assert [index.tolist() for index in first.samples] == [[0], [3, 4]]
     assert second.counts.tolist() == [[1, 1], [0, 0]]
     assert [index.tolist() for index in second.samples] == [[1, 2], []]
-
-
-@pytest.mark.usefixtures("stream_data")
-def test_recorded_streams_must_fit_devices_and_rounds() -> None:
-    load_data.cache_clear()
-    data = load_data("weather")
-    settings = Streaming(dataset="weather", steps=24)
-    with pytest.raises(RecipeError, match="has 2 streams"):
-        make_arrivals(data, settings, devices=3, rounds=1, seed=0)
-    with pytest.raises(RecipeError, match=r"rounds\.count"):
-        make_arrivals(data, settings, devices=2, rounds=1000, seed=0)

@@ -167,14 +167,3 @@ def test_devices_tell_the_losses_of_the_model_that_they_begin_from() -> None:
     later = learner.told(found).loss_rms
     assert later is not None
     assert (later[:5] < 0.85 * math.log(10)).all()
-
-
-def test_clients_evaluate_on_their_own_samples_or_on_a_share_of_the_test_set() -> None:
-    asked = ("world.training.opinions=true", "world.training.rate=0.02")
-    own = FederatedLearner(recipe(*asked), 1)
-    shared = FederatedLearner(recipe(*asked, "world.training.evaluated_on=test"), 1)
-    for learner in (own, shared):
-        for t in range(1, 6):
-            learner.advance(feedback(recipe(*asked), t))
-    assert np.array_equal(own.model, shared.model), "they train on the same samples"
-    assert np.ptp(own.opinions()) > np.ptp(shared.opinions()) > 0

@@ -73,39 +73,6 @@ def test_a_client_learns_what_a_live_agent_would(quarters: StudyData) -> None:
     assert np.abs(flat).max() > 0.01
 
 
-def test_memory_and_company_change_no_bit(quarters: StudyData) -> None:
-    wide, narrow = trainer_of(quarters), trainer_of(quarters, memory_bytes=1)
-    start, clients = wide.initial(2), np.array([3, 0, 1])
-    parts = list(narrow.train(start, clients, clients % 2, 1))
-    assert [len(part.clients) for part in parts] == [1, 1, 1]
-    (whole,) = wide.train(start, clients, clients % 2, 1)
-    assert np.array_equal(whole.deltas, np.concatenate([part.deltas for part in parts]))
-
-
-def test_the_losses_of_samples_are_the_network_s_own(quarters: StudyData) -> None:
-    trainer = trainer_of(quarters)
-    theta, x, y = trainer.initial(1)[0], quarters.dense_x[:9], quarters.y[:9].astype(np.int64)
-    assert isinstance(trainer.model, Network)
-    own, weights = trainer.model._model, trainer.model._tensors(theta)
-    expected = [own.loss(weights, x[k : k + 1], y[k : k + 1]) for k in range(9)]
-    np.testing.assert_allclose(trainer.model.losses(theta, x, y), expected, rtol=1e-5)
-
-
-def test_a_federation_learns_to_see(quarters: StudyData) -> None:
-    trainer = trainer_of(quarters)
-    models = trainer.initial(1)
-    for round_ in range(6):
-        models = trainer.aggregate(models, np.arange(4), np.zeros(4, np.int64), round_)
-    assert trainer.accuracy(models[0]) == 1.0
-
-
-def test_few_test_samples_are_the_first(quarters: StudyData) -> None:
-    few = trainer_of(quarters, Training(model="cnn", epochs=1, test_samples=4))
-    theta = few.initial(1)[0]
-    right = few.model.predicted(theta, quarters.dense_test_x[:4]) == quarters.test_y[:4]
-    assert few.accuracy(theta) == right.mean()
-
-
 def test_without_torch_a_study_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
 
@@ -124,13 +91,3 @@ def test_images_that_are_too_small_are_refused() -> None:
     sets = ("world.training.dataset=digits", "world.training.model=cnn", "world.training.epochs=1")
     with pytest.raises(RecipeError, match="8 x 8 are too small for two convolutions"):
         FederatedLearner(load_recipe("cocs-decisions", sets), 0)
-
-
-def test_a_cnn_takes_epochs_only() -> None:
-    sets = (
-        "world.training.dataset=mnist",
-        "world.training.model=cnn",
-        "world.training.local_steps=3",
-    )
-    with pytest.raises(RecipeError, match=r"training\.local_steps: is not for a cnn"):
-        load_recipe("cocs-decisions", sets)

@@ -46,19 +46,6 @@ def test_disjoint_covering_repeatable(name: str, seed: int, count: int, clients:
         assert [len(np.unique(y[rows])) for rows in part] == [2] * clients
 
 
-def test_few_labels_are_of_equal_size_and_pair_many_ways() -> None:
-    y = np.repeat(np.arange(10), 100)
-    part = few_labels(y, 20, seed=3, samples_per_client=40)
-    assert all(np.unique(y[rows], return_counts=True)[1].tolist() == [20, 20] for rows in part)
-    assert len(np.unique(np.concatenate(part))) == 800
-    assert len({tuple(np.unique(y[rows])) for rows in part}) > 10
-
-
-def test_two_labels_for_all_ends_although_reshuffling_cannot() -> None:
-    y = np.repeat([0, 1], 200)
-    assert all(len(np.unique(y[rows])) == 2 for rows in few_labels(y, 100, seed=1))
-
-
 def test_the_first_clients_are_iid_and_the_others_are_not() -> None:
     y = np.repeat(np.arange(10), 600)
     part = iid_for(y, 20, iid_clients=5, seed=1, samples_per_client=200)

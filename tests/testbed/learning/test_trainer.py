@@ -1,7 +1,5 @@
 """The batched trainer is the plain loop, whatever is trained together, and it learns."""
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -11,7 +9,7 @@ from fedagent_task.recipe.spec import ModelSpec
 from fedagent_testbed.learning.aggregating import RoundSums, Updates
 from fedagent_testbed.learning.datasets import StudyData, load_classes
 from fedagent_testbed.learning.local_sgd import BatchedModel, split
-from fedagent_testbed.learning.partition import Partition, dirichlet, few_labels, iid
+from fedagent_testbed.learning.partition import Partition, dirichlet, iid
 from fedagent_testbed.learning.trainer import FederatedTrainer
 from fedagent_testbed.recipe import Training, Weighting
 
@@ -186,51 +184,3 @@ def test_opinions_are_accuracies_on_what_was_held_out(digits: StudyData) -> None
         assert opinions[client] == pytest.approx((predicted == held.y[rows]).mean())
     predicted = (digits.test_x @ weight.T + bias).argmax(axis=1)
     assert trainer.accuracy(theta) == pytest.approx((predicted == digits.test_y).mean())
-
-
-def test_opinions_on_the_test_set_are_of_disjoint_shares_of_it(digits: StudyData) -> None:
-    trainer = trainer_of(digits, iid(labels(digits), 7, seed=1))
-    theta = all_of(trainer, trainer.initial(1), [5], 0)[0]
-    shares = trainer.opinions_on_test(theta)
-    total = len(digits.test_y)
-    sizes = np.diff(np.arange(8) * total // 7)
-    assert (shares * sizes).sum() == pytest.approx(trainer.accuracy(theta) * total)
-    assert len(np.unique(shares)) > 3
-    assert shares.tolist() == trainer.opinions_on_test(theta).tolist()
-    other = trainer_of(digits, iid(labels(digits), 7, seed=1), seed=8)
-    assert shares.tolist() != other.opinions_on_test(theta).tolist(), "dealt by the seed"
-
-
-def test_nobody_trains_on_what_is_held_out(digits: StudyData) -> None:
-    partition = few_labels(labels(digits), 10, seed=1)
-    marked = replace(digits, x=np.arange(len(digits.y), dtype=np.float32)[:, None])
-    train, held = split(marked, partition, held_out=0.2, seed=1)
-    both = np.concatenate((train.x, held.x)).ravel()
-    assert len(np.unique(both)) == len(digits.y)
-    for n in range(10):
-        mine = np.concatenate((train.x[train.of(n)], held.x[held.of(n)])).ravel()
-        assert np.array_equal(np.sort(mine), np.sort(partition[n]))
-
-
-@pytest.mark.parametrize(
-    "model", [model_of("softmax"), model_of("svm"), model_of("mlp", hidden=(32,))]
-)
-def test_digits_are_learnt(digits: StudyData, model: BatchedModel) -> None:
-    trainer = trainer_of(digits, iid(labels(digits), 12, seed=1), epochs=5, model=model)
-    models = trainer.initial(3)
-    start = trainer.accuracy(models[0])
-    clients = np.arange(12)
-    for round_ in range(12):
-        models = trainer.aggregate(models, clients, clients % 3, round_)
-        if round_ % 3 == 2:
-            models = merged(models)
-    assert start < 0.4
-    assert trainer.accuracy(models[0]) > 0.85
-    assert np.nanmean(trainer.opinions(models[0])) > 0.85
-
-
-def test_an_empty_round_changes_nothing(digits: StudyData) -> None:
-    trainer = trainer_of(digits, iid(labels(digits), 4, seed=1))
-    start = trainer.initial(2)
-    none = np.empty(0, np.int32)
-    assert np.array_equal(trainer.aggregate(start, none, none, 0), start)

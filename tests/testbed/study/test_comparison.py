@@ -4,8 +4,6 @@ import copy
 import json
 import math
 import sys
-from concurrent.futures import Future
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_protocol.errors import ParameterError, UnknownNameError
+from fedagent_protocol.errors import UnknownNameError
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.study import (
     MARGIN,
@@ -44,11 +42,7 @@ def timeless(comparison: Comparison) -> dict[str, object]:
     return record
 
 
-@pytest.mark.usefixtures("stream_data")
 def test_two_processes_find_what_one_finds() -> None:
-    recipe = pairs_recipe("learner.name=minibatch")
-    pairs = [compare(recipe, PAIRS, seeds=2, jobs=jobs) for jobs in (1, 2)]
-    assert timeless(pairs[0]) == timeless(pairs[1])
     names, seen = ("cheapest", "adaptive"), []
     one = compare(small(), names, seeds=2, first_seed=3)
     two = compare(small(), names, seeds=2, first_seed=3, jobs=2, done=lambda *run: seen.append(run))
@@ -57,29 +51,6 @@ def test_two_processes_find_what_one_finds() -> None:
     assert list(one.histories) == ["cheapest", "adaptive"]
     everybody = ("adaptive", "cheapest", "oracle", "oracle-p")
     assert sorted(seen) == [(name, seed, 8) for name in everybody for seed in (3, 4)]
-
-
-class Here:
-    """A pool that works at once."""
-
-    def __init__(self) -> None:
-        self.ran = 0
-
-    def submit(self, job: object, *args: object) -> "Future[History]":
-        self.ran += 1
-        future: Future[History] = Future()
-        try:
-            future.set_result(job(*args))  # type: ignore[operator] # a job
-        except Exception as error:  # noqa: BLE001 - it goes to the one who waits
-            future.set_exception(error)
-        return future
-
-
-def test_a_pool_of_ones_own_runs_everything() -> None:
-    pool = Here()
-    theirs = compare(small(), ["random"], seeds=2, pool=pool)
-    assert pool.ran == 2 * 3
-    assert timeless(theirs) == timeless(compare(small(), ["random"], seeds=2))
 
 
 def test_all_takes_what_can_run_and_says_why_not_the_others() -> None:
@@ -95,15 +66,6 @@ def test_a_policy_that_is_named_and_cannot_run_is_an_error() -> None:
         compare(small(), ["random", "bp-ucb"], seeds=1)
     with pytest.raises(UnknownNameError):
         compare(small(), ["nobody"], seeds=1)
-
-
-def test_a_parameter_that_is_wrong_is_the_same_error_in_any_process() -> None:
-    recipe = small("policies.rbcs-f.beta=0.9", "policies.rbcs-f.clients_per_round=2")
-    with pytest.raises(ParameterError) as here:
-        compare(recipe, ["rbcs-f"], seeds=1)
-    with pytest.raises(ParameterError) as there:
-        compare(recipe, ["rbcs-f"], seeds=1, jobs=2)
-    assert str(here.value) == str(there.value)
 
 
 @pytest.mark.parametrize(
@@ -130,14 +92,6 @@ def test_seeds_that_are_none_are_refused(options: dict[str, int], words: str) ->
         compare(small(), ["random"], **options)  # type: ignore[arg-type] # numbers
 
 
-def test_a_name_is_a_recipe(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text('name = "mine"\n[rounds]\ncount = 2\n')
-    assert compare(path, "random", seeds=1).recipe.rounds.count == 2
-    with pytest.raises(RecipeError, match="cocs-decisions"):
-        compare("no-such", "random")
-
-
 def test_regret_is_against_the_same_seeds() -> None:
     found = compare(small("rounds.count=30"), ["random", "oracle"], seeds=3)
     assert found.regret("oracle", "oracle").per_seed == (0.0, 0.0, 0.0)
@@ -145,17 +99,6 @@ def test_regret_is_against_the_same_seeds() -> None:
     best, mine = found.utility("oracle").per_seed, found.utility("random").per_seed
     assert [b - m for b, m in zip(best, mine, strict=True)] == list(behind)  # type: ignore[operator] # known
     assert all(v is not None and v > 0 for v in behind)
-
-
-def test_the_record_is_plain_and_complete() -> None:
-    record = compare(small(), ["random"], seeds=2).record()
-    assert record["recipe"] == "cocs-decisions"
-    assert record["rounds"] == 5
-    own = record["policies"]["random"]  # type: ignore[index] # JSON data
-    assert len(own["utility"]["per_seed"]) == 2
-    assert own["accuracy"] == {"mean": None, "ci95": None, "per_seed": [None, None]}
-    assert own["rounds_to_target"]["0.7"]["mean"] is None
-    assert own["rounds_to_target"]["0.7"]["reached"] == 0
 
 
 BLANK = dict.fromkeys(("wins", "spent", "selected", "decide_ms", "explored"), 0.0)
@@ -188,35 +131,11 @@ def test_a_target_is_reached_at_it_and_those_that_did_not_are_counted() -> None:
     assert "(" not in rows_of(two_runs((0.7, 0.7, 0.7)))[1][at]
 
 
-def test_a_comparison_shows_itself() -> None:
-    found = compare(small(), ["random", "cheapest"], seeds=2)
-    shown = "<Comparison of random, cheapest; cocs-decisions: 5 rounds, 2 seeds, mean ± 95 %>"
-    assert repr(found) == shown
-    html = found._repr_html_()
-    assert html.count("<tr>") == 3
-    assert html.count("<td>") == 2 * html.count("<th>")
-    assert "cocs-decisions: 5 rounds, seed 7" in repr(
-        compare(small(), ["random"], seeds=1, first_seed=7)
-    )
-
-
-@pytest.mark.usefixtures("stream_data")
 def test_pandas_has_a_row_per_round() -> None:
     pytest.importorskip("pandas")
-    found = compare(pairs_recipe(), PAIRS, seeds=2)
-    assert len(found.to_pandas()) == sum(
-        len(run) for runs in found.histories.values() for run in runs
-    )
     table = compare(small(), ["random", "cheapest"], seeds=2).to_pandas()
     assert len(table) == 2 * 2 * 5
     assert sorted(table["round"].unique().tolist()) == [1, 2, 3, 4, 5]
-
-
-def test_without_pandas_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = compare(small(), ["random"], seeds=1)
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(PandasNeededError, match=r"is not installed; .*pip install pandas"):
-        found.to_pandas()
 
 
 @given(values=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=80))
@@ -226,15 +145,6 @@ def test_the_interval_is_students(values: list[float]) -> None:
     error = np.std(values, ddof=1) / math.sqrt(len(values))
     wanted = scipy.stats.t.ppf(0.975, len(values) - 1) * error
     assert found.ci95 == pytest.approx(wanted, rel=3e-4, abs=1e-9)
-
-
-def test_what_is_unknown_is_left_out() -> None:
-    found = figure([1.0, None, 3.0, math.nan])
-    assert found.mean == 2.0
-    assert found.per_seed == (1.0, None, 3.0, None)
-    assert found.ci95 == pytest.approx(12.706, rel=1e-4)
-    assert figure([5.0]).ci95 is None
-    assert figure([]).mean is None
 
 
 @pytest.mark.usefixtures("stream_data")
@@ -261,7 +171,8 @@ def test_those_that_reach_the_best_loss_come_first_by_latency() -> None:
     assert latency == sorted(latency)
 
 
-@pytest.mark.usefixtures("stream_data")
-def test_names_that_are_no_pairs_are_refused() -> None:
-    with pytest.raises(RecipeError, match="'adaptive' is no ITERATIONS"):
-        compare(pairs_recipe(), "adaptive")
+def test_without_pandas_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compare(small(), ["random"], seeds=1)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(PandasNeededError, match=r"is not installed; .*pip install pandas"):
+        found.to_pandas()

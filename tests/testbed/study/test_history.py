@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.policies import RoundView, Truth
-from fedagent_testbed.study import compare, load_recipe, play
+from fedagent_testbed.study import compare, load_recipe
 from fedagent_testbed.study.history import Coverage
 from tests.fakes.rounds import column_view
 
@@ -37,12 +37,6 @@ def test_orders_of_who_has_no_chance_count_after_twenty_rounds() -> None:
     assert covered([([0.5, 0.5], [0])] * 30).never_rate is None
 
 
-def test_who_dies_later_has_twenty_rounds_too() -> None:
-    alive, dead = [([1.0, 1.0], [0])] * 50, [([0.0, 1.0], [0])]
-    assert covered([*alive, *dead * 20]).never_rate is None
-    assert covered([*alive, *dead * 24]).never_rate == 1.0
-
-
 @pytest.mark.parametrize(("at", "rounds"), [(0, 0), (3, 3), (None, 10)])
 def test_back_is_the_first_order_after_healing(at: int | None, rounds: int) -> None:
     ill = [([0.0, 0.5], [1])] * 30
@@ -58,19 +52,6 @@ def test_left_out_is_of_those_that_always_deliver_and_can_be_paid() -> None:
     assert covered([*rounds, ([0.9, 1.0, 0.9], [1])]).left_out == 1
     assert covered(rounds, price=10**12).left_out is None
     assert not covered(rounds, price=10**12).payable.any()
-
-
-def test_clients_that_come_later_are_counted_from_then_on() -> None:
-    recipe = load_recipe(
-        "cocs-decisions", ["world.clients=8", "world.churn.share=0.5", "world.churn.every=2"]
-    )
-    coverage = play(load_recipe("never", ["rounds.count=30"]), "random", 1).coverage
-    assert coverage is not None
-    assert coverage.always.sum() == 5
-    churned = play(recipe, "random", 1).coverage
-    assert churned is not None
-    assert len(churned.payable) > 8
-    assert not churned.always.any()
 
 
 def test_the_smallest_rate_is_of_those_that_can_be_paid() -> None:

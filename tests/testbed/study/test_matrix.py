@@ -47,17 +47,6 @@ def test_equals_share_their_rank_and_a_world_without_utility_is_everybodys() -> 
     assert nothing.rows()[1] == ["dark", *["1.000*"] * 3, "-"]
 
 
-def test_the_tables_have_every_policy_and_mark_the_best() -> None:
-    rows = made(calm=CALM, rough=ROUGH).rows()
-    assert rows[0] == ["world", "cocs", "adaptive", "random", "best of oracle-p"]
-    assert [row[0] for row in rows[1:]] == [
-        *("calm", "rough", "mean share", "least share", "mean rank")
-    ]
-    assert [cell.endswith("*") for cell in rows[1]] == [False, False, True, False, False]
-    assert rows[2][3] == "-"
-    assert [row[-1] for row in rows[1:]] == ["-", "0.600 ± 0.000", "", "", ""]
-
-
 def test_a_world_of_the_matrix_is_the_comparison_of_its_recipe() -> None:
     sets = ["rounds.count=60"]
     matrix = compare_worlds(["never", "one"], ["cheapest", "fastest"], sets=sets, seeds=2)
@@ -103,17 +92,6 @@ def test_recordings_that_are_not_there_skip_their_worlds_if_all_are_asked_for(
         compare_worlds("nowhere", ["cheapest"], seeds=1)
 
 
-def test_recordings_that_are_not_there_skip_their_worlds_beside_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("FEDAGENT_DATA", raising=False)
-    recorded = min(RECORDED)
-    for worlds in ([recorded, "one"], ["one", recorded]):
-        matrix = compare_worlds(worlds, ["cheapest"], sets=["rounds.count=2"], seeds=1)
-        assert "FEDAGENT_DATA" in matrix.skipped[recorded]
-        assert set(matrix.worlds) == {"one"}
-
-
 def test_policies_that_no_world_knows_or_can_feed_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="cocss"):
         compare_worlds(["one"], ["random", "cocss"], seeds=1)
@@ -132,20 +110,6 @@ def test_a_parameter_set_of_a_recipe_is_a_policy_of_its_own() -> None:
     assert "best" not in compare_worlds(["one"], ["all"], sets=hidden, seeds=1).policies
     with pytest.raises(RecipeError, match=r"policies\.mine"):
         compare_worlds(["one"], ["random"], sets=["policies.mine.base=cocss"], seeds=1)
-
-
-def test_a_world_that_can_feed_none_of_the_policies_is_skipped() -> None:
-    matrix = compare_worlds(["one", "dying"], ["fastest"], sets=["rounds.count=2"], seeds=1)
-    assert set(matrix.worlds) == {"dying"}
-    assert "bandwidth_hz" in matrix.skipped["one"]
-    assert matrix.rows()[1][0] == "dying"
-
-
-def test_all_policies_are_those_that_know_no_truth() -> None:
-    matrix = compare_worlds("middling", ["all"], sets=["rounds.count=2"], seeds=1)
-    known = set(matrix.policies) | set(matrix.worlds["middling"].skipped)
-    assert {"adaptive", "all", "random", "bp-ucb"} <= known
-    assert not {"oracle", "oracle-p", "fedcs"} & known
 
 
 @pytest.mark.parametrize("world", sorted(set(world_names()) - RECORDED))

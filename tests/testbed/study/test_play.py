@@ -11,18 +11,13 @@ from fedagent_coordinator.policies.selection import explained, fill
 from fedagent_coordinator.policies.state import StatelessPolicy
 from fedagent_task.errors import RecipeError
 from fedagent_testbed import oracles
-from fedagent_testbed.learning.trainer import FederatedLearner
-from fedagent_testbed.study import History, load_recipe, make_world, selection
+from fedagent_testbed.study import History, load_recipe, selection
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study import play as played
 from fedagent_testbed.study.history import jain
 from fedagent_testbed.study.selection import unmet
 
 SMALL = ("world.clients=12", "world.edges=2", "rounds.count=6")
-DIGITS = (
-    *("world.training.dataset=digits", "world.training.local_steps=2", "world.training.rate=0.1"),
-    "world.training.samples_per_client=40",
-)
 GDA = (
     "world.training.slot_rounds=1",
     *(
@@ -60,19 +55,6 @@ def test_every_policy_plays_the_same_again(policy: str) -> None:
     assert np.isfinite(one["decide_ms"]).all()
 
 
-def test_training_on_digits_is_the_same_again_and_learns() -> None:
-    recipe = small(
-        *DIGITS, "rounds.count=30", "world.clients=20", "world.training.evaluate_every=10"
-    )
-    one = played(recipe, "cheapest", 1)
-    same(one, played(recipe, "cheapest", 1))
-    tested = np.flatnonzero(np.isfinite(one["accuracy"])) + 1
-    assert tested.tolist() == [10, 20, 30]
-    assert one["accuracy"][29] > 0.3
-    assert one.first_at(0.0) == 10
-    assert one.first_at(1.1) is None
-
-
 class Spy(StatelessPolicy):
     """Take everybody; remember what was seen and learnt."""
 
@@ -95,15 +77,6 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
     made = Spy()
     monkeypatch.setattr(selection, "make_policy", lambda _recipe, _name: made)
     return made
-
-
-def test_nobody_sees_or_learns_the_truth(spy: Spy) -> None:
-    history = played(small(), "spy", 1)
-    assert [view.truth for view in spy.views] == [None] * 6
-    assert [feedback.view.truth for feedback in spy.feedbacks] == [None] * 6
-    assert [view.round for view in spy.views] == [1, 2, 3, 4, 5, 6]
-    assert history["selected"].sum() == history["wins"].sum() == 0
-    assert history["seconds"].tolist() == [0.0] * 6
 
 
 class Cheat(Spy):
@@ -164,26 +137,6 @@ def test_nobody_changes_the_money_or_the_outcome_of_a_round(
     assert meddler.refused > 6 * 20
 
 
-class Fickle(Cheat):
-    """Say that it needs nothing when first asked."""
-
-    asked = 0
-
-    @property
-    def needs(self) -> frozenset[str]:
-        self.asked += 1
-        return frozenset({"truth"}) if self.asked > 1 else frozenset()
-
-    @needs.setter
-    def needs(self, _: frozenset[str]) -> None:
-        """Change nothing."""
-
-
-def test_what_a_policy_needs_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "make_policy", lambda _recipe, _name: Fickle())
-    assert played(small("budget.per_edge=100"), "fickle", 1)["wins"].sum() == 0
-
-
 def test_a_pair_without_a_needed_feature_is_none(spy: Spy) -> None:
     spy.needs = frozenset({"compute", "download_bps"})
     history = played(small("world.missing.share=0.4"), "spy", 1)
@@ -192,11 +145,6 @@ def test_a_pair_without_a_needed_feature_is_none(spy: Spy) -> None:
         assert 0 < len(view.pair_client) < 24
         assert np.isfinite(view.feature("compute")).all()
         assert feedback.view.pair_features is view.pair_features
-
-
-@pytest.mark.parametrize("policy", ["linucb", "cocs", "adaptive", "oracle"])
-def test_missing_features_stop_nobody(policy: str) -> None:
-    assert played(small("world.missing.share=0.4"), policy, 1)["wins"].sum() > 0
 
 
 def test_opinions_are_of_those_who_are_there(spy: Spy) -> None:
@@ -239,17 +187,6 @@ def test_unmet_says_what_is_missing(sets: tuple[str, ...], policy: str, words: s
             played(recipe, policy, 1)
 
 
-@pytest.mark.parametrize(("name", "sets"), [("rbcs-f-numeric", ()), ("gda-mnist", GDA)])
-def test_half_a_credit_pays_for_nobody_and_every_client_costs_one(
-    name: str, sets: tuple[str, ...]
-) -> None:
-    recipe = load_recipe(name, (*sets, "rounds.count=5", "budget.per_edge=2.5"))
-    history = played(recipe, "random", 1)
-    assert history["selected"].tolist() == [2] * 5
-    assert history["spent"].tolist() == [2.0] * 5
-    assert make_world(recipe, 1).view(1).edge_budget.tolist() == [2_500_000]
-
-
 def test_a_history_counts_what_it_says() -> None:
     history = History("x", 1, [{"wins": wins} for wins in (0, 1, 4, 9)])
     assert history.utility("linear").tolist() == [0, 1, 4, 9]
@@ -259,31 +196,3 @@ def test_a_history_counts_what_it_says() -> None:
     assert jain(np.array([1.0, 1.0])) == 1.0
     assert jain(np.array([1.0, 0.0])) == 0.5
     assert jain(np.zeros(3)) == 1.0
-
-
-def test_one_blas_thread_plays_and_the_others_are_given_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    threads = pytest.importorskip("threadpoolctl")
-
-    def now() -> set[int]:
-        return {
-            one["num_threads"] for one in threads.threadpool_info() if one["user_api"] == "blas"
-        }
-
-    seen: set[int] = set()
-    advance = FederatedLearner.advance
-
-    def noted(learner: FederatedLearner, feedback: Feedback) -> None:
-        seen.update(now())
-        advance(learner, feedback)
-
-    monkeypatch.setattr(FederatedLearner, "advance", noted)
-    # Two threads: one would be kept by doing nothing.
-    with threads.threadpool_limits(2, user_api="blas"):
-        played(small(*DIGITS), "cheapest", 1)
-        assert seen == {1}
-        assert now() == {2}
-        with pytest.raises(RecipeError):
-            played(small(), "bp-ucb", 1)
-        assert now() == {2}

@@ -1,7 +1,5 @@
 """A run of a streaming study: repeatable, within the budget, and learning for real."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,11 +8,10 @@ from hypothesis import strategies as st
 from fedagent_protocol.errors import ParameterError
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe.spec import MICRO
-from fedagent_testbed.learning.shared_fleet import _trained
-from fedagent_testbed.study import History, compare, play
-from fedagent_testbed.study.streams import OURS, PAPERS, SETS, best_edge, controls_of
+from fedagent_testbed.study import History, play
+from fedagent_testbed.study.streams import OURS, PAPERS, controls_of
 from fedagent_testbed.worlds.network import draw_network
-from tests.fakes.stream_files import LEARNER, small
+from tests.fakes.stream_files import small
 
 pytestmark = pytest.mark.usefixtures("stream_data")
 
@@ -67,27 +64,6 @@ def test_the_latency_is_that_of_the_tables() -> None:
     )
 
 
-def test_learning_does_not_depend_on_the_edge() -> None:
-    recipe = small("world.streaming.budget=1000")
-    one, two = (play(recipe, f"fixed-2+{name}", 1) for name in ("min-cost", "random"))
-    assert one["edge"].tolist() != two["edge"].tolist()
-    np.testing.assert_array_equal(one["loss"], two["loss"])
-    np.testing.assert_array_equal(one["compute_s"], two["compute_s"])
-
-
-@pytest.mark.parametrize("sets", [(), ("world.streaming.drift_every=3",)])
-def test_a_fleet_that_was_trained_for_another_placement_is_as_one_of_its_own(
-    sets: tuple[str, ...],
-) -> None:
-    recipe = small("world.streaming.budget=6", *sets)
-    names = ("fixed-2+min-cost", "fixed-2+random", "fixed-2+min-trans")
-    after = [play(recipe, name, 1) for name in names]
-    assert len({len(run) for run in after}) > 1, "they end at different times"
-    for name, run in zip(names, after, strict=True):
-        _trained.cache_clear()
-        assert timeless(play(recipe, name, 1)) == timeless(run)
-
-
 def test_the_model_is_really_learnt() -> None:
     recipe = small("world.streaming.budget=1000", "world.streaming.arrivals=8", "rounds.count=30")
     run = play(recipe, "fixed-8+min-cost", 0)
@@ -95,15 +71,6 @@ def test_the_model_is_really_learnt() -> None:
     assert run.final_loss < 0.5 * run.first_loss
     assert run.seconds_to(run.final_loss) == pytest.approx(run.latency_s.sum(), rel=1e-6)
     assert run.seconds_to(0.0) is None
-
-
-def test_a_loss_that_is_no_number_is_the_worst_and_not_left_out() -> None:
-    recipe = small("world.streaming.budget=1000", "rounds.count=6")
-    run = play(recipe, "fixed-1+min-cost", 0)
-    run.rows[-1]["loss"] = math.inf
-    assert run.final_loss == math.inf
-    run.rows.clear()
-    assert run.final_loss == run.first_loss
 
 
 def test_more_iterations_take_more_seconds_and_devices_stop_at_their_load_limit() -> None:
@@ -128,24 +95,6 @@ def test_more_iterations_take_more_seconds_and_devices_stop_at_their_load_limit(
     assert held["peak_s"].max() > 0.5 * 0.004
 
 
-def test_the_best_fixed_edge_is_no_slower_than_any_that_lasts() -> None:
-    recipe = small("world.streaming.budget=40")
-    network = draw_network(recipe, 3)
-    runs = [play(recipe, f"fixed-1+fixed-{edge}", 3) for edge in range(5)]
-    best = play(recipe, "fixed-1+fixed-best", 3)
-    assert set(best["edge"].tolist()) == {best_edge(network, 2600, 40 * MICRO)}
-    lasting = [run.latency_s.sum() for run in runs if not run.exhausted]
-    assert best.latency_s.sum() == pytest.approx(min(lasting))
-
-
-def test_alone_nobody_pays_or_sends() -> None:
-    run = play(small(), "fixed-2+alone", 0)
-    assert run["rent"].sum() == run["transfer_s"].sum() == 0
-    assert set(run["edge"].tolist()) == {-1}
-    assert not run.exhausted
-    assert run.final_loss < run.first_loss
-
-
 def test_weather_is_evaluated_before_it_is_learnt() -> None:
     sets = (
         "world.streaming.dataset=weather",
@@ -166,17 +115,6 @@ def test_weather_is_evaluated_before_it_is_learnt() -> None:
     assert still.error() == pytest.approx(still.error("naive"), rel=0.1)
 
 
-def test_all_tells_what_iterations_save_from_what_renting_saves() -> None:
-    pairs = [controls_of(name) for name in SETS["all"]]
-    placements = {place for _, place in pairs}
-    assert placements == {"min-trans", "min-cost", "random", "fixed-best", "budgeted-ucb"}
-    fixed = {number for number, _ in pairs if number.startswith("fixed-")}
-    assert {(number, place) for number in fixed for place in placements} <= {*pairs}
-    assert {place for _, place in map(controls_of, SETS["fixed-n"])} == {"budgeted-ucb"}
-    result = compare(small("rounds.count=2"), ["fixed-n", "fixed-1+random", OURS])
-    assert list(result.histories) == [*SETS["fixed-n"], "fixed-1+random"]
-
-
 @pytest.mark.parametrize(
     "sets",
     [
@@ -194,24 +132,6 @@ def test_a_stream_changes_by_the_seed_alone(sets: tuple[str, ...]) -> None:
     np.testing.assert_array_equal(one["edge"], plain["edge"])
     more = play(recipe, "fixed-5+random", 1)
     np.testing.assert_array_equal(one["arrivals"], more["arrivals"])
-
-
-def test_ours_gives_each_device_a_number_of_its_own() -> None:
-    recipe = small("world.streaming.budget=1000", "rounds.count=30", "world.streaming.arrivals=4")
-    rho = play(recipe, OURS, 0)["rho"]
-    assert (rho * 4 == np.rint(rho * 4)).all()
-    assert (rho != np.rint(rho)).any()
-    assert rho[15:].mean() < rho[:5].mean()
-
-
-@pytest.mark.skipif(LEARNER != "strsaga", reason="the learner strsaga is not there")
-def test_ours_follows_the_arrivals() -> None:
-    sets = ("world.streaming.budget=1000", "rounds.count=60", "policies.primal-dual.scale=2.0")
-    few, many = (
-        play(small(*sets, f"world.streaming.arrivals={n}"), PAPERS, 0)["rho"][30:].mean()
-        for n in (2, 8)
-    )
-    assert many > few
 
 
 def test_names_are_pairs() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedagent_testbed.traces.records import PriceTrace, RateTrace, RttMatrix
+from fedagent_testbed.traces.records import PriceTrace, RateTrace
 
 
 def trace(times: list[float], bps: list[float]) -> RateTrace:
@@ -55,17 +55,6 @@ def test_a_transfer_ends_with_its_last_bit(link: RateTrace, start: float, share:
         assert integral(link, start, early) < bits
 
 
-@settings(deadline=None)
-@given(traces(), st.lists(st.floats(-50, 1000), min_size=1, max_size=20), st.floats(0, 1e8))
-def test_many_starts_are_as_one_each(link: RateTrace, starts: list[float], bits: float) -> None:
-    many = link.seconds_for(bits, np.array(starts))
-    assert many.shape == (len(starts),)
-    assert (many >= 0).all()
-    np.testing.assert_array_equal(many, [float(link.seconds_for(bits, s)) for s in starts])
-    rates = link.rate_at(np.array(starts))
-    np.testing.assert_array_equal(rates, [float(link.rate_at(s)) for s in starts])
-
-
 def test_rates_and_transfers_by_hand() -> None:
     link = trace([0, 1, 3, 4], [100, 0, 50])
     assert (link.period_s, link.mean_bps) == (4.0, 37.5)
@@ -106,20 +95,6 @@ def test_rates_and_transfers_by_hand() -> None:
 def test_impossible_traces_are_refused(times: list[float], bps: list[float]) -> None:
     with pytest.raises(ValueError, match=r"^t: "):
         trace(times, bps)
-
-
-@pytest.mark.parametrize(("bits", "start"), [(-1, 0), (math.nan, 0), (1, math.inf)])
-def test_impossible_transfers_are_refused(bits: float, start: float) -> None:
-    with pytest.raises(ValueError, match="finite"):
-        trace([0, 1], [1]).seconds_for(bits, start)
-
-
-def test_pairs_of_a_matrix_over_slices_that_wrap() -> None:
-    seconds = np.arange(18, dtype=np.float32).reshape(2, 3, 3)
-    matrix = RttMatrix(seconds=seconds)
-    assert float(matrix.between(0, 1, 2)) == 5.0
-    assert float(matrix.between(3, 1, 2)) == 14.0
-    np.testing.assert_array_equal(matrix.between([0, 1, 2], [0, 0, 2], 1), [1, 10, 7])
 
 
 def test_a_price_holds_until_the_next_and_beyond_the_ends() -> None:

@@ -62,18 +62,6 @@ def test_late_clients_are_cheap_and_never_in_time() -> None:
         assert feedback.X.any()
 
 
-def test_who_is_late_is_seen_to_be_late_while_the_edge_waits() -> None:
-    sets = (
-        "world.late.share=1",
-        "rounds.deadline_s=5",
-        "rounds.max_wait_s=1e6",
-        "rounds.min_updates=60",
-    )
-    _, feedback = everybody(make_world(study(*sets, "world.edges=1"), 2), 1)
-    assert set(feedback.endings.tolist()) <= {Ending.LATE, Ending.MISSED}
-    assert (feedback.endings == Ending.LATE).any()
-
-
 def test_half_of_the_clients_change_their_speed_and_not_what_they_claim() -> None:
     changed = make_world(study("world.speeds.share=0.5", "world.speeds.factor=[0.2, 0.5]"), 3)
     plain = make_world(study(), 3)
@@ -87,13 +75,6 @@ def test_half_of_the_clients_change_their_speed_and_not_what_they_claim() -> Non
         moved = np.unique(view.pair_client[known][ratio > 1.5])
         assert len(moved) == (10 if t > 50 else 0)
         assert ratio.max() <= 5.001
-
-
-def test_prices_are_drawn_anew_once() -> None:
-    world, plain = make_world(study("world.repriced.share=0.5"), 4), make_world(study(), 4)
-    for t, expected in ((1, 0), (50, 0), (51, 10), (100, 10)):
-        now, before = world.view(t).client_price, plain.view(t).client_price
-        assert (now != before).sum() == expected
 
 
 def test_two_halves_take_turns() -> None:
@@ -120,14 +101,6 @@ def test_the_bad_edge_fails_as_often_as_it_should_and_says_so() -> None:
             assert silent.sum() == 20
             assert feedback.void[silent].all()
     assert 35 <= failed <= 65
-
-
-def test_slow_links_are_those_of_one_edge() -> None:
-    slow, plain = make_world(study("world.bad_edge.slower=4"), 7), make_world(study(), 7)
-    ratio = plain.view(1).feature("download_bps") / slow.view(1).feature("download_bps")
-    edges = slow.view(1).pair_edge
-    assert sorted({round(float(one), 3) for one in ratio}) == [1.0, 4.0]
-    assert len(set(edges[ratio > 2].tolist())) == 1
 
 
 @pytest.mark.parametrize("by", ["edge", "group"])

@@ -57,21 +57,8 @@ TROUBLES = (
 )
 WORLDS = {
     "radio": RADIO,
-    "radio-visible": (*RADIO, "world.visible=2"),
     "radio-churn": (*RADIO, "world.churn.share=0.3", "world.churn.every=2"),
-    "radio-liars": (*RADIO, "world.liars.share=0.5"),
-    "radio-shadowing": (*RADIO, "world.radio.shadowing_db=6"),
-    "radio-change": (*RADIO, "world.change.noise_dbm_hz=-150", "world.change.after=0.1"),
-    "radio-slow-edge": (*RADIO, "world.bad_edge.slower=3", "world.bad_edge.fails=0.4"),
-    "radio-live": (*RADIO, "world.radio.features=live"),
-    "radio-static": (
-        *RADIO,
-        "world.radio.static=true",
-        "world.churn.share=0.3",
-        "world.churn.every=2",
-    ),
     "radio-static-live": (*RADIO, *LIVE),
-    "radio-troubled": (*RADIO, *TROUBLES, "world.speeds.share=0.5"),
     "radio-static-troubled": (
         *RADIO,
         *LIVE,
@@ -79,7 +66,6 @@ WORLDS = {
         "world.speeds.share=0.5",
         "world.visible=2",
     ),
-    "own": CHANCES,
     "own-troubled": (*CHANCES, *TROUBLES, "world.chances.sure=0.2"),
     "compute": (
         *CHANCES,
@@ -87,7 +73,6 @@ WORLDS = {
         "world.cold.rounds=4",
         "world.cold.extra_s=0.7",
     ),
-    "recorded": RECORDED,
     "recorded-troubled": (*RECORDED, *(one for one in TROUBLES if "repriced" not in one)),
     "open": OPEN,
     "traces": TRACES,
@@ -199,14 +184,6 @@ def test_hindsight_is_what_happens(name: str) -> None:
     assert arrived > 0
 
 
-def test_in_the_open_world_a_short_deadline_changes_nobody() -> None:
-    world = make_world(recipe((*OPEN, "rounds.deadline_s=0.25")), 1)
-    view = world.view(1)
-    feedback = world.play(view, np.arange(10))
-    assert feedback.X.tolist() == view.known_truth().arrives.tolist()
-    assert 0 < feedback.X.sum() < 10
-
-
 def link(view: RoundView, setting: Study) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Seconds before the upload, bandwidth and mean SNR of every pair, out of the features."""
     band, radio = view.feature("bandwidth_hz"), setting.world.radio
@@ -214,26 +191,6 @@ def link(view: RoundView, setting: Study) -> tuple[FloatArray, FloatArray, Float
     snr = 10 ** ((23 - loss - radio.noise_dbm_hz - 10 * np.log10(band)) / 10)
     began = 0.18e6 / view.feature("download_bps") + 2.41 / view.feature("compute")
     return began, band, snr
-
-
-def test_of_static_devices_no_fading_is_known() -> None:
-    setting = recipe((*RADIO, *LIVE[:1], "world.radio.noise_dbm_hz=-160"))
-    world = make_world(setting, 7)
-    view = world.view(1)
-    band, distance = view.feature("bandwidth_hz"), view.feature("distance_km")
-    rates = np.array([world.view(t).feature("download_bps") for t in range(1, 200)])
-    assert world.view(200).feature("distance_km").tolist() == distance.tolist()
-    snr = 10 ** ((23 - 128.1 - 37.6 * np.log10(distance) + 160 - 10 * np.log10(band)) / 10)
-    fading = np.random.default_rng(1).exponential(size=(2, 20_000, len(band)))
-    down, up = band * np.log2(1 + snr * fading)
-    # Running means: even, with the error's bias of a few percent.
-    assert rates.mean(axis=0) == pytest.approx(down.mean(axis=0), rel=0.35)
-    assert (rates.std(axis=0) < down.std(axis=0)).all()
-    tau = 0.18e6 / down + 2.41 / view.feature("compute") + 0.18e6 / up
-    share, truth = (tau <= 3.0).mean(axis=0), view.known_truth()
-    assert 0.1 < share.mean() < 0.9
-    spread = np.sqrt(share * (1 - share) / 20_000)
-    assert (np.abs(share - truth.chance) <= 4.5 * spread + 2e-4).all()
 
 
 @pytest.mark.parametrize("noise", [-166, -160])
@@ -278,30 +235,6 @@ def test_liars_are_slower_than_they_say_and_ask_for_what_they_say() -> None:
     assert lying.play(claimed, everybody).lc_s == pytest.approx(2 * true_lc)
 
 
-def test_the_radio_changes_after_the_share_of_the_rounds() -> None:
-    before = make_world(recipe(RADIO), 2)
-    changed = make_world(
-        recipe((*RADIO, "world.change.noise_dbm_hz=-150", "world.change.after=0.5")), 2
-    )
-    for t in (1, 10):
-        assert columns(before.view(t)) == columns(changed.view(t))
-    worse = changed.view(11).feature("download_bps") < before.view(11).feature("download_bps")
-    assert worse.all()
-
-
-def test_the_trace_of_now_is_what_the_next_round_measured_before() -> None:
-    setting = recipe((*TRACES, "world.work.download_mbit=0.12", "world.traces.round_s=3"))
-    world = make_world(setting, 2)
-    first = world.view(1)
-    feedback = world.play(first, np.arange(len(first.pair_client)))
-    measured = 0.12e6 / world.view(2).feature("download_bps")
-    known = ~feedback.censored
-    assert known.any()
-    assert feedback.dt_s[known] == pytest.approx(measured[known], rel=1e-6)
-    chance = first.known_truth().chance
-    assert set(chance.tolist()) <= {0.0, 1.0}
-
-
 NO_LINKS = gzip.compress(b"1,2,3", mtime=0)
 
 
@@ -325,18 +258,6 @@ def test_what_is_no_recording_of_links_is_refused(
     with pytest.raises(DatasetError, match=words) as caught:
         make_world(recipe((*TRACES, f"world.traces.links={name}")), 1)
     assert hint in caught.value.hint
-
-
-@pytest.mark.parametrize("links", ["plain", "plain/fast.down"])
-def test_mahimahi_links_may_be_plain_files_and_one_may_do(data: Path, links: str) -> None:
-    (data / "plain").mkdir()
-    for name in ("slow", "fast"):
-        packed = (data / "links" / f"{name}.gz").read_bytes()
-        (data / "plain" / f"{name}.down").write_bytes(gzip.decompress(packed))
-    (data / "plain" / "README").write_text("no link")
-    seen = columns(make_world(recipe((*TRACES, f"world.traces.links={links}")), 1).view(1))
-    same = columns(make_world(recipe(TRACES), 1).view(1))
-    assert (seen == same) == (links == "plain")
 
 
 EXTREMES = {
