@@ -141,11 +141,6 @@ class TlsFiles:
         context.sslobject_class = TellingObject
         return context
 
-    def as_text(self) -> dict[str, str | int]:
-        """Return the fields for another process."""
-        paths = {"ca": self.ca, "cert": self.cert, "key": self.key, "crl": self.crl or ""}
-        return {**{name: str(path) for name, path in paths.items()}, "least": int(self.least)}
-
     def loaded(self, side: int) -> ssl.SSLContext:
         """Return a context with the files as they are now."""
         context = ssl.SSLContext(side)

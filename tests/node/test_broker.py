@@ -14,7 +14,6 @@ import pytest
 
 from fedagent_node.broker import process as broker_module
 from fedagent_node.broker.process import Broker, BrokerSpec, answers, choose_kind
-from fedagent_node.broker.wrapper import EXIT_USAGE
 from fedagent_node.errors import (
     BrokerMissingError,
     BrokerStartError,
@@ -142,15 +141,6 @@ def test_auto_takes_mosquitto_where_it_is_and_else_the_embedded_one(
         choose_kind("mosquitto")
     with pytest.raises(BrokerMissingError):
         choose_kind("rabbit")
-
-
-def test_the_wrapper_refuses_other_arguments() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "fedagent_node.broker.wrapper", "x"],
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == EXIT_USAGE
 
 
 async def test_an_embedded_broker_closes_connections_that_say_nothing_sensible(

@@ -174,7 +174,7 @@ async def test_nobody_without_a_certificate_takes_over_a_session_by_its_name(
     """Ids are no secret, and names of sessions were made of them."""
     ident = "e" * 32
     async with (
-        broker(kind, tmp_path, owner=f"e/{ident}", site=SITE) as b,
+        broker(kind, tmp_path) as b,
         peer(b.address, f"{ident}-lan") as own,
     ):
         for name in (ident, f"{ident}-lan", f"e/{ident}"):

@@ -14,45 +14,30 @@ from fedagent_protocol.topics import ROOT, check_id
 
 Action = Literal["read", "write"]
 """``read`` is to be sent the messages of a topic."""
+Rule = tuple[Action, str]
+"""An action and a pattern of topics; ``{me}`` is the identity, ``{id}`` its id alone."""
 
-ONE = "?"
-"""A level that may be anything but a wildcard: on brokers that cannot tell, ``+``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A pattern of topics; ``{me}`` is the identity, ``{id}`` its id alone."""
-
-    action: Action
-    pattern: str
-
-
-EVERYBODY = (
-    Rule("write", ROOT + "/{site}/{me}/up/#"),
-    Rule("write", ROOT + "/{site}/{me}/beacon"),
-    Rule("write", ROOT + "/{site}/{me}/model/+"),
-    Rule("read", ROOT + "/{site}/{me}/down/#"),
-    Rule("read", "fedagent/+/{site}/e/+/beacon"),
-    Rule("read", "fedagent/+/{site}/c/+/beacon"),
-    Rule("read", ROOT + "/{site}/e/+/model/+"),
+EVERYBODY: tuple[Rule, ...] = (
+    ("write", ROOT + "/{site}/{me}/up/#"),
+    ("write", ROOT + "/{site}/{me}/beacon"),
+    ("write", ROOT + "/{site}/{me}/model/+"),
+    ("read", ROOT + "/{site}/{me}/down/#"),
+    ("read", "fedagent/+/{site}/e/+/beacon"),
+    ("read", "fedagent/+/{site}/c/+/beacon"),
+    ("read", ROOT + "/{site}/e/+/model/+"),
 )
-OF_EDGES = (
-    Rule("read", ROOT + "/{site}/a/+/up/{id}/#"),
-    Rule("read", ROOT + "/{site}/a/+/up/gone"),
-    Rule("write", ROOT + "/{site}/a/+/down/{id}/+"),
-)
-OF_COORDINATORS = (
-    Rule("read", ROOT + "/{site}/e/+/up/#"),
-    Rule("write", ROOT + "/{site}/e/+/down/+"),
-)
-UNKNOWN = (
-    *(Rule("write", f"{ROOT}/{{site}}/{letter}/{ONE}/up/#") for letter in "ae"),
-    *(Rule("read", f"{ROOT}/{{site}}/{letter}/{ONE}/down/#") for letter in "ae"),
-    *(rule for rule in EVERYBODY if rule.action == "read" and "{me}" not in rule.pattern),
-)
-"""Without certificates nobody but the owner can be told from anybody else."""
-
-_NAMED = {"e": OF_EDGES, "c": OF_COORDINATORS}
+_NAMED: dict[str, tuple[Rule, ...]] = {
+    "e": (
+        ("read", ROOT + "/{site}/a/+/up/{id}/#"),
+        ("read", ROOT + "/{site}/a/+/up/gone"),
+        ("write", ROOT + "/{site}/a/+/down/{id}/+"),
+    ),
+    "c": (
+        ("read", ROOT + "/{site}/e/+/up/#"),
+        ("write", ROOT + "/{site}/e/+/down/+"),
+    ),
+}
+"""What edges and coordinators may do beside that, where they are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +61,13 @@ class AccessList:
                 raise TopicError(f"neither an edge nor a coordinator: {name!r}")
 
     def rules(self, name: str) -> Iterator[Rule]:
-        """Return what a name may do, of patterns without placeholders; ``""`` is nobody known."""
-        if not name:
-            yield from (self._filled(rule, "", "") for rule in UNKNOWN)
-            return
+        """Return what a name may do, of patterns without placeholders."""
         letter, ident = split_name(name)
         if ident in self.revoked:
             return
-        more = _NAMED[letter] if name in self.named else ()
-        yield from (self._filled(rule, name, ident) for rule in (*EVERYBODY, *more))
+        yield from self._filled(EVERYBODY, name)
+        if name in self.named:
+            yield from self._filled(_NAMED[letter], name)
 
     def allows(self, name: str, action: Action, topic: str) -> bool:
         """Return whether a name may write to a topic, or read all of a topic filter."""
@@ -92,34 +75,26 @@ class AccessList:
             rules = tuple(self.rules(name))
         except TopicError:
             return False
-        return any(one.action == action and covers(one.pattern, topic) for one in rules)
+        return any(verb == action and covers(pattern, topic) for verb, pattern in rules)
 
-    def _filled(self, rule: Rule, me: str, ident: str) -> Rule:
-        pattern = rule.pattern.replace("{site}", self.site)
-        return Rule(rule.action, pattern.replace("{me}", me).replace("{id}", ident))
+    def _filled(self, rules: tuple[Rule, ...], me: str) -> Iterator[Rule]:
+        for action, pattern in rules:
+            filled = pattern.replace("{site}", self.site).replace("{me}", me)
+            yield action, filled.replace("{id}", me[2:])
 
-    def mosquitto(self, *, certificates: bool = True) -> str:
-        """Return the text of an ``acl_file``; without certificates the owner has a password."""
-        lines = []
-        if certificates:
-            filled = (self._filled(rule, "%u", "") for rule in EVERYBODY)
-            lines += [f"pattern {one.action} {one.pattern}" for one in filled]
-        else:
-            plain = (self._filled(rule, "", "") for rule in UNKNOWN)
-            lines += [f"topic {one.action} {one.pattern.replace(ONE, '+')}" for one in plain]
-        for name in self._out():
-            lines += [f"user {name}", "topic deny #"]
-        for name in self._serving():
-            more = _NAMED[name[0]] if certificates else (*EVERYBODY, *_NAMED[name[0]])
-            filled = (self._filled(rule, name, name[2:]) for rule in more)
-            lines += [f"user {name}", *(f"topic {one.action} {one.pattern}" for one in filled)]
+    def mosquitto(self) -> str:
+        """Return the text of an ``acl_file``."""
+        rules = self._filled(EVERYBODY, "%u")
+        lines = [f"pattern {action} {pattern}" for action, pattern in rules]
+        for ident in sorted(self.revoked):
+            for letter in "ae":
+                lines += [f"user {letter}/{ident}", "topic deny #"]
+        for name in self.named:
+            letter, ident = split_name(name)
+            if ident not in self.revoked:
+                rules = self._filled(_NAMED[letter], name)
+                lines += [f"user {name}", *(f"topic {verb} {pattern}" for verb, pattern in rules)]
         return "\n".join(lines) + "\n"
-
-    def _out(self) -> list[str]:
-        return [f"{letter}/{ident}" for ident in sorted(self.revoked) for letter in "ae"]
-
-    def _serving(self) -> list[str]:
-        return [name for name in self.named if split_name(name)[1] not in self.revoked]
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -136,11 +111,6 @@ def covers(pattern: str, topic: str) -> bool:
     for i, level in enumerate(wanted):
         if level == "#":
             return len(given) >= i
-        if i >= len(given) or given[i] == "#":
-            return False
-        if level == ONE:
-            if given[i] == "+":
-                return False
-        elif level not in ("+", given[i]):
+        if i >= len(given) or given[i] == "#" or level not in ("+", given[i]):
             return False
     return len(wanted) == len(given)

@@ -1,4 +1,4 @@
-"""The embedded broker: amqtt behind a listener of our own, in a process of `broker_wrapper`.
+"""The embedded broker: amqtt behind a listener of our own, in a process of its own.
 
 amqtt's own listener accepts clients without a certificate, has no limit on
 packets and waits forever for a CONNECT. With its ``external`` listener type
@@ -8,32 +8,28 @@ we own the socket, the TLS context and the adapters where the limits are.
 import asyncio
 import gc
 import logging
+import os
 import socket
 import ssl
+import sys
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
 
-from fedagent_node.broker.embedded_config import EmbeddedConfig
-from fedagent_node.broker.embedded_limits import (
-    PATIENCE_S,
-    STREAM_BYTES,
-    Admission,
-    Entry,
-    LimitedReader,
-    Writer,
-    name_of,
-)
-from fedagent_node.broker.embedded_sessions import LISTENER, SessionBroker
+from fedagent_node.address import is_loopback
+
+from .embedded_limits import PATIENCE_S, Admission, Entry, LimitedReader, Writer
+from .embedded_sessions import LISTENER, SessionBroker
+from .spec import BrokerSpec
+from .wrapper import Teller, announce, when_parent_goes
 
 ACCEPT_BACKLOG = 512
+STREAM_BYTES = 64 << 10
+"""What is read ahead; a packet may be longer."""
 TELL_S = 1.0
 
 _log = logging.getLogger(__name__)
-
-Tell = Callable[..., bool]
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -44,68 +40,54 @@ class Order(msgspec.Struct, frozen=True):
     revoked: frozenset[str] | None = None
 
 
-async def serve(config: EmbeddedConfig, orders: "asyncio.Queue[bytes]", tell: Tell) -> None:
-    """Run the broker until cancelled; `OSError` if the address cannot be bound."""
-    for noisy in ("amqtt", "transitions"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
-    counters: Counter[str] = Counter()
-    listener = _listen(config.host, config.port)
-    broker = SessionBroker(config, counters, tell)
-    await broker.start()
-    front = _Front(broker, config, counters)
-    listener.listen(ACCEPT_BACKLOG)
-    with listener:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_report(counters, tell))
-            group.create_task(_obey(front, orders))
-            await front.welcome(listener, group)
-
-
-async def _report(counters: Counter[str], tell: Tell) -> None:
-    """Tell of what was counted, at most once a second."""
-    while True:
-        await asyncio.sleep(TELL_S)
-        if gc.get_count()[1] > 0:
-            gc.collect()  # an ended session is a ring, and holds its packets
-        if counters and tell(counts=dict(counters)):
-            counters.clear()
-
-
-async def _obey(front: "_Front", orders: "asyncio.Queue[bytes]") -> None:
-    while True:
-        line = await orders.get()
-        with suppress(msgspec.DecodeError):
-            order = msgspec.json.decode(line, type=Order)
-            if order.reload:
-                front.reload()
-            if order.revoked is not None:
-                front.broker.leave_out(order.revoked)
-            for name in order.cut:
-                await front.broker.end_session(name)
-
-
 class _Front:
     """The way in: few may be on their way at a time, and none for long."""
 
-    def __init__(
-        self, broker: SessionBroker, config: EmbeddedConfig, counters: Counter[str]
-    ) -> None:
-        self.broker = broker
-        self._config = config
-        self._context = config.tls.server_context() if config.tls else None
-        self._counters = counters
-        self._admission = Admission(counters)
+    def __init__(self, spec: BrokerSpec, tell: Teller) -> None:
+        self._spec = spec
+        self._tell = tell
+        self._counters: Counter[str] = Counter()
+        self._broker = SessionBroker(spec, self._counters, tell)
+        self._context = spec.tls.server_context() if spec.tls else None
+        self._admission = Admission(self._counters)
 
-    def reload(self) -> None:
-        """Take in certificates and revocations, for the connections from now on."""
-        try:
-            tls = self._config.tls
-            self._context = tls.server_context() if tls else None
-        except (OSError, ssl.SSLError) as exc:
-            _log.error("the certificates could not be reloaded: %s", exc)
+    async def serve(self, orders: "asyncio.Queue[bytes]") -> None:
+        """Run the broker until cancelled; `OSError` if the address cannot be bound."""
+        listener = _listen(self._spec.listen or "0.0.0.0", self._spec.port)  # noqa: S104 - checked
+        await self._broker.start()
+        listener.listen(ACCEPT_BACKLOG)
+        with listener:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._report())
+                group.create_task(self._obey(orders))
+                await self._welcome(listener, group)
 
-    async def welcome(self, listener: socket.socket, group: asyncio.TaskGroup) -> None:
-        """Take whoever comes, if there is room."""
+    async def _report(self) -> None:
+        """Tell of what was counted, at most once a second."""
+        while True:
+            await asyncio.sleep(TELL_S)
+            if gc.get_count()[1] > 0:
+                gc.collect()  # an ended session is a ring, and holds its packets
+            if self._counters and self._tell(counts=dict(self._counters)):
+                self._counters.clear()
+
+    async def _obey(self, orders: "asyncio.Queue[bytes]") -> None:
+        while True:
+            line = await orders.get()
+            with suppress(msgspec.DecodeError):
+                order = msgspec.json.decode(line, type=Order)
+                if order.reload and self._spec.tls:
+                    try:
+                        self._context = self._spec.tls.server_context()
+                    except (OSError, ssl.SSLError) as exc:
+                        _log.error("the certificates could not be reloaded: %s", exc)
+                if order.revoked is not None:
+                    self._broker.leave_out(order.revoked)
+                for name in order.cut:
+                    await self._broker.end_session(name)
+
+    async def _welcome(self, listener: socket.socket, group: asyncio.TaskGroup) -> None:
+        """Take everybody in, if there is room."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -114,21 +96,29 @@ class _Front:
                 self._counters["refused_connects"] += 1
                 await asyncio.sleep(0.1)
                 continue
-            peer = str(address[0])
-            if self._admission.enter(peer):
-                group.create_task(self._serve(sock, peer))
+            entry = self._admission.enter(str(address[0]))
+            if entry is not None:
+                group.create_task(self._serve(sock, entry))
             else:
                 sock.close()
 
-    async def _serve(self, sock: socket.socket, peer: str) -> None:
-        entry = Entry(self._admission, peer)
+    async def _serve(self, sock: socket.socket, entry: Entry) -> None:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            reader, writer = await self._streams(sock)
-            entry.watch(writer.transport)
-            name = name_of(writer) if self._config.certified else ""
-            source = LimitedReader(reader, writer, self._config.max_packet_bytes, self._counters)
-            await self.broker.external_connected(source, Writer(writer, entry, name), LISTENER)
+            loop = asyncio.get_running_loop()
+            reader = asyncio.StreamReader(limit=STREAM_BYTES)
+            protocol = asyncio.StreamReaderProtocol(reader)
+            patience = PATIENCE_S if self._context is not None else None
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol, sock, ssl=self._context, ssl_handshake_timeout=patience
+            )
+            entry.watch(transport)
+            writer = Writer(asyncio.StreamWriter(transport, protocol, reader, loop), entry)
+            source = LimitedReader(
+                *(reader, writer, self._spec.max_packet_bytes, self._counters),
+                trusted=self._is_owner(writer.name, entry.peer),
+            )
+            await self._broker.external_connected(source, writer, LISTENER)
         except OSError as exc:  # of TLS as well
             self._counters["refused_connects"] += not entry.settled
             _log.debug("a client disconnected: %s", exc)
@@ -142,17 +132,10 @@ class _Front:
             entry.leave()
             sock.close()
 
-    async def _streams(
-        self, sock: socket.socket
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=STREAM_BYTES)
-        protocol = asyncio.StreamReaderProtocol(reader)
-        patience = PATIENCE_S if self._context is not None else None
-        transport, _ = await loop.connect_accepted_socket(
-            lambda: protocol, sock, ssl=self._context, ssl_handshake_timeout=patience
-        )
-        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+    def _is_owner(self, name: str, peer: str) -> bool:
+        """Return whether a client is the broker's owner; without certificates, from its machine."""
+        spec = self._spec
+        return name == spec.owner if spec.certified else is_loopback(peer) or peer == spec.listen
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -167,3 +150,31 @@ def _listen(host: str, port: int) -> socket.socket:
         raise
     sock.setblocking(False)
     return sock
+
+
+def main(text: str) -> None:
+    """Run the broker of a `BrokerSpec`."""
+    for noisy in ("amqtt", "transitions"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    spec = BrokerSpec.from_json(text)
+    announce(os.getpid())
+    tell = Teller()
+    try:
+        with asyncio.Runner() as runner:
+            orders: asyncio.Queue[bytes] = asyncio.Queue()
+            loop = runner.get_loop()
+            when_parent_goes(
+                lambda: os._exit(0),
+                lambda order: loop.call_soon_threadsafe(orders.put_nowait, order),
+            )
+
+            async def serve() -> None:
+                await _Front(spec, tell).serve(orders)
+
+            runner.run(serve())
+    except OSError as exc:
+        sys.exit(str(exc))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,9 +1,6 @@
 """amqtt's broker with identities, an access list, a direct fan-out and nothing kept."""
 
 import asyncio
-import hashlib
-import hmac
-import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,14 +8,12 @@ from typing import Literal
 
 from amqtt.broker import Broker as AmqttBroker
 from amqtt.contexts import Action
-from amqtt.errors import MQTTError
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import Session
 
-from fedagent_node.broker.acl import AccessList
-from fedagent_node.broker.embedded_config import EmbeddedConfig
-from fedagent_node.broker.embedded_limits import LimitedReader, Writer
+from .embedded_limits import LimitedReader, Writer
+from .spec import BrokerSpec
 
 LISTENER = "default"
 MAX_BACKLOG_BYTES = 48 << 20
@@ -29,9 +24,6 @@ MAX_KEEPALIVE_S = 300
 MAX_FILTERS = 64
 """Of one client; who wants more is cut off."""
 MAX_WILL_BYTES = 256
-
-_log = logging.getLogger(__name__)
-
 _CONFIG = {
     # The address is a placeholder: nothing listens on an external listener.
     "listeners": {LISTENER: {"type": "external", "bind": "127.0.0.1:1883"}},
@@ -57,16 +49,11 @@ class SessionBroker(AmqttBroker):  # type: ignore[misc]  # as above
     Every session is a clean one, a will is small; who sends a message to be retained is cut off.
     """
 
-    def __init__(
-        self, config: EmbeddedConfig, counters: Counter[str], tell: Callable[..., bool]
-    ) -> None:
+    def __init__(self, spec: BrokerSpec, counters: Counter[str], tell: Callable[..., bool]) -> None:
         super().__init__(_CONFIG)
         self._counters = counters
         self._tell = tell
-        self._certified = config.certified
-        self._owner = config.owner
-        self._password = config.password
-        self._access = AccessList(config.site, (config.owner,)) if config.owner else None
+        self._access = spec.access
 
     def leave_out(self, revoked: frozenset[str]) -> None:
         """Allow these ids nothing from now on, and all others what they may."""
@@ -94,42 +81,30 @@ class SessionBroker(AmqttBroker):  # type: ignore[misc]  # as above
         handler, session = await _Handler.init_from_connect(reader, writer, self.plugins_manager)
         session.keep_alive = min(session.keep_alive or MAX_KEEPALIVE_S, MAX_KEEPALIVE_S) * 3 // 2
         session.clean_session, session.parent = True, 0
-        session.attributes["name"] = writer.name or self._by_password(session)
-        session.will_flag = session.will_flag and await self._may_leave_a_will(session)
+        name = writer.name if self._access is not None else ""
+        session.attributes["name"] = name
+        # A will is small, and what its owner may write itself.
+        small = len(session.will_message or b"") <= MAX_WILL_BYTES and not session.will_retain
+        session.will_flag = (
+            session.will_flag and small and self._may(session, "write", session.will_topic or "")
+        )
         reader.waiting = session.delivered_message_queue.qsize
-        reader.trusted = bool(self._owner) and session.attributes["name"] == self._owner
-        session.client_id = writer.name or session.client_id or f"{remote_address}:{remote_port}"
+        session.client_id = name or session.client_id or f"{remote_address}:{remote_port}"
         if await self.end_session(session.client_id):
             self._tell(taken_over=session.client_id)
         return handler, session
 
-    async def _may_leave_a_will(self, session: Session) -> bool:
-        """Return whether a will is small, and what its owner may write itself."""
-        small = len(session.will_message or b"") <= MAX_WILL_BYTES and not session.will_retain
-        topic = session.will_topic or ""
-        return small and await self._topic_filtering(session, topic, Action.PUBLISH)
-
-    def _by_password(self, session: Session) -> str:
-        """Return the owner's name if it is the owner; raise for a wrong password."""
-        if not self._owner or session.username != self._owner:
-            return ""
-        given = hashlib.sha256((session.password or "").encode()).hexdigest()
-        if self._certified or not hmac.compare_digest(given, self._password):
-            self._counters["wrong_password"] += 1
-            raise MQTTError("a wrong password")
-        return self._owner
-
     # ------------------------------------------------------- what it may and does
 
-    async def _topic_filtering(self, session: Session, topic: str, action: Action) -> bool:
-        if self._access is None:
-            return True
-        name = session.attributes["name"]
-        verb: Literal["read", "write"] = "write" if action == Action.PUBLISH else "read"
-        if self._access.allows(name, verb, topic):
+    def _may(self, session: Session, verb: Literal["read", "write"], topic: str) -> bool:
+        access = self._access
+        if access is None or access.allows(session.attributes["name"], verb, topic):
             return True
         self._counters["denied_publish" if verb == "write" else "denied_subscribe"] += 1
         return False
+
+    async def _topic_filtering(self, session: Session, topic: str, action: Action) -> bool:
+        return self._may(session, "write" if action == Action.PUBLISH else "read", topic)
 
     async def _handle_message_delivery(
         self,
@@ -208,8 +183,5 @@ class SessionBroker(AmqttBroker):  # type: ignore[misc]  # as above
 
     def _backlog(self) -> int:
         """Return what waits for all subscribers together."""
-        return sum(
-            handler.writer.backlog_bytes
-            for _, handler in self._sessions.values()
-            if isinstance(handler.writer, Writer)
-        )
+        writers = (handler.writer for _, handler in self._sessions.values())
+        return sum(one.backlog_bytes for one in writers if isinstance(one, Writer))

@@ -1,25 +1,20 @@
 """A private broker of the edge or the coordinator: chosen, started, watched, ended (ADR 2)."""
 
 import asyncio
-import hashlib
 import importlib.util
 import logging
 import os
-import secrets
 import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec import structs
 
-from fedagent_node.address import BrokerAddress, TlsFiles, is_loopback, is_wildcard
-from fedagent_node.broker.acl import AccessList
-from fedagent_node.broker.mosquitto import Mosquitto, mosquitto_program
+from fedagent_node.address import BrokerAddress, is_loopback, is_wildcard
 from fedagent_node.data_dir import store_port, stored_port
 from fedagent_node.discovery.advert import LOOPBACK, reach
 from fedagent_node.errors import (
@@ -28,9 +23,21 @@ from fedagent_node.errors import (
     InsecureListenError,
     ListenAddressError,
 )
-from fedagent_node.network import ANSWER_S, Backoff, bindable, free_port, lan_addresses, owns_port
+from fedagent_node.network import (
+    ANSWER_S,
+    Backoff,
+    bindable,
+    free_port,
+    lan_addresses,
+    owns_port,
+)
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.extras import how_to_add
+
+from .mosquitto import config_path, connect_packet, cut_sessions, mosquitto_program, write_files
+from .spec import BrokerSpec
+
+__all__ = ["Broker", "BrokerSpec"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +46,6 @@ Kind = Literal["mosquitto", "embedded"]
 READY_S = 15.0
 STOP_S = 3.0
 PORT_ATTEMPTS = 4
-_WRAPPER = "fedagent_node.broker.wrapper"
 _CONNACK = b"\x20\x02\x00\x00"
 _DISCONNECT = b"\xe0\x00"
 _GIVES_BACK = {"MALLOC_TRIM_THRESHOLD_": "1048576", "MALLOC_MMAP_THRESHOLD_": "131072"}
@@ -55,33 +61,6 @@ class Told(msgspec.Struct, frozen=True):
     taken_over: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSpec:
-    """What kind of broker to run, and where; beyond loopback it needs TLS or `insecure`.
-
-    With an owner only what `acl` allows is done. Names come from certificates of the site; with
-    others, or none, the owner alone has one, by a password that is in the broker's address.
-    """
-
-    data_dir: Path  # for the port, the configuration and the log
-    kind: Literal["auto", "mosquitto", "embedded"] = "auto"
-    listen: str = "127.0.0.1"
-    port: int = 0  # the one used last, else a free one
-    tls: TlsFiles | None = None
-    certified: bool = False  # whether `tls` is of a site, whose certificates name identities
-    owner: str = ""  # ``e/ID`` or ``c/ID``
-    site: str = ""  # the owner's
-    revoked: frozenset[str] = frozenset()  # ids that may do nothing, whatever certificate they show
-    insecure: bool = False
-    max_packet_bytes: int = 1 << 20  # larger packets end the connection they come from
-    name: str = "broker"
-
-    @property
-    def access(self) -> AccessList | None:
-        """Who may do what; None is everybody everything."""
-        return AccessList(self.site, (self.owner,), self.revoked) if self.owner else None
-
-
 class Broker:
     """One supervised private broker; `errors` says what keeps it from being made or started."""
 
@@ -91,15 +70,6 @@ class Broker:
         self.counters: Counter[str] = Counter()
         self.on_taken_over: Callable[[str], None] = lambda _: None
         """Told whenever a session ends because its identity came again."""
-        self._password = secrets.token_urlsafe(24)
-        self._mosquitto = Mosquitto(
-            spec.data_dir,
-            spec.name,
-            access=spec.access,
-            password=self._password,
-            tls=spec.tls,
-            certified=spec.certified,
-        )
         if spec.tls is not None:
             spec.tls.server_context()
         elif not is_loopback(spec.listen):
@@ -118,13 +88,10 @@ class Broker:
 
     @property
     def address(self) -> BrokerAddress:
-        """Where this process reaches the broker, with its owner's password if it has one."""
+        """Where this process reaches the broker."""
         listen = self.spec.listen
         host = ("::1" if ":" in listen else "127.0.0.1") if is_wildcard(listen) else listen
-        if self.spec.certified or not self.spec.owner:
-            return BrokerAddress(host, self._port, "mqtts" if self.spec.tls else "mqtt")
-        scheme: Literal["mqtt", "mqtts"] = "mqtts" if self.spec.tls else "mqtt"
-        return BrokerAddress(host, self._port, scheme, self.spec.owner, self._password)
+        return BrokerAddress(host, self._port, "mqtts" if self.spec.tls else "mqtt")
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -183,16 +150,14 @@ class Broker:
 
     async def reload(self, revoked: frozenset[str] = frozenset()) -> None:
         """Take in certificates and revocations as they are on disk now, and who is out by id."""
-        self.spec = replace(self.spec, revoked=revoked)
-        self._mosquitto.access = self.spec.access
-        if self.kind == "mosquitto":
-            if not self._write_mosquitto():
-                # A list of revocations came into being: mosquitto reads its name at start alone.
-                await self._restart()
-            elif self._broker_pid:
-                os.kill(self._broker_pid, signal.SIGHUP)
-        else:
+        self.spec = structs.replace(self.spec, revoked=revoked)
+        if self.kind == "embedded":
             await self._command({"reload": True, "revoked": sorted(revoked)})
+        elif not write_files(self.spec, self._port):
+            # A list of revocations came into being: mosquitto reads its name at start alone.
+            self._signal(signal.SIGTERM)
+        else:
+            self._signal(signal.SIGHUP)
         self.counters["reloads"] += 1
 
     async def cut(self, ids: Iterable[str]) -> None:
@@ -202,21 +167,22 @@ class Broker:
             await self._command({"cut": names})
         elif self.spec.certified:
             try:
-                await self._mosquitto.cut(names)
+                await cut_sessions(self.spec, names)
             except (OSError, TimeoutError, asyncio.IncompleteReadError) as exc:
                 _log.warning("a session could not be closed (%s): the broker restarts", exc)
-                await self._restart()
+                self._signal(signal.SIGTERM)
         self.counters["cuts"] += len(names) // 2
 
-    async def _restart(self) -> None:
-        if self._process is not None:  # the watcher starts it again
+    def _signal(self, number: int) -> None:
+        """Send the broker a signal; the watcher starts it again if it ends."""
+        if self._process is not None and self._broker_pid:
             with suppress(ProcessLookupError):
-                os.kill(self._broker_pid, signal.SIGTERM)
+                os.kill(self._broker_pid, number)
 
     async def _command(self, command: dict[str, object]) -> None:
         process = self._process
         if process is None or process.stdin is None:
-            return  # it reads everything anew when it starts
+            return  # it reads everything again when it starts
         with suppress(ConnectionError):
             process.stdin.write(msgspec.json.encode(command) + b"\n")
             await process.stdin.drain()
@@ -231,17 +197,12 @@ class Broker:
                 continue
             self.counters.update(told.counts)
             access = self.spec.access
-            if told.subscribed and access is not None and not self._may_read(access, told):
-                self.counters["denied_subscribe"] += 1
+            if told.subscribed and access is not None:
+                denied = not access.allows(told.by, "read", told.subscribed)
+                self.counters["denied_subscribe"] += denied
             if told.taken_over:
                 self.counters["taken_over"] += 1
                 self.on_taken_over(told.taken_over)
-
-    def _may_read(self, access: AccessList, told: "Told") -> bool:
-        if self.spec.certified:
-            return access.allows(told.by, "read", told.subscribed)
-        # Client ids are anybody's choice here, and our own may be used as well.
-        return any(access.allows(who, "read", told.subscribed) for who in ("", self.spec.owner))
 
     async def _watch(self) -> None:
         """Start the broker again, on the same port, whenever it dies."""
@@ -263,14 +224,12 @@ class Broker:
 
     async def _launch(self) -> None:
         arguments = self._arguments()
-        log = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        path = self.spec.data_dir / f"{self.spec.name}.log"
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             # A session of its own: Ctrl-C must reach us and not the broker.
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                _WRAPPER,
-                *arguments,
+                *(sys.executable, "-m", *arguments),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -291,7 +250,6 @@ class Broker:
         if not ready:
             raise BrokerStartError(self.kind, self._port, self._last_words())
         if self.kind == "embedded" and self.spec.revoked:
-            # Not an argument: the kernel bounds the length of those.
             await self._command({"revoked": sorted(self.spec.revoked)})
         self._listener = asyncio.create_task(
             self._listen(self._process), name=f"{self.spec.name}-listen"
@@ -327,39 +285,21 @@ class Broker:
             await asyncio.gather(self._listener, return_exceptions=True)
 
     def _arguments(self) -> list[str]:
+        """Return the module that runs the broker, and what it is given."""
         if self.kind == "mosquitto":
             program = mosquitto_program()
             assert program is not None
-            self._write_mosquitto()
-            return ["mosquitto", program, str(self._mosquitto.config_path)]
+            write_files(self.spec, self._port)
+            return ["fedagent_node.broker.wrapper", program, str(config_path(self.spec))]
         self.spec.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        tls = self.spec.tls
-        config = {
-            "host": self.spec.listen or "0.0.0.0",  # noqa: S104 - checked at construction
-            "port": self._port,
-            "max_packet_bytes": self.spec.max_packet_bytes,
-            **(tls.as_text() if tls else {}),
-            "certified": self.spec.certified,
-            "owner": self.spec.owner,
-            "site": self.spec.site,
-            "password": hashlib.sha256(self._password.encode()).hexdigest(),
-        }
-        return ["embedded", msgspec.json.encode(config).decode()]
-
-    def _write_mosquitto(self) -> bool:
-        return self._mosquitto.write(
-            listen=self.spec.listen,
-            port=self._port,
-            max_packet_bytes=self.spec.max_packet_bytes,
-        )
-
-    @property
-    def _log_path(self) -> Path:
-        return self.spec.data_dir / f"{self.spec.name}.log"
+        # Without the revoked: the kernel bounds the length of arguments.
+        given = structs.replace(self.spec, port=self._port, revoked=frozenset())
+        return ["fedagent_node.broker.embedded", given.to_json()]
 
     def _last_words(self) -> str:
+        path = self.spec.data_dir / f"{self.spec.name}.log"
         with suppress(OSError):
-            lines = self._log_path.read_text("utf-8", errors="replace").strip().splitlines()
+            lines = path.read_text("utf-8", errors="replace").strip().splitlines()
             if lines:
                 return safe_text(lines[-1])
         return "it exited without an error message"
@@ -395,7 +335,7 @@ async def answers(address: BrokerAddress) -> bool:
             try:
                 if address.scheme == "mqtts":
                     return True
-                writer.write(_connect_packet())
+                writer.write(connect_packet(f"probe-{os.getpid()}"))
                 reply = await reader.readexactly(len(_CONNACK))
                 writer.write(_DISCONNECT)
                 await writer.drain()
@@ -404,9 +344,3 @@ async def answers(address: BrokerAddress) -> bool:
                 writer.close()
     except (OSError, TimeoutError, asyncio.IncompleteReadError):
         return False
-
-
-def _connect_packet() -> bytes:
-    client_id = f"probe-{secrets.token_hex(4)}".encode()
-    body = b"\x00\x04MQTT\x04\x02\x00\x0a" + len(client_id).to_bytes(2, "big") + client_id
-    return bytes([0x10, len(body)]) + body

@@ -1,9 +1,9 @@
-"""Run a broker that ends with the process that started it, however that ends.
+"""Run a mosquitto that ends with the process that started it, however that ends.
 
-``... mosquitto PROGRAM CONFIG`` or ``... embedded JSON``. The parent holds the other end of
-our standard input, which the kernel closes when it is gone. Should we be killed ourselves,
-the kernel kills mosquitto, which asked for that. We write the broker's process id first, and
-then a line of JSON (`broker.Told`) for what the parent wants to know of the broker's clients.
+The parent holds the other end of our standard input, which the kernel closes when it is gone.
+Should we be killed ourselves, the kernel kills mosquitto, which asked for that. We write the
+broker's process id first, and then a line of JSON (`process.Told`) for what the parent wants to
+know of the broker's clients. `embedded` does the same with the broker in its own process.
 """
 
 import ctypes
@@ -23,7 +23,6 @@ from fedagent_protocol.bucket import TokenBucket
 
 PR_SET_PDEATHSIG = 1
 TERM_GRACE_S = 1.0
-EXIT_USAGE = 64
 LOG_BYTES = 1 << 20
 """Of a broker's words the rest is forgotten: a flood must not fill a disk."""
 TOLD_PER_S = 50.0
@@ -31,18 +30,8 @@ _TAKEN_OVER = re.compile(r"Client (.+) already connected, closing old connection
 _SUBSCRIBED = re.compile(r"(\S+) [012] (.+)")
 
 
-def main() -> None:
-    """Run the broker named on the command line."""
-    match sys.argv[1:]:
-        case ["mosquitto", program, config]:
-            sys.exit(_run_mosquitto(program, config))
-        case ["embedded", config]:
-            _run_embedded(config)
-        case _:
-            sys.exit(EXIT_USAGE)
-
-
-def _run_mosquitto(program: str, config: str) -> int:
+def main(program: str, config: str) -> int:
+    """Run mosquitto with a configuration; return its exit code."""
     libc = ctypes.CDLL(None, use_errno=True)
     parent = os.getpid()
 
@@ -61,7 +50,7 @@ def _run_mosquitto(program: str, config: str) -> int:
         umask=0o077,
         preexec_fn=die_with_us,  # noqa: PLW1509 - see above
     )
-    _announce(broker.pid)
+    announce(broker.pid)
 
     def stop() -> Never:
         broker.terminate()
@@ -71,7 +60,7 @@ def _run_mosquitto(program: str, config: str) -> int:
             broker.kill()
         os._exit(0)
 
-    _when_parent_goes(stop)
+    when_parent_goes(stop)
     assert broker.stderr is not None
     _relay(broker.stderr)
     return broker.wait()
@@ -110,38 +99,16 @@ class Teller:
         return True
 
 
-def _run_embedded(config: str) -> None:
-    # Imported here: the wrapper of mosquitto stays small.
-    import asyncio  # noqa: PLC0415
-
-    import msgspec  # noqa: PLC0415
-
-    from fedagent_node.broker.embedded import serve  # noqa: PLC0415
-    from fedagent_node.broker.embedded_config import EmbeddedConfig  # noqa: PLC0415
-
-    settings = msgspec.json.decode(config, type=EmbeddedConfig)
-    _announce(os.getpid())
-    tell = Teller()
-    try:
-        with asyncio.Runner() as runner:
-            orders: asyncio.Queue[bytes] = asyncio.Queue()
-            loop = runner.get_loop()
-            _when_parent_goes(
-                lambda: os._exit(0),
-                lambda order: loop.call_soon_threadsafe(orders.put_nowait, order),
-            )
-            runner.run(serve(settings, orders, tell))
-    except OSError as exc:
-        sys.exit(str(exc))
-
-
-def _announce(pid: int) -> None:
+def announce(pid: int) -> None:
+    """Tell the parent the broker's process."""
     os.write(sys.stdout.fileno(), f"{pid}\n".encode())
 
 
-def _when_parent_goes(
+def when_parent_goes(
     stop: Callable[[], Never], order: Callable[[bytes], object] = lambda _: None
 ) -> None:
+    """Have a thread pass on what the parent writes, and stop when it is gone."""
+
     def watch() -> None:
         with os.fdopen(sys.stdin.fileno(), "rb", closefd=False) as orders:
             for line in orders:
@@ -152,4 +119,4 @@ def _when_parent_goes(
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(*sys.argv[1:]))
