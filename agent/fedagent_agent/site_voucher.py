@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fedagent_protocol.messages import Digest, RunId, TaskClaim
-from fedagent_protocol.signatures import verify
-from fedagent_protocol.vouching import Assigning, Calling, is_task_claim, made_bytes
+from fedagent_protocol.signed import Assigning, Calling, task_of_run, verify
 
 from .core.voucher import TaskRefusal, Vouched
 
@@ -53,7 +52,8 @@ class SiteVoucher:
             return TaskRefusal(error.refusal.value)
         if found.role != "coordinator":
             return TaskRefusal.WRONG_ROLE
-        if not is_task_claim(claim, found.public, site=self._site, run=run, task=task):
+        said = task_of_run(self._site, run, task, claim.until_s)
+        if not verify(found.public, claim.signature, said):
             return TaskRefusal.BAD_SIGNATURE
         now = judged_time(member.site.credentials.certificate, self._clock)
         left = claim.until_s - now if now is not None else LONGEST_S
@@ -61,4 +61,4 @@ class SiteVoucher:
 
     def made(self, public: bytes, made: Assigning | Calling, signature: bytes) -> bool:
         """Return whether the owner of a raw public key made an assignment, or a call."""
-        return verify(public, signature, made_bytes(self._site, made))
+        return verify(public, signature, made.statement(self._site))

@@ -31,10 +31,8 @@ from fedagent_protocol.messages import (
     UpdateOffer,
     Volunteer,
 )
-from fedagent_protocol.opinions import Asked
-from fedagent_protocol.terms import sign_terms
+from fedagent_protocol.signed import Asked, WorkClaim, claim_of, terms
 from fedagent_protocol.transfer import Layout
-from fedagent_protocol.work import sign_claim
 
 from .book_file import read_book, writing_book
 from .core.agent import AgentCore
@@ -301,8 +299,7 @@ class AgentStore:
         me, offer = self._identity, update.offer
         if me is None:
             return update
-        edge, public = update.key.edge, me.public_bytes
-        claim = sign_claim(offer, edge=edge, agent=me.id, public=public, sign=me.sign)
+        claim = claim_of(me, WorkClaim.offered(offer, update.key.edge, me.id).statement)
         return dataclasses.replace(update, offer=replace(offer, claim=claim))
 
 
@@ -359,8 +356,9 @@ def _terms_of(identity: "Identity | None", edge: str, report: ContextReport) -> 
     """Return the device's signature of the terms in a report; empty in virtual time."""
     if identity is None:
         return b""
-    me, public = identity, identity.public_bytes
-    return sign_terms(report, edge=edge, agent=me.id, public=public, sign=me.sign)
+    seq, price, available = report.seq, report.price, report.available
+    said = terms(edge, identity.id, seq=seq, price=price, available=available)
+    return claim_of(identity, said)
 
 
 def _answer_of(
@@ -376,8 +374,8 @@ def _answer_of(
     me, number = identity, call.round
     asked = Asked(site=site, run=call.run, round=number, task=call.task, model=call.model)
     if isinstance(answer, Opinion):
-        return me.public_bytes + me.sign(asked.opinion(me.id, answer))
-    return me.public_bytes + me.sign(asked.volunteer(me.id, edge))
+        return claim_of(me, asked.opinion(me.id, answer))
+    return claim_of(me, asked.volunteer(me.id, edge))
 
 
 def _idle_update(model: bytes | None, round_: int) -> bytes | None:

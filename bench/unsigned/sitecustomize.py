@@ -3,10 +3,10 @@
 `bench.trust` compares with such a field: the same messages, of the same lengths.
 """
 
-from fedagent_protocol import signatures
+from fedagent_protocol import signed
 
-NONE = bytes(signatures.SIGNATURE_BYTES)
-vars(signatures)["verify"] = lambda *_: True
+NONE = bytes(signed.SIGNATURE_BYTES)
+vars(signed)["verify"] = lambda *_: True
 
 from fedagent_node import data_dir, envelope  # noqa: E402 - they take `verify` as they find it
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from fedagent_node.site.certificates import Certificate, RevocationList, Role
 from fedagent_node.site.joining import JoinRequest, Refusal, code_of, read_code
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.signatures import identity_of
+from fedagent_protocol.signed import identity_of
 
 from .errors import EnrolmentError, UnreadableDatabaseError
 

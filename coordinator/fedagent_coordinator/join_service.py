@@ -32,7 +32,7 @@ from fedagent_node.site.joining import (
 )
 from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.signatures import identity_of, verify
+from fedagent_protocol.signed import identity_of, verify
 
 from .enrolment import Enrolment
 from .site import Site

@@ -10,7 +10,7 @@ from fedagent_node.errors import CredentialsError
 from fedagent_node.shell import Shell
 from fedagent_node.site.credentials import load_credentials
 from fedagent_protocol.messages import Digest, RunId, TaskClaim
-from fedagent_protocol.vouching import Assigning, Calling, made_bytes, sign_task
+from fedagent_protocol.signed import Assigning, Calling, task_of_run
 
 from .core.effects import WordRenewed
 
@@ -44,26 +44,21 @@ class SiteWord:
 
     def task(self, run: RunId, task: Digest) -> TaskClaim | None:
         """Return its word that a task is that of a run."""
-        return sign_task(
-            site=self._site,
-            run=run,
-            task=task,
-            until_s=int(self._clock()) + CLAIM_S,
-            certificate=self._certificate(),
-            sign=self._identity.sign,
-        )
+        until_s = int(self._clock()) + CLAIM_S
+        signature = self._identity.sign(task_of_run(self._site, run, task, until_s))
+        return TaskClaim(certificate=self._certificate(), until_s=until_s, signature=signature)
 
     def assignment(self, made: Assigning) -> bytes:
         """Return its signature that an agent is to train in a round."""
         if (made.run, made.round) != self._round:
             self._round, self._assigned = (made.run, made.round), {}
         if made not in self._assigned:
-            self._assigned[made] = self._identity.sign(made_bytes(self._site, made))
+            self._assigned[made] = self._identity.sign(made.statement(self._site))
         return self._assigned[made]
 
     def call(self, made: Calling) -> bytes:
         """Return its signature of a call."""
-        return self._identity.sign(made_bytes(self._site, made))
+        return self._identity.sign(made.statement(self._site))
 
 
 class WordAge:

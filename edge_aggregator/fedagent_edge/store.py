@@ -35,6 +35,7 @@ from fedagent_node.site.members import members_of
 from fedagent_protocol.errors import DigestError, FedagentError, ProtocolError
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, EdgeHello, UpdateOffer
+from fedagent_protocol.signed import WorkClaim, is_claim
 from fedagent_protocol.tensors import (
     Buffer,
     Manifest,
@@ -44,7 +45,6 @@ from fedagent_protocol.tensors import (
     tensor_at,
 )
 from fedagent_protocol.transfer import Layout
-from fedagent_protocol.work import is_claimed
 from fedagent_task.aggregation import ALL_TRAIN, Arrays, Rules
 from fedagent_task.aggregation.combining import combine
 from fedagent_task.aggregation.sketch import Signs
@@ -392,10 +392,12 @@ class EdgeStore:
         raise NotImplementedError(effect)
 
     def _verdict(self, admit: Admit, whole: bytes | None, manifest: Manifest) -> Verdict:
-        if admit.edge and not is_claimed(admit.offer, edge=admit.edge, agent=admit.key[2]):
+        offer, agent = admit.offer, admit.key[2]
+        work = WorkClaim.offered(offer, admit.edge, agent)
+        if admit.edge and not is_claim(offer.claim, agent, work.statement):
             return Verdict("bad_claim", "not signed as the work of this round")
         limits = admit.norm_limit, admit.control_limit
-        return self._look_at(admit.key, admit.offer, whole, manifest, limits)
+        return self._look_at(admit.key, offer, whole, manifest, limits)
 
     def _look_at(
         self,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from fedagent_protocol.signatures import KEY_BYTES, identity_of
+from fedagent_protocol.signed import KEY_BYTES, identity_of
 
 from .errors import DataDirBusyError, DataDirError, IdentityError
 

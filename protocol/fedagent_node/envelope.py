@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from fedagent_protocol import topics
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, Direction
 from fedagent_protocol.errors import OversizeError, ProtocolError
-from fedagent_protocol.signatures import ID_LENGTH, identity_of, verify
+from fedagent_protocol.signed import ID_LENGTH, identity_of, verify
 from fedagent_protocol.topics import Topic
 
 from .data_dir import Identity

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .errors import MalformedError
 from .messages import RoundColumns
-from .signatures import CLAIM_BYTES
+from .signed import CLAIM_BYTES
 
 S = TypeVar("S", bound=np.generic)
 

@@ -29,8 +29,7 @@ from fedagent_protocol.messages import (
     UpdateOffer,
     Volunteer,
 )
-from fedagent_protocol.opinions import Asked
-from fedagent_protocol.signatures import is_claim
+from fedagent_protocol.signed import Asked, is_claim
 from fedagent_task.recipe.spec import OpinionsSpec, PeersSpec
 from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.hand_edge import (

@@ -17,7 +17,7 @@ from fedagent_protocol.messages import (
     RoundClosed,
     UpdateOffer,
 )
-from fedagent_protocol.work import is_claimed
+from fedagent_protocol.signed import WorkClaim, is_claim
 from tests.fakes.hand_edge import EDGE, REAL, RUN, HandEdge, digest_of, joined, model_of
 from tests.fakes.voices import identity
 
@@ -98,8 +98,9 @@ def test_an_upload_goes_on_under_a_claim_of_the_round_that_pays(
     assert kept == (first.digest, first.base, first.stats)
     assert (offer.round, offer.made_in, offer.first) == (2, 1, b"")
     mine = structs.replace(offer, context=None)
-    assert is_claimed(mine, edge=EDGE, agent=me.id)
-    assert not is_claimed(structs.replace(mine, round=1, made_in=0), edge=EDGE, agent=me.id)
+    assert is_claim(mine.claim, me.id, WorkClaim.offered(mine, EDGE, me.id).statement)
+    other = structs.replace(mine, round=1, made_in=0)
+    assert not is_claim(mine.claim, me.id, WorkClaim.offered(other, EDGE, me.id).statement)
     edge.say(Need(run=RUN, round=2, digest=offer.digest, ranges=((2, 4),)))
     assert [c.index for c in edge.said(Chunk)] == [2, 3]
     edge.receipt(offer)

@@ -19,7 +19,7 @@ from fedagent_node.site.certificates import Role
 from fedagent_node.site.membership import Membership
 from fedagent_node.site.tls import SiteTls
 from fedagent_protocol import messages as m
-from fedagent_protocol.vouching import Assigning, Calling
+from fedagent_protocol.signed import Assigning, Calling
 from fedagent_task.recipe.spec import PrivacySpec, SecureAggregationSpec, TaskSpec
 from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.hand_edge import (

@@ -15,8 +15,7 @@ from fedagent_coordinator.site import open_site, renew_own
 from fedagent_coordinator.site_word import CLAIM_S, SiteWord, keep_word, own_certificate
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site.credentials import CERT_FILE, FOLDER
-from fedagent_protocol.signatures import verify
-from fedagent_protocol.vouching import Assigning, is_task_claim, made_bytes
+from fedagent_protocol.signed import Assigning, task_of_run, verify
 from tests.fakes.links import eventually
 from tests.fakes.voices import identity
 
@@ -35,7 +34,8 @@ def test_a_word_is_for_a_week_and_shows_the_certificate_as_it_is_then() -> None:
     word = SiteWord(BOSS, "home", lambda: shown[-1], lambda: 1000.7)
     claim = word.task(RUN, TASK)
     assert claim is not None
-    assert is_task_claim(claim, BOSS.public_bytes, site="home", run=RUN, task=TASK)
+    said = task_of_run("home", RUN, TASK, claim.until_s)
+    assert verify(BOSS.public_bytes, claim.signature, said)
     assert claim.until_s == 1000 + CLAIM_S
     shown.append(b"renewed")
     later = word.task(RUN, TASK)
@@ -46,7 +46,7 @@ def test_a_word_is_for_a_week_and_shows_the_certificate_as_it_is_then() -> None:
 def test_an_order_that_is_repeated_costs_no_second_signature() -> None:
     word = SiteWord(BOSS, "home", bytes)
     signature = word.assignment(MADE)
-    assert verify(BOSS.public_bytes, signature, made_bytes("home", MADE))
+    assert verify(BOSS.public_bytes, signature, MADE.statement("home"))
     assert word.assignment(MADE) is signature
     word.assignment(MADE._replace(round=8))
     assert word.assignment(MADE) is not signature, "only the newest round is kept"

@@ -29,7 +29,7 @@ from fedagent_protocol import topics
 from fedagent_protocol.codec import encode
 from fedagent_protocol.columns import Columns, pack
 from fedagent_protocol.errors import ProtocolError
-from fedagent_protocol.signatures import CLAIM_BYTES
+from fedagent_protocol.signed import CLAIM_BYTES
 from fedagent_task.recipe.spec import PrivacySpec, SecureAggregationSpec
 from fedagent_task.recipe.text import parse_task, task_bytes, task_digest
 from fedagent_testbed.local import RoleProcess

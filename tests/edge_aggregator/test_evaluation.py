@@ -13,8 +13,7 @@ from fedagent_edge.core.sessions import AgentSessions
 from fedagent_node.effects import Emit, LinkUp, ModelFinished, Received, Send
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
-from fedagent_protocol.opinions import Asked
-from fedagent_protocol.signatures import is_claim
+from fedagent_protocol.signed import Asked, is_claim
 from tests.fakes.voices import identity
 
 from .evaluators import MODEL, OTHER, RUN, Hall, column, scores

@@ -11,8 +11,7 @@ from fedagent_node.data_dir import Identity
 from fedagent_node.envelope import Gate, _parts
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import AnyMessage, Outcome, UpdateOffer, WorkProof, kind
-from fedagent_protocol.signatures import identity_of
-from fedagent_protocol.work import claimed_in, sign_claim
+from fedagent_protocol.signed import WorkClaim, claim_of, identity_of
 
 
 def identity(name: str) -> Identity:
@@ -37,7 +36,7 @@ class Voice:
     def claim(self, offer: UpdateOffer, edge: str) -> UpdateOffer:
         """Return an offer with this one's signature that it did the work."""
         me = self.identity
-        claim = sign_claim(offer, edge=edge, agent=me.id, public=me.public_bytes, sign=me.sign)
+        claim = claim_of(me, WorkClaim.offered(offer, edge, me.id).statement)
         return replace(offer, claim=claim)
 
     def prove(self, outcome: Outcome, *, run: str, round_: int, edge: str, task: str) -> Outcome:
@@ -46,10 +45,8 @@ class Voice:
         proof = WorkProof(
             update=bytes(32), size=9, base=bytes(32), public=me.public_bytes, signature=bytes(64)
         )
-        claimed = claimed_in(
-            replace(outcome, proof=proof), run=run, round_=round_, edge=edge, task=task
-        )
-        return replace(outcome, proof=replace(proof, signature=me.sign(claimed)))
+        work = WorkClaim.reported(outcome, proof, run=run, round_=round_, edge=edge, task=task)
+        return replace(outcome, proof=replace(proof, signature=me.sign(work.statement)))
 
     def seal_bytes(self, topic: str, body: bytes) -> bytes:
         return self.gate.seal(topic, body)

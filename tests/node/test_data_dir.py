@@ -21,7 +21,7 @@ from fedagent_node.data_dir import (
     write_private,
 )
 from fedagent_node.errors import DataDirBusyError, DataDirError, IdentityError
-from fedagent_protocol.signatures import identity_of
+from fedagent_protocol.signed import identity_of
 from fedagent_protocol.topics import check_id
 
 HOLD = """

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedagent_protocol.columns import Columns, pack, unpack
 from fedagent_protocol.errors import MalformedError
 from fedagent_protocol.messages import RoundColumns
-from fedagent_protocol.signatures import CLAIM_BYTES
+from fedagent_protocol.signed import CLAIM_BYTES
 
 
 def _message(rows: int, **changes: object) -> RoundColumns:

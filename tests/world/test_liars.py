@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import structs
 
 from fedagent_edge.core.effects import COORDINATOR
+from fedagent_protocol.signed import WorkClaim, claim_of
 from fedagent_protocol.tensors import digest_of, encode_tensors
-from fedagent_protocol.work import sign_claim
 from fedagent_task.models import create
 from fedagent_testbed.world import seeded_identity
 
@@ -50,7 +50,7 @@ def poisoned(here: World, name: str, poison: str, offer: m.UpdateOffer) -> list[
         stats=m.TrainStats(num_samples=2**50 if poison == "samples" else 10),
     )
     me = seeded_identity(SEED, name)
-    claim = sign_claim(said, edge="edge-0", agent=me.id, public=me.public_bytes, sign=me.sign)
+    claim = claim_of(me, WorkClaim.offered(said, "edge-0", me.id).statement)
     return [structs.replace(said, claim=claim)]
 
 

@@ -60,7 +60,7 @@ from fedagent_protocol.messages import (
     Welcome,
     kind,
 )
-from fedagent_protocol.opinions import SignAnswer
+from fedagent_protocol.signed import SignAnswer
 
 from .device import DeviceState
 from .download import Download

@@ -15,7 +15,7 @@ from fedagent_agent.peers.core.selection import PeerSelection
 from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed
 from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.messages import MAX_ROUNDS_AHEAD, Opinion, OpinionCall, OpinionMode
-from fedagent_protocol.opinions import SignAnswer
+from fedagent_protocol.signed import SignAnswer
 
 from .device import DeviceState
 from .effects import Key, OpinionAnswer, StoreOpinion, state_name

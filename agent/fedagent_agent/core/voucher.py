@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from fedagent_protocol.messages import Digest, RunId, TaskClaim
-from fedagent_protocol.vouching import Assigning, Calling
+from fedagent_protocol.signed import Assigning, Calling
 
 
 class TaskRefusal(StrEnum):

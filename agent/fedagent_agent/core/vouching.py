@@ -21,7 +21,7 @@ from fedagent_protocol.messages import (
     TaskNeed,
     TrainOrder,
 )
-from fedagent_protocol.vouching import Assigning, Calling
+from fedagent_protocol.signed import Assigning, Calling
 
 from .effects import Key
 from .voucher import UNASSIGNED, TaskRefusal, Vouched, Voucher

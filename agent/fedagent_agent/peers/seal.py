@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedagent_node.data_dir import Identity
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard
-from fedagent_protocol.signatures import identity_of
+from fedagent_protocol.signed import identity_of
 
 from .errors import PacketRefusal, SealError
 

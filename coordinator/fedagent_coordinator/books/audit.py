@@ -41,8 +41,8 @@ from fedagent_coordinator.core.effects import Proof
 from fedagent_coordinator.errors import ArchiveError, RecordError
 from fedagent_node.data_dir import read_public
 from fedagent_node.errors import IdentityError
-from fedagent_protocol import signatures
 from fedagent_protocol.messages import LedgerHead
+from fedagent_protocol.signed import verify
 
 _Place = tuple[str | None, int | None, int | None]
 """Run, round and client: what one reservation is known by; the rent has no client."""
@@ -404,7 +404,7 @@ class _Audit:
         elif mark.seq and not self.mark_seen:
             self.problem(f"entry {mark.seq} is not the one that was promised")
         head = head_bytes(mark.seq, bytes.fromhex(mark.hash))
-        if mark.seq and self.public and not signatures.verify(self.public, mark.signature, head):
+        if mark.seq and self.public and not verify(self.public, mark.signature, head):
             self.problem("the head of the ledger is not signed by this coordinator")
 
     def check_witness(self, head: LedgerHead) -> None:

@@ -34,7 +34,7 @@ from fedagent_coordinator.errors import (
 from fedagent_node.data_dir import Identity, make_private
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import LedgerHead
-from fedagent_protocol.signatures import verify
+from fedagent_protocol.signed import verify
 
 DATABASE = "coordinator.db"
 DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)

@@ -1,7 +1,7 @@
 """Heads of the ledger: the newest entry, signed by the coordinator, kept by edges as witnesses."""
 
 from fedagent_protocol.messages import LedgerHead
-from fedagent_protocol.signatures import verify
+from fedagent_protocol.signed import verify
 
 _PURPOSE = b"fedagent/ledger-head/1\0"
 

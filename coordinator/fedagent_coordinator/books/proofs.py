@@ -11,8 +11,7 @@ from fedagent_coordinator.books.ledger import COLUMNS, Entry
 from fedagent_coordinator.books.rounds import Reservation
 from fedagent_coordinator.core.effects import Proof, Settle
 from fedagent_protocol.errors import MalformedError
-from fedagent_protocol.signatures import identity_of, verify
-from fedagent_protocol.work import work_in
+from fedagent_protocol.signed import WorkClaim, identity_of, verify
 
 _ENTRY = ", ".join(f"n.{name}" for name in COLUMNS)
 
@@ -23,13 +22,13 @@ class PaidWork:
 
     Attributes:
         entry: The settle of the ledger.
-        work: What the agent said that it did, by name; see `fedagent_protocol.work`.
+        work: What the agent said that it did; None where that cannot be read.
         problem: Why the proof does not hold; empty if it does.
     """
 
     entry: Entry
     proof: Proof
-    work: dict[str, object]
+    work: WorkClaim | None
     problem: str
 
     def record(self) -> dict[str, object]:
@@ -38,7 +37,7 @@ class PaidWork:
         return {
             "genuine": not self.problem,
             "problem": self.problem,
-            "work": self.work,
+            "work": {} if self.work is None else self.work._asdict(),
             **proof,
             "entry": self.entry.record(),
         }
@@ -79,10 +78,10 @@ def paid_work(sql: sqlite3.Connection, run_id: str, round_: int, agent: str) -> 
         return None
     entry, proof = Entry(*tuple(row)[: len(COLUMNS)]), Proof(*tuple(row)[len(COLUMNS) :])
     try:
-        work, problem = work_in(proof.claim), ""
+        work = WorkClaim.read(proof.claim)
     except MalformedError as error:
-        work, problem = {}, str(error)
-    return PaidWork(entry, proof, work, problem or _problem(entry, proof, work))
+        return PaidWork(entry, proof, None, str(error))
+    return PaidWork(entry, proof, work, _problem(entry, proof, work))
 
 
 def recent_work(sql: sqlite3.Connection, run_id: str, since: int) -> frozenset[tuple[str, int]]:
@@ -90,18 +89,17 @@ def recent_work(sql: sqlite3.Connection, run_id: str, since: int) -> frozenset[t
     claims = sql.execute(
         "SELECT claim FROM proofs WHERE run_id = ? AND round >= ?", (run_id, since)
     )
-    works = [work_in(claim) for (claim,) in claims]
-    return frozenset((str(w["agent"]), int(str(w.get("made_in", w["round"])))) for w in works)
+    works = [WorkClaim.read(claim) for (claim,) in claims]
+    return frozenset((work.agent, work.made_in or work.round) for work in works)
 
 
-def _problem(entry: Entry, proof: Proof, work: dict[str, object]) -> str:
+def _problem(entry: Entry, proof: Proof, work: WorkClaim) -> str:
     if entry.expected_hash() != entry.hash or entry.facts != digest_of(proof):
         return "the entry of the payment has another proof"
     if identity_of(proof.public) != entry.payee:
         return "the key is not that of who was paid"
     if not verify(proof.public, proof.signature, proof.claim):
         return "the signature does not hold"
-    said = work["run"], work["round"], work["agent"]
-    if said != (entry.run_id, entry.round, entry.payee):
+    if (work.run, work.round, work.agent) != (entry.run_id, entry.round, entry.payee):
         return "it is of other work"
     return ""

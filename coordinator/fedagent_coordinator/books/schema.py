@@ -161,7 +161,7 @@ CREATE TABLE entries (
     CHECK (kind <> 'grant' OR amount_micro > 0)
 ) STRICT;
 CREATE INDEX entries_by_round ON entries (run_id, round);
--- What an agent signed of the work that it was paid for (fedagent_protocol/work.py).
+-- What an agent signed of the work that it was paid for (fedagent_protocol/signed.py).
 CREATE TABLE proofs (
     run_id TEXT NOT NULL, round INTEGER NOT NULL, client INTEGER NOT NULL,
     claim BLOB NOT NULL,

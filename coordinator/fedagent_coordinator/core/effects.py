@@ -103,7 +103,7 @@ class Details:
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What an agent signed of its work, with its key (`fedagent_protocol.work`)."""
+    """What an agent signed of its work, with its key (`fedagent_protocol.signed`)."""
 
     claim: bytes
     public: bytes

@@ -36,7 +36,7 @@ from fedagent_protocol.messages import (
     Revocations,
     RoundOpen,
 )
-from fedagent_protocol.vouching import NobodyVouches, Vouching
+from fedagent_protocol.signed import NobodyVouches, Vouching
 
 from . import edge_messages
 from . import effects as fx

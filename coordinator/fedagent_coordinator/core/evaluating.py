@@ -30,8 +30,7 @@ from fedagent_protocol.messages import (
     OpinionMode,
     OpinionsReceipt,
 )
-from fedagent_protocol.opinions import Asked
-from fedagent_protocol.vouching import Calling
+from fedagent_protocol.signed import Asked, Calling
 
 from .edges import EdgeSession
 from .effects import BookOpinions, BookVolunteers, Learn, Standardize

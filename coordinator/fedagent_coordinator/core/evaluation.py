@@ -17,8 +17,7 @@ from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray
 from fedagent_protocol.columns import claims_in, column
 from fedagent_protocol.errors import MalformedError, safe_text
 from fedagent_protocol.messages import EdgeMoments, OpinionMode, OpinionOpen, Opinions, Volunteers
-from fedagent_protocol.opinions import Asked
-from fedagent_protocol.signatures import is_claim
+from fedagent_protocol.signed import Asked, is_claim
 from fedagent_task.moments import Moments, MomentsError
 from fedagent_task.recipe.spec import Recipe
 

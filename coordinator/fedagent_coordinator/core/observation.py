@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fedagent_coordinator.policies.base import NOT_FEATURES, BoolArray, IntArray, RoundView
 from fedagent_protocol.columns import Columns
 from fedagent_protocol.messages import STARTS_BITS
-from fedagent_protocol.terms import are_signed
+from fedagent_protocol.signed import is_claim, terms
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -59,9 +59,8 @@ class _Row:
         edge, seq, price, available = self.terms
         agent = self.seen.ids[int(self.seen.columns.session[self.at])]
         claim = self.claim
-        return any(claim) and are_signed(
-            claim, edge=edge, agent=agent, seq=seq, price=price, available=available
-        )
+        said = terms(edge, agent, seq=seq, price=price, available=available)
+        return any(claim) and is_claim(claim, agent, said)
 
 
 @dataclass(slots=True)

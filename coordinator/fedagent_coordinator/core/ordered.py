@@ -14,7 +14,7 @@ from fedagent_coordinator.policies.base import RoundView, Selection
 from fedagent_node.effects import Effect, Emit, Mark
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import Assignment, ReportReceipt, RoundOrder, RoundReport
-from fedagent_protocol.vouching import Assigning
+from fedagent_protocol.signed import Assigning
 
 from .decision import Decision
 from .edges import EdgeSession

@@ -23,7 +23,7 @@ from fedagent_protocol.messages import (
     RoundReport,
     TrainStats,
 )
-from fedagent_protocol.work import claimed_in, is_proved
+from fedagent_protocol.signed import WorkClaim, is_proved
 from fedagent_task.aggregation.task import most_steps
 from fedagent_task.recipe.spec import LearnerSpec
 
@@ -91,8 +91,10 @@ def proofs_of(ordered: "OrderedRound", *, run: str, task: str) -> dict[int, Proo
             proof, row = outcome.proof, rows.get(outcome.agent)
             if proof is None or row is None or not outcome.valid:
                 continue
-            claim = claimed_in(outcome, run=run, round_=ordered.round, edge=part.edge, task=task)
-            found.setdefault(clients[row], Proof(claim, proof.public, proof.signature))
+            claim = WorkClaim.reported(
+                outcome, proof, run=run, round_=ordered.round, edge=part.edge, task=task
+            )
+            found.setdefault(clients[row], Proof(claim.statement, proof.public, proof.signature))
     return found
 
 

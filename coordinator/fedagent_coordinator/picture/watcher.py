@@ -24,7 +24,7 @@ from fedagent_coordinator.run_settings import decision_policies
 from fedagent_node.data_dir import read_public
 from fedagent_node.errors import IdentityError
 from fedagent_protocol.errors import FedagentError
-from fedagent_protocol.signatures import identity_of
+from fedagent_protocol.signed import identity_of
 from fedagent_task.recipe.spec import Recipe
 
 from .alarms import alarms

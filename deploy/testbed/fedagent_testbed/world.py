@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedagent_agent.trainer.privacy import ProtectedScore, protect
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_node.data_dir import Identity
-from fedagent_protocol.signatures import identity_of
+from fedagent_protocol.signed import identity_of
 from fedagent_task.recipe.spec import Recipe
 
 from .kernel import Air, Faults, Kernel, Network, Pipes, lan

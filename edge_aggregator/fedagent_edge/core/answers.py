@@ -17,8 +17,7 @@ from fedagent_protocol.messages import (
     Volunteer,
     Volunteers,
 )
-from fedagent_protocol.opinions import Asked
-from fedagent_protocol.signatures import CLAIM_BYTES, is_claim
+from fedagent_protocol.signed import CLAIM_BYTES, Asked, is_claim
 from fedagent_task.moments import Moments, MomentsError
 
 from .effects import EdgeState, Ignored

@@ -21,9 +21,9 @@ from fedagent_protocol.messages import (
     UpdateOffer,
     Weighting,
 )
+from fedagent_protocol.signed import proof_of
 from fedagent_protocol.tensors import MAX_HEADER_BYTES
 from fedagent_protocol.transfer import Layout
-from fedagent_protocol.work import proof_of
 from fedagent_task.aggregation import RoundRule, Sums
 from fedagent_task.aggregation.bounds import Term
 

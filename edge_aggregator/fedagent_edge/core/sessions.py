@@ -21,7 +21,7 @@ from fedagent_protocol.messages import (
     RoundColumns,
     RoundOpen,
 )
-from fedagent_protocol.signatures import CLAIM_BYTES
+from fedagent_protocol.signed import CLAIM_BYTES
 
 FRESH_S = 45.0
 ANSWER_S = 3.0

@@ -27,7 +27,7 @@ from fedagent_node.site.certificates import (
     read_certificate,
     site_of,
 )
-from fedagent_protocol.signatures import identity_of
+from fedagent_protocol.signed import identity_of
 
 KEY_FILE = "authority.key"
 CA_FILE = "ca.pem"

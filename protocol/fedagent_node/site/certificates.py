@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from fedagent_protocol.errors import FedagentError
-from fedagent_protocol.signatures import ID_LENGTH, identity_of
+from fedagent_protocol.signed import ID_LENGTH, identity_of
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate as Parsed

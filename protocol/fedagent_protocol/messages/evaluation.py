@@ -25,7 +25,7 @@ class Opinion(Message, frozen=True, kw_only=True, tag="opinion"):
     epsilon: Annotated[float, Meta(ge=0, le=1e6)] = 0.0  # local differential privacy; 0 for none
     reason: Text = ""
     moments: Moments = b""  # of all samples, by `fedagent_task.moments`; mode ``moments`` only
-    claim: Claim = b""  # key and signature (`opinions`); mode ``report`` only
+    claim: Claim = b""  # key and signature (`signed`); mode ``report`` only
 
     def __post_init__(self) -> None:
         check_finite("score and epsilon", self.score, self.epsilon)
@@ -35,7 +35,7 @@ class Volunteer(Message, frozen=True, kw_only=True, tag="volunteer"):
     """The sender trains next if it may: all that an edge learns in democratized analytics.
 
     Repeated until the edge's next order or call shows that it was heard. `claim` is its key and
-    its signature of that, at this edge (`opinions`).
+    its signature of that, at this edge (`signed`).
     """
 
     claim: Claim = b""
@@ -147,7 +147,7 @@ class OpinionOpen(Message, frozen=True, kw_only=True, tag="opinion-open"):
     epoch: RunId = ""
     known: Count = 0  # how many session ids of `epoch` the coordinator has
     trained: Ids = ()  # agents whose updates are in the model; in mode ``peers`` alone
-    signed: MaybeSignature = b""  # of the coordinator of a site: `fedagent_protocol.vouching`
+    signed: MaybeSignature = b""  # of the coordinator of a site: `fedagent_protocol.signed`
 
 
 class OpinionClose(Message, frozen=True, kw_only=True, tag="opinion-close"):

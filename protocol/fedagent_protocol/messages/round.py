@@ -38,7 +38,7 @@ class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
     releases: Count = 0
     """Updates that this run has had of the agent, where they cost privacy: one that was restored
     from a backup may have given more than it counts itself."""
-    assigned: MaybeSignature = b""  # of the coordinator of a site: `fedagent_protocol.vouching`
+    assigned: MaybeSignature = b""  # of the coordinator of a site: `fedagent_protocol.signed`
 
 
 class Decline(Message, frozen=True, kw_only=True, tag="decline"):
@@ -125,7 +125,7 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
     first: Data = b""  # chunk 0, when the order gave credit for it
     context: ContextReport | None = None  # the report after the round, saving a message
     note: Text = ""  # a warning about the device's samples
-    claim: Claim = b""  # public key and signature: `fedagent_protocol.work`
+    claim: Claim = b""  # public key and signature: `fedagent_protocol.signed`
     made_in: Round = 0  # the earlier round in which it was begun; 0: this one
     agreed: Agreed = b""  # where it is masked: the device's signature of the cohort
 

@@ -104,7 +104,7 @@ class ContextReport(Message, frozen=True, kw_only=True, tag="context"):
     """What the agent measured of itself and of its link to this edge.
 
     `seq` grows over restarts, so that the newest report wins at the coordinator. `claim` is the
-    agent's key and its signature of number, price and availability (`terms`).
+    agent's key and its signature of number, price and availability (`signed`).
     """
 
     available: bool
@@ -147,7 +147,7 @@ class LedgerHead(Struct, frozen=True, kw_only=True):
 
 
 class TaskClaim(Struct, frozen=True, kw_only=True):
-    """The coordinator's word that a task is that of a run: `fedagent_protocol.vouching`."""
+    """The coordinator's word that a task is that of a run: `fedagent_protocol.signed`."""
 
     certificate: Annotated[bytes, Meta(max_length=4096)]  # its own in the site, DER
     until_s: Count  # when its word ends, in seconds since 1970

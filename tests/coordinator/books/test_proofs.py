@@ -3,25 +3,13 @@
 import sqlite3
 
 from fedagent_coordinator.books.proofs import recent_work
-from fedagent_protocol.work import claim_bytes
+from fedagent_protocol.signed import WorkClaim
 
 RUN, EDGE, DIGEST = "1" * 32, "e" * 32, "d" * 64
 
 
 def claim(agent: str, round_: int, made_in: int = 0) -> bytes:
-    return claim_bytes(
-        run=RUN,
-        round_=round_,
-        edge=EDGE,
-        agent=agent,
-        task=DIGEST,
-        base=DIGEST,
-        update=DIGEST,
-        size=9,
-        num_samples=1,
-        iterations=1,
-        made_in=made_in,
-    )
+    return WorkClaim(RUN, round_, EDGE, agent, DIGEST, DIGEST, DIGEST, 9, 1, 1, made_in).statement
 
 
 def test_work_that_was_paid_is_known_after_a_restart() -> None:

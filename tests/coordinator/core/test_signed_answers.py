@@ -11,9 +11,7 @@ from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.settings import PastEvaluations
 from fedagent_protocol import messages as m
 from fedagent_protocol.columns import claim_column, unpack
-from fedagent_protocol.opinions import Asked
-from fedagent_protocol.signatures import is_claim
-from fedagent_protocol.terms import sign_terms
+from fedagent_protocol.signed import Asked, claim_of, is_claim, terms
 from tests.fakes.engine_field import MANIFEST, RUN, Field, settings
 from tests.fakes.toy_edge import ToyAgent, ToyEdge
 from tests.fakes.voices import identity
@@ -60,13 +58,9 @@ class SigningEdge(ToyEdge):
         told, claims = unpack(said), []
         rows = (told.session, told.context_seq, told.price, told.available)
         for index, seq, price, available in zip(*(row.tolist() for row in rows), strict=True):
-            me, report = (
-                DEVICES[self.agents[index].id],
-                m.ContextReport(seq=seq, price=price, available=available),
-            )
-            claims.append(
-                sign_terms(report, edge=self.id, agent=me.id, public=me.public_bytes, sign=me.sign)
-            )
+            me = DEVICES[self.agents[index].id]
+            signed = terms(self.id, me.id, seq=seq, price=price, available=available)
+            claims.append(claim_of(me, signed))
         return structs.replace(said, claim=claim_column(claims))
 
     def answer(self, call: m.OpinionOpen, now: float) -> Answer | m.EdgeMoments:

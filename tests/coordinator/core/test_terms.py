@@ -12,9 +12,7 @@ from fedagent_coordinator.core.observation import (
     merge_observations,
 )
 from fedagent_protocol.columns import Columns
-from fedagent_protocol.messages import ContextReport
-from fedagent_protocol.signatures import CLAIM_BYTES
-from fedagent_protocol.terms import sign_terms
+from fedagent_protocol.signed import CLAIM_BYTES, claim_of, terms
 from tests.fakes.voices import identity
 
 DEVICES = [identity(f"device-{i}") for i in range(3)]
@@ -23,14 +21,13 @@ Row = tuple[int, int, int, bool, float, str]
 """Client, number, price, availability, age, and how it is signed."""
 
 
-def claim_of(row: Row, edge: int) -> bytes:
+def signed(row: Row, edge: int) -> bytes:
     client, seq, price, available, _, kind = row
     if kind == "none":
         return bytes(CLAIM_BYTES)
     me = DEVICES[client if kind == "own" else (client + 1) % len(DEVICES)]
-    report = ContextReport(seq=seq, available=available, price=price)
     agent = DEVICES[client].id
-    return sign_terms(report, edge=EDGES[edge], agent=agent, public=me.public_bytes, sign=me.sign)
+    return claim_of(me, terms(EDGES[edge], agent, seq=seq, price=price, available=available))
 
 
 def answer(edge: int, rows: list[Row]) -> Observation:
@@ -42,7 +39,7 @@ def answer(edge: int, rows: list[Row]) -> Observation:
         age_ms=np.array([1000 * row[4] for row in rows]).astype(np.int32),
         available=np.array([row[3] for row in rows], dtype=np.bool_),
         values=np.zeros((len(rows), 0), dtype=np.float32),
-        claim=np.frombuffer(b"".join(claim_of(row, edge) for row in rows), np.uint8).reshape(
+        claim=np.frombuffer(b"".join(signed(row, edge) for row in rows), np.uint8).reshape(
             -1, CLAIM_BYTES
         ),
     )

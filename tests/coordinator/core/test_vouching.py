@@ -2,7 +2,7 @@
 
 from fedagent_coordinator.core import effects as fx
 from fedagent_protocol import messages as m
-from fedagent_protocol.vouching import Assigning, Calling
+from fedagent_protocol.signed import Assigning, Calling
 from tests.fakes.engine_field import Field, settings, toy_edges
 
 

@@ -25,7 +25,7 @@ from fedagent_protocol.messages import (
     TrainOrder,
     Volunteer,
 )
-from fedagent_protocol.opinions import SignAnswer
+from fedagent_protocol.signed import SignAnswer
 from fedagent_task.recipe.spec import PeersSpec
 
 from .records import ArmStats, SlotRecord
