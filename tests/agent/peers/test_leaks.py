@@ -1,9 +1,8 @@
-"""Nothing of what a device thinks leaves it, in any encoding; a build that leaks is caught."""
+"""The search for what must not leave a device; `tests/world/test_neighbours.py` searches runs."""
 
 import base64
 import json
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedagent_agent.core.device import DeviceState
-from fedagent_protocol.messages import ContextReport
-from fedagent_task.recipe.spec import PeersSpec
 from tests.fakes.leak_search import Search, says, trivial
-from tests.fakes.peer_fleet import PeerFleet, around_of
-from tests.fakes.peer_network import distances, names, near_graph
 
 SCORES = st.floats(0.001, 2.0).filter(lambda value: trivial(value) is None)
 
@@ -26,9 +20,6 @@ def searched(*values: float) -> Search:
     for n, value in enumerate(values):
         search.add(value, f"canary {n}")
     return search
-
-
-# ------------------------------------------------------------------- the search
 
 
 @given(value=SCORES, before=st.binary(max_size=20), after=st.binary(max_size=20))
@@ -78,57 +69,3 @@ def test_a_find_says_whose_number_it_is_and_where(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"nothing")
     (leak,) = searched(0.4375193).look_through(tmp_path)
     assert str(leak) == "canary 0 = 0.4375193 is in deep/edge.log as text 0.4375193"
-
-
-# ------------------------------------------------------- agents of one process
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[PeerFleet]:
-    here = PeerFleet(tmp_path, 8, rules=PeersSpec(best=3), seed=4)
-    graph = near_graph(np.random.default_rng(4), here.total, 3)
-    here.name(around_of(here.ids, distances(graph), names(here.total)))
-    yield here
-    here.close()
-
-
-def live(here: PeerFleet, slots: int = 4) -> Search:
-    """Live some slots; return the search for all that the devices keep."""
-    rng = np.random.default_rng(8)
-    chosen: set[str] = set()
-    for number in range(slots):
-        opinions: dict[str, float | None] = dict(zip(here.ids, rng.random(8).tolist(), strict=True))
-        chosen = here.slot(number, opinions, trained=frozenset(chosen))
-        assert len(chosen) == 3
-        here.run(20.0)
-    return Search.of({me: here.slots(me) for me in here.ids})
-
-
-def test_what_agents_send_holds_no_opinion_belief_or_index(fleet: PeerFleet) -> None:
-    search = live(fleet)
-    assert len(search.canaries) >= 8 * 4 * 3
-    leaks = [leak for payload in fleet.seen for leak in search.look("the broker", payload)]
-    # Four bytes of a sealed packet are some float32: about one in 2^32 at each place.
-    assert not [leak for leak in leaks if "float64" in leak.form or "text" in leak.form]
-    assert len(leaks) <= 1
-    kept = b"".join(path.read_bytes() for path in fleet.directory.rglob("peers.sqlite*"))
-    assert search.look("the device", kept), "the search finds what is there"
-
-
-def test_a_build_that_leaks_is_caught(fleet: PeerFleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that puts its newest score into a feature of its reports."""
-    honest = DeviceState.context_report
-
-    def leaky(self: DeviceState, link: object, *, run: str, seq: int) -> ContextReport:
-        said = honest(self, link, run=run, seq=seq)  # type: ignore[arg-type]  # passed on
-        for me, agent in fleet.agents.items():
-            if agent.core.device is self and (fleet.folders[me] / "peers.sqlite").exists():
-                slots = fleet.slots(me)
-                said.features.update({"quality": slots[-1].opinion or 0.0} if slots else {})
-        return said
-
-    monkeypatch.setattr(DeviceState, "context_report", leaky)
-    search = live(fleet, slots=2)
-    reports = [payload for payload in fleet.seen if b"quality" in payload]
-    assert reports
-    assert any(search.look("the broker", payload) for payload in reports)
