@@ -210,7 +210,7 @@ def test_a_wrong_setting_is_one_line_with_the_hint(tmp_path: Path) -> None:
         check=False,
         env=environment,
         stdin=subprocess.DEVNULL,
-        timeout=60,
+        timeout=600,
     )
     assert (ended.returncode, ended.stdout) == (2, b"")
     (line,) = [x for x in ended.stderr.decode().splitlines() if "fedagent agent:" in x]

@@ -72,7 +72,7 @@ def test_a_disk_that_is_full_at_the_start_is_named_with_what_to_do(tmp_path: Pat
         [sys.executable, "-c", begun, "--config", json.dumps(config)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 10

@@ -39,7 +39,7 @@ def test_it_ends_the_start_with_one_line(tmp_path: Path) -> None:
         [sys.executable, "-m", "fedagent_agent", "--config", json.dumps(config)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 13

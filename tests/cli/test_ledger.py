@@ -58,7 +58,7 @@ def test_an_output_on_a_full_disk_is_one_line(home: Path, words: tuple[str, ...]
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            timeout=60,
+            timeout=600,
         )
     assert done.returncode == 2
     assert (

@@ -72,7 +72,7 @@ def test_its_readme_can_be_typed(template: str, tmp_path: Path) -> None:
         env=env,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
     assert typed.returncode == 0, typed.stdout + typed.stderr

@@ -39,7 +39,7 @@ def run(
         [sys.executable, "-m", "fedagent_cli", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
         env={**os.environ, "FEDAGENT_HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=limit,
@@ -179,7 +179,7 @@ sys.argv = ["fedagent", "status", "--json"]
 main()
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False
     )
     assert said(done, 130)["error"] == "interrupted"
 
@@ -196,7 +196,7 @@ def test_ctrl_c_while_a_role_is_loaded_is_a_clean_end(
             assert started.poll() is None
             time.sleep(0.005)
         started.send_signal(signal.SIGINT)
-        _, said_there = started.communicate(timeout=60)
+        _, said_there = started.communicate(timeout=600)
     assert "Traceback" not in said_there
     assert started.returncode == 0
 
@@ -241,5 +241,5 @@ def test_a_coordinator_without_a_page_forgets_where_a_killed_one_had_it(tmp_path
         assert coordinator.stderr is not None
         assert any("ready" in line for line in coordinator.stderr)
         coordinator.terminate()
-        coordinator.communicate(timeout=60)
+        coordinator.communicate(timeout=600)
     assert read_page(tmp_path) == Page(token="secret", url="", port=7428)

@@ -30,7 +30,7 @@ from tests.fakes.toy_edge import ToyEdge, declined
 from tests.fakes.voices import Voice, read, voice
 
 Event = dict[str, object]
-LIMIT_S = 60.0
+LIMIT_S = 600.0
 AGENTS: dict[str, Voice] = {}
 """Those of toy edges, by id."""
 

@@ -26,7 +26,7 @@ def ran(*arguments: str, cwd: Path = ROOT, packages: Path | None = None) -> str:
     env = os.environ if packages is None else {**os.environ, "PYTHONPATH": str(packages)}
     line = [sys.executable, *arguments]
     done = subprocess.run(
-        line, env=env, cwd=cwd, capture_output=True, text=True, timeout=150, check=False
+        line, env=env, cwd=cwd, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

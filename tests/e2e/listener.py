@@ -24,7 +24,7 @@ class Background:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(600)
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -65,7 +65,7 @@ class Listener:
         """Send anything to anywhere."""
         self._background.loop.call_soon_threadsafe(lambda: self.link.publish(topic, payload))
 
-    def wait_for(self, test: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
+    def wait_for(self, test: Callable[[], bool], *, timeout_s: float = 600.0) -> None:
         """Wait until something holds, polling."""
 
         deadline = time.monotonic() + timeout_s

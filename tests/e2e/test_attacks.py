@@ -26,7 +26,7 @@ WAYS = ("unsigned", "other_key", "bad_signature", "replayed")
 
 def honest_rounds(coordinator: RoleProcess) -> None:
     """Every round used, and paid, every honest agent and nobody else."""
-    end = coordinator.wait("end", timeout_s=90)
+    end = coordinator.wait("end")
     rounds = coordinator.all("round")
     assert [each["used"] for each in rounds] == [AGENTS] * ROUNDS
     assert end["rounds_done"] == ROUNDS
@@ -88,7 +88,7 @@ def test_a_member_reads_and_writes_nothing_of_others(tmp_path: Path, kind: str) 
         reach = ("#", down(field.site, victim, "+", "#"), up(field.site, "+", "+", "#"))
         attack = Attack(MODEL, *reach)
         with Attacker(str(edge["broker"]), attack, context=evil.client_context()) as attacker:
-            until = time.monotonic() + 90.0
+            until = time.monotonic() + 600
             while not coordinator.all("end") and time.monotonic() < until:
                 for message in (
                     m.ContextReport(seq=2**62, available=False, price=10**9),

@@ -44,7 +44,7 @@ class Running:
 
     def rest(self) -> tuple[list[dict[str, object]], str]:
         """Read the remaining lines and standard error, and wait for the end."""
-        out, err = self.popen.communicate(timeout=120)
+        out, err = self.popen.communicate(timeout=600)
         return [json.loads(line) for line in out.splitlines()], err
 
     def family(self) -> list[psutil.Process]:
@@ -68,7 +68,7 @@ def demos() -> Iterator[list[Running]]:
     for demo in started:
         if demo.popen.poll() is None:
             os.killpg(demo.popen.pid, signal.SIGKILL)
-        demo.popen.wait(60)
+        demo.popen.wait(600)
         for pipe in (demo.popen.stdout, demo.popen.stderr):
             if pipe is not None:
                 pipe.close()
@@ -76,7 +76,7 @@ def demos() -> Iterator[list[Running]]:
 
 def all_gone(demo: Running) -> list[str]:
     """Return who is left over, if it has not ended after a patience that no machine needs."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while (left := demo.left_over()) and time.monotonic() < deadline:
         time.sleep(0.1)
     return left
@@ -206,6 +206,6 @@ def test_listeners_are_on_loopback_only_and_kill_9_leaves_nobody(
     assert set(listening) <= {"127.0.0.1", "::1"}
     assert len(family) >= 7  # coordinator, two edges, four agents; brokers and trainers
     demo.popen.kill()
-    demo.popen.wait(60)
-    _, alive = psutil.wait_procs(family, timeout=60)
+    demo.popen.wait(600)
+    _, alive = psutil.wait_procs(family, timeout=600)
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []

@@ -31,7 +31,7 @@ def test_members_run_their_rounds_over_tls_and_a_stranger_learns_nothing(
         for name in ("edge-0", "edge-1"):
             ready = field.processes[name].wait("ready")
             assert str(ready["broker"]).startswith("mqtts://")
-        assert coordinator.wait("end", timeout_s=60)["rounds_done"] == 3
+        assert coordinator.wait("end")["rounds_done"] == 3
         ident = str(stranger.wait("ready")["id"])
         assert not stranger.all("edge_joined")
         for name in ("edge-0", "edge-1"):
@@ -52,9 +52,9 @@ def test_a_stolen_key_in_use_twice_raises_an_alarm_and_neither_is_paid(tmp_path:
         ident = str(field.processes["agent-0"].wait("ready")["id"])
         field.agent("clone", labels(0))
         edge = field.processes["edge-0"]
-        edge.wait("agent_lost", timeout_s=90)
+        edge.wait("agent_lost")
         assert {str(one["agent"]) for one in edge.all("agent_lost")} == {ident}
-        until = time.monotonic() + 90  # it may have been lost once before it was known for a clone
+        until = time.monotonic() + 600  # it may have been lost once before it was known for a clone
         while "cloned: two devices have its key" not in (log := edge.log.read_text()):
             assert time.monotonic() < until, log
             time.sleep(0.2)
@@ -92,7 +92,7 @@ def test_a_run_outlives_the_certificates_it_began_with(tmp_path: Path) -> None:
         done = number(coordinator)
         # With both devices: one whose link is just renewed may miss a round, which then lasts for
         # the 30 s of `PATIENT`.
-        give_up = time.monotonic() + 75
+        give_up = time.monotonic() + 600
         while number(coordinator) < done + 3 or coordinator.all("round")[-1]["used"] != 2:
             assert time.monotonic() < give_up, "rounds stand still"
             time.sleep(0.1)
@@ -123,8 +123,8 @@ def test_a_device_whose_clock_begins_in_1970_joins_and_checks_all_but_the_times(
         field.start("agent", "agent-0", device, prefix=past, environment=env)
         there = {"data_dir": str(tmp_path / "elsewhere" / "stranger"), **device}
         stranger = field.start("agent", "stranger", there, prefix=past, environment=env)
-        assert coordinator.wait("end", timeout_s=60)["rounds_done"] == 2
-        give_up = time.monotonic() + 20
+        assert coordinator.wait("end")["rounds_done"] == 2
+        give_up = time.monotonic() + 600
         while "this site's authority did not issue it" not in stranger.log.read_text():
             assert time.monotonic() < give_up
             time.sleep(0.1)
@@ -152,8 +152,8 @@ def test_an_enrolled_edge_is_paid_for_no_device_that_it_invents(tmp_path: Path) 
             ghost.wait("agent_joined", agent=field.processes[f"invented-{i}"].wait("ready")["id"])
         field.edge("honest", broker="embedded", secure=True)
         field.agent("agent-0", labels(4), price=price)
-        assert coordinator.wait("suspicious", what="strangers", timeout_s=60)["name"] == "ghost"
-        end = coordinator.wait("end", timeout_s=60)
+        assert coordinator.wait("suspicious", what="strangers")["name"] == "ghost"
+        end = coordinator.wait("end")
         assert (end["rounds_done"], end["updates_used"], end["spent_micro"]) == (3, 3, 3_000_000)
     assert "have not joined the site" in coordinator.log.read_text()
     check_books(coordinator)

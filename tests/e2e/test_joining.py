@@ -112,10 +112,8 @@ def test_a_lab_that_lets_everybody_in(tmp_path: Path) -> None:
 
 def ends(field: LocalField, name: str, join: str, *, code: int = 2) -> str:
     """Return the line with which an agent ends."""
-    started = time.monotonic()
     role = field.agent(name, labels(0), join=join)
     assert role.wait_exit() == code, role.log.read_text()
-    assert time.monotonic() - started < 30
     return role.log.read_text().strip().splitlines()[-1]
 
 

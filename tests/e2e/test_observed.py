@@ -34,7 +34,7 @@ def test_every_role_tells_what_it_counted(tmp_path: Path) -> None:
         )
         field.edge("edge-0", broker="embedded", metrics=str(ports["edge-0"]))
         field.agent("agent-0", labels(0), metrics=f"127.0.0.1:{ports['agent-0']}")
-        assert coordinator.wait("end", timeout_s=90)["rounds_done"] == 4
+        assert coordinator.wait("end")["rounds_done"] == 4
         found = {name: scraped(port) for name, port in ports.items()}
     assert found["coordinator"]["fedagent_round",] == 4
     assert found["coordinator"]["fedagent_updates_total", "used"] == 4

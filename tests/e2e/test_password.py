@@ -61,7 +61,7 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
     for process in typed.running:
-        assert process.wait(60) in (0, 75)
+        assert process.wait(600) in (0, 75)
         assert process.stdout is not None
         process.stdout.close()
 
@@ -73,7 +73,7 @@ def until(process: subprocess.Popen[str], kind: str) -> dict[str, object]:
         assert isinstance(event, dict)
         if event["event"] == kind:
             return event
-    raise AssertionError(f"ended with {process.wait(60)} and never said {kind}")
+    raise AssertionError(f"ended with {process.wait(600)} and never said {kind}")
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_who_hears_everything_hears_no_update_of_a_masked_round(tmp_path: Path) 
         Listener(address) as sniffer,
     ):
         coordinator = start_small(field, rounds=3, agents=4, broker=address, sets=SECURE)
-        coordinator.wait("end", timeout_s=90)
+        coordinator.wait("end")
         heard = list(sniffer.heard)
     check_books(coordinator)
     offers = opened(heard, UpdateOffer)
@@ -90,7 +90,7 @@ def test_an_agent_that_is_not_selected_receives_no_model_byte(tmp_path: Path) ->
             dear = field.agent("dear", "digits:rate=10", price={"base": 50.0, "per_compute": 0.0})
             me = str(dear.wait("ready")["id"])
             dear.wait("edge_joined")
-            coordinator.wait("end", timeout_s=90)
+            coordinator.wait("end")
             mine = [one for one in sniffer.heard if topics.parse(one.topic).agent == me]
         assert mine, "it was there, and reported its context"
         assert not opened(mine, TrainOrder) + opened(mine, Chunk)
@@ -182,7 +182,7 @@ def test_no_canary_leaves_a_device(tmp_path: Path, sets: tuple[str, ...]) -> Non
             field.edge("edge-0", broker=address, log_level="debug")
             for index, stream in enumerate(streams):
                 field.agent(f"agent-{index}", f"csv:{stream},label=last", log_level="debug")
-            coordinator.wait("end", timeout_s=90)
+            coordinator.wait("end")
             agents = [one for name, one in field.processes.items() if "agent" in name]
             assert any(one.first("samples") for one in agents), "lines that are none were read"
         heard = list(sniffer.heard)

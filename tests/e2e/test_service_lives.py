@@ -94,7 +94,7 @@ class Boot:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
@@ -120,7 +120,7 @@ def folder_of(folder: Path) -> Path:
 
 def wait(condition: Callable[[], bool]) -> None:
     """Wait until something holds; a service that does not come back never will."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     while not condition():
         assert time.monotonic() < until, "it never came"
         time.sleep(0.02)

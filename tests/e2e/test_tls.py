@@ -28,7 +28,7 @@ def test_the_whole_field_runs_over_tls(tmp_path: Path, broker: str) -> None:
         coordinator = start_small(field, rounds=4, agents=2, broker=broker)
         ready = field.processes["edge-0"].wait("ready")
         assert str(ready["broker"]).startswith("mqtts://")
-        assert coordinator.wait("end", timeout_s=60)["rounds_done"] == 4
+        assert coordinator.wait("end")["rounds_done"] == 4
     check_books(coordinator)
 
 
@@ -40,7 +40,7 @@ def test_an_agent_of_another_authority_is_not_let_in(tmp_path: Path) -> None:
         coordinator = start_small(field, rounds=4, agents=1)
         forged = _files(tmp_path, stranger, "stranger")
         outsider = field.agent("outsider", "digits:rate=10", tls=forged)
-        assert coordinator.wait("end", timeout_s=60)["rounds_done"] == 4
+        assert coordinator.wait("end")["rounds_done"] == 4
         outsider.wait("ready")
         assert not outsider.all("edge_joined")
         joined = field.processes["edge-0"].all("agent_joined")

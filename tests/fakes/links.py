@@ -13,7 +13,7 @@ from fedagent_protocol.messages import AnyMessage, Message
 
 from .voices import read
 
-PATIENCE_S = 60.0
+PATIENCE_S = 600.0
 
 
 class Peer:

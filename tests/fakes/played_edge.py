@@ -142,7 +142,7 @@ class PlayedEdge:
         where: Callable[[M], bool] = lambda _: True,
         *,
         since: int = 0,
-        timeout_s: float = 30.0,
+        timeout_s: float = 600.0,
     ) -> M:
         """Wait for a message of the agent."""
         async with asyncio.timeout(timeout_s):
@@ -195,14 +195,14 @@ def on_a_broker(
 
 
 async def said(process: RoleProcess, event: str, **where: object) -> dict[str, object]:
-    return await asyncio.to_thread(lambda: process.wait(event, timeout_s=30.0, **where))
+    return await asyncio.to_thread(lambda: process.wait(event, **where))
 
 
 def _is_chunk(digest: str, index: int) -> Callable[[Chunk], bool]:
     return lambda chunk: chunk.digest == digest and chunk.index == index
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = 600.0) -> None:
     """Poll what no event tells: another process's state."""
     until = time.monotonic() + timeout_s
     while not condition():

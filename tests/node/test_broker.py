@@ -69,7 +69,7 @@ async def test_kill_of_the_wrapper_leaves_no_broker(kind: str, tmp_path: Path) -
     assert one._process is not None
     os.kill(one._process.pid, signal.SIGKILL)
     await eventually(lambda: not any(map(alive, before)))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         while not await answers(address):  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.02)
     assert one.address == address

@@ -1,7 +1,6 @@
 """Live sessions: cut when revoked, one for each identity, and bounded in what they take up."""
 
 import asyncio
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,11 +56,9 @@ async def test_a_revoked_identity_is_cut_and_stays_out_and_nobody_else_notices(
         peer(b.address, "other", tls=other.towards("edge")) as stays,
     ):
         home.revoke("edge", gone)
-        began = time.monotonic()
         await b.reload()
         await b.cut([ident(gone)])
         await out.until(lambda: False in out.states)
-        assert time.monotonic() - began < 5.0
         await eventually(lambda: out.link.counters["failed_connects"] > 0)
         assert out.states == [True, False]
         assert "revoked" in out.link.last_error

@@ -100,7 +100,7 @@ def test_the_page_is_served_until_it_is_closed() -> None:
         metrics = told()
         close = await metrics.serve("127.0.0.1", 0)
         url = f"http://127.0.0.1:{metrics.port}/metrics"
-        page = await asyncio.to_thread(partial(urllib.request.urlopen, url, timeout=5))
+        page = await asyncio.to_thread(partial(urllib.request.urlopen, url, timeout=600))
         with page, pytest.raises(SettingError, match="another port"):
             await told().serve("127.0.0.1", metrics.port)
         await close()
@@ -109,7 +109,7 @@ def test_the_page_is_served_until_it_is_closed() -> None:
     kind, port = asyncio.run(serve())
     assert kind.startswith("text/plain")
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=600)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_an_edge_is_announced_where_it_can_be_reached_and_nowhere_else(
         assert announcer.stdout.readline() == "up\n"
         looks = {space: _in(space, LOOK, str(len(expected))) for space, expected in seen.items()}
         told = {
-            space: json.loads(look.communicate(timeout=150)[0]) for space, look in looks.items()
+            space: json.loads(look.communicate(timeout=600)[0]) for space, look in looks.items()
         }
         announcer.stdin.close()
         announcer.wait(60)

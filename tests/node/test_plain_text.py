@@ -44,7 +44,7 @@ def test_every_role_refuses_to_start(tmp_path: Path, role: str, setting: dict[st
         [sys.executable, "-m", f"fedagent_{role}", "--config", json.dumps(config)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert ended.returncode == 2

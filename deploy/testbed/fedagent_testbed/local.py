@@ -19,7 +19,9 @@ import psutil
 Event = dict[str, object]
 MODULES = {role: f"fedagent_{role}" for role in ("agent", "edge", "coordinator")}
 """By their roles, in the order in which they are stopped."""
-STOP_S = 5.0
+PATIENCE_S = 600.0
+"""What takes longer hangs, on any machine."""
+STOP_S = 60.0
 
 
 class EventTimeoutError(Exception):
@@ -91,7 +93,7 @@ class RoleProcess:
         """Return all events of a kind so far."""
         return [event for event in list(self.events) if event.get("event") == kind]
 
-    def wait(self, kind: str, *, timeout_s: float = 60.0, **where: object) -> Event:
+    def wait(self, kind: str, *, timeout_s: float = PATIENCE_S, **where: object) -> Event:
         """Wait for an event, or raise an `EventTimeoutError` with the end of the log."""
         deadline = time.monotonic() + timeout_s
         with self._arrival:
@@ -107,7 +109,7 @@ class RoleProcess:
                 self._arrival.wait(min(left, 0.5))
         return event
 
-    def wait_exit(self, *, timeout_s: float = 60.0) -> int:
+    def wait_exit(self, *, timeout_s: float = PATIENCE_S) -> int:
         """Wait until the process ends and all its events are read; return its code."""
         try:
             code = self.popen.wait(timeout_s)

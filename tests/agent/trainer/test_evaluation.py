@@ -188,7 +188,7 @@ def test_a_killed_process_reads_again_what_was_not_learnt_from(
     async def run() -> None:
         client = TrainerClient()
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(600):
                 task = task_bytes(_task(50))
                 await client.submit(Open(job=100, task=task, stream=f"csv:{csv}", seed=0))
                 first = await client.submit(Evaluate(job=101, model=str(model)))

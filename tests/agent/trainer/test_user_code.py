@@ -177,7 +177,7 @@ def holder(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 async def _trains_anew(trainer: TrainerClient, train: Train) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         assert isinstance(await trainer.submit(_open("my-package:train")), Opened)
         assert isinstance(await trainer.submit(replace(train, job=9)), Trained)
 
@@ -194,7 +194,7 @@ async def test_what_it_starts_and_reads_keeps_no_other_training_waiting(
         assert isinstance(await trainer.submit(_open("my-package:reading")), Opened)
         assert isinstance(await trainer.submit(train), Trained)
         assert isinstance(await trainer.submit(_open(f"my-package:{starts}")), Opened)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(600):
             ended = await trainer.submit(replace(train, job=3))
         assert isinstance(ended, Failed)
         assert ended.reason == "died"
@@ -266,7 +266,7 @@ async def test_a_trainer_is_given_up_although_somebody_holds_all_its_pipes(
         if by == "cancelled":
             await eventually(lambda: holder.exists() and bool(holder.read_text()))
             trainer.cancel(train.job)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(600):
             ended = await training
         assert isinstance(ended, Failed)
         assert ended.reason == by
@@ -287,7 +287,7 @@ async def test_a_process_that_the_system_does_not_end_keeps_nobody_waiting(
     assert process is not None
     waits = process.wait
     monkeypatch.setattr(process, "wait", asyncio.Event().wait)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         await trainer.close()
     assert f"has not ended the trainer's process {process.pid}" in caplog.text
     await waits()

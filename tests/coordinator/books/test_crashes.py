@@ -94,7 +94,7 @@ def test_a_killed_process_leaves_whole_books(tmp_path: Path, point: str, time: i
         [sys.executable, "-c", CHILD, str(tmp_path)],
         env={**os.environ, VARIABLE: f"{point}:kill@{time}"},
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert child.returncode == -signal.SIGKILL
     with Store(tmp_path) as store:

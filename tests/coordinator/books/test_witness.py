@@ -133,7 +133,7 @@ def test_one_that_was_stopped_for_long_notices_before_it_writes(tmp_path: Path) 
             run = new.read.run().run_id
             play(new, run, small_plan(small_view(1, [100])), {0})
         old.send_signal(signal.SIGCONT)
-        old.communicate("go on\n", timeout=30)
+        old.communicate("go on\n", timeout=600)
         assert old.returncode == 7
     with Store(tmp_path) as store:
         assert store.read.balance(run).settled_micro == 100

@@ -27,7 +27,7 @@ class Served:
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers or {})
         try:
-            with urllib.request.urlopen(request, timeout=20) as found:
+            with urllib.request.urlopen(request, timeout=600) as found:
                 text, status, head = found.read(), found.status, dict(found.headers)
         except urllib.error.HTTPError as error:
             text, status, head = error.read(), error.code, dict(error.headers)

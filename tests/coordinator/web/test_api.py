@@ -156,7 +156,7 @@ def test_a_device_is_found_by_its_name_too(tmp_path: Path) -> None:
 def test_events_begin_with_the_field_and_go_on_with_changes(tmp_path: Path) -> None:
     run = write_run(tmp_path, rounds=2, end=False)
     with served(tmp_path) as page:
-        connection = http.client.HTTPConnection(urlsplit(page.url).netloc, timeout=20)
+        connection = http.client.HTTPConnection(urlsplit(page.url).netloc, timeout=600)
         connection.request("GET", "/api/events")
         answer = connection.getresponse()
         assert answer.readline() == b"event: field\n"
@@ -250,7 +250,7 @@ def test_beyond_loopback_it_is_https_and_its_cookie_stays_there(folder: Path) ->
         assert made is not None
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        link = http.client.HTTPSConnection("127.0.0.1", made.port, timeout=20, context=context)
+        link = http.client.HTTPSConnection("127.0.0.1", made.port, timeout=600, context=context)
         link.request("POST", "/api/session", json.dumps({"token": page.token}), OWN_PAGE)
         answer = link.getresponse()
         assert answer.status == 200
@@ -288,7 +288,7 @@ def test_one_address_cannot_take_all_places(folder: Path) -> None:
     with served(folder) as page:
         links = []
         for _ in range(PLACES):
-            link = http.client.HTTPConnection(urlsplit(page.url).netloc, timeout=20)
+            link = http.client.HTTPConnection(urlsplit(page.url).netloc, timeout=600)
             link.request("GET", "/api/events")
             assert link.getresponse().readline() == b"event: field\n"
             links.append(link)

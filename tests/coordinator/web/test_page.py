@@ -277,7 +277,7 @@ def test_a_live_demo_is_seen_from_start_to_end(browser: "Browser", tmp_path: Pat
     with (tmp_path / "log").open("wb") as log:
         demo = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 600
         while (found := read_page(folder / "coordinator")) is None:
             assert time.monotonic() < until, (tmp_path / "log").read_text()
             time.sleep(0.1)

@@ -17,7 +17,7 @@ from fedagent_testbed.study.jobs import WorkerLostError, run_tasks, workers
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
 LONG = "rounds.count=200000"
-PATIENCE_S = 150.0
+PATIENCE_S = 600.0
 
 
 def until(true: Callable[[], object]) -> None:
