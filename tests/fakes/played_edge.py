@@ -195,7 +195,7 @@ def on_a_broker(
 
 
 async def said(process: RoleProcess, event: str, **where: object) -> dict[str, object]:
-    return await asyncio.to_thread(lambda: process.wait(event, **where))
+    return await asyncio.to_thread(lambda: process.wait(event, timeout_s=600.0, **where))
 
 
 def _is_chunk(digest: str, index: int) -> Callable[[Chunk], bool]:
