@@ -1,13 +1,9 @@
 """A run in words: how good its models are, what is waited for, when the next round is due."""
 
-import time
-
 import pytest
 
-from fedagent_cli.read.runs import NOT_HELD_OUT, columns, metric_line, next_round_s
+from fedagent_cli.read.runs import NOT_HELD_OUT, columns, metric_line
 from fedagent_coordinator.daemon import words_of
-from fedagent_coordinator.picture.status_files import RunStatus
-from fedagent_node.process import boot_id
 from fedagent_task.scoring.measures import (
     ACCURACY,
     DEVICE_SCORE,
@@ -80,13 +76,3 @@ def test_the_log_says_what_is_waited_for_and_warned_of() -> None:
     assert words_of("waiting", waiting) == "waiting for the sample statistics of 3 agents"
     warning: dict[str, object] = {"agents": ["a1", "b2"], "reason": "out of proportion: pa"}
     assert words_of("warning", warning) == "samples out of proportion: pa (agents a1 b2)"
-
-
-def test_a_round_is_due_by_the_clock_of_this_boot_only() -> None:
-    soon = RunStatus(run="r", next_at=time.monotonic() + 1e6, boot=boot_id())
-    left = next_round_s(soon)
-    assert left is not None
-    assert left <= 1e6
-    assert next_round_s(RunStatus(run="r", next_at=soon.next_at, boot="another")) is None
-    assert next_round_s(RunStatus(run="r", next_at=time.monotonic() - 1, boot=boot_id())) is None
-    assert next_round_s(RunStatus(run="r", boot=boot_id())) is None

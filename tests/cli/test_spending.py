@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_cli.read import spending
+from fedagent_cli.read import runs
 from fedagent_cli.report.run_report import read_run_report
 from fedagent_task.privacy.accountant import epsilon_spent
 from fedagent_task.recipe.spec import PrivacySpec
@@ -43,6 +43,6 @@ def test_where_nothing_is_counted_nothing_is_said(tmp_path: Path) -> None:
 
 def test_without_the_accountant_updates_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = parse_recipe(RECIPE, (*SETS, "privacy.releases=4"))
-    monkeypatch.setattr(spending, "is_installed", lambda: False)
-    assert spending.epsilon_text(recipe, 3) == "3 of 4 updates"
-    assert spending.epsilon_of(recipe, 3) is None
+    monkeypatch.setattr(runs, "is_installed", lambda: False)
+    assert runs.epsilon_text(recipe, 3) == "3 of 4 updates"
+    assert runs.epsilon_of(recipe, 3) is None

@@ -3,7 +3,6 @@
 import os
 import pwd
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,10 +23,10 @@ from fedagent_coordinator.errors import (
     StoreError,
     UnknownRunError,
 )
-from fedagent_coordinator.picture.status_files import RunStatus, read_run_status
 from fedagent_node.data_dir import LOCK_FILE, holder_of
-from fedagent_node.process import boot_id
+from fedagent_task.privacy.accountant import epsilon_spent, is_installed
 from fedagent_task.recipe.spec import Recipe
+from fedagent_task.recipe.text import task_of
 from fedagent_task.scoring.measures import HELD_OUT, IN_TRAINING, Measure, few
 
 LABELS = {"rmse": "error", "train_error": "error", "train_loss": "loss", "device_score": "score"}
@@ -140,16 +139,23 @@ def recipe_of(run: RunRow) -> Recipe | None:
     return recipe_in(run.recipe)
 
 
-def run_status_of(folder: Path, run: RunRow) -> RunStatus | None:
-    """Return what the coordinator that runs there sees of this run."""
-    found = read_run_status(folder)
-    return found if found is not None and found.run == run.run_id else None
+def epsilon_of(recipe: Recipe | None, released: int) -> float | None:
+    """Return the epsilon of so many updates; None: none is counted, or not on this machine."""
+    if recipe is None or not recipe.privacy.wanted or not is_installed():
+        return None
+    privacy = task_of(recipe).privacy
+    return epsilon_spent(privacy, min(released, privacy.releases))
 
 
-def next_round_s(now: RunStatus) -> float | None:
-    """Return the seconds until a scheduled round may begin; None where none is to come."""
-    left = now.next_at - time.monotonic()
-    return round(left, 1) if left > 0 and now.boot == boot_id() else None
+def epsilon_text(recipe: Recipe | None, released: int) -> str:
+    """Return it with what a device may spend; without an accountant, in updates; or nothing."""
+    if recipe is None or not recipe.privacy.wanted:
+        return ""
+    privacy = task_of(recipe).privacy
+    spent = epsilon_of(recipe, released)
+    if spent is None:
+        return f"{min(released, privacy.releases)} of {privacy.releases} updates"
+    return f"{spent:.3g} of {privacy.epsilon:g}"
 
 
 def metric_line(measures: Sequence[Measure], metrics: Metrics) -> tuple[str, str]:

@@ -1,74 +1,27 @@
 """`fedagent status`: one run in a few lines; its rounds, every run, and its live page."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
 from fedagent_cli import options
 from fedagent_cli.command_line import Number
 from fedagent_cli.errors import UsageError
-from fedagent_cli.output import credits_text, echo, emit, rounds_text
-from fedagent_cli.read.run_tables import show_rounds, show_runs
-from fedagent_cli.read.runs import (
-    is_running,
-    metric_line,
-    next_round_s,
-    open_run,
-    recipe_of,
-    run_status_of,
-)
-from fedagent_cli.read.spending import epsilon_of, epsilon_text
-from fedagent_cli.site.devices import SeenDevice, print_reasons, seen_devices
-from fedagent_coordinator.books.reader import Reader
-from fedagent_coordinator.books.rows import RunRow
-from fedagent_coordinator.picture.status_files import RunStatus
+from fedagent_cli.extras import optional
+from fedagent_cli.output import credits_text, echo, emit, number_text, rounds_text, table
+from fedagent_cli.site.devices import print_reasons
+from fedagent_coordinator.books.rows import RoundRow
 from fedagent_coordinator.picture.summary import RunSummary, summarize
-from fedagent_node.data_dir import holder_of
 
-WAITING = {
-    "edges": "for edges",
-    "agents": "for agents",
-    "declined": "the agents have just declined",
-    "features": "for agents to report the features that the policy needs",
-    "prices": "every agent asks more than an edge may spend",
-    "budget": "every agent that is heard asks more than the run has left (budget.total)",
-    "rents": "for an edge whose rent can be paid",
-    "statistics": "for the devices' sample statistics (data.standardize)",
-}
-"""Words for the reasons of docs/coordinator.md, A round."""
+from .look import look_at
+from .runs import columns, is_running, open_run
+from .watching import watch_run
+
 MAX_NAMED = 5
 """Agents that decline, a line each."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """A run as it stands: in one record for programs, and in lines for people."""
-
-    run: RunRow
-    record: dict[str, object]
-    lines: list[str]
-    now: RunStatus | None
-    agents: list[SeenDevice]
-
-
-def standing(reader: Reader, chosen: RunRow) -> Standing:
-    """Return how a run stands."""
-    agents = seen_devices(reader, chosen)
-    summary, folder = summarize(reader, chosen), reader.folder
-    pid = holder_of(folder)
-    now = run_status_of(folder, chosen) if pid is not None else None
-    live = _live(folder, agents, now)
-    recipe, released = recipe_of(chosen), max((one.released for one in agents), default=0)
-    live["epsilon"] = epsilon_of(recipe, released)
-    good = metric_line(summary.measures, summary.metrics)
-    lines = list(_status_lines(summary, live, now=now, pid=pid, good=good))
-    if spent := epsilon_text(recipe, released):
-        lines.append(f"privacy   a device has spent at most epsilon {spent}")
-    record = {**summary.record(), "edges": len(summary.edges), **live}
-    return Standing(run=chosen, record=record, lines=lines, now=now, agents=agents)
 
 
 @click.command(
@@ -110,87 +63,95 @@ def status(
             "--watch, --rounds, --all and --page cannot be combined", "give one of them"
         )
     if watch:
-        from fedagent_cli.read.watching import watch_run  # noqa: PLC0415 - it imports this module
-
         watch_run(data_dir, run, as_json=as_json)
     elif rounds is not None:
-        show_rounds(data_dir, run, last=rounds, as_json=as_json)
+        _show_rounds(data_dir, run, last=rounds, as_json=as_json)
     elif every:
-        show_runs(data_dir, as_json=as_json)
+        _show_runs(data_dir, as_json=as_json)
     elif page:
-        from fedagent_cli.read.page import show_page  # noqa: PLC0415 - the extra `web`
-
-        show_page(data_dir, as_json=as_json)
+        serving = optional("fedagent_cli.read.page", "starlette", "coordinator")
+        serving.show_page(data_dir, as_json=as_json)
     else:
-        _show(data_dir, run, as_json=as_json)
+        with open_run(data_dir, run) as (reader, chosen):
+            look = look_at(reader, chosen)
+        if as_json:
+            emit(look.record())
+            return
+        for line in look.lines():
+            echo(line)
+        print_reasons(look.agents, most=MAX_NAMED)
 
 
-def _show(data_dir: Path | None, run: str | None, *, as_json: bool) -> None:
+def _show_rounds(data_dir: Path | None, run: str | None, *, last: int, as_json: bool) -> None:
+    """Show the newest rounds: updates in time, cost and duration."""
     with open_run(data_dir, run) as (reader, chosen):
-        found = standing(reader, chosen)
+        first = reader.last_round(chosen.run_id) - last + 1 if last else 1
+        with reader.whole(chosen.run_id, first=first) as near:
+            found = near.rounds(chosen.run_id, last=last or None)
+        shown = columns(reader.models.measures(chosen.run_id), (row.metrics for row in found))
+        names = {edge: name or edge for edge, name in reader.edges(chosen.run_id).items()}
     if as_json:
-        emit(found.record)
+        emit({"run": chosen.run_id, "rounds": [asdict(row) for row in found]})
         return
-    for line in found.lines:
-        echo(line)
-    print_reasons(found.agents, most=MAX_NAMED)
-
-
-def _live(folder: Path, agents: Sequence[SeenDevice], now: RunStatus | None) -> dict[str, object]:
-    """Return what a coordinator that runs sees; None where none does."""
-
-    def reasons(field: str) -> list[dict[str, str]]:
-        given = [(one, str(getattr(one, field))) for one in agents if getattr(one, field)]
-        return [{"agent": one.agent, "name": one.name, "reason": why} for one, why in given]
-
-    return {
-        "running": is_running(folder),
-        "agents": len(agents),
-        "agents_live": sum(bool(one.online) for one in agents) if now else None,
-        "declining": reasons("reason"),
-        "warnings": reasons("note"),
-        "edges_live": now.edges_live if now else None,
-        "waiting": now.waiting if now else None,
-        "found": now.found if now else None,
-        "wanted": now.wanted if now else None,
-        "next_round_s": next_round_s(now) if now else None,
-        "other_coordinators": list(now.others) if now else [],
-    }
-
-
-def _status_lines(
-    run: RunSummary,
-    live: Mapping[str, Any],
-    *,
-    now: RunStatus | None,
-    pid: int | None,
-    good: tuple[str, str],
-) -> Iterator[str]:
-    process = f"coordinator is running (process {pid})" if pid else "coordinator is not running"
-    if live["running"] is None:
-        process = "only its owner can see whether the coordinator is running"
-    ended = f"ended: {run.conclusion or run.reason}"
-    yield f"run       {run.run[:12]}  {run.recipe}, policy {run.policy}"
-    yield f"state     {ended if run.ended_ms else process}"
-    if now is not None and now.waiting:
-        what = WAITING.get(now.waiting, now.waiting)
-        count = f"{now.found} of {now.wanted}" if now.wanted else now.detail
-        yield f"waiting   {what}{count and ': ' + count}"
-    for other in now.others if now is not None else ():
-        yield f"beside    another coordinator of this site, {other}: stop one, or change its --site"
-    if run.origin:
-        yield f"began     from model {run.origin[:12]}"
-    rounds = rounds_text(run.rounds_done, run.rounds_wanted)
-    yield f"rounds    {rounds}, {run.updates_used} updates used"
-    if live["next_round_s"] is not None:
-        yield f"next      round in {live['next_round_s']:.0f} s"
-    yield f"{good[0]:10}{good[1]}"
-    yield (
-        f"spent     {credits_text(run.spent_micro)} credits, "
-        f"{credits_text(run.reserved_micro)} reserved"
-        + (f"; {credits_text(run.rent_micro)} of it for rents" if run.rent_micro else "")
+    controlled = any(row.rented or row.iterations for row in found)
+    more = ("rho", "edge", "rent") if controlled else ()
+    table(
+        (
+            *("round", "state", "ordered", "in time", "used", *(one.word for one in shown)),
+            *("spent", "seconds", *more, "reason"),
+        ),
+        (
+            (
+                *(row.round, row.state, row.ordered, row.in_time, row.used),
+                *(row.metrics.get(one.key) for one in shown),
+                credits_text(row.paid_micro),
+                row.seconds if row.timing_ms else None,
+                *(_controls(row, names) if controlled else ()),
+                row.reason,
+            )
+            for row in found
+        ),
+        unless={"state": "done", "reason": ""},
     )
-    here = f"{live['agents_live']} live of " if now is not None else ""
-    yield f"agents    {here}{live['agents']} seen"
-    here = f"{now.edges_live} live of " if now is not None else ""
-    yield f"edges     {here}{len(run.edges)} seen"
+
+
+def _controls(row: RoundRow, names: Mapping[str, str]) -> tuple[object, ...]:
+    return (row.iterations or "-", names.get(row.rented, "-"), credits_text(row.rent_micro))
+
+
+def _show_runs(data_dir: Path | None, *, as_json: bool) -> None:
+    """List every run of a coordinator, newest first."""
+    with open_run(data_dir) as (reader, _):
+        found = [summarize(reader, run) for run in reader.runs()]
+    running = is_running(reader.folder)
+    if as_json:
+        records = [
+            {**one.record(), "running": running if one.ended_ms is None else False} for one in found
+        ]
+        emit({"runs": records})
+        return
+    unended = "running" if running else "not ended"
+    table(
+        ("run", "recipe", "policy", "started", "ended", "rounds", "evaluated by", "spent"),
+        (
+            (
+                *(one.run[:12], one.recipe, one.policy, _when(one.begun_ms)),
+                unended if one.ended_ms is None else _when(one.ended_ms),
+                rounds_text(one.rounds_done, one.rounds_wanted),
+                _good(one),
+                credits_text(one.spent_micro),
+            )
+            for one in found
+        ),
+    )
+
+
+def _good(run: RunSummary) -> str:
+    by = run.measures[0] if run.measures else None
+    if by is None or by.key not in run.metrics:
+        return "not measured"
+    return f"{by.word} {number_text(run.metrics[by.key])}"
+
+
+def _when(at_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_ms / 1000))

@@ -12,8 +12,7 @@ import click
 from fedagent_cli import options, places
 from fedagent_cli.errors import NoRunError
 from fedagent_cli.output import credits_text, echo, emit, table
-from fedagent_cli.read.runs import is_running, open_run, recipe_of
-from fedagent_cli.read.spending import epsilon_of, epsilon_text
+from fedagent_cli.read.runs import epsilon_of, epsilon_text, is_running, open_run, recipe_of
 from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.rows import DeviceRow, RunRow
 from fedagent_coordinator.enrolment import DATABASE, Enrolment, Member, OpenInvitation

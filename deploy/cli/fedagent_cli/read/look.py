@@ -1,0 +1,121 @@
+"""A run as it stands: in one record for programs, and in lines for people."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedagent_cli.output import credits_text, rounds_text
+from fedagent_cli.site.devices import SeenDevice, seen_devices
+from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.rows import RunRow
+from fedagent_coordinator.picture.status_files import RunStatus, read_run_status
+from fedagent_coordinator.picture.summary import RunSummary, summarize
+from fedagent_node.data_dir import holder_of
+
+from .runs import epsilon_of, epsilon_text, is_running, metric_line, recipe_of
+
+WAITING = {
+    "edges": "for edges",
+    "agents": "for agents",
+    "declined": "the agents have just declined",
+    "features": "for agents to report the features that the policy needs",
+    "prices": "every agent asks more than an edge may spend",
+    "budget": "every agent that is heard asks more than the run has left (budget.total)",
+    "rents": "for an edge whose rent can be paid",
+    "statistics": "for the devices' sample statistics (data.standardize)",
+}
+"""Words for the reasons of docs/coordinator.md, A round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A run at one moment."""
+
+    summary: RunSummary
+    run: RunRow
+    agents: list[SeenDevice]
+    folder: Path
+    pid: int | None  # of the coordinator that runs there
+    now: RunStatus | None  # what it sees of this run
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain JSON values; None is what only a running coordinator knows."""
+        now, left = self.now, self.summary.next_ms / 1000 - time.time()
+
+        def said(field: str) -> list[dict[str, str]]:
+            given = [(one, str(getattr(one, field))) for one in self.agents if getattr(one, field)]
+            return [{"agent": one.agent, "name": one.name, "reason": why} for one, why in given]
+
+        return {
+            **self.summary.record(),
+            "edges": len(self.summary.edges),
+            "running": is_running(self.folder),
+            "agents": len(self.agents),
+            "agents_live": sum(bool(one.online) for one in self.agents) if now else None,
+            "declining": said("reason"),
+            "warnings": said("note"),
+            "edges_live": now.edges_live if now else None,
+            "waiting": now.waiting if now else None,
+            "found": now.found if now else None,
+            "wanted": now.wanted if now else None,
+            "next_round_s": round(left, 1) if left > 0 else None,
+            "other_coordinators": list(now.others) if now else [],
+            "epsilon": epsilon_of(recipe_of(self.run), self._released),
+        }
+
+    @property
+    def _released(self) -> int:
+        return max((one.released for one in self.agents), default=0)
+
+    def lines(self) -> Iterator[str]:
+        """Yield what people read."""
+        run, now, record = self.summary, self.now, self.record()
+        state = f"coordinator is running (process {self.pid})"
+        if run.ended_ms:
+            state = f"ended: {run.conclusion or run.reason}"
+        elif record["running"] is None:
+            state = "only its owner can see whether the coordinator is running"
+        elif self.pid is None:
+            state = "coordinator is not running"
+        yield f"run       {run.run[:12]}  {run.recipe}, policy {run.policy}"
+        yield f"state     {state}"
+        if now is not None and now.waiting:
+            what = WAITING.get(now.waiting, now.waiting)
+            count = f"{now.found} of {now.wanted}" if now.wanted else now.detail
+            yield f"waiting   {what}{count and ': ' + count}"
+        for other in record["other_coordinators"]:
+            hint = "stop one, or change its --site"
+            yield f"beside    another coordinator of this site, {other}: {hint}"
+        if run.origin:
+            yield f"began     from model {run.origin[:12]}"
+        rounds = rounds_text(run.rounds_done, run.rounds_wanted)
+        yield f"rounds    {rounds}, {run.updates_used} updates used"
+        if record["next_round_s"] is not None:
+            yield f"next      round in {record['next_round_s']:.0f} s"
+        label, good = metric_line(run.measures, run.metrics)
+        yield f"{label:10}{good}"
+        rents = f"; {credits_text(run.rent_micro)} of it for rents" if run.rent_micro else ""
+        spent = f"{credits_text(run.spent_micro)} credits"
+        yield f"spent     {spent}, {credits_text(run.reserved_micro)} reserved{rents}"
+        for what in ("agents", "edges"):
+            here = f"{record[f'{what}_live']} live of " if now is not None else ""
+            yield f"{what:10}{here}{record[what]} seen"
+        if spent := epsilon_text(recipe_of(self.run), self._released):
+            yield f"privacy   a device has spent at most epsilon {spent}"
+
+
+def look_at(reader: Reader, run: RunRow) -> Look:
+    """Return how a run stands."""
+    pid, now = holder_of(reader.folder), read_run_status(reader.folder)
+    if pid is None or (now is not None and now.run != run.run_id):
+        now = None
+    return Look(
+        summary=summarize(reader, run).waiting_as(now, time.time()),
+        run=run,
+        agents=seen_devices(reader, run),
+        folder=reader.folder,
+        pid=pid,
+        now=now,
+    )
