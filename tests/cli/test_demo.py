@@ -1,13 +1,11 @@
-"""The demo's pure parts: the fleet, what it knows from events, the report's page."""
+"""The demo's pure parts: the fleet, and what it says of events."""
 
-import io
-from contextlib import closing, redirect_stdout
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from fedagent_agent.peers.core.records import ArmStats, SlotRecord, StoreSlot
 from fedagent_agent.peers.store import PeerStore
@@ -17,20 +15,15 @@ from fedagent_cli.demo.plan import (
     EVERY_DIGIT,
     FEW_DIGITS,
     Plan,
-    deal_labels,
     make_evaluated_plan,
     make_plan,
 )
 from fedagent_cli.demo.prepare import prepare
 from fedagent_cli.demo.result import read_inside
-from fedagent_cli.demo.run import DemoSettings, run_demo
-from fedagent_cli.demo.state import AgentState, DemoState, EdgeState, Event
-from fedagent_cli.demo.view import JsonView, LineView, View, picture
+from fedagent_cli.demo.run import DemoSettings, Heard, Screen
 from fedagent_cli.errors import CliError, UsageError
-from fedagent_cli.output import number_text
 from fedagent_coordinator import policies
 from fedagent_task.recipe.text import parse_recipe
-from fedagent_testbed.local_fleet import LocalFleet
 
 
 @given(st.integers(1, 64), st.integers(1, 16))
@@ -59,12 +52,6 @@ def test_edges_of_a_placed_demo_ask_different_rents() -> None:
     cheapest = sorted(agent.price for agent in plan.agents)
     assert sum(cheapest[:6]) <= plan.budget < sum(cheapest[:8])
     assert make_plan(agents=8, edges=2, deadline_s=1.0).rents == (0.0, 0.0)
-
-
-def test_labels_are_dealt_evenly() -> None:
-    hands = deal_labels(10)
-    counts = [sum(label in hand for hand in hands) for label in range(10)]
-    assert counts == [2] * 10
 
 
 @given(st.integers(2, 64), st.integers(1, 16), st.integers(1, 20))
@@ -174,96 +161,25 @@ def test_a_wrong_wish_names_what_there_is(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_clients_think_is_on_the_screen() -> None:
-    state = DemoState(3, {}, {})
-    view = LineView()
-    closed = {"event": "round", "round": 1, "in_time": 3, "ordered": 3, "seconds": 0.5}
-    for event in (
-        {"event": "opinions", "round": 0, "mean": None, "answered": 0, "asked": 9},
-        {"event": "opinions", "round": 1, "mean": 0.25, "answered": 9, "asked": 9},
-        closed,
-    ):
-        state.apply("coordinator", event, 1.0)
-    assert state.opinion == [0.25]
-    assert "opinion 0.250" in told(view, closed, state)
-    text = io.StringIO()
-    Console(width=100, file=text).print(picture(state, 3.0))
-    assert "opinion" in text.getvalue()
-    peers = DemoState(3, {}, {})
-    peers.apply("coordinator", {"event": "opinions", "mode": "peers", "volunteers": 3}, 1.0)
-    assert "volunteers 3" in told(view, closed, peers)
-
-
-@pytest.mark.parametrize("view", [LineView(), JsonView()])
-def test_a_pipe_is_told_what_takes_seconds(
-    tmp_path: Path,
-    view: View,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    settings, plan = wanted(tmp_path / "d", agents=8, edges=1)
-    monkeypatch.setattr(LocalFleet, "start", lambda _fleet: None)
-    monkeypatch.setattr(LocalFleet, "watch", lambda _fleet: iter(()))
-    run_demo(settings, plan, view, caught=lambda: 0)
-    lines = capsys.readouterr().out.splitlines()
-    starting = "starting 8 devices, 1 edge and a coordinator..."
-    report = "ending all processes and writing the report..."
-    assert lines == ([starting, report] if isinstance(view, LineView) else [])
-
-
-def told(view: LineView, event: Event, state: DemoState) -> str:
-    out = io.StringIO()
-    with redirect_stdout(out):
-        view.event("coordinator", event, state)
-    return out.getvalue()
-
-
-def test_the_state_follows_the_events() -> None:
-    state = DemoState(3, {"agent-1": AgentState("agent-1")}, {"edge-1": EdgeState("edge-1")})
-    for name, event in (
-        ("edge-1", {"event": "ready", "id": "e9", "broker_kind": "mosquitto"}),
-        ("agent-1", {"event": "ready", "id": "a7"}),
-        ("agent-1", {"event": "edge_joined", "edge": "e9"}),
-        ("edge-1", {"event": "agent_joined", "agent": "a7"}),
-        ("coordinator", {"event": "ready", "policy": "random", "rounds": 3, "run": "r"}),
-        ("agent-1", {"event": "ordered", "round": 1, "edge": "e9"}),
-    ):
-        state.apply(name, event, 1.0)
-    assert state.agents["agent-1"].state == "training"
-    assert state.agents["agent-1"].training_at == "edge-1"
-    assert state.agent_name("a7") == "agent-1"
-    state.apply("agent-1", {"event": "receipt", "round": 1, "status": "accepted"}, 2.0)
-    part = {"ordered": 1, "in_time": 1, "used": 1, "spent_micro": 5}
-    state.apply(
-        "coordinator",
-        {
-            "event": "round",
-            "round": 1,
-            "in_time": 1,
-            "seconds": 0.5,
-            "total_spent_micro": 5,
-            "edges": {"e9": part},
-        },
-        2.5,
+def test_lines_say_how_rounds_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings, _ = wanted(tmp_path / "d")
+    heard, screen = Heard(), Screen(settings, as_json=False)
+    closed = {"in_time": 1, "ordered": 2, "total_spent_micro": 1_500_000, "rented": "e9"}
+    events: tuple[tuple[str, dict[str, object]], ...] = (
+        ("edge-1", {"event": "ready", "id": "e9"}),
+        ("coordinator", {"event": "ready", "primary_metric": "accuracy", "broker": "mqtt://h"}),
+        ("coordinator", {"event": "opinions", "mean": 0.25}),
+        ("coordinator", {"event": "model", "round": 0, "accuracy": 0.5}),
+        ("coordinator", {"event": "round", "round": 1, **closed, "rent_micro": 250_000}),
+        ("coordinator", {"event": "from a newer version"}),
     )
-    state.apply("coordinator", {"event": "model", "round": 1, "accuracy": 0.5, "loss": 1.0}, 2.6)
-    state.apply("coordinator", {"event": "from a newer version"}, 2.7)
-    assert state.first_round_at == 2.5
-    assert state.agents["agent-1"].in_time == 1
-    assert state.edges["edge-1"].spent_micro == 5
-    text = io.StringIO()
-    console = Console(width=100, file=text)
-    console.print(picture(state, 3.0))
-    drawn = text.getvalue()
-    assert "agent-1" in drawn
-    assert "1 of 3" in drawn
-
-
-def test_a_killed_agent_stays_killed_whatever_it_had_told_before() -> None:
-    state = DemoState(3, {"agent-1": AgentState("agent-1")}, {})
-    state.killed("agent-1")
-    state.apply("agent-1", {"event": "receipt", "status": "accepted"}, 1.0)
-    assert (state.agents["agent-1"].state, state.agents["agent-1"].in_time) == ("killed", 1)
+    for name, event in events:
+        heard.take(name, event)
+        screen.event(name, event, heard)
+    said = "round 1/60  in time 1 of 2  accuracy 0.500  opinion 0.250  spent 1.5"
+    assert capsys.readouterr().out == f"{said}  own iterations at edge-1 for 0.25\n"
+    Screen(settings, as_json=True).event("edge-1", {"event": "ready", "at": 3.0}, heard)
+    assert capsys.readouterr().out == '{"from":"edge-1","event":"ready"}\n'
 
 
 def test_a_demo_needs_an_end_and_no_schedule(tmp_path: Path) -> None:
@@ -286,30 +202,6 @@ def test_a_persons_own_recipe_keeps_its_budget_and_its_seed(
         made, _ = wanted(tmp_path / Path(recipe).stem, recipe, agents=8, seed=asked)
         assert tuple(item.partition("=")[0] for item in made.sets) == sets
         assert made.seed == (seed if recipe == str(own) or asked is not None else 7)
-
-
-@pytest.mark.parametrize(
-    ("primary_metric", "event", "word", "figure"),
-    [
-        ("accuracy", {"event": "model", "accuracy": 0.75, "loss": 1.0}, "accuracy", 0.75),
-        ("rmse", {"event": "model", "accuracy": None, "loss": 4.0, "rmse": 2.0}, "error", 2.0),
-        ("train_error", {"event": "round", "train_loss": 8.0}, "training error", 4.0),
-        ("device_score", {"event": "round", "device_score": 0.5}, "on devices", 0.5),
-    ],
-)
-def test_the_screen_shows_what_models_are_evaluated_by(
-    primary_metric: str, event: Event, word: str, figure: float
-) -> None:
-    state = DemoState(3, {}, {})
-    state.apply("coordinator", {"event": "ready", "primary_metric": primary_metric}, 0.0)
-    state.apply("coordinator", {"event": "model", "accuracy": None, "loss": None}, 1.0)
-    assert state.figures == []
-    state.apply("coordinator", event, 1.0)
-    assert state.figures == [figure]
-    text = io.StringIO()
-    Console(width=100, file=text).print(picture(state, 3.0))
-    assert word in text.getvalue()
-    assert number_text(figure) in text.getvalue()
 
 
 def test_what_does_not_fit_the_digits_is_for_python(tmp_path: Path) -> None:

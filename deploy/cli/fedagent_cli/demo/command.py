@@ -12,7 +12,6 @@ from fedagent_testbed.local_fleet import remembered, tidy
 from .prepare import prepare
 from .result import conclude
 from .run import run_demo
-from .view import choose_view
 
 
 @click.command(
@@ -93,8 +92,7 @@ def demo(
             folder=folder,
             web=web,
         )
-        view = choose_view(as_json=as_json)
-        finish = run_demo(settings, plan, view, caught=caught)
+        finish = run_demo(settings, plan, caught=caught, as_json=as_json)
         code = conclude(finish, settings=settings, plan=plan, as_json=as_json)
         if folder is None:
             tidy(settings.directory, (*plan.edges, *(agent.name for agent in plan.agents)))

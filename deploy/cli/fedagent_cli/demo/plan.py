@@ -54,6 +54,26 @@ class AgentPlan:
         rate = f",rate={self.rate:g}" if self.rate else ""
         return f"digits:labels={'+'.join(map(str, self.labels))}{start}{rate}"
 
+    @property
+    def note(self) -> str:
+        """What is to be known of it, for people."""
+        held = self.kind if len(self.labels) == LABELS and self.kind else ""
+        held = held or f"digits {' '.join(map(str, self.labels))}"
+        return f"{held}, asks {self.price:g}{', slow' if self.slow_s else ''}"
+
+    def settings(self) -> dict[str, object]:
+        """Return its settings, as an agent's configuration takes them."""
+        made: dict[str, object] = {
+            "stream": self.stream,
+            "price": {"base": self.price, "per_compute": 0.0},
+            "slow_s": self.slow_s,
+        }
+        if self.held_out:
+            made["held_out"] = self.held_out
+        if self.position_km is not None:
+            made["position"] = list(self.position_km)
+        return made
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -9,6 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import which
 
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+
+from fedagent_agent.errors import PeerStoreError
+from fedagent_agent.peers.store import KEPT_SLOTS, read_slots
 from fedagent_cli.errors import INTERRUPTED, DemoError, NoRunError, UnbalancedError
 from fedagent_cli.output import credits_text, echo, emit
 from fedagent_cli.places import shortest
@@ -19,7 +25,6 @@ from fedagent_coordinator.books.evaluations import PEERS
 
 from .plan import Plan
 from .run import DemoSettings, Finish
-from .state import DemoState
 
 _log = logging.getLogger(__name__)
 SIGNAL_BASE = 128
@@ -37,16 +42,19 @@ def conclude(finish: Finish, *, settings: DemoSettings, plan: Plan, as_json: boo
     run, report = None, None
     try:
         run = _named(read_run_report(data_dir), plan, finish)
-        run = replace(run, inside=_inside(run, finish.state, settings))
+        if any(row.mode == PEERS for row in run.evaluations):
+            ids = {key: settings.directory / name for key, name in finish.heard.names.items()}
+            run = replace(run, inside=read_inside(ids, run.run))
         report = write_report(run, data_dir, settings.directory)
     except NoRunError as error:
         if not finish.signal:
             raise DemoError("the coordinator left no run", f"see {data_dir}.log") from error
-    result = summary(finish, run, settings=settings, plan=plan, report=report)
+    result = _summary(finish, run, settings=settings, plan=plan)
+    result["report"] = None if report is None else str(report)
     if as_json:
         emit(result)
     else:
-        show(result, run, data_dir)
+        _show(result, run, data_dir)
     if finish.signal:
         return INTERRUPTED if finish.signal == 2 else SIGNAL_BASE + finish.signal
     if not result["ledger_balanced"]:
@@ -58,26 +66,20 @@ def conclude(finish: Finish, *, settings: DemoSettings, plan: Plan, as_json: boo
     return 0
 
 
-def summary(
-    finish: Finish,
-    run: RunReport | None,
-    *,
-    settings: DemoSettings,
-    plan: Plan,
-    report: Path | None,
+def _summary(
+    finish: Finish, run: RunReport | None, *, settings: DemoSettings, plan: Plan
 ) -> dict[str, object]:
     """Return the demo's result as the last line of ``--json`` has it."""
-    first = finish.seconds_to_first_round
-    in_time = sum(row.in_time for row in run.rounds) if run else 0
-    ordered = sum(row.ordered for row in run.rounds) if run else 0
+    heard, first = finish.heard, finish.seconds_to_first_round
+    evaluated = run is not None and run.evaluations
+    rounds = run.rounds if run else ()
     return {
-        "rounds_done": len(run.rounds) if run else 0,
-        "conclusion": str((finish.state.end or {}).get("conclusion", "")),
+        "rounds_done": len(rounds),
+        "conclusion": heard.conclusion,
         "accuracy": run.accuracy if run else None,
         "metrics": run.metrics if run else {},
-        **({"opinion": run.opinion, "chosen": _chosen(run)} if run and run.evaluations else {}),
+        **({"opinion": run.opinion, "chosen": _chosen(run)} if run and evaluated else {}),
         "ledger_balanced": run.ledger_balanced if run else None,
-        "report": str(report) if report else None,
         "seconds_to_first_round": None if first is None else round(first, 3),
         "seconds": round(finish.seconds, 3),
         "agents": len(plan.agents),
@@ -85,11 +87,11 @@ def summary(
         "policy": run.policy if run else settings.policy,
         "seed": settings.seed,
         "spent_micro": run.spent_micro if run else 0,
-        "ordered": ordered,
-        "in_time": in_time,
-        "broker": finish.state.broker,
-        "killed": plan.victim if _was_killed(finish.state, plan) else None,
-        "run": run.run if run else finish.state.run,
+        "ordered": sum(row.ordered for row in rounds),
+        "in_time": sum(row.in_time for row in rounds),
+        "broker": heard.broker,
+        "killed": heard.killed or None,
+        "run": run.run if run else heard.run,
         "data_dir": str(settings.directory / "coordinator"),
         "interrupted": bool(finish.signal),
     }
@@ -101,20 +103,18 @@ def _chosen(run: RunReport) -> dict[str, float]:
     return {kind: round(sum(times) / len(times), 2) for kind, times in own.items()}
 
 
-def show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> None:
+def _show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> None:
     """Print one screen of results, and what to do next."""
-    from rich.console import Console  # noqa: PLC0415 - the view has loaded rich already
-    from rich.panel import Panel  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    grid = Table.grid(padding=(0, 3))
-    grid.add_column(style="dim")
-    grid.add_column()
     label, good = ("accuracy", "not measured") if run is None else run.metric_line
+    opinions = {}
+    if run is not None and run.evaluations:
+        chosen = ", ".join(f"{times:g} x {kind}" for kind, times in _chosen(run).items())
+        opinion = {} if run.opinion is None else {"mean opinion": f"{run.opinion:.3f}"}
+        opinions = {**opinion, "chosen, each": chosen}
     lines = {
         "rounds": run.progress if run else f"{result['rounds_done']} of ?",
         label: good,
-        **_evaluated_lines(run),
+        **opinions,
         "updates in time": f"{result['in_time']} of {result['ordered']} ordered",
         "spent": f"{credits_text(run.spent_micro if run else 0)} credits",
         **({"ended": str(result["conclusion"])} if result["conclusion"] else {}),
@@ -124,65 +124,46 @@ def show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> No
         "time": f"{result['seconds']} s, first round after {result['seconds_to_first_round']} s",
         "report": str(result["report"] or "none"),
     }
+    grid = Table.grid(padding=(0, 3))
+    grid.add_column(style="dim")
+    grid.add_column()
     for name, text in lines.items():
         grid.add_row(name, text)
     ended = "fedagent demo, ended early" if result["interrupted"] else "fedagent demo"
-    width = None if sys.stdout.isatty() else 160
-    console = Console(highlight=False, width=width)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     console.print(Panel(grid, title=ended, title_align="left", border_style="blue", padding=1))
-    program = _program()
+    called = Path(sys.argv[0])
+    own = "fedagent" if which("fedagent") or called.name != "fedagent" else os.path.relpath(called)
     if run is not None:
         looks = ["status --rounds 20", *(["opinions"] if run.evaluations else [])]
         if run.agents:  # who came in time least has most to be explained
             looks.append(f"why {min(run.agents, key=lambda agent: agent.in_time).name}")
         echo("Look closer:")
-        folder = shlex.quote(shortest(data_dir))
         for look in looks:
-            echo(f"  {program} {look} --data-dir {folder}")
+            echo(f"  {own} {look} --data-dir {shlex.quote(shortest(data_dir))}")
     echo("Next, the same with devices of your own, in three terminals:")
     for role in ("coordinator start --recipe digits", "edge start", "start --stream digits"):
-        echo(f"  {program} {role}")
-
-
-def _evaluated_lines(run: RunReport | None) -> dict[str, str]:
-    if run is None or not run.evaluations:
-        return {}
-    chosen = ", ".join(f"{times:g} x {kind}" for kind, times in _chosen(run).items())
-    opinion = {} if run.opinion is None else {"mean opinion": f"{run.opinion:.3f}"}
-    return {**opinion, "chosen, each": chosen}
-
-
-def _program() -> str:
-    called = Path(sys.argv[0])
-    return "fedagent" if which("fedagent") or called.name != "fedagent" else os.path.relpath(called)
+        echo(f"  {own} {role}")
 
 
 def _named(run: RunReport, plan: Plan, finish: Finish) -> RunReport:
-    state = finish.state
-    notes = {agent.name: agent.note for agent in state.agents.values()}
+    """Return the run with the names and facts that its books do not have."""
+    heard, first = finish.heard, finish.seconds_to_first_round
     kinds = {agent.name: agent.kind for agent in plan.agents}
-    agents = [replace(agent, label=state.agent_name(agent.agent)) for agent in run.agents]
-    agents = [replace(agent, kind=kinds.get(agent.label, "")) for agent in agents]
+    agents = [replace(one, label=heard.names.get(one.agent, one.agent)) for one in run.agents]
+    agents = [replace(one, kind=kinds.get(one.label, "")) for one in agents]
     agents.sort(key=lambda agent: (len(agent.name), agent.name))
-    first = finish.seconds_to_first_round
     facts = {
         "fleet": f"{len(plan.agents)} agents, {len(plan.edges)} edges, all on one machine",
-        "broker": state.broker,
+        "broker": heard.broker,
         "first round after": "-" if first is None else f"{first:.1f} s",
         "whole demo": f"{finish.seconds:.1f} s",
         "slow on purpose": plan.slow or "nobody",
-        "killed with SIGKILL": plan.victim if _was_killed(state, plan) else "nobody",
-        **notes,
+        "killed with SIGKILL": heard.killed or "nobody",
+        **{agent.name: agent.note for agent in plan.agents},
     }
-    edges = {edge: state.edge_name(edge) for edge in run.edges}
+    edges = {edge: heard.names.get(edge, edge) for edge in run.edges}
     return replace(run, agents=tuple(agents), edges=edges, facts={**run.facts, **facts})
-
-
-def _inside(run: RunReport, state: DemoState, settings: DemoSettings) -> dict[str, Columns]:
-    if not any(row.mode == PEERS for row in run.evaluations):
-        return {}
-    ids = {agent.id: settings.directory / agent.name for agent in state.agents.values()}
-    return read_inside(ids, run.run)
 
 
 def read_inside(folders: Mapping[str, Path], run: str) -> dict[str, Columns]:
@@ -194,9 +175,6 @@ def read_inside(folders: Mapping[str, Path], run: str) -> dict[str, Columns]:
         folders: Data directories by agent id.
         run: Whose slots are wanted.
     """
-    from fedagent_agent.errors import PeerStoreError  # noqa: PLC0415 - for few demos
-    from fedagent_agent.peers.store import KEPT_SLOTS, read_slots  # noqa: PLC0415
-
     found: dict[str, Columns] = {name: {} for name in ("opinion", "belief", "index")}
     for agent, folder in folders.items():
         try:
@@ -210,7 +188,3 @@ def read_inside(folders: Mapping[str, Path], run: str) -> dict[str, Columns]:
                 if value is not None:
                     columns.setdefault(agent, []).append((slot.round, float(value)))
     return {name: columns for name, columns in found.items() if columns}
-
-
-def _was_killed(state: DemoState, plan: Plan) -> bool:
-    return bool(plan.victim) and state.agents[plan.victim].state == "killed"

@@ -1,23 +1,31 @@
 """Run the demo's fleet and show it, however the demo ends."""
 
 import os
+import sqlite3
 import sys
 import threading
 import time
 import webbrowser
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from rich.console import Console
 
-from fedagent_cli.errors import DemoError
-from fedagent_cli.output import credits_text
+from fedagent_cli.errors import CliError, DemoError
+from fedagent_cli.output import credits_text, echo, emit, number_text
+from fedagent_cli.read.drawn import Drawn
+from fedagent_cli.read.runs import open_run
+from fedagent_cli.read.watching import EVERY_S, Scene, scene_of
+from fedagent_task.scoring.measures import ACCURACY, BY_KEY, Measure
+from fedagent_testbed.local import Event
 from fedagent_testbed.local_fleet import START_S, Fleet, FleetError, LocalFleet
 
-from .plan import LABELS, Plan
-from .state import DOOMED, AgentState, DemoState, EdgeState, Event
-from .view import View
+from .plan import Plan
+
+WIDE = 72
+"""Columns that the picture takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,137 +42,204 @@ class DemoSettings:
     web: bool = False  # serve the live page
 
 
+@dataclass(slots=True)
+class Heard:
+    """What the processes of a demo said, as far as it is told at the end."""
+
+    names: dict[str, str] = field(default_factory=dict)  # of agents and edges, by id
+    broker: str = ""
+    run: str = ""
+    page: str = ""  # address of the live page, empty for none
+    measure: Measure = ACCURACY
+    figure: str = "-"
+    opinion: str = ""
+    round: int = 0
+    killed: str = ""
+    conclusion: str = ""
+
+    def take(self, name: str, event: Event) -> None:
+        """Take in one event of a process."""
+        kind = event.get("event")
+        if kind == "ready" and name != "coordinator":
+            self.names[str(event.get("id"))] = name
+        elif kind == "ready":
+            own = str(event.get("broker_kind", ""))
+            self.broker = own if own in ("mosquitto", "embedded") else str(event.get("broker"))
+            self.run, self.page = str(event.get("run", "")), str(event.get("web", ""))
+            self.measure = BY_KEY.get(str(event.get("primary_metric")), ACCURACY)
+        elif kind == "opinions":
+            mean, volunteers = event.get("mean"), event.get("volunteers")
+            if isinstance(mean, float):
+                self.opinion = f"opinion {mean:.3f}  "
+            elif volunteers is not None:
+                count = len(volunteers) if isinstance(volunteers, list) else volunteers
+                self.opinion = f"volunteers {count}  "
+        elif kind == "end" and name == "coordinator":
+            self.conclusion = str(event.get("conclusion", ""))
+        if name == "coordinator" and kind in ("round", "model"):
+            self.round = int(str(event["round"]))
+            numbers = {key: value for key, value in event.items() if isinstance(value, int | float)}
+            if (value := self.measure.of(numbers)) is not None:
+                self.figure = number_text(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Finish:
     """How a demo ended; the seconds count from typing the command, the signal is 0 for none."""
 
-    state: DemoState
+    heard: Heard
     signal: int
     seconds: float
     seconds_to_first_round: float | None
 
 
+class Screen:
+    """Shows a demo: a picture on a terminal, else a line a round, or every event as JSON."""
+
+    def __init__(self, settings: DemoSettings, *, as_json: bool) -> None:
+        self._settings, self._json = settings, as_json
+        console, self._drawn = Console(highlight=False), None
+        if not as_json and console.is_terminal and console.width >= WIDE:
+            self._drawn = Drawn(console, transient=True)
+        self._scene: Scene | None = None
+        self._due = 0.0
+        self._notes: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Say what happens; the last five lines stay below a picture."""
+        self._notes = [*self._notes[-4:], text]
+        if self._json:
+            emit({"from": "demo", "event": "note", "text": text})
+        elif self._drawn is None:
+            echo(text)
+            sys.stdout.flush()
+
+    def event(self, name: str, event: Event, heard: Heard) -> None:
+        """Show one event that `heard` has taken in already."""
+        kind = event.get("event")
+        if self._json:
+            emit({"from": name, **{key: value for key, value in event.items() if key != "at"}})
+        elif self._drawn is not None or name != "coordinator":
+            return
+        elif kind == "round":
+            spent = credits_text(int(str(event["total_spent_micro"])))
+            self.say(
+                f"round {heard.round}/{self._settings.rounds}  in time {event['in_time']} of "
+                f"{event['ordered']}  {heard.measure.word} {heard.figure}  {heard.opinion}"
+                f"spent {spent}{_rented(event, heard)}"
+            )
+        elif kind in ("edge_joined", "agent_joined"):
+            self.say(f"{event.get('name') or event.get('edge')} found the coordinator")
+
+    def refresh(self) -> None:
+        """Draw the picture again, where there is one."""
+        now = time.monotonic()
+        if self._drawn is None or now < self._due:
+            return
+        try:
+            with open_run(self._settings.directory / "coordinator") as (reader, run):
+                self._scene = scene_of(reader, run, time.time())
+        except (CliError, sqlite3.Error):
+            pass  # there is no run yet
+        self._due = time.monotonic() + max(EVERY_S, 5 * (time.monotonic() - now))
+        how = "Ctrl-C ends it cleanly and still writes the report."
+        self._drawn.show(self._scene, *self._notes, how)
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        if self._drawn is not None:
+            self._drawn.close()
+
+
 def run_demo(
-    settings: DemoSettings,
-    plan: Plan,
-    view: View,
-    *,
-    caught: Callable[[], int],
-    broker: str = "auto",
+    settings: DemoSettings, plan: Plan, *, caught: Callable[[], int], as_json: bool
 ) -> Finish:
     """Start everything at once and watch until the run ends or a signal comes.
 
     Args:
         settings: What was asked for.
         plan: The fleet.
-        view: Shows it.
         caught: Returns the signal that is to end it, 0 before there is one.
-        broker: As of `Fleet`.
+        as_json: Print every event as JSON.
 
     Raises:
         DemoError: A process failed, or nothing happened for too long.
     """
     typed_at = time.monotonic() - _age_s()
-    state = _first_state(plan, settings.rounds)
-    with LocalFleet(_fleet(settings, plan, broker), stopped=caught) as fleet:
+    heard, screen = Heard(), Screen(settings, as_json=as_json)
+    with LocalFleet(_fleet(settings, plan), stopped=caught) as fleet:
         try:
             if not caught():
-                view.say(_opening(plan))
+                devices, edges = len(plan.agents), len(plan.edges)
+                screen.say(
+                    f"starting {devices} device{'s' * (devices != 1)}, {edges} "
+                    f"edge{'s' * (edges != 1)} and a coordinator..."
+                )
                 fleet.start()
-                for heard in fleet.watch():
-                    if heard is None:
-                        view.refresh(state, time.monotonic() - typed_at)
-                    else:
-                        _take(*heard, state, plan, view, fleet)
-                view.say("ending all processes and writing the report...")
+                for came in fleet.watch():
+                    screen.refresh()
+                    if came is not None:
+                        _take(*came, heard, settings, plan, screen, fleet)
+                screen.say("ending all processes and writing the report...")
         except FleetError as error:
             raise DemoError(error.problem, error.hint) from error
         finally:
-            view.close()
+            screen.close()
     first = fleet.first_round_at
     return Finish(
-        state=state,
+        heard=heard,
         signal=caught(),
         seconds=time.monotonic() - typed_at,
         seconds_to_first_round=None if first is None else first - typed_at,
     )
 
 
-def _fleet(settings: DemoSettings, plan: Plan, broker: str) -> Fleet:
-    agents: dict[str, dict[str, object]] = {}
-    for agent in plan.agents:
-        agents[agent.name] = own = {
-            "stream": agent.stream,
-            "price": {"base": agent.price, "per_compute": 0.0},
-            "slow_s": agent.slow_s,
-        }
-        if agent.held_out:
-            own["held_out"] = agent.held_out
-        if agent.position_km is not None:
-            own["position"] = list(agent.position_km)
+def _fleet(settings: DemoSettings, plan: Plan) -> Fleet:
     rented = zip(plan.edges, plan.rents, strict=True)
     return Fleet(
         recipe=settings.recipe,
         sets=settings.sets,
         seed=settings.seed,
         directory=settings.directory,
-        agents=agents,
+        agents={agent.name: agent.settings() for agent in plan.agents},
         edges={name: {"rent": rent} if rent else {} for name, rent in rented},
         max_wait_s=settings.max_wait_s,
-        broker=broker,
         web=settings.web,
     )
 
 
 def _take(
-    name: str, event: Event, state: DemoState, plan: Plan, view: View, fleet: LocalFleet
+    name: str,
+    event: Event,
+    heard: Heard,
+    settings: DemoSettings,
+    plan: Plan,
+    screen: Screen,
+    fleet: LocalFleet,
 ) -> None:
-    def note(text: str) -> None:
-        state.note(text)
-        view.event("demo", {"event": "note", "text": text}, state)
-
+    """Take in one event; the victim is killed half way."""
     if event.get("event") == "exited":
-        fallen = state.agents.get(name) or state.edges[name]
-        fallen.state = "ended"
-        note(f"{name} ended with exit code {event['code']}, see {name}.log")
+        screen.say(f"{name} ended with exit code {event['code']}, see {name}.log")
         return
-    at, shown = event.get("at"), state.page
-    state.apply(name, event, at if isinstance(at, float) else time.monotonic())
-    view.event(name, event, state)
-    if state.page and not shown:
-        note(f"live page: {state.page}")
-        open_browser(state.page)
-    half_way = event.get("event") == "round" and state.round >= max(1, state.rounds // 2)
-    victim = plan.victim
-    if half_way and victim and state.agents[victim].state != "killed" and fleet.kill(victim):
-        state.killed(victim)
-        note(f"killed {victim} with SIGKILL in round {state.round + 1}")
+    shown = heard.page
+    heard.take(name, event)
+    screen.event(name, event, heard)
+    if heard.page and not shown:
+        screen.say(f"live page: {heard.page}")
+        if sys.platform == "darwin" or os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
+            threading.Thread(target=webbrowser.open, args=(heard.page,), daemon=True).start()
+    half_way = event.get("event") == "round" and heard.round >= max(1, settings.rounds // 2)
+    if half_way and plan.victim and not heard.killed and fleet.kill(plan.victim):
+        heard.killed = plan.victim
+        screen.say(f"killed {plan.victim} with SIGKILL in round {heard.round + 1}")
 
 
-def open_browser(url: str) -> None:
-    """Open a page where there is a screen."""
-    if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
-        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-
-
-def _opening(plan: Plan) -> str:
-    devices, edges = len(plan.agents), len(plan.edges)
-    return (
-        f"starting {devices} device{'s' * (devices != 1)}, {edges} edge{'s' * (edges != 1)} "
-        "and a coordinator..."
-    )
-
-
-def _first_state(plan: Plan, rounds: int) -> DemoState:
-    agents = {}
-    for agent in plan.agents:
-        note = agent.kind if len(agent.labels) == LABELS and agent.kind else ""
-        note = note or "digits " + " ".join(map(str, agent.labels))
-        note += f", asks {credits_text(round(agent.price * 1e6))}"
-        note += ", slow" if agent.name == plan.slow else ""
-        note += DOOMED if agent.name == plan.victim else ""
-        agents[agent.name] = AgentState(agent.name, note)
-    return DemoState(rounds, agents, {name: EdgeState(name) for name in plan.edges})
+def _rented(event: Event, heard: Heard) -> str:
+    if not event.get("rented"):
+        return ""
+    edge = heard.names.get(str(event["rented"]), "an edge")
+    rent = credits_text(int(str(event.get("rent_micro") or 0)))
+    return f"  {event.get('iterations') or 'own'} iterations at {edge} for {rent}"
 
 
 def _age_s() -> float:
