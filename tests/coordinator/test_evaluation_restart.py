@@ -13,7 +13,6 @@ from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.evaluation import RESTART
 from fedagent_coordinator.policies.base import State
 from fedagent_coordinator.run_settings import decision_policies
-from fedagent_coordinator.runs import RunFinishedError
 from fedagent_protocol import messages as m
 from fedagent_task.errors import RecipeError
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
@@ -54,13 +53,12 @@ def played(site: Site) -> tuple[RunRow, list[ModelEvaluation], Store]:
     return run, store.read.evaluations.rows(run.run_id), store
 
 
-@pytest.mark.parametrize("snapshots", [1, 50])
 @pytest.mark.parametrize("hit", [1, 2])
 @pytest.mark.parametrize("point", [*BEFORE, *AFTER])
 def test_a_kill_around_an_evaluation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, hit: int, snapshots: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, hit: int
 ) -> None:
-    monkeypatch.setattr(run_store, "SNAPSHOT_EVERY", snapshots)
+    monkeypatch.setattr(run_store, "SNAPSHOT_EVERY", hit)
     given = recipe(*OPINIONS)
     site = Site(tmp_path, given, toy_edges(given, 2), kill_at=point, kill_hit=hit)
     run, evaluated, store = played(site)
@@ -97,8 +95,8 @@ def test_nobodys_opinion_counts_after_a_restart_and_the_rest_is_told(tmp_path: P
 
 
 @pytest.mark.parametrize("every", [2, 3])
-@pytest.mark.parametrize("point", ["settled", "committed", "evaluated", "reserved"])
-@pytest.mark.parametrize("hit", [1, 2, 3])
+@pytest.mark.parametrize("point", ["settled", "committed", "evaluated"])
+@pytest.mark.parametrize("hit", [2])
 def test_calls_keep_their_rhythm_over_a_restart(
     tmp_path: Path, every: int, point: str, hit: int
 ) -> None:
@@ -110,9 +108,8 @@ def test_calls_keep_their_rhythm_over_a_restart(
         assert [one.round for one in evaluated] == [0, *done[every - 1 :: every]]
 
 
-@pytest.mark.parametrize("slot", [1, 2])
-@pytest.mark.parametrize("hit", [1, 2])
-@pytest.mark.parametrize("point", [*BEFORE, *AFTER, "reserved"])
+@pytest.mark.parametrize(("hit", "slot"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize("point", ["settled", "committed", "evaluating", "evaluated"])
 def test_volunteers_are_called_for_again_after_a_kill(
     tmp_path: Path, point: str, hit: int, slot: int
 ) -> None:
@@ -130,30 +127,10 @@ def test_volunteers_are_called_for_again_after_a_kill(
         assert ordered == [2] * ROUNDS
 
 
-def test_a_run_killed_after_its_end_says_so(tmp_path: Path) -> None:
-    given = recipe(*OPINIONS)
-    site = Site(tmp_path, given, toy_edges(given), kill_at="end.committed")
-    with pytest.raises(RunFinishedError, match="4 rounds"):
-        site.run()
-
-
-@pytest.mark.parametrize("point", ["settled", "evaluated", "reserved"])
-def test_placed_rounds_keep_their_rhythm_over_a_restart(tmp_path: Path, point: str) -> None:
-    placed = ("placement.name=min-cost", "rounds.merge_every=3", "opinions.mode=report")
-    given = recipe(*placed)
-    site = Site(tmp_path, given, toy_edges(given, 2), kill_at=point, kill_hit=2)
-    run, evaluated, store = played(site)
-    with store:
-        done = [row.round for row in store.read.rounds(run.run_id) if row.state == "done"]
-        assert [one.round for one in evaluated] == [0, *done]
-
-
 @pytest.mark.parametrize(
     ("slot", "every", "merge_every", "refused"),
     [
         (3, 2, 1, True),
-        (4, 2, 1, True),
-        (1, 1, 2, True),
         (2, 1, 2, True),
         (2, 2, 1, False),
         (2, 1, 1, False),
@@ -212,7 +189,7 @@ def test_who_trained_for_a_call_before_is_not_told_again_after_a_kill(tmp_path: 
     assert told[2] == ("agent-0-2",)
 
 
-@pytest.mark.parametrize("point", ["", "settled", "committed", "evaluated"])
+@pytest.mark.parametrize("point", ["", "committed"])
 def test_a_skipped_number_moves_no_merge_and_no_evaluation(tmp_path: Path, point: str) -> None:
     given = recipe("opinions.mode=report", "rounds.merge_every=2", "rounds.every_s=0.5")
     site = Site(tmp_path, given, toy_edges(given), kill_at=point, kill_hit=2)

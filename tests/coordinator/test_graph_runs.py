@@ -5,14 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.errors import ModelLostError, RefusedOptionError
 from fedagent_coordinator.global_model import held_out
-from fedagent_coordinator.run_settings import task_body
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.recipe.files import RecipeFile, open_recipe
-from fedagent_task.recipe.text import parse_task
 from fedagent_task.scoring import graph as graph_scoring
 from tests.fakes.coordinator_site import Site, toy_edges
 from tests.fakes.graph_tasks import dense_task, written
@@ -37,14 +34,6 @@ def test_a_run_begins_from_the_tensors_of_its_task_and_goes_to_its_end(tmp_path:
     assert first["digest"] != file.recipe.model.first, "rounds made another of it"
     models = site.store.database.read.models.rows(site.store.run.run_id)
     assert models[-1].digest == file.recipe.model.first
-    site.close()
-
-
-def test_the_books_keep_the_program(tmp_path: Path) -> None:
-    file = read(tmp_path)
-    site = site_of(tmp_path, file)
-    store = site.open()
-    assert recipe_in(store.database.read.run(store.run.run_id).recipe) == file.recipe
     site.close()
 
 
@@ -128,8 +117,3 @@ def test_without_torch_and_graph_nothing_is_scored_and_a_line_says_so(
     site.run()
     assert site.done == "rounds"
     site.close()
-
-
-def test_the_task_of_the_devices_has_the_program(tmp_path: Path) -> None:
-    file = read(tmp_path)
-    assert parse_task(task_body(file.recipe)).model == file.recipe.model

@@ -48,18 +48,6 @@ def test_those_that_decline_are_named_until_a_round_begins(tmp_path: Path) -> No
     site.close()
 
 
-def test_one_that_declines_keeps_nobody_waiting(tmp_path: Path) -> None:
-    given = recipe("rounds.count=30", "rounds.every_s=5")
-    site = Site(tmp_path, given, toy_edges(given, agents=2))
-    agent = site.edges[0].agents[0]
-    agent.outcome = declined(agent.id, "no_data")
-    site.run(until=2.0)
-    found = read_run_status(tmp_path)
-    assert found is not None
-    assert found.waiting == ""
-    site.close()
-
-
 def test_the_schedule_is_kept_over_a_restart(tmp_path: Path) -> None:
     given = recipe("rounds.count=4", "rounds.every_s=20")
     site = Site(tmp_path, given, toy_edges(given), kill_at="settled", kill_hit=2)

@@ -86,30 +86,6 @@ def test_a_killed_coordinator_asks_again_or_knows_it_still(tmp_path: Path, point
     check_history(site, 4)
 
 
-def test_an_edge_that_is_started_again_in_between_answers_anew(tmp_path: Path) -> None:
-    site = site_of(tmp_path)
-    first = site.edges[0]
-    first.deaf = True
-
-    def again() -> None:
-        first.restart()
-        first.deaf = False
-
-    site.kernel.after(1.0, again)
-    site.run()
-    check_frozen(site)
-    check_history(site, 4)
-
-
-def test_a_silent_edge_is_not_waited_for_beyond_the_time(tmp_path: Path) -> None:
-    site = site_of(tmp_path)
-    site.edges[1].deaf = True
-    site.run()
-    (told,) = [event.fields for event in site.events if event.name == "standardized"]
-    assert told["agents"] == 3
-    check_history(site, 4)
-
-
 def test_where_nobody_has_samples_all_are_asked_again(tmp_path: Path) -> None:
     site = site_of(tmp_path, edges=1)
     agents = site.edges[0].agents

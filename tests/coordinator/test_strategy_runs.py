@@ -11,16 +11,12 @@ from fedagent_coordinator.core.effects import Merge
 from fedagent_coordinator.merged_models import merge_files
 from fedagent_coordinator.run_settings import aggregation_of, model_manifest
 from fedagent_node.blobs import BlobStore
-from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import decode_tensors, encode_tensors
 from fedagent_task.aggregation import CONTROL
-from fedagent_task.aggregation.task import most_steps
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe.spec import Recipe
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.strategy_chain import chain, check_chain
-
-from .test_run_store import until_round
 
 YOGI = ("aggregation.name=fedyogi", "aggregation.params.eta=0.5")
 
@@ -76,20 +72,6 @@ def test_scaffold_keeps_its_control_variates_in_the_model(tmp_path: Path) -> Non
     assert isinstance(end.fields["accuracy"], float)
 
 
-def test_after_a_kill_scaffold_begins_from_the_global_model(tmp_path: Path) -> None:
-    given = recipe("aggregation.name=scaffold")
-    site = site_of(tmp_path, given, "settled")
-    site.run()
-    site.close()
-    assert site.kills == 1
-    before = check_chain(tmp_path, given)[1][1]
-    # Both edges are sent it after its merge, and after the kill.
-    offers = [send.message for send in site.sent if isinstance(send.message, m.GlobalModel)]
-    assert sum(offer.digest == before for offer in offers) == 4
-    with Store(tmp_path) as store:
-        assert set(store.read.forgotten(store.read.run().run_id).values()) == {2}
-
-
 def test_a_lost_state_begins_anew_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,16 +119,3 @@ def test_what_does_not_go_together_is_refused_with_the_mend(
 ) -> None:
     with pytest.raises(RecipeError, match=words):
         aggregation_of(recipe(*sets))
-
-
-def test_the_steps_of_unmerged_rounds_are_the_same_after_a_restart(tmp_path: Path) -> None:
-    given = recipe("aggregation.name=fednova", "rounds.count=9", "rounds.merge_every=9")
-    site = site_of(tmp_path, given, "")
-    site.edges[0].local_steps, site.edges[1].local_steps = 5.0, 1e300
-    until_round(site, 3)
-    lived = {edge.id: edge.window_steps for edge in site.engine.edges.by_id.values()}
-    assert lived == {"edge-0": 15.0, "edge-1": 3 * most_steps(given.learner, 0)}
-    site.close()
-    windows = site.open().run.progress.windows
-    site.close()
-    assert {window.edge: window.local_steps for window in windows} == lived

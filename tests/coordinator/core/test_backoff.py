@@ -50,17 +50,6 @@ def test_a_client_that_is_mute_holds_up_few_rounds() -> None:
     assert not [event for event in field.events if event.name == "declined"]
 
 
-def test_a_client_that_is_only_late_is_not_left_out() -> None:
-    edges = toy_edges(agents=3)
-    late = edges[0].agents[0]
-    late.outcome = m.Outcome(
-        agent=late.id, status=m.OutcomeStatus.MISSED, censored=True, tau_ms=1000
-    )
-    field = Field(edges, settings(count=50))
-    field.run()
-    assert all("missed" in settle.details.status for settle in field.settled.values())
-
-
 def test_the_reason_is_in_the_round_the_event_and_the_waiting() -> None:
     field = declining(1, 1)
     field.run(until=20.0)

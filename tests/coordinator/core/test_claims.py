@@ -40,12 +40,6 @@ def test_who_keeps_to_its_claims_has_a_gap_of_one_and_a_liar_its_factor() -> Non
     assert np.isnan(gaps.of(5)[4])
 
 
-def test_a_slow_link_is_a_gap_too() -> None:
-    gaps, view = ClaimGaps(), view_of([2.0] * 3)
-    gaps.learn(ended(view, range(3), tau_s=[5.0, 5.0, 10.0]))
-    assert gaps.of(3) == pytest.approx([1.0, 1.0, 2.0])
-
-
 def test_gaps_are_means_of_logarithms_in_which_the_newest_weighs_a_fifth() -> None:
     gaps = ClaimGaps()
     for tau in (5.0, 10.0):
@@ -79,18 +73,6 @@ def test_a_claim_that_cannot_be_true_is_none(wrong: float) -> None:
         assert gaps.of(3)[2] == pytest.approx(
             np.nan if view.feature("compute")[2] == wrong else 1, nan_ok=True
         )
-
-
-def test_one_rate_stands_for_both_and_agents_do_not_say_their_gap() -> None:
-    view = replace(
-        column_view(compute=[2.0], download_bps=[RATE], claim_gap=[7.0]), model_bytes=int(BITS / 8)
-    )
-    gaps = ClaimGaps()
-    gaps.learn(ended(view, [0], tau_s=[5.0]))
-    shown = gaps.shown(view)
-    assert shown.feature_names == ("compute", "download_bps", CLAIM_GAP)
-    assert shown.optional(CLAIM_GAP) == pytest.approx([1.0])
-    assert shown.optional("rtt_s").tolist() == pytest.approx([np.nan], nan_ok=True)
 
 
 class Distrustful(StatelessPolicy):
@@ -167,12 +149,3 @@ def test_a_whole_federation_comes_to_the_gaps_of_a_study(tmp_path: Path) -> None
 
 def feedback_of(feedback: Feedback, view: RoundView) -> Feedback:
     return replace(feedback, view=replace(view, truth=None))
-
-
-def test_what_is_kept_comes_back_and_old_states_are_refused() -> None:
-    one, other = DecisionPolicies(RandomPolicy()), DecisionPolicies(RandomPolicy())
-    one.gaps.learn(ended(view_of([2.0] * 3), range(3), tau_s=[5.0, 5.0, 10.0]))
-    other.restore(one.state())
-    assert np.array_equal(other.gaps.of(3), one.gaps.of(3))
-    with pytest.raises(Exception, match="claims"):
-        other.restore({k: v for k, v in one.state().items() if not k.startswith("claims/")})

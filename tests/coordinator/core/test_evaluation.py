@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from fedagent_coordinator import placement
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.edges import EdgeSession
 from fedagent_coordinator.core.evaluating import Evaluating
@@ -76,39 +75,6 @@ def test_every_model_is_primary_metric_everybody_before_the_policy_learns_of_its
     timing = rounds[0].fields["timing_ms"]
     assert isinstance(timing, dict)
     assert "evaluate" in timing
-
-
-def test_the_first_view_shows_what_they_think_of_the_model_at_the_begin() -> None:
-    edges = toy_edges()
-    for place, agent in enumerate(edges[0].agents):
-        agent.score = place / 4
-    field = Field(edges, settings=report(), past=FIRST)
-    field.run()
-    first = field.reserved[1].view.opinions
-    assert first is not None
-    assert first.tolist() == [0.0, 0.25, 0.5]
-    assert all(receipts == [0, 1, 2, 3] for receipts in [edges[0].opinion_receipts])
-
-
-@pytest.mark.parametrize("name", ["quick-init-ucb", "ucb"])
-def test_policies_that_decide_by_opinions_run_live(name: str) -> None:
-    policy = create(name, clients_per_round=1)
-    edges = toy_edges(1, 4)
-    edges[0].agents[2].score = 0.9
-    field = Field(edges, settings=report(policy=name, count=8), policy=policy, past=FIRST)
-    field.run()
-    assert field.end == "rounds"
-    assert all(feedback.opinions is not None for feedback in field.feedbacks.values())
-
-
-def test_placed_rounds_are_evaluated_too() -> None:
-    edges = toy_edges(2)
-    edges[1].rent = 5
-    given = report(placed=True, count=3)
-    field = Field(edges, given, placement=placement.create("min-cost"), past=FIRST)
-    field.run()
-    assert field.end == "rounds"
-    assert [len(found.client) for found in field.evaluated.values()] == [6] * 4
 
 
 def test_a_run_without_a_call_refuses_a_policy_that_needs_one_and_names_the_hint() -> None:
@@ -267,20 +233,6 @@ def test_an_edge_that_asked_fewer_than_answered_is_corrected() -> None:
         lie(field.edges[1], asked=0)
         field.run()
         assert (field.evaluated[0].asked, len(field.evaluated[0].client)) == (6, 6)
-
-
-def test_an_edge_that_fell_silent_before_the_call_is_not_waited_for() -> None:
-    field = Field(toy_edges(2), settings=report(count=1, opinions_timeout_s=60.0), past=FIRST)
-    field.edges[1].deaf = True
-    field.run(until=0.5)
-    assert isinstance(field.engine.phase, Evaluating)
-    field.engine.edges.by_id[field.edges[1].id].quiet = True
-    (found,) = (
-        effect
-        for effect in field.engine.tick(field.kernel.now)
-        if isinstance(effect, fx.BookOpinions)
-    )
-    assert (found.reasons, len(found.client)) == ({"edge": 3}, 3)
 
 
 def test_an_edge_that_recovers_is_called_again() -> None:

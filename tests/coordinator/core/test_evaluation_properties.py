@@ -156,14 +156,6 @@ def test_a_view_shows_the_newest_word_of_each(calls: list[dict[int, float]], cli
         assert shown[client] == kept[client] if client in kept else np.isnan(shown[client])
 
 
-def test_clients_that_came_after_the_view_have_no_place_in_it() -> None:
-    client = np.array([0, 2, 3], dtype=np.int64)
-    said = by_client(client, np.array([0.25, 0.5, 0.75]), 2)
-    assert said[0] == 0.25
-    assert np.isnan(said[1:]).all()
-    assert len(said) == 2
-
-
 @given(
     played=st.lists(st.booleans(), max_size=30),
     rounds=st.integers(1, 4),

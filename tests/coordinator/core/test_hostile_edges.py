@@ -73,7 +73,7 @@ def through_the_wire(message: m.EdgeToCoordinator) -> m.EdgeToCoordinator | None
     return found  # type: ignore[return-value] # of that direction
 
 
-@examples(max_examples=150, deadline=None)
+@examples(max_examples=60, deadline=None)
 @given(data=st.data(), placed=st.booleans())
 def test_an_edge_that_says_anything_stops_nobody(data: st.DataObject, placed: bool) -> None:
     liar, honest = toy_edges(2, 2)

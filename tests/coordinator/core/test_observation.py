@@ -111,11 +111,3 @@ def test_the_view_is_what_a_slow_dictionary_says(
             assert np.array_equal(got[pair][name], value, equal_nan=True)
     assert result.left_out["stale"] == stale
     assert result.left_out["no_feature"] == incomplete
-
-
-@given(seen=answers())
-def test_the_order_of_answers_does_not_matter(seen: list[Observation]) -> None:
-    one, other = observed(seen, frozenset()), observed(seen[::-1], frozenset())
-    assert np.array_equal(one.view.pair_client, other.view.pair_client)
-    assert np.array_equal(one.view.client_price, other.view.client_price)
-    assert np.array_equal(one.client_seq, other.client_seq)

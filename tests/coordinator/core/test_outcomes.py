@@ -114,16 +114,6 @@ def test_the_score_of_a_model_is_that_of_its_devices(
     assert settled.details.score_n == count
 
 
-def test_a_loss_that_is_not_told_is_unknown_and_not_zero() -> None:
-    arrived = OutcomeStatus.ARRIVED
-    settled = _settle(
-        Outcome(agent="a", status=arrived, valid=True, stats=TrainStats(loss=0.25)),
-        Outcome(agent="b", status=arrived, valid=True),
-    )
-    assert settled.details.loss[0] == 0.25
-    assert np.isnan(settled.details.loss[1])
-
-
 @pytest.mark.parametrize(
     ("told", "valid", "known"),
     [(0.75, True, 0.75), (0.0, True, None), (-1.0, True, None), (0.75, False, None)],
@@ -195,15 +185,3 @@ def test_only_valid_updates_of_those_that_were_ordered_are_paid_once() -> None:
     assert settled.spent_micro == 100
     assert settled.feedback.X.tolist() == [True, False]
     assert settled.details.reason == ("", "non_finite")
-
-
-def test_what_no_stage_accounts_for_was_the_start_of_a_trainer() -> None:
-    stats = TrainStats(dt_ms=30, lc_ms=10, prepare_ms=700, num_samples=5)
-    late = Outcome(
-        agent="a", status=OutcomeStatus.LATE, valid=True, tau_ms=1140, ut_ms=400, stats=stats
-    )
-    feedback = _settle(
-        late, Outcome(agent="b", status=OutcomeStatus.MISSED, censored=True)
-    ).feedback
-    assert feedback.prepare_s[0] == pytest.approx(0.7)
-    assert np.isnan(feedback.prepare_s[1])

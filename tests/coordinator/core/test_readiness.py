@@ -126,14 +126,6 @@ def test_the_end_is_prompt_when_every_edge_is_heard() -> None:
     assert paid_out(field)
 
 
-def test_an_edge_where_nobody_can_train_is_no_reason_to_go_on() -> None:
-    field = market()
-    field.edges[1].agents = []
-    field.run(until=140.0)
-    assert field.end == "budget"
-    assert not field.settled
-
-
 def test_unrented_rounds_end_when_the_rest_pays_nobody() -> None:
     field = market("fixed", edge=5, total_micro=3_500_000)
     field.edges[1].rent = DEAR

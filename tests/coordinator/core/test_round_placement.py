@@ -1,7 +1,6 @@
 """Placed rounds: who can be rented, when it stops, what a rent buys, what is measured."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,11 +16,10 @@ from fedagent_coordinator.core.decision import (
     transfer_s,
 )
 from fedagent_coordinator.core.edges import EdgeSession
-from fedagent_coordinator.core.effects import Controls
 from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.iterations.fixed import FixedControl
 from fedagent_coordinator.iterations.primal_dual import PrimalDualControl
-from fedagent_coordinator.placement.base import Placement, PlacementView
+from fedagent_coordinator.placement.base import PlacementView
 from fedagent_coordinator.policies.base import IntArray, RoundView
 from fedagent_coordinator.policies.baselines import RandomPolicy
 from fedagent_protocol import messages as m
@@ -62,17 +60,6 @@ def test_all_orders_go_to_the_rented_edge_and_its_model_is_the_global_one() -> N
         }
 
 
-def test_the_iterations_and_the_load_limit_reach_every_order() -> None:
-    field = placed(count=1, load_limit_ms=1300)
-    field.control = FixedControl(iterations=7, load_limit_s=1.3)
-    field.__post_init__()
-    field.run()
-    orders = [said for _, said in field.sent if isinstance(said, m.RoundOrder)]
-    assert orders
-    assert {a.iterations for order in orders for a in order.assignments} == {7}
-    assert {order.load_limit_ms for order in orders} == {1300}
-
-
 def test_each_device_is_ordered_its_own_iterations() -> None:
     class ByNumber(FixedControl):
         def choose_each(self, clients: IntArray, _rng: np.random.Generator) -> IntArray:
@@ -103,14 +90,6 @@ def test_it_stops_with_a_last_model_when_no_rent_fits() -> None:
     assert len(field.settled) == 5
     assert field.engine.spent_micro == 5 * 2_100_000
     assert len(field.committed) == 5
-
-
-def test_a_last_part_of_the_money_rents_an_edge_with_fewer_agents() -> None:
-    field = placed(count=100, total_micro=2_100_000 + 1_150_000)
-    field.run()
-    assert field.end == "budget"
-    assert [int(s.feedback.rent_micro) for s in field.settled.values()] == [RENTS[1]] * 2
-    assert [len(s.feedback.pairs) for s in field.settled.values()] == [2, 1]
 
 
 def test_a_silent_edge_gets_no_rent_and_counts_as_a_play_without_result() -> None:
@@ -145,12 +124,6 @@ def test_a_failed_aggregation_is_paid_for_where_work_came(*, came: bool) -> None
     assert field.settled[1].edges[0].failed
     assert field.settled[1].feedback.rent_micro == (RENTS[1] if came else 0)
     assert field.settled[1].feedback.psi is None
-
-
-def test_uniform_weights_leave_out_edges_that_have_not_learnt() -> None:
-    field = placed(count=1, weighting=m.Weighting.UNIFORM)
-    field.run()
-    assert field.committed == [field.edges[1].digest]
 
 
 def test_it_waits_until_the_edges_have_said_their_rent() -> None:
@@ -255,30 +228,6 @@ def test_the_horizon_is_what_the_budget_pays() -> None:
         assert done < horizon(None, count=0, done=done) <= 2 * done
 
 
-def test_controls_come_back_bit_for_bit() -> None:
-    offers = PlacementView(
-        round=9,
-        edge_live=np.array([True, False]),
-        edge_rent=np.array([10**15, 3], dtype=np.int64),
-        budget_micro=10**15,
-        edge_transfer_s=np.array([0.1, math.nan]),
-    )
-    given = Controls(
-        iterations=7,
-        horizon=12.5,
-        notes={"rho": 6.7, "lambda_load": 0.1},
-        view=offers,
-        placement=Placement(edge=1, rent_micro=3),
-    )
-    each = replace(given, each=np.array([2, 9], dtype=np.int64))
-    for controls in (given, replace(given, placement=Placement()), Controls(iterations=3), each):
-        back = unpack_controls(pack_controls(controls))
-        assert (back.iterations, back.horizon) == (controls.iterations, controls.horizon)
-        assert back.placement == controls.placement
-        assert dict(back.notes) == dict(controls.notes)
-        assert pack_controls(back) == pack_controls(controls)
-
-
 def test_everything_that_decides_is_restored_together() -> None:
     def fresh() -> DecisionPolicies:
         return DecisionPolicies(
@@ -300,9 +249,3 @@ def test_everything_that_decides_is_restored_together() -> None:
         assert array.tobytes() == two.state()[name].tobytes(), name
     with pytest.raises(StateError):
         DecisionPolicies(RandomPolicy()).restore(one.state())
-
-
-def test_a_plain_round_keeps_nothing_more() -> None:
-    field = Field(toy_edges(1, 2), settings(count=1))
-    field.run()
-    assert field.reserved[1].controls.plain

@@ -216,12 +216,3 @@ def test_who_signs_nothing_is_believed_only_where_anybody_may_come(certified: bo
     field.run()
     counts = [len(found.client) for found in field.evaluated.values()]
     assert counts == ([0, 0, 3, 0] if certified else [3, 3, 3, 3])
-
-
-def test_a_column_of_claims_that_is_cut_off_is_refused_whole() -> None:
-    edge = SigningEdge("edge", IDS[:3])
-    edge.lie = lambda _, said: structs.replace(said, claim=said.claim[:-1])
-    field = field_of([edge])
-    field.run()
-    assert all(len(found.client) == 0 for found in field.evaluated.values())
-    assert field.engine.counters["opinions_refused"] > 0

@@ -82,9 +82,3 @@ def test_each_call_for_opinions_is_signed() -> None:
     for one in asked:
         assert one.signed == f"{one.round} {one.mode}".encode()
         assert Calling(run, one.round, task, one.model, one.mode, one.slot) in word.calls
-
-
-def test_outside_of_a_site_there_is_none() -> None:
-    field = Field(toy_edges(1), settings(count=1))
-    field.run()
-    assert {said.claim for said in welcomes(field)["edge-0"]} == {None}
