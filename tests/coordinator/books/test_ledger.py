@@ -209,8 +209,8 @@ def walk(steps: int, seed: int) -> tuple[Counter[str], Counter[str]]:
     return taken, met
 
 
-def test_ten_thousand_random_steps_agree_with_the_oracle() -> None:
-    taken, met = walk(10_000, seed=14)
-    assert taken.total() == 10_000
-    assert min(met[name] for name in ("refused", "exhausted", "restarted", *POINTS)) >= 30, met
-    assert taken["settle"] > 3000
+def test_random_steps_agree_with_the_oracle() -> None:
+    taken, met = walk(2000, seed=14)
+    assert taken.total() == 2000
+    assert min(met[name] for name in ("refused", "exhausted", "restarted", *POINTS)) >= 3, met
+    assert taken["settle"] > 600
