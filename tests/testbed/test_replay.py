@@ -12,6 +12,7 @@ from fedagent_coordinator.books.reader import Reader, open_reader
 from fedagent_coordinator.books.rounds import Logged
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import PrunedRoundError
+from fedagent_coordinator.explanation import explain
 from fedagent_coordinator.policies.base import TRUTH
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_node.data_dir import load_or_create
@@ -59,7 +60,10 @@ def test_a_study_is_reproduced_bit_for_bit(policy: str, tmp_path: Path) -> None:
     with open_reader(tmp_path / "coordinator") as reader:
         found = again(reader)
         run = reader.run().run_id
-        for one in found:
+        devices = reader.devices(run)
+        for n, one in enumerate(found):
+            said = explain(reader, devices[n % len(devices)].agent, one.round.view.round)
+            assert said.solved, "it is decided as it was"
             view, selection = reader.plan(run, one.round.view.round)
             assert selection.pairs.tobytes() == one.round.selection.pairs.tobytes()
             assert one.round.free_micro == reader.free_before(run, view.round)

@@ -4,13 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator import policies
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.errors import UnknownRoundError
 from fedagent_coordinator.explanation import explain
-from fedagent_coordinator.policies.base import TRUTH
-from fedagent_testbed.study import load_recipe
-from fedagent_testbed.study.full import play_full
 from tests.fakes.written_runs import write_run
 from tests.world.kinds import SETS, world
 
@@ -37,20 +33,6 @@ def test_every_round_is_solved_again_as_it_was_recorded(kind: str, tmp_path: Pat
                 chosen = device.client in view.pair_client[selection.pairs]
                 assert (said.state == "selected") == chosen
         assert explain(read, devices[0].agent) == explain(read, devices[0].agent, last)
-
-
-@pytest.mark.parametrize(
-    "policy", [name for name in policies.names() if TRUTH not in policies.create(name).needs]
-)
-def test_rounds_of_a_study_are_solved_again_by_every_policy(policy: str, tmp_path: Path) -> None:
-    own = ('policies.bp-ucb={ graph = "declared" }',) if policy == "bp-ucb" else ()
-    sets = ("world.clients=6", "rounds.count=7", *own)
-    play_full(load_recipe("cocs-decisions", sets), policy, 3, tmp_path)
-    with open_reader(tmp_path / "coordinator") as read:
-        run = read.run().run_id
-        last, devices = read.last_round(run), read.devices(run)
-        told = [explain(read, devices[n % len(devices)].agent, n) for n in range(1, last + 1)]
-    assert all(one.solved for one in told)
 
 
 def test_one_that_never_delivers_is_told_with_every_order(tmp_path: Path) -> None:

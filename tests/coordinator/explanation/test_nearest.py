@@ -60,7 +60,7 @@ def smaller(change: Change) -> Change | None:
 
 
 @pytest.mark.parametrize("name", policies.names())
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(
     seed=st.integers(0, 2**20),
     rounds=st.integers(1, 5),

@@ -215,11 +215,16 @@ LOUD, QUIET = "world.radio.noise_dbm_hz=-160", "world.radio.noise_dbm_hz=-166"
     ("sets", "since", "bar", "seed"),
     [
         ((QUIET,), 0, 0.985, 1),
-        ((LOUD,), 0, 0.985, 0),
-        ((QUIET, "world.change.noise_dbm_hz=-160"), 200, 0.98, 0),
         ((LOUD, "world.change.noise_dbm_hz=-166"), 200, 0.98, 1),
-        ((QUIET, "world.liars.share=0.3"), 50, 0.985, 0),
-        ((LOUD, "world.liars.share=0.3"), 50, 0.985, 1),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly)
+            for case in (
+                ((LOUD,), 0, 0.985, 0),
+                ((QUIET, "world.change.noise_dbm_hz=-160"), 200, 0.98, 0),
+                ((QUIET, "world.liars.share=0.3"), 50, 0.985, 0),
+                ((LOUD, "world.liars.share=0.3"), 50, 0.985, 1),
+            )
+        ),
     ],
 )
 def test_it_stays_near_the_oracle_of_chances(
