@@ -81,7 +81,6 @@ def test_who_delivered_or_was_never_ordered_is_not_named() -> None:
 def test_a_regression_shows_its_error_and_no_accuracy() -> None:
     html = said_of(numbers())
     assert "accuracy" not in html
-    assert "<th>error</th><th>mean absolute error</th><th>loss</th>" in html
     assert "error, held-out samples" in html
     assert "not measured" not in html
 
@@ -174,12 +173,4 @@ def test_a_controlled_run_shows_iterations_rents_and_latency() -> None:
     ]
     html = said_of(story)
     assert "the budget pays no more &lt;rent&gt;" in html
-    assert "times rented" in html
-    assert "times rented" not in said_of(a_run_report())
     assert curves(a_run_report()) == []
-
-
-def test_gaps_between_claims_and_observations_are_shown_where_they_are_known() -> None:
-    html = said_of(classes())
-    assert "took over claimed" in html
-    assert "<td>2.40</td>" in html

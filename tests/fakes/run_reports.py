@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from fedagent_cli.report.run_report import ReportAgent, ReportRound, RunReport
 from fedagent_coordinator.books.evaluations import ModelEvaluation
-from fedagent_coordinator.books.rows import EdgeRow
 from fedagent_task.scoring.measures import (
     ACCURACY,
     DEVICE_SCORE,
@@ -59,22 +58,6 @@ AGENTS = (
 )
 
 
-def an_edge(round_: int, edge: str, label: str) -> EdgeRow:
-    return EdgeRow(
-        round=round_,
-        edge=0,
-        edge_id=edge,
-        label=label,
-        ordered=6,
-        in_time=5,
-        used=5,
-        spent_micro=1_500_000,
-        failed="",
-        model="",
-        weight=1.0,
-    )
-
-
 def a_round(number: int, **metrics: float) -> ReportRound:
     return ReportRound(
         round=number,
@@ -89,7 +72,6 @@ def a_round(number: int, **metrics: float) -> ReportRound:
         timing_ms={"observe": 20.0, "decide": 3.0, "reserve": 9.0, "train": 363.0, "settle": 5.0},
         opened_ms=0,
         closed_ms=400,
-        edges={edge: an_edge(number, edge, label) for edge, label in EDGES.items()},
         ended_s=number * 0.5,
     )
 

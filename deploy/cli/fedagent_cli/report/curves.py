@@ -46,7 +46,8 @@ def curves(run: RunReport) -> list[Chart]:
     ]
     if steps := [(row.round, float(row.iterations)) for row in run.rounds if row.iterations]:
         found.append(_chart("Local iterations", "In each round.", [("iterations", 0, steps)], []))
-    if timed := [row for row in run.rounds if row.latency_s and run.controlled]:
+    controlled = any(row.iterations or row.rented for row in run.rounds)
+    if timed := [row for row in run.rounds if row.latency_s and controlled]:
         parts = [
             (name, at, [(row.round, row.latency_s[at]) for row in timed])
             for at, name in enumerate(LATENCY)

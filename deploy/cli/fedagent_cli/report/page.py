@@ -19,7 +19,7 @@ from fedagent_coordinator.picture.watcher import Watcher
 from fedagent_task.scoring.measures import HELD_OUT
 
 from .curves import curves
-from .run_report import ReportRound, RunReport
+from .run_report import RunReport
 
 MODULES = ("words", "draw", "map", "timeline", "views", "card", "page")
 """The page's modules, each after those that it imports."""
@@ -82,7 +82,7 @@ def render(run: RunReport, field: Field) -> str:
     title = f"{run.recipe} with policy {run.policy}"
     about = f"{title}. Run {run.run}, {run.state} after {run.progress} rounds."
     first = f'<p class="hint">{escape(run.conclusion)}.</p>' if run.conclusion else ""
-    parts = (_reached(run), _evaluated(run), _agents(run), _edges(run), _rounds(run), _facts(run))
+    parts = (_reached(run), _evaluated(run), _undelivered(run), _facts(run))
     words = "".join(f'<section class="panel">{part}</section>' for part in parts if part)
     words = f"{first}{_unmeasured(run)}{words}"
     data = msgspec.json.encode({"field": field, "charts": curves(run)}).decode()
@@ -205,82 +205,15 @@ def _evaluated(run: RunReport) -> str:
     return f"<h2>Selected clients</h2><p>{escape(text)}</p>" + _table(head, rows)
 
 
-def _agents(run: RunReport) -> str:
-    rows = (
-        (
-            *(agent.name, agent.ordered, agent.in_time, agent.outcomes.get("late", 0), agent.used),
-            credits_text(agent.paid_micro),
-            ", ".join(
-                f"{count} {status}"
-                for status, count in sorted(agent.outcomes.items())
-                if status not in ("arrived", "late")
-            ),
-            "-" if agent.claim_gap is None else f"{agent.claim_gap:.2f}",
-        )
-        for agent in run.agents
-    )
-    head = (
-        "agent",
-        "ordered",
-        "in time",
-        "late",
-        "in the model",
-        "paid",
-        "otherwise",
-        "took over claimed",
-    )
-    lines = (line for agent in run.agents if (line := agent.undelivered()))
+def _undelivered(run: RunReport) -> str:
+    """Return who never delivered in time, why, and what to do."""
+    lines = [line for agent in run.agents if (line := agent.undelivered())]
     text = "".join(f'<p class="hint">{escape(line)}</p>' for line in lines)
-    return "<h2>Agents</h2>" + text + _table(head, rows)
-
-
-def _edges(run: RunReport) -> str:
-    rows = []
-    for edge in run.edges:
-        shares = [row.edges[edge] for row in run.rounds if edge in row.edges]
-        rents = [row.rent_micro for row in run.rounds if row.rented == edge]
-        rows.append(
-            (
-                run.edge_name(edge),
-                *(
-                    sum(getattr(one, name) for one in shares)
-                    for name in ("ordered", "in_time", "used")
-                ),
-                sum(bool(share.failed) for share in shares),
-                credits_text(sum(share.spent_micro for share in shares)),
-                *((len(rents), credits_text(sum(rents))) if run.controlled else ()),
-            )
-        )
-    more = ("times rented", "rent") if run.controlled else ()
-    head = ("edge", "ordered", "in time", "in the model", "failed rounds", "spent", *more)
-    return "<h2>Edges</h2>" + _table(head, rows)
+    return f"<h2>Devices that never delivered</h2>{text}" if lines else ""
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else number_text(value)
-
-
-def _rounds(run: RunReport) -> str:
-    shown = [one for one in run.measures if one.key in run.metrics]
-    rows = (
-        (
-            *(row.round, row.ordered, row.in_time, row.used),
-            *(_number(row.of(one)) for one in shown),
-            *(credits_text(row.paid_micro), f"{row.seconds:.2f}"),
-            *(_controls(run, row) if run.controlled else ()),
-        )
-        for row in run.rounds
-    )
-    words = [one.word for one in shown]
-    more = ("iterations", "rented edge", "rent") if run.controlled else ()
-    head = ("round", "ordered", "in time", "in the model", *words, "spent", "seconds", *more)
-    table = _table(head, rows)
-    return f"<h2>Rounds</h2><details><summary>All rounds as a table</summary>{table}</details>"
-
-
-def _controls(run: RunReport, row: ReportRound) -> tuple[object, ...]:
-    edge = run.edge_name(row.rented) if row.rented else "-"
-    return (row.iterations or "-", edge, credits_text(row.rent_micro))
 
 
 def _facts(run: RunReport) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedagent_cli.read.runs import epsilon_text, metric_line, open_run, recipe_of
 from fedagent_cli.site.devices import judged_devices
 from fedagent_coordinator.books.evaluations import ModelEvaluation
-from fedagent_coordinator.books.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow
+from fedagent_coordinator.books.rows import DeviceRow, OutcomeRow, RoundRow
 from fedagent_coordinator.picture.summary import RunSummary, summarize
 from fedagent_task.scoring.measures import Measure
 
@@ -71,7 +71,6 @@ class ReportRound(RoundRow):
             round at its edge; empty where no update came.
     """
 
-    edges: Mapping[str, EdgeRow] = field(default_factory=dict)  # how it ended at each edge, by id
     latency_s: tuple[float, ...] = ()
     ended_s: float = 0.0  # from the run's first round to the end of this one; 0 if unknown
 
@@ -163,11 +162,6 @@ class RunReport(RunSummary):
         return f"{len(self.rounds)}{of}"
 
     @property
-    def controlled(self) -> bool:
-        """Whether iterations were controlled or edges rented."""
-        return any(row.iterations or row.rented for row in self.rounds)
-
-    @property
     def opinion(self) -> float | None:
         """Newest mean opinion."""
         means = [row.mean for row in self.evaluations if row.mean is not None]
@@ -205,10 +199,6 @@ class RunReport(RunSummary):
             return sorted({*TARGETS, *own})
         return sorted({*(round(share * best, 3) for share in SHARES), *own})
 
-    def edge_name(self, edge: str) -> str:
-        """Return an edge's name, or its id shortened."""
-        return self.edges.get(edge) or edge[:8]
-
     def record(self) -> dict[str, object]:
         """Return everything as plain JSON values."""
         return {
@@ -233,7 +223,7 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
         verified = reader.ledger.verify()
         with reader.whole(key) as whole:
             every = whole.rounds(key)
-            results, outcomes = whole.edge_results(key), whole.outcomes(key)
+            outcomes = whole.outcomes(key)
             evaluations = tuple(whole.evaluations.answered(key))
         devices = judged_devices(reader, key)
         spent = epsilon_text(recipe, max((one.released for one in devices), default=0))
@@ -245,9 +235,8 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
                 **_values(RunSummary, summary),
                 "policy": summary.policy or "?",
                 "rounds_wanted": len(rows) if wanted is None else wanted,
-                "edges": {row.edge_id: row.label for row in results},
             },
-            rounds=tuple(_rounds(rows, results, outcomes)),
+            rounds=tuple(_rounds(rows, outcomes)),
             agents=tuple(_agents(devices, outcomes)),
             ledger_balanced=verified.balanced,
             evaluations=evaluations,
@@ -264,16 +253,11 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
         )
 
 
-def _rounds(
-    rows: Sequence[RoundRow], results: Sequence[EdgeRow], outcomes: Sequence[OutcomeRow]
-) -> Iterator[ReportRound]:
+def _rounds(rows: Sequence[RoundRow], outcomes: Sequence[OutcomeRow]) -> Iterator[ReportRound]:
     timed: dict[int, list[OutcomeRow]] = defaultdict(list)
     for outcome in outcomes:
         if not outcome.censored:
             timed[outcome.round].append(outcome)
-    edges: dict[int, dict[str, EdgeRow]] = defaultdict(dict)
-    for result in results:
-        edges[result.round][result.edge_id] = result
     for row in rows:
         latency: tuple[float, ...] = ()
         if (one := max(timed[row.round], key=lambda o: o.tau_s, default=None)) is not None:
@@ -281,7 +265,6 @@ def _rounds(
             latency = (one.dt_s or 0.0, one.lc_s or 0.0, one.ut_s or 0.0, max(rest, 0.0))
         yield ReportRound(
             **_values(RoundRow, row),
-            edges=edges[row.round],
             latency_s=latency,
             ended_s=((row.closed_ms or row.opened_ms) - rows[0].opened_ms) / 1000,
         )

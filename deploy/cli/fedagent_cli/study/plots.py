@@ -1,45 +1,96 @@
-"""The curves of a comparison as one picture, by matplotlib (extra `report`)."""
+"""The curves of a comparison, and the matrix of several worlds, as one picture, by matplotlib."""
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
 
-from fedagent_cli.study.drawing import draw_panels
-from fedagent_testbed.study import Comparison
+from fedagent_cli.errors import UsageError
+from fedagent_coordinator.policies.base import FloatArray, IntArray
+from fedagent_testbed.study import Comparison, Matrix
 from fedagent_testbed.study.comparison import quantile, seeds_text
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from fedagent_coordinator.policies.base import FloatArray
+from .testbed import WITHOUT_DATE
 
 _COLOURS = 20
+_WORST = 0.5
+"""Share of the palest cell."""
+_STYLE: dict[str, object] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedagent",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.2,
+    "legend.frameon": False,
+    "font.size": 9,
+}
 
 
 def write_plots(result: Comparison, path: Path) -> None:
-    """Write the curves of a comparison.
+    """Write the curves of a comparison; `UsageError` if the file cannot be written.
 
     Of selection: utility, regret, accuracy if there is any, and selections per client. Of
     streams: loss, latency, iterations, edges, and the load limit.
-
-    Raises:
-        MissingError: matplotlib is not installed.
-        UsageError: The file cannot be written.
     """
-    draws = [_utility, _regret, _selections]
+    draws, means = [_utility, _regret, _selections], "mean and 95 %"
     if result.recipe.world.training.dataset:
         draws.insert(2, _accuracy)
-    means = "mean and 95 %"
     if result.of_streams:
         draws = [_loss_by_round, _loss_by_second, _split, _iterations, _edges, _violation]
         means = "means"
-    title = f"{result.recipe.name}, {seeds_text(len(result.seeds))}: {means}"
-    draw_panels([partial(draw, result) for draw in draws], title, path)
+    with rc_context(_STYLE):  # type: ignore[arg-type]  # keys of matplotlib, checked at run time
+        rows = (len(draws) + 1) // 2
+        figure = _figure((10, 3.2 * rows))
+        panels = figure.subplots(rows, 2, squeeze=False).ravel()
+        for draw, axes in zip(draws, panels, strict=False):
+            draw(result, axes)
+        for axes in panels[len(draws) :]:
+            axes.set_axis_off()
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right upper")
+        figure.suptitle(f"{result.recipe.name}, {seeds_text(len(result.seeds))}: {means}")
+        _save(figure, path)
 
 
-def _utility(result: Comparison, axes: "Axes") -> None:
+def write_matrix(matrix: Matrix, path: Path) -> None:
+    """Write the heat table of several worlds, for light and dark pages; errors as `write_plots`.
+
+    It has shares, the best of each world in bold, and the means.
+    """
+    size = 2.2 + 0.72 * len(matrix.policies), 1.0 + 0.26 * (len(matrix.worlds) + 1)
+    grey = {f"{part}.color": "#767676" for part in ("text", "xtick", "ytick")}
+    style = {**_STYLE, "axes.grid": False, **grey}
+    with rc_context(style):  # type: ignore[arg-type]  # keys of matplotlib, checked at run time
+        figure = _figure(size)
+        axes = figure.add_subplot()
+        axes.set_facecolor("none")
+        _matrix(matrix, axes)
+        _save(figure, path, transparent=True)
+
+
+def _figure(size: tuple[float, float]) -> Figure:
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasSVG(figure)
+    return figure
+
+
+def _save(figure: Figure, path: Path, *, transparent: bool = False) -> None:
+    kind = path.suffix.lower()
+    metadata = dict.fromkeys(WITHOUT_DATE[kind])
+    try:
+        figure.savefig(
+            path.expanduser(), format=kind[1:], metadata=metadata, transparent=transparent
+        )
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _utility(result: Comparison, axes: Axes) -> None:
     axes.set_title("cumulative utility")
     kind = result.recipe.world.utility
     for index, (name, runs) in enumerate(result.histories.items()):
@@ -47,7 +98,7 @@ def _utility(result: Comparison, axes: "Axes") -> None:
     axes.set_xlabel("round")
 
 
-def _regret(result: Comparison, axes: "Axes") -> None:
+def _regret(result: Comparison, axes: Axes) -> None:
     known = "oracle-p" if "oracle-p" in result.reference else "oracle"
     axes.set_title(f"regret against {known}")
     axes.set_xlabel("round")
@@ -61,7 +112,7 @@ def _regret(result: Comparison, axes: "Axes") -> None:
         _band(axes, index, name, best - mine)
 
 
-def _accuracy(result: Comparison, axes: "Axes") -> None:
+def _accuracy(result: Comparison, axes: Axes) -> None:
     axes.set_title("accuracy of the mean model")
     axes.set_xlabel("round")
     for index, (name, runs) in enumerate(result.histories.items()):
@@ -70,7 +121,7 @@ def _accuracy(result: Comparison, axes: "Axes") -> None:
         _band(axes, index, name, curves[:, tested], np.flatnonzero(tested) + 1)
 
 
-def _selections(result: Comparison, axes: "Axes") -> None:
+def _selections(result: Comparison, axes: Axes) -> None:
     axes.set_title("selection rate, clients by rank")
     axes.set_xlabel("client, most selected first")
     for index, (name, runs) in enumerate(result.histories.items()):
@@ -80,11 +131,11 @@ def _selections(result: Comparison, axes: "Axes") -> None:
 
 
 def _band(
-    axes: "Axes",
+    axes: Axes,
     index: int,
     name: str,
-    curves: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]",
-    x: "np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None" = None,
+    curves: FloatArray,
+    x: IntArray | None = None,
 ) -> None:
     """Draw the mean over seeds and its 95 % interval; at most 200 points a curve."""
     where = np.arange(1, curves.shape[1] + 1) if x is None else x
@@ -101,7 +152,7 @@ def _band(
         )
 
 
-def _loss_by_round(result: Comparison, axes: "Axes") -> None:
+def _loss_by_round(result: Comparison, axes: Axes) -> None:
     axes.set_title("loss against rounds")
     axes.set_xlabel("round")
     for index, (name, runs) in enumerate(result.histories.items()):
@@ -112,7 +163,7 @@ def _loss_by_round(result: Comparison, axes: "Axes") -> None:
             axes.plot(np.flatnonzero(tested) + 1, mean, color=_colour(index), label=name, lw=1.2)
 
 
-def _loss_by_second(result: Comparison, axes: "Axes") -> None:
+def _loss_by_second(result: Comparison, axes: Axes) -> None:
     axes.set_title("loss against cumulative latency, first seed")
     axes.set_xlabel("seconds")
     for index, (name, runs) in enumerate(result.histories.items()):
@@ -121,7 +172,7 @@ def _loss_by_second(result: Comparison, axes: "Axes") -> None:
         axes.plot(seconds[tested], losses[tested], color=_colour(index), label=name, lw=1.2)
 
 
-def _split(result: Comparison, axes: "Axes") -> None:
+def _split(result: Comparison, axes: Axes) -> None:
     axes.set_title("cumulative latency, s")
     names = list(result.histories)
     left = np.zeros(len(names))
@@ -136,7 +187,7 @@ def _split(result: Comparison, axes: "Axes") -> None:
     axes.legend(fontsize=7)
 
 
-def _iterations(result: Comparison, axes: "Axes") -> None:
+def _iterations(result: Comparison, axes: Axes) -> None:
     axes.set_title("iterations per arrival step, first pair and seed")
     run = next(iter(result.histories.values()))[0]
     at = np.arange(1, len(run) + 1)
@@ -147,7 +198,7 @@ def _iterations(result: Comparison, axes: "Axes") -> None:
     axes.annotate("dashed: arrivals per step", (0.02, 0.92), xycoords="axes fraction", fontsize=7)
 
 
-def _edges(result: Comparison, axes: "Axes") -> None:
+def _edges(result: Comparison, axes: Axes) -> None:
     axes.set_title("edges rented, first pair and seed")
     axes.set_xlabel("round")
     axes.set_ylabel("edge")
@@ -155,7 +206,7 @@ def _edges(result: Comparison, axes: "Axes") -> None:
     axes.plot(np.arange(1, len(edges) + 1), edges, ".", ms=3, color=_colour(0))
 
 
-def _violation(result: Comparison, axes: "Axes") -> None:
+def _violation(result: Comparison, axes: Axes) -> None:
     axes.set_title("cumulative seconds over the load limit, first seed")
     axes.set_xlabel("round")
     for index, (name, runs) in enumerate(result.histories.items()):
@@ -165,13 +216,43 @@ def _violation(result: Comparison, axes: "Axes") -> None:
         axes.plot(at[keep], over[keep], color=_colour(index), label=name)
 
 
-def _padded(curves: "list[FloatArray]") -> "FloatArray":
+def _padded(curves: list[FloatArray]) -> FloatArray:
     longest = max(len(curve) for curve in curves)
     rows = [np.pad(curve, (0, longest - len(curve)), constant_values=np.nan) for curve in curves]
     return np.array(rows, dtype=np.float64)
 
 
 def _colour(index: int) -> tuple[float, ...]:
-    from matplotlib import colormaps  # noqa: PLC0415 - optional package
-
     return tuple(colormaps["tab20"](index % _COLOURS))
+
+
+def _matrix(matrix: Matrix, axes: Axes) -> None:
+    names, worlds = matrix.policies, list(matrix.worlds)
+    shares = np.full((len(worlds) + 1, len(names)), np.nan)
+    for column, name in enumerate(names):
+        for row, world in enumerate(worlds):
+            share = matrix.share(world, name)
+            shares[row, column] = np.nan if share is None or share.mean is None else share.mean
+        shares[-1, column] = matrix.mean_share(name)
+    colours = LinearSegmentedColormap.from_list("share", ["#f6e7d2", "#f6f6f6", "#6fa8dc"])
+    axes.imshow(shares, cmap=colours, vmin=_WORST, vmax=1.0, aspect="auto")
+    for row, column in np.ndindex(*shares.shape):
+        value, last = shares[row, column], row == len(worlds)
+        name = names[column]
+        best = name == names[0] if last else matrix.worlds[worlds[row]].is_best(name)
+        known = np.isfinite(value)
+        axes.text(
+            column,
+            row,
+            f"{value:.3f}" if known else "-",
+            ha="center",
+            va="center",
+            fontsize=8,
+            fontweight="bold" if best else "normal",
+            color="#111111" if known else "#767676",
+        )
+    axes.axhline(len(worlds) - 0.5, color="#767676", lw=1.0)
+    axes.set_xticks(range(len(names)), names, rotation=30, ha="left")
+    axes.set_yticks(range(len(worlds) + 1), [*worlds, "mean"])
+    axes.tick_params(length=0, labeltop=True, labelbottom=False)
+    axes.spines[:].set_visible(False)

@@ -1,11 +1,9 @@
 """`fedagent testbed run|compare|list`: studies of policies in virtual time."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TypedDict
 
@@ -15,10 +13,9 @@ from psutil import cpu_count
 from fedagent_cli import options, places
 from fedagent_cli.command_line import Group, Number
 from fedagent_cli.errors import KilledError, MissingError, UsageError
+from fedagent_cli.extras import need, optional
 from fedagent_cli.output import aligned, echo, emit, table
-from fedagent_cli.study.drawing import check_plot
 from fedagent_cli.study.full import show_full
-from fedagent_cli.study.worlds import print_matrix, write_matrix
 from fedagent_coordinator.errors import PolicyError
 from fedagent_protocol.errors import RegistryError
 from fedagent_task.errors import DatasetError, RecipeError
@@ -33,6 +30,9 @@ from fedagent_testbed.study import (
 )
 from fedagent_testbed.study.comparison import notes_of, rows_of
 from fedagent_testbed.study.jobs import Done, Job, WorkerLostError
+
+WITHOUT_DATE = {".svg": ("Date",), ".pdf": ("CreationDate",), ".png": ()}
+"""Kinds of pictures, and the keys of the time of day, which is kept out of them."""
 
 
 @click.command(
@@ -102,7 +102,7 @@ def run(
         raise UsageError("`all` is not a single pair", "use `testbed compare`, or name a pair")
     with _playing(1, None, quiet=as_json) as how:
         result = study.compare(made, [name], seeds=1, first_seed=seed, expand=False, **how)
-    _show_comparison(result, plot, as_json=as_json)
+    _show(result, plot, as_json=as_json)
 
 
 @click.command(
@@ -174,12 +174,12 @@ def compare(
             matrix = study.compare_worlds(
                 recipes, names, sets=sets, seeds=seeds, first_seed=first_seed, **how
             )
-        _show_matrix(matrix, plot, as_json=as_json)
+        _show(matrix, plot, as_json=as_json)
         return
     made = _recipe(recipes[0], sets)
     with _playing(jobs, ray, quiet=as_json) as how:
         result = study.compare(made, names, seeds=seeds, first_seed=first_seed, **how)
-    _show_comparison(result, plot, as_json=as_json)
+    _show(result, plot, as_json=as_json)
 
 
 @click.command("list", epilog=options.examples("fedagent testbed list"))
@@ -210,45 +210,61 @@ class _How(TypedDict):
 
 
 @contextmanager
-def _playing(jobs: int | None, ray: str | None, *, quiet: bool) -> Iterator[_How]:
-    """Yield on what runs are played, and who is told; errors are of what the user can fix."""
-    with _fixable(), _ray_pool(ray) as pool, _progress(quiet=quiet) as done:
-        yield {"jobs": jobs or cpu_count() or 1, "pool": pool, "done": done}
+def _playing(jobs: int | None, address: str | None, *, quiet: bool) -> Iterator[_How]:
+    """Yield on what runs are played, and who hears of it; errors are of what the user can fix."""
+    with _fixable():
+        pool = None if address is None else _RayPool(address)
+        show = sys.stderr.isatty() and not quiet
+        try:
+            yield {"jobs": jobs or cpu_count() or 1, "pool": pool, "done": _Progress(show=show)}
+        finally:
+            if pool is not None:
+                pool.close()
 
 
 class _RayPool:
-    """Submits every run as a task of its own; the cluster needs fedagent installed."""
+    """Submits every run as a task of its own; the cluster needs fedagent installed.
+
+    Args:
+        address: Of the cluster; ``local`` starts one here.
+    """
+
+    def __init__(self, address: str) -> None:
+        need("ray", hint="pip install ray")
+        self._ray, local = optional("ray", "ray"), address == "local"
+        try:
+            self._ray.init(
+                address=None if local else address,
+                include_dashboard=False if local else None,
+                log_to_driver=False,
+            )
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            reason = f"no Ray cluster at {address}: {error}"
+            raise MissingError(reason, "check the address") from error
 
     def submit(self, job: Job, /, *args: object) -> Future[History]:
         """Start a job."""
-        import ray  # noqa: PLC0415 - optional package
-
-        future: Future[History] = ray.remote(job).remote(*args).future()
+        future: Future[History] = self._ray.remote(job).remote(*args).future()
         return future
 
+    def close(self) -> None:
+        """Leave the cluster."""
+        self._ray.shutdown()
 
-@contextmanager
-def _ray_pool(address: str | None) -> Iterator[_RayPool | None]:
-    """Connect to a cluster while the block runs; ``local`` starts one here, None asks for none."""
-    if address is None:
-        yield None
-        return
-    try:
-        import ray  # noqa: PLC0415 - optional package
-    except ModuleNotFoundError as error:
-        raise MissingError("the package ray is not installed", "pip install ray") from error
-    try:
-        ray.init(
-            address=None if address == "local" else address,
-            include_dashboard=False if address == "local" else None,
-            log_to_driver=False,
-        )
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise MissingError(f"no Ray cluster at {address}: {error}", "check the address") from error
-    try:
-        yield _RayPool()
-    finally:
-        ray.shutdown()
+
+class _Progress:
+    """Counts the runs on standard error, in one line of a terminal."""
+
+    def __init__(self, *, show: bool) -> None:
+        self._show, self._count = show, 0
+
+    def __call__(self, name: str, seed: int, total: int) -> None:
+        """Take note of a run that is done."""
+        self._count += 1
+        if self._show:
+            end = "\n" if self._count == total else ""
+            sys.stderr.write(f"\r\033[K{self._count} of {total} runs: {name}, seed {seed}{end}")
+            sys.stderr.flush()
 
 
 @contextmanager
@@ -264,69 +280,53 @@ def _fixable() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Done]:
-    """Show the progress of the runs on standard error, if that is a terminal."""
-    if quiet or not sys.stderr.isatty() or find_spec("rich") is None:
-        yield lambda _name, _seed, _total: None
+def _check_plot(path: Path | None) -> None:
+    """Refuse a picture that could not be written, before anything is computed for it."""
+    if path is None:
         return
-    from rich.console import Console  # noqa: PLC0415 - rich costs a tenth of a second
-    from rich.progress import Progress  # noqa: PLC0415
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("runs", total=None)
-
-        def done(name: str, seed: int, total: int) -> None:
-            bar.update(task, total=total, advance=1, description=f"{name}, seed {seed}")
-
-        yield done
-
-
-def _check_plot(plot: Path | None) -> None:
-    if plot is not None:
-        check_plot(plot)
+    need("matplotlib", "report")
+    if path.suffix.lower() not in WITHOUT_DATE:
+        raise UsageError(f"--plot {path} is none of {', '.join(WITHOUT_DATE)}", "name it .svg")
+    whole = path.expanduser().absolute()
+    try:
+        problem = "" if whole.parent.is_dir() else f"is in {whole.parent}, which is not a folder"
+        problem = "is a folder" if whole.is_dir() else problem
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}"
+    if problem:
+        raise UsageError(f"--plot {path} {problem}", "name a file in a folder that exists")
 
 
-def _show_comparison(result: Comparison, plot: Path | None, *, as_json: bool) -> None:
-    def draw(path: Path) -> None:
-        from fedagent_cli.study.plots import write_plots  # noqa: PLC0415 - optional package
-
-        write_plots(result, path)
-
-    def tell() -> None:
-        aligned(rows_of(result))
-        for line in notes_of(result):
-            echo(line)
-
-    _show(result.record, tell, draw, plot, as_json=as_json)
-
-
-def _show_matrix(matrix: Matrix, plot: Path | None, *, as_json: bool) -> None:
-    draw, tell = partial(write_matrix, matrix), partial(print_matrix, matrix)
-    _show(matrix.record, tell, draw, plot, as_json=as_json)
-
-
-def _show(
-    record: Callable[[], dict[str, object]],
-    tell: Callable[[], None],
-    draw: Callable[[Path], None],
-    plot: Path | None,
-    *,
-    as_json: bool,
-) -> None:
+def _show(result: Comparison | Matrix, plot: Path | None, *, as_json: bool) -> None:
     """Print the table or the record, and write the picture; the table also without it."""
+    drawn: dict[str, str] = {}
     try:
         if plot is not None:
-            draw(plot)
+            plots = optional("fedagent_cli.study.plots", "matplotlib", "report")
+            write = plots.write_matrix if isinstance(result, Matrix) else plots.write_plots
+            write(result, plot)
+            drawn = {"plot": str(plot.expanduser().resolve())}
     finally:
-        drawn = plot is not None and sys.exception() is None
         if as_json:
-            where = {"plot": str(plot.expanduser().resolve())} if plot and drawn else {}
-            emit(record() | where)
+            emit(result.record() | drawn)
         else:
-            tell()
+            _tell(result)
     if plot is not None and not as_json:
         echo(f"{plot}: written")
+
+
+def _tell(result: Comparison | Matrix) -> None:
+    if isinstance(result, Comparison):
+        aligned(rows_of(result))
+        notes = notes_of(result)
+    else:
+        aligned(result.rows())
+        if len(rows := result.coverage_rows()) > 1:
+            echo()
+            aligned(rows)
+        notes = result.notes()
+    for line in notes:
+        echo(line)
 
 
 app = Group("testbed", help="Compare policies in virtual time.")
