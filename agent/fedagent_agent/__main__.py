@@ -6,10 +6,9 @@ from pathlib import Path
 
 from fedagent_node.data_dir import is_disk_error
 from fedagent_node.errors import (
-    REFUSED_SETTINGS,
     DataDirBusyError,
-    DataDirError,
     IdentityError,
+    JoinError,
     LinkError,
 )
 from fedagent_node.process import end, start
@@ -28,8 +27,7 @@ from .streams.base import StreamError
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SettingError, 2),
-    *((kind, 2) for kind in REFUSED_SETTINGS),
-    (DataDirError, 2),
+    (JoinError, 2),
     (DataDirBusyError, 75),
     (IdentityError, 11),
     (OutboxError, 12),

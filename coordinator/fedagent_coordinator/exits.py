@@ -1,9 +1,8 @@
 """How a coordinator ends: one exit code for each cause."""
 
 from fedagent_node.errors import (
-    REFUSED_SETTINGS,
     DataDirBusyError,
-    DataDirError,
+    JoinError,
     LinkError,
 )
 from fedagent_node.settings import SettingError
@@ -28,8 +27,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (TaskFileError, 2),
     (RefusedOptionError, 2),
     (OtherSiteError, 2),
-    (DataDirError, 2),
-    *((kind, 2) for kind in REFUSED_SETTINGS),
+    (JoinError, 2),
     (DataDirBusyError, 75),
     (RunConflictError, 31),
     (HistoryLostError, 32),

@@ -38,7 +38,7 @@ def open_site(data_dir: Path, site: str, *, days: float = DAYS, now: float | Non
     """Return the site kept in a coordinator's directory, founded there at the first start.
 
     Raises:
-        AuthorityError, CredentialsError: The files are damaged.
+        CredentialsError: The files are damaged.
         OtherSiteError: The directory's authority is of another site.
     """
     folder = data_dir / FOLDER

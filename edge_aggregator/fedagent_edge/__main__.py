@@ -6,9 +6,8 @@ from pathlib import Path
 
 from fedagent_node.data_dir import is_disk_error
 from fedagent_node.errors import (
-    REFUSED_SETTINGS,
     DataDirBusyError,
-    DataDirError,
+    JoinError,
     LinkError,
 )
 from fedagent_node.process import end, return_freed_memory, start, trim_now_and_again
@@ -20,8 +19,7 @@ from .store import EdgeStateError, disk_refused
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SettingError, 2),
-    (DataDirError, 2),
-    *((kind, 2) for kind in REFUSED_SETTINGS),
+    (JoinError, 2),
     (DataDirBusyError, 75),
     (EdgeStateError, 21),
     (LinkError, 20),

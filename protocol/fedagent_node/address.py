@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 from urllib.parse import unquote
 
-from .errors import AddressError, PlainTextError, TlsFilesError
+from .errors import COVER, AddressError, SettingError
 from .network import is_own
 
 DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
@@ -70,10 +70,11 @@ class BrokerAddress:
         """
         return self.scheme == "mqtt" and not (is_loopback(self.host) or is_own(self.host))
 
-    def check_cover(self, *, insecure: bool) -> None:
-        """Raise `PlainTextError` if it is exposed and nobody allowed that."""
+    def check_cover(self, *, insecure: bool, key: str = "address") -> None:
+        """Raise `SettingError` if it is exposed and that was not allowed."""
         if self.exposed and not insecure:
-            raise PlainTextError(str(self))
+            problem = f"{self} is on another machine, and no certificates are configured"
+            raise SettingError(key, problem, COVER)
 
     def __str__(self) -> str:
         """Return the form that `parse` reads, without the user; without TLS ``host:port``."""
@@ -117,7 +118,7 @@ class TellingObject(ssl.SSLObject):
 class TlsFiles:
     """PEM files: the authority both ends trust, the own certificate and key, who was revoked.
 
-    A context raises `TlsFilesError` where one is missing or not PEM; a list of the revoked is
+    A context raises `SettingError` where one is missing or not PEM; a list of the revoked is
     not asked for where there is none.
     """
 
@@ -155,7 +156,8 @@ class TlsFiles:
             path = self.cert
             context.load_cert_chain(self.cert, self.key)
         except OSError as exc:
-            raise TlsFilesError(path, exc.strerror or str(exc)) from exc
+            problem = f"cannot use the certificate files {path}: {exc.strerror or exc}"
+            raise SettingError("tls", problem, "name readable PEM files") from exc
         return context
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from fedagent_protocol.signed import KEY_BYTES, identity_of
 
-from .errors import DataDirBusyError, DataDirError, IdentityError
+from .errors import DataDirBusyError, IdentityError, SettingError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -47,7 +47,7 @@ class DataDirLock:
 
         Raises:
             DataDirBusyError: Another process holds it.
-            DataDirError: It cannot be made or written; of a bad disk, an `OSError`.
+            SettingError: It cannot be made or written; of a bad disk, an `OSError`.
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,7 +56,9 @@ class DataDirLock:
             if is_disk_error(exc):
                 raise
             reason = "a file is there" if isinstance(exc, FileExistsError) else exc.strerror
-            raise DataDirError(self.path, reason or str(exc)) from exc
+            problem = f"{self.path} cannot be used as a data directory ({reason or exc})"
+            hint = "choose another --data-dir, or fix its owner and permissions"
+            raise SettingError("data_dir", problem, hint) from exc
         try:
             self._hold(fd)
         except BaseException:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedagent_protocol.errors import FedagentError, safe_text
 
-_COVER = (
+COVER = (
     "join the site (`fedagent devices invite NAME` at the coordinator, then --join STRING here), "
     "give certificate files (ca, cert, key), or pass --insecure on a network you trust"
 )
@@ -13,6 +13,16 @@ _COVER = (
 
 class LinkError(FedagentError):
     """Base of every error of connections, brokers and what they keep on disk."""
+
+
+class SettingError(LinkError):
+    """Raised for what somebody wrote or left out: no restart fixes it, exit code 2 says so."""
+
+    template = "{key}: {problem}"
+
+    key: str
+    problem: str
+    hint: str
 
 
 class AddressError(LinkError):
@@ -37,21 +47,6 @@ class AddressError(LinkError):
         return f"{forms}, or mqtt://USER:PASSWORD@host:port with %40 for @, %3A for : and %2F for /"
 
 
-class TlsFilesError(LinkError):
-    """Raised when certificate files cannot be loaded."""
-
-    template = "cannot use the certificate files{where}: {reason}"
-    hint = "name readable PEM files"
-
-    path: Path | None
-    reason: str
-
-    @property
-    def where(self) -> str:
-        """The file, if one is at fault."""
-        return f" {self.path}" if self.path else ""
-
-
 class PeerRefusedError(LinkError):
     """Raised before a byte is sent to who showed the certificate of another than expected."""
 
@@ -60,15 +55,6 @@ class PeerRefusedError(LinkError):
 
     reason: str
     problem: str
-
-
-class DoubledLinkError(LinkError):
-    """Raised where a broker is reached by another of its addresses already."""
-
-    template = "{ident} is already connected at {address}"
-
-    ident: str
-    address: str
 
 
 class NotEnrolledError(LinkError):
@@ -86,33 +72,6 @@ class SubscribeRefusedError(LinkError):
     template = "the broker refused the subscription to {filters}"
 
     filters: tuple[str, ...]
-
-
-class InsecureListenError(LinkError):
-    """Raised before a broker would listen beyond loopback in the clear."""
-
-    template = "listening on {listen} without certificates would let anyone on the network in"
-    hint = _COVER
-
-    listen: str
-
-
-class PlainTextError(LinkError):
-    """Raised before a role would speak beyond this machine in the clear."""
-
-    template = "{address} is on another machine, and no certificates are configured"
-    hint = _COVER
-
-    address: str
-
-
-class BrokerMissingError(LinkError):
-    """Raised when the chosen kind of broker is not installed."""
-
-    template = "no {kind} broker is installed here"
-
-    kind: str
-    hint: str
 
 
 class ListenAddressError(LinkError):
@@ -150,23 +109,13 @@ class IdentityError(LinkError):
 
 
 class CredentialsError(LinkError):
-    """Raised when a role's certificate files are damaged."""
+    """Raised when a role's certificate files, or those of an authority, are damaged."""
 
     template = "{path} cannot be used ({reason})"
-    hint = "delete the folder it is in, and join again with `--join`"
 
     path: Path
     reason: str
-
-
-class AuthorityError(LinkError):
-    """Raised when a site's authority is damaged or not there."""
-
-    template = "{path} holds no usable certificate authority ({reason})"
-    hint = "restore the folder from a backup; without its key every device has to join again"
-
-    path: Path
-    reason: str
+    hint: str = "delete the folder it is in, and join again with `--join`"
 
 
 _NEW_INVITATION = "ask for a new one: `fedagent devices invite NAME` at the coordinator"
@@ -198,6 +147,10 @@ _JOIN_HINTS: dict[str, tuple[str, str]] = {
     "too_many_pending": (
         "too many devices are waiting to be accepted",
         "accept or refuse some: `fedagent devices` at the coordinator",
+    ),
+    "elsewhere": (
+        "this role belongs to another site already, and the invitation is not from its authority",
+        "choose another --data-dir, or delete its folder `site` to leave the old site",
     ),
     "closed": ("the coordinator accepts no devices at the moment", "try again later"),
     "forgotten": (
@@ -253,28 +206,6 @@ class JoinUnreachableError(LinkError):
     reason: str
 
 
-class JoinedElsewhereError(LinkError):
-    """Raised when a role that belongs to a site is invited to another one."""
-
-    template = (
-        "{path} already belongs to site {site!r}, and this invitation is from another authority"
-    )
-    hint = "choose another --data-dir, or delete that folder to leave the old site"
-
-    path: Path
-    site: str
-
-
-class DataDirError(LinkError):
-    """Raised when a data directory cannot be made or written; no restart fixes that."""
-
-    template = "{path} cannot be used as a data directory ({reason})"
-    hint = "choose another --data-dir, or fix its owner and permissions"
-
-    path: Path
-    reason: str
-
-
 class DataDirBusyError(LinkError):
     """Raised when another process holds the data directory."""
 
@@ -288,17 +219,6 @@ class DataDirBusyError(LinkError):
     def holder(self) -> str:
         """Who holds it."""
         return f"process {self.pid}" if self.pid else "another process"
-
-
-REFUSED_SETTINGS = (
-    PlainTextError,
-    InsecureListenError,
-    BrokerMissingError,
-    TlsFilesError,
-    JoinError,
-    JoinedElsewhereError,
-)
-"""Errors of what somebody wrote or left out: no restart fixes them, exit code 2 says so."""
 
 
 _MINE = "the broker's certificate was refused"

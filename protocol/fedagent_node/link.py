@@ -66,7 +66,7 @@ class Arrival:
 
 
 class Link:
-    """A connection to one broker that comes back by itself, or a `PlainTextError`.
+    """A connection to one broker that comes back by itself; `SettingError` in the clear.
 
     Args:
         client_id: The start of log lines, and of what the broker knows the session by: nobody

@@ -29,7 +29,8 @@ from fedagent_protocol.option import Declared, Option, declared
 from fedagent_protocol.topics import check_id
 
 from .address import BrokerAddress, TlsFiles, at_port, is_loopback
-from .errors import AddressError, JoinError, LinkError, PlainTextError
+from .errors import AddressError, JoinError
+from .errors import SettingError as SettingError  # noqa: PLC0414 - offered here too
 
 PASSWORD_VARIABLE = "FEDAGENT_MQTT_PASSWORD"  # noqa: S105 - its name, not its value
 LINK = "Link"
@@ -52,16 +53,6 @@ JoinText = Annotated[
     ),
 ]
 Seed = Annotated[Annotated[int, Meta(ge=0, lt=2**53)] | None, Option("Seed of all random numbers.")]
-
-
-class SettingError(LinkError):
-    """Raised when a setting is unknown, missing or wrong."""
-
-    template = "{key}: {problem}"
-
-    key: str
-    problem: str
-    hint: str
 
 
 class TlsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -205,10 +196,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if not self._fits(address):
             hint = "mqtts:// needs --join or tls = {ca, cert, key}, mqtt:// takes none"
             raise SettingError(key, f"{address} does not match the certificate settings", hint)
-        try:
-            address.check_cover(insecure=self.insecure)
-        except PlainTextError as error:
-            raise SettingError(key, error.sentence, error.hint) from error
+        address.check_cover(insecure=self.insecure, key=key)
         return with_password(key, address, self.password_file)
 
     @property

@@ -36,7 +36,7 @@ from .data_dir import DataDirLock, Identity, count_start, load_or_create, store_
 from .driver import Core, Driver, Jobs, Store
 from .effects import Connect, Emit, Input, LinkDown, LinkUp, Revoked, Send, TakenOver, Warn
 from .envelope import Gate
-from .errors import InsecureListenError, NotEnrolledError
+from .errors import COVER, NotEnrolledError, SettingError
 from .jobs import JobQueue
 from .link import Arrival, Link
 from .process import Systemd, keep_collecting, watch_loop
@@ -203,7 +203,8 @@ class Shell:
         tls = self.tls
         if tls is None and config.covered:
             if self.site is None:
-                raise InsecureListenError(config.listen)
+                problem = f"{config.listen} without certificates would let in anyone on the network"
+                raise SettingError("listen", problem, COVER)
             tls = self.site.files
             _log.info(
                 "%s: listens on %s with TLS, for members of site %s",
@@ -379,7 +380,7 @@ class Shell:
         one of the ids, where there are any.
 
         Raises:
-            PlainTextError, NotEnrolledError: What the address asks for is not there.
+            SettingError, NotEnrolledError: What the address asks for is not there.
         """
         link = Link(
             address,

@@ -20,7 +20,7 @@ from fedagent_cli.role import launch, systemd
 from fedagent_cli.role.systemd import Service
 from fedagent_coordinator.exits import EXIT_CODES as COORDINATOR
 from fedagent_edge.__main__ import EXIT_CODES as EDGE
-from fedagent_node.errors import REFUSED_SETTINGS
+from fedagent_node.errors import JoinError
 from fedagent_node.settings import SettingError
 
 ROLES = ("agent", "edge", "coordinator")
@@ -170,5 +170,5 @@ def test_a_program_that_its_user_may_not_read_is_named(open_folder: Path) -> Non
 
 @pytest.mark.parametrize("table", [AGENT, EDGE, COORDINATOR], ids=ROLES)
 def test_what_no_restart_fixes_ends_with_2(table: Sequence[tuple[type[Exception], int]]) -> None:
-    for refused in (SettingError, *REFUSED_SETTINGS):
+    for refused in (SettingError, JoinError):
         assert next(code for kind, code in table if issubclass(refused, kind)) == 2

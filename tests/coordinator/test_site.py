@@ -8,7 +8,7 @@ import pytest
 from fedagent_coordinator.errors import OtherSiteError
 from fedagent_coordinator.site import open_site
 from fedagent_node.data_dir import load_or_create
-from fedagent_node.errors import AuthorityError
+from fedagent_node.errors import CredentialsError
 
 
 def test_a_site_is_founded_once(tmp_path: Path) -> None:
@@ -34,5 +34,5 @@ def test_the_own_certificate_is_renewed_at_two_thirds(tmp_path: Path) -> None:
 def test_a_lost_key_is_said(tmp_path: Path) -> None:
     open_site(tmp_path, "hall")
     (tmp_path / "site" / "authority.key").unlink()
-    with pytest.raises(AuthorityError, match="every device has to join again"):
+    with pytest.raises(CredentialsError, match="every device has to join again"):
         open_site(tmp_path, "hall")

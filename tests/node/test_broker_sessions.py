@@ -183,22 +183,6 @@ async def test_nobody_without_a_certificate_takes_over_a_session_by_its_name(
         assert b.counters["taken_over"] == 0
 
 
-async def test_a_message_to_be_retained_ends_its_sender_and_is_kept_nowhere(
-    kind: str, tmp_path: Path, home: Members
-) -> None:
-    edge, agent = home.member("edge", "edge"), home.member("agent", "agent")
-    beacon = topics.edge_beacon(SITE, ident(edge))
-    async with broker(kind, tmp_path, **of(edge)) as b:
-        async with peer(b.address, "own", tls=edge.towards("edge")) as own:
-            own.link._client.publish(beacon, b"kept?", 1, retain=True)
-            own.link._write()
-            await own.until(lambda: False in own.states)
-        async with peer(b.address, "late", tls=agent.towards("edge")) as late:
-            await late.link.subscribe(beacon)
-            await asyncio.sleep(0.3)
-            assert late.heard == []
-
-
 async def test_nobody_waits_for_ever_at_the_embedded_brokers_door(
     tmp_path: Path, home: Members
 ) -> None:

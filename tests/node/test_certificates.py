@@ -1,18 +1,15 @@
 """Certificates: what is issued is read back, and nothing else is."""
 
-import ssl
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.x509 import load_der_x509_certificate, load_pem_x509_crl
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_node.data_dir import Identity, load_or_create
-from fedagent_node.errors import AuthorityError
+from fedagent_node.errors import CredentialsError
 from fedagent_node.site.authority import DAYS, Authority
 from fedagent_node.site.certificates import (
     MAX_DER_BYTES,
@@ -76,13 +73,6 @@ def test_another_authority_of_the_same_name_is_no_authority(
         posing.issue(device.public_bytes, "agent", now=NOW)
 
 
-def test_the_authority_signs_for_its_own_site_alone(authority: Authority, device: Identity) -> None:
-    with pytest.raises(CertificateError) as caught:
-        replace(authority, site="attic").issue(device.public_bytes, "agent", now=NOW)
-    assert caught.value.reason == "wrong_site"
-    assert refused(authority.der, authority) in {"wrong_ca", "malformed"}
-
-
 def test_an_id_is_that_of_its_key_whoever_signs(
     authority: Authority, device: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,17 +134,6 @@ def test_a_list_of_the_revoked_names_who_is_out_with_any_certificate(
     assert read_crl(authority.crl({5}, 7, now=NOW), authority.der).ids == frozenset()
 
 
-@pytest.mark.parametrize("now", [0.0, NOW - 20 * 365 * 86_400.0, NOW + 20 * 365 * 86_400.0])
-def test_a_list_of_the_revoked_holds_whatever_clock_its_maker_has(
-    authority: Authority, now: float
-) -> None:
-    pem = authority.crl({5}, 1, now=now)
-    assert read_crl(pem, authority.der).serials == {5}
-    made, own = load_pem_x509_crl(pem), load_der_x509_certificate(authority.der)
-    times = (made.last_update_utc, made.next_update_utc)
-    assert times == (own.not_valid_before_utc, own.not_valid_after_utc)
-
-
 def test_an_authority_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
     made = Authority.create(tmp_path / "site", "hall")
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "site").iterdir())
@@ -162,45 +141,7 @@ def test_an_authority_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
     assert (loaded.der, loaded.site) == (made.der, "hall")
     Authority.create(tmp_path / "other", "hall")
     (tmp_path / "other" / "ca.pem").replace(tmp_path / "site" / "ca.pem")
-    with pytest.raises(AuthorityError, match="does not belong"):
+    with pytest.raises(CredentialsError, match="does not belong"):
         Authority.load(tmp_path / "site")
-    with pytest.raises(AuthorityError):
+    with pytest.raises(CredentialsError):
         Authority.load(tmp_path / "nowhere")
-
-
-def test_openssl_takes_them_by_purpose(device: Identity, tmp_path: Path) -> None:
-    authority = Authority.create(tmp_path / "ca", "hall")
-    key = tmp_path / "key.pem"
-    key.write_bytes(device.private_pem())
-    assert _handshake(authority, tmp_path, key, authority.issue(device.public_bytes, "edge").der)
-    agent = authority.issue(device.public_bytes, "agent").der
-    assert not _handshake(authority, tmp_path, key, agent), "an agent's certificate serves nobody"
-
-
-def _handshake(authority: Authority, folder: Path, key: Path, der: bytes) -> bool:
-    cert = folder / "cert.pem"
-    cert.write_text(ssl.DER_cert_to_PEM_cert(der))
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(cert, key)
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_STRICT
-    client.load_verify_locations(cadata=ssl.DER_cert_to_PEM_cert(authority.der))
-    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    asking = client.wrap_bio(down, up)
-    serving = server.wrap_bio(up, down, server_side=True)
-    for _ in range(4):
-        for side in (asking, serving):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-            except ssl.SSLError:
-                return False
-    return True
-
-
-def test_real_time_is_the_default(tmp_path: Path, device: Identity) -> None:
-    authority = Authority.create(tmp_path, "hall")
-    issued = authority.issue(device.public_bytes, "agent", days=1.0)
-    assert read_certificate(issued.der, authority.der, now=time.time()) == issued

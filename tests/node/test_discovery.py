@@ -75,18 +75,6 @@ async def test_sites_do_not_mix_and_adverts_come_and_go() -> None:
         await at_home.until(lambda now: now == {second})
 
 
-async def test_a_changed_advert_replaces_the_old_one() -> None:
-    async with AsyncExitStack() as stack:
-        announcer, listener = await opened(stack, SITE), await opened(stack, SITE)
-        watcher = Watcher(listener)
-        await announcer.advertise(edge("aa", SITE, 1))
-        await watcher.until(lambda now: now == {edge("aa", SITE, 1)})
-        shared = Advert("edge", f"aa-{RUN}", SITE, BrokerAddress("b.example.org", 8883, "mqtts"), 1)
-        await announcer.advertise(shared, listen=None)
-        await watcher.until(lambda now: now == {shared})
-        assert watcher.told == 2
-
-
 async def test_after_a_kill_the_name_is_taken_back_with_the_new_port() -> None:
     code = (
         "import asyncio, sys\n"

@@ -66,24 +66,6 @@ def test_who_may_not_renew_keeps_what_it_has_and_is_told_why(tmp_path: Path) -> 
     on_a_site(test, tmp_path)
 
 
-def test_a_site_that_moved_is_asked_where_it_is_announced(tmp_path: Path) -> None:
-    async def test(made: Field) -> None:
-        folder = await member(made)
-        told = read_joined(folder)
-        found = load_credentials(folder)
-        assert told is not None
-        assert found is not None
-        identity = made.device().identity
-        moved = Joined(site="hall", fingerprint=told.fingerprint, services=("127.0.0.1:1",))
-        store_credentials(folder, identity, found.certificate, found.ca_der, moved)
-        await renew(folder, identity, places=[made.place])
-        again = read_joined(folder)
-        assert again is not None
-        assert again.services == (made.place,)
-
-    on_a_site(test, tmp_path)
-
-
 def test_another_authority_renews_nobody(tmp_path: Path) -> None:
     async def test(made: Field) -> None:
         folder = await member(made)

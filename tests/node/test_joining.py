@@ -96,12 +96,6 @@ def test_an_invitation_is_one_word(invitation: Invitation) -> None:
     assert Invitation.parse(f" {text}\n") == invitation
 
 
-@given(st.one_of(st.text(max_size=200), st.binary(max_size=90).map(lambda b: f"fedagent:{b!r}")))
-def test_any_other_word_is_a_typed_error(text: str) -> None:
-    with pytest.raises(JoinError):
-        Invitation.parse(text)
-
-
 @given(invitations, st.integers(1, 40))
 def test_a_cut_invitation_is_none(invitation: Invitation, lost: int) -> None:
     text = invitation.text()

@@ -8,17 +8,15 @@ import os
 import signal
 import socket
 import threading
-import tracemalloc
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from fedagent_node import link as link_module
-from fedagent_node import network
 from fedagent_node.broker.process import Broker
 from fedagent_node.link import Arrival, BrokerAddress, Link
-from fedagent_node.paho_client import READ_AHEAD_BYTES, Client
 from tests.fakes.links import PATIENCE_S, Peer, broker, eventually, peer
 
 
@@ -41,27 +39,6 @@ async def dialled(address: BrokerAddress) -> AsyncIterator[Link]:
         yield link
     finally:
         await link.stop()
-
-
-async def test_echo_keeps_order_and_stamps_rise(kind: str, tmp_path: Path) -> None:
-    async with pair(kind, tmp_path) as (_, one, two):
-        await two.link.subscribe("t/#")
-        payloads = [str(i).encode() for i in range(300)]
-        for payload in payloads:
-            assert one.link.publish("t/x", payload)
-        await two.until(lambda: len(two.heard) == len(payloads))
-        assert [a.payload for a in two.heard] == payloads
-        stamps = [a.at for a in two.heard]
-        assert stamps == sorted(stamps)
-        await eventually(lambda: one.link.pending_bytes == 0)
-
-
-async def test_subscribe_then_publish_on_one_connection_is_heard(kind: str, tmp_path: Path) -> None:
-    async with broker(kind, tmp_path) as b, peer(b.address, "one") as one:
-        for i in range(30):
-            one.link.subscribe(f"own/{i}")
-            assert one.link.publish(f"own/{i}", b"x")
-        await one.until(lambda: len(one.heard) == 30)
 
 
 async def test_subscriptions_come_back_after_the_broker_was_killed(
@@ -259,35 +236,6 @@ async def test_what_is_no_broker_is_said_to_be_none(monkeypatch: pytest.MonkeyPa
             await eventually(lambda: link.last_error == link_module.NO_BROKER)
 
 
-async def test_a_name_with_a_silent_address_is_reached_at_its_other_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(network, "CONNECT_TIMEOUT_S", 0.2)
-    loop = asyncio.get_running_loop()
-    with (
-        socket.create_server(("127.0.0.1", 0)) as answering,
-        socket.create_server(("127.0.0.2", answering.getsockname()[1]), backlog=0) as silent,
-        contextlib.ExitStack() as full,
-    ):
-        for _ in range(3):  # its queue is full: what comes next is never answered
-            caller = full.enter_context(socket.socket())
-            caller.setblocking(False)
-            caller.connect_ex(silent.getsockname())
-        found = [
-            (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", each.getsockname())
-            for each in (silent, answering)
-        ]
-
-        async def look_up(*_: object, **__: object) -> list[object]:
-            return list(found)
-
-        monkeypatch.setattr(network, "look_up", look_up)
-        answering.setblocking(False)
-        async with dialled(BrokerAddress("localhost", answering.getsockname()[1])):
-            called, _ = await asyncio.wait_for(loop.sock_accept(answering), 10)
-            called.close()
-
-
 def test_a_hanging_lookup_of_a_name_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, end = threading.Event(), threading.Event()
 
@@ -302,43 +250,7 @@ def test_a_hanging_lookup_of_a_name_does_not_delay_the_end(monkeypatch: pytest.M
         async with dialled(BrokerAddress("localhost", 1883)):
             await eventually(asked.is_set)
 
+    began = time.monotonic()
     asyncio.run(go())
     end.set()
-
-
-async def test_a_pause_is_short_while_something_is_open_also_from_its_middle_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As after many failures; without the bound of what is open it would be 18 s.
-    monkeypatch.setattr(network.Backoff, "draw", lambda _: (20.0, 0.9))
-    monkeypatch.setattr(link_module, "CHECK_S", 0.1)
-    is_open = False
-    address = BrokerAddress("127.0.0.1", network.free_port("127.0.0.1"))
-    waiting = Peer(address, "one", urgent=lambda: is_open)
-    await waiting.link.start()
-    try:
-        await eventually(lambda: waiting.link.counters["failed_connects"] == 1)
-        async with broker("embedded", tmp_path, port=address.port):
-            await asyncio.sleep(2.0)
-            assert not waiting.link.connected
-            is_open = True
-            async with asyncio.timeout(10.0):
-                await waiting.up()
-    finally:
-        await waiting.link.stop()
-
-
-def test_a_read_takes_no_more_memory_than_what_came() -> None:
-    """Blocks of 64 KiB that shrink to a few bytes leave a heap in pieces, which grows for hours."""
-    client = Client("one", 1 << 20)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        client._sock = ours
-        theirs.send(b"few bytes")
-        tracemalloc.start()
-        try:
-            assert client._sock_recv(3) + client._sock_recv(9) == b"few bytes"
-            assert tracemalloc.get_traced_memory()[1] < READ_AHEAD_BYTES / 4
-        finally:
-            tracemalloc.stop()
-            client._sock = None
+    assert time.monotonic() - began < 10

@@ -10,7 +10,7 @@ import pytest
 from fedagent_edge.config import EdgeConfig
 from fedagent_edge.daemon import EdgeDaemon
 from fedagent_node.address import BrokerAddress
-from fedagent_node.errors import PlainTextError
+from fedagent_node.errors import SettingError
 from fedagent_node.shell import Shell
 from tests.fakes.links import Peer
 from tests.fakes.site import Members
@@ -21,7 +21,7 @@ RECIPE = Path(__file__).parents[3] / "deploy" / "recipes" / "demo.toml"
 
 def test_a_link_refuses_before_it_connects() -> None:
     for address in (FAR, "mqtt://broker.lan", "[2001:db8::1]:1883"):
-        with pytest.raises(PlainTextError, match="--insecure"):
+        with pytest.raises(SettingError, match="--insecure"):
             Peer(BrokerAddress.parse(address), "one")
         Peer(BrokerAddress.parse(address), "one", insecure=True)
     for address in ("127.0.0.1:1", "localhost:1", "[::1]:1", "mqtts://broker.lan"):

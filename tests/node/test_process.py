@@ -1,14 +1,10 @@
 """A role's process: its files, its memory, its log, and the work around its core."""
 
-import asyncio
-import gc
-import json
 import logging
 import platform
 import resource
 import subprocess
 import sys
-import warnings
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +16,6 @@ from fedagent_coordinator.errors import StoreFailedError
 from fedagent_edge.core.edge import CLONED
 from fedagent_node.broker.embedded_limits import MAX_CONNECTIONS, OTHER_DESCRIPTORS
 from fedagent_node.effects import Warn
-from fedagent_node.process import formatter
 from fedagent_node.shell import WARNINGS_PER_S, Shell
 
 ROLE = """
@@ -118,41 +113,6 @@ def test_rings_are_found_by_time_not_only_by_their_number() -> None:
     command = [sys.executable, "-c", RINGS]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
     assert int(done.stdout) > 1000, "what there was is frozen"
-
-
-def test_a_line_is_one_object_whatever_is_logged() -> None:
-    try:
-        raise ValueError("of\nthree\nlines")  # noqa: TRY301 - what is logged
-    except ValueError:
-        trace = sys.exc_info()
-    record = logging.LogRecord("a.b", logging.WARNING, "f", 1, "%s\n%s", ("one", "two"), trace)
-    record.created = 0.25
-    line = formatter("json").format(record)
-    assert "\n" not in line
-    read = json.loads(line)
-    assert read.pop("trace").startswith("Traceback")
-    assert read == {
-        "at": "1970-01-01T00:00:00.250+00:00",
-        "level": "warning",
-        "logger": "a.b",
-        "text": "one\ntwo",
-    }
-    assert formatter("text").format(record).startswith("1970-01-01")
-
-
-async def test_work_that_an_end_overtakes_is_not_left_unawaited(tmp_path: Path) -> None:
-    shell = Shell(
-        AgentConfig(data_dir=str(tmp_path), stream="digits"), fatal=(), show=lambda _: None
-    )
-
-    async def begin() -> None:
-        shell.spawn(asyncio.sleep(60), "sleeps")
-
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        await shell.run(begin)
-        gc.collect()
-    assert [str(warning.message) for warning in said] == []
 
 
 def test_what_is_said_once_is_logged_although_much_else_is_said(

@@ -1,23 +1,18 @@
 """What is announced follows from where the broker listens."""
 
-import asyncio
 import errno
-import gc
 import logging
 import os
-import ssl
-import weakref
 from collections import Counter
-from contextlib import suppress
 
 import pytest
 
 from fedagent_node.address import BrokerAddress, with_hint
-from fedagent_node.discovery.advert import Advert, Reach, reach, reach_of_shared
+from fedagent_node.discovery.advert import Advert, Reach, reach
 from fedagent_node.discovery.announcing import answers_there
 from fedagent_node.discovery.watch import MAX_HOSTS, Watch, _Name
 from fedagent_node.errors import PeerRefusedError, connect_reason
-from fedagent_node.network import connected, free_port, is_inner, lan_addresses, refusal
+from fedagent_node.network import free_port, lan_addresses, refusal
 
 LAN = ("192.168.1.20", "10.0.0.2")
 HERE = "127.0.0.1"
@@ -43,11 +38,6 @@ def test_no_more_is_announced_than_can_be_reached(
     listen: str, lan: tuple[str, ...], expected: Reach
 ) -> None:
     assert reach(listen, lan) == expected
-
-
-def test_a_shared_broker_on_loopback_is_of_no_use_to_others() -> None:
-    assert reach_of_shared("127.0.0.1", LAN).announced_on == (HERE,)
-    assert reach_of_shared("broker.lan", LAN).announced_on == (*LAN, HERE)
 
 
 def test_an_address_of_this_machine_is_not_beyond_it() -> None:
@@ -94,28 +84,3 @@ async def test_what_is_said_of_an_advert_that_is_of_no_use(
     lost = os.strerror(errno.ECONNREFUSED)
     assert "start a broker there" in with_hint(lost, address)
     assert "it has stopped or is restarting" in with_hint(lost, address, before=True)
-
-
-@pytest.mark.parametrize(
-    ("card", "inner"),
-    [("br-lan", False), ("br-4f1c09a2be77", True), ("docker0", True), ("lora0", False)],
-)
-def test_which_cards_are_of_containers(card: str, inner: bool) -> None:
-    assert is_inner(card) is inner
-
-
-async def test_a_refused_connection_leaves_no_context_to_the_collector() -> None:
-    """Kilobytes of certificates are in each, and few objects: it would not come for long."""
-    port, contexts = free_port(HERE), []
-    gc.disable()
-    try:
-        for _ in range(3):
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            contexts.append(weakref.ref(context))
-            with suppress(OSError):
-                await connected(HERE, port, context)
-        del context
-        await asyncio.sleep(0)  # the loop lets go of what it called last
-        assert [one() for one in contexts] == [None] * 3
-    finally:
-        gc.enable()

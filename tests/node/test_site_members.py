@@ -64,18 +64,3 @@ def test_without_a_site_everybody_passes(tmp_path: Path) -> None:
     agent = identity(tmp_path / "agent")
     passes = site_members.members_of(tmp_path / "edge")
     assert passes(agent.id, keys_of(agent, b""))
-
-
-def test_certificates_that_cannot_be_read_are_left_to_the_devices(
-    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
-) -> None:
-    edge, agent = (identity(tmp_path / name) for name in ("edge", "agent"))
-    mine = authority.issue(edge.public_bytes, "edge")
-    joined = Joined(site="hall", fingerprint="0" * 64)
-    store_credentials(tmp_path / "edge", edge, mine, authority.der, joined)
-    for path in (tmp_path / "edge").rglob("*"):
-        if path.is_file():
-            path.write_bytes(b"damaged")
-    passes = site_members.members_of(tmp_path / "edge")
-    assert passes(agent.id, keys_of(agent, b""))
-    assert "left to the devices" in caplog.text

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_node import link
 from fedagent_node.address import BrokerAddress, Cover, TlsFiles
 from fedagent_node.errors import JoinError
 from fedagent_node.site.tls import SiteTls
@@ -86,29 +85,6 @@ async def test_who_may_not_come_in_is_told_why_and_what_to_do(
     for name, one in peers.items():
         assert one.link.counters[f"tls_{name}"], (name, one.link.last_error)
         assert covers[name][1] in one.link.last_error
-
-
-async def test_who_was_revoked_is_told_again_once_a_while(
-    kind: str,
-    tmp_path: Path,
-    home: Members,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """It stays out for good, and a log that is rotated shows why."""
-    monkeypatch.setattr(link, "REVOKED_AGAIN_S", 0.0, raising=False)
-    out, edge = home.member("out", "agent"), home.member("stricter", "edge")
-    home.revoke("stricter", out)
-    cover = out.towards("edge")
-
-    def told() -> int:
-        return sum("it was revoked" in one.getMessage() for one in caplog.records)
-
-    async with broker(kind, tmp_path, tls=edge.files) as b:
-        one = Peer(b.address, "out", tls=cover)
-        await one.link.start()
-        await eventually(lambda: told() > 1)
-        await one.link.stop()
 
 
 class Nameless:

@@ -1,12 +1,11 @@
 """Certificates on both kinds of broker: with ours in, without it out."""
 
-import ssl
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fedagent_node.errors import LinkError, TlsFilesError
+from fedagent_node.errors import LinkError, SettingError
 from fedagent_node.link import BrokerAddress, TlsFiles
 from tests.fakes.links import Peer, broker, eventually, peer
 
@@ -32,27 +31,6 @@ async def test_other_certificates_are_refused(
         await _stays_out(Peer(b.address, "one", tls=files))
 
 
-async def test_no_certificate_is_refused(
-    kind: str, tmp_path: Path, pki: Pki, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with broker(kind, tmp_path, tls=pki.broker) as b:
-        one = Peer(b.address, "one", tls=pki.client)
-        bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        bare.load_verify_locations(pki.client.ca)
-        monkeypatch.setattr(TlsFiles, "client_context", lambda _: bare)
-        await _stays_out(one)
-
-
-async def test_a_broker_of_another_authority_is_refused(
-    kind: str, tmp_path: Path, pki: Pki
-) -> None:
-    other = pki.files("other", pki.stranger)
-    async with broker(kind, tmp_path, tls=other) as b:
-        one = Peer(b.address, "one", tls=pki.client)
-        await _stays_out(one)
-        assert "certificate" in one.link.last_error
-
-
 async def test_plain_text_to_a_tls_broker_gets_nowhere(kind: str, tmp_path: Path, pki: Pki) -> None:
     async with broker(kind, tmp_path, tls=pki.broker) as b:
         await _stays_out(Peer(replace(b.address, scheme="mqtt"), "one"))
@@ -64,7 +42,7 @@ async def test_certificates_and_scheme_must_agree(tmp_path: Path, pki: Pki) -> N
         await Peer(BrokerAddress("h", 1, "mqtts"), "one").link.start()
     with pytest.raises(LinkError, match="takes no certificates"):
         await Peer(BrokerAddress("localhost", 1), "one", tls=pki.client).link.start()
-    with pytest.raises(TlsFilesError, match=r"none\.pem"):
+    with pytest.raises(SettingError, match=r"none\.pem"):
         await Peer(BrokerAddress("h", 1, "mqtts"), "one", tls=gone).link.start()
 
 

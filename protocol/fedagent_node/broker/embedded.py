@@ -10,7 +10,6 @@ import gc
 import logging
 import os
 import socket
-import ssl
 import sys
 from collections import Counter
 from contextlib import suppress
@@ -18,6 +17,7 @@ from contextlib import suppress
 import msgspec
 
 from fedagent_node.address import is_loopback
+from fedagent_node.errors import LinkError
 
 from .embedded_limits import PATIENCE_S, Admission, Entry, LimitedReader, Writer
 from .embedded_sessions import LISTENER, SessionBroker
@@ -79,7 +79,7 @@ class _Front:
                 if order.reload and self._spec.tls:
                     try:
                         self._context = self._spec.tls.server_context()
-                    except (OSError, ssl.SSLError) as exc:
+                    except LinkError as exc:
                         _log.error("the certificates could not be reloaded: %s", exc)
                 if order.revoked is not None:
                     self._broker.leave_out(order.revoked)

@@ -17,12 +17,7 @@ from msgspec import structs
 from fedagent_node.address import BrokerAddress, is_loopback, is_wildcard
 from fedagent_node.data_dir import store_port, stored_port
 from fedagent_node.discovery.advert import LOOPBACK, reach
-from fedagent_node.errors import (
-    BrokerMissingError,
-    BrokerStartError,
-    InsecureListenError,
-    ListenAddressError,
-)
+from fedagent_node.errors import COVER, BrokerStartError, ListenAddressError, SettingError
 from fedagent_node.network import (
     ANSWER_S,
     Backoff,
@@ -74,7 +69,8 @@ class Broker:
             spec.tls.server_context()
         elif not is_loopback(spec.listen):
             if not spec.insecure:
-                raise InsecureListenError(spec.listen)
+                problem = f"{spec.listen} without certificates would let in anyone on the network"
+                raise SettingError("listen", problem, COVER)
             _log.warning(
                 "the broker listens on %s without encryption or authentication (--insecure): "
                 "anyone on this network can read and forge messages",
@@ -314,7 +310,7 @@ class Broker:
 
 
 def choose_kind(kind: str) -> Kind:
-    """Return which broker ``auto`` means here; raises `BrokerMissingError`."""
+    """Return which broker ``auto`` means here; raises `SettingError`."""
     embedded = importlib.util.find_spec("amqtt") is not None
     if kind in {"auto", "mosquitto"} and mosquitto_program() is not None:
         return "mosquitto"
@@ -324,7 +320,7 @@ def choose_kind(kind: str) -> Kind:
         "mosquitto": "install mosquitto, or choose --broker embedded",
         "embedded": how_to_add("edge"),
     }.get(kind, f"install mosquitto, or the embedded broker: {how_to_add('edge')}")
-    raise BrokerMissingError(kind, hint)
+    raise SettingError("broker", f"no {kind} broker is installed here", hint)
 
 
 async def answers(address: BrokerAddress) -> bool:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedagent_node.data_dir import write_private
-from fedagent_node.errors import AuthorityError
+from fedagent_node.errors import CredentialsError
 from fedagent_node.site.certificates import (
     REVOKED_IDS,
     Certificate,
@@ -38,6 +38,7 @@ _EARLY_S = 3600.0
 """How much earlier a certificate begins: others' clocks are not ours."""
 _SERVERS = ("edge", "coordinator", "broker")
 _CLIENTS = ("agent", "edge", "coordinator")
+_RESTORE = "restore the folder from a backup; without its key every device has to join again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Authority:
         """Return the authority kept in a folder.
 
         Raises:
-            AuthorityError: It is not there, or damaged.
+            CredentialsError: It is not there, or damaged.
         """
         try:
             found = x509.load_pem_x509_certificate((folder / CA_FILE).read_bytes())
@@ -89,11 +90,11 @@ class Authority:
             der = found.public_bytes(serialization.Encoding.DER)
             site = site_of(der)
         except OSError as exc:
-            raise AuthorityError(folder, exc.strerror or str(exc)) from exc
+            raise CredentialsError(folder, exc.strerror or str(exc), _RESTORE) from exc
         except (ValueError, TypeError, CertificateError) as exc:
-            raise AuthorityError(folder, "not PEM files of an authority") from exc
+            raise CredentialsError(folder, "no files of an authority", _RESTORE) from exc
         if not isinstance(key, Ed25519PrivateKey) or found.public_key() != key.public_key():
-            raise AuthorityError(folder, "the key does not belong to the certificate")
+            raise CredentialsError(folder, "the key does not belong to the certificate", _RESTORE)
         return cls(site, der, key)
 
     def issue(

@@ -12,7 +12,7 @@ from fedagent_node.data_dir import Identity, write_private
 from fedagent_node.discovery.advert import Advert
 from fedagent_node.discovery.announcing import Discovery
 from fedagent_node.effects import Emit
-from fedagent_node.errors import JoinedElsewhereError, JoinError, JoinUnreachableError
+from fedagent_node.errors import JoinError, JoinUnreachableError
 from fedagent_node.network import Backoff
 from fedagent_node.settings import NodeConfig
 from fedagent_node.shell import Shell
@@ -167,15 +167,14 @@ async def join_first(
     Returns when this role has its credentials, needs none, or the process is to stop.
 
     Raises:
-        JoinError, JoinedElsewhereError: It is not let in.
+        JoinError: It is not let in.
     """
     credentials = load_credentials(shell.directory)
     given = config.invitation()
     if credentials is not None:
         invited = given.fingerprint.hex() if isinstance(given, Invitation) else ""
         if invited not in ("", fingerprint(credentials.ca_der)):
-            site = credentials.certificate.site
-            raise JoinedElsewhereError(shell.directory / FOLDER, site)
+            raise JoinError("elsewhere")
         await _renew_if_ended(shell, identity, credentials)
         return
     if config.tls is not None or not (given or must):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedagent_node.address import TlsFiles
 from fedagent_node.discovery.advert import Advert
-from fedagent_node.errors import DoubledLinkError, LinkError, PeerRefusedError, connect_reason
+from fedagent_node.errors import LinkError, PeerRefusedError, connect_reason
 from fedagent_node.network import connected
 from fedagent_node.site.certificates import ROLES, Role
 from fedagent_node.site.credentials import Credentials, load_credentials
@@ -120,7 +120,7 @@ class Towards:
             problem = f"is {role} {safe_text(ident)}, but the advert names {announced}"
             raise PeerRefusedError("other_id", problem)
         if role != "broker" and (address := self.elsewhere(ident)):
-            raise DoubledLinkError(safe_text(ident), address)
+            raise LinkError(f"{safe_text(ident)} is already connected at {address}")
 
 
 def named(peer: socket.socket) -> tuple[Role | None, str, str]:
