@@ -4,6 +4,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedagent_node.errors import CredentialsError
+from fedagent_node.site.credentials import is_of_site, load_credentials
 from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from .core.effects import Key
@@ -22,9 +24,6 @@ def open_member(
     """Return fresh keys for a round; None: nothing could be signed, or vouched for."""
     if identity is None:
         return None
-    from fedagent_node.errors import CredentialsError  # noqa: PLC0415
-    from fedagent_node.site.credentials import load_credentials  # noqa: PLC0415
-    from fedagent_node.site.members import is_of_site  # noqa: PLC0415
     from fedagent_task.secure_aggregation.keys import Place  # noqa: PLC0415
     from fedagent_task.secure_aggregation.member import Member  # noqa: PLC0415
 

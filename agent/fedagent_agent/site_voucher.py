@@ -2,15 +2,14 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from fedagent_node.envelope import EnvelopeError
+from fedagent_node.site.certificates import judged_time
+from fedagent_node.site.membership import Membership
 from fedagent_protocol.messages import Digest, RunId, TaskClaim
 from fedagent_protocol.signed import Assigning, Calling, task_of_run, verify
 
 from .core.voucher import TaskRefusal, Vouched
-
-if TYPE_CHECKING:
-    from fedagent_node.site.membership import Membership
 
 LONGEST_S = 86_400.0
 """How long a word is believed at most before it is asked for again; also by a clock not set."""
@@ -25,7 +24,7 @@ class SiteVoucher:
     def __init__(
         self,
         site: str,
-        membership: Callable[[], "Membership | None"],
+        membership: Callable[[], Membership | None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._site = site
@@ -39,10 +38,6 @@ class SiteVoucher:
 
     def judge(self, run: RunId, task: Digest, claim: TaskClaim) -> Vouched | TaskRefusal:
         """Return whether the coordinator of the site said that a task is that of a run."""
-        # Imported late: cryptography costs an idle device several megabytes.
-        from fedagent_node.envelope import EnvelopeError  # noqa: PLC0415
-        from fedagent_node.site.certificates import judged_time  # noqa: PLC0415
-
         member = self._membership()
         if member is None:
             return TaskRefusal.NO_CERTIFICATE

@@ -32,7 +32,8 @@ from fedagent_node.data_dir import (
     sync_folder,
     write_private,
 )
-from fedagent_node.site.credentials import CA_FILE, FOLDER
+from fedagent_node.site import FOLDER
+from fedagent_node.site.credentials import CA_FILE
 
 from .enrolment import DATABASE as SITE_DATABASE
 from .enrolment import Enrolment

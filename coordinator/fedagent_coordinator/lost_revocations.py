@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 
 from fedagent_node.errors import CredentialsError
-from fedagent_node.site.certificates import CertificateError, read_crl
+from fedagent_node.site.certificates import CertificateError
 from fedagent_node.site.credentials import load_credentials
+from fedagent_node.site.reading import read_crl
 
 from .enrolment import Enrolment
 from .errors import UnreadableDatabaseError

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedagent_node.data_dir import Identity, load_or_create
+from fedagent_node.site import FOLDER
 from fedagent_node.site.authority import CA_FILE, DAYS, Authority
 from fedagent_node.site.certificates import fingerprint
 from fedagent_node.site.credentials import (
     CRL_FILE,
-    FOLDER,
     Credentials,
     Joined,
     load_credentials,

@@ -31,7 +31,7 @@ from fedagent_node.effects import (
     Write,
     WriteModel,
 )
-from fedagent_node.site.members import members_of
+from fedagent_node.site.credentials import members_of
 from fedagent_protocol.errors import DigestError, FedagentError, ProtocolError
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, EdgeHello, UpdateOffer

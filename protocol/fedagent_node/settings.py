@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Literal, Self, get_args, get_origin, get
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from fedagent_node.site.credentials import CERT_FILE, FOLDER
+from fedagent_node.site import CERT_FILE, FOLDER
 from fedagent_node.site.joining import (
     MAX_INVITATION_CHARS,
     SCHEME,

@@ -22,8 +22,8 @@ from msgspec import structs
 
 from fedagent_node.broker.process import Broker, BrokerSpec
 from fedagent_node.discovery.announcing import Advert, Discovery, answers_there
+from fedagent_node.site import CERT_FILE, FOLDER
 from fedagent_node.site.certificates import Role, common_name
-from fedagent_node.site.credentials import CERT_FILE, FOLDER
 from fedagent_node.site.membership import Membership, Renew
 from fedagent_node.site.tls import SiteTls
 from fedagent_protocol.bucket import TokenBucket

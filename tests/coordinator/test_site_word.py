@@ -14,7 +14,7 @@ from fedagent_coordinator.revocation import renewed
 from fedagent_coordinator.site import open_site, renew_own
 from fedagent_coordinator.site_word import CLAIM_S, SiteWord, keep_word, own_certificate
 from fedagent_node.data_dir import load_or_create
-from fedagent_node.site.credentials import CERT_FILE, FOLDER
+from fedagent_node.site import CERT_FILE, FOLDER
 from fedagent_protocol.signed import Assigning, task_of_run, verify
 from tests.fakes.links import eventually
 from tests.fakes.voices import identity

@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 
 from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_node.errors import CredentialsError
+from fedagent_node.site import MAX_DER_BYTES
 from fedagent_node.site.authority import DAYS, Authority
 from fedagent_node.site.certificates import (
-    MAX_DER_BYTES,
     ROLES,
     CertificateError,
     Role,
     judged_time,
-    read_certificate,
-    read_crl,
 )
+from fedagent_node.site.reading import read_certificate, read_crl
 
 NOW = 1_800_000_000.0
 

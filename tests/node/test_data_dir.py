@@ -18,7 +18,7 @@ from fedagent_node.data_dir import (
     stored_port,
 )
 from fedagent_node.errors import IdentityError, SettingError
-from fedagent_protocol.signatures import identity_of
+from fedagent_protocol.signed import identity_of
 from fedagent_protocol.topics import check_id
 
 HOLD = """

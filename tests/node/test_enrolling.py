@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_node.errors import JoinError, JoinUnreachableError
-from fedagent_node.site.certificates import fingerprint, read_crl
+from fedagent_node.site.certificates import fingerprint
 from fedagent_node.site.credentials import (
     Joined,
     load_credentials,
@@ -15,6 +15,7 @@ from fedagent_node.site.credentials import (
 )
 from fedagent_node.site.enrolling import renew
 from fedagent_node.site.join_client import Admitted, ask
+from fedagent_node.site.reading import read_crl
 from tests.coordinator.test_join_service import Field, on_a_site
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_node.data_dir import Identity, load_or_create
-from fedagent_node.site import members as site_members
+from fedagent_node.site import credentials as site_members
 from fedagent_node.site.authority import Authority
 from fedagent_node.site.credentials import Joined, store_credentials, store_crl
 from fedagent_protocol.messages import MemberKeys

@@ -17,16 +17,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedagent_node.data_dir import write_private
 from fedagent_node.errors import CredentialsError
-from fedagent_node.site.certificates import (
-    REVOKED_IDS,
-    Certificate,
-    CertificateError,
-    Role,
-    common_name,
-    packed_ids,
-    read_certificate,
-    site_of,
-)
+from fedagent_node.site.certificates import Certificate, CertificateError, Role, common_name
+from fedagent_node.site.reading import REVOKED_IDS, packed_ids, read_certificate, site_of
 from fedagent_protocol.signed import identity_of
 
 KEY_FILE = "authority.key"

@@ -1,6 +1,8 @@
 """What a role holds of its site: its certificate and key, the authority, and who was revoked."""
 
+import logging
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,17 +12,18 @@ from msgspec import Meta
 
 from fedagent_node.data_dir import Identity, write_private
 from fedagent_node.errors import CredentialsError
+from fedagent_node.site import CERT_FILE, FOLDER
 from fedagent_node.site.certificates import (
     Certificate,
     CertificateError,
     RevocationList,
     judged_time,
-    read_certificate,
-    read_crl,
 )
+from fedagent_node.site.reading import read_certificate, read_crl
+from fedagent_protocol.messages import MemberKeys
 
-FOLDER = "site"
-CA_FILE, CERT_FILE, KEY_FILE, CRL_FILE = "ca.pem", "cert.pem", "key.pem", "crl.pem"
+CA_FILE, KEY_FILE, CRL_FILE = "ca.pem", "key.pem", "crl.pem"
+_log = logging.getLogger(__name__)
 JOINED_FILE = "joined.json"
 MAX_PLACES = 16
 
@@ -122,3 +125,27 @@ def read_joined(data_dir: Path) -> Joined | None:
         return msgspec.json.decode((data_dir / FOLDER / JOINED_FILE).read_bytes(), type=Joined)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def is_of_site(held: Credentials, agent: str, keys: MemberKeys) -> bool:
+    """Return whether a device's certificate is the site's, for its own key, and not revoked."""
+    try:
+        found = read_certificate(keys.certificate, held.ca_der, now=held.judged_time())
+        revoked = held.revocations()
+    except (CertificateError, CredentialsError):
+        return False
+    named = (found.role, found.id, found.public) == ("agent", agent, keys.identity)
+    return named and not revoked.has(found)
+
+
+def members_of(data_dir: Path) -> Callable[[str, MemberKeys], bool]:
+    """Return the check of a role's own site; everybody passes where the role has none."""
+    try:
+        held = load_credentials(data_dir)
+    except CredentialsError as error:
+        _log.warning("certificates of masked rounds are left to the devices: %s", error)
+        held = None
+    if held is None:
+        return lambda _agent, _keys: True
+    site = held
+    return lambda agent, keys: is_of_site(site, agent, keys)

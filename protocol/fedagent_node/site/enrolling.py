@@ -16,12 +16,12 @@ from fedagent_node.errors import JoinError, JoinUnreachableError
 from fedagent_node.network import Backoff
 from fedagent_node.settings import NodeConfig
 from fedagent_node.shell import Shell
+from fedagent_node.site import FOLDER
 from fedagent_protocol.errors import safe_text
 
 from .certificates import fingerprint
 from .credentials import (
     CRL_FILE,
-    FOLDER,
     Credentials,
     Joined,
     load_credentials,

@@ -12,7 +12,7 @@ from fedagent_node.data_dir import Identity
 from fedagent_node.errors import JoinError, JoinUnreachableError, connect_reason
 from fedagent_protocol import SOFTWARE
 
-from .certificates import Certificate, CertificateError, fingerprint, read_certificate, read_crl
+from .certificates import Certificate, CertificateError, fingerprint
 from .joining import (
     JOIN_VERSION,
     LENGTH_BYTES,
@@ -24,6 +24,7 @@ from .joining import (
     read,
     split_place,
 )
+from .reading import read_certificate, read_crl
 
 ASK_S = 10.0
 

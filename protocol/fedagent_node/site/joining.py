@@ -17,8 +17,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from fedagent_node.errors import JoinError
-
-from .certificates import MAX_DER_BYTES
+from fedagent_node.site import MAX_DER_BYTES
 
 T = TypeVar("T")
 JOIN_PORT = 8871

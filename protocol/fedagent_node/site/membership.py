@@ -8,14 +8,9 @@ from pathlib import Path
 
 from fedagent_node.envelope import EnvelopeError, Refusal
 from fedagent_node.link import Link
-from fedagent_node.site.certificates import (
-    Certificate,
-    CertificateError,
-    RevocationList,
-    read_certificate,
-    read_crl,
-)
+from fedagent_node.site.certificates import Certificate, CertificateError, RevocationList
 from fedagent_node.site.credentials import Credentials, store_crl
+from fedagent_node.site.reading import read_certificate, read_crl
 from fedagent_node.site.tls import SiteTls
 from fedagent_protocol.errors import FedagentError
 

@@ -14,13 +14,12 @@ from fedagent_node.address import TlsFiles
 from fedagent_node.discovery.advert import Advert
 from fedagent_node.errors import LinkError, PeerRefusedError, connect_reason
 from fedagent_node.network import connected
-from fedagent_node.site.certificates import ROLES, Role
+from fedagent_node.site.certificates import LETTERS, Role
 from fedagent_node.site.credentials import Credentials, load_credentials
 from fedagent_protocol.errors import safe_text
 
 NO_CHECK_TIME = 0x200000
 """``X509_V_FLAG_NO_CHECK_TIME`` of OpenSSL, which the module `ssl` does not name."""
-_LETTERS: dict[str, Role] = {role[0]: role for role in ROLES}
 
 
 class SiteTls:
@@ -129,4 +128,4 @@ def named(peer: socket.socket) -> tuple[Role | None, str, str]:
     subject = (shown or {}).get("subject", ())
     names = {str(pair[0]): str(pair[1]) for part in subject for pair in part}
     letter, _, ident = names.get("commonName", "").partition("/")
-    return _LETTERS.get(letter), ident, names.get("organizationName", "")
+    return LETTERS.get(letter), ident, names.get("organizationName", "")

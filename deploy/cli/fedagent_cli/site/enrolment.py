@@ -23,8 +23,9 @@ from fedagent_coordinator.enrolment import UNKNOWN, Enrolment, Member
 from fedagent_coordinator.errors import EnrolmentError, UnreadableDatabaseError
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.errors import JoinError
-from fedagent_node.site.certificates import CertificateError, fingerprint, site_of
-from fedagent_node.site.credentials import CA_FILE, FOLDER
+from fedagent_node.site import FOLDER
+from fedagent_node.site.certificates import CertificateError, fingerprint
+from fedagent_node.site.credentials import CA_FILE
 from fedagent_node.site.joining import (
     JOIN_VERSION,
     SECRET_BYTES,
@@ -33,6 +34,7 @@ from fedagent_node.site.joining import (
     read_code,
     split_place,
 )
+from fedagent_node.site.reading import site_of
 
 app = Group(
     "devices",
