@@ -8,7 +8,7 @@ exchange for one that comes back, and an idle client takes the room that this ma
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate, combinations
+from itertools import combinations
 
 import numpy as np
 
@@ -81,8 +81,7 @@ class LocalSearch:
         self._members: dict[int, list[int]] = {}
         self._pools: dict[int, _Pool] = {}
         self._found: dict[int, _Entrants] = {}
-        self._by_client = np.empty(0, dtype=np.int64)
-        self._start = np.empty(0, dtype=np.int64)
+        self._rows_of: dict[int, list[int]] = {}  # candidates of each client, best first
 
     def total(self) -> float:
         """Return the value of the solution."""
@@ -127,9 +126,11 @@ class LocalSearch:
         for edge in np.flatnonzero(counts).tolist():
             its = ordered[ends[edge] - counts[edge] : ends[edge]][:_POOL]
             self._pools[edge] = _Pool(its, self._client[its], self._value[its], self._cost[its])
-        self._by_client = rows[np.argsort(self._client[rows], kind="stable")]
-        last = np.arange(len(self._at) + 1)
-        self._start = np.searchsorted(self._client[self._by_client].astype(np.int64), last)
+        # Of single rows lists are read several times as fast as arrays.
+        self._values, self._costs = self._value.tolist(), self._cost.tolist()
+        self._clients, self._edges = self._client.tolist(), self._edge.tolist()
+        for row in rows.tolist():
+            self._rows_of.setdefault(self._clients[row], []).append(row)
         waiting = dict.fromkeys(self._pools)
         for _ in range(visits):
             if not waiting:
@@ -153,21 +154,20 @@ class LocalSearch:
         gains = pool.value - self._worth[pool.client]
         keep = ((at != pool.rows) & (gains > _GAIN)).nonzero()[0][:_CANDIDATES]
         keep = keep[pool.cost[keep].argsort(kind="stable")]
-        rows, cost, net = pool.rows[keep].tolist(), pool.cost[keep].tolist(), gains[keep].tolist()
-        idle_cost, best_idle, most = list[int](), [-1], 0.0
-        for k in (at[keep] < 0).nonzero()[0].tolist():
-            # Of an idle client nothing is lost: its net value is its value.
-            best_idle.append(rows[k] if net[k] > most else best_idle[-1])
-            most = max(most, net[k])
-            idle_cost.append(cost[k])
+        rows, cost, net = pool.rows[keep].tolist(), pool.cost[keep].tolist(), gains[keep]
+        # Of an idle client nothing is lost: its net value is its value.
+        idle = (at[keep] < 0).nonzero()[0]
+        before = np.concatenate(([0.0], np.maximum.accumulate(net[idle])[:-1]))[: len(idle)]
+        better = np.where(net[idle] > before, np.arange(len(idle)), 0)
+        best_idle = pool.rows[keep[idle[np.maximum.accumulate(better)]]].tolist()
         return _Entrants(
             rows=rows,
             cost=cost,
-            net=net,
-            top=list(accumulate(net, max)),
-            most=_greatest_two(net),
-            idle_cost=idle_cost,
-            best_idle=best_idle,
+            net=net.tolist(),
+            top=np.maximum.accumulate(net).tolist(),
+            most=_greatest_two(net.tolist()),
+            idle_cost=pool.cost[keep[idle]].tolist(),
+            best_idle=[-1, *best_idle],
         )
 
     def _best_entry(self, edge: int) -> _Move | None:
@@ -192,9 +192,7 @@ class LocalSearch:
     def _leaves(self, edge: int) -> Iterator[tuple[tuple[int, ...], int, float]]:
         """Yield nobody, each member and each two, with what that frees and loses."""
         yield (), 0, 0.0
-        members = self._leavers(edge)
-        price, worth = self._cost[members].tolist(), self._value[members].tolist()
-        each = list(zip(members, price, worth, strict=True))
+        each = [(row, self._costs[row], self._values[row]) for row in self._leavers(edge)]
         for member, freed, lost in each:
             yield (member,), freed, lost
         for (one, freed, lost), (two, more, worse) in combinations(each, 2):
@@ -204,8 +202,8 @@ class LocalSearch:
         here = self._entrants(edge)
         best: _Move | None = None
         for member in self._leavers(edge):
-            for row in self._rows_of(int(self._client[member])):
-                other = int(self._edge[row])
+            for row in self._rows_of[self._clients[member]]:
+                other = self._edges[row]
                 if other == edge:
                     continue
                 there = self._entrants(other)
@@ -220,30 +218,31 @@ class LocalSearch:
     ) -> _Move | None:
         """Return what follows if `over[0]` becomes `over[1]` and `back`'s client returns."""
         member, row = over
-        home, other = int(self._edge[member]), int(self._edge[row])
-        room_here = int(self._left[home] + self._cost[member])
-        room_there = int(self._left[other] - self._cost[row])
-        gain = float(self._value[row] - self._value[member])
+        value, cost, client = self._values, self._costs, self._clients
+        home, other = self._edges[member], self._edges[row]
+        room_here = int(self._left[home]) + cost[member]
+        room_there = int(self._left[other]) - cost[row]
+        gain = value[row] - value[member]
         enter = [row]
         if back is not None:
-            returned = self._row_at(int(self._client[back]), home)
+            returned = self._row_at(client[back], home)
             if returned < 0:
                 return None
-            room_here -= int(self._cost[returned])
-            room_there += int(self._cost[back])
-            gain += float(self._value[returned] - self._value[back])
+            room_here -= cost[returned]
+            room_there += cost[back]
+            gain += value[returned] - value[back]
             enter.append(returned)
         if room_here < 0 or room_there < 0:
             return None
         extra, second = here.idle(room_here), there.idle(room_there)
-        if extra >= 0 and second >= 0 and self._client[extra] == self._client[second]:
-            if self._value[second] > self._value[extra]:
+        if extra >= 0 and second >= 0 and client[extra] == client[second]:
+            if value[second] > value[extra]:
                 extra, second = second, -1
             else:
                 second = -1
         for idle in (extra, second):
             if idle >= 0:
-                gain += float(self._value[idle])
+                gain += value[idle]
                 enter.append(idle)
         leave = (member,) if back is None else (member, back)
         return _Move(gain, leave, tuple(enter))
@@ -252,47 +251,42 @@ class LocalSearch:
         members = self._members.get(edge, [])
         if len(members) <= _LEAVERS:
             return list(members)
-        by_density = sorted(
-            members, key=lambda r: float(self._value[r]) / max(int(self._cost[r]), 1)
-        )
+        by_density = sorted(members, key=lambda r: self._values[r] / max(self._costs[r], 1))
         return by_density[:_LEAVERS]
 
-    def _rows_of(self, client: int) -> list[int]:
-        span = slice(self._start[client], self._start[client + 1])
-        rows: list[int] = self._by_client[span].tolist()
-        return rows
-
     def _row_at(self, client: int, edge: int) -> int:
-        return next((row for row in self._rows_of(client) if self._edge[row] == edge), -1)
+        return next((row for row in self._rows_of[client] if self._edges[row] == edge), -1)
 
     def _apply(self, move: _Move) -> list[int]:
         """Make the move; return the edges that may gain from it."""
         touched: list[int] = []
-        self._found.clear()
         for row in move.leave:
             self._remove(row)
         for row in move.enter:
-            elsewhere = int(self._at[self._client[row]])
+            elsewhere = int(self._at[self._clients[row]])
             if elsewhere >= 0:
-                touched.append(int(self._edge[elsewhere]))
+                touched.append(self._edges[elsewhere])
                 self._remove(elsewhere)
         for row in move.enter:
             self._add(row)
-            touched.append(int(self._edge[row]))
+            touched.append(self._edges[row])
         for row in move.leave:  # a client that left may fit elsewhere
-            touched.extend(int(self._edge[r]) for r in self._rows_of(int(self._client[row])))
+            touched.extend(self._edges[r] for r in self._rows_of[self._clients[row]])
+        for row in (*move.leave, *move.enter):  # what others could enter for has changed
+            for seen in self._rows_of[self._clients[row]]:
+                self._found.pop(self._edges[seen], None)
         return touched
 
     def _add(self, row: int) -> None:
-        client, edge = int(self._client[row]), int(self._edge[row])
-        self._left[edge] -= self._cost[row]
-        self._worth[client] = self._value[row]
+        client, edge = self._clients[row], self._edges[row]
+        self._left[edge] -= self._costs[row]
+        self._worth[client] = self._values[row]
         self._at[client] = row
         self._members.setdefault(edge, []).append(row)
 
     def _remove(self, row: int) -> None:
-        client, edge = int(self._client[row]), int(self._edge[row])
-        self._left[edge] += self._cost[row]
+        client, edge = self._clients[row], self._edges[row]
+        self._left[edge] += self._costs[row]
         self._worth[client] = 0.0
         self._at[client] = -1
         self._members[edge].remove(row)
