@@ -62,7 +62,3 @@ def test_an_error_crosses_processes_whole(error: FedagentError) -> None:
     again = copy.copy(error)  # by its class and `args`, as between processes
     assert type(again) is type(error)
     assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
-
-
-def test_an_error_without_data_is_its_message() -> None:
-    assert str(FedagentError("in words")) == "in words"

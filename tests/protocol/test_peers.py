@@ -80,7 +80,7 @@ def test_too_much_is_not_parsed() -> None:
 
 @pytest.mark.parametrize("decode", [p.decode_envelope, p.decode_relayed])
 @given(data=st.binary(max_size=300))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_bytes_are_a_message_or_a_protocol_error(
     decode: Callable[[bytes], object], data: bytes
 ) -> None:
@@ -99,7 +99,7 @@ def test_any_bytes_are_a_message_or_a_protocol_error(
     ids=["envelope", "card", "sealed"],
 )
 @given(data=st.data())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_damaged_message_is_one_or_a_protocol_error(
     decode: Callable[[bytes], object], valid: bytes, data: st.DataObject
 ) -> None:

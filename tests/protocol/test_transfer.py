@@ -52,7 +52,7 @@ def test_ranges_hold_exactly_their_indices(indices: set[int]) -> None:
     have=st.sets(st.integers(0, 59)),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_everything_arrives_within_the_window(
     count: int, window: int, loss: float, have: set[int], seed: int
 ) -> None:
@@ -123,12 +123,6 @@ def test_a_repeated_request_is_ignored_while_the_link_is_busy() -> None:
     assert [sender.next(), sender.next()] == [0, 1]
 
 
-def test_credit_beyond_the_object_is_ignored() -> None:
-    sender = Sender(Layout(40, 10))
-    sender.authorise(((2, 65_000),), link_idle=True)
-    assert [sender.next(), sender.next(), sender.next()] == [2, 3, None]
-
-
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 20)), max_size=60))
 def test_the_pool_is_never_overdrawn(steps: list[tuple[bool, int]]) -> None:
     pool, out = CreditPool(100), 0
@@ -148,7 +142,7 @@ def test_the_pool_is_never_overdrawn(steps: list[tuple[bool, int]]) -> None:
     silent=st.integers(0, 5),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_broadcast_publishes_each_chunk_once_at_the_pace_of_the_credit(
     count: int, receivers: int, silent: int, seed: int
 ) -> None:

@@ -45,9 +45,3 @@ def test_what_does_not_go_together_names_the_key_and_the_mend(
 def test_means_and_the_servers_optimisers_go(name: str) -> None:
     recipe = parse_recipe(DEMO, (*NOISE, *MASKS, f"aggregation.name={name}"))
     assert task_of(recipe).privacy.releases == recipe.rounds.count
-
-
-def test_recipes_without_either_are_the_tasks_that_they_were() -> None:
-    task = task_of(parse_recipe(DEMO))
-    assert not task.privacy.wanted
-    assert not task.secure_aggregation.wanted

@@ -6,7 +6,7 @@ import pytest
 
 from fedagent_task.errors import RecipeError, TaskFileError
 from fedagent_task.recipe.files import open_recipe
-from fedagent_task.recipe.text import parse_recipe, parse_task, recipe_digest, task_bytes
+from fedagent_task.recipe.text import parse_recipe, recipe_digest
 from tests.fakes.graph_tasks import dense_task, written
 
 RECIPE = """
@@ -72,11 +72,6 @@ def test_a_recipe_of_another_kind_is_read_as_before(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"model\.classes"):
         open_recipe(path)
     assert open_recipe(path, ["model.classes=2"]).task is None
-
-
-def test_the_task_on_the_wire_is_what_was_read(recipe: Path) -> None:
-    read = open_recipe(recipe).recipe
-    assert parse_task(task_bytes(read)).model == read.model
 
 
 @pytest.mark.parametrize(

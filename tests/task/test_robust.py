@@ -264,10 +264,6 @@ def test_a_copy_among_updates_that_differ_is_seen() -> None:
     assert [place for place, why in enumerate(found) if why == COPIED] == [4]
 
 
-def test_the_same_update_of_everybody_is_no_copy() -> None:
-    assert COPIED not in doubts(np.full((8, 8), 3.7), np.ones(8), np.zeros(8, dtype=np.bool_))
-
-
 def test_a_recipe_tells_its_rule_the_parameters() -> None:
     spec = AggregationSpec(robust="multi-krum", robust_params={"share": 0.3})
     assert vars(rule_of(spec)) == vars(registry.create("multi-krum", share=0.3))

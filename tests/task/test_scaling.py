@@ -11,7 +11,6 @@ from msgspec import structs
 
 from fedagent_task.errors import RecipeError, TaskFormatError
 from fedagent_task.models.features import scaled
-from fedagent_task.models.samples import Csr
 from fedagent_task.moments import Moments, MomentsError
 from fedagent_task.recipe.spec import DataSpec, FeatureSpec, Recipe
 from fedagent_task.recipe.text import (
@@ -45,17 +44,6 @@ def test_each_feature_is_scaled_as_it_says_also_after_the_wire() -> None:
     with pytest.raises(TaskFormatError, match=r"names 3 features, there are 2"):
         scaled(x[:, :2], task.data)
     assert recipe_digest(recipe) != recipe_digest(_recipe("model.features=3"))
-
-
-def test_sparse_samples_may_be_stretched_but_not_moved() -> None:
-    x = np.array([[0.0, 2.0], [3.0, 0.0]], np.float32)
-    stretched = DataSpec(features=(FeatureSpec(name="a", scale=2.0), FeatureSpec(name="b")))
-    np.testing.assert_array_equal(scaled(Csr.from_dense(x), stretched).dense(), [[0, 2], [6, 0]])
-    moved = DataSpec(
-        features=(FeatureSpec(name="a", mean=1.0, deviation=1.0), stretched.features[1])
-    )
-    with pytest.raises(TaskFormatError, match=r"data\.features"):
-        scaled(Csr.from_dense(x), moved)
 
 
 @pytest.mark.parametrize(

@@ -203,13 +203,6 @@ def test_server_optimisers_follow_their_papers(means: list[Floats], name: str) -
         x = np.array(model["w"], float)
 
 
-def test_fedavgm_without_momentum_is_fedavg() -> None:
-    strategy = aggregation.create("fedavgm", beta=0.0)
-    mean = {"w": BASE + 1.0}
-    model, _ = strategy.server({"w": BASE}, mean, {}, MergeFacts())
-    assert np.array_equal(model["w"], mean["w"])
-
-
 @given(UPDATES)
 def test_fedprox_without_mu_and_fedavg_are_one_to_the_bit(updates: list[Update]) -> None:
     one = play(aggregation.create("fedprox", mu=0.0), [updates[:2], updates])
@@ -246,19 +239,6 @@ def test_an_update_without_its_figure_has_no_weight_and_a_reason(name: str) -> N
     weighed = aggregation.create(name).weigh(Contribution(num_samples=10))
     assert weighed.weight == weighed.coefficient == 0.0
     assert weighed.reason in {"no local_steps", "no base_loss"}
-
-
-def test_q_of_zero_is_fedavg() -> None:
-    weighed = aggregation.create("qfedavg", q=0.0).weigh(Contribution(num_samples=10))
-    assert (weighed.coefficient, weighed.weight) == (10.0, 10.0)
-
-
-@pytest.mark.parametrize("name", aggregation.names())
-def test_one_update_alone_and_a_merge_of_nothing_new(name: str) -> None:
-    strategy = aggregation.create(name)
-    one = Update(np.ones(SIZE), 7, 1.0, 3, np.ones(SIZE))
-    assert all(np.isfinite(array).all() for array in play(strategy, [[one]]).values())
-    assert strategy.combine([EdgeShare(weight=0.0)]).weights == (0.0,)
 
 
 @pytest.mark.parametrize(

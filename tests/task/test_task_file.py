@@ -90,11 +90,6 @@ def test_other_files_are_refused_in_one_line(body: bytes) -> None:
         decode_task(body)
 
 
-def test_no_file_is_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(TaskFileError, match="cannot be read"):
-        read_task_file(tmp_path / "none.fedtask")
-
-
 def test_a_graph_has_tensors_and_says_that_torch_computes_it() -> None:
     model = create(task().model)
     assert [one.name for one in model.manifest().specs] == ["bias", "weight"]

@@ -111,18 +111,6 @@ def test_a_roster_for_each_device_uncovers_nothing() -> None:
     assert (edge.updates(), edge.openings) == (set(), {})
 
 
-def test_masks_for_two_rosters_do_not_cancel() -> None:
-    edge = LyingEdge(6)
-    keys = {agent: one.keys().keys for agent, one in edge.members.items()}
-    fewer = dict(list(keys.items())[:5])
-    one, other = (bound(PLACE, SPEC, members) for members in (keys, fewer))
-    stricter = SecureAggregationSpec(minimum_cohort=5, threshold=0.9)
-    assert len({one.salt, other.salt, PLACE.salt, bound(PLACE, stricter, keys).salt}) == 4
-    private, public = bytes(range(32)), next(iter(keys.values())).mask
-    assert mask_key_of(private, public, one) != mask_key_of(private, public, other)
-    assert bound(PLACE, SPEC, dict(reversed(keys.items()))) == one
-
-
 def test_a_cohort_for_each_device_uncovers_nothing() -> None:
     """One device wears the masks of six alone, whose keys the others would give away.
 
@@ -143,17 +131,6 @@ def test_a_cohort_for_each_device_uncovers_nothing() -> None:
     )
     assert edge.openings == {}
     assert set(edge.refusals.values()) == {"masking_not_agreed"}
-
-
-def test_a_signature_of_another_cohort_counts_for_nothing() -> None:
-    edge = LyingEdge(7)
-    edge.rosters(dict.fromkeys(edge.agents, edge.agents))
-    first, *_, last = edge.agents
-    edge.cohorts({**dict.fromkeys(edge.agents, edge.agents), last: edge.agents[1:]})
-    edge.survivors({first: edge.agents})
-    assert edge.refusals == {first: "masking_not_agreed"}
-    edge.survivors({first: edge.agents[:-1]})
-    assert edge.openings.keys() == {first}
 
 
 def test_survivors_for_each_device_uncover_the_smallest_sum_that_is_documented() -> None:
@@ -264,25 +241,6 @@ def test_devices_of_another_roster_in_a_cohort_make_no_sum_smaller() -> None:
                 assert min(own) >= minimum
 
 
-def test_the_documented_exceptions_to_the_threshold_are_all() -> None:
-    found = {
-        (cohort, needed, survivors_needed(SPEC, roster, cohort))
-        for roster in range(5, 257)
-        for needed in (max(5, SPEC.shares_needed(roster)),)
-        for cohort in range(needed, roster + 1)
-        if survivors_needed(SPEC, roster, cohort) != needed
-    }
-    assert found == {(8, 5, 6), (10, 6, 7)}
-
-
-def test_without_more_survivors_than_answers_a_smaller_sum_would_be_uncovered() -> None:
-    """Of five devices, with three survivors each: two."""
-    spec = SecureAggregationSpec(minimum_cohort=3)
-    assert spec.shares_needed(5) == 3
-    assert by_brute_force(5, 3, 3) == 2
-    assert survivors_needed(spec, 5, 5) == 4
-
-
 Cohorts = Sequence[frozenset[int]]
 
 
@@ -302,22 +260,6 @@ def test_whatever_cohort_each_device_is_shown_no_fewer_than_the_minimum_are_unco
         cohorts = tuple(rng.choice(two) | {agent} for agent in whole)
         asked = tuple(rng.choice(_allowed(cohorts, agent, spec)) for agent in whole)
         assert min(uncovered(cohorts, asked, needed=4), default=3) >= 3
-
-
-def test_if_cohorts_were_not_signed_one_update_would_be_uncovered() -> None:
-    """That of device 0, which wears the masks of six whose keys are given away."""
-    everybody = frozenset(range(10))
-    cohorts = [frozenset(range(7)), *[everybody] * 9]
-    left_out = [
-        set[int](),
-        *({1, 2, 3, 4, 5, 6} - {one, one % 6 + 1} for one in range(1, 7)),
-        {1, 2, 3, 4},
-        {5, 6, 1, 2},
-        {3, 4, 5, 6},
-    ]
-    asked = [cohort - some for cohort, some in zip(cohorts, left_out, strict=True)]
-    assert min(map(len, asked)) == 6
-    assert min(uncovered(cohorts, asked, needed=6)) == 1
 
 
 def _subsets(whole: frozenset[int], agent: int, least: int) -> list[frozenset[int]]:

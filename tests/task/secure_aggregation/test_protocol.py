@@ -95,7 +95,7 @@ class Round:
         return sum(vectors, np.zeros(SIZE + 1, self.ring.word)).tobytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(3, 12), st.data())
 def test_whoever_drops_out_and_when_the_sum_is_exact_or_there_is_none(
     count: int, data: st.DataObject
@@ -123,11 +123,9 @@ def test_whoever_drops_out_and_when_the_sum_is_exact_or_there_is_none(
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("count", [3, 6, 9, 20])
-def test_a_third_may_drop_out_at_any_stage(count: int, stage: str) -> None:
-    spec = SecureAggregationSpec(minimum_cohort=3) if count > 3 else SPEC
-    here = Round(count, spec)
-    lost = set(here.agents[: count // 3]) if count > 3 else set()
+def test_a_third_may_drop_out_at_any_stage(stage: str) -> None:
+    here = Round(9)
+    lost = set(here.agents[:3])
     gone = {one: lost if one == stage else set() for one in STAGES}
     here.share(keys=gone["keys"], shares=gone["shares"])
     survivors, total = here.finish(updates=gone["updates"], answers=gone["answers"])
@@ -233,21 +231,3 @@ def test_an_edge_cannot_be_everybody() -> None:
             one.agent, MaskKeys(keys=replace(keys[one.agent], seal=bytes(32)))
         ),
     )
-
-
-def test_a_device_that_hands_out_wrong_shares_voids_the_round_or_changes_nothing() -> None:
-    here = Round(5)
-    for agent in here.agents:
-        here.cohort.keys(agent, here.members[agent].keys())
-    roster = here.cohort.close_keys()
-    liar = here.agents[0]
-    for agent in here.agents:
-        made = here.members[agent].roster(roster)
-        if agent == liar:
-            made = replace(made, commitment=bytes(32))
-        here.cohort.shares(agent, made)
-    for agent in here.cohort.close_shares():
-        here.members[agent].delivery(here.cohort.delivery(agent))
-        here.cohort.agree(agent, here.members[agent].agreement())
-    with pytest.raises(VoidError, match="another secret than it promised"):
-        here.finish(updates=set(), answers=set())

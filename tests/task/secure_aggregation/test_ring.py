@@ -16,7 +16,7 @@ from fedagent_task.secure_aggregation.ring import add_masks, ring_of, sums_of, v
 SPEC = SecureAggregationSpec(minimum_cohort=3, largest=2.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=12), st.booleans(), st.integers(0, 9))
 def test_the_sum_is_exactly_that_of_the_rounded_updates(
     weights: list[int], uniform: bool, seed: int

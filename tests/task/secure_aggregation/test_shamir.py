@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedagent_task.secure_aggregation import shamir
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 20), st.data())
 def test_any_set_that_is_large_enough_gives_the_secret(
     secret: bytes, count: int, data: st.DataObject
@@ -22,7 +22,7 @@ def test_any_set_that_is_large_enough_gives_the_secret(
     assert shamir.join({place: shares[place - 1] for place in places}) == secret
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.integers(2, 12))
 def test_one_share_too_few_gives_something_else(secret: bytes, needed: int) -> None:
     shares = shamir.split(secret, needed, needed)

@@ -54,28 +54,6 @@ def test_liars_void_two_rounds_each_and_bar_no_more_others_than_they_are(
     assert count > 1 or not others
 
 
-def test_a_liar_that_lies_whenever_it_can_is_barred_by_its_second_lie() -> None:
-    edge, void = Edge(), 0
-    for _ in range(10):
-        there = sorted(set(DEVICES) - edge.barred - edge.resting)
-        lies = {("a", there[-1])} if "a" in there else set()
-        void += bool(lies)
-        edge.round(lies)
-    assert (void, edge.barred) == (2, frozenset("a"))
-
-
-def test_two_liars_can_have_one_other_barred_and_are_then_one_lie_from_it() -> None:
-    edge = Edge()
-    edge.round({("c", "a")})
-    while "c" in edge.resting:
-        edge.round(set())
-    edge.round({("c", "b")})
-    assert edge.barred == {"c"}
-    edge.round({("d", "a")})
-    edge.round({("d", "b")})
-    assert edge.barred >= {"a", "b", "c"}
-
-
 def test_two_who_behave_take_turns() -> None:
     edge = Edge()
     edge.round({("a", "b")})
