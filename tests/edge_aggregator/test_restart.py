@@ -1,5 +1,6 @@
 """An edge killed at every checkpoint: the aggregate is the one of an edge that lived."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -403,3 +404,20 @@ def test_a_receipt_that_was_lost_is_issued_again_equal(tmp_path: Path) -> None:
     field.run_for(0.2)
     assert len(agent.receipts) >= 4
     assert set(map(str, agent.receipts)) == {str(first)}
+
+
+def test_an_update_is_synced_before_its_agent_has_a_receipt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field, sync = field_of(tmp_path, 3), os.fdatasync
+    receipts_before: list[int] = []
+
+    def note(fd: int) -> None:
+        receipts_before.append(sum(len(agent.receipts) for agent in field.agents.values()))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", note)
+    field.order()
+    assert field.run_until_report().used == 3
+    assert receipts_before, "nothing was synced"
+    assert receipts_before[0] == 0

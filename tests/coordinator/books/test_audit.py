@@ -52,6 +52,14 @@ def folder(tmp_path: Path) -> Path:
             "a settle moves money between the wrong accounts",
         ),
         ("DELETE FROM entries WHERE kind = 'settle'", "is missing"),
+        (
+            (
+                "INSERT INTO entries SELECT (SELECT MAX(seq) + 1 FROM entries), run_id, round, kind, "
+                "source, target, edge, client, amount_micro, key || '/again', at_ms, payee, facts, "
+                "prev_hash, hash FROM entries WHERE kind = 'settle' AND round = 1 AND client = 0"
+            ),
+            "ends a reservation that had ended",
+        ),
         ("UPDATE accounts SET balance_micro = balance_micro + 1", "stored balances"),
         ("UPDATE edge_budgets SET reserved_micro = 1", "reserved is not what was planned"),
         (
