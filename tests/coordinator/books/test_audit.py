@@ -54,9 +54,9 @@ def folder(tmp_path: Path) -> Path:
         ("DELETE FROM entries WHERE kind = 'settle'", "is missing"),
         (
             (
-                "INSERT INTO entries SELECT (SELECT MAX(seq) + 1 FROM entries), run_id, round, kind, "
-                "source, target, edge, client, amount_micro, key || '/again', at_ms, payee, facts, "
-                "prev_hash, hash FROM entries WHERE kind = 'settle' AND round = 1 AND client = 0"
+                "INSERT INTO entries SELECT (SELECT MAX(seq) + 1 FROM entries), run_id, round, "
+                "kind, source, target, edge, client, amount_micro, key || '/again', at_ms, payee, "
+                "facts, prev_hash, hash FROM entries WHERE kind = 'settle' AND round = 1 AND client = 0"
             ),
             "ends a reservation that had ended",
         ),

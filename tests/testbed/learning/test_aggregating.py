@@ -101,10 +101,9 @@ def test_fedprox_holds_clients_back(digits: StudyData) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "params"),
-    [("fedprox", {"mu": 0.0}), ("fedavgm", {"beta": 0.0}), ("qfedavg", {"q": 0.0})],
+    ("name", "params", "edges"),
+    [("fedprox", {"mu": 0.0}, 1), ("fedavgm", {"beta": 0.0}, 3), ("qfedavg", {"q": 0.0}, 3)],
 )
-@pytest.mark.parametrize("edges", [1, 3])
 def test_a_rule_without_its_term_is_fedavg(
     digits: StudyData, name: str, params: dict[str, float], edges: int
 ) -> None:

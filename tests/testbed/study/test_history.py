@@ -58,7 +58,7 @@ def test_the_smallest_rate_is_of_those_that_can_be_paid() -> None:
     """At the defaults of both recipes: it was 0 whoever decided, by `min(initial=0.0)`."""
     fair = compare(load_recipe("rbcs-f-numeric", ["rounds.count=100"]), ["random"], seeds=1)
     assert fair.figures("random")["min_rate"].mean == pytest.approx(0.15, abs=0.07)
-    result = compare(load_recipe("cocs-decisions"), ["random"], seeds=1)
+    result = compare(load_recipe("cocs-decisions", ["rounds.count=200"]), ["random"], seeds=1)
     history = result.histories["random"][0]
     assert history.coverage is not None
     payable = history.coverage.payable

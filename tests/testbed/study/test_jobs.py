@@ -110,7 +110,9 @@ def busy(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     return spawned(process)
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "sign", [pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGKILL]
+)
 def test_workers_end_with_their_parent(tmp_path: Path, sign: signal.Signals) -> None:
     # The current folder is not where workers import from.
     (tmp_path / "here").mkdir()
@@ -123,7 +125,7 @@ def test_workers_end_with_their_parent(tmp_path: Path, sign: signal.Signals) -> 
         assert not alive, gone
 
 
-@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("early", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_ctrl_c_is_one_line_and_an_end(tmp_path: Path, early: bool) -> None:
     with comparing(tmp_path) as process:
         if early:

@@ -71,6 +71,7 @@ def test_two_processes_find_what_one_finds() -> None:
     assert one.record() == two.record()
 
 
+@pytest.mark.nightly
 def test_recordings_that_are_not_there_skip_their_worlds_if_all_are_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
