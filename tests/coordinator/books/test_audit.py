@@ -56,7 +56,8 @@ def folder(tmp_path: Path) -> Path:
             (
                 "INSERT INTO entries SELECT (SELECT MAX(seq) + 1 FROM entries), run_id, round, "
                 "kind, source, target, edge, client, amount_micro, key || '/again', at_ms, payee, "
-                "facts, prev_hash, hash FROM entries WHERE kind = 'settle' AND round = 1 AND client = 0"
+                "facts, prev_hash, hash FROM entries WHERE kind = 'settle' AND round = 1 "
+                "AND client = 0"
             ),
             "ends a reservation that had ended",
         ),
