@@ -25,7 +25,6 @@ def an_agent(
     in_time: int = 12,
     paid: int = 5,
     outcomes: dict[str, int] | None = None,
-    reasons: dict[str, int] | None = None,
     gap: float | None = None,
 ) -> ReportAgent:
     return ReportAgent(
@@ -37,7 +36,6 @@ def an_agent(
         used=in_time,
         paid_micro=paid,
         outcomes=outcomes or {"arrived": ordered},
-        reasons=reasons or {},
         claim_gap=gap,
     )
 
@@ -52,7 +50,6 @@ AGENTS = (
         in_time=0,
         paid=0,
         outcomes={"missed": 10, "declined": 2},
-        reasons={"missed unanswered": 10, "declined no_data: nothing has arrived": 2},
     ),
     *(an_agent(f"b{n}", f"sensor-{n}", gap=0.8 + 0.04 * n) for n in range(10)),
 )

@@ -206,10 +206,8 @@ def _evaluated(run: RunReport) -> str:
 
 
 def _undelivered(run: RunReport) -> str:
-    """Return who never delivered in time, why, and what to do."""
-    lines = [line for agent in run.agents if (line := agent.undelivered())]
-    text = "".join(f'<p class="hint">{escape(line)}</p>' for line in lines)
-    return f"<h2>Devices that never delivered</h2>{text}" if lines else ""
+    text = "".join(f'<p class="hint">{escape(line)}</p>' for line in run.undelivered)
+    return f"<h2>Devices that never delivered</h2>{text}" if text else ""
 
 
 def _number(value: float | None) -> str:

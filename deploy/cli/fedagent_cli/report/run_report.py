@@ -1,5 +1,6 @@
 """A whole run for the report: its summary, and the rows of its rounds, agents and evaluations."""
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -10,6 +11,7 @@ from fedagent_cli.read.runs import epsilon_text, metric_line, open_run, recipe_o
 from fedagent_cli.site.devices import judged_devices
 from fedagent_coordinator.books.evaluations import ModelEvaluation
 from fedagent_coordinator.books.rows import DeviceRow, OutcomeRow, RoundRow
+from fedagent_coordinator.picture.alarms import alarms
 from fedagent_coordinator.picture.summary import RunSummary, summarize
 from fedagent_task.scoring.measures import Measure
 
@@ -23,43 +25,6 @@ TARGETS = (0.75, 0.78, 0.82, 0.85)
 SHARES = (0.8, 0.9, 0.95)
 NOT_ENDED = "not ended"
 """The fact `state` of a run that may go on."""
-SLOW = "raise rounds.deadline_s, or lower the work per round (learner.passes, rounds.iterations)"
-ENDINGS = {
-    "missed": (
-        "it accepted its order, but the round closed before its update arrived",
-        f"check that it still runs; {SLOW}",
-    ),
-    "missed unanswered": (
-        "it never answered",
-        "check that it runs and reaches its edge: run fedagent doctor there",
-    ),
-    "missed silent": (
-        "its edge did not report",
-        "check that the edge runs and reaches its coordinator: run fedagent doctor there",
-    ),
-    "late": ("its update came after the deadline", SLOW),
-    "declined no_data": (
-        "nothing had arrived on its stream",
-        "check that its --stream matches what the sensor sends",
-    ),
-    "declined schema": (
-        "its stream does not fit the recipe",
-        "compare model.features and data.dtype with its --stream",
-    ),
-    "declined unavailable": (
-        "a limit set on the device forbade it",
-        "run fedagent doctor on the device to see which",
-    ),
-    "declined load": (
-        "it had too little memory or time",
-        "check its --memory-limit and --load-limit",
-    ),
-    "rejected": ("its update was refused", "check limits in the recipe, and the edge's log"),
-    "gone": ("it had left its edge", "check its network link, and that it keeps running"),
-}
-"""What an outcome means and the hint, by status and the first word of its reason."""
-PLAIN = frozenset({"missed unanswered", "missed silent", "declined no_data"})
-"""Outcomes whose reason says nothing more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,38 +46,10 @@ class ReportRound(RoundRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportAgent(DeviceRow):
-    """One agent over the whole run.
-
-    Attributes:
-        reasons: The same, with the reason behind a space.
-    """
+    """One agent over the whole run."""
 
     kind: str = ""  # what it holds, where that is known
     outcomes: Mapping[str, int] = field(default_factory=dict)  # how often each status came
-    reasons: Mapping[str, int] = field(default_factory=dict)
-
-    def undelivered(self) -> str:
-        """Return why no update of it came in time, and what to do; empty if one did."""
-        if not self.ordered or self.in_time:
-            return ""
-        times = "once" if self.ordered == 1 else f"{self.ordered} times"
-        done = "never delivered an update" + (" in time" if self.outcomes.get("late") else "")
-        head = f"{self.name} was ordered {times} and {done}"
-        if not self.reasons:
-            return f"{head}."
-        kinds: Counter[str] = Counter()
-        for reason, times_so in self.reasons.items():
-            kinds[reason.partition(":")[0]] += times_so
-        ((kind, count),) = kinds.most_common(1)
-        status = kind.partition(" ")[0]
-        why, hint = (
-            ENDINGS.get(kind) or ENDINGS.get(status) or (f"it {status}", "its log says more")
-        )
-        like = {one: n for one, n in self.reasons.items() if one.partition(":")[0] == kind}
-        reason = max(like, key=like.__getitem__).partition(" ")[2]
-        detail = f" ({reason})" if reason and kind not in PLAIN else ""
-        most = "" if count == self.ordered else f", {count} of them"
-        return f"{head}: {why}{most}{detail}. What to do: {hint}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +67,7 @@ class RunReport(RunSummary):
     rounds: tuple[ReportRound, ...]
     agents: tuple[ReportAgent, ...]
     ledger_balanced: bool
+    undelivered: tuple[str, ...] = ()  # who never delivered in time, and what to do
     facts: Mapping[str, str] = field(default_factory=dict)
     evaluations: tuple[ModelEvaluation, ...] = ()
     indices: Columns = field(default_factory=dict)
@@ -239,6 +177,11 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
             rounds=tuple(_rounds(rows, outcomes)),
             agents=tuple(_agents(devices, outcomes)),
             ledger_balanced=verified.balanced,
+            undelivered=tuple(
+                f"{one.text}. What to do: {one.hint}."
+                for one in alarms(reader, None, time.time(), run_id=key)
+                if one.kind == "never_delivering"
+            ),
             evaluations=evaluations,
             indices=read_indices(reader, key, done) if evaluations else {},
             beliefs=read_beliefs(reader, key, recipe) if evaluations and recipe else {},
@@ -272,16 +215,10 @@ def _rounds(rows: Sequence[RoundRow], outcomes: Sequence[OutcomeRow]) -> Iterato
 
 def _agents(devices: Sequence[DeviceRow], outcomes: Sequence[OutcomeRow]) -> Iterator[ReportAgent]:
     statuses: dict[str, Counter[str]] = defaultdict(Counter)
-    reasons: dict[str, Counter[str]] = defaultdict(Counter)
     for outcome in outcomes:
         statuses[outcome.agent][outcome.status] += 1
-        reasons[outcome.agent][f"{outcome.status} {outcome.reason}".strip()] += 1
     for device in devices:
-        yield ReportAgent(
-            **asdict(device),
-            outcomes=dict(statuses[device.agent]),
-            reasons=dict(reasons[device.agent]),
-        )
+        yield ReportAgent(**asdict(device), outcomes=dict(statuses[device.agent]))
 
 
 def _values(kind: type["DataclassInstance"], row: object) -> dict[str, Any]:
