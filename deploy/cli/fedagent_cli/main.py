@@ -13,80 +13,52 @@ from .command_line import Group, Lazy
 from .errors import UNREAD, MissingError, UnreadEnd, UsageError
 from .options import examples
 
-BEGIN = "Begin"
-ROLE = "Run a role"
-SITE = "The site"
-READ = "Read a run"
-USE = "Use a model"
-STUDY = "Study policies"
-MACHINE = "Maintain this machine"
 COMMANDS = {
-    "new": Lazy(
-        BEGIN, "new:new", "Create a project that runs unchanged: code, recipe, README and one test."
-    ),
-    "demo": Lazy(
-        BEGIN, "demo.command:demo", "Run a whole federation on this machine and watch it."
-    ),
-    "doctor": Lazy(
-        BEGIN, "doctor.command:doctor", "Check this machine: what works, and how to fix the rest."
-    ),
-    "agent": Lazy(
-        ROLE, "role.start:agent", "Run this device as an agent: it trains on its own stream."
-    ),
-    "start": Lazy("", "role.start:agent", ""),
-    "edge": Lazy(
-        ROLE,
-        "role.start:edge",
-        "Run an edge aggregator: a broker for the devices near it, and their average.",
-    ),
-    "coordinator": Lazy(
-        ROLE,
-        "role.start:coordinator",
-        "Run the coordinator: it decides who trains where, and pays for it.",
-    ),
-    "devices": Lazy(
-        SITE, "site.enrolment:app", "List, invite, accept and revoke devices and edges."
-    ),
-    "broker": Lazy(
-        SITE, "site.broker:broker", "Write key, certificate and access list of a shared broker."
-    ),
-    "status": Lazy(
-        READ,
-        "read.status:status",
-        "Show the state of a run in a few lines, during the run or afterwards.",
-    ),
-    "why": Lazy(READ, "read.why:why", "Explain why a device was or was not selected in a round."),
-    "report": Lazy(READ, "report.command:report", "Write a run as one HTML file and as JSON."),
-    "opinions": Lazy(
-        READ,
-        "read.opinions:opinions",
-        "Show what clients think of the models, or who volunteered to train.",
-    ),
-    "export": Lazy(
-        READ, "read.export:export", "Write a run's model, ledger or rounds for other tools."
-    ),
-    "ledger": Lazy(READ, "read.ledger:app", "Read and check the ledger."),
-    "models": Lazy(USE, "model.models:app", "List the models that a run has kept."),
-    "predict": Lazy(
-        USE, "model.predict:predict", "Predict a stream's samples with an exported model."
-    ),
-    "task": Lazy(USE, "model.task:app", "Build a task from a PyTorch model."),
-    "testbed": Lazy(STUDY, "study.testbed:app", "Compare policies in virtual time."),
-    "replay": Lazy(
-        STUDY, "study.replay:replay", "Decide the rounds of a recorded run with another policy."
-    ),
-    "service": Lazy(MACHINE, "role.service:app", "Run a role as a systemd service."),
-    "backup": Lazy(
-        MACHINE, "backup:backup", "Back up a coordinator's data directory, even while it runs."
-    ),
-    "restore": Lazy(
-        MACHINE, "backup:restore", "Restore a backup as a coordinator's data directory."
-    ),
-    "prune": Lazy(
-        MACHINE,
-        "prune:prune",
-        "Drop the inputs and decisions of old rounds; the ledger stays whole.",
-    ),
+    name: Lazy(panel, place, about)
+    for panel, commands in {
+        "Begin": {
+            "new": ("new:new", "Create a project that runs unchanged."),
+            "demo": ("demo.command:demo", "Run a whole federation on this machine and watch it."),
+            "doctor": ("doctor.command:doctor", "Check this machine: what works, how to fix it."),
+        },
+        "Run a role": {
+            "agent": ("role.start:agent", "Run this device as an agent: it trains on its stream."),
+            "edge": ("role.start:edge", "Run an edge: a broker for devices, and their average."),
+            "coordinator": (
+                "role.start:coordinator",
+                "Run the coordinator: who trains, who is paid.",
+            ),
+        },
+        "": {"start": ("role.start:agent", "")},
+        "The site": {
+            "devices": ("site.enrolment:app", "List, invite, accept and revoke devices and edges."),
+            "broker": ("site.broker:broker", "Write what a shared broker needs of the site."),
+        },
+        "Read a run": {
+            "status": ("read.status:status", "Show a run in a few lines, now or afterwards."),
+            "why": ("read.why:why", "Explain why a device was or was not selected in a round."),
+            "report": ("report.command:report", "Write a run as one HTML file and as JSON."),
+            "opinions": ("read.opinions:opinions", "Show what clients think, or who volunteered."),
+            "export": ("read.export:export", "Write a run's model, ledger or rounds for others."),
+            "ledger": ("read.ledger:app", "Read and check the ledger."),
+        },
+        "Use a model": {
+            "models": ("model.models:app", "List the models that a run has kept."),
+            "predict": ("model.predict:predict", "Predict a stream's samples with a model."),
+            "task": ("model.task:app", "Build a task from a PyTorch model."),
+        },
+        "Study policies": {
+            "testbed": ("study.testbed:app", "Compare policies in virtual time."),
+            "replay": ("study.replay:replay", "Decide a recorded run with another policy."),
+        },
+        "Maintain this machine": {
+            "service": ("role.service:app", "Run a role as a systemd service."),
+            "backup": ("backup:backup", "Back up a coordinator's data, even while it runs."),
+            "restore": ("backup:restore", "Restore a backup as a coordinator's data."),
+            "prune": ("prune:prune", "Drop inputs and decisions of old rounds, not the ledger."),
+        },
+    }.items()
+    for name, (place, about) in commands.items()
 }
 app = Group(
     "fedagent",

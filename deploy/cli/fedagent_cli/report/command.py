@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from fedagent_cli import options, places
-from fedagent_cli.errors import UsageError
 from fedagent_cli.output import echo, emit, writing
 
 from .page import write_report
@@ -40,7 +39,7 @@ def report(
     It may be read while the coordinator runs. The data directory may be given as the argument
     or with --data-dir. With --out PAGE.html the files are PAGE.html and PAGE.json.
     """
-    source = _one_of(folder, data_dir) or places.data_dir("coordinator")
+    source = places.one_of(folder, data_dir) or places.data_dir("coordinator")
     found = read_run_report(source, run)
     place, name = _place((out or Path()).expanduser().resolve())
     with writing(place, what="the report to ", hint="name another folder with --out"):
@@ -58,18 +57,6 @@ def report(
         )
         return
     echo(f"{html}: {len(found.rounds)} rounds of {found.recipe}")
-
-
-def _one_of(argument: Path | None, option: Path | None) -> Path | None:
-    """Return the data directory that was given in one of two ways.
-
-    Raises:
-        UsageError: It was given in both, and they differ.
-    """
-    if argument and option and argument.expanduser().resolve() != option.expanduser().resolve():
-        both = f"two data directories: {argument} and --data-dir {option}"
-        raise UsageError(both, "give one of them")
-    return argument or option
 
 
 def _place(out: Path) -> tuple[Path, str]:

@@ -1,6 +1,5 @@
 """`fedagent replay`: another policy over the rounds of a recorded run."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,10 +8,9 @@ import click
 import msgspec
 from msgspec import structs
 
-from fedagent_cli import options
+from fedagent_cli import options, places
 from fedagent_cli.errors import (
     DifferentError,
-    NoRunError,
     UnreadableError,
     UnsupportedError,
     UsageError,
@@ -20,13 +18,11 @@ from fedagent_cli.errors import (
 from fedagent_cli.output import echo, emit, number_text, table
 from fedagent_cli.read.runs import open_run
 from fedagent_coordinator import policies
-from fedagent_coordinator.books.connection import DATABASE
 from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.errors import PolicyError
-from fedagent_coordinator.policies import create
 from fedagent_coordinator.run_settings import decision_policies, opinion_mode
 from fedagent_protocol.errors import FedagentError, RegistryError, UnknownNameError
 from fedagent_task.errors import RecipeError
@@ -36,17 +32,15 @@ from fedagent_testbed.off_policy import Estimate, NoSupportError, Value, choices
 from fedagent_testbed.replay import Replayed
 from fedagent_testbed.replay import replay as decide
 
-_NO_ID = re.compile("[^0-9a-f]")
-
 
 @click.command(
     epilog=options.examples(
         "fedagent replay fedagent-demo --policy cheapest --decisions",
         "fedagent replay --check",
-        "fedagent replay 3f2a --policy linucb --set alpha=0.5 --json",
+        "fedagent replay --run 3f2a --policy linucb --set alpha=0.5 --json",
     )
 )
-@click.argument("run", required=False)
+@click.argument("folder", type=options.PATH, required=False)
 @click.option("--policy", show_default="the policy that was recorded", help="Policy that decides.")
 @click.option(
     "--set",
@@ -64,23 +58,26 @@ _NO_ID = re.compile("[^0-9a-f]")
     help="Fail (49) unless every decision is the recorded one, bit for bit.",
 )
 @options.coordinator_data
+@options.run_id
 @options.as_json
 def replay(
-    run: str | None,
+    folder: Path | None,
     *,
     policy: str | None,
     sets: tuple[str, ...],
     decisions: bool,
     check: bool,
     data_dir: Path | None,
+    run: str | None,
     as_json: bool,
 ) -> None:
     """Decide the rounds of a recorded run with another policy, and estimate its result.
 
-    RUN is a folder of demos, a study or a coordinator, or the start of a run's id. No device is
-    ordered. The policy sees what was recorded, and learns of the orders that both gave.
+    FOLDER is one of demos, a study or a coordinator. No device is ordered. The policy sees what was
+    recorded, and learns of the orders that both gave.
     """
-    with opened(run, data_dir) as (reader, chosen):
+    where = places.one_of(folder, data_dir)
+    with _fixable(), open_run(where, run) as (reader, chosen):
         rounds, name = _replayed(reader, chosen, policy, sets)
     same = sum(one.same for one in rounds)
     record: dict[str, object] = {
@@ -115,27 +112,11 @@ def replay(
     _print(found)
 
 
-def _where(run: str | None, data_dir: Path | None) -> tuple[Path | None, str | None]:
-    """Return the data directory, and how the run's id begins."""
-    folder = None if run is None else Path(run).expanduser()
-    if folder is None or not (folder.exists() or _NO_ID.search(folder.name) or "/" in str(run)):
-        return data_dir, run
-    if data_dir is not None:
-        raise UsageError("two folders are given", "leave out --data-dir")
-    return folder.parent if folder.name == DATABASE else folder, None
-
-
 @contextmanager
-def opened(run: str | None, data_dir: Path | None) -> Iterator[tuple[Reader, RunRow]]:
-    """Open the run that an argument names; what the user can fix is one line."""
-    folder, begins = _where(run, data_dir)
+def _fixable() -> Iterator[None]:
+    """Make one line of whatever the user can fix."""
     try:
-        with open_run(folder, begins) as found:
-            yield found
-    except NoRunError as error:
-        if begins is None:
-            raise
-        raise NoRunError(f"there is no folder {begins}, and {error.problem}", error.hint) from error
+        yield
     except RecipeError as error:
         raise UsageError(str(error)) from error
     except (PolicyError, RegistryError) as error:
@@ -149,10 +130,8 @@ def _replayed(
     recipe = recipe_in(run.recipe)
     if recipe is None:
         raise UnreadableError("its recipe is from another version", "replay it with that version")
-    asked, spec = (
-        opinion_mode(recipe, create(recipe.policy.name, **recipe.policy.params)),
-        recipe.policy,
-    )
+    spec = recipe.policy
+    asked = opinion_mode(recipe, policies.create(spec.name, **spec.params))
     mode = "off" if asked is None else asked.value
     # What the run's clients were asked for, whatever another policy would have asked them.
     recipe = structs.replace(recipe, opinions=structs.replace(recipe.opinions, mode=mode))
@@ -162,12 +141,7 @@ def _replayed(
     recipe = structs.replace(recipe, policy=spec)
     try:
         made = decision_policies(recipe).policy
-    except UnknownNameError as error:
-        others = ", ".join(_replayable(recipe))
-        raise UsageError(
-            f"no {error.kind} is named {error.name!r}", f"take one of: {others}"
-        ) from error
-    except NeedsUnmetError as error:
+    except (UnknownNameError, NeedsUnmetError) as error:
         hint = f"take one of: {', '.join(_replayable(recipe))}"
         raise UsageError(error.sentence, hint) from error
     return list(decide(reader.logged(run.run_id), made, seed=recipe.seed, spec=spec)), spec.name
