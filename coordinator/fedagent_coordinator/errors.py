@@ -34,16 +34,6 @@ class RefusedOptionError(CoordinatorError):
     hint: str
 
 
-class OtherSiteError(CoordinatorError):
-    """Raised when a directory's authority is of another site than the one asked for."""
-
-    template = "this data directory belongs to site {founded!r}, not to {asked!r}"
-    hint = "give the same --site as before, or choose another --data-dir for another site"
-
-    asked: str
-    founded: str
-
-
 class EnrolmentError(CoordinatorError):
     """Raised when a device cannot be invited, accepted or revoked."""
 
@@ -73,16 +63,6 @@ class MissingFeatureError(PolicyError):
 
     feature: str
     known: Collection[str]
-
-
-class NonFiniteFeatureError(PolicyError):
-    """Raised when a feature that a policy reads is NaN or infinite."""
-
-    template = "feature {feature!r} is not finite in {count} pairs, first in {pair}"
-
-    feature: str
-    pair: int
-    count: int
 
 
 class InvalidSelectionError(PolicyError):
@@ -115,62 +95,11 @@ class StateError(PolicyError):
 
 
 class LedgerError(CoordinatorError):
-    """Base of errors about money."""
+    """Raised when money cannot be reserved, paid or given back so; nothing was written."""
 
+    template = "{problem}"
 
-class BudgetExceededError(LedgerError):
-    """Raised when a round wants more than is free at an edge or in the run; nothing was written."""
-
-    template = "{payer} has {free_micro} micro-credits, the round needs {wanted_micro}"
-
-    scope: str
-    edge: int | None
-    wanted_micro: int
-    free_micro: int
-
-    @property
-    def payer(self) -> str:
-        """Whose budget it is."""
-        return f"edge {self.edge}" if self.scope == "edge" else "the run"
-
-
-class DuplicateRoundError(LedgerError):
-    """Raised when a round is reserved again, or after a later one; nothing was written."""
-
-    template = "round {round} of run {run_id:.8} does not come after the last one"
-
-    run_id: str
-    round: int
-
-
-class RefusedEntryError(LedgerError):
-    """Raised when the database's own constraints refuse a write; nothing was written."""
-
-    template = "the ledger refuses this: {constraint}"
-
-    constraint: str
-
-
-class InvalidAmountError(LedgerError):
-    """Raised when an amount is not an integer from 0 to `policies.base.MAX_MICRO`."""
-
-    template = "{what} is {amount!r}, not a whole number of micro-credits in range"
-
-    what: str
-    amount: object
-
-
-class OutcomeMismatchError(LedgerError):
-    """Raised when the outcomes of a round are not those of its reservations."""
-
-    template = (
-        "round {round}: no outcome for clients {missing:10}, "
-        "outcomes without a reservation for {unknown:10}"
-    )
-
-    round: int
-    missing: Collection[int]
-    unknown: Collection[int]
+    problem: str
 
 
 class StoreError(CoordinatorError):
@@ -299,15 +228,6 @@ class UnknownRunError(StoreError):
     """Raised when the store has no such run."""
 
     template = "there is no run {run_id!r}"
-
-    run_id: str
-
-
-class RunEndedError(StoreError):
-    """Raised when a round is reserved in a run that has ended."""
-
-    template = "run {run_id:.8} has ended"
-    hint = "start another one with --new-run"
 
     run_id: str
 

@@ -17,7 +17,7 @@ from fedagent_node.site.credentials import (
     store_crl,
 )
 
-from .errors import OtherSiteError
+from .errors import RefusedOptionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def open_site(data_dir: Path, site: str, *, days: float = DAYS, now: float | Non
 
     Raises:
         CredentialsError: The files are damaged.
-        OtherSiteError: The directory's authority is of another site.
+        RefusedOptionError: The directory's authority is of another site.
     """
     folder = data_dir / FOLDER
     if (folder / CA_FILE).exists():
@@ -47,7 +47,12 @@ def open_site(data_dir: Path, site: str, *, days: float = DAYS, now: float | Non
     else:
         authority = Authority.create(folder, site)
     if authority.site != site:
-        raise OtherSiteError(site, authority.site)
+        hint = "give the same --site as before, or choose another --data-dir for another site"
+        raise RefusedOptionError(
+            "--site",
+            f"this data directory belongs to site {authority.site!r}, not to {site!r}",
+            hint,
+        )
     identity = load_or_create(data_dir)
     credentials = load_credentials(data_dir)
     if not (folder / CRL_FILE).exists():

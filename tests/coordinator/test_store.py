@@ -15,13 +15,8 @@ from fedagent_coordinator.books import rounds
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import (
-    BudgetExceededError,
-    DuplicateRoundError,
-    InvalidAmountError,
     InvalidSelectionError,
-    OutcomeMismatchError,
-    RefusedEntryError,
-    RunEndedError,
+    LedgerError,
     UnknownRoundError,
     UnknownRunError,
 )
@@ -57,7 +52,7 @@ def test_the_database_lets_no_reservation_end_twice(store: Store, run: str) -> N
     store.reserve(run, plan, policy="random")
     store.settle(run, small_result(plan, {0}))
     reserved = rounds.reservations_of(store._db.connection, run, 1)
-    with pytest.raises(RefusedEntryError, match=r"entries\.key"), store._db.transaction("test"):
+    with pytest.raises(LedgerError, match=r"entries\.key"), store._db.transaction("test"):
         rounds.end_entries(store._db, run, 1, reserved)
     assert store.read.balance(run).settled_micro == 100
 
@@ -78,23 +73,21 @@ def test_a_report_that_comes_after_the_round_was_voided_pays_nothing(
 
 
 @pytest.mark.parametrize(
-    ("prices", "budgets", "scope", "edge", "free"),
-    [([600, 500], [1000], "edge", 0, 1000), ([6000, 5000], [20_000], "total", None, 10_000)],
+    ("prices", "budgets", "payer", "free"),
+    [([600, 500], [1000], "edge 0", 1000), ([6000, 5000], [20_000], "the run", 10_000)],
 )
 def test_a_plan_beyond_a_budget_is_refused_whole(
     store: Store,
     run: str,
     prices: list[int],
     budgets: list[int],
-    scope: str,
-    edge: int | None,
+    payer: str,
     free: int,
 ) -> None:
     plan = small_plan(small_view(1, prices, budgets=budgets))
-    with pytest.raises(BudgetExceededError) as caught:
+    refused = f"{payer} has {free} micro-credits, the round needs {sum(prices)}"
+    with pytest.raises(LedgerError, match=refused):
         store.reserve(run, plan, policy="random")
-    assert (caught.value.scope, caught.value.edge) == (scope, edge)
-    assert (caught.value.wanted_micro, caught.value.free_micro) == (sum(prices), free)
     assert store.read.rounds(run) == []
     assert store.read.balance(run).free_micro == 10_000
     assert store.read.ledger.verify().balanced
@@ -104,9 +97,8 @@ def test_prices_up_to_the_largest_cannot_overflow_a_budget(tmp_path: Path) -> No
     with Store(tmp_path) as store:
         run = begun(store, clients=10_000)
         view = small_view(1, [10**15] * 10_000, budgets=[10**15])
-        with pytest.raises(BudgetExceededError) as caught:
+        with pytest.raises(LedgerError, match=f"the round needs {10**19}"):
             store.reserve(run.run_id, small_plan(view), policy="random")
-    assert caught.value.wanted_micro == 10**19
 
 
 def test_a_run_without_a_limit_is_granted_what_it_reserves(tmp_path: Path) -> None:
@@ -126,7 +118,7 @@ def test_a_run_without_a_limit_is_granted_what_it_reserves(tmp_path: Path) -> No
 def test_rounds_only_go_forward(store: Store, run: str) -> None:
     store.reserve(run, small_plan(small_view(3, [1])), policy="random")
     for number in (3, 2):
-        with pytest.raises(DuplicateRoundError):
+        with pytest.raises(LedgerError, match="does not come after the last"):
             store.reserve(run, small_plan(small_view(number, [1])), policy="random")
     assert store.read.progress(run).next_round == 4
 
@@ -152,9 +144,8 @@ def test_free_clients_are_reserved_and_settled_like_others(tmp_path: Path) -> No
 def test_outcomes_must_be_those_of_the_reservations(store: Store, run: str) -> None:
     view = small_view(1, [1, 2, 3])
     store.reserve(run, small_plan(view, [0, 1]), policy="random")
-    with pytest.raises(OutcomeMismatchError) as caught:
+    with pytest.raises(LedgerError, match=r"clients \[0\], outcomes .* for \[2\]"):
         store.settle(run, small_result(small_plan(view, [1, 2]), {1}))
-    assert (caught.value.missing, caught.value.unknown) == ((0,), (2,))
     with pytest.raises(UnknownRoundError):
         store.settle(run, small_result(small_plan(small_view(2, [1])), {0}))
     assert store.read.round_state(run, 1) == "open"
@@ -167,7 +158,7 @@ def test_unavailable_or_unknown_clients_cannot_be_reserved(tmp_path: Path) -> No
         with pytest.raises(InvalidSelectionError) as caught:
             store.reserve(run.run_id, small_plan(view), policy="random")
         assert caught.value.constraint == "available"
-        with pytest.raises(RefusedEntryError):
+        with pytest.raises(LedgerError, match="the ledger refuses this"):
             store.reserve(run.run_id, small_plan(small_view(1, [1, 2, 3])), policy="random")
         assert store.read.rounds(run.run_id) == []
         assert store.read.ledger.verify().balanced
@@ -176,7 +167,7 @@ def test_unavailable_or_unknown_clients_cannot_be_reserved(tmp_path: Path) -> No
 @pytest.mark.parametrize("amount", [-1, 1.5, float("nan"), "5", True, 2**63 - 1])
 def test_only_whole_micro_credits_are_granted(tmp_path: Path, amount: int) -> None:
     with Store(tmp_path) as store:
-        with pytest.raises(InvalidAmountError):
+        with pytest.raises(LedgerError, match="micro-credits in range"):
             begun(store, total_micro=amount)
         assert store.read.runs() == []
         assert store.read.ledger.verify().balanced
@@ -209,7 +200,7 @@ def test_runs_are_found_resumed_and_ended(store: Store, run: str) -> None:
     assert store.end_run(run, "stopped") == (1,)
     assert store.end_run(run, "stopped") == ()
     assert store.read.open_run() is None
-    with pytest.raises(RunEndedError):
+    with pytest.raises(LedgerError, match="has ended"):
         store.reserve(run, small_plan(small_view(2, [1])), policy="random")
     assert store.read.run(run[:8]).end_reason == "stopped"
     assert store.read.ledger.verify().balanced

@@ -25,9 +25,9 @@ from fedagent_coordinator.books.schema import prepare
 from fedagent_coordinator.errors import (
     ArchiveError,
     HistoryLostError,
+    LedgerError,
     OvertakenError,
     RecordError,
-    RefusedEntryError,
     StoreFailedError,
     UnreadableDatabaseError,
 )
@@ -156,7 +156,7 @@ class Database:
 
         Raises:
             StoreFailedError: The disk failed, now or earlier.
-            RefusedEntryError: A constraint of the database refused a write.
+            LedgerError: A constraint of the database refused a write.
             OvertakenError: Another process has written the database.
         """
         if self._failed is not None:
@@ -241,7 +241,7 @@ class Database:
         except sqlite3.Error as second:
             self._failed = str(second)
         if isinstance(error, sqlite3.IntegrityError):
-            raise RefusedEntryError(str(error)) from error
+            raise LedgerError(f"the ledger refuses this: {error}") from error
         if isinstance(error, sqlite3.Error):
             self._failed = str(error)
             raise StoreFailedError(self._failed) from error

@@ -26,7 +26,7 @@ from operator import attrgetter
 
 import msgspec
 
-from fedagent_coordinator.errors import InvalidAmountError
+from fedagent_coordinator.errors import LedgerError
 from fedagent_coordinator.policies.base import MAX_MICRO
 
 GENESIS = bytes(32)
@@ -119,7 +119,7 @@ ROUTES: Mapping[str, Callable[[int | None, int | None], tuple[str, str]]] = {
 def checked_micro(what: str, amount: object) -> int:
     """Return an amount, or refuse it: whole micro-credits in 0..MAX_MICRO only."""
     if type(amount) is not int or not 0 <= amount <= MAX_MICRO:
-        raise InvalidAmountError(what, amount)
+        raise LedgerError(f"{what} is {amount!r}, not a whole number of micro-credits in range")
     return amount
 
 

@@ -33,10 +33,8 @@ from fedagent_coordinator.core.evaluation import by_client
 from fedagent_coordinator.core.outcomes import endings_of
 from fedagent_coordinator.core.trust import evidence
 from fedagent_coordinator.errors import (
-    BudgetExceededError,
-    InvalidAmountError,
     InvalidSelectionError,
-    OutcomeMismatchError,
+    LedgerError,
     PrunedRoundError,
     RecordError,
 )
@@ -101,7 +99,7 @@ def checked_plan(plan: Reserve) -> list[Reservation]:
     """Return what a plan reserves: the rent if there is one, then clients in its order.
 
     Raises:
-        BudgetExceededError: An edge's budget does not suffice.
+        LedgerError: An edge's budget does not suffice.
         InvalidSelectionError: The selection breaks another constraint.
     """
     view, pairs, placement = plan.view, plan.selection.pairs, plan.controls.placement
@@ -110,9 +108,7 @@ def checked_plan(plan: Reserve) -> list[Reservation]:
     check_view(view)
     for edge, micro in enumerate(spent_per_edge(view, pairs)):
         if micro > (budget := int(view.edge_budget[edge])):
-            raise BudgetExceededError(
-                scope="edge", edge=edge, wanted_micro=micro, free_micro=budget
-            )
+            raise overspent(f"edge {edge}", wanted_micro=micro, free_micro=budget)
     check_selection(view, pairs)
     clients = view.pair_client[pairs]
     prices = view.client_price[clients].tolist()
@@ -205,12 +201,17 @@ def reservations_of(sql: sqlite3.Connection, run_id: str, round_: int) -> list[R
     return [Reservation(*row[:4]) for row in rows]
 
 
+def overspent(payer: str, *, wanted_micro: int, free_micro: int) -> LedgerError:
+    """Return the error of a round that wants more than is free at an edge or in the run."""
+    return LedgerError(f"{payer} has {free_micro} micro-credits, the round needs {wanted_micro}")
+
+
 def checked_ends(result: Settle, reservations: Sequence[Reservation]) -> frozenset[int | None]:
     """Return the clients that are paid, and None if the rent is.
 
     Raises:
-        OutcomeMismatchError: Outcomes and reservations differ, in their order at least.
-        InvalidAmountError: The rent is neither nothing nor what was reserved, or for no work.
+        LedgerError: Outcomes and reservations differ, in their order at least; or the rent is
+            neither nothing nor what was reserved, or for no work.
     """
     feedback, view = result.feedback, result.feedback.view
     clients = view.pair_client[feedback.pairs]
@@ -220,11 +221,14 @@ def checked_ends(result: Settle, reservations: Sequence[Reservation]) -> frozens
     if ended != reserved or view.round != result.round:
         missing = {client for client, _ in reserved} - {client for client, _ in ended}
         unknown = {client for client, _ in set(ended) - set(reserved)}
-        raise OutcomeMismatchError(result.round, tuple(sorted(missing)), tuple(sorted(unknown)))
+        raise LedgerError(
+            f"round {result.round}: no outcome for clients {sorted(missing)[:10]}, "
+            f"outcomes without a reservation for {sorted(unknown)[:10]}"
+        )
     rent, rents = feedback.rent_micro, [r.price_micro for r in reservations if r.client is None]
     paid = clients[~feedback.void].tolist()
     if rent not in {0, *rents} or (rent and not paid):
-        raise InvalidAmountError("the rent", rent)
+        raise LedgerError(f"the rent is {rent}, which was not reserved or is for no work")
     return frozenset([*paid, *(None for due in rents if paid and due == rent)])
 
 

@@ -33,12 +33,10 @@ from fedagent_coordinator.core.decision import DecisionPolicies
 from fedagent_coordinator.core.effects import BookEvaluation, Reserve, Settle
 from fedagent_coordinator.errors import (
     ArchiveError,
-    BudgetExceededError,
-    DuplicateRoundError,
     HistoryLostError,
     LedgerBrokenError,
+    LedgerError,
     RecordError,
-    RunEndedError,
     StateError,
     StoreFailedError,
     UnknownRoundError,
@@ -240,7 +238,7 @@ class Store(ExitStack):
             origin: Digest of the model it begins from; empty for that of the seed.
 
         Raises:
-            InvalidAmountError: `total_micro` is not a whole number in range.
+            LedgerError: `total_micro` is not a whole number in range.
         """
         if (former := self.read.open_run()) is not None:
             self.end_run(former.run_id, "replaced by a new run")
@@ -323,21 +321,23 @@ class Store(ExitStack):
         Crash points: ``reserve.entries``, and those of `Database.transaction`.
 
         Raises:
-            BudgetExceededError: An edge's budget or the run's does not suffice.
-            DuplicateRoundError: The round is there already.
+            LedgerError: An edge's budget or the run's does not suffice, the round is there
+                already, or the run has ended.
             InvalidSelectionError: The selection breaks another constraint.
-            RunEndedError, UnknownRunError: Nothing can be reserved in this run.
+            UnknownRunError: There is no such run.
         """
         run = self.read.run(run_id)
         if run.ended_ms is not None:
-            raise RunEndedError(run_id)
+            raise LedgerError(f"run {run_id:.8} has ended")
         if plan.round <= self.read.last_round(run_id):
-            raise DuplicateRoundError(run_id, plan.round)
+            raise LedgerError(
+                f"round {plan.round} of run {run_id:.8} does not come after the last one"
+            )
         planned = rounds.checked_plan(plan)
         free = self._db.ledger.free_micro(run_id)
         total = sum(r.price_micro for r in planned)
         if total > free and not run.unlimited:
-            raise BudgetExceededError(scope="total", edge=None, wanted_micro=total, free_micro=free)
+            raise rounds.overspent("the run", wanted_micro=total, free_micro=free)
         with self._db.transaction("reserve"):
             if total > free:
                 key = f"round-{plan.round}"
@@ -354,8 +354,7 @@ class Store(ExitStack):
 
         Raises:
             UnknownRoundError: The round was never reserved.
-            OutcomeMismatchError: Outcomes and reservations differ.
-            InvalidAmountError: The rent is not what was reserved.
+            LedgerError: Outcomes and reservations differ, or the rent is not what was reserved.
         """
         if result.round <= archives.closed_until(self._db.connection, run_id):
             return False
@@ -388,7 +387,7 @@ class Store(ExitStack):
         """Commit the opinions or volunteers of a model; False if its round has them already.
 
         Raises:
-            RefusedEntryError: Invalid score, client or edge.
+            LedgerError: Invalid score, client or edge.
         """
         closed = 1 <= found.round <= archives.closed_until(self._db.connection, run_id)
         if closed or self.read.evaluations.exists(run_id, found.round):

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from fedagent_coordinator.errors import (
     InvalidViewError,
     MissingFeatureError,
-    NonFiniteFeatureError,
 )
 
 BoolArray = npt.NDArray[np.bool_]
@@ -172,14 +171,15 @@ class RoundView:
 
         Raises:
             MissingFeatureError: The view has no such feature.
-            NonFiniteFeatureError: A value is NaN or infinite; see `reported`.
+            InvalidViewError: A value is NaN or infinite; see `reported`.
         """
         if name not in self.feature_names:
             raise MissingFeatureError(name, self.feature_names)
         column = self.pair_features[:, self.feature_names.index(name)].astype(np.float64)
         bad = ~np.isfinite(column)
         if bad.any():
-            raise NonFiniteFeatureError(name, int(np.argmax(bad)), int(bad.sum()))
+            where = f"in {int(bad.sum())} pairs, first in {int(np.argmax(bad))}"
+            raise InvalidViewError(f"feature {name!r}", f"is not finite {where}")
         return column
 
     def optional(self, name: str) -> FloatArray:

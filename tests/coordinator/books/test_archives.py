@@ -22,9 +22,9 @@ from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.effects import Proof
 from fedagent_coordinator.errors import (
     ArchiveError,
-    DuplicateRoundError,
     HistoryLostError,
     LedgerBrokenError,
+    LedgerError,
     RecordError,
 )
 from fedagent_node.data_dir import load_or_create
@@ -153,7 +153,7 @@ def test_closing_changes_nothing_that_anybody_is_told(
             for store, run in zip((plain, closes), runs, strict=True):
                 again = small_plan(small_view(1, [10, 20, 30]))
                 assert not store.settle(run, small_result(again, {0}))
-                with pytest.raises(DuplicateRoundError):
+                with pytest.raises(LedgerError, match="does not come after the last"):
                     store.reserve(run, again, policy="random")
                 assert not store.save_evaluation(run, opinions(7, {0: 1.0}))
         with open_reader(Path(one)) as was, open_reader(Path(other)) as now:

@@ -9,7 +9,7 @@ import pytest
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.effects import BookOpinions
-from fedagent_coordinator.errors import RefusedEntryError
+from fedagent_coordinator.errors import LedgerError
 from tests.fakes.stored_runs import begun, opinions, volunteers
 
 DIGEST = "d" * 64
@@ -100,7 +100,7 @@ def test_a_model_is_evaluated_once_and_nobody_having_answered_is_an_evaluation(
 def test_what_cannot_be_is_refused_whole(tmp_path: Path, found: BookOpinions) -> None:
     with Store(tmp_path) as store:
         run_id = people(store)
-        with pytest.raises(RefusedEntryError):
+        with pytest.raises(LedgerError, match="the ledger refuses this"):
             store.save_evaluation(run_id, found)
         assert store.read.evaluations.rows(run_id) == []
         assert store.read.evaluations.opinions(run_id) == []

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.effects import Reserve, Settle
-from fedagent_coordinator.errors import BudgetExceededError
+from fedagent_coordinator.errors import LedgerError
 from tests.fakes.stored_runs import (
     MEMORY,
     Crash,
@@ -96,7 +96,7 @@ class SettledLookup(RuleBasedStateMachine):
         self.checkpoint.name = crash
         try:
             self.store.reserve(self.run_id, plan, policy="random")
-        except BudgetExceededError:
+        except LedgerError:
             assert not fits
             self.met["exhausted" if sum(prices) > self.oracle.free else "refused"] += 1
         except Crash:

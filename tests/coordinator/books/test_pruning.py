@@ -16,9 +16,9 @@ from fedagent_coordinator.books.pruning import NEVER, bytes_held
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import (
+    LedgerError,
     OversizedBooksError,
     PrunedRoundError,
-    RefusedEntryError,
     StoreFailedError,
 )
 from fedagent_node.data_dir import load_or_create
@@ -143,7 +143,7 @@ def test_nothing_is_dropped_but_by_a_row_that_says_so(tmp_path: Path) -> None:
             round=3,
         )
         with (
-            pytest.raises(RefusedEntryError, match="are closed"),
+            pytest.raises(LedgerError, match="are closed"),
             store._db.transaction("test"),
         ):
             store._db.ledger.append(run, [move], 0)

@@ -11,10 +11,7 @@ from msgspec import structs
 from fedagent_coordinator.books.rounds import settled
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import (
-    BudgetExceededError,
-    DuplicateRoundError,
-    InvalidAmountError,
-    RefusedEntryError,
+    LedgerError,
 )
 from fedagent_coordinator.placement.base import Placement
 from tests.fakes.stored_runs import begun, rented_plan, small_result
@@ -48,7 +45,7 @@ def test_a_rent_is_reserved_settled_and_read_back(store: Store, run: str) -> Non
 def test_a_rent_counts_against_the_run_s_budget(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         run = begun(store, total_micro=549).run_id
-        with pytest.raises(BudgetExceededError):
+        with pytest.raises(LedgerError, match="the round needs"):
             store.reserve(run, rented_plan(1), policy="random")
         store.reserve(run, rented_plan(1, rent=249), policy="random")
         assert store.read.balance(run).free_micro == 0
@@ -75,15 +72,15 @@ def test_a_rent_of_nothing_is_void_too_where_no_work_came(store: Store, run: str
 def test_a_rent_that_was_not_reserved_or_for_no_work_cannot_be_paid(store: Store, run: str) -> None:
     one = rented_plan(1)
     store.reserve(run, one, policy="random")
-    with pytest.raises(InvalidAmountError):
+    with pytest.raises(LedgerError, match="the rent is"):
         store.settle(run, small_result(one, {0}, rent=251))
-    with pytest.raises(InvalidAmountError):
+    with pytest.raises(LedgerError, match="the rent is"):
         store.settle(run, small_result(one, set(), rent=250))
-    with pytest.raises(DuplicateRoundError):
+    with pytest.raises(LedgerError, match="does not come after the last"):
         store.reserve(run, one, policy="random")
     two = rented_plan(2)
     unknown = replace(two.controls, placement=Placement(edge=7, rent_micro=1))
-    with pytest.raises(RefusedEntryError):
+    with pytest.raises(LedgerError, match="the ledger refuses this"):
         store.reserve(run, structs.replace(two, controls=unknown), policy="random")
     assert store.read.last_round(run) == 1
 
