@@ -18,10 +18,8 @@ from .config import AgentConfig
 from .daemon import AgentDaemon, check_stream
 from .errors import (
     AgentError,
+    BooksError,
     DataDirFailedError,
-    OpinionBookError,
-    OutboxError,
-    PrivacyBookError,
 )
 from .streams.base import StreamError
 
@@ -30,9 +28,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (JoinError, 2),
     (DataDirBusyError, 75),
     (IdentityError, 11),
-    (OutboxError, 12),
-    (OpinionBookError, 12),
-    (PrivacyBookError, 12),
+    (BooksError, 12),
     (StreamError, 13),
     (LinkError, 10),
     (AgentError, 10),

@@ -23,7 +23,7 @@ from .context import ASK_S, Context, Programs
 from .core.effects import Measured, Stopping, TrainerEnded
 from .core.worklog import LogLine, WorkLog, samples_line
 from .links import BrokerLinks
-from .site_voucher import SiteVoucher
+from .site import SiteVoucher
 from .store import TrainerRequest, open_agent
 from .streams import parse_stream
 from .streams.base import StreamError, StreamOpenError

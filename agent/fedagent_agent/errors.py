@@ -25,31 +25,12 @@ class DataDirFailedError(DiskError):
     hint = "make room or fix the disk, then start the agent again"
 
 
-class OutboxError(DiskError):
-    """Raised when the outbox cannot be opened or written."""
-
-
-class OutboxFormatError(OutboxError):
-    """Raised when another version wrote the outbox; the position in the stream is in it too."""
-
-    hint = "continue with that version, or start fresh in another --data-dir"
-
-
-class OpinionBookError(DiskError):
-    """Raised when the record of opinions cannot be read or written."""
+class BooksError(DiskError):
+    """Raised when the agent's books cannot be opened, read or written."""
 
     hint = (
-        "free space, or restore the file from a copy: without it the device forgets "
-        "what its opinions have cost"
-    )
-
-
-class PrivacyBookError(DiskError):
-    """Raised when the count of updates that have cost privacy cannot be read or written."""
-
-    hint = (
-        "free space, or restore the file from a copy: without it the device forgets "
-        "what its updates have cost"
+        "free space, or restore the file from a copy: without it the device forgets its updates, "
+        "its place in the stream, and what updates and opinions have cost of its privacy"
     )
 
 

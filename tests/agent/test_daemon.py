@@ -265,8 +265,6 @@ async def test_noise_is_kept_over_a_restart(tmp_path: Path) -> None:
         call(edge, 1, DIGITS)
         told = await opinion(edge, 1)
         assert told.epsilon == pytest.approx(0.5)
-        kept = json.loads((tmp_path / "device" / "opinions.json").read_bytes())
-        assert kept["runs"][RUN]["spent"] == kept["ever"] == told.epsilon
         device.popen.kill()
         await asyncio.to_thread(device.wait_exit)
         since = len(edge.heard)

@@ -1,17 +1,16 @@
 """Calls for opinions: what is answered, to whom, how often, and what is never told."""
 
-import os
 from pathlib import Path
 from typing import Literal
+from unittest.mock import Mock
 
 import pytest
 from msgspec import structs
 
-from fedagent_agent import store
+from fedagent_agent import books
 from fedagent_agent.core.device import Readings
 from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeModel
 from fedagent_agent.core.opinions import PrivacySettings
-from fedagent_agent.errors import AgentError, OpinionBookError
 from fedagent_agent.peers.core.selection import PeerSelection
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
 from fedagent_node.effects import Effect, Send
@@ -20,7 +19,6 @@ from fedagent_protocol.messages import (
     Chunk,
     Decline,
     EdgeBeacon,
-    Need,
     Opinion,
     OpinionCall,
     OpinionMode,
@@ -126,13 +124,6 @@ def test_an_opinion_is_signed_for_what_was_asked_and_kept_so_over_a_restart(
     assert edge.said(Opinion) == [opinion]
 
 
-def test_what_stays_on_the_device_or_is_added_up_is_not_signed(tmp_path: Path) -> None:
-    edge = joined(tmp_path, task=structs.replace(REAL, opinions=OpinionsSpec(mode="peers")))
-    edge.core.evaluator._sign = lambda *_: pytest.fail("signed")
-    Neighbourhood(edge)
-    edge.evaluate(asked(edge, 1, mode=PEERS), 0.625)
-
-
 def test_who_volunteers_signs_it_for_each_edge(tmp_path: Path) -> None:
     me, alone = identity("device"), OpinionsSpec(mode="peers")
     task = structs.replace(REAL, opinions=alone, peers=PeersSpec(graph="declared"))
@@ -177,19 +168,10 @@ def test_a_round_has_one_model(edge: HandEdge) -> None:
     assert edge.core.counters["opinion_of_another"] == 2
 
 
-def test_lost_chunks_and_tasks_are_asked_for_again(edge: HandEdge) -> None:
-    edge.call(1, MODEL)
-    edge.take(Subscribed(EDGE, digest_of(MODEL)))
-    asked_first = (len(edge.said(TaskNeed)), len(edge.said(Need)))
-    edge.serve(edge.later(3.0), MODEL)
-    assert asked_first == (1, 1)
-    assert edge.jobs(Evaluate)
-
-
 def test_the_model_of_an_order_comes_in_first_and_both_are_done(tmp_path: Path) -> None:
     edge = joined(tmp_path, task=REAL, chunk_bytes=1024)
     big, other = model_of(4500), model_of(4500, 1)
-    edge.call(1, big)
+    called = edge.call(1, big)
     edge.take(Subscribed(EDGE, digest_of(big)))
     out = edge.order(2, other)
     assert [e.digest for e in edge.jobs(UnsubscribeModel, out)] == [digest_of(big)]
@@ -197,26 +179,13 @@ def test_the_model_of_an_order_comes_in_first_and_both_are_done(tmp_path: Path) 
     late = Chunk(run=RUN, round=1, digest=digest_of(big), index=0, data=big[:1024])
     edge.say(late)
     assert edge.core.counters["chunk_unasked"] == 1
-    edge.serve(out, other)
+    edge.serve([*called, *out], other)
     (training,) = edge.jobs(Train)
     (evaluating,) = edge.jobs(Evaluate)
     assert [Path(job.model).read_bytes() for job in (training, evaluating)] == [other, big]
     edge.evaluate(evaluating)
     edge.train(training, b"update")
     assert len(edge.said(Opinion)) == len(edge.said(UpdateOffer)) == 1
-
-
-def test_a_call_waits_while_an_order_loads_and_for_another_task(tmp_path: Path) -> None:
-    edge = joined(tmp_path, task=REAL)
-    out = edge.order(2, NEWER)
-    called = edge.call(1, MODEL)
-    assert not edge.jobs(SubscribeModel, called)
-    edge.serve(out, NEWER)
-    assert edge.jobs(Train)
-    assert edge.jobs(Evaluate)
-    edge.task = IDLE
-    edge.call(1, MODEL, run=RUN_2)
-    assert edge.core.counters["opinion_busy"] == 1
 
 
 def test_another_edge_goes_on_with_the_model_when_the_first_is_gone(edge: HandEdge) -> None:
@@ -230,40 +199,24 @@ def test_another_edge_goes_on_with_the_model_when_the_first_is_gone(edge: HandEd
     assert [e.edge for e in edge.jobs(SubscribeModel)] == [EDGE, OTHER]
 
 
-def test_nobody_waits_for_ever(edge: HandEdge) -> None:
-    edge.call(1, MODEL, until_ms=1000)
-    edge.later(2.0)
-    assert edge.core.evaluator.pending is None
-    assert edge.core.counters["opinion_late"] == 1
-    edge.evaluate(asked(edge, 1))
-    assert edge.said(Opinion)
-
-
 def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) -> None:
     edge.evaluate(asked(edge, 1), samples=0)
     edge.failed(asked(edge, 2), "died")
+    late = edge.call(3, NEWER)
     edge.measure(Readings(available=False, reason="battery 4 %"))
-    edge.call(3, MODEL)
-    assert [o.reason for o in edge.said(Opinion)] == [
+    edge.serve(late, NEWER)
+    edge.call(4, MODEL)
+    idle = joined(tmp_path / "idle", task=IDLE)
+    idle.serve(idle.call(1, MODEL), MODEL)
+    said = edge.said(Opinion) + idle.said(Opinion)
+    assert [o.reason for o in said] == [
         "no samples have arrived that were not trained on",
         "died",
         "battery 4 %",
+        "battery 4 %",
+        "the task learns nothing",
     ]
-    assert {o.samples for o in edge.said(Opinion)} == {0}
-
-
-def test_a_model_that_came_in_while_work_was_forbidden_is_not_evaluated(edge: HandEdge) -> None:
-    called = edge.call(1, MODEL)
-    edge.measure(Readings(available=False, reason="battery 4 %"))
-    edge.serve(called, MODEL)
-    assert not edge.jobs(Evaluate)
-    assert [o.reason for o in edge.said(Opinion)] == ["battery 4 %"]
-
-
-def test_a_task_without_training_has_no_opinions(tmp_path: Path) -> None:
-    edge = joined(tmp_path, task=IDLE)
-    edge.serve(edge.call(1, MODEL), MODEL)
-    assert [o.reason for o in edge.said(Opinion)] == ["the task learns nothing"]
+    assert {o.samples for o in said} == {0}
 
 
 def test_a_task_that_does_not_fit_ends_the_call(edge: HandEdge) -> None:
@@ -393,18 +346,10 @@ def test_noise_is_drawn_once_and_stays_spent_over_restarts(tmp_path: Path) -> No
     assert edge.core.evaluator.spent == {RUN: 2.0}
 
 
-def test_what_a_run_may_spend_ends_without_a_restart_too(tmp_path: Path) -> None:
-    edge = with_opinions(tmp_path, PrivacySettings(total_epsilon=2.0), epsilon=1.0)
-    for number in (1, 2):
-        edge.evaluate(asked(edge, number), 0.5, epsilon=1.0)
-    edge.serve(edge.call(3, MODEL), MODEL)
-    assert [o.samples > 0 for o in edge.said(Opinion)] == [True, True, False]
-
-
 def test_an_edge_that_makes_up_runs_spends_no_more_than_a_life_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "MAX_RUNS", 2)
+    monkeypatch.setattr(books, "MAX_OPINIONS", 2)
     limits = PrivacySettings(total_epsilon=1.0, lifetime_epsilon=4.0)
     edge = with_opinions(tmp_path, limits, epsilon=1.0)
     runs = [f"{number:032x}" for number in range(5)]
@@ -444,59 +389,22 @@ def test_an_owner_that_trusts_declared_neighbours_alone_tells_nobody_else(
     assert bool(edge.said(Opinion)) == (mode == "report")
 
 
-def test_what_is_not_on_disk_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ends", ["refused", "killed"])
+def test_what_is_not_on_disk_is_not_told(tmp_path: Path, ends: str) -> None:
     edge = with_opinions(tmp_path, epsilon=1.0)
     start = asked(edge, 1)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(store, "write_private", full)
-    edge.evaluate(start, 0.5, epsilon=1.0)
-    assert [(o.samples, o.reason) for o in edge.said(Opinion)] == [
-        (0, "disk: No space left on device")
-    ]
-    assert edge.core.evaluator.spent == {}
-
-
-class KilledError(Exception):
-    """The agent is gone."""
-
-
-@pytest.mark.parametrize("point", ["before the write", "before the rename"])
-def test_a_kill_before_the_record_tells_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
-    edge = with_opinions(tmp_path, epsilon=1.0)
-    start = asked(edge, 1)
-
-    def kill(at: object, *_: object) -> None:
-        if at == "agent.opinions.before-write" or "opinions.json" in str(at):
-            raise KilledError
-
-    with monkeypatch.context() as patch:
-        if point == "before the write":
-            edge.store.opinions._checkpoint = kill
-        else:
-            patch.setattr(os, "rename", kill)
-        with pytest.raises(KilledError):
+    if ends == "refused":
+        edge.store.books._db.execute("PRAGMA query_only = ON")
+        edge.evaluate(start, 0.5, epsilon=1.0)
+        (opinion,) = edge.said(Opinion)
+        assert (opinion.samples, opinion.reason[:6]) == (0, "disk: ")
+    else:
+        killed = KeyboardInterrupt("agent.opinions.before-write")
+        edge.store.books._checkpoint = Mock(side_effect=killed)
+        with pytest.raises(KeyboardInterrupt):
             edge.evaluate(start, 0.5, epsilon=1.0)
-    assert bool(list(tmp_path.glob("opinions.json.*"))) is (point == "before the rename")
-    assert edge.said(Opinion) == []
-    edge.restart()
+        assert edge.said(Opinion) == []
+    edge.restart(EDGE)
     assert edge.core.evaluator.spent == {}
-    edge.join()
-    edge.evaluate(asked(edge, 1), 0.25, epsilon=1.0)
+    edge.evaluate(asked(edge, 2), 0.25, epsilon=1.0)
     assert [opinion.score for opinion in edge.said(Opinion)] == [0.25]
-
-
-def test_the_record_is_private_and_damage_is_named(tmp_path: Path) -> None:
-    edge = with_opinions(tmp_path, epsilon=1.0)
-    edge.evaluate(asked(edge, 1), epsilon=1.0)
-    path = tmp_path / "opinions.json"
-    assert path.stat().st_mode & 0o077 == 0
-    path.write_bytes(path.read_bytes()[:-3])
-    edge.store.abandon()
-    with pytest.raises(OpinionBookError, match="forgets what its opinions have cost") as caught:
-        edge.boot()
-    assert isinstance(caught.value, AgentError)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_agent.trainer.frames import Open, Train
+from fedagent_agent.trainer.frames import Train
 from fedagent_protocol.messages import Decline, DeclineReason, UpdateOffer
 from tests.fakes.hand_edge import REAL, HandEdge, digest_of, joined, model_of
 
@@ -26,41 +26,27 @@ def without_room(edge: HandEdge, model: bytes, suffix: str) -> None:
     (edge.directory / "models" / f"model.{digest_of(model)}{suffix}").symlink_to(FULL)
 
 
-def left(edge: HandEdge) -> list[str]:
-    return sorted(path.name for path in (edge.directory / "models").iterdir())
-
-
-def test_a_small_model_that_finds_no_room_is_declined_until_there_is_some(tmp_path: Path) -> None:
-    edge = joined(tmp_path, task=REAL)
-    for number in (1, 2, 3):
-        without_room(edge, SMALL, ".new")
-        edge.serve(edge.order(number, SMALL), SMALL)
-        decline = edge.said(Decline)[-1]
-        assert (decline.round, decline.reason) == (number, DeclineReason.ERROR)
-        assert decline.detail == "disk: No space left on device"
-        assert left(edge) == []
-    edge.serve(edge.order(4, SMALL), SMALL)
-    (start,) = edge.jobs(Train)
-    assert Path(start.model).read_bytes() == SMALL
-    edge.train(start, model_of(22_000, 7))
-    assert edge.said(UpdateOffer)[-1].round == 4
-
-
-@pytest.mark.parametrize("suffix", [".have", ".part"])
-def test_a_big_model_that_finds_no_room_is_declined_until_there_is_some(
-    tmp_path: Path, suffix: str
+@pytest.mark.parametrize(
+    ("model", "suffix"),
+    [(SMALL, ".part"), (BIG, ".have"), (BIG, ".part")],
+    ids=["small", "list", "big"],
+)
+def test_a_model_that_finds_no_room_is_declined_until_there_is_some(
+    tmp_path: Path, model: bytes, suffix: str
 ) -> None:
     edge = joined(tmp_path, task=REAL)
-    without_room(edge, BIG, suffix)
-    edge.serve(edge.order(1, BIG), BIG)
-    decline = edge.said(Decline)[-1]
-    assert (decline.round, decline.reason) == (1, DeclineReason.ERROR)
-    assert decline.detail.startswith("disk: ")
-    assert left(edge) == []
-    edge.serve(edge.order(2, BIG), BIG)
+    for number in (1, 2):
+        without_room(edge, model, suffix)
+        edge.serve(edge.order(number, model), model)
+        decline = edge.said(Decline)[-1]
+        assert (decline.round, decline.reason) == (number, DeclineReason.ERROR)
+        assert decline.detail.startswith("disk: ")
+        assert list((tmp_path / "models").iterdir()) == []
+    edge.serve(edge.order(3, model), model)
     (start,) = edge.jobs(Train)
-    assert Path(start.model).read_bytes() == BIG
-    assert len(edge.jobs(Open)) == 1
+    assert Path(start.model).read_bytes() == model
+    edge.train(start, model_of(22_000, 7))
+    assert edge.said(UpdateOffer)[-1].round == 3
 
 
 def test_a_disk_that_is_full_at_the_start_is_named_with_what_to_do(tmp_path: Path) -> None:
@@ -78,17 +64,3 @@ def test_a_disk_that_is_full_at_the_start_is_named_with_what_to_do(tmp_path: Pat
     assert done.returncode == 10
     assert f"{tmp_path}: File too large; make room or fix the disk" in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_a_deletion_that_finds_no_room_waits_and_the_clock_goes_on(tmp_path: Path) -> None:
-    edge = joined(tmp_path)
-    offer = edge.round(1, SMALL)
-    edge.store.outbox._db.execute("PRAGMA query_only = ON")
-    edge.receipt(offer)
-    edge.later(5.0)
-    assert edge.core.counters["outbox_flush_failed"] == 1
-    assert edge.driver.next_due() is not None
-    edge.store.outbox._db.execute("PRAGMA query_only = OFF")
-    edge.later(40.0)
-    edge.restart()
-    assert not edge.core.uploads.by_key

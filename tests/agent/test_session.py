@@ -31,7 +31,7 @@ def edge(tmp_path: Path) -> HandEdge:
 def quiet(edge: HandEdge) -> None:
     """Answer every probe, so that only reports are left."""
     session = edge.core.sessions[EDGE]
-    while session._probe is not None:
+    while session.probe is not None:
         edge.now += 0.002
         probe = edge.said(Probe)[-1]
         edge.say(ProbeReply(nonce=probe.nonce, data=bytes(probe.reply_bytes)))

@@ -8,9 +8,9 @@ import pytest
 from msgspec import structs
 
 from fedagent_agent.core.effects import Subscribed, SubscribeModel
-from fedagent_agent.core.voucher import HINTS, UNASSIGNED, TaskRefusal
-from fedagent_agent.core.vouching import AGAIN_S, REFUSED_S
-from fedagent_agent.site_voucher import LONGEST_S, SiteVoucher
+from fedagent_agent.core.tasks import AGAIN_S, REFUSED_S
+from fedagent_agent.core.vouching import HINTS, UNASSIGNED, TaskRefusal
+from fedagent_agent.site import LONGEST_S, SiteVoucher
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
 from fedagent_coordinator.site_word import CLAIM_S, SiteWord
 from fedagent_node.data_dir import load_or_create

@@ -148,7 +148,7 @@ def test_a_full_disk(tmp_path: Path, start: tuple[str, ...], file_bytes: int, co
     [
         (EDGE, 20, "identity.json"),
         (AGENT, 11, "identity.json"),
-        (AGENT, 12, "outbox/outbox.sqlite"),
+        (AGENT, 12, "books.sqlite"),
         (DEMO, 35, "identity.json"),
         (DEMO, 32, "coordinator.db"),
     ],

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from fedagent_agent.core.voucher import UNASSIGNED
+from fedagent_agent.core.vouching import UNASSIGNED
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_node.envelope import Gate

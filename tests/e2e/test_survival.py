@@ -40,7 +40,7 @@ def test_every_role_is_killed_and_comes_back(tmp_path: Path) -> None:
         for i in range(2):
             field.agent(f"agent-{i}", labels(i))
         field.edge("edge-0", broker="embedded").wait("ready")
-        dies(field, "agent", "agent-2", device, "outbox.after-put:kill")
+        dies(field, "agent", "agent-2", device, "books.put:kill")
         field.start("agent", "agent-2", device)
         coordinator.wait("round", round=2)
         field.processes["edge-0"].kill()

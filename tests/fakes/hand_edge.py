@@ -13,7 +13,7 @@ from msgspec import structs
 from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.device import PriceSettings, Readings
 from fedagent_agent.core.effects import Measured, Subscribed, SubscribeModel
-from fedagent_agent.core.voucher import Voucher
+from fedagent_agent.core.vouching import Voucher
 from fedagent_agent.store import TrainerRequest, open_agent
 from fedagent_agent.trainer.frames import (
     Evaluate,
@@ -118,7 +118,7 @@ def served(
     """Yield what an edge answers while it hands out task and models, these by their digest."""
     if isinstance(message, TaskNeed):
         yield TaskBody(
-            run=run,
+            run=message.run or run,
             digest=message.digest,
             body=task_bytes(task),
             recipe="digits",
@@ -205,7 +205,7 @@ class HandEdge:
 
     def restart(self, *edges: str) -> None:
         """Kill the agent and start it again; these edges welcome it."""
-        self.store.abandon()
+        self.store.close()
         self.boot()
         self.out.clear()
         for edge in edges:

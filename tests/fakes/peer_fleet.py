@@ -158,7 +158,7 @@ class PeerFleet:
 
     def restart(self, *killed: str) -> None:
         for me in killed:
-            self.agents[me].store.abandon()
+            self.agents[me].store.close()
             self.agents[me] = self._boot(me)
 
     def declare(self, around: Distances) -> None:

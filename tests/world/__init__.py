@@ -75,13 +75,12 @@ class Trainings:
         store, name = node._store, node.name
 
         def make(effect: MakeIdleUpdate) -> Trained:
-            kept = {u.key.round for u in store.outbox._updates.values()}
-            kept |= {key.round for key in store.outbox.answered()}
+            kept = {update.key.round for update in store.books.load()}
+            kept |= {key.round for key in store.books.answered()}
             if effect.round in kept:
                 self.twice.append((name, effect.round))
             self.made.append((name, effect.round))
-            body = store._models.read(effect.model)
-            assert body is not None
+            body = store._models.path(effect.model).read_bytes()
             rng = np.random.default_rng([int(name.rpartition("-")[2]), effect.round])
             tensors = {
                 item.spec.name: rng.normal(0, 0.01, item.spec.shape).astype(np.float32)
@@ -93,7 +92,7 @@ class Trainings:
             stats = TrainStats(num_samples=count, iterations=max(1, effect.iterations), steps=1)
             return Trained(job=effect.job, digest=digest_of(update), size=len(update), stats=stats)
 
-        store._make_idle_update = make  # type: ignore[method-assign] # training is simulated
+        store._writes[MakeIdleUpdate] = make  # training is simulated
 
 
 def _trainer(kernel: Kernel) -> Trainer:
@@ -376,9 +375,11 @@ class World:
                 found.append(f"{name} has {len(sessions._by_id)} sessions")
         for name, agent in self.here.agents.items():
             # Of each edge one may wait for the rest of a round that has ended.
-            if agent.driver is not None and len(agent._store.outbox._updates) > len(agent.edges):
-                found.append(f"{name} keeps {len(agent._store.outbox._updates)} updates")
-            if agent.driver is not None and (jobs := agent._store._outputs):
+            if agent.driver is None:
+                continue
+            if len(kept := agent._store.books.load()) > len(agent.edges):
+                found.append(f"{name} keeps {len(kept)} updates")
+            if jobs := agent._store._outputs:
                 found.append(f"{name} keeps what {len(jobs)} trainings made")
         return found
 

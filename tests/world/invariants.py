@@ -1,11 +1,11 @@
 """What must hold of every run, whoever died, lied, or was not heard in it."""
 
-import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedagent_agent.books import Books
 from fedagent_coordinator.books.reader import Reader, open_reader
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import locate, tensor_at
@@ -117,19 +117,18 @@ def opinions(played: "Played", read: Reader) -> None:
     done = [number for number, state in ending.settled_reports if state == "done"]
     if played.kind in ("evaluated", "noisy") and ending.reason:
         assert calls == [0, *done], "a model was not evaluated"
-    said: dict[tuple[str, str], set[float]] = defaultdict(set)
+    said: dict[tuple[str, int], set[float]] = defaultdict(set)
     for one in played.wire.said(m.Opinion):
         if one.message.samples:
-            said[one.sender, one.message.model].add(one.message.score)
-    assert {len(scores) for scores in said.values()} <= {1}, "two opinions of one model"
+            said[one.sender, one.message.round].add(one.message.score)
+    assert {len(scores) for scores in said.values()} <= {1}, "two opinions in one round"
     left = Counter(row.agent for row in read.outcomes(run) if row.status in ("arrived", "late"))
     for agent in here.agents.values() if played.kind in ("private", "noisy") else ():
         if played.kind == "private":
-            book = json.loads((agent.directory / "privacy.json").read_bytes())["releases"]
-            assert left[agent.id] <= book[run] <= RELEASES, f"{agent.name} released more"
+            charged = Books(agent.directory).releases().get(run, 0)
+            assert left[agent.id] <= charged <= RELEASES, f"{agent.name} released more"
         else:
-            runs = json.loads((agent.directory / "opinions.json").read_bytes())["runs"]
-            spent = runs[run]["spent"]
+            spent = Books(agent.directory).opinions().spent[run]
             gave = sum(sender == agent.id for sender, _ in said)
             assert gave <= spent <= len(calls), f"{agent.name} gave {gave} and charged {spent}"
 

@@ -38,7 +38,7 @@ ELSEWHERE = {
     "state": "agent/trainer/test_device_state.py",
 }
 """Steps that no run of these worlds takes, and which tests do."""
-KIND_OF = {"privacy": "private", "opinions": "noisy"}
+KIND_OF = {"opinions": "noisy"}
 Kill = tuple[str, int]
 HERE = sorted(
     f"{role}.{name}"
@@ -119,7 +119,7 @@ DRAWN = drawn(KILLS, 40)
 )
 def test_whoever_dies_wherever_all_invariants_hold(world: Make, point: str, nth: int) -> None:
     role, _, name = point.partition(".")
-    large = "chunk" in name or name.startswith(("model.whole", "outbox.file", "outbox.dropped"))
+    large = "chunk" in name or name.startswith(("model.whole", "books.file", "books.dropped"))
     # The second death at a place is of a rented edge's run, the third of neighbours.
     kind = KIND_OF.get(name.partition(".")[0]) or {2: "placed", 3: "peers"}.get(nth, "plain")
     if kind in KIND_OF.values():
@@ -147,13 +147,13 @@ def test_everybody_dies_thrice_at_any_time(world: Make, world_seed: int, kind: s
     here.kill_everybody(world_seed).run(seconds=2000)
 
 
-@pytest.mark.parametrize("point", ["privacy.charged", "opinions.kept"])
+@pytest.mark.parametrize(("kind", "point"), [("private", "books.put"), ("noisy", "opinions.kept")])
 def test_nothing_private_is_drawn_twice_whoever_is_killed(
-    world: Make, world_seed: int, point: str
+    world: Make, world_seed: int, kind: str, point: str
 ) -> None:
     """The invariant: what left was charged before, and was said once only."""
     pytest.importorskip("opendp", reason="opendp is not installed")
-    here = world(kind=KIND_OF[point.partition(".")[0]], seed=world_seed, faults=ROUGH)
+    here = world(kind=kind, seed=world_seed, faults=ROUGH)
     for name in here.here.agents:
         here.kill(name, at=point, nth=1 + world_seed % 2)
     played = here.run(seconds=900)

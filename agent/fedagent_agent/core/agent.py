@@ -6,9 +6,9 @@ changes nothing else.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -24,7 +24,6 @@ from fedagent_agent.trainer.frames import (
 )
 from fedagent_node.effects import (
     Effect,
-    Emit,
     Input,
     LinkDown,
     LinkUp,
@@ -33,7 +32,6 @@ from fedagent_node.effects import (
     Received,
     Revoked,
     Send,
-    Write,
     WriteModel,
 )
 from fedagent_protocol import SOFTWARE
@@ -41,6 +39,7 @@ from fedagent_protocol.errors import MalformedError, ProtocolError
 from fedagent_protocol.messages import (
     AnyMessage,
     Chunk,
+    DeclineReason,
     EdgeBeacon,
     Hello,
     MaskAsk,
@@ -70,7 +69,6 @@ from .effects import (
     DropOutput,
     EdgesFound,
     FinishModel,
-    FlushOutbox,
     Key,
     Measured,
     ModelOpened,
@@ -85,16 +83,14 @@ from .effects import (
     UpdateStored,
 )
 from .evaluator import Evaluator
-from .fetch import Tasks
 from .masking import Masking, OpenMember
 from .opinions import NO_LIMITS, OpinionRecord
-from .orders import Orders
 from .preparation import Preparation
 from .session import Claims, Session, Sessions
+from .tasks import Tasks
 from .training_queue import TrainingQueue
 from .uploads import Uploads
-from .voucher import Voucher
-from .vouching import Vouching
+from .vouching import UNASSIGNED, Voucher, Vouching
 
 if TYPE_CHECKING:
     from fedagent_agent.config import AgentConfig
@@ -112,7 +108,7 @@ class AgentCore:
         pending: Bytes that a link holds unacknowledged.
         quiet: Seconds since anything came over a link, parts of messages too.
         peering: Opens keys towards neighbours at the first need.
-        voucher: Knows what the coordinator of the site has signed.
+        voucher: Knows what the coordinator of the site has signed; None: every edge is believed.
         idle_opinions: There are opinions even where the task learns nothing.
     """
 
@@ -132,23 +128,23 @@ class AgentCore:
         pending: Callable[[str], int],
         quiet: Callable[[str], float],
         peering: OpenPeers,
-        voucher: Voucher,
+        voucher: Voucher | None,
         idle_opinions: bool,
     ) -> None:
         self._private = config.privacy != NO_LIMITS
         self._quiet_s = quiet
         self.counters: Counter[str] = Counter()
-        self.peers = PeerSelection(self.counters, peering, sign)
-        self.device = DeviceState(
+        counters, jobs = self.counters, count(1)
+        self.peers = PeerSelection(counters, peering, sign)
+        device = self.device = DeviceState(
             config.price,
             load_limit_s=config.load_limit_s,
             position=config.position,
             extra_s=config.slow_s,
         )
         greeting = Hello(agent=agent, software=SOFTWARE, name=config.name, prepares=True)
-        self.sessions = Sessions(greeting, self.device, boots, self.counters, claim)
-        self.uploads = Uploads(updates, self.sessions, pending, self.counters)
-        jobs = count(1)
+        sessions = self.sessions = Sessions(greeting, device, boots, counters, claim)
+        self.uploads = Uploads(updates, sessions, pending, counters)
         stream = Open(
             job=0,
             task=b"",
@@ -159,180 +155,203 @@ class AgentCore:
             # More threads use up a limit of computation sooner, and gain nothing.
             threads=1 if config.load_limit_s > 0 else 0,
         )
-        self._vouching = Vouching(agent, voucher, self.sessions.link_of, self.counters)
-        self._tasks = Tasks(self.device, stream, jobs, self.counters, self._vouching)
-        self.preparation = Preparation(self.device, self._tasks, self.sessions)
-        self.masking = Masking(masking, self.sessions, self.counters)
+        self._vouching = Vouching(agent, voucher, sessions.link_of, counters)
+        tasks = self._tasks = Tasks(device, stream, jobs, counters, self._vouching)
+        self.preparation = Preparation(device, tasks, sessions)
+        self.masking = Masking(masking, sessions, counters)
         known = (*answered, *self.uploads.by_key)
         self.queue = TrainingQueue(
-            self.device, self._tasks, jobs, self.counters, known, releases, self.masking
+            device, tasks, self.uploads, self.masking, jobs, counters, known, releases=releases
         )
         self.evaluator = Evaluator(
-            self.device,
+            device,
             self.queue,
-            self._tasks,
+            tasks,
             jobs,
-            self.counters,
+            counters,
             peers=self.peers,
             limits=config.privacy,
             record=opinions,
             idle_opinions=idle_opinions,
             sign=sign,
         )
-        self._orders = Orders(
-            self.device,
-            self.sessions,
-            self._vouching,
-            queue=self.queue,
-            evaluator=self.evaluator,
-            uploads=self.uploads,
-            peers=self.peers,
-            counters=self.counters,
+        self._parts = (
+            tasks,
+            self.queue,
+            self.masking,
+            self.preparation,
+            self.evaluator,
+            self.uploads,
         )
-
-    # ----------------------------------------------------------------- inputs
+        self._inputs: dict[type[Input], Callable[[Any, float], list[Effect]]] = {
+            Received: self._on_message,
+            LinkUp: sessions.link_up,
+            LinkDown: sessions.link_down,
+            EdgesFound: sessions.edges_found,
+            OtherVersion: sessions.other_version,
+            Measured: self._on_measured,
+            Revoked: self._on_revoked,
+            TrainerEnded: self._on_trainer_ended,
+            Opened: self._on_opened,
+            Refused: self._on_opened,
+            Trained: self._on_work_done,
+            Masked: self._on_work_done,
+            Evaluated: self._on_work_done,
+            Failed: self._on_work_done,
+            Subscribed: self._on_model,
+            ModelOpened: self._on_model,
+            ModelFinished: self._on_model,
+            Stopping: lambda event, now: self.peers.end(now) + sessions.end(event.reason),
+            UpdateStored: self._on_stored,
+            OpinionStored: lambda event, now: self.evaluator.stored(event.answer, now),
+            DiskFailed: self._on_disk_failed,
+        }
+        self._messages: dict[type[AnyMessage], Callable[[Session, Any, float], list[Effect]]] = {
+            EdgeBeacon: self._on_beacon,
+            Welcome: self._on_welcome,
+            TrainOrder: self._on_order,
+            TaskBody: self._on_task,
+            Chunk: self._on_chunk,
+            Need: self.uploads.need,
+            Receipt: self.uploads.receipt,
+            RoundClosed: self._on_closed,
+            MaskRoster: self.masking.receive,
+            MaskDelivery: self.masking.receive,
+            MaskAsk: self.masking.receive,
+            Probe: self._on_probe,
+            ProbeReply: self._on_probe_reply,
+            Revocations: lambda session, said, _: sessions.take_revocations(session, said),
+            OpinionCall: self._on_call,
+            Neighbours: self._on_peers,
+            PeerDeliver: self._on_peers,
+        }
 
     def receive(self, event: Input, now: float) -> list[Effect]:
         """Take an input."""
-        match event:
-            case Received():
-                return self._on_message(event, event.at)
-            case LinkUp() | LinkDown() | EdgesFound() | OtherVersion():
-                return self.sessions.receive(event, now)
-            case Measured():
-                return self._on_measured(event, now)
-            case Revoked():
-                return self._revoked(event, now)
-            case TrainerEnded():
-                self.device.cold = True
-                return self.sessions.measured(now)
-            case Opened() | Refused() | Trained() | Masked() | Evaluated() | Failed():
-                return self._on_reply(event, now)
-            case Subscribed() | ModelOpened() | ModelFinished():
-                return self._on_model(event, now)
-            case Stopping(reason=reason):
-                return self.peers.end(now) + self.sessions.end(reason)
-            case UpdateStored():
-                self.queue.stored(event.update.key)
-                return self.uploads.stored(event, now)
-            case OpinionStored():
-                return self.evaluator.stored(event.answer, now)
-            case DiskFailed():
-                return self._on_disk_failed(event.effect, f"disk: {event.detail}", now)
-        return []
+        handle = self._inputs.get(type(event))
+        return handle(event, now) if handle is not None else []
 
     # -------------------------------------------------------------- messages
 
     def _on_message(self, event: Received, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        if isinstance(event.message, PeerDeliver):  # unsigned, so no sign of life
+        message, now = event.message, event.at
+        if isinstance(message, PeerDeliver):  # unsigned, so no sign of life
             session = self.sessions.open(event.sender)
         else:
             session, effects = self.sessions.hear(event.sender, event.link, now)
         if session is None:
             return effects
         try:
-            effects += self._dispatch(session, event.message, now)
+            handle = self._messages.get(type(message))
+            if handle is None:
+                raise MalformedError(f"{kind(message)} to an agent")
+            effects += handle(session, message, now)
         except ProtocolError as error:
             self.counters[error.reason] += 1
         return effects + self._go_on(now)
 
-    def _dispatch(self, session: Session, message: AnyMessage, now: float) -> list[Effect]:
-        edge = session.edge
-        match message:
-            case EdgeBeacon() | Welcome():
-                return self._on_greeting(session, message, now)
-            case TrainOrder():
-                return self._orders.follow(session, message, now)
-            case TaskBody():
-                return self._on_task(session, message, now)
-            case Chunk():
-                return self._on_chunk(edge, message, now)
-            case Need():
-                return self.uploads.need(edge, message, now)
-            case Receipt():
-                return self.uploads.receipt(session, message, now)
-            case RoundClosed():
-                key = Key(edge, message.run, message.round)
-                self.masking.closed(key)
-                kept = message.kept
-                effects = self.queue.closed(key, now, kept=kept)
-                return effects + self.uploads.closed(key, now, kept=kept)
-            case MaskRoster() | MaskDelivery() | MaskAsk():
-                return self.masking.receive(edge, message, now)
-            case Probe() | ProbeReply():
-                return self._on_probe(session, message, now)
-            case Revocations():
-                return self.sessions.take_revocations(session, message)
-            case OpinionCall():
-                return self._orders.call(session, message, now)
-            case Neighbours() | PeerDeliver():
-                return self.sessions.to_open(self.peers.receive(edge, message, now))
-            case _:
-                raise MalformedError(f"{kind(message)} to an agent")
-
-    def _on_greeting(
-        self, session: Session, message: EdgeBeacon | Welcome, now: float
-    ) -> list[Effect]:
-        if isinstance(message, Welcome):
-            return self._on_welcome(session, message, now)
-        effects = self.sessions.beacon(session, message, now)
-        effects += self.sessions.ask_revocations(session, message, now)
-        return effects + self._named(session, message, now)
+    def _on_beacon(self, session: Session, beacon: EdgeBeacon, now: float) -> list[Effect]:
+        effects = self.sessions.beacon(session, beacon, now)
+        return effects + self.preparation.named(session, beacon, now, busy=self._busy)
 
     def _on_welcome(self, session: Session, welcome: Welcome, now: float) -> list[Effect]:
         edge = session.edge
         if welcome.edge != edge:
             return []
-        session.round = welcome.round
         self.queue.welcomed(welcome.run, welcome.round)
-        if not session.welcomed(welcome.context_ms):
+        effects = self.sessions.welcome(session, welcome)
+        if effects is None:
             return []
-        effects: list[Effect] = []
-        if not session.announced:
-            session.announced = True
-            fields = {"edge": edge, "name": welcome.name, "address": session.link}
-            effects.append(Emit("edge_joined", fields))
-        session.measured.position = welcome.place
-        effects += self._named(session, welcome, now)
+        effects += self.preparation.named(session, welcome, now, busy=self._busy)
         if session.reported is None:
             effects.append(Send(edge, self.sessions.report(session, now)))
         effects += self.uploads.reconnected(edge, now)
-        for fetch in (self.queue.fetch, self.evaluator.fetch):
-            if fetch is not None and fetch.key.edge == edge:
-                effects += fetch.reconnected(now)
-        if (once := self._tasks.once) is not None and once.key.edge == edge:
-            effects += once.resume()
+        for one in self._downloads():
+            if one.key.edge == edge:
+                effects += one.resume()
         return effects + self._probe(session, now)
-
-    def _named(self, session: Session, message: Welcome | EdgeBeacon, now: float) -> list[Effect]:
-        return self.preparation.named(session, message, now, busy=self._busy)
-
-    def _on_task(self, session: Session, message: TaskBody, now: float) -> list[Effect]:
-        effects = self._tasks.receive(session.edge, message, now, busy=self._busy)
-        if (rules := self._tasks.peers(message.digest)) is not None:
-            self.peers.task(message.digest, rules)
-        return effects + self._orders.released(session, message, now)
 
     @property
     def _busy(self) -> bool:
         return self.queue.active_order is not None or self.evaluator.pending is not None
 
-    def _on_chunk(self, edge: str, chunk: Chunk, now: float) -> list[Effect]:
+    def _on_order(self, session: Session, order: TrainOrder, now: float) -> list[Effect]:
+        """Train, offer again what was trained, hold the order, or decline it."""
+        key = Key(session.edge, order.run, order.round)
+        if (offer := self.uploads.offer_again(key, now)) is not None:
+            self.peers.ordered(order)
+            return offer
+        if not self._vouching.stands(key, order.task, now):
+            refusal = self._tasks.refusal(key, order.task, now)
+            if refusal is None:
+                return self._tasks.hold(key, order, now, now + order.give_up_ms / 1000)
+            return self.queue.refuse(key, DeclineReason.UNSIGNED, f"{refusal}: {refusal.hint}")
+        if not self._vouching.is_made(key, order):
+            warned = self._unmade(key, "order")
+            return warned + self.queue.refuse(key, DeclineReason.UNSIGNED, UNASSIGNED)
+        self.peers.ordered(order)
+        effects, accepted = self.queue.order(key, order, session, now)
+        if accepted:
+            return [*self.evaluator.make_room(), *self.uploads.end_others(key), *effects]
+        if self.queue.outranked(key):
+            # Its orders and our rounds do not fit together: its welcome says where it is.
+            effects += self.sessions.hello(session, now)
+        if self.device.price_micro != order.price and session.report_wanted(self.device, now):
+            effects.append(Send(session.edge, self.sessions.report(session, now)))
+        return effects
+
+    def _on_call(self, session: Session, call: OpinionCall, now: float) -> list[Effect]:
+        """Evaluate and let the neighbours take part, or hold the call."""
+        key = Key(session.edge, call.run, call.round)
+        if not self._vouching.stands(key, call.task, now):
+            if self._tasks.refusal(key, call.task, now) is None:
+                return self._tasks.hold(key, call, now, now + call.until_ms / 1000)
+            self.counters["opinion_task_refused"] += 1
+            return []
+        if not self._vouching.is_made(key, call):
+            return self._unmade(key, "call")
+        return self._on_peers(session, call, now) + self.evaluator.call(session, call, now)
+
+    def _unmade(self, key: Key, what: str) -> list[Effect]:
+        """Count an order or a call that the coordinator did not make."""
+        self.counters[f"{what}_unsigned"] += 1
+        text = f"{what} of round {key.round} refused: {UNASSIGNED}"
+        return self._vouching.warn(key.edge, text)
+
+    def _on_task(self, session: Session, message: TaskBody, now: float) -> list[Effect]:
+        effects, held = self._tasks.receive(session.edge, message, now, busy=self._busy)
+        if (spec := self._tasks.spec(message.digest)) is not None:
+            self.peers.task(message.digest, spec.peers)
+        if held is not None:
+            effects += self._messages[type(held)](session, held, now)
+        return effects
+
+    def _on_chunk(self, session: Session, chunk: Chunk, now: float) -> list[Effect]:
         fetch = self._loading(chunk.digest)
-        if fetch is None or fetch.key.edge != edge:
+        if fetch is None or fetch.key.edge != session.edge:
             self.counters["chunk_unasked"] += 1
             return []
         return fetch.receive(chunk, now)
 
-    def _on_probe(self, session: Session, reply: Probe | ProbeReply, now: float) -> list[Effect]:
-        if isinstance(reply, Probe):
-            padding = bytes(reply.reply_bytes)
-            return [Send(session.edge, ProbeReply(nonce=reply.nonce, data=padding))]
-        if not session.probe_reply(reply, now):
-            self.counters["probe_reply_unknown"] += 1
-            return []
-        return self._probe(session, now)
+    def _on_closed(self, session: Session, message: RoundClosed, now: float) -> list[Effect]:
+        key = Key(session.edge, message.run, message.round)
+        self.masking.closed(key)
+        effects = self.queue.closed(key, now, kept=message.kept)
+        return effects + self.uploads.closed(key, kept=message.kept)
+
+    def _on_probe(self, session: Session, probe: Probe, now: float) -> list[Effect]:  # noqa: ARG002
+        padding = bytes(probe.reply_bytes)
+        return [Send(session.edge, ProbeReply(nonce=probe.nonce, data=padding))]
+
+    def _on_probe_reply(self, session: Session, reply: ProbeReply, now: float) -> list[Effect]:
+        measured = self.sessions.probe_reply(session, reply, now)
+        return self._probe(session, now) if measured else []
+
+    def _on_peers(
+        self, session: Session, message: OpinionCall | Neighbours | PeerDeliver, now: float
+    ) -> list[Effect]:
+        return self.sessions.to_open(self.peers.receive(session.edge, message, now))
 
     # --------------------------------------------- results, and what is measured
 
@@ -342,34 +361,39 @@ class AgentCore:
         effects = [] if readings.available else self.queue.abort(readings.reason)
         return effects + self.sessions.measured(now, forced=event.report) + self._go_on(now)
 
+    def _on_trainer_ended(self, event: TrainerEnded, now: float) -> list[Effect]:  # noqa: ARG002
+        self.device.cold = True
+        return self.sessions.measured(now)
+
     def _on_model(
         self, event: Subscribed | ModelOpened | ModelFinished, now: float
     ) -> list[Effect]:
-        fetch, effects = self._loading(event.digest), []
+        fetch, effects = self._loading(event.digest), list[Effect]()
         if fetch is not None:
             match event:
                 case Subscribed():
-                    effects = fetch.subscribed(event.edge, now, ok=event.ok)
+                    effects = fetch.subscribed(event, now)
                 case ModelOpened():
-                    effects = fetch.opened(event.have, now)
+                    effects = fetch.opened(event, now)
                 case ModelFinished():
                     session = self.sessions.get(fetch.key.edge)
                     link = session.measured if session is not None else None
                     effects = fetch.finished(event, link, now)
         return effects + self._go_on(now)
 
-    def _on_reply(
-        self, reply: Opened | Refused | Trained | Masked | Evaluated | Failed, now: float
+    def _on_opened(self, reply: Opened | Refused | Failed, now: float) -> list[Effect]:
+        self._tasks.replied(reply, now)
+        return self._go_on(now)
+
+    def _on_work_done(
+        self, reply: Trained | Masked | Evaluated | Failed, now: float
     ) -> list[Effect]:
-        if isinstance(reply, Opened | Refused) or self._tasks.is_opening(reply.job):
-            assert not isinstance(reply, Trained | Masked | Evaluated)
-            self._tasks.replied(reply, now)
-            return self._go_on(now)
+        if isinstance(reply, Failed) and self._tasks.is_opening(reply.job):
+            return self._on_opened(reply, now)
         order, pending = self.queue.active_order, self.evaluator.pending
+        ordered = order is not None and order.job == reply.job
         if isinstance(reply, Masked):
-            if order is None or order.job != reply.job:
-                return [DropOutput(reply.job)]
-            return self.queue.masked(reply, now)
+            return self.queue.masked(reply, now) if ordered else [DropOutput(reply.job)]
         if pending is not None and pending.job == reply.job and not isinstance(reply, Trained):
             effects = self.queue.note_samples(reply.counters) if reply.counters else []
             return effects + self.evaluator.evaluated(reply, now) + self._go_on(now)
@@ -377,32 +401,45 @@ class AgentCore:
         if isinstance(reply, Evaluated):
             self.counters["opinion_unwanted"] += 1
             return effects
-        if order is None or order.job != reply.job:
+        if not ordered:
             self.counters["training_unwanted"] += 1
             return [*effects, DropOutput(reply.job)]
-        if isinstance(reply, Trained) and self._private:
+        if isinstance(reply, Failed):
+            return [*effects, *self.queue.trained(reply, now), DropOutput(reply.job)]
+        if self._private:
             # On the same samples this score would be the opinion, without noise.
             reply = replace(reply, stats=replace(reply.stats, score=0.0, score_n=0))
-        effects += self.queue.trained(reply, now)
-        return effects if isinstance(reply, Trained) else [*effects, DropOutput(reply.job)]
+        return effects + self.queue.trained(reply, now)
 
-    def _on_disk_failed(self, effect: Write, problem: str, now: float) -> list[Effect]:
-        match effect:
-            case OpenModel() | WriteModel() | FinishModel():
+    def _on_stored(self, event: UpdateStored, now: float) -> list[Effect]:
+        self.queue.stored(event.update.key)
+        return self.uploads.stored(event, now)
+
+    def _on_disk_failed(self, event: DiskFailed, now: float) -> list[Effect]:
+        problem = f"disk: {event.detail}"
+        match event.effect:
+            case OpenModel() | WriteModel() | FinishModel() as effect:
                 if (fetch := self._loading(effect.digest)) is not None:
                     fetch.problem = problem
                 return self._go_on(now)
-            case StoreUpdate():
-                return self.queue.store_failed(effect.update.key, problem)
-            case CarryUpdate():
-                return self.queue.carry_failed(effect.update.key, problem)
-            case StoreOpinion():
-                return self.evaluator.store_failed(effect.answer, problem, now)
-            case FlushOutbox():
-                return self.uploads.flush_failed(now)
+            case StoreUpdate() | CarryUpdate() as effect:
+                return self.queue.store_failed(effect, problem)
+            case StoreOpinion(answer=answer):
+                return self.evaluator.store_failed(answer, problem, now)
             case _:
                 self.counters["disk_failed"] += 1
                 return []
+
+    def _on_revoked(self, revoked: Revoked, now: float) -> list[Effect]:
+        """Leave edges that were revoked; what they ordered is for nobody."""
+        active, effects = self.queue.active_order, list[Effect]()
+        keys = {*self.uploads.by_key, *([active.key] if active is not None else ())}
+        for key in sorted(key for key in keys if key.edge in revoked.ids):
+            effects += self.queue.closed(key, now, kept=False)
+            effects += self.uploads.closed(key, kept=False)
+        for session in self.sessions.revoked(revoked):
+            effects += self._lose(session, now)
+        return effects
 
     # ------------------------------------------------------------------ time
 
@@ -412,68 +449,46 @@ class AgentCore:
         for session in list(self.sessions.values()):
             if now >= session.silent_at and not self._comes_slowly(session, now):
                 effects += self._lose(session, now)
-        if (once := self._tasks.once) is not None:
-            effects += once.look(now)
-        effects += self._vouching.tick(now)
-        effects += self.queue.tick(now)
-        effects += self.masking.tick(now)
-        effects += self.preparation.go_on(now)
-        effects += self.sessions.to_open(self.peers.tick(now))
-        effects += self.evaluator.tick(now)
-        effects += self.uploads.tick(now)
-        effects += self.sessions.reports(now)
-        for session in self.sessions.values():
-            if now >= session.probe_at:
-                effects += self._probe(session, now)
-        return effects
-
-    def _revoked(self, revoked: Revoked, now: float) -> list[Effect]:
-        """Leave edges that were revoked; what they ordered is for nobody."""
-        active, effects = self.queue.active_order, list[Effect]()
-        keys = {*self.uploads.by_key, *([active.key] if active is not None else ())}
-        for key in sorted(key for key in keys if key.edge in revoked.ids):
-            effects += self.queue.closed(key, now, kept=False)
-            effects += self.uploads.closed(key, now, kept=False)
-        for session in self.sessions.revoked(revoked):
-            effects += self._lose(session, now)
-        return effects
-
-    def _comes_slowly(self, session: Session, now: float) -> bool:
-        """Whether a chunk is on its way that takes longer than silence is allowed to."""
-        fetches = (self.evaluator.fetch, self.queue.fetch, self._tasks.once)
-        loads = any(
-            one is not None and one.loading and one.key.edge == session.edge for one in fetches
-        )
-        return loads and session.spare(self._quiet_s(session.link), now)
-
-    def _lose(self, session: Session, now: float) -> list[Effect]:
-        effects = self.sessions.lose(session) + self._tasks.lost(session.edge)
-        return effects + self.evaluator.lost(session.edge, now)
+        for one in self._downloads():
+            effects += one.tick(now)
+        for part in (*self._parts, self.peers):
+            effects += self.sessions.to_open(part.tick(now))
+        return effects + self.sessions.tick(now, probing=self.queue.active_order is None)
 
     def next_due(self) -> float | None:
         """Return when `tick` is wanted; None while nothing is going on."""
-        times = [*self.queue.dues(), *self.evaluator.dues(), *self.uploads.dues()]
-        times += [*self.masking.dues(), *self._vouching.dues()]
-        times += self.sessions.dues(probing=self.queue.active_order is None)
-        times += [due for due in (self.peers.due, self.preparation.until) if due < math.inf]
-        if (once := self._tasks.once) is not None and once.due is not None:
-            times.append(once.due)
-        return min(times, default=None)
+        times = self.sessions.dues(probing=self.queue.active_order is None)
+        times += [due for part in self._parts for due in part.dues()]
+        times += [one.due for one in self._downloads() if one.due is not None]
+        due = min([*times, self.peers.due])
+        return due if due < math.inf else None
 
     def urgent(self) -> bool:
         """Return whether an order is open, or an update is under way."""
         return self.queue.active_order is not None or bool(self.uploads.by_key)
 
     def _go_on(self, now: float) -> list[Effect]:
-        prepared = self._tasks.go_on(now) + self.preparation.go_on(now)
-        return prepared + self.queue.go_on(now) + self.evaluator.go_on(now)
+        effects = self._tasks.go_on(now) + self.preparation.tick(now)
+        return effects + self.queue.go_on(now) + self.evaluator.go_on(now)
+
+    def _comes_slowly(self, session: Session, now: float) -> bool:
+        """Whether a chunk is on its way that takes longer than silence is allowed to."""
+        loads = any(one.loading and one.key.edge == session.edge for one in self._downloads())
+        return loads and session.spare(self._quiet_s(session.link), now)
+
+    def _lose(self, session: Session, now: float) -> list[Effect]:
+        effects = self.sessions.lose(session) + self._tasks.lost(session.edge)
+        return effects + self.evaluator.lost(session.edge, now)
+
+    def _downloads(self) -> Iterator[Download]:
+        for one in (self.evaluator.fetch, self.queue.fetch, self._tasks.once):
+            if one is not None:
+                yield one
 
     def _loading(self, digest: str) -> Download | None:
-        for one in (self.evaluator.fetch, self.queue.fetch, self._tasks.once):
-            if one is not None and one.loading and one.digest == digest:
-                return one
-        return None
+        loading = (one for one in self._downloads() if one.loading and one.digest == digest)
+        return next(loading, None)
 
     def _probe(self, session: Session, now: float) -> list[Effect]:
         """Measure the path, unless that would disturb an order."""
-        return session.probe(now) if self.queue.active_order is None else []
+        return self.sessions.probe(session, now) if self.queue.active_order is None else []

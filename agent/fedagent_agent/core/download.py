@@ -1,75 +1,85 @@
 """One blob on its way from an edge, chunk by chunk under the credit that the agent gives."""
 
 from collections import Counter
+from dataclasses import dataclass
 
 from fedagent_node.effects import Effect, ModelFinished, Send, WriteModel
 from fedagent_protocol.errors import ChunkError
-from fedagent_protocol.messages import MAX_CHUNKS, Chunk, Need
-from fedagent_protocol.transfer import Layout, Receiver
+from fedagent_protocol.messages import MAX_CHUNKS, Chunk, Need, OpinionCall, TrainOrder
+from fedagent_protocol.transfer import Layout, RangeList, Receiver
 
 from .device import LinkQuality
-from .effects import FinishModel, Key, OpenModel, SubscribeModel, UnsubscribeModel
+from .effects import (
+    FinishModel,
+    Key,
+    ModelOpened,
+    OpenModel,
+    Subscribed,
+    SubscribeModel,
+    UnsubscribeModel,
+)
 
 MAX_MODEL_BYTES = 512 << 20
 WINDOW = 4
 MAX_FRESH_STARTS = 3
 
 
+@dataclass(slots=True)
 class Download:
     """A model, or with `once` the file that a task's devices get once.
 
     Attributes:
         key: Edge that it comes from, run and round.
+        answers: The edge waits to hear that its order is here, also where nothing is to be sent.
         whole_at: When it was whole.
         moved_at: When something of it came last.
     """
 
-    def __init__(
-        self,
-        key: Key,
-        digest: str,
-        size: int,
-        chunk_bytes: int,
-        counters: Counter[str],
-        *,
-        once: bool = False,
-    ) -> None:
-        self.key = key
-        self.digest, self.size, self.chunk_bytes = digest, size, chunk_bytes
-        self.counters = counters
-        self.whole_at: float | None = None
-        self.moved_at = -1e9
-        self.problem = ""
-        self.loading = False
-        self._once = once
-        self._fresh_starts = 0
-        self._receiver: Receiver | None = None
-        self._listening = False
-        self._first_at = 0.0
-        self._first_bytes = 0
-        self._got = 0
+    key: Key
+    digest: str
+    size: int
+    chunk_bytes: int
+    counters: Counter[str]
+    once: bool = False
+    answers: bool = False
+    whole_at: float | None = None
+    moved_at: float = -1e9
+    problem: str = ""
+    loading: bool = False
+    _fresh_starts: int = 0
+    _receiver: Receiver | None = None
+    _listening: bool = False
+    _first_at: float = 0.0
+    _first_bytes: int = 0
+    _got: int = 0
+
+    @classmethod
+    def of(cls, key: Key, wanted: TrainOrder | OpinionCall, counters: Counter[str]) -> "Download":
+        """Return that of the model of an order, or of a call."""
+        answers = isinstance(wanted, TrainOrder)
+        return cls(key, wanted.model, wanted.size, wanted.chunk_bytes, counters, answers=answers)
 
     def begin(self) -> list[Effect]:
         """Look for what of it is on disk already."""
         self.loading = True
-        return [OpenModel(self.digest, self.size, self.chunk_bytes, once=self._once)]
+        return [OpenModel(self.digest, self.size, self.chunk_bytes, once=self.once)]
 
-    def opened(self, have: frozenset[int] | None, now: float) -> list[Effect]:
-        """Go and get the chunks that are not here; None: all of it is."""
-        if have is None:
+    def opened(self, event: ModelOpened, now: float) -> list[Effect]:
+        """Go and get the chunks that are not here."""
+        if event.have is None:
             self.loading, self.whole_at = False, now
             return self.acknowledge()
         layout = Layout(self.size, self.chunk_bytes)
-        self._receiver = Receiver(layout, window=WINDOW, have=set(have))
+        self._receiver = Receiver(layout, window=WINDOW, have=set(event.have))
         if self._receiver.complete:
             return [FinishModel(self.digest)]
         return [SubscribeModel(self.key.edge, self.digest)]
 
-    def subscribed(self, edge: str, now: float, *, ok: bool) -> list[Effect]:
+    def subscribed(self, event: Subscribed, now: float) -> list[Effect]:
         """Ask for chunks, which can come now."""
-        if edge != self.key.edge:
+        if event.edge != self.key.edge:
             return []
-        if not ok:
+        if not event.ok:
             self.problem = "the broker refused the subscription to the model"
             return []
         self._listening = True
@@ -93,9 +103,9 @@ class Download:
             return [*effects, *self._unsubscribe(), FinishModel(self.digest)]
         return effects + self._ask(now)
 
-    def finished(self, result: ModelFinished, link: LinkQuality | None, now: float) -> list[Effect]:
+    def finished(self, event: ModelFinished, link: LinkQuality | None, now: float) -> list[Effect]:
         """Note that it is whole; begin again if it does not hash to its name."""
-        if not result.refused:
+        if not event.refused:
             self.loading, self.whole_at = False, now
             nbytes, seconds = self._got - self._first_bytes, self.moved_at - self._first_at
             # The first chunk waits for other agents; only what follows shows the link.
@@ -104,7 +114,7 @@ class Download:
             return [] if self._got else self.acknowledge()
         self.counters["digest_mismatch"] += 1
         if self._fresh_starts >= MAX_FRESH_STARTS:
-            self.problem = result.refused
+            self.problem = event.refused
             return []
         self._fresh_starts += 1
         self._receiver, self._got = None, 0
@@ -112,7 +122,7 @@ class Download:
 
     def acknowledge(self) -> list[Effect]:
         """Tell the edge, if it waits for that, that nothing needs to be sent."""
-        return []
+        return [self._need(())] if self.answers and self.whole_at is not None else []
 
     def pause(self) -> list[Effect]:
         """Let go of the network; `begin` goes on with what is on disk."""
@@ -122,38 +132,44 @@ class Download:
 
     def resume(self) -> list[Effect]:
         """Ask again for what may be lost, perhaps on a new link."""
-        if not self.loading or self._receiver is None or self._receiver.complete:
+        receiver = self._lacking()
+        if receiver is None:
             return []
         self._listening = False
-        self._receiver.forget_credit()
+        receiver.forget_credit()
         return [SubscribeModel(self.key.edge, self.digest)]
 
     def go_on(self, key: Key, now: float) -> list[Effect]:
         """Go on for a later round, which gives new credit."""
         self.key = key
-        if not self.loading or self._receiver is None or self._receiver.complete:
+        receiver = self._lacking()
+        if receiver is None:
             return self.acknowledge()
-        self._receiver.forget_credit()
+        receiver.forget_credit()
         return self._ask(now)
 
-    def look(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> list[Effect]:
         """Ask again for what did not come, if that is due."""
         return self._ask(now) if (due := self.due) is not None and now >= due else []
 
     @property
     def due(self) -> float | None:
-        """When `look` is wanted."""
+        """When `tick` is wanted."""
         return self._receiver.due if self._receiver is not None and self._listening else None
 
-    def _ask(self, now: float) -> list[Effect]:
-        if not self._listening or self._receiver is None or self._receiver.complete:
-            return []
-        ranges = self._receiver.ask(now)
-        return [Send(self.key.edge, self._need(ranges))] if ranges else []
+    def _lacking(self) -> Receiver | None:
+        receiver = self._receiver if self.loading else None
+        return receiver if receiver is not None and not receiver.complete else None
 
-    def _need(self, ranges: tuple[tuple[int, int], ...]) -> Need:
+    def _ask(self, now: float) -> list[Effect]:
+        receiver = self._lacking() if self._listening else None
+        ranges = receiver.ask(now) if receiver is not None else ()
+        return [self._need(ranges)] if ranges else []
+
+    def _need(self, ranges: RangeList) -> Send:
         run, number = self.key.rank
-        return Need(run=run, round=number, digest=self.digest, ranges=ranges)
+        need = Need(run=run, round=number, digest=self.digest, ranges=ranges)
+        return Send(self.key.edge, need)
 
     def _unsubscribe(self) -> list[Effect]:
         if not self._listening and self._receiver is None:

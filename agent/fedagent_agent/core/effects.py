@@ -43,7 +43,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class PendingUpdate:
-    """An update in the outbox."""
+    """An update that has no receipt yet."""
 
     key: Key
     offer: UpdateOffer  # without chunk 0 and without context
@@ -168,7 +168,7 @@ class UpdateStored(Input, frozen=True):
 
 
 class DropUpdate(Write, frozen=True):
-    """Remove an update that is receipted or over, with the next commit."""
+    """Remove an update that is receipted or over; it may fail without harm."""
 
     key: Key
 
@@ -177,10 +177,6 @@ class DropOutput(Write, frozen=True):
     """Remove what a training that is not wanted any more may have left."""
 
     job: int
-
-
-class FlushOutbox(Write, frozen=True):
-    """Commit removals that no other commit took along; it may fail without harm."""
 
 
 class StoreOpinion(Write, frozen=True):

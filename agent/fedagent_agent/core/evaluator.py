@@ -18,10 +18,11 @@ from fedagent_protocol.messages import MAX_ROUNDS_AHEAD, Opinion, OpinionCall, O
 from fedagent_protocol.signed import SignAnswer
 
 from .device import DeviceState
+from .download import Download, fits
 from .effects import Key, OpinionAnswer, StoreOpinion, state_name
-from .fetch import Fetch, Task, Tasks, is_oversized
 from .opinions import NO_LIMITS, OpinionRecord, PrivacySettings
 from .session import Session
+from .tasks import Task, Tasks
 from .training_queue import REMEMBERED, TrainingQueue
 
 ELSEWHERE = "already sent to another edge"
@@ -41,7 +42,7 @@ class PendingEvaluation:
 
     call: OpinionCall  # as the edge that task and model come from sent it
     askers: dict[str, OpinionCall]
-    fetch: Fetch
+    fetch: Download
     until: float  # when no edge waits any more
     patient_until: float  # when mode ``moments`` waits no more for enough samples
     answer: OpinionAnswer | None = None
@@ -97,7 +98,7 @@ class Evaluator:
             self._remember(answer)
 
     @property
-    def fetch(self) -> Fetch | None:
+    def fetch(self) -> Download | None:
         """What is fetched for the call under way."""
         return self.pending.fetch if self.pending is not None else None
 
@@ -105,16 +106,17 @@ class Evaluator:
 
     def call(self, session: Session, call: OpinionCall, now: float) -> list[Effect]:
         """Take a call; the same again, also by another edge, has the same answer."""
-        edge, moments = session.edge, call.mode is OpinionMode.MOMENTS
+        edge, moments, pending = session.edge, call.mode is OpinionMode.MOMENTS, self.pending
         newest = self._answers.get((call.run, moments))
         known = newest if newest is not None and newest.opinion.round == call.round else None
-        if known is not None and not self._needs_task(call, known):
-            if not _is_of(call, known.opinion.model, known.mode):
-                self._counters["opinion_of_another"] += 1
-                return []
+        # After a restart neighbours need the task before they can go on.
+        peers_begin = call.mode is OpinionMode.PEERS and self._tasks.opened(call.task) is None
+        if known is not None and not _is_of(call, known.opinion.model, known.mode):
+            self._counters["opinion_of_another"] += 1
+            return []
+        if known is not None and not peers_begin:
             self._counters["opinion_repeated"] += 1
             return self._reply(edge, call, known, now)
-        pending = self.pending
         same_round = pending is not None and pending.key.rank == (call.run, call.round)
         if pending and same_round and (moments or pending.call.mode is not OpinionMode.MOMENTS):
             self._join(pending, edge, call, now)
@@ -130,27 +132,20 @@ class Evaluator:
         self, edge: str, call: OpinionCall, known: OpinionAnswer | None, now: float
     ) -> list[Effect]:
         key = Key(edge, call.run, call.round)
-        readings, problem = self._device.readings, ""
-        if known is None and not readings.available:
-            problem = readings.reason
-        elif known is None and is_oversized(call):
-            problem = f"a model of {call.size} bytes"
+        readings, until = self._device.readings, now + call.until_ms / 1000
         self.pending = PendingEvaluation(
             call,
             {edge: call},
-            Fetch(key, call, self._tasks, self._counters),
-            until=now + call.until_ms / 1000,
+            Download.of(key, call, self._counters),
+            until=until,
             patient_until=now + call.until_ms / 2000,
             answer=known,
         )
-        if problem:
-            return self._answer_none(problem, now)
-        return self._tasks.want(call.task, key, now) + self.go_on(now)
-
-    def _needs_task(self, call: OpinionCall, known: OpinionAnswer) -> bool:
-        """Whether neighbours need the task before they can go on, after a restart."""
-        same = _is_of(call, known.opinion.model, known.mode)
-        return same and call.mode is OpinionMode.PEERS and self._tasks.opened(call.task) is None
+        if known is None and not readings.available:
+            return self._answer_none(readings.reason, now)
+        if known is None and not fits(call.size, call.chunk_bytes):
+            return self._answer_none(f"a model of {call.size} bytes", now)
+        return self._tasks.want(call.task, key, now, until) + self.go_on(now)
 
     def _join(self, pending: PendingEvaluation, edge: str, call: OpinionCall, now: float) -> None:
         ours = pending.call
@@ -190,34 +185,32 @@ class Evaluator:
         if isinstance(result, Failed):
             self._counters[f"opinion_{result.reason}"] += 1
             return self._answer_none(result.detail or result.reason, now)
-        moments = pending.call.mode is OpinionMode.MOMENTS
-        if moments and result.samples < ENOUGH and now < pending.patient_until:
+        mode, samples = pending.call.mode, result.samples
+        moments = mode is OpinionMode.MOMENTS
+        if moments and samples < ENOUGH and now < pending.patient_until:
             pending.job, pending.look_at = None, now + LOOK_S
             return []
-        if moments and 0 < result.samples < ENOUGH:
-            # Nothing hides them: the sums of one sample are that sample.
-            few = (
-                f"{result.samples} samples have arrived: sums of fewer than {ENOUGH} tell too much"
-            )
-            return self._answer_none(few, now)
-        if not result.samples:
+        if not samples:
             return self._answer_none("no samples have arrived that were not trained on", now)
+        if moments and samples < ENOUGH:
+            # Nothing hides them: the sums of one sample are that sample.
+            few = f"{samples} samples have arrived: sums of fewer than {ENOUGH} tell too much"
+            return self._answer_none(few, now)
         key = pending.key
         opinion = Opinion(
             run=key.run,
             round=key.round,
             model=pending.call.model,
             score=result.score,
-            samples=result.samples,
+            samples=samples,
             metric=result.metric,
             epsilon=result.epsilon,
             moments=result.moments,
         )
-        if pending.call.mode is OpinionMode.REPORT:
+        if mode is OpinionMode.REPORT:
             opinion = structs.replace(opinion, claim=self._sign(pending.call, opinion, ""))
         # A device that is counted at two edges would be counted twice.
-        only = key.edge if moments else ""
-        pending.answer = OpinionAnswer(opinion, pending.call.mode, only)
+        pending.answer = OpinionAnswer(opinion, mode, edge=key.edge if moments else "")
         if result.epsilon <= 0:
             return self._give(pending, pending.answer, now)
         # Noise must not be drawn twice: it is sent only when it cannot be forgotten.
@@ -270,12 +263,13 @@ class Evaluator:
         self, edge: str, call: OpinionCall, answer: OpinionAnswer, now: float
     ) -> list[Effect]:
         opinion = answer.opinion
-        if answer.mode is not OpinionMode.PEERS:
-            if answer.edge not in ("", edge):
-                run, number, model = opinion.run, opinion.round, opinion.model
-                opinion = Opinion(run=run, round=number, model=model, reason=ELSEWHERE)
-            return [Send(edge, opinion)]
-        return self.peers.begin(call, edge, opinion.score if opinion.samples else None, now)
+        if answer.mode is OpinionMode.PEERS:
+            score = opinion.score if opinion.samples else None
+            return self.peers.begin(call, edge, score, now)
+        if answer.edge not in ("", edge):
+            run, number, model = opinion.run, opinion.round, opinion.model
+            opinion = Opinion(run=run, round=number, model=model, reason=ELSEWHERE)
+        return [Send(edge, opinion)]
 
     def _remember(self, answer: OpinionAnswer) -> None:
         opinion, moments = answer.opinion, answer.mode is OpinionMode.MOMENTS
@@ -296,51 +290,46 @@ class Evaluator:
         pending = self.pending
         if pending is None or pending.job is not None or now < pending.look_at:
             return []
-        fetch = pending.fetch
-        if (task := self._tasks.refused(fetch.wanted.task)) is not None:
-            return self._answer_none(task.detail, now)
+        fetch, moments = pending.fetch, pending.call.mode is OpinionMode.MOMENTS
+        if (refused := self._tasks.refused(pending.call.task)) is not None:
+            return self._answer_none(refused.detail, now)
         if fetch.problem:
             return self._answer_none(fetch.problem, now)
-        task = self._tasks.opened(fetch.wanted.task)
+        task = self._tasks.opened(pending.call.task)
         if pending.answer is not None:
             return self._give(pending, pending.answer, now) if task is not None else []
-        if fetch.model_at is None and pending.call.mode is not OpinionMode.MOMENTS:
+        if fetch.whole_at is None and not moments:
             order = self._queue.fetch
             busy = fetch.loading or (order is not None and order.loading)
             return [] if busy else fetch.begin()
-        return self._evaluate(pending, task, now) if task is not None else []
-
-    def _evaluate(self, pending: PendingEvaluation, task: Task, now: float) -> list[Effect]:
-        assert task.spec is not None
-        readings, mode = self._device.readings, pending.call.mode
-        moments = mode is OpinionMode.MOMENTS
-        if not readings.available:
-            return self._answer_none(readings.reason, now)
-        if moments:
-            if not task.spec.data.standardize:
-                return self._answer_none("the task does not standardize", now)
-            if self._limits != NO_LIMITS:
-                self._counters["moments_withheld"] += 1
-                return self._answer_none(
-                    "the owner's privacy limits forbid statistics of the samples", now
-                )
-        elif task.spec.opinions.mode not in MODES[mode]:
-            # An edge must not get out of a device what its task keeps to itself.
-            reason = f"the task has opinions.mode = {task.spec.opinions.mode}"
-            return self._answer_none(reason, now)
-        else:
-            spent = self.spent.get(pending.key.run, 0.0)
-            reason = self._limits.objection(task.spec, mode, spent=spent, ever=self.ever)
-            if reason:
-                self._counters["opinion_withheld"] += 1
-                return self._answer_none(reason, now)
-        if task.idle and not self._idle_opinions:
-            self._counters["opinion_idle"] += 1
-            return self._answer_none("the task learns nothing", now)
+        if task is None:
+            return []
+        if problem := self._objection(pending, task):
+            return self._answer_none(problem, now)
         pending.job = next(self._jobs)
         model = "" if moments else pending.call.model
         state = "" if moments else state_name(pending.key.run, pending.call.task)
         return [Evaluate(job=pending.job, model=model, moments=moments, state=state)]
+
+    def _objection(self, pending: PendingEvaluation, task: Task) -> str:
+        """Return why a model is not evaluated; an empty string if it may be."""
+        spec, readings, mode = task.spec, self._device.readings, pending.call.mode
+        assert spec is not None
+        if not readings.available:
+            return readings.reason
+        if task.idle and not self._idle_opinions:
+            return "the task learns nothing"
+        if mode is OpinionMode.MOMENTS:
+            if not spec.data.standardize:
+                return "the task does not standardize"
+            if self._limits == NO_LIMITS:
+                return ""
+            return "the owner's privacy limits forbid statistics of the samples"
+        if spec.opinions.mode not in MODES[mode]:
+            # An edge must not get out of a device what its task keeps to itself.
+            return f"the task has opinions.mode = {spec.opinions.mode}"
+        spent = self.spent.get(pending.key.run, 0.0)
+        return self._limits.objection(spec, mode, spent=spent, ever=self.ever)
 
     def make_room(self) -> list[Effect]:
         """Let the model of an order that was taken come in first, and drop another task's call."""
@@ -365,17 +354,19 @@ class Evaluator:
             return self._stop("lost")
         if pending.key.edge != edge:
             return []
+        effects = pending.fetch.pause()
         other, pending.call = next(iter(pending.askers.items()))
-        return pending.fetch.move(other, pending.call, now) + self.go_on(now)
+        at_other = Key(other, *pending.key.rank)
+        pending.fetch = Download.of(at_other, pending.call, self._counters)
+        effects += self._tasks.want(pending.call.task, at_other, now, pending.until)
+        return effects + self.go_on(now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Give up a call that is over, or ask again for what did not come."""
+        """Give up a call that is over, or look again at what has arrived."""
         pending = self.pending
-        if pending is None:
-            return []
-        if now >= pending.until:
+        if pending is not None and now >= pending.until:
             return self._stop("late")
-        return pending.fetch.tick(now) + self.go_on(now)
+        return self.go_on(now)
 
     def dues(self) -> list[float]:
         """Return when `tick` is wanted."""
@@ -383,7 +374,7 @@ class Evaluator:
         if pending is None:
             return []
         look = [pending.look_at] if pending.job is None and pending.look_at else []
-        return [pending.until, *pending.fetch.dues(), *look]
+        return [pending.until, *look]
 
     def _stop(self, reason: str) -> list[Effect]:
         """Let go of the call under way without an answer."""

@@ -18,7 +18,7 @@ from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation.errors import MaskingError
 
 from .effects import Key
-from .session import Sessions
+from .session import Session, Sessions
 
 if TYPE_CHECKING:
     from fedagent_task.secure_aggregation.keys import Seed
@@ -29,7 +29,6 @@ OpenMember = Callable[[Key, SecureAggregationSpec], "Member | None"]
 AGAIN_S = 0.5
 KEPT = 4
 """Rounds whose survivors may still ask for shares: an order may come before the last is over."""
-
 LIES = frozenset(
     {"other_roster", "not_agreed", "second_roster", "second_cohort", "second_survivors"}
 )
@@ -69,38 +68,33 @@ class Masking:
         return self._say(key, part.said)
 
     def receive(
-        self, edge: str, message: MaskRoster | MaskDelivery | MaskAsk, now: float
+        self, session: Session, message: MaskRoster | MaskDelivery | MaskAsk, now: float
     ) -> list[Effect]:
         """Do what the next stage asks."""
-        key = Key(edge, message.run, message.round)
+        key = Key(session.edge, message.run, message.round)
         part = self._parts.get(key)
         if part is None:
             self._counters["masking_unasked"] += 1
             return []
+        said: MaskShares | MaskOpening | None = None
         try:
-            return self._answer(key, part, message, now)
+            match message:
+                case MaskRoster():
+                    said = part.member.roster(message)
+                    if not part.member.ready:
+                        part.said, part.again_at = said, now + AGAIN_S
+                case MaskDelivery():
+                    part.member.delivery(message)
+                    part.said = None
+                case MaskAsk():
+                    said = part.member.opening(message)
         except MaskingError as error:
             if error.why not in LIES:
                 raise
             self._counters[error.reason] += 1
             text = f"secure aggregation of round {key.round} refused: {error}: the edge may lie"
-            return [Warn(edge, text)]
-
-    def _answer(
-        self, key: Key, part: _Part, message: MaskRoster | MaskDelivery | MaskAsk, now: float
-    ) -> list[Effect]:
-        match message:
-            case MaskRoster():
-                shares = part.member.roster(message)
-                if not part.member.ready:
-                    part.said, part.again_at = shares, now + AGAIN_S
-                return self._say(key, shares)
-            case MaskDelivery():
-                part.member.delivery(message)
-                part.said = None
-                return []
-            case MaskAsk():
-                return self._say(key, part.member.opening(message))
+            return [Warn(key.edge, text)]
+        return self._say(key, said)
 
     def seeds(self, key: Key) -> "tuple[Seed, ...] | None":
         """Return the masks for the update of a round; None: they are not settled yet."""

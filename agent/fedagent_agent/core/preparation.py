@@ -12,10 +12,9 @@ from fedagent_protocol.messages import EdgeBeacon, Welcome
 
 from .device import DeviceState
 from .effects import Key
-from .fetch import Tasks
 from .session import Session, Sessions, SessionState
+from .tasks import Tasks
 
-NO_KEY = Key("", "", 0)
 PREPARE_S = 30.0
 """After so long an agent may be ordered although it is not ready: the order tells why."""
 
@@ -30,7 +29,7 @@ class Preparation:
     until: float = math.inf
     _began: float = 0.0
     _digest: str = ""
-    _key: Key = NO_KEY
+    _key: Key | None = None
 
     def named(
         self, session: Session, message: Welcome | EdgeBeacon, now: float, *, busy: bool
@@ -39,38 +38,38 @@ class Preparation:
 
         The task that is open stays so while it is `busy`: ordered or evaluated.
         """
-        task = message.task
+        task, key = message.task, Key(session.edge, message.run, 0)
         if not task or session.state is not SessionState.OPEN:
             return []
-        key = Key(session.edge, message.run, 0)
         if task == session.task:
-            return self.tasks.remind(task, key, now)
+            settled = self.tasks.is_settled(task, key)
+            return [] if settled else self.tasks.want(task, key, now, until=now)
         session.task = task
-        effects: list[Effect] = []
-        if not self._is_used_elsewhere(task, busy=busy):
-            effects = self.tasks.want(task, key, now)
+        held, effects = self.tasks.digest, list[Effect]()
+        named = any(other.task == held for other in self.sessions.values())
+        if held in ("", task) or not (busy or named):
+            effects = self.tasks.want(task, key, now, until=now)
         if self.tasks.is_settled(task, key):
             return [*effects, Send(session.edge, self.sessions.report(session, now))]
         self._digest, self._key = task, key
         self._began, self.until = now, now + PREPARE_S
         self.device.preparing = True
-        return [*effects, *self.sessions.measured(now, forced=True)]
+        return effects + self.sessions.measured(now, forced=True)
 
-    def go_on(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> list[Effect]:
         """Report that the device is available, once it is."""
-        if not self.device.preparing:
+        if not self.device.preparing or self._key is None:
             return []
         if not self.tasks.is_settled(self._digest, self._key):
-            # What is got once may take longer, and is no reason to be ordered as long as it moves.
-            self.until = max(self.until, self.tasks.moved_at(self._digest) + PREPARE_S)
+            if self.tasks.digest == self._digest and (once := self.tasks.once) is not None:
+                # It may take longer, and is no reason to be ordered as long as it moves.
+                self.until = max(self.until, once.moved_at + PREPARE_S)
             if now < self.until:
                 return []
         self.device.preparing, self.until = False, math.inf
         fields: dict[str, object] = {"seconds": round(now - self._began, 3)}
         return [Emit("prepared", fields), *self.sessions.measured(now, forced=True)]
 
-    def _is_used_elsewhere(self, task: str, *, busy: bool) -> bool:
-        held = self.tasks.digest
-        if held in ("", task):
-            return False
-        return busy or any(session.task == held for session in self.sessions.values())
+    def dues(self) -> list[float]:
+        """Return when `tick` is wanted."""
+        return [self.until]

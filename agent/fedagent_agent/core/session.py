@@ -4,7 +4,6 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import chain
 
 from msgspec import structs
 
@@ -29,6 +28,7 @@ from fedagent_protocol.messages import (
     ProbeReply,
     Revocations,
     RevocationsNeed,
+    Welcome,
 )
 from fedagent_protocol.topics import mismatch
 from fedagent_protocol.transfer import LONGEST_CHUNK_S
@@ -46,6 +46,7 @@ CRL_AGAIN_S = 10.0
 PROBE_BYTES = 16 * 1024
 PROBE_AGAIN_S = 60.0
 MIN_REPORT_S = 1.0
+NEVER = -1e9
 _RETIRED_RUNS = 8
 
 
@@ -55,14 +56,6 @@ class SessionState(Enum):
     HELLO = "hello"  # heard of, not welcomed
     OPEN = "open"
     CUT = "cut"  # the link is down; silence will end the session
-
-
-@dataclass(slots=True)
-class _Probe:
-    nonce: int
-    at: float
-    up_bytes: int = 0
-    down_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -84,63 +77,38 @@ class Session:
     epoch: str = ""  # which life of the edge the beacons come from
     task: str = ""  # which it named last
     reported: ContextReport | None = None
-    reported_at: float = -1e9
+    reported_at: float = NEVER
     look_at: float | None = None
+    """When to see whether what was measured is worth a report."""
     crl_asked: bool = False
-    crl_asked_at: float = -1e9
-    _hello_at: float = -1e9
-    _spared_until: float = -1e9
-    _probe: _Probe | None = None
-    _nonce: int = 0
-    _rtt_at: float = -1e9
+    crl_asked_at: float = NEVER
+    hello_at: float = NEVER
+    spared_until: float = NEVER
+    probe: Probe | None = None
+    probed_at: float = NEVER
+    rtt_at: float = NEVER
 
     @property
     def silent_at(self) -> float:
         """When silence ends the session."""
-        return max(self.heard_at + SILENT_PERIODS * self.period_s, self._spared_until)
-
-    @property
-    def link_silent_at(self) -> float:
-        """When another link may take the edge over."""
-        return self.heard_at + 1.5 * self.period_s
+        return max(self.heard_at + SILENT_PERIODS * self.period_s, self.spared_until)
 
     def spare(self, quiet_s: float, now: float) -> bool:
         """Wait longer while parts of a message come over the link, but not for ever."""
         if quiet_s >= self.period_s or now - self.heard_at >= LONGEST_CHUNK_S:
             return False
-        self._spared_until = now - quiet_s + self.period_s
+        self.spared_until = now - quiet_s + self.period_s
         return True
 
-    def hello(self, greeting: Hello, now: float) -> list[Effect]:
-        """Send a hello, unless that was just done."""
-        if now - self._hello_at < HELLO_AGAIN_S:
-            return []
-        self._hello_at = now
-        return [Send(self.edge, greeting)]
-
-    def reconnect(self, *, at_once: bool = True) -> None:
-        """Begin anew, with a hello: `at_once`, or when one may go again."""
-        self.state = SessionState.HELLO
-        if at_once:
-            self._hello_at = -1e9
-        self._probe = None
-
-    def welcomed(self, context_ms: int) -> bool:
-        """Open the session; False if it was open already."""
-        fresh = self.state is not SessionState.OPEN
-        self.state = SessionState.OPEN
-        self.context_s = max(MIN_REPORT_S, context_ms / 1000)
-        if fresh:
-            self.reported = None
-        return fresh
+    def reconnect(self) -> None:
+        """Begin anew, with a hello."""
+        self.state, self.probe = SessionState.HELLO, None
 
     def enter_run(self, run: str) -> None:
         """Note the run that the edge serves from now on."""
         if self.run and run != self.run:
             self.retired.append(self.run)
         self.run = run
-
-    # -------------------------------------------------------------- reporting
 
     def report_wanted(self, device: DeviceState, now: float) -> bool:
         """Whether it is time to report, or something changed enough."""
@@ -163,51 +131,10 @@ class Session:
         due = self.reported_at + self.context_s if self.reported is not None else 0.0
         return due if self.look_at is None else min(due, self.look_at)
 
-    # ---------------------------------------------------------------- probing
-
-    def probe(self, now: float) -> list[Effect]:
-        """Measure what no transfer has measured, one thing at a time."""
-        if self._probe is not None and now >= self._probe.at + PROBE_AGAIN_S:
-            self._probe = None  # lost
-        if self.state is not SessionState.OPEN or self._probe is not None:
-            return []
-        up = down = 0
-        if now >= self._rtt_at + PROBE_AGAIN_S:
-            self._rtt_at = now
-        elif self.measured.download_bps is None:
-            down = PROBE_BYTES
-        elif self.measured.upload_bps is None:
-            up = PROBE_BYTES
-        else:
-            return []
-        self._nonce += 1
-        self._probe = _Probe(self._nonce, now, up, down)
-        message = Probe(run=self.run, nonce=self._nonce, reply_bytes=down, data=bytes(up))
-        return [Send(self.edge, message)]
-
-    def probe_reply(self, reply: ProbeReply, now: float) -> bool:
-        """Note what the probe under way measured; False for a reply to any other."""
-        probe = self._probe
-        if probe is None or reply.nonce != probe.nonce or len(reply.data) != probe.down_bytes:
-            return False
-        self._probe = None
-        seconds = now - probe.at
-        bare = max(seconds - (self.measured.rtt_s or 0.0), seconds / 10)
-        if probe.down_bytes:
-            self.measured.note_download(probe.down_bytes, bare)
-        elif probe.up_bytes:
-            self.measured.note_upload(probe.up_bytes, bare)
-        else:
-            self.measured.note_rtt(seconds)
-        self.look_again(now)
-        return True
-
     @property
     def probe_at(self) -> float:
-        """When `probe` is wanted again."""
-        if self._probe is not None:
-            return self._probe.at + PROBE_AGAIN_S
-        return self._rtt_at + PROBE_AGAIN_S
+        """When to probe again: a probe that got lost, or the round trip."""
+        return (self.probed_at if self.probe is not None else self.rtt_at) + PROBE_AGAIN_S
 
 
 Claims = Callable[[str, ContextReport], bytes]
@@ -215,7 +142,12 @@ Claims = Callable[[str, ContextReport], bytes]
 
 
 class Sessions(dict[str, Session]):
-    """The session with every edge, by its id; `claim` signs what is reported."""
+    """The session with every edge, by its id.
+
+    Args:
+        boots: How often the agent was started on its data directory.
+        claim: Signs what is reported.
+    """
 
     def __init__(
         self,
@@ -231,24 +163,21 @@ class Sessions(dict[str, Session]):
         self._device = device
         self._counters = counters
         self._seq = boots << STARTS_BITS
+        self._nonce = 0
         self._links_up: set[str] = set()
         self._found: dict[str, tuple[str, ...]] = {}
         self._refused: set[str] = set()
         self._crl: int | None = None  # number of the list of the revoked; None outside of a site
         self._revoked: set[str] = set()
 
-    def to_open(self, effects: list[Effect]) -> list[Effect]:
-        """Leave out what no open session would take: neighbours repeat themselves."""
-        return [
-            effect
-            for effect in effects
-            if not isinstance(effect, Send) or self.open(effect.to) is not None
-        ]
-
     def open(self, edge: str) -> Session | None:
         """Return the session with an edge if it is open."""
         session = self.get(edge)
         return session if session is not None and session.state is SessionState.OPEN else None
+
+    def to_open(self, effects: list[Effect]) -> list[Effect]:
+        """Leave out what no open session would take: neighbours repeat themselves."""
+        return [one for one in effects if not isinstance(one, Send) or self.open(one.to)]
 
     def link_of(self, edge: str) -> str:
         """Return the name of the link to an edge; empty if there is none."""
@@ -261,39 +190,35 @@ class Sessions(dict[str, Session]):
 
     # ------------------------------------------------------------- coming, going
 
-    def receive(
-        self, event: LinkUp | LinkDown | EdgesFound | OtherVersion, now: float
-    ) -> list[Effect]:
-        """Follow what becomes of a link, and what is found behind it."""
-        link = event.link
-        match event:
-            case LinkUp():
-                self._links_up.add(link)
-                for session in self.on(link):
-                    session.reconnect()
-                hellos = [session.hello(self._greeting, now) for session in self.on(link)]
-                return [*chain.from_iterable(hellos), *self._greet_found(link, now)]
-            case LinkDown():
-                self._links_up.discard(link)
-                # Silence ends the sessions, unless the link comes back.
-                for session in self.on(link):
-                    session.state = SessionState.CUT
-                return []
-            case EdgesFound():
-                self._found[link] = event.edges
-                return self._greet_found(link, now) if link in self._links_up else []
-            case OtherVersion():
-                return self._refuse(event)
+    def link_up(self, event: LinkUp, now: float) -> list[Effect]:
+        """Greet whoever is behind a link."""
+        self._links_up.add(event.link)
+        effects: list[Effect] = []
+        for session in self.on(event.link):
+            session.reconnect()
+            effects += self.hello(session, now, at_once=True)
+        return effects + self._greet_found(event.link, now)
+
+    def link_down(self, event: LinkDown, now: float) -> list[Effect]:  # noqa: ARG002 - a handler
+        """Leave it to silence to end the sessions, unless the link comes back."""
+        self._links_up.discard(event.link)
+        for session in self.on(event.link):
+            session.state = SessionState.CUT
+        return []
+
+    def edges_found(self, event: EdgesFound, now: float) -> list[Effect]:
+        """Greet edges that adverts place behind a link, without waiting for their beacons."""
+        self._found[event.link] = event.edges
+        return self._greet_found(event.link, now) if event.link in self._links_up else []
 
     def _greet_found(self, link: str, now: float) -> list[Effect]:
-        """Greet edges that adverts place behind a link, without waiting for their beacons."""
         effects: list[Effect] = []
         for edge in self._found.get(link, ()):
             if edge not in self and len(self) < MAX_SESSIONS:
                 effects += self.hear(edge, link, now)[1]
         return effects
 
-    def _refuse(self, heard: OtherVersion) -> list[Effect]:
+    def other_version(self, heard: OtherVersion, now: float) -> list[Effect]:  # noqa: ARG002
         """Refuse an edge of another protocol version, and say so once."""
         self._counters["protocol_version"] += 1
         if heard.sender in self._refused or len(self._refused) >= MAX_SESSIONS:
@@ -315,18 +240,22 @@ class Sessions(dict[str, Session]):
         elif session.link == link:
             session.heard_at = now
             return session, []
-        elif session.state is SessionState.OPEN and now < session.link_silent_at:
+        elif session.state is SessionState.OPEN and now < session.heard_at + 1.5 * session.period_s:
             # The same broker under two addresses: one path is enough.
             self._counters["other_link"] += 1
             return None, []
         else:
             session.link, session.heard_at = link, now
             session.reconnect()
-        return session, session.hello(self._greeting, now)
+            return session, self.hello(session, now, at_once=True)
+        return session, self.hello(session, now)
 
-    def ask_welcome(self, session: Session, now: float) -> list[Effect]:
-        """Say hello again, not too often: its orders and our rounds do not fit together."""
-        return session.hello(self._greeting, now)
+    def hello(self, session: Session, now: float, *, at_once: bool = False) -> list[Effect]:
+        """Send a hello, unless that was just done."""
+        if now - session.hello_at < HELLO_AGAIN_S and not at_once:
+            return []
+        session.hello_at = now
+        return [Send(session.edge, self._greeting)]
 
     def beacon(self, session: Session, beacon: EdgeBeacon, now: float) -> list[Effect]:
         """Note how often an edge promises a beacon, and whether it has restarted."""
@@ -334,24 +263,33 @@ class Sessions(dict[str, Session]):
             self._counters["beacon_as_another"] += 1
             return []
         session.period_s = min(MAX_PERIOD_S, max(MIN_PERIOD_S, beacon.period_ms / 1000))
-        if session.epoch and beacon.epoch != session.epoch:
+        effects: list[Effect] = []
+        if restarted := bool(session.epoch) and beacon.epoch != session.epoch:
             # It has forgotten us, and on a shared broker the link stayed up. Without an epoch it
             # is the same life, and asks for a hello: not more often than any other.
-            session.reconnect(at_once=bool(beacon.epoch))
+            session.reconnect()
         session.epoch = beacon.epoch or session.epoch
-        if session.state is SessionState.OPEN:
-            return []
-        return session.hello(self._greeting, now)
-
-    # ------------------------------------------------------------ who was revoked
-
-    def ask_revocations(self, session: Session, beacon: EdgeBeacon, now: float) -> list[Effect]:
-        """Ask an edge for a list of the revoked that is newer than ours, not too often."""
+        if session.state is not SessionState.OPEN:
+            effects += self.hello(session, now, at_once=restarted and bool(beacon.epoch))
         behind = self._crl is not None and beacon.crl > self._crl
-        if not behind or beacon.edge != session.edge or now < session.crl_asked_at + CRL_AGAIN_S:
+        if behind and now >= session.crl_asked_at + CRL_AGAIN_S:
+            session.crl_asked, session.crl_asked_at = True, now
+            effects.append(Send(session.edge, RevocationsNeed(number=self._crl or 0)))
+        return effects
+
+    def welcome(self, session: Session, welcome: Welcome) -> list[Effect] | None:
+        """Open the session; None if it was open already."""
+        session.round = welcome.round
+        session.context_s = max(MIN_REPORT_S, welcome.context_ms / 1000)
+        if session.state is SessionState.OPEN:
+            return None
+        session.state, session.reported = SessionState.OPEN, None
+        session.measured.position = welcome.place
+        if session.announced:
             return []
-        session.crl_asked, session.crl_asked_at = True, now
-        return [Send(session.edge, RevocationsNeed(number=self._crl or 0))]
+        session.announced = True
+        fields = {"edge": session.edge, "name": welcome.name, "address": session.link}
+        return [Emit("edge_joined", fields)]
 
     def take_revocations(self, session: Session, message: Revocations) -> list[Effect]:
         """Take a list that was asked for; whether it is the authority's is seen outside."""
@@ -407,6 +345,54 @@ class Sessions(dict[str, Session]):
         for session in self.values():
             session.look_again(now)
         return self.reports(now, forced=forced)
+
+    # ------------------------------------------------------------------ probing
+
+    def probe(self, session: Session, now: float) -> list[Effect]:
+        """Measure what no transfer has measured, one thing at a time."""
+        if session.probe is not None and now >= session.probe_at:
+            session.probe = None  # lost
+        if session.state is not SessionState.OPEN or session.probe is not None:
+            return []
+        up = down = 0
+        if now >= session.rtt_at + PROBE_AGAIN_S:
+            session.rtt_at = now
+        elif session.measured.download_bps is None:
+            down = PROBE_BYTES
+        elif session.measured.upload_bps is None:
+            up = PROBE_BYTES
+        else:
+            return []
+        self._nonce += 1
+        probe = Probe(run=session.run, nonce=self._nonce, reply_bytes=down, data=bytes(up))
+        session.probe, session.probed_at = probe, now
+        return [Send(session.edge, probe)]
+
+    def probe_reply(self, session: Session, reply: ProbeReply, now: float) -> bool:
+        """Note what the probe under way measured; False for a reply to any other."""
+        probe = session.probe
+        if probe is None or (reply.nonce, len(reply.data)) != (probe.nonce, probe.reply_bytes):
+            self._counters["probe_reply_unknown"] += 1
+            return False
+        session.probe = None
+        measured, seconds = session.measured, now - session.probed_at
+        bare = max(seconds - (measured.rtt_s or 0.0), seconds / 10)
+        if probe.reply_bytes:
+            measured.note_download(probe.reply_bytes, bare)
+        elif probe.data:
+            measured.note_upload(len(probe.data), bare)
+        else:
+            measured.note_rtt(seconds)
+        session.look_again(now)
+        return True
+
+    def tick(self, now: float, *, probing: bool) -> list[Effect]:
+        """Report, and probe unless that would disturb an order."""
+        effects = self.reports(now)
+        for session in self.values() if probing else ():
+            if now >= session.probe_at:
+                effects += self.probe(session, now)
+        return effects
 
     def dues(self, *, probing: bool) -> list[float]:
         """Return when something is due; probes count only while there may be some."""

@@ -1,8 +1,9 @@
 """The training queue: takes orders, has task and model fetched and trained, refuses the rest."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 from msgspec import structs
@@ -18,7 +19,9 @@ from fedagent_protocol.messages import (
 )
 
 from .device import DeviceState, is_stale
+from .download import Download, fits
 from .effects import (
+    CarryUpdate,
     DropOutput,
     Key,
     MakeIdleUpdate,
@@ -26,29 +29,50 @@ from .effects import (
     StoreUpdate,
     state_name,
 )
-from .fetch import REASONS, Fetch, Task, Tasks, is_oversized
 from .masking import Masking
 from .session import Session
+from .tasks import REASONS, Task, Tasks
+from .uploads import Uploads
 
 REMEMBERED = 64
 KEPT_S = 60.0
 """How long work goes on after its round, until an order wants it."""
 
 
+class Stage(Enum):
+    """How far an order is."""
+
+    GETTING = "getting"  # task and model are fetched
+    IDLING = "idling"  # a task without training takes its time
+    TRAINING = "training"
+    UNMASKED = "unmasked"  # trained; whose masks the update wears is not settled
+    MASKING = "masking"
+    STORING = "storing"
+
+
 @dataclass(slots=True)
 class ActiveOrder:
-    """One order from its arrival to the update."""
+    """One order from its arrival to the update.
+
+    Attributes:
+        ordered_at: When DT starts.
+        job: Of the trainer, in the stages in which it works.
+        train_at: When LC starts.
+        idle_until: When an update without training is made.
+        result: The training's end, while its update has no masks yet.
+        made_in: The earlier round that it was ordered in first.
+    """
 
     order: TrainOrder
-    fetch: Fetch
-    ordered_at: float  # DT starts here
+    fetch: Download
+    ordered_at: float
     give_up_at: float
+    stage: Stage = Stage.GETTING
     job: int | None = None
-    train_at: float = 0.0  # LC starts here
-    idle_until: float | None = None  # when an update without training is made
-    unmasked: Trained | None = None  # the training's end, while its update has no masks yet
-    agreed: bytes = b""  # the signature of whose masks it wears
-    made_in: int = 0  # the earlier round that it was ordered in first
+    train_at: float = 0.0
+    idle_until: float = 0.0
+    result: Trained | None = None
+    made_in: int = 0
 
     @property
     def key(self) -> Key:
@@ -60,15 +84,15 @@ class ActiveOrder:
         mine, number = self.key, self.made_in or self.key.round
         work = (mine.edge, mine.run, self.order.task, self.order.model, number)
         named = (key.edge, key.run, order.task, order.made_from, order.made_in)
-        return work == named and self.unmasked is None
+        return work == named and self.result is None
 
-    def update(self, result: Trained, now: float) -> PendingUpdate:
-        """Describe the finished update."""
-        assert self.fetch.model_at is not None
+    def update(self, result: Trained, agreed: bytes, now: float) -> PendingUpdate:
+        """Describe the finished update, with the signature of whose masks it wears."""
+        assert self.fetch.whole_at is not None
         stats = structs.replace(
             result.stats,
-            dt_ms=_ms(self.fetch.model_at - self.ordered_at),
-            prepare_ms=_ms(self.train_at - self.fetch.model_at),
+            dt_ms=_ms(self.fetch.whole_at - self.ordered_at),
+            prepare_ms=_ms(self.train_at - self.fetch.whole_at),
             lc_ms=_ms(now - self.train_at),
             train_ms=_ms(result.train_s),
         )
@@ -83,7 +107,7 @@ class ActiveOrder:
             stats=stats,
             note=result.note[:500],
             made_in=self.made_in,
-            agreed=self.agreed,
+            agreed=agreed,
         )
         return PendingUpdate(self.key, offer, self.order.credit)
 
@@ -98,21 +122,29 @@ class _Refusal(NamedTuple):
 
 
 class TrainingQueue:
-    """At most one order at a time, and never one round twice."""
+    """At most one order at a time, and never one round twice.
+
+    Args:
+        answered: Orders that were answered with an update before.
+        releases: Updates that have cost privacy, by run.
+    """
 
     def __init__(
         self,
         device: DeviceState,
         tasks: Tasks,
+        uploads: Uploads,
+        masking: Masking,
         jobs: Iterator[int],
         counters: Counter[str],
         answered: Iterable[Key],
+        *,
         releases: Mapping[str, int],
-        masking: Masking,
     ) -> None:
         self.active_order: ActiveOrder | None = None
         self._device = device
         self._tasks = tasks
+        self._uploads = uploads
         self._jobs = jobs
         self._counters = counters
         self._samples: Counter[str] = Counter()
@@ -128,26 +160,19 @@ class TrainingQueue:
             self._note_answer(key, None)
 
     @property
-    def fetch(self) -> Fetch | None:
+    def fetch(self) -> Download | None:
         """What is fetched for the order under way."""
         return self.active_order.fetch if self.active_order is not None else None
 
     # ----------------------------------------------------------------- orders
 
     def order(
-        self,
-        key: Key,
-        order: TrainOrder,
-        session: Session,
-        now: float,
-        *,
-        carry: Callable[[], list[Effect]] = list,
+        self, key: Key, order: TrainOrder, session: Session, now: float
     ) -> tuple[list[Effect], bool]:
         """Take an order; return effects, and whether it ranks above all before.
 
-        A newer order cancels older work, unless it wants that. An older one repeats the last
-        answer, or is refused. Work that the order names goes on; `carry` answers with an update
-        of it that is there, or with nothing.
+        A newer order cancels older work, unless it wants that: it is answered with the rest. An
+        older one repeats the last answer, or is refused.
         """
         active = self.active_order
         if active is not None and active.key == key:
@@ -162,34 +187,29 @@ class TrainingQueue:
             return self._decline(key, *refusal), False
         self._note_order(key)
         session.enter_run(key.run)
-        if active is not None and active.is_wanted(key, order) and self._unfit(order) is None:
-            return self._go_on_in(active, key, order, now), True
         effects: list[Effect] = []
+        ordered = Emit("ordered", {"run": key.run, "round": key.round, "edge": key.edge})
+        refusal = self._unfit(order)
+        if active is not None and active.is_wanted(key, order) and refusal is None:
+            # The work under way answers the later order.
+            self._counters["carried_on"] += 1
+            active.made_in = active.made_in or active.key.round
+            active.give_up_at = now + order.give_up_ms / 1000
+            return [ordered, *active.fetch.go_on(key, now)], True
         if active is not None:
-            detail = f"round {key.round} was ordered"
-            effects += self._give_back(DeclineReason.BUSY, detail)
-        effects.append(Emit("ordered", _named(key)))
-        if (refusal := self._unfit(order)) is not None:
+            effects += self._give_back(DeclineReason.BUSY, f"round {key.round} was ordered")
+        effects.append(ordered)
+        if refusal is not None:
             return effects + self._decline(key, *refusal), True
-        if carried := carry():
+        if carried := self._uploads.carry(key, order):
             # Its update answers the order once the disk has it for this round.
             self._note_answer(key, None)
             return effects + carried, True
-        fetch = Fetch(key, order, self._tasks, self._counters)
-        self.active_order = ActiveOrder(order, fetch, now, now + order.give_up_ms / 1000)
-        effects += self._tasks.want(order.task, key, now)
-        refused = self._refuse_task()
-        return effects + (refused or fetch.begin()), True
-
-    def _go_on_in(
-        self, active: ActiveOrder, key: Key, order: TrainOrder, now: float
-    ) -> list[Effect]:
-        """Answer a later order with the work under way."""
-        self._counters["carried_on"] += 1
-        active.made_in = active.made_in or active.key.round
-        active.give_up_at = now + order.give_up_ms / 1000
-        ordered = Emit("ordered", _named(key))
-        return [ordered, *active.fetch.go_on(key, now)]
+        fetch = Download.of(key, order, self._counters)
+        until = now + order.give_up_ms / 1000
+        self.active_order = ActiveOrder(order, fetch, now, until)
+        effects += self._tasks.want(order.task, key, now, until)
+        return effects + (self._refuse_task() or fetch.begin()), True
 
     def welcomed(self, run: str, round_: int) -> None:
         """Go back to an edge's newest round, if an order that was damaged has led beyond it."""
@@ -209,12 +229,13 @@ class TrainingQueue:
 
     def closed(self, key: Key, now: float, *, kept: bool) -> list[Effect]:
         """Stop at the end of the round, unless its edge may want the work in a later one."""
-        if self.active_order is None or self.active_order.key != key:
+        active = self.active_order
+        if active is None or active.key != key:
             return []
         if kept:
-            self.active_order.give_up_at = max(self.active_order.give_up_at, now + KEPT_S)
+            active.give_up_at = max(active.give_up_at, now + KEPT_S)
             return []
-        return self._abandon("closed")
+        return self._abandon(active, "closed")
 
     def _outranked(self, key: Key, session: Session) -> _Refusal | None:
         busy = DeclineReason.BUSY
@@ -236,7 +257,7 @@ class TrainingQueue:
         return None
 
     def _unfit(self, order: TrainOrder) -> _Refusal | None:
-        if is_oversized(order):
+        if not fits(order.size, order.chunk_bytes):
             detail = f"a model of {order.size} bytes in chunks of {order.chunk_bytes}"
             return _Refusal(DeclineReason.LOAD, detail)
         readings = self._device.readings
@@ -251,51 +272,36 @@ class TrainingQueue:
 
     def refuse(self, key: Key, reason: DeclineReason, detail: str) -> list[Effect]:
         """Decline an order that is none of the queue's: nothing of it is remembered."""
-        return self._say_no(
-            Decline(run=key.run, round=key.round, reason=reason, detail=detail), key
-        )
+        detail = detail[:500]
+        self._counters[f"declined_{reason}"] += 1
+        fields = {"round": key.round, "edge": key.edge, "reason": str(reason), "detail": detail}
+        decline = Decline(run=key.run, round=key.round, reason=reason, detail=detail)
+        return [Send(key.edge, decline), Emit("declined", fields)]
 
     def _decline(self, key: Key, reason: DeclineReason, detail: str) -> list[Effect]:
         decline = Decline(run=key.run, round=key.round, reason=reason, detail=detail[:500])
         self._note_answer(key, decline)
-        return self._say_no(decline, key)
-
-    def _say_no(self, decline: Decline, key: Key) -> list[Effect]:
-        self._counters[f"declined_{decline.reason}"] += 1
-        fields: dict[str, object] = {
-            "round": key.round,
-            "edge": key.edge,
-            "reason": str(decline.reason),
-            "detail": decline.detail,
-        }
-        return [Send(key.edge, decline), Emit("declined", fields)]
+        return self.refuse(key, reason, detail)
 
     def _give_back(self, reason: DeclineReason, detail: str) -> list[Effect]:
         active = self.active_order
         assert active is not None
-        return self._decline(active.key, reason, detail) + self._stop()
+        return self._decline(active.key, reason, detail) + self._stop(active)
 
-    def _abandon(self, reason: str) -> list[Effect]:
+    def _abandon(self, active: ActiveOrder, reason: str) -> list[Effect]:
         """Stop without an answer: the edge waits for none."""
-        active = self.active_order
-        assert active is not None
         self._note_answer(active.key, None)
         self._counters[f"abandoned_{reason}"] += 1
-        fields: dict[str, object] = {
-            "round": active.key.round,
-            "edge": active.key.edge,
-            "reason": reason,
-        }
-        return [*self._stop(), Emit("abandoned", fields)]
+        fields = {"round": active.key.round, "edge": active.key.edge, "reason": reason}
+        return [*self._stop(active), Emit("abandoned", fields)]
 
-    def _stop(self) -> list[Effect]:
-        active, self.active_order = self.active_order, None
-        assert active is not None
+    def _stop(self, active: ActiveOrder) -> list[Effect]:
+        self.active_order = None
         effects = active.fetch.pause()
-        if active.job is not None and active.idle_until is None:
+        if active.stage in (Stage.TRAINING, Stage.MASKING) and active.job is not None:
             effects.append(Cancel(job=active.job))
-        if active.unmasked is not None:
-            effects.append(DropOutput(active.unmasked.job))
+        if active.result is not None:
+            effects.append(DropOutput(active.result.job))
         return effects
 
     def _note_order(self, key: Key) -> None:
@@ -316,45 +322,39 @@ class TrainingQueue:
         active = self.active_order
         if active is None:
             return []
-        task = active.order.task
+        effects: list[Effect] = []
+        task, fetch = active.order.task, active.fetch
         if (spec := self._tasks.masked(task)) is not None:
-            begun = self._masking.begin(active.key, spec, now, active.give_up_at)
-            if begun:
-                return begun + self.go_on(now)
-        if active.job is not None:
-            return []
-        if active.unmasked is not None:
-            return self._mask(active)
+            effects = self._masking.begin(active.key, spec, now, active.give_up_at)
+        if active.stage is Stage.UNMASKED:
+            return effects + self._mask(active)
+        if active.stage is not Stage.GETTING:
+            return effects
         if refused := self._refuse_task():
-            return refused
-        fetch = active.fetch
+            return effects + refused
         if fetch.problem:
-            return self._give_back(DeclineReason.ERROR, fetch.problem)
+            return effects + self._give_back(DeclineReason.ERROR, fetch.problem)
         opened = self._tasks.opened(task)
-        return self._train(active, opened, now) if opened and fetch.model_at is not None else []
+        if opened is None or fetch.whole_at is None:
+            return effects
+        return effects + self._train(active, opened, now)
 
     def _refuse_task(self) -> list[Effect]:
         active = self.active_order
-        task = self._tasks.refused(active.fetch.wanted.task) if active is not None else None
+        task = self._tasks.refused(active.order.task) if active is not None else None
         return [] if task is None else self._give_back(task.reason, task.detail)
 
     def _train(self, active: ActiveOrder, task: Task, now: float) -> list[Effect]:
-        if used_up := self._used_up(active.key.run, task):
-            self._device.spent[active.key.run] = used_up
-        if used_up := used_up or self._used_up(active.key.run, task, active.order.releases):
+        key, order = active.key, active.order
+        if used_up := self._used_up(key.run, task, order.releases):
             return self._give_back(DeclineReason.PRIVACY, used_up)
         active.job, active.train_at = next(self._jobs), now
-        key, order = active.key, active.order
-        fields: dict[str, object] = {
-            "round": key.round,
-            "edge": key.edge,
-            "run": key.run,
-            "recipe": task.recipe,
-        }
+        fields = {"round": key.round, "edge": key.edge, "run": key.run, "recipe": task.recipe}
         effects: list[Effect] = [Emit("training", fields)]
         if task.idle:
-            active.idle_until = now + self._device.slow_s
-            return effects + self._make_idle_update(now)
+            active.stage, active.idle_until = Stage.IDLING, now + self._device.slow_s
+            return effects + self._make_idle_update(active, now)
+        active.stage = Stage.TRAINING
         train = Train(
             job=active.job,
             model=order.model,
@@ -375,29 +375,21 @@ class TrainingQueue:
         than by not ordering.
         """
         assert task.spec is not None
-        privacy, releases = task.spec.privacy, max(self._releases.get(run, 0), known)
-        if not privacy.wanted or releases < privacy.releases:
+        privacy, mine = task.spec.privacy, self._releases.get(run, 0)
+        if not privacy.wanted or max(mine, known) < privacy.releases:
             return ""
-        return f"epsilon {privacy.epsilon:g} of this run is used up by {releases} updates"
-
-    def _charge(self, run: str, task: Task) -> int:
-        """Return the number of the update that is about to be stored; 0 where none is counted."""
-        assert task.spec is not None
-        if not task.spec.privacy.wanted:
-            return 0
-        # What the disk refuses stays counted: nobody knows how far it came.
-        self._releases[run] = self._releases.get(run, 0) + 1
-        if used_up := self._used_up(run, task):
+        used_up = (
+            f"epsilon {privacy.epsilon:g} of this run is used up by {max(mine, known)} updates"
+        )
+        if mine >= privacy.releases:
             self._device.spent[run] = used_up
-        return self._releases[run]
+        return used_up
 
-    def _make_idle_update(self, now: float) -> list[Effect]:
-        active = self.active_order
-        if active is None or active.idle_until is None or now < active.idle_until:
+    def _make_idle_update(self, active: ActiveOrder, now: float) -> list[Effect]:
+        if now < active.idle_until:
             return []
         assert active.job is not None
-        active.idle_until = None
-        order = active.order
+        active.stage, order = Stage.TRAINING, active.order
         return [MakeIdleUpdate(active.job, order.model, order.round, order.iterations)]
 
     def trained(self, result: Trained | Failed, now: float) -> list[Effect]:
@@ -407,7 +399,7 @@ class TrainingQueue:
         if isinstance(result, Failed):
             self._counters[f"training_{result.reason}"] += 1
             reason = REASONS.get(result.reason, DeclineReason.ERROR)
-            active.job = None
+            active.stage = Stage.STORING
             return self._give_back(reason, _detail(reason, result))
         # The first training also counts what had gathered before; that is no rate.
         stats, rate = result.stats, None
@@ -421,26 +413,30 @@ class TrainingQueue:
             arrivals_per_step=stats.arrivals / max(1, stats.steps),
         )
         if self._tasks.masked(active.order.task) is not None:
-            active.job, active.unmasked = None, result
+            active.stage, active.result = Stage.UNMASKED, result
             return self._mask(active)
         return self._store(active, result, now)
 
     def _store(self, active: ActiveOrder, result: Trained, now: float) -> list[Effect]:
-        task = self._tasks.opened(active.order.task)
-        if task is None:
+        active.stage = Stage.STORING
+        task, run, releases = self._tasks.opened(active.order.task), active.key.run, 0
+        if task is None or task.spec is None:
             # What is not known to cost nothing must not leave.
-            active.job = None
             refused = self._give_back(DeclineReason.ERROR, "its task is not open any more")
             return [*refused, DropOutput(result.job)]
-        charge = self._charge(active.key.run, task)
-        return [StoreUpdate(result.job, active.update(result, now), result.offset, charge)]
+        if task.spec.privacy.wanted:
+            # What the disk refuses stays counted: nobody knows how far it came.
+            releases = self._releases[run] = self._releases.get(run, 0) + 1
+            self._used_up(run, task)
+        update = active.update(result, self._masking.agreement(active.key), now)
+        return [StoreUpdate(result.job, update, result.offset, releases)]
 
     def _mask(self, active: ActiveOrder) -> list[Effect]:
         """Have the update masked, as soon as it is settled by whom."""
-        result, seeds = active.unmasked, self._masking.seeds(active.key)
+        result, seeds = active.result, self._masking.seeds(active.key)
         if result is None or seeds is None:
             return []
-        active.job = next(self._jobs)
+        active.stage, active.job = Stage.MASKING, next(self._jobs)
         weight = self._tasks.weight(active.order.task, result.stats.num_samples)
         return [Mask(job=active.job, out=active.key.file_name, weight=weight, seeds=seeds)]
 
@@ -448,9 +444,8 @@ class TrainingQueue:
         """Take a masked update: how many samples it is of is told inside the sum alone."""
         active = self.active_order
         assert active is not None
-        result, active.unmasked = active.unmasked, None
+        result, active.result = active.result, None
         assert result is not None
-        active.agreed = self._masking.agreement(active.key)
         stats = structs.replace(result.stats, num_samples=1, arrivals=0, score_n=0, score=0.0)
         told = structs.replace(
             result, job=reply.job, digest=reply.digest, size=reply.size, stats=stats, note=""
@@ -474,39 +469,33 @@ class TrainingQueue:
         if self.active_order is not None and self.active_order.key == key:
             self.active_order = None
 
-    def store_failed(self, key: Key, detail: str) -> list[Effect]:
+    def store_failed(self, effect: StoreUpdate | CarryUpdate, detail: str) -> list[Effect]:
         """Give the order back whose update the disk refused."""
-        if self.active_order is None or self.active_order.key != key:
+        key, active = effect.update.key, self.active_order
+        if isinstance(effect, CarryUpdate):
+            return self._decline(key, DeclineReason.ERROR, detail)
+        if active is None or active.key != key:
             return []
-        self.active_order.job = None
         return self._give_back(DeclineReason.ERROR, detail)
-
-    def carry_failed(self, key: Key, detail: str) -> list[Effect]:
-        """Decline the order for which the disk did not take an update over."""
-        return self._decline(key, DeclineReason.ERROR, detail)
 
     # ------------------------------------------------------------------- time
 
     def tick(self, now: float) -> list[Effect]:
-        """Give up an order that is over, or ask again for what did not come."""
+        """Give up an order that is over, or make the update that took its time."""
         active = self.active_order
         if active is None:
             return []
         if now >= active.give_up_at:
-            return self._abandon("give_up")
-        return active.fetch.tick(now) + self._make_idle_update(now)
+            return self._abandon(active, "give_up")
+        return self._make_idle_update(active, now) if active.stage is Stage.IDLING else []
 
     def dues(self) -> list[float]:
         """Return when `tick` is wanted."""
         active = self.active_order
         if active is None:
             return []
-        idle = [active.idle_until] if active.idle_until is not None else []
-        return [active.give_up_at, *active.fetch.dues(), *idle]
-
-
-def _named(key: Key) -> dict[str, object]:
-    return {"run": key.run, "round": key.round, "edge": key.edge}
+        idling = active.stage is Stage.IDLING
+        return [min(active.give_up_at, active.idle_until) if idling else active.give_up_at]
 
 
 def _detail(reason: DeclineReason, failed: Failed) -> str:

@@ -1,203 +1,147 @@
 """What the coordinator of the site has signed: a device does nothing else for an edge of it.
 
-An edge hands the coordinator's word on with the task, and a signature with each order. Until the
-word is here, and is good, an order and a call are held, and nothing that they name is opened. On
+An edge hands the coordinator's word on with the task, and a signature with each order and call. On
 links without certificates nothing is asked for.
 """
 
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from enum import StrEnum
+from typing import NamedTuple, Protocol
 
-from fedagent_node.effects import Effect, Send, Warn
-from fedagent_protocol.messages import (
-    Digest,
-    OpinionCall,
-    RunId,
-    TaskBody,
-    TaskClaim,
-    TaskNeed,
-    TrainOrder,
-)
+from fedagent_node.effects import Effect, Warn
+from fedagent_protocol.messages import Digest, OpinionCall, RunId, TaskClaim, TrainOrder
 from fedagent_protocol.signed import Assigning, Calling
 
 from .effects import Key
-from .voucher import UNASSIGNED, TaskRefusal, Vouched, Voucher
 
 REMEMBERED = 64
-AGAIN_S = 1.0
-REFUSED_S = 10.0
-"""An edge that had no good word for a task is asked again after this long."""
+UNASSIGNED = (
+    "the coordinator has not signed it for this device and edge: update the edge; "
+    "if you do not trust it, revoke it: `fedagent devices revoke`"
+)
 
 
-class _Named(NamedTuple):
-    run: RunId
-    task: Digest
+class TaskRefusal(StrEnum):
+    """Why a task is not taken; counted as ``task_refused_<word>``."""
 
-
-@dataclass(slots=True)
-class _Edge:
-    """What one edge named last that nobody has vouched for."""
-
-    named: _Named
-    key: Key
-    asked_at: float = -math.inf
-    refusal: TaskRefusal | None = None
-    refused_at: float = -math.inf
-    told: bool = False
-    held: TrainOrder | OpinionCall | None = None
-    held_at: float = 0.0
+    UNSIGNED = "unsigned"
+    BAD_SIGNATURE = "bad_signature"
+    NO_CERTIFICATE = "no_certificate"
+    WRONG_ROLE = "wrong_role"
+    REVOKED = "revoked"
+    EXPIRED = "expired"
 
     @property
-    def over_at(self) -> float:
-        """When nobody waits any more for an answer to what is held."""
-        match self.held:
-            case TrainOrder() as order:
-                return self.held_at + order.give_up_ms / 1000
-            case OpinionCall() as call:
-                return self.held_at + call.until_ms / 1000
-        return -math.inf
+    def hint(self) -> str:
+        """What it most likely means."""
+        return HINTS[self]
 
-    @property
-    def due(self) -> float:
-        """When the edge is to be asked again, unless nothing is held by then."""
-        again = self.asked_at + AGAIN_S
-        return again if self.refusal is None and again < self.over_at else math.inf
+
+HINTS = {
+    TaskRefusal.UNSIGNED: "the edge shows no signature of this site's coordinator: "
+    "install the same version on both",
+    TaskRefusal.BAD_SIGNATURE: "the coordinator has not signed it for this run: if you do not "
+    "trust the edge, revoke it: `fedagent devices revoke`",
+    TaskRefusal.NO_CERTIFICATE: "who signed it has no certificate of this site",
+    TaskRefusal.WRONG_ROLE: "who signed it is not the coordinator: if you do not trust the edge, "
+    "revoke it: `fedagent devices revoke`",
+    TaskRefusal.REVOKED: "the certificate of who signed it was revoked",
+    TaskRefusal.EXPIRED: "the coordinator signed it too long ago: connect the edge to the "
+    "coordinator, and compare the clocks",
+}
+
+
+class Vouched(NamedTuple):
+    """Whose word it is, as a raw public key, and for how many seconds it is good."""
+
+    public: bytes
+    for_s: float
+
+
+class Voucher(Protocol):
+    """The certificates of the site, as far as tasks are concerned."""
+
+    def asked(self, link: str) -> bool:
+        """Whether only members of the site can be on a link."""
+
+    def judge(self, run: RunId, task: Digest, claim: TaskClaim) -> Vouched | TaskRefusal:
+        """Return whether the coordinator of the site said that a task is that of a run."""
+
+    def made(self, public: bytes, made: Assigning | Calling, signature: bytes) -> bool:
+        """Return whether the owner of a raw public key made an assignment, or a call."""
 
 
 class Vouching:
-    """Asks edges for the coordinator's word, and knows what it holds for.
+    """Knows what the coordinator's word holds for.
 
     Args:
         me: The agent's id.
+        voucher: None: every edge is believed; virtual time.
         link_of: Gives the link on which an edge is heard.
     """
 
     def __init__(
-        self, me: str, voucher: Voucher, link_of: Callable[[str], str], counters: Counter[str]
+        self,
+        me: str,
+        voucher: Voucher | None,
+        link_of: Callable[[str], str],
+        counters: Counter[str],
     ) -> None:
         self._me = me
         self._voucher = voucher
         self._link_of = link_of
         self._counters = counters
-        self._good: OrderedDict[_Named, tuple[bytes, float]] = OrderedDict()
+        self._good: OrderedDict[tuple[RunId, Digest], tuple[bytes, float]] = OrderedDict()
         """By whose key, and until when."""
-        self._edges: OrderedDict[str, _Edge] = OrderedDict()
         self._told: OrderedDict[str, None] = OrderedDict()
-        """Edges of which it was said that they order or call for what is not signed."""
+        """Edges of which it was said that something of theirs is not signed."""
 
     def stands(self, key: Key, task: Digest, now: float) -> bool:
         """Whether a task may be computed for the edge and the run of an order or a call."""
-        if not self._voucher.asked(self._link_of(key.edge)):
+        return self._asked_at(key.edge) is None or now < self._good.get((key.run, task), _NONE)[1]
+
+    def is_made(self, key: Key, wanted: TrainOrder | OpinionCall) -> bool:
+        """Whether the coordinator assigned an order, or made a call, of a task that stands."""
+        voucher = self._asked_at(key.edge)
+        if voucher is None:
             return True
-        return now < self._good.get(_Named(key.run, task), (b"", -math.inf))[1]
+        run, number, task = key.run, key.round, wanted.task
+        if isinstance(wanted, TrainOrder):
+            order = Assigning(run, number, key.edge, self._me, task)
+            return voucher.made(self._good[run, task][0], order, wanted.assigned)
+        call = Calling(run, number, task, wanted.model, wanted.mode, wanted.slot)
+        return voucher.made(self._good[run, task][0], call, wanted.signed)
 
-    def is_assigned(self, key: Key, task: Digest, signature: bytes) -> bool:
-        """Whether the coordinator gave an edge this agent for a round of a task that stands."""
-        return self._is_made(key, Assigning(*key.rank, key.edge, self._me, task), signature)
+    def judge(
+        self, key: Key, task: Digest, claim: TaskClaim | None, now: float
+    ) -> TaskRefusal | None:
+        """Take the word that came with a task; return why it is none."""
+        voucher = self._asked_at(key.edge)
+        if voucher is None:
+            return None
+        found = TaskRefusal.UNSIGNED if claim is None else voucher.judge(key.run, task, claim)
+        if isinstance(found, TaskRefusal):
+            self._counters[f"task_refused_{found}"] += 1
+            return found
+        self._good[key.run, task] = found.public, now + found.for_s
+        while len(self._good) > REMEMBERED:
+            self._good.popitem(last=False)
+        return None
 
-    def is_called(self, key: Key, call: OpinionCall) -> bool:
-        """Whether the coordinator made a call of a task that stands."""
-        made = Calling(*key.rank, call.task, call.model, call.mode, call.slot)
-        return self._is_made(key, made, call.signed)
-
-    def _is_made(self, key: Key, made: Assigning | Calling, signature: bytes) -> bool:
-        if not self._voucher.asked(self._link_of(key.edge)):
-            return True
-        public, _ = self._good[_Named(key.run, made.task)]
-        return self._voucher.made(public, made, signature)
-
-    def unmade(self, key: Key, what: str) -> list[Effect]:
-        """Count an order or a call that the coordinator did not make; say it once of an edge."""
-        self._counters[f"{what}_unsigned"] += 1
-        if key.edge in self._told:
+    def warn(self, edge: str, text: str) -> list[Effect]:
+        """Say of an edge, once, what the coordinator has not signed."""
+        if edge in self._told:
             return []
-        self._told[key.edge] = None
+        self._told[edge] = None
         while len(self._told) > REMEMBERED:
             self._told.popitem(last=False)
-        return [Warn(key.edge, f"{what} of round {key.round} refused: {UNASSIGNED}")]
+        return [Warn(edge, text)]
 
-    def ask(self, key: Key, task: Digest, now: float) -> list[Effect]:
-        """Ask an edge for a task with the coordinator's word, not too often."""
-        edge = self._edge(key, task)
-        if now < edge.asked_at + AGAIN_S or self.refusal(key, task, now) is not None:
-            return []
-        edge.asked_at, edge.refusal = now, None
-        return [Send(key.edge, TaskNeed(run=key.run, round=key.round, digest=task))]
+    def _asked_at(self, edge: str) -> Voucher | None:
+        voucher = self._voucher
+        return voucher if voucher is not None and voucher.asked(self._link_of(edge)) else None
 
-    def hold(self, key: Key, message: TrainOrder | OpinionCall, now: float) -> list[Effect]:
-        """Keep an order or a call until it is known whether it may be followed."""
-        edge = self._edge(key, message.task)
-        edge.held, edge.held_at = message, now
-        return self.ask(key, message.task, now)
 
-    def release(self, edge: str, body: TaskBody, now: float) -> TrainOrder | OpinionCall | None:
-        """Return what was held of an edge until this task came, once, if it is waited for."""
-        asked = self._edges.get(edge)
-        if asked is None or asked.named != (body.run, body.digest):
-            return None
-        if asked.refusal is None:
-            del self._edges[edge]
-        held = asked.held if now < asked.over_at else None
-        asked.held = None
-        return held
-
-    def is_asked(self, key: Key, task: Digest) -> bool:
-        """Whether an edge was asked for the word on a task, and has not answered yet."""
-        asked = self._edges.get(key.edge)
-        return asked is not None and asked.named == (key.run, task) and asked.refusal is None
-
-    def refusal(self, key: Key, task: Digest, now: float) -> TaskRefusal | None:
-        """Return why an edge's task was refused, as long as it is not asked again."""
-        asked = self._edges.get(key.edge)
-        if asked is None or asked.named != (key.run, task):
-            return None
-        return asked.refusal if now < asked.refused_at + REFUSED_S else None
-
-    def take(self, edge: str, message: TaskBody, now: float) -> list[Effect]:
-        """Judge the word that came with a task that an edge was asked for."""
-        asked = self._edges[edge]
-        judged = self._judged(asked.named, message.claim)
-        if isinstance(judged, Vouched):
-            self._good[asked.named] = judged.public, now + judged.for_s
-            while len(self._good) > REMEMBERED:
-                self._good.popitem(last=False)
-            return []
-        asked.refusal, asked.refused_at = judged, now
-        self._counters[f"task_refused_{judged}"] += 1
-        if asked.told:
-            return []
-        asked.told = True
-        task, run = asked.named.task[:12], asked.named.run[:8]
-        return [Warn(edge, f"task {task} of run {run} refused: {judged}: {judged.hint}")]
-
-    def _judged(self, named: _Named, claim: TaskClaim | None) -> Vouched | TaskRefusal:
-        if claim is None:
-            return TaskRefusal.UNSIGNED
-        return self._voucher.judge(named.run, named.task, claim)
-
-    def _edge(self, key: Key, task: Digest) -> _Edge:
-        named = _Named(key.run, task)
-        asked = self._edges.get(key.edge)
-        if asked is None or asked.named != named:
-            asked = self._edges[key.edge] = _Edge(named, key)
-            while len(self._edges) > REMEMBERED:
-                self._edges.popitem(last=False)
-        asked.key = key
-        return asked
-
-    # ------------------------------------------------------------------- time
-
-    def tick(self, now: float) -> list[Effect]:
-        """Ask again for what did not come, while something is held for it."""
-        effects: list[Effect] = []
-        for edge in list(self._edges.values()):
-            if now >= edge.due:
-                effects += self.ask(edge.key, edge.named.task, now)
-        return effects
-
-    def dues(self) -> list[float]:
-        """Return when `tick` is wanted."""
-        return [edge.due for edge in self._edges.values() if edge.due < math.inf]
+_NONE = (b"", -math.inf)

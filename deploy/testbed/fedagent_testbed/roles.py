@@ -27,7 +27,7 @@ from fedagent_edge.config import EdgeConfig
 from fedagent_edge.daemon import route as edge_route
 from fedagent_edge.store import open_edge
 from fedagent_node.data_dir import Identity
-from fedagent_node.driver import Driver, Store
+from fedagent_node.driver import Driver
 from fedagent_node.effects import EVERYBODY, Connect, Emit, Input, LinkDown, LinkUp, Send
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, encode
@@ -94,9 +94,6 @@ class AgentNode(Node):
         driver = virtual_driver(self.core, self._store, self.kernel, self, me=self.id)
         measured = [Measured(Readings(compute=1.0)), *self._sensed()]
         return driver, [*measured, *(LinkUp(broker) for broker in self.incoming)]
-
-    def _close(self, store: Store) -> None:  # noqa: ARG002 - it is the agent's
-        self._store.abandon()
 
     def _arrive(self, broker: str, topic: str, payload: bytes) -> None:
         if not self.away:

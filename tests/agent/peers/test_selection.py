@@ -154,7 +154,7 @@ def test_an_agent_that_lost_its_file_is_heard_again(
     here.name({two: {one: 1.0}})
     assert here.slot(0, {one: 0.5, two: 0.6}) == {two}
     now[0] = 2000.0
-    here.agents[two].store.abandon()
+    here.agents[two].store.close()
     for path in here.folders[two].glob("peers.sqlite*"):
         path.unlink()
     here.restart(two)

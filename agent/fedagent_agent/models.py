@@ -1,19 +1,19 @@
-"""The models an agent got: small ones in memory, big ones as files that survive a restart.
+"""The models an agent got: files that survive a restart, the newest few of them.
 
-A cache: nothing is synced, and whatever is used hashes to its name. A big model on its
-way in is a file of its chunks and a list of those that are there, so that a transfer
-goes on where a killed process left it.
+A cache: nothing is synced, and whatever is used hashes to its name. A small model comes in in
+memory, and is a file when it is whole. A big one is a file of its chunks and a list of those that
+are there, so that a transfer goes on where a killed process left it.
 """
 
 import hashlib
 import os
 import struct
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedagent_node.data_dir import passing
+from fedagent_protocol.failpoints import Checkpoint
 from fedagent_protocol.transfer import Layout
 
 MEMORY_BYTES = 1 << 20
@@ -37,14 +37,14 @@ class ModelsCache:
     """The newest models, by digest; files that are not used any more are removed."""
 
     def __init__(
-        self, folder: Path, *, checkpoint: Callable[[str], None], memory_bytes: int = MEMORY_BYTES
+        self, folder: Path, *, checkpoint: Checkpoint, memory_bytes: int = MEMORY_BYTES
     ) -> None:
         self._folder = folder
         self._memory_bytes = memory_bytes
         self._checkpoint = checkpoint
-        self._memory: dict[str, bytes] = {}
-        self._files: dict[str, None] = {}
-        self._parts: dict[str, _Part] = {}
+        self._whole: dict[str, None] = {}
+        """Models whose files were looked at, oldest first."""
+        self._part: tuple[str, _Part] | None = None
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def open(self, digest: str, size: int, chunk_bytes: int) -> frozenset[int] | None:
@@ -53,21 +53,21 @@ class ModelsCache:
         Raises:
             OSError: The disk refused; see `discard`.
         """
-        if self._whole(digest, size):
+        if self._is_whole(digest, size):
             return None
         layout = Layout(size, chunk_bytes)
-        part = self._parts.get(digest)
+        part = self._of(digest)
         if part is None or part.layout != layout:
-            self._parts.clear()
             memory = bytearray(size) if size <= self._memory_bytes else None
-            part = self._parts[digest] = _Part(layout, memory)
+            part = _Part(layout, memory)
+            self._part = digest, part
             if memory is None:
                 self._resume(digest, part)
         return frozenset(part.have)
 
     def write(self, digest: str, offset: int, data: bytes) -> None:
         """Take a chunk whose length was checked; `OSError` as in `open`."""
-        part = self._parts.get(digest)
+        part = self._of(digest)
         if part is None:
             return
         index = offset // part.layout.chunk_bytes
@@ -75,94 +75,74 @@ class ModelsCache:
         if part.memory is not None:
             part.memory[offset : offset + len(data)] = data
             return
-        with self._part_path(digest).open("r+b", buffering=0) as file:
+        with self._file(digest, ".part").open("r+b", buffering=0) as file:
             file.seek(offset)
             file.write(data)
         self._checkpoint("agent.model.chunk-written")
-        with self._list_path(digest).open("ab", buffering=0) as file:
+        with self._file(digest, ".have").open("ab", buffering=0) as file:
             file.write(_INDEX.pack(index))
-        self._hash_on(digest, part, index, data)
+        if index == part.hashed:
+            part.hasher.update(data)
+            part.hashed += 1
+            self._hash_rest(digest, part)
 
     def finish(self, digest: str) -> int:
         """Make a complete model usable; return its size, 0 if it is not what it is called."""
-        part = self._parts.pop(digest, None)
+        part, self._part = self._of(digest), None
         if part is None:
             return 0
+        came = self._file(digest, ".part")
         if part.memory is not None:
-            if hashlib.sha256(part.memory).hexdigest() != digest:
-                return 0
-            self._memory[digest] = bytes(part.memory)
-            while len(self._memory) > KEPT:
-                del self._memory[next(iter(self._memory))]
-            return part.layout.size
-        self._list_path(digest).unlink()
+            part.hasher.update(part.memory)
+            came.write_bytes(part.memory)
+        self._file(digest, ".have").unlink(missing_ok=True)
         if part.hasher.hexdigest() != digest:
-            self._part_path(digest).unlink()
+            came.unlink()
             return 0
-        os.rename(self._part_path(digest), self._path(digest))  # noqa: PTH104 - as in `passing`
+        os.rename(came, self.path(digest))  # noqa: PTH104 - as in `passing`
         self._checkpoint("agent.model.whole")
-        self._files[digest] = None
-        self._trim_files()
+        self._whole[digest] = None
+        self._trim()
         return part.layout.size
 
     def discard(self, digest: str) -> None:
         """Forget a model that the disk has no room for; it can be asked for again."""
-        self._parts.pop(digest, None)
-        for path in (self._part_path(digest), self._list_path(digest)):
+        self._part = None
+        for end in (".part", ".have"):
             with suppress(OSError):
-                path.unlink(missing_ok=True)
-
-    def read(self, digest: str) -> bytes | None:
-        """Return a whole model's bytes; None if it is gone."""
-        if (data := self._memory.get(digest)) is not None:
-            return data
-        try:
-            return self._path(digest).read_bytes()
-        except OSError:
-            return None
+                self._file(digest, end).unlink(missing_ok=True)
 
     def path(self, digest: str) -> Path:
-        """Return a whole model's file; after an `OSError` nothing is left behind."""
-        path = self._path(digest)
-        if digest in self._memory and digest not in self._files:
-            fresh = passing(f"{path}.new")
-            try:
-                fresh.write_bytes(self._memory[digest])
-                os.rename(fresh, path)  # noqa: PTH104 - as in `passing`
-            except OSError:
-                fresh.unlink(missing_ok=True)
-                raise
-            self._files[digest] = None
-            self._trim_files()
-        return path
+        """Return a whole model's file."""
+        return self._file(digest)
 
-    def _whole(self, digest: str, size: int) -> bool:
-        if digest in self._memory:
-            return len(self._memory[digest]) == size
-        path = self._path(digest)
+    def _of(self, digest: str) -> _Part | None:
+        return self._part[1] if self._part is not None and self._part[0] == digest else None
+
+    def _is_whole(self, digest: str, size: int) -> bool:
+        path = self.path(digest)
         try:
-            if digest in self._files:
+            if digest in self._whole:
                 return path.stat().st_size == size
             with path.open("rb") as file:
                 good = hashlib.file_digest(file, "sha256").hexdigest() == digest
         except OSError:
             return False
         if good:
-            self._files[digest] = None
+            self._whole[digest] = None
         else:
             path.unlink()
         return good
 
     def _resume(self, digest: str, part: _Part) -> None:
+        came, listed = self._file(digest, ".part"), self._file(digest, ".have")
         head = _HEAD.pack(part.layout.size, part.layout.chunk_bytes)
-        noted = b""
-        if self._part_path(digest).exists() and self._list_path(digest).exists():
-            noted = self._list_path(digest).read_bytes()
+        noted = listed.read_bytes() if came.exists() and listed.exists() else b""
         if noted[: _HEAD.size] != head:
-            self._list_path(digest).write_bytes(head)
-            with self._part_path(digest).open("wb") as file:
+            listed.write_bytes(head)
+            with came.open("wb") as file:
                 file.truncate(part.layout.size)
-            self._trim_files()
+            self._trim()
             return
         body = noted[_HEAD.size :]
         whole = len(body) - len(body) % _INDEX.size
@@ -170,35 +150,24 @@ class ModelsCache:
         part.have = {index for index in indices if index < part.layout.count}
         self._hash_rest(digest, part)
 
-    def _hash_on(self, digest: str, part: _Part, index: int, data: bytes) -> None:
-        if index == part.hashed:
-            part.hasher.update(data)
-            part.hashed += 1
-            self._hash_rest(digest, part)
-
     def _hash_rest(self, digest: str, part: _Part) -> None:
         if part.hashed not in part.have:
             return
-        with self._part_path(digest).open("rb") as file:
+        with self._file(digest, ".part").open("rb") as file:
             while part.hashed in part.have:
                 start, stop = part.layout.span(part.hashed)
                 file.seek(start)
                 part.hasher.update(file.read(stop - start))
                 part.hashed += 1
 
-    def _trim_files(self) -> None:
-        while len(self._files) > KEPT:
-            del self._files[next(iter(self._files))]
+    def _trim(self) -> None:
+        """Remove all files but those of the newest models and of the one that comes in."""
+        while len(self._whole) > KEPT:
+            del self._whole[next(iter(self._whole))]
         for path in self._folder.iterdir():
             _, digest, part = f"{path.name}..".split(".")[:3]
-            if digest not in (self._parts if part else self._files):
+            if self._of(digest) is None if part else digest not in self._whole:
                 path.unlink()
 
-    def _path(self, digest: str) -> Path:
-        return passing(f"{self._folder}/model.{digest}")
-
-    def _part_path(self, digest: str) -> Path:
-        return passing(f"{self._folder}/model.{digest}.part")
-
-    def _list_path(self, digest: str) -> Path:
-        return passing(f"{self._folder}/model.{digest}.have")
+    def _file(self, digest: str, end: str = "") -> Path:
+        return passing(f"{self._folder}/model.{digest}{end}")

@@ -1,15 +1,36 @@
-"""Whether the coordinator of this device's site signed a task: certificates, as the core asks."""
+"""What a device has of its site: whom it believes, and what it signs."""
 
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
+from fedagent_node.data_dir import Identity
 from fedagent_node.envelope import EnvelopeError
 from fedagent_node.site.certificates import judged_time
 from fedagent_node.site.membership import Membership
-from fedagent_protocol.messages import Digest, RunId, TaskClaim
-from fedagent_protocol.signed import Assigning, Calling, task_of_run, verify
+from fedagent_protocol.messages import (
+    ContextReport,
+    Digest,
+    Opinion,
+    OpinionCall,
+    RunId,
+    TaskClaim,
+    UpdateOffer,
+    Volunteer,
+)
+from fedagent_protocol.signed import (
+    Asked,
+    Assigning,
+    Calling,
+    WorkClaim,
+    claim_of,
+    task_of_run,
+    terms,
+    verify,
+)
 
-from .core.voucher import TaskRefusal, Vouched
+from .core.vouching import TaskRefusal, Vouched
 
 LONGEST_S = 86_400.0
 """How long a word is believed at most before it is asked for again; also by a clock not set."""
@@ -57,3 +78,36 @@ class SiteVoucher:
     def made(self, public: bytes, made: Assigning | Calling, signature: bytes) -> bool:
         """Return whether the owner of a raw public key made an assignment, or a call."""
         return verify(public, signature, made.statement(self._site))
+
+
+class Signatures:
+    """What a device signs; without an identity, in virtual time, all is as it was."""
+
+    def __init__(self, identity: Identity | None, site: str) -> None:
+        self._me = identity
+        self._site = site
+
+    def work(self, offer: UpdateOffer, edge: str) -> UpdateOffer:
+        """Return an offer that says who made the update."""
+        me = self._me
+        if me is None:
+            return offer
+        return replace(offer, claim=claim_of(me, WorkClaim.offered(offer, edge, me.id).statement))
+
+    def terms(self, edge: str, report: ContextReport) -> bytes:
+        """Return the signature of the terms in a report."""
+        me = self._me
+        if me is None:
+            return b""
+        seq, price, available = report.seq, report.price, report.available
+        return claim_of(me, terms(edge, me.id, seq=seq, price=price, available=available))
+
+    def answer(self, call: OpinionCall, answer: Opinion | Volunteer, edge: str) -> bytes:
+        """Return the signature of an opinion, or of that the device volunteers at an edge."""
+        me, number = self._me, call.round
+        if me is None:
+            return b""
+        asked = Asked(site=self._site, run=call.run, round=number, task=call.task, model=call.model)
+        if isinstance(answer, Opinion):
+            return claim_of(me, asked.opinion(me.id, answer))
+        return claim_of(me, asked.volunteer(me.id, edge))

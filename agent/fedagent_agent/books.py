@@ -1,0 +1,308 @@
+"""What one device may not forget: one SQLite file, one commit per round.
+
+Updates until their receipt, orders that were answered, how far streams were read, and what updates
+and opinions have cost of the owner's privacy. Small updates stand in the table, big ones in files
+that are synced before their row. A commit outlives the process, but not always the power: the log
+is synced when it is folded into the file, which spares the SD card a sync per round (ADR 5). What
+costs privacy is synced before it leaves, so that no power cut makes epsilon fall.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from fedagent_node.data_dir import make_private, passing, write_private
+from fedagent_protocol.failpoints import Checkpoint, hit
+from fedagent_protocol.messages import Opinion, OpinionMode, UpdateOffer
+
+from .core.effects import Key, OpinionAnswer, PendingUpdate
+from .core.opinions import OpinionRecord
+from .errors import BooksError
+
+FILE = "books.sqlite"
+INLINE_BYTES = 256 * 1024
+MAX_BYTES = 1 << 30
+MAX_UPDATES = 256
+MAX_OPINIONS = 1024
+"""Runs whose opinions are remembered; the one that was silent for longest is forgotten first."""
+MAX_CHARGED = 10_000
+"""Runs whose updates cost privacy. None is forgotten: a run that is named again starts no new
+epsilon."""
+_VERSION = 3
+
+_SCHEMA = """
+CREATE TABLE updates (
+  edge TEXT NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL, digest TEXT NOT NULL,
+  credit INTEGER NOT NULL, size INTEGER NOT NULL CHECK (size > 0), chunk INTEGER NOT NULL,
+  offer BLOB NOT NULL, body BLOB, file TEXT,
+  PRIMARY KEY (edge, run, round), CHECK ((body IS NULL) <> (file IS NULL))
+) STRICT;
+CREATE TABLE answered (
+  edge TEXT PRIMARY KEY, run TEXT NOT NULL, round INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE releases (
+  run TEXT PRIMARY KEY, count INTEGER NOT NULL CHECK (count >= 0)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE opinions (
+  run TEXT PRIMARY KEY, spent REAL NOT NULL, mode TEXT NOT NULL, opinion BLOB NOT NULL
+) STRICT;
+CREATE TABLE numbers (name TEXT PRIMARY KEY, value REAL NOT NULL) STRICT, WITHOUT ROWID;
+"""
+
+_encoder = msgspec.msgpack.Encoder()
+_offers = msgspec.msgpack.Decoder(UpdateOffer)
+_opinions = msgspec.msgpack.Decoder(Opinion)
+
+
+class Books:
+    """The durable memory of one agent; whatever the disk refuses is a `BooksError`.
+
+    Args:
+        directory: The data directory; files of big updates are in its folder `outbox`.
+        max_bytes: Maximum of all updates together; the oldest go first.
+    """
+
+    def __init__(
+        self, directory: Path, *, max_bytes: int = MAX_BYTES, checkpoint: Checkpoint = hit
+    ) -> None:
+        self._path = directory / FILE
+        self._folder = directory / "outbox"
+        self._max_bytes = max_bytes
+        self._checkpoint = checkpoint
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self.refused():
+            make_private(self._path)
+            self._db = sqlite3.connect(self._path, isolation_level=None)
+            self._prepare()
+            self.boots = int(self._number("boots")) + 1
+            """How often these books were opened, this time included."""
+            self._set("boots", self.boots)
+
+    # ---------------------------------------------------------------- updates
+
+    def path(self, name: str) -> Path:
+        """Return the path of an update's file."""
+        return passing(f"{self._folder}/{name}")
+
+    def put(
+        self,
+        update: PendingUpdate,
+        body: bytes | Path,
+        *,
+        offset: tuple[str, int] | None = None,
+        releases: int = 0,
+    ) -> list[Key]:
+        """Keep an update in one commit; return the oldest ones, which had to make room for it.
+
+        Args:
+            update: Its description.
+            body: Its bytes, or the synced file in the folder that holds them.
+            offset: A stream and its position after this training.
+            releases: Updates of the run with this one, where they cost privacy.
+        """
+        key, offer = update.key, update.offer
+        if isinstance(body, bytes) and len(body) > INLINE_BYTES:
+            body = self._write(key, body)
+        self._checkpoint("agent.books.before-put")
+        inline, name = (body, None) if isinstance(body, bytes) else (None, body.name)
+        row = (*_ids(key), offer.digest, update.credit, offer.size, offer.chunk_bytes)
+        with self._commit(synced=releases > 0):
+            self._db.execute(
+                "INSERT OR REPLACE INTO updates VALUES (?,?,?,?,?,?,?,?,?,?)",
+                (*row, _encoder.encode(offer), inline, name),
+            )
+            self._db.execute("INSERT OR REPLACE INTO answered VALUES (?,?,?)", _ids(key))
+            if offset is not None:
+                self._set(f"offset {offset[0]}", offset[1])
+            if releases:
+                self._charge(key.run, releases)
+            expired = self._over_limit()
+        self._checkpoint("agent.books.put")
+        for old in expired:
+            self.drop(old)
+        return expired
+
+    def carry(self, old: Key, update: PendingUpdate) -> None:
+        """Let an update answer another order."""
+        key, offer = update.key, _encoder.encode(update.offer)
+        with self._commit():
+            changed = self._db.execute(
+                "UPDATE OR REPLACE updates SET edge = ?, run = ?, round = ?, credit = ?, offer = ? "
+                "WHERE edge = ? AND run = ? AND round = ?",
+                (*_ids(key), update.credit, offer, *_ids(old)),
+            )
+            if not changed.rowcount:
+                raise BooksError(self._path, "the update is gone")
+            self._db.execute("INSERT OR REPLACE INTO answered VALUES (?,?,?)", _ids(key))
+
+    def drop(self, key: Key) -> None:
+        """Forget an update; one that a crash forgets to drop is offered once more."""
+        with self._commit():
+            this = "FROM updates WHERE edge = ? AND run = ? AND round = ?"
+            found = self._db.execute(f"SELECT file {this}", _ids(key)).fetchall()
+            self._db.execute(f"DELETE {this}", _ids(key))
+        for (name,) in found:
+            if name is not None:
+                self._checkpoint("agent.books.dropped")
+                self.path(name).unlink(missing_ok=True)
+
+    def chunk(self, run: str, number: int, digest: str, index: int) -> bytes | None:
+        """Return a chunk of an update; None if it is gone."""
+        row = self._db.execute(
+            "SELECT chunk, substr(body, ? * chunk + 1, chunk), file FROM updates "
+            "WHERE run = ? AND round = ? AND digest = ?",
+            (index, run, number, digest),
+        ).fetchone()
+        if row is None or row[2] is None:
+            return row[1] if row is not None else None
+        size, _, name = row
+        try:
+            with self.path(name).open("rb", buffering=0) as file:
+                return os.pread(file.fileno(), size, index * size)
+        except OSError:
+            return None
+
+    def load(self) -> list[PendingUpdate]:
+        """Return what has no receipt yet, oldest first; what is damaged goes, and stray files."""
+        kept, files = [], set()
+        query = "SELECT edge, run, round, credit, size, length(body), offer, file FROM updates"
+        for edge, run, number, credit, size, inline, offer, name in self._db.execute(
+            f"{query} ORDER BY rowid"
+        ).fetchall():
+            key = Key(edge, run, number)
+            try:
+                update = PendingUpdate(key, _offers.decode(offer), credit)
+                whole = (inline if name is None else self.path(name).stat().st_size) == size
+            except (msgspec.DecodeError, ValueError, OSError):
+                whole = False
+            if whole:
+                kept.append(update)
+                files.add(name)
+            else:
+                self.drop(key)
+        for path in self._folder.glob("*.update*"):
+            if path.name not in files:
+                path.unlink()
+        return kept
+
+    def answered(self) -> list[Key]:
+        """Return the newest order of each edge that was answered with an update."""
+        return [Key(*row) for row in self._db.execute("SELECT edge, run, round FROM answered")]
+
+    def offset(self, stream: str) -> int:
+        """Return where a stream was after the last kept training; 0 if never."""
+        return int(self._number(f"offset {stream}"))
+
+    # ------------------------------------------------------- what privacy costs
+
+    def releases(self) -> dict[str, int]:
+        """Return how many updates have cost privacy, by run."""
+        return dict(self._db.execute("SELECT run, count FROM releases"))
+
+    def opinions(self) -> OpinionRecord:
+        """Return the opinions that have cost privacy."""
+        answers, spent = [], {}
+        rows = self._db.execute("SELECT run, spent, mode, opinion FROM opinions ORDER BY rowid")
+        for run, epsilon, mode, opinion in rows:
+            try:
+                answers.append(OpinionAnswer(_opinions.decode(opinion), OpinionMode(mode)))
+            except (msgspec.DecodeError, ValueError) as error:
+                raise BooksError(self._path, f"an opinion is damaged: {error}") from error
+            spent[run] = epsilon
+        return OpinionRecord(answers, spent, self._number("epsilon"))
+
+    def keep(self, answer: OpinionAnswer, spent: float) -> None:
+        """Keep an answer before it is given: a device that restarts repeats its noise."""
+        opinion = answer.opinion
+        row = (opinion.run, spent, str(answer.mode), _encoder.encode(opinion))
+        self._checkpoint("agent.opinions.before-write")
+        with self._commit(synced=True):
+            self._db.execute("INSERT OR REPLACE INTO opinions VALUES (?,?,?,?)", row)
+            self._set("epsilon", self._number("epsilon") + opinion.epsilon)
+            self._db.execute(
+                "DELETE FROM opinions WHERE rowid <= "
+                "(SELECT rowid FROM opinions ORDER BY rowid DESC LIMIT 1 OFFSET ?)",
+                (MAX_OPINIONS,),
+            )
+        self._checkpoint("agent.opinions.kept")
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._db.close()
+
+    # ---------------------------------------------------------------- private
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA cache_size = -512")
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        elif version != _VERSION:
+            reason = f"another version of fedagent wrote it (format {version}, not {_VERSION})"
+            raise BooksError(self._path, reason)
+
+    def _charge(self, run: str, releases: int) -> None:
+        self._db.execute(
+            "INSERT INTO releases VALUES (?,?) "
+            "ON CONFLICT DO UPDATE SET count = max(count, excluded.count)",
+            (run, releases),
+        )
+        (runs,) = self._db.execute("SELECT count(*) FROM releases").fetchone()
+        if runs > MAX_CHARGED:
+            raise BooksError(self._path, f"already has {MAX_CHARGED} runs that cost privacy")
+
+    def _over_limit(self) -> list[Key]:
+        """Return the oldest updates that must go to respect the limits, never the newest."""
+        over, count, total = list[Key](), 0, 0
+        rows = self._db.execute("SELECT edge, run, round, size FROM updates ORDER BY rowid DESC")
+        for edge, run, number, size in rows:
+            count, total = count + 1, total + size
+            if count > 1 and (count > MAX_UPDATES or total > self._max_bytes):
+                over.append(Key(edge, run, number))
+        return over[::-1]
+
+    def _number(self, name: str) -> float:
+        row = self._db.execute("SELECT value FROM numbers WHERE name = ?", (name,)).fetchone()
+        return float(row[0]) if row is not None else 0.0
+
+    def _set(self, name: str, value: float) -> None:
+        self._db.execute("INSERT OR REPLACE INTO numbers VALUES (?,?)", (name, value))
+
+    @contextmanager
+    def refused(self) -> Iterator[None]:
+        """Raise `BooksError` for what SQLite refuses."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise BooksError(self._path, str(error)) from error
+
+    @contextmanager
+    def _commit(self, *, synced: bool = False) -> Iterator[None]:
+        """Commit the block, or nothing of it."""
+        with self.refused():
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+    def _write(self, key: Key, body: bytes) -> Path:
+        path = self.path(key.file_name)
+        try:
+            write_private(path, body)
+        except OSError as error:
+            raise BooksError(path, error.strerror or "cannot be written") from error
+        self._checkpoint("agent.books.file-written")
+        return path
+
+
+def _ids(key: Key) -> tuple[str, str, int]:
+    return key.edge, key.run, key.round

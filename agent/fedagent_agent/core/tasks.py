@@ -1,0 +1,340 @@
+"""The task that the trainer is open for: one at a time, which orders and evaluations share.
+
+A task comes from an edge, with the coordinator's word on it where that is asked for. Until the word
+is here, and is good, an order and a call are held, and nothing that they name is opened.
+"""
+
+import hashlib
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from msgspec.structs import replace
+
+from fedagent_agent.trainer.frames import Failed, Open, Opened, Refused
+from fedagent_node.effects import Effect, Send
+from fedagent_protocol.messages import (
+    CHUNK_BYTES,
+    DeclineReason,
+    OpinionCall,
+    TaskBody,
+    TaskNeed,
+    TrainOrder,
+    Weighting,
+)
+from fedagent_task.errors import TaskFormatError
+from fedagent_task.recipe.spec import SecureAggregationSpec, TaskSpec
+from fedagent_task.recipe.text import parse_task
+
+from .device import DeviceState
+from .download import Download, fits
+from .effects import Key
+from .vouching import REMEMBERED, TaskRefusal, Vouching
+
+AGAIN_S = 1.0
+REFUSED_S = 10.0
+"""An edge that had no good word for a task is asked again after this long."""
+OPEN_AGAIN_S = 10.0
+"""A stream that did not fit is tried again after this long, when a task needs it."""
+REASONS = {
+    "no_data": DeclineReason.NO_DATA,
+    "memory": DeclineReason.LOAD,
+    "privacy": DeclineReason.PRIVACY,
+}
+"""What a failure of the trainer is to the edge; any other is an error."""
+NO_TRAINING = "none"
+"""Learner of a task that opens no stream and starts no trainer."""
+
+
+class _State(Enum):
+    WANTED = "wanted"  # an edge was asked for its body
+    FETCHING = "fetching"  # what its devices get once is on its way
+    OPENING = "opening"  # the stream is being opened for it
+    OPEN = "open"
+    REFUSED = "refused"
+
+
+@dataclass(slots=True)
+class Task:
+    """The task that was wanted last; of one that is refused, `detail` says why."""
+
+    digest: str
+    state: _State = _State.WANTED
+    spec: TaskSpec | None = None
+    body: bytes = b""
+    recipe: str = ""
+    job: int = 0
+    detail: str = ""
+    reason: DeclineReason = DeclineReason.SCHEMA
+    refused_at: float = 0.0
+    once: Download | None = None
+    chunk_bytes: int = CHUNK_BYTES
+    key: Key | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is learnt, so that there is no stream and no trainer."""
+        return self.spec is not None and self.spec.learner.name == NO_TRAINING
+
+
+@dataclass(slots=True)
+class _Ask:
+    """A task that an edge was asked for, and the order or call that waits for its word."""
+
+    key: Key
+    at: float = -math.inf
+    until: float = -math.inf  # when nobody waits any more
+    held: TrainOrder | OpinionCall | None = None
+    refusal: TaskRefusal | None = None
+    refused_at: float = -math.inf
+
+    @property
+    def due(self) -> float:
+        again = self.at + AGAIN_S
+        return again if self.refusal is None and again < self.until else math.inf
+
+
+class Tasks:
+    """Gets a task and has the stream opened for it, by `stream` with its body and a number."""
+
+    def __init__(
+        self,
+        device: DeviceState,
+        stream: Open,
+        jobs: Iterator[int],
+        counters: Counter[str],
+        vouching: Vouching,
+    ) -> None:
+        self._device = device
+        self._stream = stream
+        self._jobs = jobs
+        self._counters = counters
+        self._vouching = vouching
+        self._task: Task | None = None
+        self._asks: OrderedDict[tuple[str, str, str], _Ask] = OrderedDict()
+
+    # ----------------------------------------------------------------- asking
+
+    def want(self, digest: str, key: Key, now: float, until: float) -> list[Effect]:
+        """Get a task, in the place of any other; ask for `refused` afterwards.
+
+        One that nobody has vouched for takes no place until its edge shows the coordinator's word.
+        """
+        if not self._vouching.stands(key, digest, now):
+            return self._ask(digest, key, now, until)
+        task, effects = self._replace(digest)
+        if task.state is _State.WANTED:
+            return effects + self._ask(digest, key, now, until)
+        # A trainer that died is started again at once; a stream must be fixed first.
+        patience = 0.0 if task.reason is DeclineReason.ERROR else OPEN_AGAIN_S
+        if task.state is _State.REFUSED and now >= task.refused_at + patience:
+            return self._open(task, now)
+        return effects
+
+    def hold(
+        self, key: Key, message: TrainOrder | OpinionCall, now: float, until: float
+    ) -> list[Effect]:
+        """Keep an order or a call until it is known whether it may be followed."""
+        effects = self._ask(message.task, key, now, until)
+        self._asks[key.edge, key.run, message.task].held = message
+        return effects
+
+    def refusal(self, key: Key, task: str, now: float) -> TaskRefusal | None:
+        """Return why an edge's word on a task was refused, as long as it is not asked again."""
+        ask = self._asks.get((key.edge, key.run, task))
+        known = ask is not None and now < ask.refused_at + REFUSED_S
+        return ask.refusal if ask is not None and known else None
+
+    def _ask(self, digest: str, key: Key, now: float, until: float) -> list[Effect]:
+        ask = self._asks.setdefault((key.edge, key.run, digest), _Ask(key))
+        while len(self._asks) > REMEMBERED:
+            self._asks.popitem(last=False)
+        ask.key, ask.until = key, max(until, ask.until)
+        if now < ask.at + AGAIN_S or self.refusal(key, digest, now) is not None:
+            return []
+        ask.at, ask.refusal = now, None
+        return [Send(key.edge, TaskNeed(run=key.run, round=key.round, digest=digest))]
+
+    def _replace(self, digest: str) -> tuple[Task, list[Effect]]:
+        task, effects = self._task, list[Effect]()
+        if task is None or task.digest != digest:
+            effects = task.once.pause() if task is not None and task.once is not None else []
+            task = self._task = Task(digest)
+            self._device.cold = True
+        return task, effects
+
+    def receive(
+        self, edge: str, message: TaskBody, now: float, *, busy: bool
+    ) -> tuple[list[Effect], TrainOrder | OpinionCall | None]:
+        """Take the task that was asked for; return as well what was held for its word.
+
+        One that is not what it is called is asked for again. While the device is `busy`, a task
+        that is vouched for only now takes the place of none.
+        """
+        key, digest, effects = Key(edge, message.run, 0), message.digest, list[Effect]()
+        named = (edge, message.run, digest)
+        ask = self._asks.get(named)
+        if ask is None or ask.refusal is not None:
+            self._counters["task_unasked"] += 1
+            return [], None
+        if not self._vouching.stands(key, digest, now):
+            ask.refusal = self._vouching.judge(key, digest, message.claim, now)
+            if (refusal := ask.refusal) is not None:
+                ask.refused_at = now
+                text = f"task {digest[:12]} of run {key.run[:8]} refused: {refusal}: {refusal.hint}"
+                effects = self._vouching.warn(edge, text)
+            elif not busy:
+                effects = self._replace(digest)[1]
+        if (task := self._in(_State.WANTED, digest)) is not None and ask.refusal is None:
+            if hashlib.sha256(message.body).hexdigest() != digest:
+                self._counters["digest_mismatch"] += 1
+                ask.at = now
+                return effects, None
+            task.body, task.recipe, task.key = message.body, message.recipe, key
+            task.chunk_bytes = message.chunk_bytes
+            effects += self._open(task, now)
+        held, ask.held = ask.held if now < ask.until else None, None
+        if ask.refusal is None:
+            del self._asks[named]
+        return effects, held
+
+    def tick(self, now: float) -> list[Effect]:
+        """Ask again for what did not come, while somebody waits for it."""
+        effects: list[Effect] = []
+        for (_, _, digest), ask in list(self._asks.items()):
+            if now >= ask.due:
+                effects += self._ask(digest, ask.key, now, ask.until)
+        return effects
+
+    def dues(self) -> list[float]:
+        """Return when `tick` is wanted."""
+        return [ask.due for ask in self._asks.values()]
+
+    # ------------------------------------------------------------ what is known
+
+    @property
+    def digest(self) -> str:
+        """Digest of the task that was wanted last; empty before the first."""
+        return self._task.digest if self._task is not None else ""
+
+    def is_settled(self, digest: str, key: Key) -> bool:
+        """Whether a task of an edge is open, or refused, or not wanted any more."""
+        ask = self._asks.get((key.edge, key.run, digest))
+        if ask is not None and ask.refusal is None:
+            return False
+        task = self._of(digest)
+        return task is None or task.state in (_State.OPEN, _State.REFUSED)
+
+    def opened(self, digest: str) -> Task | None:
+        """Return the task if the stream is open for it."""
+        return self._in(_State.OPEN, digest)
+
+    def refused(self, digest: str) -> Task | None:
+        """Return the task if the device cannot do it."""
+        return self._in(_State.REFUSED, digest)
+
+    def spec(self, digest: str) -> TaskSpec | None:
+        """Return what a task says, once its body is here."""
+        task = self._of(digest)
+        return task.spec if task is not None else None
+
+    def masked(self, digest: str) -> SecureAggregationSpec | None:
+        """Return how a task wants updates masked, once its body is here; None: it does not."""
+        spec = self.spec(digest)
+        masks = spec.secure_aggregation if spec is not None else None
+        return masks if masks is not None and masks.wanted else None
+
+    def weight(self, digest: str, samples: int) -> int:
+        """Return what a masked update of so many samples weighs."""
+        spec = self.spec(digest)
+        assert spec is not None
+        if spec.weighting is Weighting.UNIFORM:
+            return 1
+        return max(1, min(samples, spec.limits.max_samples))
+
+    def _of(self, digest: str) -> Task | None:
+        task = self._task
+        return task if task is not None and task.digest == digest else None
+
+    def _in(self, state: _State, digest: str) -> Task | None:
+        task = self._of(digest)
+        return task if task is not None and task.state is state else None
+
+    # ---------------------------------------------------------------- opening
+
+    def is_opening(self, job: int) -> bool:
+        """Whether the trainer's job with this number opens the stream."""
+        task = self._task
+        return task is not None and task.state is _State.OPENING and task.job == job
+
+    def replied(self, reply: Opened | Refused | Failed, now: float) -> None:
+        """Take the trainer's reply; one to an older request changes nothing."""
+        task = self._task
+        if task is None or not self.is_opening(reply.job):
+            return
+        match reply:
+            case Opened():
+                task.state = _State.OPEN
+            case Refused():
+                self._refuse(task, reply.detail or reply.key, DeclineReason.SCHEMA, now)
+            case Failed():
+                detail = f"trainer {reply.reason}: {reply.detail}".rstrip(": ")
+                self._refuse(task, detail, REASONS.get(reply.reason, DeclineReason.ERROR), now)
+
+    def _open(self, task: Task, now: float) -> list[Effect]:
+        try:
+            task.spec = parse_task(task.body)
+        except TaskFormatError as error:
+            self._refuse(task, str(error), DeclineReason.SCHEMA, now)
+            return []
+        if task.idle:
+            task.state = _State.OPEN
+            return []
+        model, chunk_bytes = task.spec.model, task.chunk_bytes
+        if not model.once:
+            return self._open_stream(task)
+        if not fits(model.once_bytes, chunk_bytes):
+            detail = f"model.once: {model.once_bytes} bytes in chunks of {chunk_bytes}"
+            self._refuse(task, detail, DeclineReason.SCHEMA, now)
+            return []
+        assert task.key is not None
+        task.state = _State.FETCHING
+        task.once = Download(
+            task.key, model.once, model.once_bytes, chunk_bytes, self._counters, once=True
+        )
+        return task.once.begin()
+
+    def _open_stream(self, task: Task) -> list[Effect]:
+        task.state, task.job = _State.OPENING, next(self._jobs)
+        once = task.once.digest if task.once is not None else ""
+        return [replace(self._stream, job=task.job, task=task.body, once=once)]
+
+    @property
+    def once(self) -> Download | None:
+        """What is fetched once for the task, while it is."""
+        task = self._task
+        return task.once if task is not None and task.state is _State.FETCHING else None
+
+    def go_on(self, now: float) -> list[Effect]:
+        """Open the stream once all is here that the task needs."""
+        task, once = self._task, self.once
+        if task is None or once is None:
+            return []
+        if once.problem:
+            self._refuse(task, f"model.once: {once.problem}", DeclineReason.LOAD, now)
+            return once.pause()
+        return [] if once.whole_at is None else self._open_stream(task)
+
+    def lost(self, edge: str) -> list[Effect]:
+        """Get the task again, of whichever edge names it: this one is gone."""
+        task, once = self._task, self.once
+        if task is None or once is None or once.key.edge != edge:
+            return []
+        task.state = _State.WANTED
+        return once.pause()
+
+    def _refuse(self, task: Task, detail: str, reason: DeclineReason, now: float) -> None:
+        task.state, task.refused_at = _State.REFUSED, now
+        task.detail, task.reason = detail, reason

@@ -1,0 +1,282 @@
+"""The agent's books: kills at every checkpoint, what a restart finds, and what privacy has cost."""
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedagent_agent import books
+from fedagent_agent.books import FILE, INLINE_BYTES, Books
+from fedagent_agent.core.effects import Key, OpinionAnswer, PendingUpdate
+from fedagent_agent.errors import BooksError
+from fedagent_agent.trainer.frames import Failed, Open, Train
+from fedagent_protocol.messages import (
+    Chunk,
+    ContextReport,
+    Decline,
+    DeclineReason,
+    Need,
+    Opinion,
+    OpinionMode,
+    TrainStats,
+    UpdateOffer,
+)
+from fedagent_task.recipe.spec import ModelSpec, PrivacySpec, TaskSpec
+from tests.fakes.hand_edge import (
+    CHUNK,
+    EDGE,
+    IDLE,
+    OTHER,
+    REAL,
+    RUN,
+    HandEdge,
+    digest_of,
+    joined,
+    model_of,
+)
+
+SMALL = model_of(3000)
+BIG = model_of(3 * CHUNK // 2)
+BODY = b"an update of a training"
+PRIVATE = TaskSpec(
+    model=ModelSpec(kind="softmax", features=64, classes=10),
+    privacy=PrivacySpec(mode="local", releases=2),
+)
+
+
+class KilledError(BaseException):
+    """Not an Exception: nothing may catch a kill."""
+
+
+class Killer:
+    """A checkpoint that kills at one of its visits."""
+
+    def __init__(self, at: int) -> None:
+        self.left, self.seen = at, list[str]()
+
+    def __call__(self, name: str) -> None:
+        self.seen.append(name)
+        self.left -= 1
+        if self.left == 0:
+            raise KilledError(name)
+
+
+def update_of(number: int, body: bytes, edge: str = EDGE) -> PendingUpdate:
+    offer = UpdateOffer(
+        run=RUN,
+        round=number,
+        digest=digest_of(body),
+        size=len(body),
+        chunk_bytes=CHUNK,
+        base="0" * 64,
+        task="0" * 64,
+        stats=TrainStats(num_samples=1),
+    )
+    return PendingUpdate(Key(edge, RUN, number), offer, 1)
+
+
+def trained(edge: HandEdge, number: int, **fields: Any) -> None:
+    edge.serve(edge.order(number, SMALL, **fields), SMALL)
+    edge.train(edge.jobs(Train)[-1], BODY)
+
+
+@pytest.mark.parametrize(
+    ("task", "model"),
+    [(IDLE, SMALL), (IDLE, BIG), (PRIVATE, SMALL)],
+    ids=["row", "file", "private"],
+)
+def test_killed_anywhere_each_round_is_answered_once_and_charged_before_it_leaves(
+    tmp_path: Path, task: TaskSpec, model: bytes
+) -> None:
+    for at in count(1):
+        killer = Killer(at)
+        edge = HandEdge(tmp_path / f"{at}", task=task, checkpoint=killer)
+        try:
+            edge.join()
+            for number in (1, 2):
+                edge.serve(edge.order(number, model), model)
+                if task is PRIVATE:
+                    edge.train(edge.jobs(Train)[-1], BODY)
+                edge.receipt(edge.said(UpdateOffer)[-1])
+        except KilledError:
+            pass
+        else:
+            break
+        edge.checkpoint = lambda _: None
+        edge.restart()
+        kept = edge.store.books.load()
+        if task is PRIVATE:
+            assert edge.store.books.releases().get(RUN, 0) >= max([0, *(u.key.round for u in kept)])
+        edge.join()
+        assert [o.round for o in edge.said(UpdateOffer)] == [u.key.round for u in kept]
+        for number in (1, 2):
+            edge.serve(edge.order(number, model), model)
+            if task is PRIVATE and edge.jobs(Train):
+                edge.train(edge.jobs(Train)[-1], BODY)
+        answered = {key.round for key in edge.store.books.answered()}
+        assert answered == {2}, killer.seen[-1]
+        for offer in edge.said(UpdateOffer):
+            edge.receipt(offer)
+        assert not edge.core.uploads.by_key
+        edge.restart()
+        assert not list((edge.directory / "outbox").iterdir())
+        edge.store.close()
+    assert {"agent.books.before-put", "agent.books.put"} <= set(killer.seen)
+
+
+def test_an_update_that_was_not_offered_yet_is_offered_after_the_restart(tmp_path: Path) -> None:
+    edge = joined(tmp_path, task=REAL)
+    edge.serve(edge.order(1, SMALL), SMALL)
+    assert edge.jobs(Open)[0].offset == 0
+    edge.store.books._checkpoint = Killer(2)
+    with pytest.raises(KilledError, match=r"books\.put"):
+        edge.train(edge.jobs(Train)[0], BODY)
+    assert not edge.said(UpdateOffer)
+    edge.restart(EDGE)
+    (offer,) = edge.said(UpdateOffer)
+    assert (offer.digest, offer.first) == (digest_of(BODY), BODY)
+    edge.receipt(offer)
+    edge.restart(EDGE)
+    edge.order(1, SMALL)
+    assert not edge.said(UpdateOffer), "the receipt is on the disk"
+    assert not edge.events("ordered"), "and the round is not trained again"
+    edge.serve(edge.order(2, SMALL), SMALL)
+    assert edge.jobs(Open)[0].offset == 42, "the stream goes on where it was"
+
+
+def test_needs_after_a_restart_are_served_from_disk_and_a_lost_file_is_forgotten(
+    tmp_path: Path,
+) -> None:
+    edge = joined(tmp_path)
+    offer = edge.round(1, BIG)
+    edge.restart(EDGE)
+    edge.say(Need(run=RUN, round=1, digest=offer.digest, ranges=((0, 2),)))
+    assert digest_of(b"".join(chunk.data for chunk in edge.said(Chunk))) == offer.digest
+    for path in (tmp_path / "outbox").glob("*.update"):
+        path.unlink()
+    edge.restart(EDGE)
+    assert not edge.said(UpdateOffer)
+
+
+def test_the_oldest_updates_make_room_and_stray_files_go(tmp_path: Path) -> None:
+    made = Books(tmp_path, max_bytes=3 * INLINE_BYTES)
+    expired = []
+    for number in range(1, 6):
+        body = bytes([number]) * (INLINE_BYTES - 1)
+        expired += made.put(update_of(number, body, f"edge-{number}"), body)
+    assert [key.round for key in expired] == [1, 2]
+    made.close()
+    (tmp_path / "outbox" / "orphan.update.part").write_bytes(b"x")
+    again = Books(tmp_path)
+    assert [kept.key.round for kept in again.load()] == [3, 4, 5]
+    assert {key.round for key in again.answered()} == {1, 2, 3, 4, 5}
+    assert again.boots == 2
+    assert not list((tmp_path / "outbox").iterdir())
+    again.close()
+
+
+def test_an_update_that_made_room_is_offered_no_more(tmp_path: Path) -> None:
+    edge = joined(tmp_path, OTHER)
+    edge.store.books._max_bytes = 5000
+    edge.round(1, SMALL)
+    edge.serve(edge.order(2, SMALL, edge=OTHER), SMALL)
+    assert [key.edge for key in edge.core.uploads.by_key] == [OTHER]
+
+
+def test_a_disk_that_refuses_is_a_decline_not_a_crash(tmp_path: Path) -> None:
+    edge = joined(tmp_path)
+    edge.store.books._db.execute("PRAGMA query_only = ON")
+    edge.serve(edge.order(1, SMALL), SMALL)
+    assert len(edge.said(Decline)) == 1
+    assert not edge.said(UpdateOffer)
+
+
+def test_books_that_cannot_be_used_are_named_with_a_hint(tmp_path: Path) -> None:
+    made = Books(tmp_path)
+    assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
+    made._db.execute("PRAGMA user_version = 99")
+    made.close()
+    with pytest.raises(BooksError, match="another version of fedagent wrote it"):
+        Books(tmp_path)
+    (tmp_path / FILE).write_bytes(b"garbage" * 1000)
+    with pytest.raises(BooksError, match=FILE) as caught:
+        Books(tmp_path)
+    assert "have cost of its privacy" in str(caught.value.hint)
+
+
+# ----------------------------------------------------------- what privacy costs
+
+
+def test_a_used_up_epsilon_declines_tells_the_edge_and_stays_so(tmp_path: Path) -> None:
+    edge = joined(tmp_path, task=PRIVATE)
+    trained(edge, 1)
+    trained(edge, 2)
+    first, last = (offer.context for offer in edge.said(UpdateOffer))
+    assert isinstance(first, ContextReport)
+    assert isinstance(last, ContextReport)
+    assert (first.available, last.available) == (True, False)
+    assert last.reason == "epsilon 8 of this run is used up by 2 updates"
+    edge.restart(EDGE)
+    edge.serve(edge.order(3, SMALL), SMALL)
+    decline = edge.said(Decline)[-1]
+    assert (decline.reason, decline.detail) == (DeclineReason.PRIVACY, last.reason)
+    assert edge.jobs(Train) == []
+
+
+def test_a_device_restored_from_a_backup_goes_on_with_what_the_coordinator_knows(
+    tmp_path: Path,
+) -> None:
+    edge = joined(tmp_path, task=PRIVATE)
+    trained(edge, 1, releases=0)
+    edge.store.close()
+    (tmp_path / FILE).unlink()  # the backup is of the day before
+    edge.restart(EDGE)
+    trained(edge, 2, releases=1)
+    edge.serve(edge.order(3, SMALL, releases=2), SMALL)
+    decline = edge.said(Decline)[-1]
+    assert decline.reason == DeclineReason.PRIVACY
+    assert decline.detail == "epsilon 8 of this run is used up by 2 updates"
+    assert len(edge.jobs(Train)) == 1
+    assert edge.said(ContextReport)[-1].available, "for others it goes on"
+    trained(edge, 4, releases=1)
+    assert edge.store.books.releases() == {RUN: 2}, "what it was told is not kept"
+
+
+def test_without_the_accountant_the_device_declines_with_a_hint(tmp_path: Path) -> None:
+    edge = joined(tmp_path, task=PRIVATE)
+    edge.serve(edge.order(1, SMALL), SMALL)
+    job = edge.jobs(Train)[-1].job
+    edge.take(Failed(job=job, reason="privacy", detail="opendp is missing: install it"))
+    decline = edge.said(Decline)[-1]
+    assert (decline.reason, decline.detail) == (
+        DeclineReason.PRIVACY,
+        "opendp is missing: install it",
+    )
+    assert edge.store.books.releases() == {}
+
+
+def test_what_was_charged_never_falls_and_no_run_is_forgotten_but_opinions_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(books, "MAX_CHARGED", 2)
+    monkeypatch.setattr(books, "MAX_OPINIONS", 2)
+    made = Books(tmp_path)
+    for number, releases in enumerate((3, 1, 4), 1):
+        made.put(update_of(number, BODY), BODY, releases=releases)
+        opinion = Opinion(run=f"{number:032x}", round=1, model="0" * 64, epsilon=0.5, samples=1)
+        made.keep(OpinionAnswer(opinion, OpinionMode.REPORT), 0.5)
+    made.close()
+    again = Books(tmp_path)
+    assert again.releases() == {RUN: 4}
+    record = again.opinions()
+    assert [answer.opinion.run for answer in record.answers] == [f"{n:032x}" for n in (2, 3)]
+    assert record.ever == 1.5
+    for run, refused in (("2" * 32, False), ("3" * 32, True)):
+        update = PendingUpdate(Key(EDGE, run, 9), update_of(9, BODY).offer, 1)
+        if refused:
+            with pytest.raises(BooksError, match="2 runs"):
+                again.put(update, BODY, releases=1)
+        else:
+            again.put(update, BODY, releases=1)
+    again.close()
