@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.core.effects import Merge
-from fedagent_coordinator.edge_bounds import AGAINST, KEPT
-from fedagent_coordinator.merged_models import merge_files, merge_models
+from fedagent_coordinator.merged_models import AGAINST, KEPT, merge_files, merge_models
 from fedagent_node.blobs import BlobStore
 from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors
 from fedagent_task.aggregation.robust import registry
@@ -42,7 +41,7 @@ class Site:
         parts = tuple(sorted((digest, 10.0) for digest in digests))
         merge = Merge(self.round, parts, 0, base=self.base, state=self.state)
         before = self.now()
-        found = merge_files(self.blobs, MANIFEST, merge, None, self.rule)
+        found = merge_files(self.blobs, MANIFEST, merge, rule=self.rule)
         self.base, self.state, self.refused = found.digest, found.state, dict(found.refused)
         return float(np.linalg.norm(self.now() - before) / np.linalg.norm(AGREED))
 

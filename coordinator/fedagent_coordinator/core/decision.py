@@ -28,7 +28,7 @@ from fedagent_coordinator.policies.base import (
 )
 from fedagent_coordinator.policies.exploration import explored
 from fedagent_coordinator.policies.selection import check_selection
-from fedagent_coordinator.policies.state import Array, taken
+from fedagent_coordinator.policies.state import Array, ArrayState, taken
 from fedagent_task.recipe.spec import PolicySpec
 
 from .edges import EdgeSession
@@ -42,9 +42,6 @@ OPEN_HORIZON = 1000
 """Rounds that a run without an end is first taken to have."""
 NOBODY = -1
 """Instead of a price: there is nobody to pay."""
-_PLACEMENT = "placement/"
-_BACKOFF = "backoff/"
-_ITERATIONS = "iterations/"
 CLAIMS = "claims/"
 TRUST = "trust/"
 
@@ -79,26 +76,27 @@ class DecisionPolicies:
     def state(self) -> State:
         """Return a copy of everything learnt, in one namespace; the policy's names are bare."""
         state: dict[str, Array] = dict(self.policy.state())
-        state |= {_ITERATIONS + key: array for key, array in self.control.state().items()}
-        state |= {CLAIMS + key: array for key, array in self.gaps.state().items()}
-        state |= {TRUST + key: array for key, array in self.trust.state().items()}
-        if self.placement is not None:
-            state |= {_PLACEMENT + key: array for key, array in self.placement.state().items()}
-            state |= {_BACKOFF + key: array for key, array in self.backoff.state().items()}
+        for prefix, part in self._parts().items():
+            state |= {prefix + key: array for key, array in part.state().items()}
         return state
 
     def restore(self, state: State) -> None:
         """Continue from `state` exactly."""
-        rest = dict(state)
-        control, placement = taken(rest, _ITERATIONS), taken(rest, _PLACEMENT)
-        backoff = taken(rest, _BACKOFF)
-        self.gaps.restore(taken(rest, CLAIMS))
-        self.trust.restore(taken(rest, TRUST))
+        rest, parts = dict(state), self._parts()
+        found = {prefix: taken(rest, prefix) for prefix in parts}
+        for prefix, part in parts.items():
+            part.restore(found[prefix])
         self.policy.restore(rest)
-        self.control.restore(control)
+
+    def _parts(self) -> dict[str, ArrayState | IterationControl | PlacementPolicy]:
+        parts: dict[str, ArrayState | IterationControl | PlacementPolicy] = {
+            "iterations/": self.control,
+            CLAIMS: self.gaps,
+            TRUST: self.trust,
+        }
         if self.placement is not None:
-            self.placement.restore(placement)
-            self.backoff.restore(backoff)
+            parts |= {"placement/": self.placement, "backoff/": self.backoff}
+        return parts
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -24,23 +23,13 @@ ATTEMPTS = 3
 """Times that an edge model may arrive damaged before the merge goes on without it."""
 
 
-class PullState(Enum):
-    """Where an edge model is."""
-
-    PULLING = 1
-    CHECKING = 2
-    HERE = 3
-    LOST = 4
-
-
 @dataclass(slots=True)
 class Pull:
-    """One edge model on its way here."""
+    """One edge model on its way here; it is checked once the receiver is complete."""
 
     edge: str
     digest: str
     receiver: Receiver
-    state: PullState = PullState.PULLING
     attempts: int = 1
 
 
@@ -89,26 +78,24 @@ class Merging(Phase):
     def tick(self, now: float) -> list[Effect]:
         """Ask again for models that do not come; go on without them at the end."""
         effects: list[Effect] = []
-        for pull in self._pulls.values():
-            if pull.state is PullState.PULLING and now >= self._give_up_at:
+        for pull in self._coming():
+            if now >= self._give_up_at:
                 self._lose(pull)
-            elif pull.state is PullState.PULLING:
+            else:
                 effects += self._need(pull, now)
         return effects + self._advance(now)
 
     def next_due(self) -> float | None:
         """Return when `tick` is wanted."""
         times = [
-            min(pull.receiver.due or self._give_up_at, self._give_up_at)
-            for pull in self._pulls.values()
-            if pull.state is PullState.PULLING
+            min(pull.receiver.due or self._give_up_at, self._give_up_at) for pull in self._coming()
         ]
         return min(times, default=None)
 
     def receive_chunk(self, edge: str, chunk: Chunk, now: float) -> list[Effect]:
         """Take in a chunk; one that nobody waits for changes nothing."""
         pull = self._pulls.get(chunk.digest)
-        if pull is None or pull.edge != edge or pull.state is not PullState.PULLING:
+        if pull is None or pull.edge != edge or pull.receiver.complete:
             return []
         return self._take(pull, chunk.index, chunk.data, now) + self._advance(now)
 
@@ -119,21 +106,17 @@ class Merging(Phase):
             return []
         effects: list[Effect] = []
         if not found.refused:
-            pull.state = PullState.HERE
+            del self._pulls[found.digest]
+        elif pull.attempts == ATTEMPTS:
+            self._lose(pull)
         else:
-            self.engine.counters["digest_mismatch"] += 1
             pull.attempts += 1
-            if pull.attempts > ATTEMPTS:
-                self._lose(pull)
-            else:
-                pull.state = PullState.PULLING
-                pull.receiver = Receiver(pull.receiver.layout)
-                effects = self._need(pull, now)
+            pull.receiver = Receiver(pull.receiver.layout)
+            effects = self._need(pull, now)
         return effects + self._advance(now)
 
     def merged(self, found: Merged, now: float) -> list[Effect]:
         """Make the merged model the global one, and warn of the edge models left out."""
-        self.engine.counters["model_refused"] += len(found.refused)
         warnings: list[Effect] = [
             Warn("", f"edge model {digest[:12]} is left out: {reason}")
             for digest, reason in found.refused.items()
@@ -144,8 +127,6 @@ class Merging(Phase):
 
     def _over(self, digest: str, now: float, found: Merged | None = None) -> list[Effect]:
         engine, models, round_ = self.engine, self.engine.models, self._round
-        if not digest:
-            engine.counters["merge_failed"] += 1
         state = found.state if found is not None else models.state
         self._timing_ms["merge"] = milliseconds(now - self._began_at)
         if digest in {"", models.digest}:
@@ -156,8 +137,7 @@ class Merging(Phase):
         return [CommitModel(round_, digest, state), *adopted, *self._then(now), evaluate]
 
     def _advance(self, now: float) -> list[Effect]:
-        waited_for = (PullState.PULLING, PullState.CHECKING)
-        if self._asked or any(pull.state in waited_for for pull in self._pulls.values()):
+        if self._asked or self._pulls:
             return []
         self._asked = True
         models = self.engine.models
@@ -206,7 +186,6 @@ class Merging(Phase):
         start, _ = layout.span(index)
         effects: list[Effect] = [WriteModel(pull.digest, start, data)]
         if pull.receiver.complete:
-            pull.state = PullState.CHECKING
             return [*effects, FinishModel(pull.digest, layout.size)]
         return effects + self._need(pull, now)
 
@@ -218,8 +197,11 @@ class Merging(Phase):
         need = Need(run=run, round=self._round, digest=pull.digest, ranges=ranges)
         return [Send(pull.edge, need)]
 
+    def _coming(self) -> list[Pull]:
+        return [pull for pull in self._pulls.values() if not pull.receiver.complete]
+
     def _lose(self, pull: Pull) -> None:
-        pull.state = PullState.LOST
+        del self._pulls[pull.digest]
         self._shares = [one for one in self._shares if one[0] != pull.digest]
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from msgspec import structs
 
 from fedagent_coordinator.placement.base import Placement
-from fedagent_coordinator.policies.base import Ending, Feedback, RoundView
+from fedagent_coordinator.policies.base import BoolArray, Ending, Feedback, FloatArray, RoundView
 from fedagent_node.effects import Emit
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import (
@@ -32,9 +32,6 @@ from .trust import evidence
 
 if TYPE_CHECKING:
     from .ordered import EdgePart, OrderedRound
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.float64]
 
 SILENT = "silent"
 """Why a round failed at an edge that did not report in time."""
@@ -153,9 +150,11 @@ def settle_round(
         valid=~feedback.void,
     )
     feedback = replace(feedback, ending=ending, loss=details.loss, evidence=believed)
+    in_sums = details.weight[details.weight > 0]
+    heaviest = cap * float(np.median(in_sums)) if len(in_sums) else 0.0
     settled = Settle(
         round=ordered.round,
-        feedback=with_rent(feedback, ordered.controls.placement, parts),
+        feedback=_with_rent(feedback, ordered.controls.placement, parts),
         details=details,
         edges=tuple(
             _edge_result(
@@ -163,7 +162,7 @@ def settle_round(
                 feedback,
                 part,
                 most=_most_steps(ordered, part, learner),
-                heaviest=cap * _usual_weight(details.weight),
+                heaviest=heaviest,
             )
             for part in parts
         ),
@@ -223,6 +222,7 @@ def _feedback(
         return np.where(known, counts(name) / 1000.0, np.nan)
 
     valid, steps, tau_ms = flags("valid"), counts("steps"), counts("tau_ms")
+    loss_rms = np.array([row.stats.course.loss_rms for row in rows], dtype=np.float64)
     # Of work that was begun in an earlier round, this one has not seen the parts.
     seen = valid & (counts("made_in") == 0)
     return Feedback(
@@ -242,7 +242,7 @@ def _feedback(
         num_samples=counts("num_samples"),
         steps=steps,
         iterations=counts("iterations"),
-        loss_rms=_loss_rms(rows, valid),
+        loss_rms=np.where(valid & (loss_rms > 0), loss_rms, math.nan),  # 0: it is not reported
     )
 
 
@@ -269,12 +269,6 @@ def _ending(status: str, reason: str) -> Ending:
             return Ending.EDGE
         case _:
             return Ending.GONE if reason == UNANSWERED else Ending.MISSED
-
-
-def _loss_rms(rows: Sequence[Outcome], valid: BoolArray) -> FloatArray:
-    """Return float64[S]; 0 stands for one that is not reported, and no loss is below it."""
-    told = np.array([row.stats.course.loss_rms for row in rows], dtype=np.float64)
-    return np.where(valid & (told > 0), told, math.nan)
 
 
 def _details(rows: Sequence[Outcome], feedback: Feedback) -> Details:
@@ -337,7 +331,7 @@ def _named(reasons: Counter[str]) -> str:
     return f" ({', '.join(each)})"
 
 
-def with_rent(feedback: Feedback, placement: Placement, parts: Sequence["EdgePart"]) -> Feedback:
+def _with_rent(feedback: Feedback, placement: Placement, parts: Sequence["EdgePart"]) -> Feedback:
     """Return the feedback with the rent that is due and the cost psi that was measured.
 
     The rent is due where an agent's signed work came, also too late or to an edge that failed: its
@@ -361,12 +355,6 @@ def with_rent(feedback: Feedback, placement: Placement, parts: Sequence["EdgePar
     return replace(feedback, psi=psi, rent_micro=placement.rent_micro)
 
 
-def _usual_weight(weights: FloatArray) -> float:
-    """Return the median weight of updates in the sums; 0 of none."""
-    known = weights[weights > 0]
-    return float(np.median(known)) if len(known) else 0.0
-
-
 def _edge_result(
     view: RoundView, feedback: Feedback, part: "EdgePart", *, most: float, heaviest: float
 ) -> EdgeResult:
@@ -374,7 +362,10 @@ def _edge_result(
     paid = here[~feedback.void[here]]
     price = view.client_price[view.pair_client[feedback.pairs[paid]]]
     report = part.report or RoundReport(epoch="", outcomes=(), failed=SILENT)
-    weight = report.weight if math.isfinite(report.weight) and not report.failed else 0.0
+    weight, steps = (
+        said if math.isfinite(said) and not report.failed else 0.0
+        for said in (report.weight, report.local_steps)
+    )
     used = int(feedback.used[here].sum())
     if heaviest:
         weight = min(weight, heaviest * used)
@@ -388,13 +379,8 @@ def _edge_result(
         failed=report.failed,
         model=report.model,
         weight=max(weight, 0.0),
-        local_steps=min(_steps(report), most),
+        local_steps=min(max(steps, 0.0), most),
     )
-
-
-def _steps(report: RoundReport) -> float:
-    steps = report.local_steps
-    return max(steps, 0.0) if math.isfinite(steps) and not report.failed else 0.0
 
 
 def _most_steps(ordered: "OrderedRound", part: "EdgePart", learner: LearnerSpec) -> float:

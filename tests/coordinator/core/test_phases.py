@@ -100,4 +100,3 @@ def test_a_merge_names_the_edge_models_that_it_leaves_out() -> None:
     refused = {"ab" * 32: "non_finite"}
     effects = engine.receive(Merged(3, engine.models.digest, refused), 1.0)
     assert Warn("", "edge model abababababab is left out: non_finite") in effects
-    assert engine.counters["model_refused"] == 1
