@@ -225,3 +225,11 @@ def test_a_round_ends_as_eq_6_says(
     assert settled.used.tolist() == used
     assert settled.known.tolist() == [tau <= waited for tau in taus]
     assert settled.wait_s == waited
+
+
+def test_the_deadline_itself_is_in_time_and_so_is_the_end_of_waiting() -> None:
+    rule = RoundRule(3.0, 5.0, 2)
+    assert rule.counts(3.0, used=2, ordered=3)
+    assert not rule.counts(3.001, used=2, ordered=3)
+    assert rule.counts(5.0, used=1, ordered=3)
+    assert not rule.counts(5.001, used=1, ordered=3)

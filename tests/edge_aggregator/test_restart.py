@@ -7,7 +7,8 @@ from typing import cast
 
 import pytest
 
-from fedagent_edge.core.effects import LAN
+from fedagent_edge.core.admission import Verdict
+from fedagent_edge.core.effects import LAN, Admitted
 from fedagent_edge.core.part import Stage
 from fedagent_edge.core.round import Phase
 from fedagent_edge.spool import Journal
@@ -421,3 +422,17 @@ def test_an_update_is_synced_before_its_agent_has_a_receipt(
     assert field.run_until_report().used == 3
     assert receipts_before, "nothing was synced"
     assert receipts_before[0] == 0
+
+
+def test_a_verdict_that_comes_twice_counts_once(tmp_path: Path) -> None:
+    field = _field(tmp_path, 64)
+    field.agents["a2"].work_s = 5.0
+    field.order(deadline_ms=30_000, max_wait_ms=60_000)
+    field.run_for(3.0)
+    assert [len(field.agents[name].receipts) for name in WEIGHTS] == [1, 1, 0]
+    for _ in range(2):
+        field.edge.receive(Admitted((RUN, 1, "a0"), Verdict(norm=1.0)))
+    report = field.run_until_report()
+    assert [len(field.agents[name].receipts) for name in WEIGHTS] == [1, 1, 1]
+    assert (report.used, report.weight) == (3, 60.0)
+    assert report.model == digest_of(encode_tensors(expected_mean(64, WEIGHTS)))

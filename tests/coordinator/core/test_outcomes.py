@@ -30,11 +30,15 @@ def _settle(*outcomes: Outcome, agents: Sequence[str] = ("a", "b")) -> Settle:
 
 
 def _ended(
-    *outcomes: Outcome, agents: Sequence[str] = ("a", "b"), reports: bool = True, steps: float = 0.0
+    *outcomes: Outcome,
+    agents: Sequence[str] = ("a", "b"),
+    reports: bool = True,
+    steps: float = 0.0,
+    failed: str = "",
 ) -> tuple[Settle, Counter[str]]:
     reserved = small_plan(small_view(1, [100] * len(agents)))
     part = EdgePart("edge-0", 0, list(range(len(agents))), list(agents), None)
-    told = RoundReport(epoch="0" * 32, outcomes=outcomes, local_steps=steps)
+    told = RoundReport(epoch="0" * 32, outcomes=outcomes, local_steps=steps, failed=failed)
     part.report = told if reports else None
     ordered = OrderedRound(
         round=1,
@@ -48,6 +52,16 @@ def _ended(
         parts={part.edge: part},
     )
     return settle_round(ordered, 1.0, LearnerSpec(passes=3, buffer=100, batch=10))
+
+
+def test_what_a_failed_edge_used_is_in_no_model_and_is_paid() -> None:
+    used = Outcome(
+        agent="a", status=OutcomeStatus.ARRIVED, valid=True, used=True, in_time=True, weight=1.0
+    )
+    found, failed = _ended(used)[0], _ended(used, failed="1 of 2 updates")[0]
+    assert found.feedback.used.tolist() == [True, False]
+    assert failed.feedback.used.tolist() == [False, False]
+    assert failed.feedback.void.tolist() == found.feedback.void.tolist() == [False, True]
 
 
 @pytest.mark.parametrize(
