@@ -46,6 +46,7 @@ C, A, E = (
     "agent/fedagent_agent",
     "edge_aggregator/fedagent_edge",
 )
+# The code that is changed, and the tests that are to notice, nearest first.
 TESTS = {
     f"{A}/core": ("tests/agent",),
     f"{E}/core": ("tests/edge_aggregator",),
@@ -57,13 +58,12 @@ TESTS = {
 }
 ALSO = {
     "protocol/fedagent_protocol": ("tests/protocol", "tests/coordinator/core"),
-    "protocol/fedagent_task/aggregation": ("tests/task", "tests/edge_aggregator"),
+    "protocol/fedagent_task/aggregation": ("tests/task", "tests/checks", "tests/edge_aggregator"),
     "protocol/fedagent_node": ("tests/node", "tests/agent"),
     f"{C}": ("tests/coordinator",),
     f"{A}": ("tests/agent",),
 }
 """Where sabotages are found besides, and their tests."""
-"""The code that is changed, and the tests that are to notice, nearest first."""
 COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 COMPARED |= {ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is}
 COMPARED |= {ast.In: ast.NotIn, ast.NotIn: ast.In}
