@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_protocol.messages import TrainCourse
-from fedagent_task.client_terms import CONTROL, ClientTerms
 from fedagent_task.recipe.spec import LearnerSpec
+from fedagent_task.travelling import CONTROL, ClientTerms
 
 from .base import Tensors
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_task.client_terms import NO_TERMS, ClientTerms
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Factors, Inputs, Labels, Model
 from fedagent_task.recipe.spec import LearnerSpec
+from fedagent_task.travelling import NO_TERMS, ClientTerms
 
 from .base import Tensors
 from .optimizers import Arrays, Optimizer, clip, create_optimizer

@@ -14,14 +14,13 @@ from fedagent_agent.streams import parse_stream
 from fedagent_agent.streams.base import Samples, Stream, StreamError, StreamSchema
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import decode_tensors
-from fedagent_task.client_terms import CONTROL
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Model
 from fedagent_task.models import create as create_model
 from fedagent_task.models.features import fitting, names_of, offset_key, scaled, scaling_of
 from fedagent_task.recipe.spec import ModelSpec, TaskSpec
 from fedagent_task.recipe.text import parse_task
-from fedagent_task.travelling import travelling
+from fedagent_task.travelling import CONTROL, travelling
 
 from .device_state import DeviceState
 from .frames import Open, Opened, Refused

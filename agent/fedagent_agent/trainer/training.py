@@ -19,7 +19,6 @@ from fedagent_node.data_dir import passing, write_private_parts
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import NO_COURSE, TrainStats
 from fedagent_protocol.tensors import Buffer, Manifest, decode_tensors, tensor_parts
-from fedagent_task.client_terms import CONTROL
 from fedagent_task.errors import ProgramError, TaskFormatError
 from fedagent_task.moments import LARGEST, Moments
 from fedagent_task.privacy.accountant import AccountantMissingError, deviation_of
@@ -31,6 +30,7 @@ from fedagent_task.secure_aggregation.ring import (
     ring_of,
     vector_of,
 )
+from fedagent_task.travelling import CONTROL
 
 from .frames import (
     Evaluate,

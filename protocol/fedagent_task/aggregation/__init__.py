@@ -6,7 +6,7 @@ sum, at the coordinator they combine edge models, and may act on the merged mean
 
 from fedagent_protocol.errors import PluginError
 from fedagent_protocol.registry import Registry
-from fedagent_task.client_terms import CONTROL
+from fedagent_task.travelling import CONTROL
 
 from .base import (
     Combination,

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedagent_protocol.registry import number
-from fedagent_task.client_terms import CONTROL
+from fedagent_task.travelling import CONTROL
 
 from .base import (
     Combination,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_task.client_terms import CONTROL
+from fedagent_task.travelling import CONTROL
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 _BLOCK = 1 << 12

@@ -1,178 +1,168 @@
-"""What no single key of a recipe can tell: keys that must go together."""
+"""What no single key of a recipe can tell: keys that must go together.
+
+A rule yields the key, what is wrong with it, and the hint.
+"""
 
 import math
+from collections.abc import Iterator
 
+from fedagent_protocol.messages import Weighting
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe.explain import hint_of, show
-from fedagent_task.recipe.learner_checks import check_learner, check_names
-from fedagent_task.recipe.privacy_checks import check_cohort, check_privacy
-from fedagent_task.recipe.shapes import MAX_PARAMETERS, pooled
-from fedagent_task.recipe.spec import (
-    AUTO,
-    DataSpec,
-    FeatureSpec,
-    LearnerSpec,
-    ModelSpec,
-    Recipe,
-    TaskSpec,
-)
+from fedagent_task.recipe.learner_checks import learner_rules, name_rules
+from fedagent_task.recipe.model_checks import model_rules
+from fedagent_task.recipe.spec import AUTO, DataSpec, FeatureSpec, ModelSpec, Recipe, TaskSpec
 from fedagent_task.scoring.measures import measures_of
+from fedagent_task.travelling import client_terms
 
 VOLUNTEERS = "volunteers"
 """The policy under which agents that volunteer train."""
 MAX_BUFFER_BYTES = 256 * 1024 * 1024
+SMALLEST_COHORT = 3
+"""Of two, each knows the other's update from the sum."""
+
+Wrong = tuple[str, str, str]
 
 
 def check_recipe(recipe: Recipe) -> None:
     """Raise `RecipeError` if two keys do not go together."""
-    rounds, budget = recipe.rounds, recipe.budget
+    for rule in (_rounds, _target, _opinions, _differential, _secure, _both, _robust):
+        for wrong in rule(recipe):
+            raise RecipeError(*wrong)
+
+
+def check_task(task: TaskSpec) -> None:
+    """Raise `RecipeError` if what no single key can tell is wrong; devices check it too."""
+    for rule in (_scales, _secrecy, _cohort, name_rules, model_rules, learner_rules, _sizes):
+        for wrong in rule(task):
+            raise RecipeError(*wrong)
+
+
+# ------------------------------------------------------------------- of a recipe
+
+
+def _rounds(recipe: Recipe) -> Iterator[Wrong]:
+    rounds, budget, learner = recipe.rounds, recipe.budget, recipe.learner
+    deadline = f"rounds.deadline_s = {rounds.deadline_s:g}"
     if rounds.max_wait_s < rounds.deadline_s:
-        raise RecipeError(
-            "rounds.max_wait_s",
-            f"must be >= rounds.deadline_s = {rounds.deadline_s:g} (got {rounds.max_wait_s:g})",
-            hint_of("rounds.max_wait_s"),
-        )
-    learner = recipe.learner
+        key = "rounds.max_wait_s"
+        yield key, f"must be >= {deadline} (got {rounds.max_wait_s:g})", hint_of(key)
     waits_s = (learner.steps - 1) * learner.step_s
     if waits_s >= rounds.deadline_s:
-        raise RecipeError(
-            "learner.step_s",
-            f"makes {learner.steps} arrival steps last {waits_s:g} s, but rounds.deadline_s is "
-            f"{rounds.deadline_s:g}",
-            "use fewer or shorter steps, or a later deadline",
-        )
+        why = f"makes {learner.steps} arrival steps last {waits_s:g} s, but {deadline}"
+        yield "learner.step_s", why, "use fewer or shorter steps, or a later deadline"
     if budget.total_micro is not None and budget.total_micro < budget.per_edge_micro:
-        raise RecipeError(
-            "budget.total", "is less than budget.per_edge", "raise it, or leave it out"
-        )
-    _check_target(recipe)
-    _check_opinions(recipe)
-    check_privacy(recipe)
-    _check_robust(recipe)
+        yield "budget.total", "is less than budget.per_edge", "raise it, or leave it out"
 
 
-def _check_target(recipe: Recipe) -> None:
-    """Check that the target can be reached by what the models are evaluated by."""
+def _target(recipe: Recipe) -> Iterator[Wrong]:
+    """The target can be reached by what the models are evaluated by."""
     by, target = next(iter(measures_of(recipe)), None), recipe.evaluation.target
     if target > 1 and (by is None or by.rising or not recipe.model.regression):
         key = "evaluation.target"
-        raise RecipeError(key, f"must be <= 1 (got {target:g})", hint_of(key))
+        yield key, f"must be <= 1 (got {target:g})", hint_of(key)
 
 
-def _check_robust(recipe: Recipe) -> None:
-    """Check that an edge sees the single updates that a robust rule looks at."""
-    rule = recipe.aggregation.robust
+def _opinions(recipe: Recipe) -> Iterator[Wrong]:
+    """Who volunteers decides where nobody else hears of opinions."""
+    mode, policy = recipe.opinions.mode, recipe.policy.name
+    if (mode == "peers") != (policy == VOLUNTEERS):
+        hint = f"use mode peers with policy.name = {VOLUNTEERS!r} and with no other policy"
+        yield "opinions.mode", f"is {mode}, but the policy is {policy}", hint
+
+
+def _differential(recipe: Recipe) -> Iterator[Wrong]:
+    spec = recipe.privacy
+    if not spec.wanted:
+        return
+    if not spec.releases and not recipe.rounds.count:
+        why = "is missing, and the run has no fixed number of rounds"
+        yield "privacy.releases", why, "write how many updates one device may give"
+    if recipe.rounds.weighting is not Weighting.UNIFORM:
+        why = "is samples, which reveals how many samples a device has"
+        yield "rounds.weighting", why, "write weighting = 'uniform', or leave out privacy.mode"
+    if recipe.data.standardize:
+        why = "would send sums of samples without noise"
+        yield "data.standardize", why, "declare mean and deviation in data.features"
+    if recipe.evaluation.on_device:
+        yield "evaluation.on_device", "would send scores without noise", "leave it out"
+    if recipe.opinions.mode == "report" and recipe.opinions.epsilon <= 0:
+        why = "is 0, so opinions would send scores without noise"
+        yield "opinions.epsilon", why, "write epsilon = 0.5"
+    if spec.mode == "local" and recipe.limits.norm:
+        why = "would refuse updates because of the norm of their noise"
+        yield "limits.norm", why, "write norm = 0: privacy.clip limits each device's update"
+
+
+def _secure(recipe: Recipe) -> Iterator[Wrong]:
+    if not recipe.secure_aggregation.wanted:
+        return
+    if recipe.learner.name == "none":
+        yield "learner.name", "is none, so there are no updates to mask", "choose another learner"
+    if recipe.placement.rents:
+        why = f"is {recipe.placement.name}, which merges at an edge"
+        yield "placement.name", why, "use 'coordinator', or leave out secure_aggregation"
+
+
+def _both(recipe: Recipe) -> Iterator[Wrong]:
+    terms = client_terms(recipe.aggregation)
+    if not (terms.control or terms.base_loss or terms.local_steps):
+        return
+    name = recipe.aggregation.name
+    why = f"cannot be combined with {name}, which needs more from each device than its update"
+    hint = "use fedavg, fedprox or one of the server optimisers"
+    if recipe.privacy.wanted:
+        yield "privacy.mode", why, hint
+    if recipe.secure_aggregation.wanted:
+        yield "secure_aggregation.minimum_cohort", why, hint
+
+
+def _robust(recipe: Recipe) -> Iterator[Wrong]:
+    """An edge sees the single updates that a robust rule looks at."""
+    rule, hint = recipe.aggregation.robust, "leave it out, or write 'none'"
     if rule in (AUTO, "none"):
         return
     if recipe.secure_aggregation.wanted:
         why = f"is {rule!r}, but with secure_aggregation an edge sees no single update"
-    elif recipe.privacy.mode == "central":
+        yield "aggregation.robust", why, hint
+    if recipe.privacy.mode == "central":
         why = f"is {rule!r}: the noise of privacy does not hide how one update affects the others"
-    else:
-        return
-    raise RecipeError("aggregation.robust", why, "leave it out, or write 'none'")
+        yield "aggregation.robust", why, hint
 
 
-def _check_opinions(recipe: Recipe) -> None:
-    """Check that who volunteers decides where nobody else is told of opinions."""
-    peers = recipe.opinions.mode == "peers"
-    if peers != (recipe.policy.name == VOLUNTEERS):
-        raise RecipeError(
-            "opinions.mode",
-            f"is {recipe.opinions.mode}, but the policy is {recipe.policy.name}",
-            f"use mode peers with policy.name = {VOLUNTEERS!r} and with no other policy",
-        )
+# --------------------------------------------------------------------- of a task
 
 
-def _check_secrecy(task: TaskSpec) -> None:
-    """Check that no score leaves a device beside what its opinions keep back."""
-    opinions = task.opinions
-    if not task.on_device:
-        return
-    if opinions.mode == "peers":
-        raise RecipeError(
-            "evaluation.on_device",
-            "would send opinions, which mode peers keeps on the devices",
-            "drop it",
-        )
-    if opinions.epsilon > 0 and opinions.mode != "off":
-        raise RecipeError(
-            "evaluation.on_device",
-            "would send without noise the scores that opinions.epsilon protects",
-            "leave out one of them",
-        )
-
-
-def check_task(task: TaskSpec) -> None:
-    """Raise `RecipeError` if what no single key can tell is wrong."""
-    model, data, learner = task.model, task.data, task.learner
+def _scales(task: TaskSpec) -> Iterator[Wrong]:
+    """Each feature is scaled in one way, and none is left out."""
+    model, data = task.model, task.data
     if not (math.isfinite(data.scale) and math.isfinite(data.offset)) or data.scale == 0:
-        raise RecipeError("data.scale", "must be a finite number other than 0", "leave it out")
-    _check_features(model, data)
-    _check_secrecy(task)
-    check_cohort(task)
-    if task.opinions.low >= task.opinions.high:
-        raise RecipeError("opinions.low", "must be less than opinions.high", "leave both out")
-    check_names(model, learner)
-    _check_network(model, learner)
-    _check_graph(model, learner)
-    check_learner(task)
-    _check_model(model)
-    if data.labels and model.regression:
-        raise RecipeError(
-            "data.labels", f"names classes, but {model.kind} models have none", "drop it"
-        )
-    classes = model.num_classes
-    if data.labels and (len(data.labels) != classes or len(set(data.labels)) != classes):
-        raise RecipeError("data.labels", f"must be {classes} different names", "name each class")
-    if learner.name == "strsaga" and learner.rate * model.l2 >= 1:
-        raise RecipeError(
-            "learner.rate",
-            f"times model.l2 must be < 1 for strsaga (got {learner.rate * model.l2:g})",
-            "lower learner.rate",
-        )
-    if learner.name != "none" and learner.buffer * model.features * 4 > MAX_BUFFER_BYTES:
-        raise RecipeError(
-            "learner.buffer",
-            f"needs {learner.buffer * model.features * 4} bytes on a device",
-            f"keep buffer times features under {MAX_BUFFER_BYTES // 4}",
-        )
-
-
-def _check_features(model: ModelSpec, data: DataSpec) -> None:
-    """Check that each feature is scaled in one way, and none is left out."""
-    given = data.features
-    if not given and not data.standardize:
+        yield "data.scale", "must be a finite number other than 0", "leave it out"
+    if not data.features and not data.standardize:
         return
-    key = "data.features" if given else "data.standardize"
+    key = "data.features" if data.features else "data.standardize"
     if model.kind == "mf":
-        raise RecipeError(
-            key, "does not apply to mf, whose samples are (user, item)", "leave it out"
-        )
+        yield key, "does not apply to mf, whose samples are (user, item)", "leave it out"
     if (data.scale, data.offset) != (1.0, 0.0):
-        raise RecipeError(
-            "data.scale", f"cannot be combined with {key}", "leave out scale and offset"
-        )
-    if not given:
-        return
+        yield "data.scale", f"cannot be combined with {key}", "leave out scale and offset"
+    if data.features:
+        yield from _features(model, data)
+
+
+def _features(model: ModelSpec, data: DataSpec) -> Iterator[Wrong]:
+    key, given = "data.features", data.features
     if len(given) != model.features:
-        raise RecipeError(
-            key,
-            f"has {len(given)} entries, model.features is {model.features}",
-            "name each feature once, in the order of the stream",
-        )
+        why = f"has {len(given)} entries, model.features is {model.features}"
+        yield key, why, "name each feature once, in the order of the stream"
     names = [one.name for one in given]
     if twice := next((name for i, name in enumerate(names) if name in names[:i]), ""):
-        raise RecipeError(key, f"names {show(twice)} twice", "name each feature once")
+        yield key, f"names {show(twice)} twice", "name each feature once"
     for one in given:
         if why := _misscaled(one):
-            raise RecipeError(key, f"{show(one.name)} {why}", _FORMS)
+            yield key, f"{show(one.name)} {why}", _FORMS
     if data.standardize and all(one.declared for one in given):
-        raise RecipeError(
-            "data.standardize",
-            "has no effect, because every feature is scaled in data.features",
-            "leave one out",
-        )
+        why = "has no effect, because every feature is scaled in data.features"
+        yield "data.standardize", why, "leave one out"
 
 
 _FORMS = "write name and mean = 20, deviation = 5, or name and scale = 0.2, offset = -4"
@@ -196,95 +186,34 @@ def _misscaled(one: FeatureSpec) -> str:
     return ""
 
 
-def _check_model(model: ModelSpec) -> None:
-    many = (2, 1_000_000)
-    allowed = {"logistic": (0, 2), "linear": (0, 1), "mf": (0, 1), "svm": (0, 1_000_000)}
-    allowed["graph"] = (0, 1_000_000)
-    least, most = (0, many[1]) if model.is_foreign else allowed.get(model.kind, many)
-    if not least <= model.classes <= most:
-        raise RecipeError(
-            "model.classes",
-            f"must be from {least} to {most} for {model.kind} (got {model.classes})",
-            "write classes = 10" if (least, most) == many else "leave it out",
-        )
-    factors = {"users": model.users, "items": model.items, "rank": model.rank}
-    for name, number in factors.items():
-        if (number > 0) != (model.kind == "mf"):
-            wrong = f"is {number}, but the kind is {model.kind}"
-            raise RecipeError(f"model.{name}", wrong, "set users, items and rank for mf only")
-    if model.kind == "mf" and model.features != 2:
-        raise RecipeError(
-            "model.features", f"must be 2 for mf (got {model.features})", "samples are (user, item)"
-        )
-    # A graph's are counted where its program is read.
-    if model.kind != "graph" and model.parameters > MAX_PARAMETERS:
-        raise RecipeError(
-            "model.features",
-            f"gives {model.parameters} parameters, the limit is {MAX_PARAMETERS}",
-            "use fewer features or classes",
-        )
+def _secrecy(task: TaskSpec) -> Iterator[Wrong]:
+    """No score leaves a device beside what its opinions keep back."""
+    opinions, key = task.opinions, "evaluation.on_device"
+    if task.on_device and opinions.mode == "peers":
+        yield key, "would send opinions, which mode peers keeps on the devices", "drop it"
+    if task.on_device and opinions.epsilon > 0 and opinions.mode != "off":
+        why = "would send without noise the scores that opinions.epsilon protects"
+        yield key, why, "leave out one of them"
+    if opinions.low >= opinions.high:
+        yield "opinions.low", "must be less than opinions.high", "leave both out"
 
 
-def _check_graph(model: ModelSpec, learner: LearnerSpec) -> None:
-    """Check the keys that only models of kind graph have, and what goes with none of them."""
-    if model.kind != "graph":
-        for key in ("task", "program", "first", "once", "once_bytes"):
-            if getattr(model, key):
-                raise RecipeError(f"model.{key}", "is for kind = graph only", "leave it out")
-        return
-    if model.task:
-        hint = "give the recipe as a file, with the task file next to it"
-        raise RecipeError("model.task", f"names {show(model.task)}, which was not read", hint)
-    if not model.program:
-        raise RecipeError("model.task", "is missing", hint_of("model.task"))
-    if not model.first:
-        raise RecipeError("model.first", "is missing", "build the task again: fedagent task build")
-    if bool(model.once) != (model.once_bytes > 0):
-        raise RecipeError(
-            "model.once_bytes", "must be set together with model.once", "give both or neither"
-        )
-    if model.l2:
-        wrong = f"is {model.l2:g}, but a graph has its own loss"
-        raise RecipeError("model.l2", wrong, "include it in the loss of the task")
-    if learner.name == "strsaga":
-        raise RecipeError(
-            "learner.name", "is strsaga, which cannot train a graph", "use minibatch, sgd or bgd"
-        )
-    if learner.backend == "numpy":
-        raise RecipeError("learner.backend", "numpy cannot train a graph", "leave it out")
+def _cohort(task: TaskSpec) -> Iterator[Wrong]:
+    """A cohort hides its members."""
+    least = task.secure_aggregation.minimum_cohort
+    if task.secure_aggregation.wanted and least < SMALLEST_COHORT:
+        why = f"must be at least {SMALLEST_COHORT} (got {least})"
+        yield "secure_aggregation.minimum_cohort", why, "write minimum_cohort = 5"
 
 
-def _check_network(model: ModelSpec, learner: LearnerSpec) -> None:
-    """Check the keys that only neural networks have."""
-    for key, kind, given in (
-        ("hidden", "mlp", model.hidden),
-        ("layout", "cnn", model.layout),
-        ("image", "cnn", model.image),
-    ):
-        if given and model.kind != kind:
-            raise RecipeError(f"model.{key}", f"is for kind = {kind} only", "leave it out")
-    if learner.backend == "torch" and not model.is_network:
-        raise RecipeError(
-            "learner.backend", f"torch does not train a {model.kind} model", "leave it out"
-        )
-    if model.kind == "mlp" and not model.hidden:
-        raise RecipeError("model.hidden", "is missing", hint_of("model.hidden"))
-    if model.kind != "cnn":
-        return
-    if not model.layout:
-        raise RecipeError("model.layout", "is missing", hint_of("model.layout"))
-    if model.image and len(model.image) != 3:
-        raise RecipeError("model.image", f"has {len(model.image)} numbers", hint_of("model.image"))
-    rows, columns, channels = model.picture
-    if min(pooled(model.plan, model.picture)) < 1:
-        raise RecipeError(
-            "model.image",
-            f"is too small for two convolutions (got {rows} x {columns})",
-            "use at least 16 rows and columns",
-        )
-    if model.features != rows * columns * channels:
-        raise RecipeError(
-            "model.features",
-            f"must be rows times columns times channels (got {model.features})",
-            f"write features = {rows * columns * channels}",
-        )
+def _sizes(task: TaskSpec) -> Iterator[Wrong]:
+    model, labels, learner = task.model, task.data.labels, task.learner
+    if labels and model.regression:
+        yield "data.labels", f"names classes, but {model.kind} models have none", "drop it"
+    classes = model.num_classes
+    if labels and (len(labels) != classes or len(set(labels)) != classes):
+        yield "data.labels", f"must be {classes} different names", "name each class"
+    size = learner.buffer * model.features * 4
+    if learner.name != "none" and size > MAX_BUFFER_BYTES:
+        hint = f"keep buffer times features under {MAX_BUFFER_BYTES // 4}"
+        yield "learner.buffer", f"needs {size} bytes on a device", hint

@@ -3,10 +3,9 @@
 from collections.abc import Container, Iterator
 
 from fedagent_protocol.registry import FOREIGN
-from fedagent_task.client_terms import client_terms
-from fedagent_task.errors import RecipeError
 from fedagent_task.recipe.explain import hint_of, show
-from fedagent_task.recipe.spec import LEARNERS, MODELS, LearnerSpec, ModelSpec, TaskSpec
+from fedagent_task.recipe.spec import LEARNERS, MODELS, LearnerSpec, TaskSpec
+from fedagent_task.travelling import client_terms
 
 DESCENT = ("minibatch", "bgd", "sgd")
 """Learners whose steps an optimiser makes."""
@@ -18,41 +17,35 @@ _TORCH_KEYS = ("device", "precision", "threads")
 Wrong = tuple[str, str, str]
 
 
-def check_names(model: ModelSpec, learner: LearnerSpec) -> None:
-    """Raise `RecipeError` for a model or a learner that is neither built in nor a package's."""
-    _check_name("model.kind", model.kind, MODELS)
-    check_learner_name(learner)
-    if model.params and not model.is_foreign:
-        raise RecipeError(
-            "model.params", "can only be set for a model from a package", "leave them out"
-        )
-    if learner.params and not learner.is_foreign:
-        raise RecipeError(
-            "learner.params", "can only be set for a learner from a package", "leave them out"
-        )
-
-
-def check_learner_name(learner: LearnerSpec) -> None:
-    """Raise `RecipeError` for a learner that is neither built in nor a package's."""
-    _check_name("learner.name", learner.name, LEARNERS)
-
-
-def _check_name(key: str, name: str, known: Container[str]) -> None:
-    if name not in known and not FOREIGN.fullmatch(name):
-        raise RecipeError(key, f"is not a known name (got {show(name)})", hint_of(key))
-
-
-def check_learner(task: TaskSpec) -> None:
-    """Raise `RecipeError` for the first key that does not fit."""
-    learner, model = task.learner, task.model
-    for wrong in (
-        *_optimizer(learner),
-        *_schedule(learner),
-        *_where(learner, model),
-        *_terms(task),
+def name_rules(task: TaskSpec) -> Iterator[Wrong]:
+    """Yield a model or a learner that is neither built in nor a package's, and its parameters."""
+    for key, spec, name, known in (
+        ("model.kind", task.model, task.model.kind, MODELS),
+        ("learner.name", task.learner, task.learner.name, LEARNERS),
     ):
-        key, reason, hint = wrong
-        raise RecipeError(key, reason, hint)
+        yield from unknown(key, name, known)
+        if spec.params and not spec.is_foreign:
+            section = key.partition(".")[0]
+            why = f"can only be set for a {section} from a package"
+            yield f"{section}.params", why, "leave them out"
+
+
+def unknown(key: str, name: str, known: Container[str]) -> Iterator[Wrong]:
+    """Yield a name that is neither built in nor of a package."""
+    if name not in known and not FOREIGN.fullmatch(name):
+        yield key, f"is not a known name (got {show(name)})", hint_of(key)
+
+
+def learner_rules(task: TaskSpec) -> Iterator[Wrong]:
+    """Yield the keys that do not fit."""
+    learner, model = task.learner, task.model
+    yield from _optimizer(learner)
+    yield from _schedule(learner)
+    yield from _where(task)
+    yield from _terms(task)
+    if learner.name == "strsaga" and learner.rate * model.l2 >= 1:
+        why = f"times model.l2 must be < 1 for strsaga (got {learner.rate * model.l2:g})"
+        yield "learner.rate", why, "lower learner.rate"
 
 
 def _given(learner: LearnerSpec, keys: tuple[str, ...]) -> Iterator[str]:
@@ -88,54 +81,45 @@ def _schedule(learner: LearnerSpec) -> Iterator[Wrong]:
         yield "learner.gamma", f"has no effect with {learner.schedule}", hint
 
 
-def _where(learner: LearnerSpec, model: ModelSpec) -> Iterator[Wrong]:
-    if not model.is_network:
-        for key in _given(learner, _TORCH_KEYS):
+def _where(task: TaskSpec) -> Iterator[Wrong]:
+    learner, model = task.learner, task.model
+    for key in _given(learner, _TORCH_KEYS):
+        if not model.is_network:
             why = f"is an option of torch, which does not train a {model.kind} model"
             yield f"learner.{key}", why, "leave it out"
-    if learner.backend == "numpy":
-        for key in _given(learner, _TORCH_KEYS):
+        if learner.backend == "numpy":
             why = "is an option of torch, but learner.backend is numpy"
             yield f"learner.{key}", why, "leave one of them out"
     if learner.precision == "float16" and learner.device in ("cpu", "mps"):
         hint = "write precision = 'bfloat16', or device = 'cuda'"
         yield "learner.precision", f"float16 is not supported on {learner.device}", hint
     if model.kind == "mf":
-        keys = tuple(key for key in _OPTIMIZER_KEYS if key != "betas")
-        for key in _given(learner, keys):
-            yield (
-                f"learner.{key}",
-                "does not apply to mf, whose steps update two rows only",
-                "leave it out",
-            )
+        why = "does not apply to mf, whose steps update two rows only"
+        for key in _given(learner, tuple(key for key in _OPTIMIZER_KEYS if key != "betas")):
+            yield f"learner.{key}", why, "leave it out"
 
 
 def _terms(task: TaskSpec) -> Iterator[Wrong]:
     """What a strategy asks of devices must be what the learner can do."""
     learner, name = task.learner, task.aggregation.name
-    terms = client_terms(task.aggregation)
-    key, fedavg = "aggregation.name", "take fedavg, or"
-    asked = terms.mu or terms.control or terms.base_loss or terms.local_steps
-    if not asked:
+    terms, key = client_terms(task.aggregation), "aggregation.name"
+    if not (terms.mu or terms.control or terms.base_loss or terms.local_steps):
         return
     if learner.name not in DESCENT:
-        hint = f"{fedavg} learner.name = 'minibatch'"
-        yield key, f"{name} needs gradient steps, which {learner.name} does not take", hint
-    elif task.model.kind == "mf" and (terms.mu or terms.control):
+        why = f"{name} needs gradient steps, which {learner.name} does not take"
+        yield key, why, "take fedavg, or learner.name = 'minibatch'"
+    if task.model.kind == "mf" and (terms.mu or terms.control):
         yield key, f"{name} does not support mf, whose steps update two rows only", "take fedavg"
     plain_sgd = learner.optimizer == "sgd" and not learner.nesterov
     if terms.control and not (plain_sgd and learner.momentum == 0):
-        yield (
-            key,
-            "scaffold's control variates are defined for plain sgd only",
-            "leave out optimizer, momentum",
-        )
+        why = "scaffold's control variates are defined for plain sgd only"
+        yield key, why, "leave out optimizer, momentum"
     if terms.local_steps and not plain_sgd:
-        hint = f"{fedavg} optimizer = 'sgd' without nesterov"
+        hint = "take fedavg, or optimizer = 'sgd' without nesterov"
         yield key, "fednova supports only sgd, with momentum or mu", hint
     if terms.local_steps and learner.momentum and terms.mu:
         hint = "leave out learner.momentum, or aggregation.params.mu"
         yield key, "fednova supports momentum or mu, but not both", hint
     if terms.mu and terms.mu * learner.rate >= 1:
-        hint = "lower learner.rate or mu"
-        yield key, f"mu times learner.rate must be < 1 (got {terms.mu * learner.rate:g})", hint
+        why = f"mu times learner.rate must be < 1 (got {terms.mu * learner.rate:g})"
+        yield key, why, "lower learner.rate or mu"

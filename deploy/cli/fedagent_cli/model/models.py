@@ -22,13 +22,12 @@ from fedagent_coordinator.errors import ExportError
 from fedagent_coordinator.run_store import GRAPHS
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import decode_tensors, digest_of
-from fedagent_task.client_terms import CONTROL
 from fedagent_task.models import Floats, create
 from fedagent_task.models.graph import Graph
 from fedagent_task.recipe.spec import Recipe
 from fedagent_task.scoring.description import described
 from fedagent_task.scoring.exported import whole
-from fedagent_task.travelling import model_tensors
+from fedagent_task.travelling import CONTROL, model_tensors
 
 app = Group("models", help="List the models that a run has kept.")
 

@@ -13,8 +13,8 @@ from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import RecipeError, TaskFormatError
 from fedagent_task.models import Floats, Model
 from fedagent_task.models import create as create_model
-from fedagent_task.recipe.learner_checks import check_learner_name
-from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
+from fedagent_task.recipe.learner_checks import unknown
+from fedagent_task.recipe.spec import LEARNERS, LearnerSpec, ModelSpec
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.worlds.base import spawned_rng
 
@@ -166,9 +166,10 @@ def learner_spec(own: Mapping[str, object]) -> LearnerSpec:
     """Return the learner of a study: mini-batches of strSAGA's rate unless the recipe sets it."""
     try:
         spec = msgspec.convert({"rate": 0.2, **own}, LearnerSpec)
-        check_learner_name(spec)
-    except (msgspec.ValidationError, RecipeError) as error:
+    except msgspec.ValidationError as error:
         raise RecipeError("learner", str(error), "see docs/recipe.md, learner") from error
+    for wrong in unknown("learner.name", spec.name, LEARNERS):
+        raise RecipeError(*wrong)
     return spec
 
 
