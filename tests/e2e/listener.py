@@ -1,9 +1,8 @@
-"""A client of a broker that reads everything, or sends what no honest agent would."""
+"""A client of a broker that reads everything."""
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -46,32 +45,13 @@ def shared_broker(directory: Path, *, kind: str = "auto") -> Iterator[str]:
 
 
 class Listener:
-    """A link that subscribes to everything, or to filters, and keeps what it hears."""
+    """A link that subscribes to everything, and keeps what it hears."""
 
-    def __init__(
-        self,
-        broker: str,
-        *filters: str,
-        on_arrival: Callable[["Listener", Arrival], None] | None = None,
-    ) -> None:
+    def __init__(self, broker: str) -> None:
         self.heard: list[Arrival] = []
         self._address = BrokerAddress.parse(broker)
-        self._filters = filters or ("#",)
-        self._on_arrival = on_arrival
         self._background = Background()
         self.link = self._background.run(self._open())
-
-    def publish(self, topic: str, payload: bytes) -> None:
-        """Send anything to anywhere."""
-        self._background.loop.call_soon_threadsafe(lambda: self.link.publish(topic, payload))
-
-    def wait_for(self, test: Callable[[], bool], *, timeout_s: float = 600.0) -> None:
-        """Wait until something holds, polling."""
-
-        deadline = time.monotonic() + timeout_s
-        while not test():
-            assert time.monotonic() < deadline, "what was waited for did not come"
-            time.sleep(0.02)
 
     async def _open(self) -> Link:
         up = asyncio.Event()
@@ -82,15 +62,12 @@ class Listener:
             on_state=lambda connected: up.set() if connected else None,
         )
         await link.start()
-        await link.subscribe(*self._filters)
+        await link.subscribe("#")
         await up.wait()
         return link
 
     def _hear(self, arrivals: list[Arrival]) -> None:
         self.heard.extend(arrivals)
-        if self._on_arrival is not None:
-            for arrival in arrivals:
-                self._on_arrival(self, arrival)
 
     def __enter__(self) -> Self:
         return self

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterable
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import paho.mqtt.client as paho
@@ -26,19 +26,13 @@ HEADER = 107
 EVIL = "evil"
 
 
-class Answering(Protocol):
-    """What an attacker listens to, and what it makes of that: pairs of topic and payload."""
-
-    filters: list[tuple[str, int]]
-    own: set[tuple[str, bytes]]
-
-    def answer(self, topic: str, payload: bytes) -> list[tuple[str, bytes]]: ...
-
-
 class Attacker:
-    """Answers what it hears with what `attack` makes of it: pairs of topic and payload."""
+    """Answers what it hears with what `attack` makes of it: pairs of topic and payload.
 
-    def __init__(self, address: str, attack: Answering, *, context: Any = None) -> None:
+    An attack has `filters`, the messages of its `own`, and an `answer`.
+    """
+
+    def __init__(self, address: str, attack: Any, *, context: Any = None) -> None:
         self.heard: list[tuple[str, bytes]] = []
         self.sent = 0
         self._attack = attack
