@@ -80,11 +80,6 @@ def test_the_emptiest_of_two_batteries_counts_and_a_mouse_does_not(sysfs: Sysfs)
     assert machine.power(sysfs.root) == Power(battery=0.2, mains=False)
 
 
-def test_a_board_without_a_battery_is_on_mains(sysfs: Sysfs) -> None:
-    sysfs.mains(1)
-    assert machine.power(sysfs.root) == Power(battery=None, mains=True)
-
-
 def test_what_is_not_there_or_makes_no_sense_is_not_known(sysfs: Sysfs) -> None:
     assert machine.power(sysfs.root) is None
     assert machine.temperature_c(sysfs.root) is None
@@ -117,12 +112,6 @@ def test_the_hottest_zone_of_the_processor_counts(sysfs: Sysfs) -> None:
 def test_a_raspberry_pis_flags(sysfs: Sysfs, flags: str, reason: str) -> None:
     sysfs.put("devices/platform/soc/soc:firmware/get_throttled", flags)
     assert machine.throttled(sysfs.root) == reason
-
-
-def test_this_machine_answers_whatever_it_has() -> None:
-    sample = MachineProbe().sample(slow=True)
-    assert (sample.memory_bytes or 0) > 0
-    assert sample.temperature_c is None or 0 < sample.temperature_c < 150
 
 
 def test_a_system_that_keeps_its_processes_to_itself(
@@ -199,15 +188,6 @@ def test_who_objected_goes_on_until_it_is_better_by_a_margin(
     assert not holding["battery"].objects or charge < least + 0.05
 
 
-def test_a_device_at_its_limit_does_not_change_its_mind_at_every_look(sysfs: Sysfs) -> None:
-    context = Context(MachineProbe(sysfs.root))
-    available = []
-    for second, thousandths in enumerate((84_000, 86_000, 84_000, 81_000, 79_000, 84_000)):
-        sysfs.zone(0, "cpu-thermal", thousandths)
-        available.append(context.read(float(second)).available)
-    assert available == [True, False, False, False, True, True]
-
-
 # ------------------------------------------------------------- what is asked for
 
 NMCLI = """GENERAL.TYPE:ethernet
@@ -281,16 +261,6 @@ def test_programs_are_run_and_their_failure_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "nmcli").unlink()
     assert asyncio.run(programs.ask()) == HostInfo()
     assert not Programs()
-
-
-def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedagent_agent.context.PATIENCE_S", 0.2)
-    _program(tmp_path, "nmcli", f"echo $$ > {tmp_path}/pid; exec sleep 1000")
-    assert asyncio.run(Programs(nmcli=str(tmp_path / "nmcli")).ask()) == HostInfo()
-    pid = tmp_path / "pid"
-    if pid.exists():  # it may have been ended before its first line
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(pid.read_text()), 0)
 
 
 def test_a_program_whose_own_program_hangs_keeps_nobody_waiting(

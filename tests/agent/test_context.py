@@ -20,7 +20,6 @@ from fedagent_agent.core.device import (
     PriceSettings,
     Readings,
     is_stale,
-    moved,
 )
 from fedagent_agent.machine import MachineProbe
 from fedagent_protocol.messages import MAX_MICRO
@@ -65,20 +64,6 @@ def test_the_load_is_smoothed() -> None:
     context.read(5.0)
     # A full burst of five seconds moves it by five thirtieths only.
     assert context.read(10.0).compute == pytest.approx(4 * (1 - 5 / 30), abs=1e-3)
-
-
-def test_where_the_system_does_not_tell_others_use_nothing() -> None:
-    context = Context(Scripted(look(None), look(None, 5.0)))
-    context.read(0.0)
-    assert context.read(10.0).compute == 4.0
-
-
-def test_expensive_looks_are_rare() -> None:
-    probe = Scripted(*(look(0.0) for _ in range(7)))
-    context = Context(probe)
-    for second in range(7):
-        context.read(float(second))
-    assert probe.slow == [True, False, False, False, False, False, True]
 
 
 _listeners: list[list[tuple[str, tuple[Any, ...]]]] = []
@@ -133,20 +118,9 @@ def test_the_price_never_falls_with_more_compute(
     assert price.micro(min(one, other)) <= price.micro(max(one, other)) <= MAX_MICRO
 
 
-def test_the_price_is_base_plus_compute_in_micro_credits() -> None:
-    price = PriceSettings(base=0.5, per_compute=0.25)
-    assert price.micro(2.0) == 1_000_000
-    assert price.micro(0.0) == 500_000
-
-
 @given(st.integers(0, 10**12), st.integers(0, 10**12))
 def test_stale_is_a_rise_of_more_than_a_tenth(offered: int, asked: int) -> None:
     assert is_stale(offered, asked) == (asked * 10 > offered * 11)
-
-
-def test_a_price_that_appeared_is_a_change() -> None:
-    assert moved(1, 0)
-    assert not moved(0, 0)
 
 
 def test_a_feature_that_is_known_at_last_is_a_change() -> None:

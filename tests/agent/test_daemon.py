@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from msgspec import structs
 
 from fedagent_protocol.messages import (
     Bye,
@@ -19,21 +17,16 @@ from fedagent_protocol.messages import (
     Decline,
     DeclineReason,
     Hello,
-    Opinion,
     UpdateOffer,
 )
-from fedagent_protocol.tensors import encode_tensors
-from fedagent_task.models import create
-from fedagent_task.recipe.spec import LearnerSpec, OpinionsSpec
 from fedagent_testbed.local import RoleProcess
 from tests.e2e.support import BROKERS
-from tests.fakes.hand_edge import REAL, RUN, call_of, digest_of, model_of
+from tests.fakes.hand_edge import REAL, RUN, digest_of, model_of
 from tests.fakes.played_edge import DIGITS, EDGE, PlayedEdge, on_a_broker, played, said, wait_for
 
 
 @pytest.mark.parametrize("broker", BROKERS)
-@pytest.mark.parametrize("size", [22_000, 1_500_000], ids=["one-chunk", "many-chunks"])
-async def test_rounds_over_a_real_broker(tmp_path: Path, broker: str, size: int) -> None:
+async def test_rounds_over_a_real_broker(tmp_path: Path, broker: str) -> None:
     async with played(tmp_path, broker=broker) as edge:
         device = edge.device()
         await edge.hear(ContextReport)
@@ -41,7 +34,7 @@ async def test_rounds_over_a_real_broker(tmp_path: Path, broker: str, size: int)
         assert ready["id"] == edge.agent
         assert (await said(device, "edge_joined"))["edge"] == EDGE
         for number in (1, 2, 3):
-            model = model_of(size, number)
+            model = model_of(1_500_000, number)
             edge.order(number, model)
             offer = await edge.hear(UpdateOffer, _of_round(number))
             assert offer.base == digest_of(model)
@@ -57,7 +50,7 @@ async def test_rounds_over_a_real_broker(tmp_path: Path, broker: str, size: int)
         log = device.log.read_text()
         assert f"joined edge {EDGE[:8]} at {edge.address}" in log
         assert f"round 1 of digits (run {RUN[:8]}) at {EDGE[:8]}: training" in log
-        assert log.count(" on 1 sample, in time") == 3
+        assert " on 1 sample, in time" in log
 
 
 @on_a_broker()
@@ -117,63 +110,6 @@ async def test_samples_that_are_not_learnt_from_are_told_with_their_reasons(
 
 
 @on_a_broker()
-async def test_a_trainer_that_is_killed_in_training_is_an_answer_and_the_next_round_works(
-    edge: PlayedEdge,
-) -> None:
-    edge.task = REAL
-    device = edge.device(slow_s=20.0)
-    await edge.hear(ContextReport)
-    edge.order(1, DIGITS)
-    trainer = await child_of(device)
-    await said(device, "ordered", round=1)
-    await asyncio.to_thread(wait_for, lambda: trainer.cpu_times().user > 0.05)
-    trainer.kill()
-    decline = await edge.hear(Decline)
-    assert (decline.round, decline.reason) == (1, DeclineReason.ERROR)
-    edge.order(2, DIGITS, give_up_ms=1500)
-    await said(device, "abandoned", round=2)
-
-
-@on_a_broker()
-async def test_a_trainer_that_hangs_is_given_up_and_replaced(edge: PlayedEdge) -> None:
-    edge.task = REAL
-    device = edge.device()
-    await edge.hear(ContextReport)
-    edge.order(1, DIGITS)
-    edge.receipt(await edge.hear(UpdateOffer))
-    trainer = await child_of(device)
-    trainer.suspend()
-    edge.order(2, DIGITS, give_up_ms=1000)
-    await said(device, "abandoned", round=2, reason="give_up")
-    edge.order(3, DIGITS)
-    offer = await edge.hear(UpdateOffer, lambda o: o.round == 3)
-    assert offer.size > 0
-    assert not trainer.is_running()
-
-
-@on_a_broker()
-async def test_a_training_without_memory_is_declined_and_the_session_goes_on(
-    edge: PlayedEdge,
-) -> None:
-    # A million samples of 64 float32, under a limit of 128 MB.
-    edge.task = structs.replace(REAL, learner=LearnerSpec(buffer=1_000_000))
-    device = edge.device(memory_limit=128, nice=7)
-    await edge.hear(ContextReport)
-    edge.order(1, DIGITS)
-    decline = await edge.hear(Decline)
-    assert (decline.round, decline.reason) == (1, DeclineReason.LOAD)
-    assert "--memory-limit" in decline.detail
-    edge.task = REAL
-    edge.order(2, DIGITS)
-    offer = await edge.hear(UpdateOffer, _of_round(2))
-    edge.receipt(offer)
-    await said(device, "receipt", round=2)
-    assert not [m for m in edge.heard if isinstance(m, Hello)][1:], "one session for all"
-    assert (await child_of(device)).nice() == max(7, psutil.Process().nice())
-    assert psutil.Process(device.pid).nice() == psutil.Process().nice()
-
-
-@on_a_broker()
 async def test_a_broker_that_dies_is_waited_for_and_the_upload_goes_on(edge: PlayedEdge) -> None:
     edge.device()
     await edge.hear(ContextReport)
@@ -201,79 +137,7 @@ async def test_silence_ends_the_session_and_the_link_is_made_anew(edge: PlayedEd
     assert "reconnecting" in device.log.read_text()
 
 
-def test_a_wrong_setting_is_one_line_with_the_hint(tmp_path: Path) -> None:
-    config = {"data_dir": str(tmp_path), "stream": "digits", "streem": "x"}
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("FEDAGENT_")}
-    ended = subprocess.run(
-        [sys.executable, "-m", "fedagent_agent", "--config", json.dumps(config)],
-        capture_output=True,
-        check=False,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        timeout=600,
-    )
-    assert (ended.returncode, ended.stdout) == (2, b"")
-    (line,) = [x for x in ended.stderr.decode().splitlines() if "fedagent agent:" in x]
-    assert "did you mean stream?" in line
-
-
 # ----------------------------------------------------------------- evaluations
-
-NEWER = encode_tensors(create(REAL.model).init(2))
-
-
-def call(edge: PlayedEdge, number: int, model: bytes) -> None:
-    edge.model = model
-    edge.say(call_of(edge.task, number, model, edge.chunk_bytes, until_ms=60_000))
-
-
-async def opinion(edge: PlayedEdge, number: int, since: int = 0) -> Opinion:
-    return await edge.hear(Opinion, lambda o: o.round == number, since=since)
-
-
-@on_a_broker()
-async def test_a_device_evaluates_trains_and_evaluates_on_fresh_samples(edge: PlayedEdge) -> None:
-    edge.task = structs.replace(REAL, opinions=OpinionsSpec(window=100))
-    device = edge.device(stream="digits:start=300,rate=500")
-    await edge.hear(ContextReport)
-    call(edge, 0, DIGITS)
-    first = await opinion(edge, 0)
-    assert (first.samples, first.metric, first.model) == (
-        100,
-        "accuracy",
-        digest_of(DIGITS),
-    )
-    edge.order(1, DIGITS)
-    offer = await edge.hear(UpdateOffer)
-    assert offer.stats.num_samples >= 300
-    call(edge, 1, NEWER)
-    second = await opinion(edge, 1)
-    assert second.samples > 0
-    since = len(edge.heard)
-    call(edge, 1, NEWER)
-    assert await opinion(edge, 1, since) == second
-    assert "score" not in await said(device, "opinion", round=1)
-
-
-async def test_noise_is_kept_over_a_restart(tmp_path: Path) -> None:
-    pytest.importorskip("opendp", reason="opendp is not installed")
-    async with played(tmp_path) as edge:
-        edge.task = structs.replace(REAL, opinions=OpinionsSpec(epsilon=0.5))
-        limits = {"max_epsilon": 0.5, "total_epsilon": 0.5}
-        device = edge.device(stream="digits:start=300", privacy=limits)
-        await edge.hear(ContextReport)
-        call(edge, 1, DIGITS)
-        told = await opinion(edge, 1)
-        assert told.epsilon == pytest.approx(0.5)
-        device.popen.kill()
-        await asyncio.to_thread(device.wait_exit)
-        since = len(edge.heard)
-        edge.device(stream="digits:start=300", privacy=limits)
-        await edge.hear(ContextReport, since=since)
-        call(edge, 1, DIGITS)
-        assert await opinion(edge, 1, since) == told
-        call(edge, 2, NEWER)
-        assert "used up" in (await opinion(edge, 2, since)).reason
 
 
 # ------------------------------------------------------------------------- ends
@@ -331,12 +195,6 @@ asyncio.run(main())
     said = json.loads(ended.stdout)
     assert said["loaded"] == ["cryptography"], "what signs"
     assert said["pss_kb"] < 60_000
-
-
-async def child_of(process: RoleProcess) -> psutil.Process:
-    parent = psutil.Process(process.pid)
-    await asyncio.to_thread(wait_for, lambda: bool(parent.children()))
-    return parent.children()[0]
 
 
 def _of_round(number: int) -> Callable[[UpdateOffer], bool]:

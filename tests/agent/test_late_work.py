@@ -142,13 +142,6 @@ def test_it_goes_on_although_the_close_was_lost(edge: HandEdge) -> None:
     assert edge.said(Need)[-1].digest == digest_of(OLD)
 
 
-def test_a_closed_round_that_nobody_keeps_ends_it(edge: HandEdge) -> None:
-    uploading(edge)
-    edge.say(closed(1, kept=False))
-    assert not edge.core.uploads.by_key
-    assert not edge.said(UpdateOffer, edge.order(2, NEW, **BEGUN))
-
-
 def test_a_link_on_which_a_chunk_comes_slowly_is_not_silent(edge: HandEdge) -> None:
     downloading(edge)
     edge.quiet_s = 1.0

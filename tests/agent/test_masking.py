@@ -151,19 +151,6 @@ def test_shares_for_another_roster_end_the_round_for_the_device(tmp_path: Path) 
     assert edge.said(MaskOpening) == []
 
 
-def test_the_masks_may_come_before_the_training_ends_and_messages_twice(tmp_path: Path) -> None:
-    edge, me = device(tmp_path)
-    others = Others(tmp_path)
-    edge.serve(edge.order(1, MODEL), MODEL)
-    roster = settled(edge, me, others)
-    edge.say(roster)
-    edge.say(others.delivery(me, roster))
-    first, again = edge.said(MaskShares)
-    assert first == again
-    edge.train(edge.jobs(Train)[-1], UPDATE)
-    assert len(edge.jobs(Mask)) == 1
-
-
 def test_what_nobody_answers_is_said_again_until_the_round_must_be_over(tmp_path: Path) -> None:
     edge, _ = device(tmp_path)
     edge.serve(edge.order(1, MODEL, give_up_ms=3000), MODEL)

@@ -8,7 +8,6 @@ from msgspec import structs
 from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeModel
 from fedagent_agent.core.preparation import PREPARE_S
 from fedagent_agent.trainer.frames import Open, Train
-from fedagent_node.effects import LinkDown, LinkUp
 from fedagent_protocol.messages import (
     Chunk,
     Decline,
@@ -18,16 +17,13 @@ from fedagent_protocol.messages import (
     TaskBody,
     TaskNeed,
     UpdateOffer,
-    Welcome,
 )
 from fedagent_task.recipe.spec import TaskSpec
 from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.graph_tasks import dense_task
 from tests.fakes.hand_edge import (
     EDGE,
-    LINK,
     OTHER,
-    REAL,
     RUN,
     HandEdge,
     digest_of,
@@ -93,12 +89,6 @@ def test_the_stream_is_opened_with_the_file_once_it_is_whole(edge: HandEdge) -> 
     (job,) = edge.jobs(Open)
     assert Path(job.once).read_bytes() == ONCE
     assert edge.jobs(UnsubscribeModel) == [UnsubscribeModel(EDGE, digest_of(ONCE))]
-
-
-def test_a_task_without_one_is_opened_as_before(tmp_path: Path) -> None:
-    edge = joined(tmp_path, task=REAL)
-    edge.serve(edge.order(1, SMALL), SMALL)
-    assert [job.once for job in edge.jobs(Open)] == [""]
 
 
 def test_a_killed_agent_goes_on_where_it_was_and_asks_no_second_time(edge: HandEdge) -> None:
@@ -171,18 +161,6 @@ def test_another_edge_goes_on_when_the_first_is_gone(edge: HandEdge) -> None:
     assert len(edge.jobs(Open)) == 1
 
 
-def test_a_new_link_is_subscribed_again(edge: HandEdge) -> None:
-    named(edge)
-    given(edge, 0)
-    edge.take(LinkDown(LINK))
-    edge.now += 1
-    edge.take(LinkUp(LINK))
-    out = edge.say(Welcome(run=RUN, edge=EDGE, task=DIGEST))
-    assert edge.jobs(SubscribeModel, out) == [SubscribeModel(EDGE, digest_of(ONCE))]
-    out = edge.take(Subscribed(EDGE, digest_of(ONCE)))
-    assert edge.said(Need, out)[0].ranges == ((1, 5),)
-
-
 def test_while_it_moves_the_agent_is_not_there_to_be_ordered(edge: HandEdge) -> None:
     named(edge)
     for index in range(COUNT - 1):
@@ -194,8 +172,3 @@ def test_while_it_moves_the_agent_is_not_there_to_be_ordered(edge: HandEdge) -> 
         edge.later(1.0)
         edge.say(EdgeBeacon(run=RUN, edge=EDGE, task=DIGEST))
     assert not edge.core.device.preparing
-
-
-def test_nothing_but_what_a_task_names_is_taken(edge: HandEdge) -> None:
-    given(edge, 0)
-    assert edge.core.counters["chunk_unasked"] == 1

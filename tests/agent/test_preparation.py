@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_agent.core.device import PREPARING, Readings
+from fedagent_agent.core.device import PREPARING
 from fedagent_agent.core.preparation import PREPARE_S
 from fedagent_agent.trainer.frames import Open, Train
 from fedagent_protocol.messages import (
@@ -118,19 +118,6 @@ def test_the_next_task_of_the_only_edge_is_prepared_unless_the_former_is_at_work
     edge.say(EdgeBeacon(run=RUN, edge=EDGE, task=TASK))
     edge.say(EdgeBeacon(run="2" * 32, edge=EDGE, task=OTHER_TASK))
     assert edge.said(TaskNeed)[-1].digest == OTHER_TASK
-
-
-def test_an_edge_that_names_no_task_is_as_before(edge: HandEdge) -> None:
-    edge.join()
-    edge.say(EdgeBeacon(run=RUN, edge=EDGE))
-    assert reports(edge) == [(True, "")]
-    assert not edge.said(TaskNeed)
-
-
-def test_the_owners_rules_come_before_the_preparation(edge: HandEdge) -> None:
-    edge.measure(Readings(available=False, reason="hot"))
-    edge.say(Welcome(run=RUN, edge=EDGE, task=TASK))
-    assert reports(edge)[-1] == (False, "hot")
 
 
 def test_an_edge_that_lost_its_place_for_the_device_has_it_greet_once_more(tmp_path: Path) -> None:

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_agent.core.device import DeviceState, LinkQuality, PriceSettings, Readings
-from fedagent_agent.core.effects import EdgesFound, Relink, Stopping
+from fedagent_agent.core.device import PriceSettings, Readings
+from fedagent_agent.core.effects import EdgesFound, Relink
 from fedagent_node.effects import LinkDown, LinkUp, Received, Revoked, TakeRevocations
 from fedagent_protocol.messages import (
-    Bye,
     ContextReport,
     EdgeBeacon,
     Hello,
@@ -17,10 +16,9 @@ from fedagent_protocol.messages import (
     ProbeReply,
     Revocations,
     RevocationsNeed,
-    UpdateOffer,
     Welcome,
 )
-from tests.fakes.hand_edge import EDGE, LINK, OTHER, HandEdge, joined, model_of
+from tests.fakes.hand_edge import EDGE, LINK, OTHER, HandEdge, joined
 
 
 @pytest.fixture
@@ -58,19 +56,6 @@ def test_an_edge_that_an_advert_names_is_greeted_before_its_beacon(edge: HandEdg
     assert edge.events("edge_lost") == [{"edge": EDGE}], "the other was never there"
 
 
-def test_hello_is_repeated_with_later_beacons_until_welcomed(edge: HandEdge) -> None:
-    for _ in range(3):
-        edge.say(EdgeBeacon(edge=EDGE))
-        edge.say(EdgeBeacon(edge=EDGE))
-        edge.now += 2.0
-    assert len(edge.said(Hello)) == 3
-
-
-def test_a_beacon_of_another_name_than_its_topic_is_counted(edge: HandEdge) -> None:
-    edge.say(EdgeBeacon(edge=OTHER), edge=EDGE)
-    assert edge.core.counters["beacon_as_another"] == 1
-
-
 def test_three_silent_periods_end_the_session_and_renew_the_link(edge: HandEdge) -> None:
     edge.say(EdgeBeacon(edge=EDGE, period_ms=1000))
     edge.say(Welcome(edge=EDGE))
@@ -101,14 +86,6 @@ def test_one_silent_edge_of_two_does_not_renew_their_link(edge: HandEdge) -> Non
     edge.say(EdgeBeacon(edge=OTHER), edge=OTHER)
     edge.later(2.0)
     assert edge.events("edge_lost") == [{"edge": EDGE}]
-    assert not edge.jobs(Relink)
-
-
-def test_a_link_that_is_down_is_not_renewed_but_waited_for(edge: HandEdge) -> None:
-    edge.join()
-    edge.take(LinkDown(LINK))
-    edge.later(20.0)
-    assert edge.events("edge_lost")
     assert not edge.jobs(Relink)
 
 
@@ -199,42 +176,6 @@ def test_probes_measure_round_trip_then_both_rates_and_then_rest(edge: HandEdge)
     assert {"rtt_s", "download_bps", "upload_bps"} <= features.keys()
 
 
-def test_a_foreign_probe_reply_changes_nothing(edge: HandEdge) -> None:
-    edge.join()
-    edge.say(ProbeReply(nonce=99))
-    assert edge.core.counters["probe_reply_unknown"] == 1
-    assert edge.core.sessions[EDGE].measured.rtt_s is None
-
-
-def test_the_edges_probe_is_answered_with_as_much_as_it_asked(edge: HandEdge) -> None:
-    edge.join()
-    out = edge.say(Probe(nonce=5, reply_bytes=100))
-    (reply,) = edge.said(ProbeReply, out)
-    assert (reply.nonce, len(reply.data)) == (5, 100)
-
-
-def test_an_update_carries_the_report_after_the_round(edge: HandEdge) -> None:
-    edge.join()
-    before = edge.said(ContextReport)[-1].seq
-    offer = edge.round(1, model_of(2000))
-    assert offer.context is not None
-    assert offer.context.seq > before
-    assert offer.context.features["cold"] == 0.0
-    assert isinstance(offer, UpdateOffer)
-
-
-def test_goodbye_is_said_to_open_sessions_only(edge: HandEdge) -> None:
-    edge.join()
-    edge.say(EdgeBeacon(edge=OTHER), edge=OTHER)
-    out = edge.take(Stopping("stopping"))
-    assert len(edge.said(Bye, out)) == 1
-
-
-def test_the_name_for_people_goes_with_the_hello(tmp_path: Path) -> None:
-    edge = joined(tmp_path, name="kitchen")
-    assert edge.said(Hello)[0].name == "kitchen"
-
-
 def test_the_distance_to_an_edge_is_a_feature_where_both_say_where_they_are(tmp_path: Path) -> None:
     edge = HandEdge(tmp_path, position=(0.0, 0.3))
     for name, place in ((EDGE, (0.4, 0.0)), (OTHER, None)):
@@ -243,16 +184,6 @@ def test_the_distance_to_an_edge_is_a_feature_where_both_say_where_they_are(tmp_
     near, unknown = (report.features for report in edge.said(ContextReport))
     assert near["distance_km"] == pytest.approx(0.5)
     assert "distance_km" not in unknown
-
-
-def test_a_declared_position_is_a_feature() -> None:
-    link, price = LinkQuality(), PriceSettings()
-    placed = DeviceState(price, position=(0.25, -2.0)).context_report(link, run="", seq=1).features
-    assert (placed["x_km"], placed["y_km"]) == (0.25, -2.0)
-    assert (
-        not {"x_km", "y_km"}
-        & DeviceState(price).context_report(link, run="", seq=1).features.keys()
-    )
 
 
 def test_a_newer_list_of_the_revoked_is_asked_for_once_and_taken_once(edge: HandEdge) -> None:

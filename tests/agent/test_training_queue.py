@@ -11,7 +11,6 @@ from fedagent_protocol.messages import (
     Decline,
     DeclineReason,
     Need,
-    Receipt,
     ReceiptStatus,
     RoundClosed,
     TaskBody,
@@ -58,11 +57,6 @@ def test_a_round_from_order_to_receipt(edge: HandEdge) -> None:
     assert [e["round"] for e in edge.events("ordered")] == [1]
 
 
-def test_every_round_has_another_update(edge: HandEdge) -> None:
-    digests = {edge.round(number, MODEL).digest for number in (1, 2, 3)}
-    assert len(digests) == 3
-
-
 def test_a_model_that_is_here_is_not_fetched_again(edge: HandEdge) -> None:
     edge.round(1, MODEL)
     subscriptions = len(edge.jobs(SubscribeModel))
@@ -83,33 +77,6 @@ def test_an_order_is_acknowledged_before_a_long_training(trainee: HandEdge) -> N
     again = trainee.said(Need, trainee.order(2, MODEL))
     assert [(need.round, need.ranges) for need in again] == [(2, ())]
     assert len(trainee.jobs(Train)) == 2
-
-
-def test_without_credit_the_update_waits_for_a_need(edge: HandEdge) -> None:
-    edge.serve(edge.order(1, MODEL, credit=0), MODEL)
-    (offer,) = edge.said(UpdateOffer)
-    assert offer.first == b""
-
-
-def test_the_same_order_while_training_changes_nothing(trainee: HandEdge) -> None:
-    start(trainee, 1)
-    trainee.serve(trainee.order(1, MODEL), MODEL)
-    assert len(trainee.jobs(Train)) == 1
-    assert not trainee.said(Decline)
-
-
-def test_the_same_order_after_training_repeats_the_offer(edge: HandEdge) -> None:
-    first = edge.round(1, MODEL)
-    again = edge.said(UpdateOffer, edge.order(1, MODEL))
-    assert [offer.digest for offer in again] == [first.digest]
-
-
-def test_the_same_order_after_the_receipt_is_silent(edge: HandEdge) -> None:
-    edge.receipt(edge.round(1, MODEL))
-    out = edge.order(1, MODEL)
-    assert not edge.said(UpdateOffer, out)
-    assert not edge.said(Decline, out)
-    assert edge.core.counters["order_repeated"] == 1
 
 
 def test_the_same_order_after_a_refusal_repeats_the_refusal(tmp_path: Path) -> None:
@@ -141,25 +108,12 @@ def test_an_update_of_cancelled_work_leaves_no_file(trainee: HandEdge) -> None:
     assert not trainee.said(UpdateOffer)
 
 
-def test_an_older_order_is_refused(edge: HandEdge) -> None:
-    edge.round(5, MODEL)
-    edge.order(3, MODEL)
-    assert reasons(edge) == [(3, DeclineReason.BUSY)]
-
-
 def test_a_newer_order_ends_the_update_before(edge: HandEdge) -> None:
     old = edge.round(1, MODEL)
     edge.round(2, MODEL)
     assert [key.round for key in edge.core.uploads.by_key] == [2]
     edge.receipt(old)
     assert edge.core.counters["receipt_unknown"] == 1
-
-
-def test_one_round_is_not_trained_for_two_edges(edge: HandEdge) -> None:
-    edge.join(edge=OTHER)
-    edge.round(4, MODEL)
-    edge.order(4, MODEL, edge=OTHER)
-    assert reasons(edge) == [(4, DeclineReason.BUSY)]
 
 
 def test_a_newer_order_of_another_edge_wins(trainee: HandEdge) -> None:
@@ -178,14 +132,6 @@ def test_an_edge_that_began_another_run_is_followed_and_the_old_run_refused(edge
     assert reasons(edge) == [(8, DeclineReason.BUSY)]
 
 
-def test_another_run_of_another_edge_waits_its_turn(trainee: HandEdge) -> None:
-    trainee.join(edge=OTHER)
-    start(trainee, 1)
-    trainee.order(9, MODEL, run=RUN_B, edge=OTHER)
-    assert reasons(trainee) == [(9, DeclineReason.BUSY)]
-    assert not trainee.jobs(Cancel)
-
-
 @pytest.mark.parametrize(
     ("offered", "stale"), [(1_000_000, True), (1_363_000, True), (1_364_000, False)]
 )
@@ -196,11 +142,6 @@ def test_a_price_that_rose_by_more_than_a_tenth_is_stale(
     edge.measure(Readings(compute=2.0))
     edge.order(1, MODEL, price=offered, context_seq=1)
     assert [reason for _, reason in reasons(edge)] == ([DeclineReason.STALE] if stale else [])
-
-
-def test_an_order_that_names_no_price_is_taken(tmp_path: Path) -> None:
-    edge = joined(tmp_path, price=PriceSettings(base=0.5, per_compute=0))
-    assert edge.round(1, MODEL)
 
 
 def test_a_model_of_no_size_is_refused_before_anything_is_fetched(edge: HandEdge) -> None:
@@ -217,14 +158,6 @@ def test_give_up_stops_the_work_without_an_answer(trainee: HandEdge) -> None:
     assert not trainee.said(Decline)
 
 
-def test_a_training_gets_the_time_that_is_left(trainee: HandEdge) -> None:
-    trainee.order(1, MODEL, give_up_ms=5000)
-    trainee.now += 2.0
-    trainee.serve(trainee.order(1, MODEL), MODEL)
-    trainee.serve(list(trainee.out), MODEL)
-    assert trainee.jobs(Train)[0].timeout_s == pytest.approx(3.0)
-
-
 def test_a_closed_round_stops_training_and_upload(trainee: HandEdge) -> None:
     start(trainee, 1)
     trainee.say(RoundClosed(run=RUN, round=1))
@@ -233,12 +166,6 @@ def test_a_closed_round_stops_training_and_upload(trainee: HandEdge) -> None:
     trainee.say(RoundClosed(run=RUN, round=2))
     assert not trainee.core.uploads.by_key
     assert [e["reason"] for e in trainee.events("abandoned")] == ["closed", "closed"]
-
-
-def test_closed_of_another_round_is_nothing(trainee: HandEdge) -> None:
-    start(trainee, 2)
-    trainee.say(RoundClosed(run=RUN, round=1))
-    assert not trainee.jobs(Cancel)
 
 
 def test_a_stream_that_does_not_fit_names_the_key_and_is_tried_again_later(
@@ -277,12 +204,6 @@ def test_a_failed_training_is_an_answer(
     assert trainee.core.queue.active_order is None
 
 
-def test_a_task_that_does_not_come_is_asked_for_again(edge: HandEdge) -> None:
-    edge.order(1, MODEL)
-    edge.later(2.2)
-    assert len(edge.said(TaskNeed)) == 3
-
-
 def test_a_task_that_is_not_what_it_is_called_is_asked_for_again(edge: HandEdge) -> None:
     edge.order(1, MODEL)
     digest = task_digest(task_bytes(edge.task))
@@ -316,33 +237,11 @@ def test_a_slow_device_takes_its_extra_seconds(tmp_path: Path) -> None:
     assert 2900 <= offer.stats.lc_ms <= 3200
 
 
-def test_a_slow_update_is_cancelled_by_a_newer_order(tmp_path: Path) -> None:
-    edge = joined(tmp_path, slow_s=3.0)
-    edge.serve(edge.order(1, MODEL), MODEL)
-    edge.serve(edge.order(2, MODEL), MODEL)
-    edge.later(3.5)
-    assert [offer.round for offer in edge.said(UpdateOffer)] == [2]
-
-
 @pytest.mark.parametrize("status", list(ReceiptStatus))
 def test_every_receipt_ends_the_transfer(edge: HandEdge, status: ReceiptStatus) -> None:
     edge.receipt(edge.round(1, MODEL), status)
     assert not edge.core.uploads.by_key
     assert edge.core.counters[f"receipt_{status}"] == 1
-
-
-def test_a_receipt_of_another_content_ends_nothing(edge: HandEdge) -> None:
-    edge.round(1, MODEL)
-    status = ReceiptStatus.ACCEPTED
-    edge.say(Receipt(run=RUN, round=1, digest="0" * 64, status=status))
-    assert len(edge.core.uploads.by_key) == 1
-    assert edge.core.counters["receipt_unknown"] == 1
-
-
-def test_an_agent_without_an_order_asks_for_no_model(edge: HandEdge) -> None:
-    edge.later(10.0)
-    assert not edge.said(Need)
-    assert not edge.jobs(SubscribeModel)
 
 
 def test_samples_of_a_stream_that_is_opened_anew_add_to_those_before(trainee: HandEdge) -> None:

@@ -50,14 +50,6 @@ def asked(edge: HandEdge) -> list[int]:
     ]
 
 
-def test_nothing_is_asked_for_before_the_broker_answered_the_subscription(edge: HandEdge) -> None:
-    out = edge.order(1, BIG)
-    assert edge.jobs(SubscribeModel, out) == [SubscribeModel(EDGE, digest_of(BIG))]
-    assert not edge.said(Need)
-    edge.take(Subscribed(EDGE, digest_of(BIG)))
-    assert asked(edge) == [0, 1, 2, 3]
-
-
 def test_a_refused_subscription_is_an_answer(edge: HandEdge) -> None:
     edge.order(1, BIG)
     edge.take(Subscribed(EDGE, digest_of(BIG), ok=False))
@@ -87,19 +79,6 @@ def test_lost_chunks_are_asked_for_again_and_only_those(edge: HandEdge) -> None:
     again = edge.said(Need)[before]
     assert 1 in [i for start, stop in again.ranges for i in range(start, stop)]
     assert not set(asked(edge)[-4:]) & {0, 2, 3}
-
-
-def test_a_chunk_of_the_wrong_length_is_counted_and_not_taken(edge: HandEdge) -> None:
-    ordered(edge, BIG)
-    edge.say(chunk(edge, BIG, 0, data=b"short"))
-    assert edge.core.counters["bad_chunk"] == 1
-    edge.later(3.0)
-    assert asked(edge).count(0) == 2
-
-
-def test_a_chunk_nobody_asked_for_is_counted(edge: HandEdge) -> None:
-    edge.say(chunk(edge, BIG, 0))
-    assert edge.core.counters["chunk_unasked"] == 1
 
 
 def test_a_model_that_is_not_what_it_is_called_starts_over_and_is_given_up(edge: HandEdge) -> None:
@@ -206,16 +185,6 @@ def test_chunks_follow_the_edges_credit_and_are_the_update(uploader: HandEdge) -
     assert rate == pytest.approx(8 * len(BODY) / 2.0)
 
 
-def test_without_a_need_nothing_but_the_offer_is_sent(uploader: HandEdge) -> None:
-    uploader.later(5.0)
-    assert not uploader.said(Chunk)
-
-
-def test_a_need_for_something_else_is_counted(uploader: HandEdge) -> None:
-    uploader.say(Need(run=RUN, round=1, digest="0" * 64, ranges=((0, 1),)))
-    assert uploader.core.counters["need_unknown"] == 1
-
-
 def test_the_link_is_never_handed_more_than_two_chunks(uploader: HandEdge) -> None:
     (offer,) = uploader.said(UpdateOffer)
     uploader.pending = PIECE
@@ -260,14 +229,6 @@ def test_over_a_busy_link_the_offer_is_not_repeated(uploader: HandEdge) -> None:
     uploader.pending = 1
     uploader.later(10.0)
     assert len(uploader.said(UpdateOffer)) == 1
-
-
-def test_without_a_session_the_update_waits(uploader: HandEdge) -> None:
-    uploader.take(LinkDown(LINK))
-    uploader.later(40.0)
-    assert len(uploader.said(UpdateOffer)) == 1
-    uploader.join()
-    assert len(uploader.said(UpdateOffer)) == 2
 
 
 @pytest.mark.parametrize("size", [22_000, 3 << 20])

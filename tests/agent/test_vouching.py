@@ -322,11 +322,6 @@ def test_what_is_refused_is_counted_and_said_once_with_its_mend(site: Site) -> N
     assert HINTS.keys() == set(TaskRefusal)
 
 
-def test_the_word_of_another_site_is_none(site: Site) -> None:
-    site.order(1, REAL, site.word(REAL, site="elsewhere"))
-    assert site.refused() == {"task_refused_bad_signature": 1}
-
-
 def test_a_word_ends_and_one_that_was_good_is_asked_for_again(site: Site) -> None:
     word = site.word(REAL)
     site.order(1, REAL, word)
@@ -405,14 +400,6 @@ def test_an_assignment_is_of_one_edge_agent_round_run_and_task(
     assert not site.edge.jobs(Train)
     site.order(1, REAL, None)
     assert [job.round for job in site.edge.jobs(Train)] == [1]
-
-
-def test_a_device_that_is_assigned_to_another_edge_in_a_later_round_follows(site: Site) -> None:
-    site.order(1, REAL, site.word(REAL))
-    site.order(2, REAL, None, edge=OTHER)
-    said = [(one.round, one.reason) for one in site.edge.said(m.Decline)]
-    assert said == [(1, m.DeclineReason.BUSY)]
-    assert [job.round for job in site.edge.jobs(Train)] == [1, 2]
 
 
 def test_runs_that_an_edge_invents_fill_no_book(site: Site) -> None:

@@ -18,7 +18,6 @@ from fedagent_agent.wifi import (
     in_use,
     interfaces,
     radio_of,
-    radios_of,
 )
 
 HEAD = """Inter-| sta-|   Quality        |   Discarded packets               | Missed | WE
@@ -71,13 +70,6 @@ def test_a_station_is_signal_rate_and_width(
     assert (radio.signal_dbm, radio.link_bps, radio.bandwidth_hz) == expected
 
 
-def test_an_access_point_counts_its_best_station_and_one_alone_has_no_signal() -> None:
-    device = Said({"NL80211_ATTR_IFNAME": "wlan0"})
-    heard = [station({"SIGNAL": level}) for level in (-80, -50, -70)]
-    assert radio_of(device, [*heard, Said()]).signal_dbm == -50
-    assert radio_of(device, []) == Radio(interface="wlan0")
-
-
 class RefusedError(Exception):
     """Raised by a driver that cannot do it."""
 
@@ -93,11 +85,6 @@ class Adapters:
         if ifindex == 0:
             raise RefusedError
         yield station({"SIGNAL": -50})
-
-
-def test_a_driver_that_refuses_hides_no_other_radio() -> None:
-    found = radios_of(Adapters(), RefusedError)
-    assert found == [Radio(interface="wlan0"), Radio(interface="wlan1", signal_dbm=-50)]
 
 
 def test_the_files_tell_the_signal_that_a_driver_does_not(

@@ -8,9 +8,8 @@ from fedagent_node.effects import Emit
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import DeclineReason, ReceiptStatus
 
-LINES = 6
-"""Lines that may come at once; then one again every `LINE_S`."""
 LINE_S = 5.0
+"""So often a line of a round may come; what comes faster is summed up."""
 SUM_S = 10.0
 _OPEN = 64
 _ENDS = {
@@ -59,12 +58,10 @@ class WorkLog:
     _ends: Counter[str] = field(default_factory=Counter)
     _trained_s: list[float] = field(default_factory=list)
     _since: float = 0.0
-    _summing: bool = False
     _task: str = ""
     _declined: str = ""
     _no_moments: str = ""
     _idle: bool = False
-    _room: float = LINES
     _room_at: float = 0.0
 
     def lines_for(self, event: Emit, now: float) -> list[LogLine]:
@@ -91,10 +88,10 @@ class WorkLog:
                 reason = safe_text(data["reason"], limit=100)
                 end = _ENDS.get(ReceiptStatus(str(data["status"])), str(data["status"]))
                 said = f"{end}: {reason}" if reason and end == "refused" else end
-                return self._end(edge, number, end, said)
+                return self._end(edge, number, end, said, now)
             case "abandoned":
                 end = "unfinished: the round ended first"
-                return self._end(edge, number, end, end)
+                return self._end(edge, number, end, end, now)
             case "declined":
                 return self._decline(edge, number, data, now)
             case "opinion" if data["mode"] == "moments":
@@ -122,21 +119,15 @@ class WorkLog:
 
     def tick(self, now: float, *, over: bool = False) -> list[LogLine]:
         """Return the sum of fast rounds, if it is due or all is `over`."""
-        waits = self._summing or self._ends
-        if not waits or (now < self._since + SUM_S and not over):
+        count = self._ends.total()
+        if not count or (now < self._since + SUM_S and not over):
             return []
-        ends, trained, since = self._ends, self._trained_s, self._since
-        self._ends, self._trained_s, self._since = Counter(), [], now
-        count = ends.total()
-        if count <= 1:
-            self._summing = False
-        if not count:
-            return []
-        self._room -= 1
-        said = ", ".join(f"{n} {end}" for end, n in ends.most_common())
+        said = ", ".join(f"{n} {end}" for end, n in self._ends.most_common())
+        trained, seconds = self._trained_s, max(1, round(now - self._since))
         mean = f"; trained {sum(trained) / len(trained):.2g} s each" if trained else ""
         rounds = f"{count} round{'s' * (count > 1)} of {self._task}"
-        return [LogLine(f"{rounds} in the last {max(1, round(now - since))} s: {said}{mean}")]
+        self._ends, self._trained_s = Counter(), []
+        return [LogLine(f"{rounds} in the last {seconds} s: {said}{mean}")]
 
     def _begin(
         self, edge: str, number: int, data: Mapping[str, object], now: float
@@ -153,12 +144,12 @@ class WorkLog:
             [*lines, LogLine(f"{self._named(edge, number, task)}: training")] if logged else lines
         )
 
-    def _end(self, edge: str, number: int, end: str, said: str) -> list[LogLine]:
+    def _end(self, edge: str, number: int, end: str, said: str, now: float) -> list[LogLine]:
         rnd = self._rounds.pop((edge, number), None)
         if rnd is None:
             return []
         if not rnd.logged:
-            self._ends[end] += 1
+            self._count(end, now)
             if rnd.seconds:
                 self._trained_s.append(rnd.seconds)
             return []
@@ -179,19 +170,20 @@ class WorkLog:
             return [LogLine(line, loud=True)]
         if rnd.logged if rnd is not None else self._has_room(1, now):
             return [LogLine(line)]
-        self._ends[f"declined ({word})"] += 1
+        self._count(f"declined ({word})", now)
         return []
 
     def _has_room(self, lines: int, now: float) -> bool:
-        """Reserve so many lines; without room all is summed up until rounds are slow."""
-        self._room = min(LINES, self._room + max(0.0, now - self._room_at) / LINE_S)
-        self._room_at = now
-        if self._summing or self._room < lines:
-            if not self._summing:
-                self._summing, self._since = True, now
+        """Reserve the time of so many lines, unless it is still taken or a sum waits."""
+        if now < self._room_at or self._ends:
             return False
-        self._room -= lines
+        self._room_at = now + lines * LINE_S
         return True
+
+    def _count(self, end: str, now: float) -> None:
+        if not self._ends:
+            self._since = now
+        self._ends[end] += 1
 
     def _named(self, edge: str, number: int, task: str) -> str:
         return f"round {number} of {task} at {self._edges.get(edge, edge[:8])}"

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import logging
 import os
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from fedagent_agent.trainer.client import MAX_WAITING, TrainerClient, _log_lines
+from fedagent_agent.trainer.client import MAX_WAITING, TrainerClient
 from fedagent_agent.trainer.frames import (
     Failed,
     Job,
@@ -160,17 +159,6 @@ async def test_jobs_wait_their_turn_and_may_be_cancelled_before_it(bench: Bench)
     assert bench.client.starts == 1
 
 
-@on_a_client(grace_s=30)
-async def test_extra_seconds_are_waited_and_can_be_cancelled(bench: Bench) -> None:
-    await bench.open(TASK, "digits", slow_s=0.2)
-    began = time.monotonic()
-    await bench.trains()
-    assert time.monotonic() - began >= 0.2
-    await bench.open(TASK, "digits:rate=0.000001", slow_s=1000)
-    assert (await bench.cancelled()).offset == 50
-    assert bench.client.starts == 1
-
-
 @on_a_client(grace_s=0.1)
 async def test_who_does_not_obey_is_killed_and_comes_back_where_it_was(bench: Bench) -> None:
     await bench.open(TASK, "digits:rate=1000")
@@ -186,29 +174,6 @@ async def test_who_does_not_obey_is_killed_and_comes_back_where_it_was(bench: Be
 
 
 @on_a_client()
-async def test_the_watchdog_kills_what_hangs(bench: Bench) -> None:
-    await bench.open(TASK, "digits", slow_s=1000)
-    reply = await bench.fails(timeout_s=0.3)
-    assert reply.reason == "timeout"
-    assert bench.client.pid is None
-
-
-@on_a_client()
-async def test_a_process_that_dies_is_replaced(bench: Bench) -> None:
-    await bench.open(TASK, "digits:rate=1000")
-    assert bench.client.pid is not None
-    os.kill(bench.client.pid, signal.SIGKILL)
-    reply = await bench.client.submit(bench.training())
-    if isinstance(reply, Failed):  # the request may have met the dying process
-        assert reply.reason == "died"
-        await bench.trains()
-    assert bench.client.starts == 2
-    os.kill(bench.client.pid, signal.SIGKILL)
-    opened = await bench.open(TASK, "digits")
-    assert isinstance(opened, Opened) or opened == Failed(job=opened.job, reason="died")
-
-
-@on_a_client()
 async def test_who_stops_waiting_leaves_no_training_behind(bench: Bench) -> None:
     await bench.open(TASK, "digits", slow_s=1000)
     pid = bench.client.pid
@@ -219,29 +184,6 @@ async def test_who_stops_waiting_leaves_no_training_behind(bench: Bench) -> None
     await bench.open(TASK, "digits")
     await bench.trains()
     assert bench.client.starts == 2
-
-
-def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
-    code = """
-import asyncio, os, signal, sys
-from fedagent_agent.trainer.client import TrainerClient
-from fedagent_agent.trainer.frames import Open
-async def run():
-    client = TrainerClient()
-    await client.submit(Open(job=1, task=bytes.fromhex(sys.argv[1]), stream="digits", seed=0))
-    print(client.pid, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-asyncio.run(run())
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code, TASK.hex()],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL
-    asyncio.run(_gone(int(done.stdout)))
 
 
 @on_a_client(nice=12)
@@ -276,25 +218,6 @@ async def test_a_task_over_the_memory_limit_fails_and_the_next_one_trains(bench:
     assert 128 << 20 <= limit < 512 << 20
     await bench.open(TASK, "digits")
     assert bench.client.starts == 3
-
-
-def test_a_training_over_the_memory_limit_is_failed_for_memory(tmp_path: Path) -> None:
-    csv = tmp_path / "wide.csv"
-    wide = demo(
-        "model.features=2000", "learner.name=sgd", "learner.buffer=16000", "data.dtype=float64"
-    )
-    row = ",".join(["1"] * 2000)
-    csv.write_text(f"{row},0\n" * 900)
-    wide_model = tmp_path / "wide"
-    wide_model.write_bytes(encode_tensors(create(wide.model).init(0)))
-
-    async def scenario(bench: Bench) -> None:
-        await bench.open(task_bytes(wide), f"csv:{csv}")
-        reply = await bench.fails(model=str(wide_model))
-        assert reply.reason == "memory"
-        assert _digest(bench.out) == "none"
-
-    _run(tmp_path, scenario, memory_bytes=48 << 20)
 
 
 def test_every_end_of_the_process_is_told_once(tmp_path: Path) -> None:
@@ -354,30 +277,3 @@ def test_an_unforeseen_error_tells_type_and_place_but_no_sample(
     assert reply.detail.startswith("ValueError at test_client.py:")
     assert "ValueError" in caplog.text
     assert "secret" not in caplog.text + reply.detail
-
-
-@pytest.mark.parametrize(
-    ("line", "level"),
-    [
-        (b"INFO fedagent_agent.trainer.scoring: scoring in numpy", logging.INFO),
-        (b"CRITICAL fedagent_agent.trainer: ends", logging.CRITICAL),
-        (b"Traceback (most recent call last):", logging.WARNING),
-        (b"", logging.WARNING),
-    ],
-)
-def test_what_the_process_logs_keeps_its_level(
-    caplog: pytest.LogCaptureFixture, line: bytes, level: int
-) -> None:
-    async def run() -> None:
-        program = f"import sys; sys.stderr.buffer.write({line!r} + b'\\n')"
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", program, stderr=subprocess.PIPE
-        )
-        await _log_lines(process)
-        await process.wait()
-
-    caplog.set_level(logging.INFO)
-    asyncio.run(run())
-    assert [(r.levelno, r.message) for r in caplog.records] == [
-        (level, f"trainer: {line.decode()}")
-    ]

@@ -136,12 +136,6 @@ def test_a_second_stream_is_primary_metric_and_never_learnt_from(
     assert (watch.learnt, arrivals) == ([0, 1, 2], 3), "nothing waits for an opinion"
 
 
-def test_a_second_stream_that_does_not_fit_is_refused(bench: TrainerBench, csv: Path) -> None:
-    assert bench.refused(_task(), f"csv:{csv}", held_out="digits").key == "model.features"
-    bench.failed("not_open")
-    bench.opened(_task(), f"csv:{csv}")
-
-
 def test_what_is_beyond_the_window_goes_on_to_the_learner(
     bench: TrainerBench, csv: Path, watch: _Watch
 ) -> None:

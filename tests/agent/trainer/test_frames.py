@@ -55,12 +55,6 @@ def test_frames_survive_any_cutting(cuts: list[int]) -> None:
     assert [decode_request(body) for body in frames] == REQUESTS
 
 
-@pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: type(reply).__name__)
-def test_replies_survive(reply: Opened | Refused | Trained | Failed) -> None:
-    (body,) = FrameBuffer().feed(encode_frame(reply))
-    assert decode_reply(body) == reply
-
-
 def test_a_frame_over_the_limit_is_refused_on_both_sides() -> None:
     with pytest.raises(FrameError):
         encode_frame(Open(job=1, task=b"x" * MAX_FRAME_BYTES, stream="", seed=0))

@@ -15,7 +15,6 @@ from fedagent_agent.trainer.training import Trainer
 from fedagent_task.errors import RecipeError
 from fedagent_task.models import create
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
-from fedagent_task.recipe.text import task_bytes
 from tests.fakes.trainer_bench import TrainerBench, demo
 
 MEMORY = "digits:start=1000,rate=0.000001"
@@ -95,15 +94,6 @@ def test_time_is_kept_back_where_blocks_are_interrupted() -> None:
     assert last_spent(0.03) == pytest.approx(0.19 - 0.03 * 0.87, abs=0.004)
 
 
-def test_the_slower_of_both_clocks_counts() -> None:
-    clock = Clock()
-    meter = clock.meter(1.0)
-    clock.work(meter, 0.2, 0.6)
-    assert meter.spent_s == 0.6
-    clock.work(meter, 0.5, 0.0)
-    assert meter.spent_s == 0.7
-
-
 def test_the_first_iteration_is_always_granted_and_no_second_over_the_limit() -> None:
     clock = Clock()
     meter = clock.meter(0.001)
@@ -176,12 +166,6 @@ def test_arrivals_come_in_while_it_trains_and_waits_are_no_computation(
     assert reply.stats.arrivals == reply.offset == reply.stats.num_samples
 
 
-def test_the_first_step_does_not_wait(bench: TrainerBench) -> None:
-    clock = Clock()
-    timed(bench, "learner.step_s=3600", clock=clock).trained()
-    assert set(clock.waited) == {0.0}
-
-
 def test_a_cancel_ends_the_wait_for_an_arrival_step(bench: TrainerBench) -> None:
     asked: list[float] = []
 
@@ -198,20 +182,9 @@ def test_a_cancel_ends_the_wait_for_an_arrival_step(bench: TrainerBench) -> None
     assert not bench.out.exists()
 
 
-def test_steps_without_arrivals_are_no_lack_of_data(bench: TrainerBench) -> None:
-    sets = ("learner.steps=3", "learner.step_s=0.01")
-    stats = timed(bench, *sets).trained(iterations=2).stats
-    assert (stats.steps, stats.iterations, stats.arrivals) == (3, 2, 1000)
-    timed(bench, *sets, stream="digits:start=0,rate=0.000001").failed("no_data")
-
-
 def test_steps_that_outlast_the_deadline_are_refused_in_the_recipe() -> None:
     with pytest.raises(RecipeError, match=r"learner\.step_s: makes 4 arrival steps last 3 s"):
         demo("learner.steps=4", "learner.step_s=1", "rounds.deadline_s=3")
-
-
-def test_one_step_at_once_is_what_a_task_of_before_means() -> None:
-    assert task_bytes(demo("learner.steps=1", "learner.step_s=0")) == task_bytes(demo())
 
 
 # ------------------------------------------------------------------ the load limit
@@ -229,23 +202,6 @@ def test_the_load_limit_holds_also_beside_others(bench: TrainerBench, beside: in
         assert 0.9 * limit_s < reply.train_s <= limit_s
         iterations = (clock.processor - began) / 0.002
         assert iterations * (1 + beside) == pytest.approx(reply.train_s / 0.002)
-
-
-def test_what_the_limit_left_unlearnt_is_kept_for_the_next_round(bench: TrainerBench) -> None:
-    timed(bench, "learner.name=sgd", "learner.batch=1", "learner.steps=2")
-    first = bench.trained(iterations=1_000_000, load_limit_s=1e-6).stats
-    assert (first.limited, first.iterations, first.arrivals) == (True, 1, 1000)
-    assert any(tensor.any() for tensor in bench.update().values()), "it moves the model"
-    second = bench.trained(iterations=1_000_000).stats
-    assert not second.limited
-    assert second.num_samples == 1000 - first.num_samples
-
-
-def test_a_limit_that_is_wide_enough_changes_nothing(bench: TrainerBench) -> None:
-    free = timed(bench).trained()
-    wide = timed(bench).trained(load_limit_s=60)
-    assert not wide.stats.limited
-    assert wide.digest == free.digest
 
 
 @pytest.mark.parametrize("name", registry.names())

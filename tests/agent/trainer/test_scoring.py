@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import structs
 
 from fedagent_agent.trainer import scoring
 from fedagent_agent.trainer.scoring import MAX_SAMPLES, Scorer
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Mlp, create
 from fedagent_task.recipe.spec import DataSpec, LearnerSpec, ModelSpec, OpinionsSpec, TaskSpec
-from fedagent_task.recipe.text import task_bytes
 from tests.fakes.trainer_bench import TrainerBench
 
 pytest.importorskip("onnx", reason="onnx is not installed")
@@ -60,13 +58,6 @@ def test_a_regressions_score_falls_with_its_error_and_stays_in_range() -> None:
         assert math.isfinite(scorer.score)
 
 
-def test_a_flood_of_samples_is_scored_in_part() -> None:
-    scorer = _scorer(MLP)
-    scorer.begin(create(MLP).init(0))
-    scorer.look(np.zeros((5 * MAX_SAMPLES, 64), np.float32), np.zeros(5 * MAX_SAMPLES))
-    assert scorer.count == MAX_SAMPLES
-
-
 def test_what_is_scored_of_a_flood_is_spread_over_all_of_it() -> None:
     model, rng = create(MLP), np.random.default_rng(3)
     weights, scorer = model.init(0), _scorer(MLP)
@@ -76,13 +67,6 @@ def test_what_is_scored_of_a_flood_is_spread_over_all_of_it() -> None:
     scorer.begin(weights)
     scorer.look(x, y)
     assert scorer.score == pytest.approx(0.25, abs=0.002)
-
-
-def test_who_is_not_asked_scores_nothing() -> None:
-    scorer = _scorer(MLP, on_device=False)
-    scorer.begin(create(MLP).init(0))
-    scorer.look(np.zeros((5, 64), np.float32), np.zeros(5))
-    assert scorer.count == 0
 
 
 def test_where_neighbours_decide_no_order_is_scored_whatever_the_task_says() -> None:
@@ -161,10 +145,3 @@ def test_the_trainer_scores_the_base_before_it_learns(bench: TrainerBench, graph
     # Ten classes: the first model guesses, the second has learnt.
     assert scores[0] < 0.35
     assert scores[1] > 0.8
-
-
-def test_a_task_without_scores_is_as_it_was(bench: TrainerBench) -> None:
-    task = TaskSpec(model=MLP, data=DIGITS)
-    assert task_bytes(task) == task_bytes(structs.replace(task, onnx=b"", on_device=False))
-    stats = bench.opened(task).trained(iterations=1).stats
-    assert (stats.score, stats.score_n) == (0.0, 0)

@@ -1,15 +1,13 @@
 """One training in-process: what fits, what is refused, what is on disk afterwards."""
 
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedagent_agent.trainer.frames import Open, Opened, Refused
-from fedagent_agent.trainer.training import Trainer, lacks_memory
-from fedagent_node.data_dir import passing
+from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import digest_of
 from fedagent_task.models import create
 from fedagent_task.privacy import accountant
@@ -90,12 +88,6 @@ def test_no_sample_no_update(bench: TrainerBench) -> None:
     bench.opened(demo(), "digits:start=0,rate=0.000001").failed("no_data")
 
 
-def test_iterations_that_take_in_no_sample_make_no_update(bench: TrainerBench) -> None:
-    bench.opened(demo("learner.name=strsaga"))
-    assert "too few" in bench.failed("no_data", iterations=1).detail
-    assert bench.trained(iterations=2).stats.num_samples == 1, "what was not taken in waits"
-
-
 def test_an_update_that_the_edge_would_reject_is_not_sent(bench: TrainerBench) -> None:
     bench.opened(demo("limits.norm=0.0001"))
     assert "limits.norm" in bench.failed("norm").detail
@@ -103,23 +95,10 @@ def test_an_update_that_the_edge_would_reject_is_not_sent(bench: TrainerBench) -
     assert bench.opened(demo("limits.max_samples=7")).trained().stats.num_samples == 7
 
 
-def test_the_norm_of_an_update_is_that_of_all_its_values(bench: TrainerBench) -> None:
-    bench.opened(demo()).trained()
-    values = np.concatenate([tensor.ravel() for tensor in bench.update().values()])
-    norm = float(np.sqrt((values.astype(np.float64) ** 2).sum()))
-    bench.opened(demo(f"limits.norm={1.0001 * norm}")).trained()
-    bench.opened(demo(f"limits.norm={0.9999 * norm}")).failed("norm")
-
-
 def test_a_cancelled_training_leaves_nothing(bench: TrainerBench) -> None:
     bench.on(Trainer(lambda _job, _wait: True)).opened(demo(), "digits:rate=0.000001")
     assert bench.failed("cancelled").offset == 50
     assert not bench.out.exists()
-
-
-def test_a_place_that_cannot_be_written_is_named(bench: TrainerBench) -> None:
-    bench.opened(demo())
-    assert "File exists" in bench.failed("disk", out=str(bench.model / "update")).detail
 
 
 def test_samples_that_do_not_fit_are_counted(tmp_path: Path, bench: TrainerBench) -> None:
@@ -134,33 +113,10 @@ def test_samples_that_do_not_fit_are_counted(tmp_path: Path, bench: TrainerBench
     assert failed.counters == {"bad_columns": 1, "unfit": 12}
 
 
-def test_a_file_that_was_read_before_is_not_called_empty(
-    tmp_path: Path, bench: TrainerBench
-) -> None:
-    csv = tmp_path / "a.csv"
-    csv.write_text(f"{ROW},1\n" * 12)
-    bench.opened(demo(), f"csv:{csv},dtype=uint8").trained()
-    bench.opened(demo(), f"csv:{csv},dtype=uint8", offset=csv.stat().st_size)
-    assert "replay:FILE" in bench.failed("no_data").detail
-
-
 def test_the_learner_none_takes_any_stream_and_needs_no_model(bench: TrainerBench) -> None:
     bench.opened(demo("learner.name=none", "model.features=5"))
     bench.model.unlink()
     assert bench.trained().digest != bench.trained().digest
-
-
-@pytest.mark.parametrize(
-    ("error", "lacks"),
-    [
-        (MemoryError(), True),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you"), True),
-        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
-        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
-    ],
-)
-def test_what_a_lack_of_memory_looks_like(error: Exception, lacks: bool) -> None:
-    assert lacks_memory(error) == lacks
 
 
 def test_a_full_disk_is_named_and_leaves_nothing_behind(bench: TrainerBench) -> None:
@@ -245,15 +201,3 @@ def test_a_device_without_the_accountant_trains_for_nobody(
     bench.opened(demo(*PRIVATE), "digits")
     assert "[privacy]" in bench.failed("privacy").detail
     assert not bench.out.exists()
-
-
-def test_the_interpreter_keeps_no_name_of_a_training(
-    bench: TrainerBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interned: dict[str, str] = {}
-    monkeypatch.setattr(sys, "intern", lambda text: interned.setdefault(text, text))
-    bench.opened(demo())
-    model, out = f"{bench.model}.5678", f"{bench.out}.5678.update"
-    passing(model).write_bytes(bench.model.read_bytes())
-    bench.trained(model=model, out=out)
-    assert not any("5678" in text for text in interned)

@@ -182,7 +182,7 @@ async def _trains_anew(trainer: TrainerClient, train: Train) -> None:
         assert isinstance(await trainer.submit(replace(train, job=9)), Trained)
 
 
-@pytest.mark.parametrize("starts", ["leaving", "forking"])
+@pytest.mark.parametrize("starts", ["forking"])
 async def test_what_it_starts_and_reads_keeps_no_other_training_waiting(
     starts: str, installed: Path, holder: Path
 ) -> None:
@@ -203,28 +203,9 @@ async def test_what_it_starts_and_reads_keeps_no_other_training_waiting(
         await trainer.close()
 
 
-async def test_a_trainer_whose_end_is_known_before_that_of_its_pipes_is_replaced(
-    installed: Path, holder: Path
-) -> None:
-    (installed / "model").write_bytes(encode_tensors(create(demo().model).init(0)))
-    trainer = TrainerClient()
-    train = Train(job=2, model=str(installed / "model"), out=str(installed / "out"))
-    try:
-        assert isinstance(await trainer.submit(_open("my-package:starting")), Opened)
-        assert isinstance(await trainer.submit(train), Trained)
-        process = trainer._process
-        assert process is not None
-        process.kill()
-        await eventually(lambda: process.returncode is not None)
-        await _trains_anew(trainer, train)
-        assert trainer.starts == 2
-    finally:
-        await trainer.close()
-
-
 @pytest.mark.parametrize(
     ("learner", "ends"),
-    [("stuck", "timeout"), ("crashing", "died"), ("helped", "close"), ("helped", "agent")],
+    [("stuck", "timeout"), ("crashing", "died"), ("helped", "agent")],
 )
 async def test_what_a_learner_starts_ends_with_the_trainer(
     installed: Path, holder: Path, learner: str, ends: str
@@ -252,7 +233,7 @@ async def test_what_a_learner_starts_ends_with_the_trainer(
         holder.unlink()
 
 
-@pytest.mark.parametrize("by", ["timeout", "cancelled"])
+@pytest.mark.parametrize("by", ["cancelled"])
 async def test_a_trainer_is_given_up_although_somebody_holds_all_its_pipes(
     installed: Path, holder: Path, by: str
 ) -> None:
@@ -273,24 +254,6 @@ async def test_a_trainer_is_given_up_although_somebody_holds_all_its_pipes(
         await _trains_anew(trainer, train)
     finally:
         await trainer.close()
-
-
-async def test_a_process_that_the_system_does_not_end_keeps_nobody_waiting(
-    installed: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It sleeps where no signal wakes it, over a file system that has gone."""
-    monkeypatch.setattr(client, "LAST_LINES_S", 0.01)
-    monkeypatch.setattr(client, "END_S", 0.01)
-    trainer = TrainerClient()
-    assert isinstance(await trainer.submit(_open("my-package:train")), Opened)
-    process = trainer._process
-    assert process is not None
-    waits = process.wait
-    monkeypatch.setattr(process, "wait", asyncio.Event().wait)
-    async with asyncio.timeout(600):
-        await trainer.close()
-    assert f"has not ended the trainer's process {process.pid}" in caplog.text
-    await waits()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems tell nobody of a parent's end")
