@@ -152,5 +152,5 @@ def mismatch(version: int, role: str) -> str:
     """Return why a peer of this version is refused, and what to do."""
     return (
         f"speaks protocol {version}, the {role} {PROTOCOL_VERSION}: "
-        "install the same release of fedagent on both"
+        "install the same version of fedagent on both"
     )

@@ -74,5 +74,5 @@ def test_an_edge_of_another_version_is_refused_in_one_line(edge: HandEdge) -> No
     for _ in range(2):
         edge.take(OtherVersion(OTHER, 2, LINK))
     (warning,) = edge.warned
-    assert "speaks protocol 2, the agent 3: install the same release" in warning.text
+    assert "speaks protocol 2, the agent 3: install the same version" in warning.text
     assert edge.core.counters["protocol_version"] == 2

@@ -11,10 +11,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
 from fedagent_protocol import messages as m
+from fedagent_protocol.signed import identity_of
 from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors
 from fedagent_task.recipe.spec import ModelSpec, SecureAggregationSpec, TaskSpec
 from fedagent_task.recipe.text import task_bytes
-from fedagent_task.secure_aggregation.keys import Place, identity_of
+from fedagent_task.secure_aggregation.keys import Place
 from fedagent_task.secure_aggregation.member import Member
 from fedagent_task.secure_aggregation.ring import MASKED, add_masks, ring_of, vector_of
 

@@ -21,9 +21,9 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.transfer import Layout
 from fedagent_task.aggregation.bounds import Term, Told
 from fedagent_task.aggregation.robust import PLAIN, Robust
+from fedagent_task.secure_aggregation.agreement import Trusted, anybody
 from fedagent_task.secure_aggregation.keys import Seed
 from fedagent_task.secure_aggregation.ring import Ring
-from fedagent_task.secure_aggregation.roster import Trusted, anybody
 from fedagent_task.secure_aggregation.suspicion import Suspects
 
 from .admission import Verdict

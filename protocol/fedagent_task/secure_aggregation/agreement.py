@@ -1,4 +1,7 @@
-"""What keeps an edge that lies from small sums: a cohort that its survivors signed, and a count.
+"""Whom a roster may name, and what keeps an edge that lies from small sums: a signed cohort.
+
+Devices and their edge make the same checks of a roster: an edge that let in what devices refuse
+would have its round voided by any one device.
 
 A device gives shares for survivors alone who all signed the roster and the cohort that it knows
 itself. As more than half of a roster must survive, any two answers name a common survivor, so all
@@ -7,17 +10,49 @@ differently; `smallest_sum` bounds what comes of that (docs/privacy.md has the p
 """
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
+from fedagent_protocol import signed
+from fedagent_protocol.messages import MemberKeys
 from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from .errors import MaskingError
-from .keys import Place
+from .keys import Place, check_strong, verify
 
 _AGREED = b"fedagent mask cohort 1\0"
+Trusted = Callable[[str, MemberKeys], bool]
+"""Whether a device belongs to the site, as its certificate says."""
+
+
+def anybody(_agent: str, _keys: MemberKeys) -> bool:
+    """Trust all: there is no site whose certificates could be asked for."""
+    return True
+
+
+def check_keys(agent: str, keys: MemberKeys, place: Place, trusted: Trusted) -> None:
+    """Raise `MaskingError` unless a device's keys may be on a roster."""
+    verify(agent, keys, place)
+    check_strong(keys.mask)
+    check_strong(keys.seal)
+    if not trusted(agent, keys):
+        raise MaskingError("stranger", f"{agent[:12]} is not of this site")
+
+
+def check_distinct(agent: str, keys: MemberKeys, others: Mapping[str, MemberKeys]) -> None:
+    """Raise `MaskingError` if another device has the same mask key."""
+    if any(known.mask == keys.mask for other, known in others.items() if other != agent):
+        raise MaskingError("same_key", f"{agent[:12]} has the key of another device")
+
+
+def bound(place: Place, spec: SecureAggregationSpec, members: Mapping[str, MemberKeys]) -> Place:
+    """Return the place of a roster: under another one shares do not open, masks do not cancel."""
+    known = hashlib.sha256()
+    known.update(spec.shares_needed(len(members)).to_bytes(2))
+    known.update(spec.minimum_cohort.to_bytes(2))
+    for agent in sorted(members):
+        known.update(agent.encode() + b"\0" + members[agent].mask + members[agent].seal)
+    return replace(place, roster=known.digest())
 
 
 def agreed_bytes(place: Place, cohort: Collection[str]) -> bytes:
@@ -31,11 +66,8 @@ def check_agreed(
     agent: str, identity: bytes, signature: bytes, place: Place, cohort: Collection[str]
 ) -> None:
     """Raise `MaskingError` unless a device has signed this roster and this cohort."""
-    try:
-        public = Ed25519PublicKey.from_public_bytes(identity)
-        public.verify(signature, agreed_bytes(place, cohort))
-    except (InvalidSignature, ValueError) as error:
-        raise MaskingError("not_agreed", f"{agent[:12]} has not signed this cohort") from error
+    if not signed.verify(identity, signature, agreed_bytes(place, cohort)):
+        raise MaskingError("not_agreed", f"{agent[:12]} has not signed this cohort")
 
 
 def smallest_sum(cohort: int, survivors: int, needed: int, helpers: int = 0) -> int:

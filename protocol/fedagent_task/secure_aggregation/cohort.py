@@ -21,11 +21,18 @@ from fedagent_protocol.messages import (
 from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from . import shamir
-from .agreement import check_agreed, survivors_needed
+from .agreement import (
+    Trusted,
+    anybody,
+    bound,
+    check_agreed,
+    check_distinct,
+    check_keys,
+    survivors_needed,
+)
 from .errors import MaskingError
 from .keys import Place, Seed, check_of, commitment, mask_key_of, mask_public
 from .member import sign_of
-from .roster import Trusted, anybody, bound, check_distinct, check_keys
 from .suspicion import Suspects, disjoint, second_time
 
 HASH_BYTES = 32

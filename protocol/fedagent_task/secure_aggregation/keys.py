@@ -5,20 +5,20 @@ import secrets
 from dataclasses import dataclass, field
 
 # This module is imported late: cryptography costs an idle device several megabytes.
-from cryptography.exceptions import InvalidSignature, InvalidTag
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from fedagent_protocol import signed
 from fedagent_protocol.messages import MemberKeys
 
 from .errors import MaskingError
 
 Seed = tuple[bytes, int]
 """Key of a mask, and 1 or -1: whether it is added or taken away."""
-_SIGNED = b"fedagent mask keys 2\0"  # 1: of before a cohort was signed; the two do not mix
+_SIGNED = b"fedagent mask keys 2\0"
 _MASK = b"fedagent mask 1\0"
 _SEAL = b"fedagent mask share 1\0"
 _COMMITMENT = b"fedagent mask seed 1\0"
@@ -52,11 +52,6 @@ class OwnKeys:
     seed: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
 
-def identity_of(public: bytes) -> str:
-    """Return the id that a device's key certifies."""
-    return hashlib.sha256(public).hexdigest()[:32]
-
-
 def signed_bytes(place: Place, mask: bytes, seal: bytes) -> bytes:
     """Return what a device signs about its keys."""
     return _SIGNED + place.salt + mask + seal
@@ -64,13 +59,10 @@ def signed_bytes(place: Place, mask: bytes, seal: bytes) -> bytes:
 
 def verify(agent: str, keys: MemberKeys, place: Place) -> None:
     """Raise `MaskingError` unless the keys are this agent's for this round: ids are of keys."""
-    if identity_of(keys.identity) != agent:
+    if signed.identity_of(keys.identity) != agent:
         raise MaskingError("other_key", f"{agent[:12]}: the key is another's")
-    try:
-        public = Ed25519PublicKey.from_public_bytes(keys.identity)
-        public.verify(keys.signature, signed_bytes(place, keys.mask, keys.seal))
-    except (InvalidSignature, ValueError) as error:
-        raise MaskingError("bad_signature", f"{agent[:12]}: its keys are not signed") from error
+    if not signed.verify(keys.identity, keys.signature, signed_bytes(place, keys.mask, keys.seal)):
+        raise MaskingError("bad_signature", f"{agent[:12]}: its keys are not signed")
 
 
 def check_strong(public: bytes) -> None:

@@ -21,7 +21,16 @@ from fedagent_protocol.messages import (
 from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from . import shamir
-from .agreement import agreed_bytes, check_agreed, survivors_needed
+from .agreement import (
+    Trusted,
+    agreed_bytes,
+    anybody,
+    bound,
+    check_agreed,
+    check_distinct,
+    check_keys,
+    survivors_needed,
+)
 from .errors import MaskingError
 from .keys import (
     OwnKeys,
@@ -34,7 +43,6 @@ from .keys import (
     share_check,
     signed_bytes,
 )
-from .roster import Trusted, anybody, bound, check_distinct, check_keys
 
 
 @dataclass(slots=True)
