@@ -7,13 +7,8 @@ a file for each would cost two; a torn record at the end was never receipted, an
     first     head is the `OpenRound`
     others    head is an `UpdateRecord`, data the update if it is one of few bytes
 
-A file is for one large update, named by (run, round, agent)::
-
-    body      the update's bytes at their offsets
-    flags     one byte per chunk, 1 once the chunk is written
-
-The file is synced before the journal has that its update is whole, and this before the receipt
-goes out. What a kill leaves without one is resumed from the flags.
+A file is for one large update, named by (run, round, agent). It is synced before the journal has
+that its update is whole, and this before the receipt goes out.
 """
 
 import itertools
@@ -28,14 +23,10 @@ from pathlib import Path
 import msgspec
 
 from fedagent_node.data_dir import sync_folder
-from fedagent_protocol.messages import UpdateOffer
 from fedagent_protocol.tensors import Buffer
-from fedagent_protocol.transfer import Layout
 
 from .core.effects import Key, OpenRound, UpdateRecord
 
-MAPPED_BYTES = 256 * 1024
-"""Larger updates are mapped instead of read."""
 _FRAME_BYTES = 12
 _SUFFIX = ".update"
 
@@ -165,28 +156,23 @@ class Spool:
     def __init__(self, directory: Path) -> None:
         self._directory, self._any = directory, directory / "any"
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._used = True
 
-    def begin(self, key: Key, offer: UpdateOffer) -> None:
+    def begin(self, key: Key, size: int) -> None:
         """Make an empty file for an update, in place of an older one."""
-        self._used = True
         path = self._path(key)
         # Not truncated: a check of the older one may have it mapped.
         path.unlink(missing_ok=True)
         with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-            os.ftruncate(fd, offer.size + Layout(offer.size, offer.chunk_bytes).count)
+            os.ftruncate(fd, size)
 
-    def write(self, key: Key, layout: Layout, index: int, data: bytes) -> None:
-        """Write a chunk at its offset, then its flag; not yet durable."""
+    def write(self, key: Key, offset: int, data: bytes) -> None:
+        """Write a chunk at its offset; not yet durable."""
         with _opened(self._path(key), os.O_WRONLY) as fd:
-            _write(fd, data, layout.span(index)[0])
-            _write(fd, b"\x01", layout.size + index)
+            _write(fd, data, offset)
 
     def content(self, key: Key, size: int) -> Buffer:
-        """Return an update's bytes; large ones are mapped until the last view of them is gone."""
+        """Return an update's bytes, mapped until the last view of them is gone."""
         with _opened(self._path(key), os.O_RDONLY) as fd:
-            if size <= MAPPED_BYTES:
-                return os.pread(fd, size, 0)
             return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ))
 
     def sync(self, key: Key) -> None:
@@ -201,28 +187,14 @@ class Spool:
 
     def move(self, old: Key, key: Key) -> None:
         """Give what there is of an update to a later round."""
-        self._used = True
         self._path(old).rename(self._path(key))
 
     def clear(self, kept: Collection[Key] = ()) -> None:
         """Remove everything but what is kept."""
-        if not self._used:
-            return
         names = {self._path(key) for key in kept}
         for path in self._directory.glob(f"*{_SUFFIX}"):
             if path not in names:
                 path.unlink(missing_ok=True)
-        self._used = bool(names)
-
-    def chunks(self, key: Key, offer: UpdateOffer) -> set[int]:
-        """Return the chunks that are here of an update on its way."""
-        layout = Layout(offer.size, offer.chunk_bytes)
-        try:
-            with self._path(key).open("rb") as file:
-                file.seek(layout.size)
-                return {index for index, flag in enumerate(file.read(layout.count)) if flag}
-        except FileNotFoundError:
-            return set()
 
     def _path(self, key: Key) -> Path:
         run, number, agent = key

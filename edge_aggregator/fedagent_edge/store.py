@@ -6,8 +6,6 @@ Checkpoints: ``edge.chunk_written``, ``edge.complete``, ``edge.spooled``, ``edge
 """
 
 import secrets
-import zlib
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -37,7 +35,6 @@ from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, EdgeHello, UpdateOffer
 from fedagent_protocol.signed import WorkClaim, is_claim
 from fedagent_protocol.tensors import (
-    Buffer,
     Manifest,
     decode_tensors,
     encode_tensors,
@@ -52,7 +49,7 @@ from fedagent_task.privacy.mechanism import KeyStream, add_noise
 from fedagent_task.secure_aggregation.masked_sum import MaskedSum
 
 from .config import EdgeConfig
-from .core.admission import Verdict, check_content, locate_again
+from .core.admission import Verdict, check_content
 from .core.edge import EdgeCore
 from .core.effects import (
     Admit,
@@ -89,7 +86,6 @@ SMALL_BYTES = 256 * 1024
 """Models up to this size are handled at once: a hop to another thread costs more."""
 KEPT_MODELS = 3
 """The last that the edge held."""
-DAMAGED = Verdict("damaged", "its file cannot be read")
 _LOST = (DigestError, BlobMissingError, OSError)
 """What reading a model raises that is of no more use; a failing disk answers with `OSError`."""
 
@@ -135,8 +131,6 @@ class EdgeStore:
         self._models = BlobStore(directory / "models", max_bytes=MAX_MODEL_BYTES)
         self._held: list[str] = []
         self._once = ""
-        self._sums: dict[str, array[int]] = {}
-        """CRC-32 of each chunk of the models that were seen to be whole."""
         self._manifest: tuple[str, Manifest] | None = None
         self._spool = Spool(directory / "spool")
         self._journal = Journal(directory / "spool" / "round.journal")
@@ -180,32 +174,27 @@ class EdgeStore:
             self._clear_round()
             return memory, None
         self._begin_round(opened)
-        updates = [self._recovered(record, data) for record, data in entries]
+        updates = [(record, self._recovered(record, data)) for record, data in entries]
         self._spool.clear(self._offers.keys())
         if opened.boot != self._boot or opened.began_at > now:
             longest = max(opened.order.max_wait_ms, opened.order.deadline_ms) / 1000
             opened = replace(opened, began_at=now - longest - 1.0)
         return memory, ReopenedRound(opened, updates)
 
-    def _recovered(
-        self, record: UpdateRecord, data: bytes
-    ) -> tuple[UpdateRecord, set[int], Verdict | None]:
-        """Look again at what is on the disk of an update; what is damaged is forgotten."""
+    def _recovered(self, record: UpdateRecord, data: bytes) -> Verdict | None:
+        """Look again at an update that is on the disk; None if it is damaged, or there is none."""
         key, offer = record.key, record.offer
         if offer is None:
-            return record, set(), None
-        self._offers[key] = offer
-        if record.after_s is None:
-            return record, self._spool.chunks(key, offer), None
+            return None
         try:
             verdict = self._look_at(key, offer, data or None, self._update_manifest())
         except OSError:
-            verdict = DAMAGED
-        if verdict.valid:
-            return record, set(), verdict
+            verdict = None
+        if verdict is not None and verdict.valid:
+            self._offers[key] = offer
+            return verdict
         self._counters["spool_damaged"] += 1
-        del self._offers[key]
-        return UpdateRecord(key=key), set(), None
+        return None
 
     def holds_once(self) -> str:
         """Return what the task's devices get once, if it is whole; reads all of it."""
@@ -216,7 +205,7 @@ class EdgeStore:
         self._journal.close()
 
     def complete(self, message: AnyMessage) -> AnyMessage:
-        """Return a chunk of a model with its data, as it was when the whole was verified."""
+        """Return a chunk of a model with its data."""
         assert isinstance(message, Chunk)
         digest, index = message.digest, message.index
         try:
@@ -225,25 +214,17 @@ class EdgeStore:
             data = self._models.read(digest, start, stop - start)
         except (*_LOST, ProtocolError) as error:
             raise self._lost(digest, str(error)) from error
-        sums = self._sums.get(digest, ())
-        if len(data) != stop - start or (sums and zlib.crc32(data) != sums[index]):
-            raise self._lost(digest, "its file was damaged")
+        if len(data) != stop - start:
+            raise self._lost(digest, "its file was cut off")
         return replace(message, data=data)
 
     def _lost(self, digest: str, detail: str) -> ContentLostError:
         """Remove what is left of a model, so that it is fetched again."""
         with suppress(OSError):
             self._models.drop(digest)
-        self._sums.pop(digest, None)
         if self._manifest is not None and self._manifest[0] == digest:
             self._manifest = None
         return ContentLostError(digest, detail[:200])
-
-    def _verified(self, digest: str, data: Buffer) -> None:
-        """Remember the chunks of a model that hashes to its name."""
-        view, step = memoryview(data), self._chunk_bytes
-        sums = [zlib.crc32(view[at : at + step]) for at in range(0, len(view), step)]
-        self._sums[digest] = array("L", sums)
 
     # ------------------------------------------------------------ disk effects
 
@@ -278,10 +259,13 @@ class EdgeStore:
                 self._clear_round()
                 begun = replace(opened, boot=self._boot, signs=secrets.randbits(63))
                 try:
-                    self._begin_round(begun)
-                except _LOST as error:
-                    lost = self._lost(opened.base, str(error)).lost
+                    whole = self._models.is_whole(opened.base)
+                except OSError:
+                    whole = False
+                if not whole:
+                    lost = self._lost(opened.base, "its file is damaged, or gone").lost
                     return ModelLost(opened.run, opened.order.round, lost.digest, lost.detail)
+                self._begin_round(begun)
                 return self._surely(lambda: self._journal.begin(begun), self._directory)
             case SaveState():
                 packed = msgspec.msgpack.encode(effect.memory)
@@ -312,8 +296,7 @@ class EdgeStore:
         match effect:
             case OpenSpool(offer=offer):
                 if not self._is_small(offer):
-                    self._spool.begin(key, offer)
-                    self._journal.append(UpdateRecord(key=key, offer=offer))
+                    self._spool.begin(key, offer.size)
                 self._offers[key] = offer
             case WriteSpool():
                 known = self._offers.get(key)
@@ -325,12 +308,11 @@ class EdgeStore:
                     self._whole[key] = effect.data
                     return
                 layout = Layout(known.size, known.chunk_bytes)
-                self._spool.write(key, layout, effect.index, effect.data)
+                self._spool.write(key, layout.span(effect.index)[0], effect.data)
                 self._checkpoint("edge.chunk_written")
             case MoveSpool(offer=offer):
                 self._offers.pop(effect.old, None)
                 self._spool.move(effect.old, key)
-                self._journal.append(UpdateRecord(key=key, offer=offer))
                 self._offers[key] = offer
             case DropSpool():
                 self._offers.pop(key, None)
@@ -448,7 +430,7 @@ class EdgeStore:
         def content(agent: str) -> Arrays:
             key = (commit.run, commit.round, agent)
             body = small.get(key) or self._spool.content(key, offers[key].size)
-            return {item.spec.name: tensor_at(body, item) for item in locate_again(body)}
+            return {item.spec.name: tensor_at(body, item) for item in locate(body)}
 
         weight = 0.0
         try:
@@ -470,7 +452,6 @@ class EdgeStore:
             if all(np.isfinite(array).all() for array in tensors.values()):
                 fresh = encode_tensors(tensors)
                 digest = self._models.put(fresh)
-                self._verified(digest, fresh)
                 self._manifest = (digest, manifest)
         except (OSError, ProtocolError) as error:
             return Committed(commit.run, commit.round, refused=str(error)[:120])
@@ -485,7 +466,6 @@ class EdgeStore:
         try:
             self._models.finish_part(finish.digest)
             data = self._models.get(finish.digest)
-            self._verified(finish.digest, data)
             for item in locate(data):
                 # Of a base that never changes, a mask may be of infinities.
                 if finish.digest != self._once and not np.isfinite(tensor_at(data, item)).all():
@@ -508,12 +488,10 @@ class EdgeStore:
         self._held = [*(d for d in self._held if d != digest), digest][-KEPT_MODELS:]
         kept = [*self._held, self._once, *self._kept.models]
         self._models.collect(kept)
-        self._sums = {one: sums for one, sums in self._sums.items() if one in kept}
 
     def _manifest_of(self, digest: str) -> Manifest:
         if self._manifest is None or self._manifest[0] != digest:
             data = self._models.get(digest)
-            self._verified(digest, data)
             self._manifest = (digest, Manifest(tuple(item.spec for item in locate(data))))
         return self._manifest[1]
 

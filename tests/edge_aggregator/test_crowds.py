@@ -117,7 +117,6 @@ def _check_bounds(hall: Hall) -> None:
     sessions = hall.core.sessions
     assert len(sessions._by_id) <= MOST
     assert len(sessions._index) <= MOST
-    assert sessions._unnamed.keys() <= sessions._by_id.keys()
     assert sessions._asked.keys() <= sessions._by_id.keys()
     assert sessions._changed.keys() <= sessions._by_id.keys()
 
@@ -132,20 +131,6 @@ def test_a_table_full_of_those_who_are_here_takes_in_nobody_until_one_has_left()
     hall.hello("one-too-many")
     assert hall.core.sessions.is_present("one-too-many")
     assert not hall.core.sessions.has_place("stranger-3")
-
-
-def test_who_lost_its_place_and_comes_back_by_a_context_is_asked_to_greet() -> None:
-    hall = Hall()
-    hall.hello("honest")
-    hall.say("honest", m.Bye())
-    hall.wait(6.0)
-    _strangers(hall, MOST)
-    assert not hall.core.sessions.has_place("honest")
-    hall.say("stranger-0", m.Bye())
-    hall.wait(6.0)
-    _report(hall, "honest", 2)
-    _report(hall, "honest", 3)
-    assert [(one.edge, one.epoch) for one in hall.down("honest", m.EdgeBeacon)] == [("edge", "")]
 
 
 @settings(max_examples=150, deadline=None)

@@ -67,7 +67,6 @@ def chunks(field: Field, agent: str) -> list[m.Chunk]:
 def test_it_is_asked_for_after_the_welcome_in_the_coordinators_chunks(field: Field) -> None:
     assert asked(field) == list(range(min(8, LAYOUT.count)))
     give(field)
-    assert [event.name for event in field.events if event.name == "once_held"]
     assert (field.directory / "models" / DIGEST).read_bytes() == ONCE
 
 

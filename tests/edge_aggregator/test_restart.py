@@ -9,7 +9,6 @@ import pytest
 
 from fedagent_edge.core.admission import Verdict
 from fedagent_edge.core.effects import LAN, Admitted
-from fedagent_edge.core.part import Stage
 from fedagent_edge.core.round import Phase
 from fedagent_edge.spool import Journal
 from fedagent_edge.store import EdgeStateError, EdgeStore
@@ -181,51 +180,6 @@ def test_the_verdict_on_a_hostile_agent_survives(tmp_path: Path) -> None:
     assert report.outcomes[1].reason == "sample_count"
 
 
-def test_an_upload_is_resumed_and_not_begun_again(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 1, size=400_000)
-    agent = field.agents["a0"]
-    agent.chunk_bytes = 32 * 1024
-    field.kill_at, field.kill_nth = "edge.chunk_written", 20
-    field.order(deadline_ms=30_000, max_wait_ms=60_000)
-    assert field.run_until_report().used == 1
-    assert field.core.counters["resumed"] == 1
-    assert len([p for p in field.passed if p == "edge.chunk_written"]) < 49 + 8
-
-
-def _with_a_damaged_spool(directory: Path, **facts: object) -> Field:
-    field = field_of(directory, 1, size=400_000, **facts)
-    agent = field.agents["a0"]
-    agent.chunk_bytes = 32 * 1024
-    field.order(deadline_ms=30_000, max_wait_ms=60_000)
-    while field.passed.count("edge.chunk_written") < 20:
-        field.run_for(0.01)
-    (path,) = (directory / "spool").glob("*.update")
-    with path.open("r+b") as file:
-        file.seek(5000)
-        file.write(bytes(1000))
-    field.restart()
-    return field
-
-
-def test_a_spool_damaged_by_a_power_cut_is_received_again(tmp_path: Path) -> None:
-    field = _with_a_damaged_spool(tmp_path)
-    assert field.run_until_report().used == 1
-    assert field.core.counters["spool_damaged"] == 1
-
-
-def test_who_left_is_not_waited_for_when_its_spool_was_damaged(tmp_path: Path) -> None:
-    field = _with_a_damaged_spool(tmp_path, job_delay_s=0.1)
-    rnd = field.core.rounds.round
-    assert rnd is not None
-    while rnd.parts["a0"].stage is not Stage.CHECKING:
-        field.run_for(0.01)
-    field.to_edge("a0", m.Bye())
-    field.run_for(1.0)
-    (report,) = field.reports
-    assert [outcome.status for outcome in report.outcomes] == ["gone"]
-    assert field.core.counters["spool_damaged"] == 1
-
-
 @pytest.mark.parametrize("cut", [1, 100, 400])
 def test_a_torn_journal_forgets_only_what_was_not_receipted(tmp_path: Path, cut: int) -> None:
     field = _field(tmp_path, 64)
@@ -355,9 +309,8 @@ def _cut_models(field: Field) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_remove_models, _damage_models, _cut_models])
-@pytest.mark.parametrize("when", ["before the order", "before it goes out"])
 def test_a_damaged_model_reaches_nobody_is_said_in_one_line_and_fetched_again(
-    tmp_path: Path, spoil: Callable[[Field], None], when: str
+    tmp_path: Path, spoil: Callable[[Field], None]
 ) -> None:
     """Every effect of the edge raises in this harness: an error is not even logged."""
     field = _field(tmp_path, 100_000)
@@ -365,11 +318,8 @@ def test_a_damaged_model_reaches_nobody_is_said_in_one_line_and_fetched_again(
     field.restart()
     field.run_for(1.0)
     field.notes.clear()
-    if when == "before the order":
-        spoil(field)
+    spoil(field)
     field.order(deadline_ms=30_000, max_wait_ms=60_000)
-    if when == "before it goes out":
-        spoil(field)
     report = field.run_until_report()
     assert report.failed == "the edge's model is lost"
     assert not any(agent.models for agent in field.agents.values())

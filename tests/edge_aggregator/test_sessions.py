@@ -12,7 +12,6 @@ from fedagent_edge.core.sessions import (
     ASK_AGAIN_S,
     FRESH_S,
     MAX_FEATURES,
-    MAX_NAMES,
     MAX_NOTES,
     AgentSessions,
 )
@@ -155,36 +154,6 @@ def test_very_many_agents_fit_into_one_message_and_the_rest_follows() -> None:
     assert len(set(ids)) == len(ids) == m.MAX_AGENTS
 
 
-def test_names_are_said_once_after_each_welcome() -> None:
-    sessions = _sessions(2)
-    sessions.greet("agent-1", m.Hello(agent="agent-1", name="kitchen"), "")
-    sessions.greet("agent-0", m.Hello(agent="agent-0", name=""), "")
-    assert sessions.new_names() == {"agent-1": "kitchen"}
-    assert sessions.new_names() == {}
-    sessions.greet("agent-1", m.Hello(agent="agent-1", name="kitchen"), "")
-    assert sessions.new_names() == {}
-    sessions.greet("agent-1", m.Hello(agent="agent-1", name="hall"), "")
-    assert sessions.new_names() == {"agent-1": "hall"}
-    sessions.welcomed()
-    assert sessions.new_names() == {"agent-1": "hall"}
-
-
-def test_long_names_of_many_agents_fit_into_several_messages() -> None:
-    sessions = AgentSessions(EPOCH)
-    for index in range(MAX_NAMES + 1):
-        sessions.hear(f"{index:032d}", 1.0)
-        sessions.greet(
-            f"{index:032d}",
-            m.Hello(agent=f"{index:032d}", name="\N{GREEK SMALL LETTER ALPHA}" * 100),
-            "",
-        )
-    sizes = []
-    while names := sessions.new_names():
-        assert len(encode(m.EdgeStatus(epoch=EPOCH, names=names))) <= MAX_PAYLOAD_BYTES
-        sizes.append(len(names))
-    assert sizes == [MAX_NAMES, 1]
-
-
 def _hello(agent: str, **fields: str) -> m.Hello:
     return m.Hello(agent=agent, **fields)  # type: ignore[arg-type] # a test's keywords
 
@@ -198,9 +167,10 @@ def _refuse(sessions: AgentSessions, agent: str, reason: str, seq: int) -> None:
 
 def test_what_changed_of_a_device_is_said_once_after_each_welcome() -> None:
     sessions = _sessions(2)
-    assert sessions.greet("agent-1", _hello("agent-1", software="f 1", address="10.0.0.9"), "")
-    assert not sessions.greet("agent-1", _hello("agent-1", software="f 1", address="10.0.0.9"), "")
-    known = m.DeviceNote(agent="agent-1", software="f 1", address="10.0.0.9")
+    hello = _hello("agent-1", name="hall", software="f 1", address="10.0.0.9")
+    assert sessions.greet("agent-1", hello, "")
+    assert not sessions.greet("agent-1", hello, "")
+    known = m.DeviceNote(agent="agent-1", name="hall", software="f 1", address="10.0.0.9")
     assert sessions.changed_devices(1.0) == (m.DeviceNote(agent="agent-0"), known)
     assert sessions.changed_devices(1.0) == ()
     _report(sessions, "agent-0", 2.0, price=9, features={"compute": 4.0})
@@ -241,14 +211,11 @@ def test_a_hundred_thousand_words_of_devices_fit_into_messages() -> None:
     for index in range(MAX_NOTES + 1):
         agent = f"{index:064d}"
         _refuse(sessions, agent, wide, 1)
-        sessions.greet(agent, _hello(agent, software=wide, address=wide[:64]), "")
-    for index in range(MAX_NAMES):
-        sessions.hear(f"{index:064d}", 1.0)
-        sessions.greet(f"{index:064d}", m.Hello(agent=f"{index:064d}", name=wide[:100]), "")
+        sessions.greet(agent, _hello(agent, name=wide[:100], software=wide, address=wide[:64]), "")
     counts = []
     while sessions.has_changes:
-        notes, names = sessions.changed_devices(1.0), sessions.new_names()
-        word = encode(m.EdgeStatus(epoch=EPOCH, devices=notes, names=names))
+        notes = sessions.changed_devices(1.0)
+        word = encode(m.EdgeStatus(epoch=EPOCH, devices=notes))
         assert len(word) <= MAX_PAYLOAD_BYTES
         counts.append(len(notes))
-    assert counts == [MAX_NOTES] * 2
+    assert counts == [MAX_NOTES, 1]

@@ -348,25 +348,3 @@ def test_an_edge_says_where_it_is(tmp_path: Path) -> None:
     assert said == [None, (0.5, -1.0)]
     with pytest.raises(SettingError, match="position"):
         EdgeConfig(data_dir=str(tmp_path), position=(0.0, 1e9)).checked()
-
-
-def _head(seq: int, fill: int = 0) -> m.LedgerHead:
-    return m.LedgerHead(coordinator="coord", seq=seq, hash=bytes([fill]) * 32, signature=bytes(64))
-
-
-def test_an_edge_is_a_witness_of_the_newest_head_of_the_ledger(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 1)
-    field.order()
-    field.run_for(3.0)
-    field.coordinator(m.ReportReceipt(run=RUN, round=1, head=_head(5)))
-    for older in (_head(4), _head(5, 1), _head(3)):
-        field.coordinator(m.ReportReceipt(run=RUN, round=1, head=older))
-    assert field.core.memory.head == _head(5)
-    assert field.core.counters["ledger_went_back"] == 1, "a person hears of it once"
-    stranger = structs.replace(_head(9), coordinator="rival")
-    field.coordinator(m.ReportReceipt(run=RUN, round=1, head=stranger))
-    field.run_for(20.0)
-    _beacon(field, "coord")
-    hello = _said(field, m.EdgeHello)[-1]
-    assert isinstance(hello, m.EdgeHello)
-    assert (hello.run, hello.round, hello.head) == (RUN, 1, _head(5))

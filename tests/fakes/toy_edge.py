@@ -135,9 +135,8 @@ class ToyEdge:
             epoch=self.epoch,
             agents=len(self.agents),
             model=self.digest,
-            names={agent.id: agent.name for agent in self.agents if agent.name},
             rent=self.rent,
-            devices=tuple(m.DeviceNote(agent=agent.id) for agent in self.agents),
+            devices=tuple(m.DeviceNote(agent=a.id, name=a.name) for a in self.agents),
         )
 
     def receive(self, message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:

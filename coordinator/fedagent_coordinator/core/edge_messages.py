@@ -116,8 +116,8 @@ def _status(engine: "Engine", edge: str, status: EdgeStatus, now: float) -> list
     session, changed = _hear(engine, edge, status.epoch, now)
     session.rent = status.rent
     foreign = status.run != engine.settings.run
-    if not foreign and status.names and engine.enrolled is None:
-        names = {agent: safe_text(name, limit=100) for agent, name in status.names.items()}
+    if not foreign and engine.enrolled is None:
+        names = {one.agent: safe_text(one.name, limit=100) for one in status.devices if one.name}
         engine.indices.label_clients(names)
     session.model = "" if foreign else status.model
     effects = _compare_lists(engine, session, status.crl)

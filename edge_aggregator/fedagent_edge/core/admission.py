@@ -10,7 +10,6 @@ import numpy.typing as npt
 from fedagent_protocol.errors import DigestError, ManifestError, OversizeError
 from fedagent_protocol.tensors import (
     Buffer,
-    Located,
     Manifest,
     check_digest,
     expect_manifest,
@@ -22,11 +21,6 @@ from fedagent_task.aggregation.sketch import BLOCK, Floats, Signs, Sketch
 
 LARGEST_NORM = 1e30
 """Beyond this, updates that are finite one by one may add up to a model that is not."""
-_BLOCK = BLOCK
-_REMEMBERED = 16
-_REMEMBERED_BYTES = 8192
-# A header and the length of the whole determine the result, so that sharing it is safe.
-_seen: dict[tuple[bytes, int], tuple[Located, ...]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,7 @@ def check_content(
     """
     try:
         check_digest(data, digest)
-        located = locate_again(data)
+        located = locate(data)
         expect_manifest(located, manifest)
     except (DigestError, ManifestError, OversizeError) as error:
         return Verdict(error.reason, str(error))
@@ -91,34 +85,14 @@ def check_content(
     return Verdict(norm=norm, control_norm=control_norm, sketch=values)
 
 
-def locate_again(data: Buffer) -> tuple[Located, ...]:
-    """Do what `locate` does; headers seen before, which is most of them, cost next to nothing.
-
-    Raises:
-        OversizeError, ManifestError: As `locate` does.
-    """
-    view = memoryview(data).cast("B")
-    stop = 8 + int.from_bytes(view[:8], "little")
-    if not 8 <= stop <= min(len(view), _REMEMBERED_BYTES):
-        return locate(data)
-    key = (bytes(view[:stop]), len(view))
-    known = _seen.get(key)
-    if known is None:
-        known = locate(data)
-        if len(_seen) >= _REMEMBERED:
-            _seen.clear()
-        _seen[key] = known
-    return known
-
-
 def _square(flat: npt.NDArray[np.generic], sketch: Sketch | None = None) -> float:
     """Return the sum of squares in float64; not finite exactly if a value is not.
 
     Squares of float32 values cannot overflow in float64. A sketch takes what is finite.
     """
     total = 0.0
-    for start in range(0, flat.size, _BLOCK):
-        block = flat[start : start + _BLOCK].astype(np.float64)
+    for start in range(0, flat.size, BLOCK):
+        block = flat[start : start + BLOCK].astype(np.float64)
         if sketch is not None and math.isfinite(total):
             sketch.take(block)
         # Not a dot product: BLAS would keep every core busy for it.

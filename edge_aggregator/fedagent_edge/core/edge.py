@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from fedagent_node.effects import (
     EVERYBODY,
@@ -63,7 +62,6 @@ from fedagent_protocol.messages import (
 )
 
 from .effects import (
-    AHEAD,
     COORDINATOR,
     LAN,
     WAN,
@@ -214,14 +212,9 @@ class EdgeCore:
             effects.append(Emit("agent_joined", {"agent": agent}))
         if joined and not isinstance(message, Hello):
             effects += self.evaluations.here(agent, now)
-            if not session.known and not isinstance(message, Bye):
-                # One that lost its place, or has not noticed a restart: its name is not known.
-                # It greets an edge that seems to have started again.
-                effects.append(Send(agent, self._beacon_body(epoch="")))
         report = message.context if isinstance(message, UpdateOffer) else message
-        if isinstance(report, ContextReport) and not self.sessions.context(session, report, now):
-            self.counters["context_too_far"] += 1
-            effects.append(Warn(agent, f"context: number {report.seq} is refused: {AHEAD}"))
+        if isinstance(report, ContextReport):
+            self.sessions.context(session, report, now)
         effects += self._of_agents[type(message)](event, message, now)
 
     def _hello(self, event: Received, hello: Hello, now: float) -> list[Effect]:
@@ -297,9 +290,8 @@ class EdgeCore:
             body=memory.body,
             recipe=memory.recipe,
             claim=memory.claim,
+            chunk_bytes=self.state.config.chunk_bytes,
         )
-        if memory.once:
-            body = replace(body, chunk_bytes=self.state.config.chunk_bytes)
         return [Send(event.sender, body)]
 
     def _probe(self, event: Received, probe: Probe, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
@@ -374,14 +366,14 @@ class EdgeCore:
         if (welcome.recipe, welcome.claim) != (memory.recipe, memory.claim):
             memory.recipe, memory.claim = welcome.recipe, welcome.claim
             effects.append(self.state.save())
-        effects += self.upstream.witness(welcome.head)
+        self.upstream.witness(welcome.head)
         self.sessions.welcomed()
-        self.evaluations.welcomed(welcome.round)
-        effects += self.exchange.get_once(now) + self.rounds.welcomed(welcome)
+        effects += self.exchange.get_once(now)
         return [*effects, self.upstream.status(now), *self.upstream.report_again(now)]
 
     def _run_ended(self, ended: RunEnded, now: float) -> list[Effect]:
-        effects = self.rounds.drop() + self.evaluations.end_run(now)
+        effects = self.rounds.drop()
+        self.evaluations.end_run(now)
         self.exchange.forget_model()
         self.rounds.forget()
         self.upstream.run_ended(now)
@@ -482,18 +474,16 @@ class EdgeCore:
     def _beacon(self, now: float) -> Send:
         """Return what every agent is told: that the edge is here, and what to prepare for."""
         self._beacon_at = now + (SETTLING_BEACON_S if now < self._settled_at else BEACON_S)
-        return Send(EVERYBODY, self._beacon_body(self.state.me.epoch))
-
-    def _beacon_body(self, epoch: str) -> EdgeBeacon:
         state = self.state
-        return EdgeBeacon(
+        beacon = EdgeBeacon(
             run=state.memory.run,
             edge=state.me.edge,
             period_ms=round(BEACON_S * 1000),
-            epoch=epoch,
+            epoch=state.me.epoch,
             task=self._task,
             crl=state.crl if state.crl_pem else 0,
         )
+        return Send(EVERYBODY, beacon)
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""

@@ -36,7 +36,6 @@ LAN = "lan"
 WAN = "wan"
 """Links to the agents' broker and to the coordinator's; with a shared broker, both are there."""
 
-AHEAD = "it is implausibly far beyond the last one"
 MAX_LIARS = 1024
 Key = tuple[str, int, str]
 """(run, round, agent): what names one update at an edge."""
@@ -150,25 +149,23 @@ class OpenRound(Struct, frozen=True, kw_only=True):
 
 
 class UpdateRecord(Struct, frozen=True, kw_only=True):
-    """What the disk knows of an agent in the open round, in the order in which things happened.
-
-    Its update is on its way; or it is whole, and was so `after_s` the order; or, with a `status`,
-    the agent has ended without one.
-    """
+    """How an agent ended, `after_s` the order: with a whole update, or with a `status` and none."""
 
     key: Key
+    after_s: float
     offer: UpdateOffer | None = None
-    after_s: float | None = None
-    status: OutcomeStatus | None = None
+    status: OutcomeStatus = OutcomeStatus.ARRIVED
     reason: str = ""
 
 
 class ReopenedRound(Struct, frozen=True):
-    """The round that was open when the process ended, with times on the clock of this one."""
+    """The round that was open when the process ended, with times on the clock of this one.
+
+    Records are in the order in which agents ended, those with an update with the verdict on it.
+    """
 
     opened: OpenRound
-    updates: list[tuple[UpdateRecord, set[int], Verdict | None]]
-    """Each with its chunks on disk if it is not whole, and with the verdict on it if it is."""
+    updates: list[tuple[UpdateRecord, Verdict | None]]
 
 
 class SaveState(Write, frozen=True):

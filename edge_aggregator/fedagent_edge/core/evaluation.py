@@ -8,9 +8,8 @@ import itertools
 import math
 from dataclasses import dataclass, field
 
-from fedagent_node.effects import Effect, Emit, Received, Send, Warn
+from fedagent_node.effects import Effect, Received, Send, Warn
 from fedagent_protocol.messages import (
-    MAX_ROUNDS_AHEAD,
     Opinion,
     OpinionCall,
     OpinionClose,
@@ -23,8 +22,8 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.transfer import Layout
 
-from .answers import Answers, Scores, answers_to, is_theirs
-from .effects import AHEAD, COORDINATOR, EdgeState, Ignored
+from .answers import Answers
+from .effects import COORDINATOR, EdgeState, Ignored
 from .exchange import Exchange
 from .neighbours import Relay
 from .weighing import UNREAD, Task, task_of
@@ -43,10 +42,7 @@ COALESCE_S = 0.02
 class Evaluation:
     """One model under evaluation: every agent is called, and answers are collected."""
 
-    ask: OpinionOpen
-    """The coordinator's newest message about it."""
     answers: Answers
-    began_at: float
     settled_at: float
     """Until then agents may come that were here before the edge's start, and it is not over
     although all have answered."""
@@ -61,6 +57,11 @@ class Evaluation:
     awaited: dict[str, float] = field(default_factory=dict)
     """When each that has not answered is called again; the first is the next."""
 
+    @property
+    def ask(self) -> OpinionOpen:
+        """The coordinator's newest message about it."""
+        return self.answers.ask
+
     def is_same(self, ask: OpinionOpen) -> bool:
         """Whether this is the evaluation that the coordinator asks for."""
         mine = self.ask
@@ -74,7 +75,7 @@ class Evaluation:
         return now >= self.deadline or (answered and now >= self.settled_at)
 
 
-NONE = OpinionOpen(round=-1, model="", until_ms=0)
+NOTHING = Answers(OpinionOpen(round=-1, model="", until_ms=0), UNREAD)
 
 
 class Evaluations:
@@ -85,26 +86,15 @@ class Evaluations:
         self.relay = Relay(state.sessions, state.counters)
         self._exchange = exchange
         self._returned_at = 0.0
-        self._round = 0
         self.adopt()
 
     def adopt(self) -> None:
         """Begin with another run or task."""
-        self.current = Evaluation(NONE, Scores(""), 0.0, 0.0, 0.0, over=True, ended=True)
+        self.current = Evaluation(NOTHING, 0.0, 0.0, over=True, ended=True)
         self._task: Task = task_of(self.state.memory.body)
         if self.state.memory.body and self._task is UNREAD:
             self.state.counters["task_unread"] += 1
         self.relay.begin(self.state.memory.run, self._task.peers)
-
-    def welcomed(self, round_: int) -> None:
-        """Go on: the coordinator is at a round, maybe again after it had ended the run.
-
-        A call of a later round was damaged.
-        """
-        self._round = round_
-        if 0 < round_ < self.current.ask.round:
-            self.state.counters["opinion_open_went_back"] += 1
-            self.adopt()
 
     def lan_up(self, now: float) -> None:
         """Give agents time to come: they can from now on."""
@@ -116,24 +106,21 @@ class Evaluations:
         """Begin an evaluation, or answer again what became of it."""
         last = self.current
         newest = max(self.state.memory.last_round, last.ask.round)
-        if ask.round > max(newest, self._round) + MAX_ROUNDS_AHEAD:
-            self.state.counters["opinion_open_too_far"] += 1
-            return [Warn("", f"the call for opinions of round {ask.round} is refused: {AHEAD}")]
         if ask.round < newest or (last.ended and ask.round == last.ask.round):
             raise Ignored("opinion_open_old")
         until = now + ask.until_ms / 1000
         if last.is_same(ask):
             # It has had no answer. The earliest estimate is that of the message delayed least.
-            last.ask, last.deadline, last.receipted = ask, min(last.deadline, until), False
+            last.answers.ask, last.deadline = ask, min(last.deadline, until)
+            last.receipted = False
             ready = last.over if last.answers.final else last.size > 0
             return self._send_answers(now) if ready else []
-        effects = self._end(now)
+        self._end(now)
+        effects: list[Effect] = []
         if last.ask.model != ask.model:
             self._exchange.stop(last.ask.model)
-        model, limits = self._task.model, self._task.limits
-        answers = answers_to(ask, model.features if model else 0, limits.max_samples)
-        self.current = Evaluation(ask, answers, now, self._returned_at, until)
-        if not answers.final:
+        self.current = Evaluation(Answers(ask, self._task), self._returned_at, until)
+        if not self.current.answers.final:
             self.relay.call(until)
             for agent in self.state.sessions.present_ids():
                 effects += self.relay.neighbours_of(agent)
@@ -141,7 +128,9 @@ class Evaluations:
 
     def close(self, close: OpinionClose, now: float) -> list[Effect]:
         """End the evaluation of this round."""
-        return self._end(now) if self.current.ask.round == close.round else []
+        if self.current.ask.round == close.round:
+            self._end(now)
+        return []
 
     def receipt(self, receipt: OpinionsReceipt, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
         """Stop repeating: the opinions of this round are booked."""
@@ -149,19 +138,16 @@ class Evaluations:
             self.current.receipted, self.current.up_at = True, math.inf
         return []
 
-    def end_run(self, now: float) -> list[Effect]:
+    def end_run(self, now: float) -> None:
         """End the evaluation and the relay; the run is over."""
         self.relay.begin(self.state.memory.run, self.relay.spec)
-        return self._end(now)
+        self._end(now)
 
-    def _end(self, now: float) -> list[Effect]:
+    def _end(self, now: float) -> None:
         """End it: nothing is wanted any more."""
         self.relay.call_ended(now)
-        current = self.current
-        events: list[Effect] = [] if current.over else [self._event(now)]
-        current.over = current.ended = True
-        current.up_at = math.inf
-        return events
+        self.current.over = self.current.ended = True
+        self.current.up_at = math.inf
 
     # ------------------------------------------------------------- from agents
 
@@ -170,12 +156,9 @@ class Evaluations:
         agent, current = event.sender, self.current
         if (answer.run, answer.round) != (self.state.memory.run, current.ask.round):
             raise Ignored(f"{kind(answer)}_late")
-        current.answers.check(agent, answer, asked=agent in current.asked)
-        if current.over:
-            raise Ignored(f"{kind(answer)}_late")
-        if not is_theirs(self.state, current.ask, agent, answer):
-            raise Ignored(f"{kind(answer)}_unsigned")
-        problem = current.answers.take(agent, answer, self.state.counters)
+        problem = current.answers.take(
+            agent, answer, self.state, asked=agent in current.asked, over=current.over
+        )
         current.awaited.pop(agent, None)
         if not current.answers.final:
             current.up_at = min(current.up_at, now + COALESCE_S)
@@ -217,7 +200,7 @@ class Evaluations:
     def _call_again(self, agent: str, now: float) -> list[Effect]:
         current = self.current
         current.gone.discard(agent)
-        if not current.size or current.over or agent in current.answers:
+        if not current.size or current.over or agent in current.answers.given:
             return []
         return [self._call(agent, now)]
 
@@ -230,7 +213,7 @@ class Evaluations:
         """
         current = self.current
         if current.ask.round < self.state.memory.last_round and not current.ended:
-            return self._end(now)
+            self._end(now)
         if current.over:
             return []
         began = not current.size and now < current.deadline and self._is_held
@@ -238,7 +221,7 @@ class Evaluations:
         if not current.is_over(now):
             return effects
         current.over = True
-        return [*effects, *self._send_answers(now), self._event(now)]
+        return effects + self._send_answers(now)
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due, and repeat what was not answered."""
@@ -314,22 +297,10 @@ class Evaluations:
         current.up_at = now + AGAIN_S if wanted else math.inf
         reasons = {} if current.size else {"not_asked": sessions.present}
         for agent in current.asked:
-            if agent in current.answers:
-                reason = current.answers.unused(agent)
-            else:
-                reason = "gone" if agent in current.gone else "missing"
+            reason = "gone" if agent in current.gone else "missing"
+            if agent in current.answers.given:
+                reason = current.answers.unused.get(agent, "")
             if reason:
                 reasons[reason] = reasons.get(reason, 0) + 1
-        message = current.answers.message(current.ask, sessions, current.asked, reasons)
+        message = current.answers.message(sessions, current.asked, reasons)
         return [Send(COORDINATOR, message)]
-
-    def _event(self, now: float) -> Emit:
-        current = self.current
-        data: dict[str, object] = {
-            "round": current.ask.round,
-            "mode": str(current.ask.mode),
-            "asked": len(current.asked),
-            "answered": current.answers.used,
-            "seconds": round(now - current.began_at, 4),
-        }
-        return Emit("evaluated", data)

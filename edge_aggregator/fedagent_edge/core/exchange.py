@@ -9,7 +9,6 @@ from fedagent_node.effects import (
     EVERYBODY,
     ContentLost,
     Effect,
-    Emit,
     FinishModel,
     ModelFinished,
     Received,
@@ -192,7 +191,7 @@ class Exchange:
             self._once_again_at = now + ONCE_AGAIN_S
             return [Warn("", f"the tensors that devices get once cannot be used: {result.refused}")]
         self.state.once_held = result.digest
-        effects: list[Effect] = [Emit("once_held", {"digest": result.digest, "bytes": result.size})]
+        effects: list[Effect] = []
         early, self._early = self._early, {}
         for event, need in early.values():
             effects += self.need_once(event, need, now)

@@ -39,14 +39,13 @@ BLOCK = 512
 
 RATE_BYTES = 256 * 1024
 BURST_BYTES = 1024 * 1024
-RATE_ENVELOPES = 1000
-BURST_ENVELOPES = 4000
+BURST_S = BURST_BYTES / RATE_BYTES
 """Of one agent, per second and at once: several times what an honest one sends."""
 INBOX_S = 8.0
 INBOX_BYTES = 4 * BURST_BYTES
 """What the neighbours of one agent together may send it in this time, each as much."""
 OVERHEAD_BYTES = 256
-"""What an envelope costs its receiver beside its bytes."""
+"""What an envelope costs beside its bytes."""
 CARD_BYTES = 1024
 CARDS_BYTES = 64 * CARD_BYTES
 """What one, and all together, may send in this time to an agent that has not written to them yet:
@@ -60,25 +59,6 @@ PER_AGENT_S = 5e-4
 
 
 @dataclass(slots=True)
-class _Allowance:
-    at: float
-    bytes: float = BURST_BYTES
-    envelopes: float = BURST_ENVELOPES
-
-    def take(self, size: int, now: float) -> bool:
-        """Note an envelope; False if it is too much."""
-        waited = max(0.0, now - self.at)
-        self.at = now
-        self.bytes = min(BURST_BYTES, self.bytes + waited * RATE_BYTES)
-        self.envelopes = min(BURST_ENVELOPES, self.envelopes + waited * RATE_ENVELOPES)
-        if self.bytes < size or self.envelopes < 1:
-            return False
-        self.bytes -= size
-        self.envelopes -= 1
-        return True
-
-
-@dataclass(slots=True)
 class Relay:
     """In a call, names each agent its neighbours, and carries envelopes between them."""
 
@@ -86,7 +66,8 @@ class Relay:
     counters: Counter[str]
     spec: PeersSpec = field(default_factory=PeersSpec)
     run: str = ""
-    _allowed: dict[str, _Allowance] = field(default_factory=dict)
+    _paid: dict[str, float] = field(default_factory=dict)
+    """Until when each sender has used up its rate; in the past by what it may send at once."""
     _had: Counter[tuple[str, str]] = field(default_factory=Counter)
     """What each receiver had of each sender until the next time it is counted from nothing."""
     _had_until: float = -math.inf
@@ -127,8 +108,7 @@ class Relay:
         """Hand an envelope on."""
         if now >= self._had_until:
             self._had, self._had_until = Counter(), now + INBOX_S
-            whole_s = BURST_BYTES / RATE_BYTES
-            self._allowed = {a: one for a, one in self._allowed.items() if now < one.at + whole_s}
+            self._paid = {a: until for a, until in self._paid.items() if until > now - BURST_S}
         self._check(sender, envelope, now)
         self.counters["relayed"] += 1
         return [Send(envelope.to, PeerDeliver(sender=sender, body=envelope.body))]
@@ -138,13 +118,15 @@ class Relay:
         to, size = envelope.to, len(envelope.body)
         if not self.is_open(now):
             raise Ignored("relay_closed")
-        if not self._allowed.setdefault(sender, _Allowance(now)).take(size, now):
+        size += OVERHEAD_BYTES
+        paid = max(self._paid.get(sender, -math.inf), now - BURST_S) + size / RATE_BYTES
+        if paid > now:
             raise Ignored("relay_too_much")
+        self._paid[sender] = paid
         if to == sender or not self.sessions.is_present(to):
             raise Ignored("relay_absent")
         if self.spec.graph == "declared" and to not in self._met.get(sender, ()):
             self._met[sender] = self._met_by(sender, (to,))
-        size += OVERHEAD_BYTES
         theirs = self._met.get(to, {})
         had = self._had[to, sender] + size
         if sender in theirs:

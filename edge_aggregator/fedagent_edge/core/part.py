@@ -67,8 +67,7 @@ class Part:
     offer: UpdateOffer | None = None
     receiver: Receiver | None = None
     stalls: int = 0  # how often in a row its transfer was silent
-    spooled: tuple[UpdateOffer, set[int]] | None = None  # chunks from before it left, or we did
-    resumed: bool = False  # chunks were on the disk before this process, or connection, began
+    spooled: tuple[UpdateOffer, set[int]] | None = None  # chunks from before it left
     late: LateWork | None = None  # what it may go on with instead of training anew
     fresh: bool = False  # it asked for the round's own model
     verdict: Verdict = NO_VERDICT
@@ -94,7 +93,7 @@ class Part:
     def record(self) -> UpdateRecord:
         """Return its end without an update, as it is kept on disk."""
         return UpdateRecord(
-            key=self.key, after_s=self.after_s, status=self.status, reason=self.reason
+            key=self.key, after_s=self.after_s or 0.0, status=self.status, reason=self.reason
         )
 
     def end(self, status: OutcomeStatus, reason: str, after_s: float) -> bool:

@@ -256,21 +256,18 @@ class Round:
             sketched=weighing.robust.directions,
         )
 
-    def restore(self, known: UpdateRecord, have: set[int], verdict: Verdict | None) -> None:
-        """Take up how far an agent was; `have` are the chunks of an update on its way."""
+    def restore(self, known: UpdateRecord, verdict: Verdict | None) -> None:
+        """Take up how an agent had ended; without a verdict its update is lost."""
         part = self.parts.get(known.key[2])
-        if part is None:
+        if part is None or (known.offer is not None and verdict is None):
             return
-        if known.status is not None:
-            part.stage, part.status, part.reason = Stage.ENDED, known.status, known.reason
-            part.answered, part.after_s = True, known.after_s
-            if known.status is OutcomeStatus.REJECTED:
-                part.receipt = ReceiptStatus.REJECTED
-        elif verdict is not None:
-            part.offer, part.after_s, part.answered = known.offer, known.after_s, True
+        part.answered, part.after_s, part.offer = True, known.after_s, known.offer
+        if verdict is not None:
             self.admit(part, verdict)
-        elif known.offer is not None:
-            part.spooled = known.offer, have
+            return
+        part.stage, part.status, part.reason = Stage.ENDED, known.status, known.reason
+        if known.status is OutcomeStatus.REJECTED:
+            part.receipt = ReceiptStatus.REJECTED
 
     # -------------------------------------------------------------- the close
 

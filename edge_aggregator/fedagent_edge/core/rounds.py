@@ -5,10 +5,8 @@ from msgspec.structs import replace
 from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
 from fedagent_protocol.messages import (
     LEFT,
-    MAX_ROUNDS_AHEAD,
     Chunk,
     Decline,
-    EdgeWelcome,
     MaskKeys,
     MaskOpening,
     MaskShares,
@@ -22,7 +20,6 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.transfer import Layout
 
 from .effects import (
-    AHEAD,
     COORDINATOR,
     Admitted,
     Committed,
@@ -108,8 +105,6 @@ class Rounds:
 
     def open(self, ask: RoundOpen, now: float) -> list[Effect]:
         """Answer with the contexts of all agents."""
-        if refused := self._ahead(ask, now):
-            return refused
         rnd, effects = self.round, list[Effect]()
         if rnd is not None and rnd.is_open and ask.round > rnd.number:
             # The coordinator gave an older round up; one that is being committed reports yet.
@@ -122,11 +117,9 @@ class Rounds:
         memory, rnd = self.state.memory, self.round
         if memory.report is not None and order.round == memory.report.round:
             return self._upstream.report_again(now)
-        if refused := self._ahead(order, now):
-            return refused
         if order.round <= memory.last_round:
             self._counters["order_twice"] += 1
-            # One for an older round tells that ours is wrong, or that it was late.
+            # A coordinator that was restored goes past ours when it hears of it.
             return self._upstream.ask_welcome(now) if order.round < memory.last_round else []
         busy = rnd is not None and not rnd.is_open and rnd.phase is not Phase.OVER
         lacks_base = bool(order.base) and order.base != memory.model
@@ -163,26 +156,6 @@ class Rounds:
         first = min(rnd.layout.chunk_bytes, rnd.layout.size + HEADER_ROOM)
         credit = self.updates.first_credit(part, first)
         return [Send(part.agent, rnd.order_for(part, credit, now))]
-
-    def _ahead(self, message: RoundOpen | RoundOrder, now: float) -> list[Effect]:
-        """Refuse a round that would end all others; a welcome tells whether it is so far."""
-        newest = max(self.state.memory.last_round, self._upstream.round)
-        if message.round <= newest + MAX_ROUNDS_AHEAD:
-            return []
-        self._counters["round_too_far"] += 1
-        text = f"round {message.round} of the coordinator is refused: {AHEAD}"
-        return [Warn("", text), *self._upstream.ask_welcome(now)]
-
-    def welcomed(self, welcome: EdgeWelcome) -> list[Effect]:
-        """Go back to the coordinator's round, if an order that was damaged has led beyond it."""
-        memory, self._upstream.round = self.state.memory, welcome.round
-        if not 0 < welcome.round < memory.last_round:
-            return []
-        text = f"this edge was at round {memory.last_round}, the coordinator is at {welcome.round}"
-        effects = self.drop() if self.open_round is not None else []
-        memory.last_round, self._waiting = welcome.round - 1, None
-        self._counters["round_went_back"] += 1
-        return [*effects, self.state.save(), Warn("", f"{text}: continuing there")]
 
     def resume_order(self, now: float) -> list[Effect]:
         """Begin the round that waited for its model, or for the one before."""

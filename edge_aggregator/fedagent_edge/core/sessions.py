@@ -13,8 +13,6 @@ from fedagent_protocol.columns import Columns, claim_column, claims_in, pack
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import (
     MAX_AGENTS,
-    MAX_STARTS_AHEAD,
-    STARTS_BITS,
     ContextReport,
     DeviceNote,
     Hello,
@@ -29,7 +27,6 @@ ANSWER_S = 3.0
 ASK_AGAIN_S = 15.0
 """Nobody signs that it broke: who says so of one agent all the time costs it little."""
 
-MAX_NAMES = 500
 MAX_NOTES = 250
 MAX_IDS_BYTES = 350_000
 """One message names all agents: with their rows below the limit of a payload."""
@@ -72,7 +69,6 @@ class AgentSession:
     refused: str = ""  # why its hello was not taken, if it was not
     prepares: bool = False  # it reports again when it hears of another task
     greeted: bool = False  # it has said hello: the next report counts whatever its number
-    known: bool = False  # it has said hello to this process
     crl_at: float = -math.inf  # when it was sent the list of the revoked
     asked_at: float = -math.inf  # when it was asked whether it is here
 
@@ -103,9 +99,8 @@ class AgentSessions:
     """Identities that two devices have; for good."""
     _by_id: dict[str, AgentSession] = field(default_factory=dict)
     _index: dict[str, int] = field(default_factory=dict)
-    _unnamed: dict[str, None] = field(default_factory=dict)
     _changed: dict[str, None] = field(default_factory=dict)
-    """Of whom the coordinator has not the newest name, and the newest note."""
+    """Of whom the coordinator has not the newest note."""
     _asked: dict[str, float] = field(default_factory=dict)
     _flaps: dict[str, deque[float]] = field(default_factory=dict)
 
@@ -136,24 +131,22 @@ class AgentSessions:
         return agent in self._by_id
 
     def _forget_gone(self) -> None:
-        """Give back the places of those who are gone, once the coordinator was told."""
+        """Give back the places of those who are gone, once the coordinator knows of it."""
         gone = {one.agent for one in self._by_id.values() if not one.present}
-        for agent in gone - self._changed.keys() - self._unnamed.keys():
+        for agent in gone - self._changed.keys():
             del self._by_id[agent]
             self._asked.pop(agent, None)
 
     def greet(self, agent: str, hello: Hello, refused: str) -> bool:
         """Keep what a hello holds of the device; True if that is new."""
         session = self._by_id[agent]
-        session.prepares, session.greeted, session.known = hello.prepares, True, True
-        renamed = not refused and hello.name != session.name
-        if renamed:
-            session.name = hello.name
-            self._unnamed[agent] = None
-        facts = safe_text(hello.software, limit=64), safe_text(hello.address, limit=64), refused
-        if facts == (session.software, session.address, session.refused):
-            return renamed
-        session.software, session.address, session.refused = facts
+        session.prepares, session.greeted = hello.prepares, True
+        name = session.name if refused else hello.name
+        software, address = (safe_text(one, limit=64) for one in (hello.software, hello.address))
+        facts = name, software, address, refused
+        if facts == (session.name, session.software, session.address, session.refused):
+            return False
+        session.name, session.software, session.address, session.refused = facts
         self._changed[agent] = None
         return True
 
@@ -176,13 +169,12 @@ class AgentSessions:
 
     def welcomed(self) -> None:
         """A coordinator that has just welcomed us needs all of it."""
-        self._unnamed = {agent: None for agent, one in self._by_id.items() if one.name}
         self._changed = dict.fromkeys(self._by_id)
 
     @property
     def has_changes(self) -> bool:
         """Whether there is more about agents than went into the last status."""
-        return bool(self._unnamed or self._changed)
+        return bool(self._changed)
 
     def changed_devices(self, now: float) -> tuple[DeviceNote, ...]:
         """Return the agents of which something changed, once; the rest comes next time."""
@@ -194,6 +186,7 @@ class AgentSessions:
             age_s = 0.0 if here else max(0.0, min(now - session.heard_at, LONGEST_S))
             note = DeviceNote(
                 agent=agent,
+                name=session.name,
                 here=here,
                 age_ms=round(1000 * age_s),
                 software=session.software,
@@ -203,26 +196,15 @@ class AgentSessions:
             notes.append(note)
         return tuple(notes)
 
-    def new_names(self) -> dict[str, str]:
-        """Return names that were not sent since the welcome, once; the rest comes next time."""
-        some = list(itertools.islice(self._unnamed, MAX_NAMES))
-        for agent in some:
-            del self._unnamed[agent]
-        return {agent: self._by_id[agent].name for agent in some}
-
-    def context(self, session: AgentSession, report: ContextReport, now: float) -> bool:
-        """Keep the newest report; False if its number is damaged, and would end all others."""
+    def context(self, session: AgentSession, report: ContextReport, now: float) -> None:
+        """Keep the newest report."""
         held = session.context
-        if held is not None and not session.greeted:
-            if report.seq > held.seq + (MAX_STARTS_AHEAD << STARTS_BITS):
-                return False
-            if report.seq < held.seq:
-                return True
+        if held is not None and not session.greeted and report.seq < held.seq:
+            return
         before = _gist(session.reason)
         session.context, session.context_at, session.greeted = report, now, False
         if _gist(session.reason) != before:
             self._changed[session.agent] = None
-        return True
 
     def forget_contexts(self) -> None:
         """Wait for new reports of agents that prepare for another task first."""

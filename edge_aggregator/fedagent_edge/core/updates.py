@@ -4,11 +4,9 @@ Whatever an agent sends can only hurt itself: what does not fit is counted by re
 where there is something to answer, and changes nothing else.
 """
 
-from collections.abc import Iterable
-
 from msgspec.structs import replace
 
-from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
+from fedagent_node.effects import Effect, Mark, Received, Send, Warn
 from fedagent_protocol.messages import (
     LEFT,
     Chunk,
@@ -102,13 +100,13 @@ class Updates:
             else:
                 effects.append(DropSpool(late.key))
             late.key, late.offer, late.have = None, None, set()
-        part.resumed = stored is not None and _same(stored[0], offer)
-        have = set(stored[1]) if stored is not None and part.resumed else set[int]()
-        if part.resumed:
-            self._counters["resumed"] += 1
-        else:
+        have = set(stored[1]) if stored is not None and _same(stored[0], offer) else set[int]()
+        if not have:
             effects.append(OpenSpool(part.key, bare))
-        self._receive(part, bare, have)
+        self._release(part)
+        part.stage, part.offer, part.stalls = Stage.SENDING, bare, 0
+        part.receiver = Receiver(Layout(bare.size, bare.chunk_bytes), window=WINDOW, have=have)
+        self._active[part.agent] = part
         if offer.first and 0 not in have:
             effects += self._accept(part, 0, offer.first, now)
         return effects + self._go_on(rnd, part, event, now)
@@ -164,13 +162,6 @@ class Updates:
         part, verdict = rnd.parts.get(event.key[2]), event.verdict
         if part is None or part.stage is not Stage.CHECKING or part.offer is None:
             return []
-        if verdict.reason == "digest_mismatch" and part.resumed:
-            # Chunks that a power cut damaged are not the agent's fault: all over again.
-            self._counters["spool_damaged"] += 1
-            part.resumed, part.after_s = False, None
-            self._receive(part, part.offer, set())
-            again: list[Effect] = [OpenSpool(part.key, part.offer)]
-            return again + self.grant(part, now) + self._absent(rnd, part, now)
         if not verdict.valid:
             return self._reject(rnd, part, part.offer, verdict.reason, verdict.detail, now)
         rnd.admit(part, verdict)
@@ -188,7 +179,10 @@ class Updates:
             return [warning]
         self.end(part)
         part.reset()
-        return [DropSpool(part.key), *self._absent(rnd, part, now), warning]
+        effects: list[Effect] = [DropSpool(part.key), warning]
+        if not self._state.sessions.is_present(agent):
+            effects += self.without(rnd, part, OutcomeStatus.GONE, LEFT, now) or []
+        return effects
 
     def too_late(
         self, rnd: Round | None, agent: str, offer: UpdateOffer, now: float
@@ -225,23 +219,15 @@ class Updates:
             return None
         return self._ended(part, now)
 
-    def _absent(self, rnd: Round, part: Part, now: float) -> list[Effect]:
-        """Wait no more for an agent that left while its update was whole, but is not now."""
-        if self._state.sessions.is_present(part.agent):
-            return []
-        return self.without(rnd, part, OutcomeStatus.GONE, LEFT, now) or []
-
     def _reject(
         self, rnd: Round, part: Part, offer: UpdateOffer, reason: str, detail: str, now: float
     ) -> list[Effect]:
         self._counters[f"rejected_{reason}"] += 1
         part.receipt = ReceiptStatus.REJECTED
         part.end(OutcomeStatus.REJECTED, reason, rnd.after(now))
-        data: dict[str, object] = {"round": rnd.number, "agent": part.agent, "reason": reason}
         return [
             *self._ended(part, now),
             receipt(part.agent, offer, ReceiptStatus.REJECTED, reason),
-            Emit("update_rejected", data),
             Warn(part.agent, f"update of round {rnd.number} rejected: {reason}: {detail}"),
         ]
 
@@ -398,13 +384,6 @@ class Updates:
         """Return when `tick` is wanted although nothing came."""
         dues = [part.receiver.due for part in self._active.values() if part.receiver is not None]
         return min((*self._resting.values(), *filter(None, dues)), default=float("inf"))
-
-    def _receive(self, part: Part, offer: UpdateOffer, have: Iterable[int]) -> None:
-        self._release(part)
-        part.stage, part.offer, part.stalls = Stage.SENDING, offer, 0
-        layout = Layout(offer.size, offer.chunk_bytes)
-        part.receiver = Receiver(layout, window=WINDOW, have=set(have))
-        self._active[part.agent] = part
 
     def _accept(self, part: Part, index: int, data: bytes, now: float) -> list[Effect]:
         """Take a chunk into the spool; `ChunkError` if it does not fit."""

@@ -37,20 +37,17 @@ class Upstream:
         coordinator: The one served now, or last.
         welcomed: It has answered our hello since the connection came up.
         joined: Its coming was announced.
-        round: Of the coordinator, at the last welcome; 0 where it did not say.
     """
 
     state: EdgeState
     coordinator: str = ""
     welcomed: bool = False
     joined: bool = False
-    round: int = 0
     _heard_at: float = -1e9
     _hello_at: float = 0.0
     _status_at: float = 0.0
     _report_at: float = 0.0
     _seq: int = 0
-    _told: bool = False
     _refused: set[str] = field(default_factory=set)
 
     def connected(self, now: float) -> list[Effect]:
@@ -113,20 +110,13 @@ class Upstream:
         report = self.state.memory.report
         return [] if report is None else [self.report(report, now)]
 
-    def witness(self, head: LedgerHead | None) -> list[Effect]:
-        """Keep the newest head of the coordinator's ledger; say it when a ledger went back."""
+    def witness(self, head: LedgerHead | None) -> None:
+        """Keep the newest head of the coordinator's ledger, and show it at every hello."""
         memory, held = self.state.memory, self.state.memory.head
         if head is None or head.coordinator != self.coordinator:
-            return []
+            return
         if held is None or held.coordinator != head.coordinator or held.seq < head.seq:
             memory.head = head
-        elif (head.seq, head.hash) != (held.seq, held.hash) and not self._told:
-            self._told = True
-            self.state.counters["ledger_went_back"] += 1
-            at = f"entry {head.seq}, this edge is a witness of entry {held.seq}"
-            text = f"the ledger of coordinator {head.coordinator} went back: {at}"
-            return [Warn("", text, once=True)]
-        return []
 
     def receipt(self, receipt: ReportReceipt, now: float) -> list[Effect]:  # noqa: ARG002 - as all handlers
         """Take in that a report is settled."""
@@ -136,7 +126,8 @@ class Upstream:
                 self.state.counters["report_too_late"] += 1
             # Not worth a write: a report that is sent again is only receipted again.
             memory.report = None
-        return self.witness(receipt.head)
+        self.witness(receipt.head)
+        return []
 
     def status(self, now: float) -> Send:
         """Return the heartbeat; what is known of agents is sent once."""
@@ -149,7 +140,6 @@ class Upstream:
             agents=sessions.present,
             model=state.memory.model,
             counters=dict(state.counters),
-            names=sessions.new_names(),
             rent=state.me.rent,
             devices=sessions.changed_devices(now),
             trouble=state.trouble,

@@ -186,6 +186,7 @@ class DeviceNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One agent at an edge, for people."""
 
     agent: Id
+    name: Name = ""
     here: bool = True
     age_ms: Millis = 0  # since it was heard, when it left
     software: Short = ""
@@ -194,13 +195,12 @@ class DeviceNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
-    """The edge's heartbeat, with names and devices that changed since they were sent."""
+    """The edge's heartbeat, with the devices that changed since they were sent."""
 
     epoch: RunId
     agents: Count = 0
     model: OptionalDigest = ""
     counters: Annotated[dict[str, int], Meta(max_length=256)] = field(default_factory=dict)
-    names: Annotated[dict[Id, Name], Meta(max_length=500)] = field(default_factory=dict)
     rent: Micro = 0
     devices: Annotated[tuple[DeviceNote, ...], Meta(max_length=500)] = ()
     trouble: Text = ""
