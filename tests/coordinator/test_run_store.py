@@ -105,7 +105,7 @@ def test_a_run_from_its_begin_to_its_report(tmp_path: Path) -> None:
     check_history(site, 4)
 
 
-@pytest.mark.parametrize("edges", [1, 2])
+@pytest.mark.parametrize("edges", [1, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("point", "hit"), [(p, hit) for p in POINTS for hit in (1, 2) if hit == 1 or p not in ONCE]
 )

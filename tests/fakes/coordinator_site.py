@@ -88,7 +88,6 @@ class Site:
     kills: int = 0
     done: str = ""
     driver: Driver | None = None
-    beats: int = 0
 
     def checkpoint(self, name: str) -> None:
         self.passed.append(name)
