@@ -12,7 +12,7 @@
     fedagent/3/{site}/c/{coordinator}/beacon         coordinator's heartbeat to edges
 
 One up and one down prefix per identity, so that a broker's access list needs one pattern per
-role. Agent topics name the edge, so that a shared broker can serve several (ADR 1). Beacons
+role. Agent topics name the edge, so that a shared broker can serve several. Beacons
 alone are heard across versions, so that a peer of another one is refused by name.
 """
 

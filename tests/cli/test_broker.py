@@ -7,19 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator.site import open_site
-from fedagent_node.broker.acl import AccessList
-from fedagent_node.data_dir import load_or_create
 from fedagent_node.site.credentials import load_credentials
 from tests.typed import fedagent
-
-
-def test_the_list_is_that_of_the_table(tmp_path: Path) -> None:
-    open_site(tmp_path, "barn")
-    done = fedagent("broker", "--to", str(tmp_path / "b"), "--data-dir", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    table = AccessList("barn", (f"c/{load_or_create(tmp_path).id}",))
-    assert (tmp_path / "b/fedagent.acl").read_text() == table.mosquitto()
-    assert f"acl_file {tmp_path / 'b/fedagent.acl'}\n" in done.stdout
 
 
 def test_a_shared_brokers_certificate_is_of_the_site_and_is_renewed_for_the_same_key(
@@ -68,9 +57,3 @@ def test_a_brokers_certificate_is_put_over_nobody_elses(
     kept = load_credentials(home)
     assert kept is not None
     assert kept.certificate.role == "coordinator"
-
-
-def test_where_no_site_was_founded_it_says_so(tmp_path: Path) -> None:
-    done = fedagent("broker", "--to", str(tmp_path / "b"), "--data-dir", str(tmp_path))
-    assert done.returncode != 0
-    assert "no site in" in done.stderr

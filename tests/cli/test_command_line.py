@@ -26,14 +26,6 @@ def numbers() -> Iterator[tuple[str, Number]]:
 NUMBERS = dict(numbers())
 
 
-def test_there_are_numbers_to_refuse_and_none_is_of_click() -> None:
-    assert len(NUMBERS) > 40
-    assert "fedagent why --round" in NUMBERS
-    for command in ALL.values():
-        for one in command.get_params(click.Context(command)):
-            assert not isinstance(one.type, click.types.IntParamType | click.types.FloatParamType)
-
-
 @given(st.sampled_from(sorted(NUMBERS)), st.floats() | st.integers() | st.text(max_size=5))
 def test_a_number_is_finite_and_one_that_the_books_can_hold(name: str, typed: object) -> None:
     kind = NUMBERS[name]
@@ -86,11 +78,3 @@ def test_the_help_of_a_role_shows_twelve_options_and_all_when_asked(role: str) -
     assert count[1] > 25
     assert "--log-level" not in few
     assert "--log-level" in more
-
-
-@pytest.mark.parametrize("path", ALL)
-def test_the_usage_line_brackets_what_may_be_left_out(path: str) -> None:
-    usage = CliRunner().invoke(app, [*path.split()[1:], "--help"]).output.partition("\n\n")[0]
-    found = [one for one in ALL[path].params if isinstance(one, click.Argument)]
-    shown = usage.replace("[OPTIONS]", "").replace("...", "").split()[-len(found) :] * bool(found)
-    assert [word.startswith("[") for word in shown] == [not one.required for one in found]

@@ -1,6 +1,5 @@
 """What lies in deploy/ for other programs: read, and run where that is possible here."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -43,68 +42,6 @@ def until(pattern: str, log: Path, seconds: float) -> None:
     while not re.search(pattern, log.read_text()):
         assert time.monotonic() < give_up, f"no {pattern}:\n{log.read_text()}"
         time.sleep(0.1)
-
-
-@pytest.mark.parametrize("mark", [pytest.param(None, marks=spaces)])
-def test_the_compose_file_makes_a_federation_of_members(mark: None, tmp_path: Path) -> None:
-    """Each container's command and settings as a process; their names are loopback."""
-    dockerfile = (DEPLOY / "docker/Dockerfile").read_text()
-    (tmp_path / "join").mkdir()
-    started = []
-    with alone() as space:
-        try:
-            for number, (name, service) in enumerate(compose().items()):
-                stage = dockerfile.partition(f" AS {service['build']['target']}\n")[2]
-                entry = re.search(r"^ENTRYPOINT (\[.*\])$", stage, re.MULTILINE)
-                assert entry is not None
-                words = [*service.get("entrypoint", yaml.safe_load(entry[1]))]
-                words += service.get("command", [])
-                if "9100" in words:
-                    words[words.index("9100")] = str(9100 + number)
-                words = [
-                    one.replace("$$", "$").replace("/join/", f"{tmp_path}/join/") for one in words
-                ]
-                words[0] = {"fedagent": FEDAGENT}.get(words[0], words[0])
-                home = next(
-                    one[: -len(":/data")] for one in service["volumes"] if one.endswith(":/data")
-                )
-                own = {
-                    "FEDAGENT_HOME": str(tmp_path / home),
-                    "FEDAGENT_WARM": "off",
-                    **service.get("environment", {}),
-                }
-                host = r"\b(coordinator|edge)(?=:\d)"
-                with (tmp_path / f"{name}.log").open("w") as log:
-                    process = subprocess.Popen(
-                        [
-                            *space.enter,
-                            *(re.sub(host, "127.0.0.1", w) for w in words),
-                        ],
-                        env={
-                            "PATH": f"{Path(FEDAGENT).parent}:{os.environ['PATH']}",
-                            "HOME": str(tmp_path),
-                            **{key: re.sub(host, "127.0.0.1", text) for key, text in own.items()},
-                        },
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                    )
-                started.append(process)
-                if {"condition": "service_completed_successfully"} in [
-                    one.get("depends_on", {}).get(name) for one in compose().values()
-                ]:
-                    assert process.wait(60) == 0, (tmp_path / f"{name}.log").read_text()
-            until(r"round: round=1 ordered=2 .*used=2", tmp_path / "coordinator.log", 60)
-            alive = [*space.enter, sys.executable, str(DEPLOY / "docker/alive.py")]
-            assert subprocess.run(alive, check=False).returncode == 0
-            kept = [path.stat().st_mode & 0o777 for path in (tmp_path / "join").iterdir()]
-            assert kept == [0o600] * 3
-        finally:
-            for process in started:
-                process.terminate()
-            for process in started:
-                process.wait(20)
-    assert subprocess.run(alive[-2:], capture_output=True, check=False).returncode == 1
 
 
 def test_the_compose_file_lets_nobody_in_who_was_not_invited() -> None:

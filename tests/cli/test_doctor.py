@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -56,16 +55,6 @@ def test_two_coordinators_of_a_site_are_one_too_many() -> None:
     other = Advert("coordinator", "bb", "default", BrokerAddress("10.0.0.2", 1), 1)
     found = network.judged({ADVERT: {"a": ""}, other: {"b": ""}})
     assert "more than one coordinator at site default" in found.text
-
-
-def test_an_address_of_ipv6_is_shown_in_brackets() -> None:
-    with socket.socket() as sock:  # bound, and not listened on: who connects is refused
-        sock.bind(("127.0.0.1", 0))
-        broker = BrokerAddress("127.0.0.1", sock.getsockname()[1])
-        advert = Advert("edge", "aa", "default", broker, 1, hosts=("::1", "127.0.0.1"))
-        found = asyncio.run(network.tried_places(advert))
-    assert [*found] == [f"[::1]:{broker.port}", f"127.0.0.1:{broker.port}"]
-    assert all(found.values())
 
 
 def test_every_check_of_the_machine_ends_in_one_line_with_a_hint(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import pytest
 
 from fedagent_cli import main
 from fedagent_cli.errors import CliError
-from fedagent_cli.site.devices import SeenDevice, _as_member
-from fedagent_coordinator.enrolment import Enrolment, Member
+from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import EnrolmentError
 from fedagent_coordinator.site import open_site
 from fedagent_node.data_dir import load_or_create
@@ -143,15 +142,3 @@ def test_who_joined_since_the_backup_is_revoked_by_the_whole_id(run: Run, tmp_pa
             enrolment.admit(late.public_bytes, "agent", "late", now=1.0)
     assert site.credentials.certificate.id == own
     assert "no device or edge belongs" in problem(run, "devices", "revoke", late.id)
-
-
-def test_a_device_is_named_as_the_site_knows_it_whatever_an_edge_calls_it() -> None:
-    member = Member("a", "agent", "kitchen", "revoked", "", "", "", 0.0, 0.0)
-    silent = _as_member(SeenDevice(client=0, agent="a"), member)
-    assert (silent.label, silent.enrolment) == ("kitchen", "revoked")
-    other = _as_member(SeenDevice(client=0, agent="a", label="thief"), member)
-    assert (other.label, other.enrolment) == ("kitchen", "revoked")
-
-
-def test_an_option_that_is_needed_is_asked_for(run: Run) -> None:
-    assert "Missing option '--to'" in problem(run, "broker")

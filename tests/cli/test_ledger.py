@@ -1,14 +1,10 @@
 """`fedagent ledger`, on a directory that the real store wrote."""
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from fedagent_coordinator.books.store import Store
 from fedagent_edge.core.effects import Memory
@@ -46,24 +42,6 @@ def test_verify_finds_a_changed_amount(home: Path, tmp_path: Path) -> None:
     said = call(tmp_path, "ledger", "verify")
     assert said.returncode == 41
     assert "hash chain" in said.stderr
-
-
-@pytest.mark.parametrize("words", [("ledger", "show"), ("status", "--rounds", "5", "--json")])
-def test_an_output_on_a_full_disk_is_one_line(home: Path, words: tuple[str, ...]) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "fedagent_cli", *words],
-            env={**os.environ, "FEDAGENT_HOME": str(home)},
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=600,
-        )
-    assert done.returncode == 2
-    assert (
-        done.stderr == "fedagent: cannot write: No space left on device; free space on the disk\n"
-    )
 
 
 def test_an_edge_is_a_witness_of_how_far_the_ledger_was(tmp_path: Path) -> None:

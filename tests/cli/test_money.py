@@ -9,9 +9,7 @@ import pytest
 
 from tests.typed import call
 
-MICRO = 1_000_000
 MONEY = re.compile(r"(spent|paid|price|rent|budget|amount|granted|free|reserved|settled|void)")
-SHORT = ("--set", "rounds.count=6", "--set", "world.clients=12")
 READERS = (
     ("status",),
     ("status", "--all"),
@@ -19,11 +17,6 @@ READERS = (
     ("devices",),
     ("ledger", "show"),
     ("ledger", "verify"),
-)
-STUDIES = (
-    ("testbed", "run", "cocs-decisions", "--policy", "cheapest", "--seed", "3", *SHORT),
-    ("testbed", "run", "cocs-decisions", "--policy", "cheapest", "--seed", "3", *SHORT, "--full"),
-    ("testbed", "compare", "cocs-decisions", "--policies", "cheapest", "--seeds", "1", *SHORT),
 )
 
 
@@ -52,21 +45,3 @@ def test_commands_that_read_a_run_name_micro_credits_and_show_credits(
         assert type(value) is int, key
     # The run paid a credit in each of its rounds: nobody shows it as millions.
     assert "000000" not in call(home, *command).stdout
-
-
-@pytest.mark.parametrize("command", STUDIES, ids=lambda one: " ".join(one[:2] + one[-1:]))
-def test_studies_say_credits(tmp_path: Path, command: tuple[str, ...]) -> None:
-    """12 clients ask for 1 to 8 credits, 3 edges pay 3.5 each: 1 to 63 credits in 6 rounds."""
-    record = json.loads(call(tmp_path, *command, "--json").stdout.splitlines()[-1])
-    policies = record.get("policies", {})
-    spent = record["spent"] if "spent" in record else policies["cheapest"]["spent"]["mean"]
-    assert 1 < spent <= 63
-    assert round(spent * MICRO) == pytest.approx(spent * MICRO, abs=1e-3)
-
-
-def test_a_whole_federation_says_the_same_to_people_and_to_programs(tmp_path: Path) -> None:
-    command = STUDIES[1]
-    spent = json.loads(call(tmp_path, *command, "--json").stdout)["spent"]
-    told = re.search(r"^spent +([\d.,]+) credits", call(tmp_path, *command).stdout, re.MULTILINE)
-    assert told
-    assert float(told[1]) == spent

@@ -4,16 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from msgspec import structs
 
 from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import read_run_report
-from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.effects import BookOpinions
-from fedagent_task.recipe.text import parse_recipe
 from tests.fakes import written_runs
 from tests.fakes.written_runs import SCORES, opinions_of, write_evaluated, write_run
 from tests.typed import call, last_object
@@ -88,16 +85,6 @@ def test_a_run_that_nobody_evaluated_says_what_to_set(tmp_path: Path) -> None:
     assert rows_of(tmp_path) == []
     assert 'opinions.mode = "report"' in call(tmp_path, "opinions").stdout
     assert read_run_report(tmp_path / "coordinator").evaluations == ()
-
-
-def test_a_run_that_waits_for_its_first_call_says_so(tmp_path: Path) -> None:
-    text = written_runs.EVALUATED_RECIPE.replace("MODE", "report").replace(
-        "POLICY", '{ name = "random" }'
-    )
-    kept = msgspec.json.encode(parse_recipe(text)).decode()
-    with Store(tmp_path / "coordinator") as store:
-        store.begin_run(recipe_digest="d" * 64, recipe=kept, seed=7, total_micro=None)
-    assert call(tmp_path, "opinions").stdout.startswith("no model has been evaluated yet")
 
 
 def test_beliefs_in_the_report_are_those_that_the_policy_had(tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.books.store import Store
-from fedagent_node.data_dir import DataDirLock
 from tests.fakes.written_runs import write_run
 
 READING = (
@@ -90,26 +88,3 @@ def test_another_user_is_told_whose_run_it_is(folder: Path, mode: int, tmp_path:
         assert (code, out) == (40, ""), line
         assert said.startswith(f"fedagent: this user may not read {folder}; run the command as ")
         assert said.count("\n") == 1
-
-
-def test_another_user_may_read_beside_a_coordinator_what_it_leaves_open(
-    folder: Path, tmp_path: Path
-) -> None:
-    """The database may be read; models, mark, key and lock may not, and nothing is written here."""
-    for model in (folder / "models").iterdir():
-        model.chmod(0o600)
-    with DataDirLock(folder), Store(folder):
-        for file in folder.glob("*.db*"):
-            file.chmod(0o644)  # as an owner does who lets others read
-        found = read_as_another(folder, 0o755, tmp_path)
-    if found["export --model model.npz"][0] == 0:
-        pytest.skip("only root can become another user")
-    written = {
-        "export --model model.npz": 40,
-        "ledger verify": 40,
-        "report": 40,
-        "export --ledger entries.csv": 2,
-    }
-    assert {line: code for line, (code, _, _) in found.items() if code} == written
-    assert all(found[line][1].count("\n") == 1 for line in written)
-    assert "only its owner can see whether the coordinator is running" in found["status"][2]

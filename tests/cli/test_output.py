@@ -42,20 +42,6 @@ def test_credits_are_shown_exactly(micro: int) -> None:
     assert (-1 if text.startswith("-") else 1) * int(whole + part.ljust(6, "0")) == micro
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "0.000"), (1e-5, "1e-05"), (-2.5, "-2.500"), (23_456.78, "23456.8")]
-)
-def test_numbers_of_any_size_say_something(value: float, text: str) -> None:
-    assert output.number_text(value) == text
-
-
-@pytest.mark.parametrize(
-    ("done", "wanted", "text"), [(3, 60, "3 of 60"), (3, 0, "3, no end set"), (3, None, "3 of ?")]
-)
-def test_rounds_are_counted_as_far_as_is_known(done: int, wanted: int | None, text: str) -> None:
-    assert output.rounds_text(done, wanted) == text
-
-
 def test_help_and_version() -> None:
     help_ = fedagent("--help").stdout
     assert "coordinator" in help_
@@ -102,10 +88,10 @@ def test_who_reads_no_more_is_no_error_of_ours(home: Path) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_a_sparkline_spans_its_range() -> None:
-    assert output.sparkline([0, 0.5, 1], low=0, high=1) == "▁▅█"
-    assert output.sparkline([], low=0, high=0) == ""
-    assert len(output.sparkline([1] * 100, low=0, high=0, width=40)) == 40
-    assert output.sparkline([9.0, 2.0, 3.0], width=2) == "▁█"
-    assert output.sparkline([0.5, 0.5], width=8) == "▁▁"
-    assert output.sparkline([], width=8) == ""
+def test_an_output_on_a_full_disk_is_one_line(home: Path) -> None:
+    env = {**os.environ, "FEDAGENT_HOME": str(home)}
+    line = [sys.executable, "-m", "fedagent_cli", "ledger", "show"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(line, env=env, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"fedagent: cannot write: No space left on device; ")

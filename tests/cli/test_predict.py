@@ -62,16 +62,6 @@ def test_json_is_a_line_for_each_and_one_for_all(
     assert (last["count"], last["labelled"], last["accuracy"]) == (2, 2, 1.0)
 
 
-def test_without_labels_there_is_nothing_to_be_right_about(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stream = csv(tmp_path, "pa,lux\n100000,1\nx,1\n", "label=none")
-    here("predict", model_file(tmp_path), stream=stream)
-    out = capsys.readouterr().out
-    assert "label " not in out
-    assert out.endswith("1 samples without labels; bad_number 1\n")
-
-
 def test_a_number_is_told_with_its_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,17 +90,6 @@ def test_a_stream_that_does_not_fit_is_one_line(
 ) -> None:
     with pytest.raises(CliError, match=says):
         here("predict", model_file(tmp_path), stream=csv(tmp_path, text, *more))
-
-
-def test_the_hint_names_features_as_the_stream_reads_them(tmp_path: Path) -> None:
-    text = "lux,wind,pa,y\n1,9,2,0\n"
-    with pytest.raises(CliError) as caught:
-        here("predict", model_file(tmp_path), stream=csv(tmp_path, text))
-    said = caught.value.hint.split()[1]
-    here("predict", model_file(tmp_path), stream=csv(tmp_path, text, said))
-    found = DataSpec(features=tuple(FeatureSpec(name=f"x{i}", scale=2.0) for i in (1, 2)))
-    with pytest.raises(CliError, match=r"say features=NAME\+NAME\+\.\.\. in"):
-        here("predict", model_file(tmp_path, data=found), stream=csv(tmp_path, text))
 
 
 @pytest.mark.parametrize("count", [0, 5])

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedagent_cli.report.curves import curves
-from fedagent_cli.report.page import picture, render, write_report
+from fedagent_cli.report.page import render, write_report
 from fedagent_cli.report.run_report import NOT_ENDED, RunReport, read_run_report
 from fedagent_coordinator.picture.records import Field
-from fedagent_task.scoring.measures import ACCURACY, DEVICE_SCORE, LOSS
+from fedagent_task.scoring.measures import ACCURACY, LOSS
 from tests.fakes.run_reports import a_round, an_agent, classes, everything, numbers, with_rounds
 from tests.fakes.written_runs import write_run
 
@@ -33,27 +33,6 @@ def test_a_run_without_held_out_samples_shows_training_and_says_so() -> None:
     assert "not measured on held-out samples (evaluation.dataset)" in html
     silent = said_of(replace(classes(), measures=()))
     assert "devices report neither score nor loss" in silent
-
-
-def test_a_target_of_a_regression_is_reached_from_above() -> None:
-    story = replace(numbers(), target=5.0)
-    ((target, row),) = story.reached()
-    assert target == 5.0
-    assert row is not None
-    assert row.round == next(r.round for r in story.rounds if r.metrics["rmse"] <= 5.0)
-    assert "<h2>Time to error</h2>" in said_of(story)
-    evaluated = with_rounds(
-        replace(everything(), measures=story.measures, target=0.0), *story.rounds
-    )
-    targets = [target for target, _ in evaluated.reached()]
-    assert targets == sorted(targets, reverse=True)
-    assert story.best is not None
-    assert min(targets) > story.best == min(r.metrics["rmse"] for r in story.rounds)
-    assert numbers().reached() == []
-    scored = with_rounds(
-        replace(classes(), measures=(DEVICE_SCORE,), target=0.5), *classes().rounds
-    )
-    assert "<h2>Time to score</h2>" in said_of(scored)
 
 
 def a_run_report(rounds: int = 3) -> RunReport:
@@ -96,16 +75,6 @@ def test_the_page_is_whole_and_asks_nobody(tmp_path: Path) -> None:
     assert {one["name"] for one in data["field"]["devices"]} == {"</b>kitchen"}
     assert json.loads((tmp_path / "out" / "report.json").read_text())["rounds_wanted"] == 3
     assert "device agent-b was ordered 3 times and never delivered in time" in page
-
-
-def test_a_report_may_be_of_an_older_run_and_has_all_its_regret_at_once(tmp_path: Path) -> None:
-    first = write_run(tmp_path, rounds=30)
-    write_run(tmp_path, rounds=2)
-    field = picture(read_run_report(tmp_path, first), tmp_path)
-    assert field.run is not None
-    assert field.run.run == first
-    assert len(field.rounds) == 30
-    assert field.rounds[-1].regret is not None
 
 
 def test_a_controlled_run_shows_iterations_rents_and_latency() -> None:

@@ -3,7 +3,6 @@
 import pytest
 
 from fedagent_cli.read.runs import NOT_HELD_OUT, columns, metric_line
-from fedagent_coordinator.daemon import words_of
 from fedagent_task.scoring.measures import (
     ACCURACY,
     DEVICE_SCORE,
@@ -64,15 +63,3 @@ def test_a_table_shows_what_was_measured_and_what_is_primary_metric() -> None:
     assert columns(NUMBERS, [{"rmse": 1.0, "mae": 1.0, "loss": 1.0}, {}]) == (RMSE, LOSS)
     assert columns(NUMBERS[3:], [TRAINED]) == (TRAIN_ERROR, TRAIN_LOSS)
     assert columns((), [TRAINED]) == ()
-
-
-def test_the_log_says_what_is_waited_for_and_warned_of() -> None:
-    waiting: dict[str, object] = {"reason": "agents", "edges": 2, "agents": 3, "wanted": 8}
-    assert words_of("waiting", waiting) == "waiting for agents: 3 of 8"
-    assert words_of("waiting", {**waiting, "reason": "edges"}) == "waiting for edges: 2 of 8"
-    plain = {"reason": "prices", "edges": 2, "agents": 3}
-    assert words_of("waiting", plain) == "waiting: reason=prices edges=2 agents=3"
-    waiting = {"reason": "statistics", "edges": 2, "agents": 3}
-    assert words_of("waiting", waiting) == "waiting for the sample statistics of 3 agents"
-    warning: dict[str, object] = {"agents": ["a1", "b2"], "reason": "out of proportion: pa"}
-    assert words_of("warning", warning) == "samples out of proportion: pa (agents a1 b2)"

@@ -113,26 +113,6 @@ def test_systemd_takes_a_unit_and_finds_it_little_exposed(role: str, tmp_path: P
     assert subprocess.run(line, capture_output=True, check=False).returncode == 0
 
 
-def test_a_service_of_ones_own_needs_no_root_and_asks_for_nothing_of_roots(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr(systemd, "systemd_runs", lambda **_: True)
-    monkeypatch.setattr(systemd, "lingers", lambda: False)
-    told = typed("install", "agent", "--mine", "--dry-run")
-    unit, settings = told["files"]
-    assert unit["path"] == str(tmp_path / "systemd/user/fedagent-agent.service")
-    assert settings["path"] == str(tmp_path / "fedagent/agent.toml")
-    assert "WantedBy=default.target" in unit["text"]
-    for of_root in ("DynamicUser", "StateDirectory", "Capability", "Protect", "After=", "/etc/"):
-        assert of_root not in unit["text"]
-    assert told["commands"][0] == "systemctl --user daemon-reload"
-    assert "enable-linger" in told["note"]
-    assert not list(tmp_path.iterdir()), "a dry run changes nothing"
-    with pytest.raises(UsageError, match="cannot be combined with"):
-        typed("install", "agent", "--mine", "--user", "pi")
-
-
 def test_where_nobody_can_make_services_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systemd, "systemd_runs", lambda **_: False)
     with pytest.raises(UsageError, match="systemd is not running here; --dry-run prints"):

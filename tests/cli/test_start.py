@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from fedagent_coordinator.web.access import Page, read_page, write_page
+from fedagent_coordinator.web.access import read_page
 from fedagent_node.data_dir import DataDirLock
 from tests.coordinator.web.served import served
 from tests.fakes.written_runs import write_run
@@ -81,18 +81,10 @@ def test_a_recipe_that_cannot_be_run(
     assert not list(tmp_path.rglob("coordinator.db" if not dry else "*"))
 
 
-def test_what_the_check_lets_through_is_printed(tmp_path: Path) -> None:
-    done = run(*DEMO, "--print-config", "--json", home=tmp_path)
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["recipe"].endswith("demo.toml")
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("status", "--rounds", "many"),
         ("nonsense",),
-        ("start", "--nonsense"),
         ("demo", "--agents", "0"),
     ],
 )
@@ -105,10 +97,6 @@ def test_what_the_parser_refuses(tmp_path: Path, arguments: tuple[str, ...]) -> 
     ("arguments", "option"),
     [
         ((*DEMO, "--grace-s", "nan"), "--grace-s"),
-        ((*DEMO, "--linger-s", "inf"), "--linger-s"),
-        ((*AGENT, "--price-base", "nan"), "--price-base"),
-        ((*AGENT, "--load-limit", "nan"), "--load-limit"),
-        ((*AGENT, "--min-battery", "nan"), "--min-battery"),
         ((*AGENT, "--slow-s", "-inf"), "--slow-s"),
     ],
 )
@@ -131,11 +119,8 @@ def test_a_folder_that_cannot_be_a_data_directory(tmp_path: Path, start: tuple[s
 @pytest.mark.parametrize(
     ("start", "file_bytes", "code"),
     [
-        (DEMO, 0, 33),
         (DEMO, 4096, 33),
-        (DEMO, 16384, 33),
         (EDGE, 0, 21),
-        (AGENT, 0, 10),
         (AGENT, 4096, 12),
     ],
 )
@@ -207,12 +192,6 @@ def test_an_option_of_a_variable_that_is_not_set_is_refused(tmp_path: Path, opti
     assert last["error"] == f"{option} is empty"
 
 
-def test_a_word_that_is_no_choice_is_answered_with_the_choices(tmp_path: Path) -> None:
-    last = said(run(*AGENT, "--metered", "maybe", "--json", home=tmp_path), 2)
-    assert "maybe" in str(last)
-    assert "write auto, yes or no" in str(last)
-
-
 def test_the_link_of_the_page_is_told_while_a_coordinator_serves_it(tmp_path: Path) -> None:
     write_run(tmp_path)
     asked = ("status", "--page", "--data-dir", str(tmp_path), "--json")
@@ -228,18 +207,3 @@ def test_the_link_of_the_page_is_told_while_a_coordinator_serves_it(tmp_path: Pa
     kept = read_page(tmp_path)
     assert kept is not None
     assert kept.token == page.token
-
-
-def test_a_coordinator_without_a_page_forgets_where_a_killed_one_had_it(tmp_path: Path) -> None:
-    write_page(tmp_path, Page(token="secret", url="http://127.0.0.1:7428/", port=7428))
-    with subprocess.Popen(
-        [sys.executable, "-m", "fedagent_cli", *DEMO, "--no-web", "--data-dir", str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as coordinator:
-        assert coordinator.stderr is not None
-        assert any("ready" in line for line in coordinator.stderr)
-        coordinator.terminate()
-        coordinator.communicate(timeout=600)
-    assert read_page(tmp_path) == Page(token="secret", url="", port=7428)

@@ -6,14 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.books.reader import open_reader
-from fedagent_coordinator.core.effects import Enrolled
-from fedagent_coordinator.picture.status_files import GAP_S, DeviceBook, RunStatus, write_run_status
+from fedagent_coordinator.picture.status_files import DeviceBook, RunStatus, write_run_status
 from fedagent_node.data_dir import DataDirLock
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
-from fedagent_testbed.study import load_recipe
-from fedagent_testbed.study.full import play_full
-from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.written_runs import RECIPE, write_run
 from tests.typed import call, last_object
 
@@ -53,17 +48,6 @@ def test_rounds(home: Path) -> None:
     assert [row["round"] for row in rows] == [2, 3]
     assert rows[0]["in_time"] == 1
     assert "in time" in call(home, "status", "--rounds", "20").stdout
-
-
-def test_one_view_at_a_time(home: Path) -> None:
-    done = call(home, "status", "--rounds", "0", "--all")
-    assert (done.returncode, done.stdout) == (2, "")
-
-
-def test_devices(home: Path) -> None:
-    read = last_object(call(home, "devices", "--json"))
-    assert [row["in_time"] for row in read["devices"]] == [3, 0]
-    assert "missed" in call(home, "devices").stdout
 
 
 def test_who_is_online_and_who_declines(tmp_path: Path) -> None:
@@ -179,24 +163,6 @@ def test_no_run_is_one_line_and_exit_code_40(tmp_path: Path, command: str) -> No
     assert last_object(done)["hint"]
 
 
-def test_the_folder_of_a_demo_stands_for_its_coordinators(home: Path) -> None:
-    whole, inside = (
-        call(home, "status", "--json", "--data-dir", str(one)).stdout
-        for one in (home / "coordinator", home)
-    )
-    assert json.loads(whole)["run"] == json.loads(inside)["run"]
-
-
-def test_an_unknown_run_is_exit_code_40(home: Path) -> None:
-    assert call(home, "status", "--run", "zzz").returncode == 40
-
-
-def test_reading_disturbs_no_open_run(tmp_path: Path) -> None:
-    write_run(tmp_path / "coordinator", rounds=1, end=False)
-    read = last_object(call(tmp_path, "status", "--json"))
-    assert (read["ended"], read["rounds_done"]) == (False, 1)
-
-
 @pytest.mark.parametrize(
     ("dataset", "metric", "key", "line", "head"),
     [
@@ -222,67 +188,3 @@ def test_the_error_of_a_regression_stands_where_accuracy_does(
     assert f"{head} " in call(tmp_path, "status", "--all").stdout
     (model,) = last_object(call(tmp_path, "models", "list", "--json"))["models"]
     assert model["metrics"] == read["metrics"]
-
-
-def test_devices_say_what_their_claims_come_to(tmp_path: Path) -> None:
-    """What an edge observed over what a device claims: the same number as policies see."""
-    sets = (
-        "world.clients=4",
-        "world.edges=1",
-        "rounds.count=4",
-        "budget.per_edge=100",
-        "rounds.deadline_s=60",
-    )
-    play_full(load_recipe("cocs-decisions", (*sets, "rounds.max_wait_s=90")), "all", 3, tmp_path)
-    folder = tmp_path / "coordinator"
-    command = ("devices", "--data-dir", str(folder))
-    told = last_object(call(tmp_path, *command, "--json"))["devices"]
-    with open_reader(folder) as read:
-        gaps = read.claim_gaps(read.run().run_id)
-    assert {row["client"]: row["claim_gap"] for row in told} == pytest.approx(gaps)
-    assert len(gaps) == 4
-    head, first, *_ = call(tmp_path, *command).stdout.splitlines()
-    assert "gap" in head.split()
-    assert f"{gaps[0]:.2f}" in first.split()
-
-
-def test_who_is_revoked_while_online_is_away_and_not_live(tmp_path: Path) -> None:
-    """Also while the edge, which is told a moment later, still calls it online."""
-    folder = tmp_path / "coordinator"
-    given = recipe("rounds.count=1000")
-    site = Site(folder, given, toy_edges(given))
-    site.run(until=5.0)
-    names = {agent.id: agent.name or agent.id for agent in site.edges[0].agents}
-    assert site.driver is not None
-    site.driver.receive(Enrolled(frozenset(names), names))
-    site.driver.receive(Enrolled(frozenset(names) - {"agent-0-1"}, names))
-    site.kernel.run(until=site.kernel.now + 2 * GAP_S)
-    with DataDirLock(folder):
-        read = last_object(call(tmp_path, "devices", "--json"))["devices"]
-        said = call(tmp_path, "status").stdout
-    site.close()
-    assert {row["agent"]: row["online"] for row in read} == {
-        "agent-0-0": True,
-        "agent-0-1": False,
-        "agent-0-2": True,
-    }
-    assert "agents    2 live of 3 seen" in said
-
-
-def test_a_new_run_on_the_same_directory_shows_nobody_before_it_is_heard(tmp_path: Path) -> None:
-    folder = tmp_path / "coordinator"
-    run = write_run(folder, rounds=1, end=False)
-    old = DeviceBook(folder, "0" * 32)
-    gone = (DeviceNote(agent="agent-of-before"), DeviceNote(agent="agent-a"))
-    old.note("edge-0", EdgeStatus(run="0" * 32, epoch="d" * 32, devices=gone), 1_000_000)
-    old.close(1_000_000)
-    book = DeviceBook(folder, run)
-    notes = (DeviceNote(agent="agent-a"), DeviceNote(agent="agent-b"))
-    book.note("edge-0", EdgeStatus(run=run, epoch="e" * 32, devices=notes), 2_000_000)
-    book.write(0.0)
-    write_run_status(folder, RunStatus(run=run, edges_live=1))
-    with DataDirLock(folder):
-        read = last_object(call(tmp_path, "devices", "--json"))["devices"]
-        said = call(tmp_path, "status").stdout
-    assert [row["agent"] for row in read] == ["agent-a", "agent-b"]
-    assert "agents    2 live of 2 seen" in said

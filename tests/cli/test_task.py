@@ -81,13 +81,6 @@ def test_what_is_wrong_is_one_line(source: Path, name: str, says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_none_is_one_line(source: Path) -> None:
-    with pytest.raises(UsageError, match="is not a task file"):
-        here("task", "show", source)
-    with pytest.raises(UsageError, match=r"^there is no file absent\.py; name a Python file"):
-        here("task", "build", "absent.py:build")
-
-
 def test_what_the_file_prints_is_no_line_of_json(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,58 +49,6 @@ def test_compare_all_prints_and_plots(tmp_path: Path) -> None:
     assert "cumulative utility" in drawn
 
 
-def test_a_table_for_people_learns_digits() -> None:
-    done = fedagent(
-        "compare",
-        "rbcs-f-fashion",
-        "--policies",
-        "rbcs-f,random",
-        "--seeds",
-        "2",
-        "--jobs",
-        "1",
-        *(
-            "--set",
-            "world.training.dataset=digits",
-            "--set",
-            "world.training.samples_per_client=30",
-        ),
-        *("--set", "rounds.count=10"),
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0].split()[:3] == ["policy", "utility", "regret"]
-    assert "accuracy" in lines[0]
-    assert lines[1].startswith(("rbcs-f", "random"))
-    assert "±" in lines[1]
-
-
-def test_both_ways_to_evaluate_run_on_gda_mnist() -> None:
-    """FA's policy, and the one by which devices decide among themselves, in one command."""
-    fitted = (
-        "world.training.dataset=digits",
-        "world.training.samples_per_client=40",
-        "world.training.batch=20",
-        "world.training.rate=0.002",
-        "world.training.slot_rounds=3",
-        "world.training.evaluate_every=3",
-        "rounds.count=30",
-        "policies.bp-ucb.local_weights=true",
-    )
-    sets = [part for one in fitted for part in ("--set", one)]
-    arguments = ("gda-mnist", "--policies", "quick-init-ucb,bp-ucb", "--seeds", "1", *sets)
-    done = fedagent("compare", *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    record = json.loads(done.stdout)
-    assert set(record["policies"]) == {"quick-init-ucb", "bp-ucb"}
-    assert all(figures["accuracy"]["mean"] > 0.1 for figures in record["policies"].values())
-
-
-def test_run_takes_the_policy_that_is_called_all() -> None:
-    done = fedagent("run", "cocs-decisions", "--policy", "all", *SHORT, "--json")
-    assert list(json.loads(done.stdout)["policies"]) == ["all"]
-
-
 @pytest.mark.parametrize("as_json", [(), ("--json",)])
 def test_a_plot_that_fails_does_not_lose_the_figures(
     tmp_path: Path, as_json: tuple[str, ...]
@@ -149,15 +97,6 @@ def test_worlds_are_compared_and_drawn(tmp_path: Path) -> None:
     assert "middling" in plot.read_text()
     record = json.loads(fedagent("compare", *arguments, *sets, "--json").stdout)
     assert list(record["worlds"]) == ["one", "middling"]
-
-
-def test_run_full_balances_and_repeats() -> None:
-    arguments = ("run", "cocs-decisions", "--full", "--seed", "3", "--json")
-    sets = ("--set", "world.clients=5", "--set", "world.edges=2", "--set", "rounds.count=6")
-    first, again = (json.loads(fedagent(*arguments, *sets).stdout) for _ in range(2))
-    assert first["ledger_balanced"] is True
-    assert first["rounds_done"] == 6
-    assert first == again
 
 
 @pytest.mark.parametrize(
@@ -214,12 +153,3 @@ def test_a_study_of_the_whole_federation_is_asked_why(tmp_path: Path) -> None:
     assert (told["round"], told["policy"], told["solved"]) == (3, "adaptive", True)
     again = typed.call(tmp_path, *asked)
     assert (again.returncode, "is not empty" in again.stderr) == (2, True)
-
-
-def test_the_seeds_begin_with_the_first() -> None:
-    def per_seed(*seeds: str) -> list[float]:
-        asked = ("cocs-decisions", "--policies", "random", "--jobs", "1", *SHORT, "--json")
-        record = json.loads(fedagent("compare", *asked, *seeds).stdout)
-        return list(record["policies"]["random"]["utility"]["per_seed"])
-
-    assert per_seed("--seeds", "1", "--first-seed", "1") == per_seed("--seeds", "2")[1:]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedagent_cli.study import plots
-from fedagent_testbed.study import Comparison, compare, figure, load_recipe
+from fedagent_testbed.study import Comparison, compare, load_recipe
 
 pytest.importorskip("matplotlib", reason="plots need matplotlib (extra report)")
 
@@ -43,22 +43,6 @@ def test_the_band_is_the_interval_of_the_table(compared: Comparison, axes: Axes)
     low, high = band_at(axes, 20)
     assert (high + low) / 2 == pytest.approx(wanted.mean)
     assert (high - low) / 2 == pytest.approx(wanted.ci95, rel=1e-6)
-
-
-def test_the_regret_grows_to_that_of_the_table(compared: Comparison, axes: Axes) -> None:
-    plots._regret(compared, axes)
-    (line,) = axes.get_lines()
-    behind = compared.regret("cheapest", "oracle-p").mean
-    assert behind is not None
-    assert behind > 0
-    assert np.asarray(line.get_ydata())[-1] == pytest.approx(behind)
-    early = [
-        float(best["wins"][:5].sum() - run["wins"][:5].sum())
-        for best, run in zip(
-            compared.reference["oracle-p"], compared.histories["cheapest"], strict=True
-        )
-    ]
-    assert np.asarray(line.get_ydata())[4] == pytest.approx(figure(early).mean)
 
 
 @pytest.mark.parametrize(

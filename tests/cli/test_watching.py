@@ -61,12 +61,3 @@ def test_the_picture_has_the_run_its_rounds_and_its_alarms(tmp_path: Path, width
     Console(file=out, width=width).print(picture(scene(tmp_path, run)))
     assert "▁" in out.getvalue()
     assert "agent-b was ordered 4" in out.getvalue()
-
-
-def test_forty_columns_break_no_line_of_the_table(tmp_path: Path) -> None:
-    run = write_run(tmp_path, rounds=4)
-    out = io.StringIO()
-    Console(file=out, width=40).print(picture(scene(tmp_path, run), 40))
-    rows = [line.split() for line in out.getvalue().splitlines()]
-    assert ["round", "state", "in", "time", "spent"] in rows
-    assert [row[:5] for row in rows if row[1:2] == ["done"]][-1] == ["4", "done", "1", "of", "2"]

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from fedagent_coordinator.picture.status_files import DeviceBook
 from fedagent_node.data_dir import DataDirLock
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
@@ -18,17 +16,6 @@ def test_the_round_is_told_in_words_and_as_json(home: Path) -> None:
     read = last_object(call(home, "why", "agent-b", "--round", "2", "--json"))
     assert (read["round"], read["state"], read["never_delivering"]) == (2, "selected", False)
     assert [order["round"] for order in read["orders"]] == [2, 1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "names"),
-    [(("agent",), "more than one"), (("kitchen",), "agent-a"), (("agent-a", "--round", "9"), "3")],
-)
-def test_a_wrong_wish_names_what_there_is(
-    home: Path, arguments: tuple[str, ...], names: str
-) -> None:
-    done = call(home, "why", *arguments)
-    assert (done.returncode, names in done.stderr) == (43, True)
 
 
 def test_of_a_device_that_has_gone_it_is_said(tmp_path: Path) -> None:

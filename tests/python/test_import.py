@@ -39,9 +39,3 @@ def test_every_name_is_there_and_typed() -> None:
 def test_no_name_brings_torch() -> None:
     every = "import fedagent, sys; [getattr(fedagent, n) for n in fedagent.__all__]; "
     assert looked(every + "print('torch' in sys.modules)") == ["False"]
-
-
-def test_studies_run_from_python() -> None:
-    recipe = fedagent.testbed.load_recipe("cocs-decisions", ["rounds.count=20"])
-    compared = fedagent.testbed.compare(recipe, ["random", "cheapest"], seeds=1)
-    assert set(compared.ranked()) == {"random", "cheapest"}

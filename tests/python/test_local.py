@@ -28,12 +28,6 @@ def test_all_rounds_are_done_with_everybody(run: Run) -> None:
     assert data.orders["num_samples"] == [150] * 12
 
 
-def test_devices_leave_nothing_but_their_logs(run: Run) -> None:
-    kept = {path.name for path in run.folder.iterdir()}
-    assert {"agent-1.log", "coordinator", "data", "task.toml"} <= kept
-    assert "agent-1" not in kept
-
-
 def test_what_is_not_there_is_said(run: Run, tmp_path: Path) -> None:
     with pytest.raises(fedagent.CliError, match="no model of round 99 is kept"):
         run.load_model(99)
@@ -78,11 +72,6 @@ def test_a_strategy_that_does_not_fit_starts_nothing(
     with pytest.raises(fedagent.FedagentError, match=says):
         run_local("digits", agents=1, folder=tmp_path / "run", strategy=strategy)
     assert not list(tmp_path.rglob("*.log"))
-
-
-def test_parameters_that_a_policy_has_not_start_nothing(tmp_path: Path) -> None:
-    with pytest.raises(fedagent.FedagentError, match="'best' is unknown"):
-        run_local("digits", policy=("random", {"best": 3}), folder=tmp_path)
 
 
 def test_a_run_that_learnt_nothing_says_why(tmp_path: Path) -> None:

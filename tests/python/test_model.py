@@ -21,14 +21,6 @@ def test_it_has_learnt_and_says_so_by_name(run: Run) -> None:
     assert not np.array_equal(earlier.tensors["weight"], model.tensors["weight"])
 
 
-def test_several_inputs_are_a_tuple_as_in_a_run(run: Run) -> None:
-    x, _ = samples(20)
-    model = run.load_model()
-    assert np.array_equal(model.scores((x[:, 0], x[:, 1:])), model.scores(x))
-    with pytest.raises(fedagent.UsageError, match="different numbers of samples"):
-        model.predict((x, x[1:]))
-
-
 def test_a_built_in_kind_is_no_module(run: Run) -> None:
     with pytest.raises(fedagent.UsageError, match="a logistic is no torch module"):
         _ = run.load_model().module

@@ -6,7 +6,6 @@ import pytest
 
 import fedagent
 from fedagent import Task
-from fedagent_cli import places
 
 RECIPE = """
 name = "mine"
@@ -22,11 +21,6 @@ def test_a_task_is_kept_as_it_is_written(tmp_path: Path) -> None:
     path = task.save(tmp_path / "mine.toml")
     assert path.read_text() == RECIPE
     assert Task.load(path).recipe == task.recipe == Task.load(str(path)).recipe
-
-
-@pytest.mark.parametrize("name", places.recipe_names())
-def test_a_bundled_recipe_is_a_task(name: str) -> None:
-    assert Task.load(name).recipe.name
 
 
 def test_what_is_no_recipe_is_said(tmp_path: Path) -> None:

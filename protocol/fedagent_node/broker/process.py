@@ -1,4 +1,4 @@
-"""A private broker of the edge or the coordinator: chosen, started, watched, ended (ADR 2)."""
+"""A private broker of the edge or the coordinator: chosen, started, watched, ended."""
 
 import asyncio
 import importlib.util
