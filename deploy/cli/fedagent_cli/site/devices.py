@@ -114,22 +114,33 @@ def devices(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
 
     For each: whether it is online, what it did and what it was paid.
     """
-    site = _site(data_dir)
-    members = site.members
+    members, invited = _site(data_dir)
     try:
         with open_run(data_dir, run) as (reader, chosen):
             found = _enrolled(seen_devices(reader, chosen), members)
             edges, run_id = reader.edges(chosen.run_id), chosen.run_id
             recipe = recipe_of(chosen)
     except NoRunError:
-        if not (members or site.invited) or run is not None:
+        if not (members or invited) or run is not None:
             raise
         found, edges, run_id, recipe = _enrolled([], members), {}, "", None
     others = [one for one in members if one.role == "edge"]
+    waiting = [one for one in members if one.state == "pending"]
     if as_json:
-        told = [{"id": one.id, "name": one.name, "enrolment": _state(one)} for one in others]
-        shown = [device.record() for device in found]
-        emit({"run": run_id, "devices": shown, "edges": told, **site.record()})
+        emit(
+            {
+                "run": run_id,
+                "devices": [device.record() for device in found],
+                "edges": [
+                    {"id": one.id, "name": one.name, "enrolment": _state(one)} for one in others
+                ],
+                "pending": [asdict(one) for one in waiting],
+                "invited": [
+                    {"name": one.name, "role": one.role, "expires": round(one.expires_s)}
+                    for one in invited
+                ],
+            }
+        )
         return
     table(
         (
@@ -147,38 +158,12 @@ def devices(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
     for one in others:
         echo(f"edge      {one.name or one.id[:12]}: {_state(one)}")
     print_reasons(found)
-    site.show()
-
-
-@dataclass(frozen=True, slots=True)
-class _Site:
-    """Members and invitations of the site."""
-
-    members: Sequence[Member] = ()
-    invited: Sequence[OpenInvitation] = ()
-
-    @property
-    def _waiting(self) -> list[Member]:
-        return [one for one in self.members if one.state == "pending"]
-
-    def record(self) -> dict[str, object]:
-        """Return who waits, and who was invited, for programs."""
-        waiting = [asdict(one) for one in self._waiting]
-        invited = [
-            {"name": one.name, "role": one.role, "expires": round(one.expires_s)}
-            for one in self.invited
-        ]
-        return {"pending": waiting, "invited": invited}
-
-    def show(self) -> None:
-        """Print a line for each that waits, and for each unused invitation."""
-        for one in self._waiting:
-            name = f"{one.role} {one.name or one.id[:12]}"
-            echo(f"waiting   code {one.code}: {name} at {one.address}")
-        if self._waiting:
-            echo("compare the code with the device's, then `fedagent devices accept CODE`")
-        for new in self.invited:
-            echo(f"invited   {new.name} ({new.role}), until {moment(new.expires_s)}")
+    for one in waiting:
+        echo(f"waiting   code {one.code}: {one.role} {one.name or one.id[:12]} at {one.address}")
+    if waiting:
+        echo("compare the code with the device's, then `fedagent devices accept CODE`")
+    for new in invited:
+        echo(f"invited   {new.name} ({new.role}), until {moment(new.expires_s)}")
 
 
 def moment(seconds: float) -> str:
@@ -186,35 +171,35 @@ def moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
-def _site(data_dir: Path | None) -> _Site:
-    """Return what is known of the site; nothing where there is none that we may read."""
+def _site(data_dir: Path | None) -> tuple[list[Member], list[OpenInvitation]]:
+    """Return members and invitations of the site; none where there is none that we may read."""
     folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
     try:
         if not (folder / DATABASE).exists():
-            return _Site()
+            return [], []
         with Enrolment(folder) as found:
             now = time.time()
-            return _Site(found.members(now=now), found.invitations(now=now))
+            return found.members(now=now), found.invitations(now=now)
     except (OSError, sqlite3.Error, UnreadableDatabaseError):
-        return _Site()
+        return [], []
 
 
 def _enrolled(found: list[SeenDevice], members: Sequence[Member]) -> list[SeenDevice]:
-    """Return the devices with what they are to the site, and those that were in no round yet."""
+    """Return the devices with what they are to the site, and those that were in no round yet.
+
+    The site's name for a device counts: it is what `revoke` takes.
+    """
     by_id = {one.id: one for one in members if one.role == "agent"}
-    known = [_as_member(one, by_id.pop(one.agent, None)) for one in found]
+    known = [
+        replace(device, label=one.name, enrolment=_state(one)) if one is not None else device
+        for device in found
+        for one in (by_id.pop(device.agent, None),)
+    ]
     new = [
         SeenDevice(client=NO_CLIENT, agent=one.id, label=one.name, enrolment=_state(one))
         for one in by_id.values()
     ]
     return [*known, *new]
-
-
-def _as_member(device: SeenDevice, member: Member | None) -> SeenDevice:
-    """Add what a device is to the site, under the site's name for it, which `revoke` takes."""
-    if member is None:
-        return device
-    return replace(device, label=member.name, enrolment=_state(member))
 
 
 def _state(one: Member) -> str:
