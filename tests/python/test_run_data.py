@@ -1,13 +1,12 @@
 """The books of a run as columns, frames and a page."""
 
-import sys
-
 import pytest
 
 import fedagent
 from fedagent import Run
 from fedagent.errors import MissingError
 from fedagent.run_data import Columns
+from fedagent_cli import extras
 
 
 def test_its_columns_are_one_table_each(run: Run) -> None:
@@ -27,7 +26,7 @@ def test_its_columns_are_one_table_each(run: Run) -> None:
 def test_without_pandas_a_frame_is_one_line_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
     with pytest.raises(MissingError, match=r"the pandas package is not .*; .*pip install pandas"):
         Columns({"round": [1]}).to_pandas()
 

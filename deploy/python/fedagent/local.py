@@ -14,6 +14,8 @@ from pathlib import Path
 from fedagent_cli.errors import DemoError, UsageError
 from fedagent_cli.output import credits_text, echo, number_text
 from fedagent_cli.places import dated, empty_folder
+from fedagent_cli.report.page import write_report
+from fedagent_cli.report.run_report import read_run_report
 from fedagent_coordinator import policies
 from fedagent_task import aggregation
 from fedagent_task.scoring.measures import ACCURACY, BY_KEY
@@ -64,9 +66,6 @@ class Run:
 
     def report(self) -> Path:
         """Write the run as one page of HTML, and return its path."""
-        from fedagent_cli.report.page import write_report  # noqa: PLC0415 - heavy imports
-        from fedagent_cli.report.run_report import read_run_report  # noqa: PLC0415
-
         return write_report(read_run_report(self.data_dir), self.data_dir, self.folder)
 
 

@@ -6,9 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fedagent_cli.errors import MissingError
+from fedagent_cli.extras import need, optional
+from fedagent_cli.output import MICRO
 from fedagent_cli.read.runs import open_run
 from fedagent_coordinator.books.connection import DATABASE
+from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.picture.summary import summarize
 from fedagent_protocol.extras import how_to_install
 
@@ -16,15 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from _typeshed import DataclassInstance
 
-    from fedagent_coordinator.books.reader import Reader
-
-MICRO = 1_000_000
-_MICRO_KEYS = {
-    "amount_micro": "amount",
-    "paid_micro": "paid",
-    "price_micro": "price",
-    "rent_micro": "rent",
-}
+_MICRO_KEYS = {"amount_micro", "paid_micro", "price_micro", "rent_micro"}
 _NESTED = ("timing_ms", "metrics", "notes", "prev_hash", "hash")
 
 
@@ -54,12 +48,9 @@ class Columns(dict[str, list[object]]):
         Raises:
             MissingError: The package pandas is not installed.
         """
-        try:
-            import pandas as pd  # noqa: PLC0415 - optional package
-        except ModuleNotFoundError as error:
-            reason = "the pandas package is not installed"
-            raise MissingError(reason, how_to_install("pandas")) from error
-        return pd.DataFrame(dict(self))
+        need("pandas", hint=how_to_install("pandas"))
+        frame: pd.DataFrame = optional("pandas", "pandas").DataFrame(dict(self))
+        return frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,32 +119,32 @@ def folder_of(run: Source) -> Path | None:
 
 def columns(rows: "Sequence[DataclassInstance]") -> Columns:
     """Return records as columns, micro-credits as credits."""
-    return _columns([_flat(asdict(row)) for row in rows])
+    return _columns(_flat(asdict(row)) for row in rows)
 
 
-def _rounds(reader: "Reader", run_id: str) -> Columns:
-    found = []
-    for row in reader.rounds(run_id):
-        steps = {f"{name}_s": value / 1000 for name, value in row.timing_ms.items()}
-        found.append({**_flat(asdict(row)), "seconds": row.seconds, **steps, **row.metrics})
-    return _columns(found)
+def _rounds(reader: Reader, run_id: str) -> Columns:
+    return _columns(
+        {
+            **_flat(asdict(row)),
+            "seconds": row.seconds,
+            **{f"{name}_s": value / 1000 for name, value in row.timing_ms.items()},
+            **row.metrics,
+        }
+        for row in reader.rounds(run_id)
+    )
 
 
-def _ledger(reader: "Reader", run_id: str) -> Columns:
+def _ledger(reader: Reader, run_id: str) -> Columns:
     entries = reversed(reader.ledger.show(run_id, limit=-1))
     return _columns({**_flat(asdict(one)), "hash": one.hash.hex()} for one in entries)
 
 
 def _flat(row: Mapping[str, object]) -> dict[str, object]:
-    return {
-        _MICRO_KEYS.get(name, name): _credits(value) if name in _MICRO_KEYS else value
-        for name, value in row.items()
-        if name not in _NESTED
-    }
-
-
-def _credits(micro: object) -> float | None:
-    return micro / MICRO if isinstance(micro, int) else None
+    plain = {name: value for name, value in row.items() if name not in _NESTED}
+    for name in _MICRO_KEYS & plain.keys():
+        value = plain.pop(name)
+        plain[name.removesuffix("_micro")] = value / MICRO if isinstance(value, int) else None
+    return plain
 
 
 def _columns(rows: Iterable[Mapping[str, object]]) -> Columns:

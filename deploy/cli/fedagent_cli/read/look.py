@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedagent_cli.output import credits_text, rounds_text
-from fedagent_cli.site.devices import SeenDevice, seen_devices
+from fedagent_cli.read.agents import SeenDevice, seen_devices
 from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.picture.status_files import RunStatus, read_run_status

@@ -12,7 +12,7 @@ from fedagent_cli.command_line import Number
 from fedagent_cli.errors import UsageError
 from fedagent_cli.extras import optional
 from fedagent_cli.output import credits_text, echo, emit, number_text, rounds_text, table
-from fedagent_cli.site.devices import print_reasons
+from fedagent_cli.read.agents import print_reasons
 from fedagent_coordinator.books.rows import RoundRow
 from fedagent_coordinator.picture.summary import RunSummary, summarize
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedagent_cli.read.agents import judged_devices
 from fedagent_cli.read.runs import epsilon_text, metric_line, open_run, recipe_of
-from fedagent_cli.site.devices import judged_devices
 from fedagent_coordinator.books.evaluations import ModelEvaluation
 from fedagent_coordinator.books.rows import DeviceRow, OutcomeRow, RoundRow
 from fedagent_coordinator.picture.alarms import alarms
