@@ -49,8 +49,7 @@ def live(thing: Any, rounds: range, kind: str = "policy") -> None:
         else:
             chosen = policies.create("random").select(view, rng)
             clients = view.pair_client[chosen.pairs].astype(np.int64)
-            thing.choose(rng)
-            iterations.chosen(thing, clients, rng)
+            thing.choose(clients, rng)
             thing.learn(random_feedback(rng, view, chosen), horizon=20.0)
 
 

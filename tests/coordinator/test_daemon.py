@@ -223,17 +223,6 @@ async def test_a_run_that_learnt_nothing_ends_with_a_warning(tmp_path: Path) -> 
     assert {row.reason for row in rows} == {f"{row.ordered} declined ({reason})" for row in rows}
 
 
-async def test_garbage_changes_nothing(tmp_path: Path) -> None:
-    async with coordinator(tmp_path) as process:
-        ready = await process.until("ready")
-        async with HandEdge(toy(), str(ready["broker"])) as edge:
-            for kind in ("report", "columns", "edge-hello", "nonsense"):
-                topic = topics.edge_up("default", "edge-0", kind)
-                edge.link.publish(topic, b"\xff\x00garbage")
-                edge.link.publish(topic, b"")
-            assert (await process.until("end"))["rounds_done"] == 4
-
-
 @pytest.mark.parametrize("how", ["sigterm", "parent"])
 async def test_it_ends_cleanly_and_soon(tmp_path: Path, how: str) -> None:
     async with coordinator(tmp_path) as process:

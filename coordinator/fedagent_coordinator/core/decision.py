@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.iterations import IterationControl, chosen
+from fedagent_coordinator.iterations import IterationControl
 from fedagent_coordinator.iterations.fixed import LearnerControl
 from fedagent_coordinator.placement.base import Placement, PlacementPolicy, PlacementView
 from fedagent_coordinator.policies.base import (
@@ -165,12 +165,11 @@ class Decider:
             free_micro=left,
             spec=self.settings.recipe.policy,
         )
-        control = self.policies.control
         clients = view.pair_client[selection.pairs].astype(np.int64)
-        rng = self._rng(view.round, Purpose.ITERATE)
-        each = chosen(control, clients, rng)
+        control = self.policies.control
+        each = control.choose(clients, self._rng(view.round, Purpose.ITERATE))
         controls = Controls(
-            iterations=round(float(each.mean())) if len(each) else control.choose(rng),
+            iterations=round(float(each.mean())) if len(each) else 0,
             each=each if len(np.unique(each)) > 1 else None,
             horizon=horizon(offers, count=self.settings.recipe.rounds.count, done=done),
             notes=control.notes(),

@@ -8,7 +8,7 @@ docs/iterations.md explains its units and parameters.
 """
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from fedagent_coordinator.policies.base import Feedback, IntArray, State
 from fedagent_protocol.registry import Registry
 
 
-@runtime_checkable
 class IterationControl(Protocol):
     """Decides how many local iterations a round has. All chance comes from `rng`."""
 
@@ -24,8 +23,8 @@ class IterationControl(Protocol):
     def load_limit_s(self) -> float:
         """Seconds of training computation that a round may cost a device; 0 for no limit."""
 
-    def choose(self, rng: np.random.Generator) -> int:
-        """Return the number for the next round; 0 leaves it to the learner."""
+    def choose(self, clients: IntArray, rng: np.random.Generator) -> IntArray:
+        """Return each client's number for the next round, int64[S]; 0 leaves it to the learner."""
 
     def learn(self, feedback: Feedback, *, horizon: float, steps: int = 1) -> None:
         """Take in a settled round of |M_t| arrival `steps`; the run may have `horizon`."""
@@ -40,21 +39,6 @@ class IterationControl(Protocol):
         """Continue from `state` exactly."""
 
 
-@runtime_checkable
-class PerDeviceControl(IterationControl, Protocol):
-    """A control that has a number for every device."""
-
-    def choose_each(self, clients: IntArray, rng: np.random.Generator) -> IntArray:
-        """Return the number of each of these clients for the next round, int64[S]."""
-
-
-def chosen(control: IterationControl, clients: IntArray, rng: np.random.Generator) -> IntArray:
-    """Return how many iterations each of these clients is ordered, int64[S]."""
-    if isinstance(control, PerDeviceControl):
-        return control.choose_each(clients, rng)
-    return np.full(len(clients), control.choose(rng), dtype=np.int64)
-
-
 registry: Registry[IterationControl] = Registry(
     kind="iteration control",
     package=__name__,
@@ -66,7 +50,13 @@ registry: Registry[IterationControl] = Registry(
         "strsaga-default": "fixed:LearnerControl",
     },
     group="fedagent.iterations",
-    members={"choose": int, "learn": None, "notes": Mapping, "state": Mapping, "restore": None},
+    members={
+        "choose": np.ndarray,
+        "learn": None,
+        "notes": Mapping,
+        "state": Mapping,
+        "restore": None,
+    },
 )
 names = registry.names
 

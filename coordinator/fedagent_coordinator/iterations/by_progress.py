@@ -15,7 +15,7 @@ from fedagent_coordinator.policies.state import ArrayState, floats, grown
 from fedagent_coordinator.policies.state import number as declared
 from fedagent_protocol.registry import number, whole
 
-from .primal_dual import MAX_ITERATIONS, observed_training, rounded
+from .primal_dual import MAX_ITERATIONS, observed_training
 
 _SETTLED = 3
 """Rounds until the unrest of the loss is known."""
@@ -89,11 +89,7 @@ class ByProgressControl(ArrayState):
         """Seconds of training computation that a round may cost a device; 0 for no limit."""
         return self._limit_s
 
-    def choose(self, rng: np.random.Generator) -> int:
-        """Return the number of a device of mean speed and arrivals."""
-        return rounded(self._level(), rng)
-
-    def choose_each(self, clients: IntArray, rng: np.random.Generator) -> IntArray:
+    def choose(self, clients: IntArray, rng: np.random.Generator) -> IntArray:
         """Return each device's number, rounded up or down at random, right on average."""
         rho = self.rho(clients)
         low = np.floor(rho)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import Feedback
+from fedagent_coordinator.policies.base import Feedback, IntArray
 from fedagent_coordinator.policies.state import ArrayState
 from fedagent_protocol.registry import number, whole
 
@@ -26,9 +26,9 @@ class LearnerControl(ArrayState):
         """Seconds of training computation that a round may cost a device; 0 for no limit."""
         return self._limit_s
 
-    def choose(self, rng: np.random.Generator) -> int:  # noqa: ARG002 - the interface's arguments
+    def choose(self, clients: IntArray, rng: np.random.Generator) -> IntArray:  # noqa: ARG002 - the interface's arguments
         """Return the same number every round."""
-        return self._iterations
+        return np.full(len(clients), self._iterations, dtype=np.int64)
 
     def learn(self, feedback: Feedback, *, horizon: float, steps: int = 1) -> None:
         """Learn nothing."""

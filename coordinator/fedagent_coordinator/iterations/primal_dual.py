@@ -85,9 +85,9 @@ class PrimalDualControl(ArrayState):
         """The real number of iterations of the next round, before it is rounded."""
         return float(self._numbers[0])
 
-    def choose(self, rng: np.random.Generator) -> int:
-        """Return the real number rounded up or down at random, right on average."""
-        return rounded(self.rho, rng)
+    def choose(self, clients: IntArray, rng: np.random.Generator) -> IntArray:
+        """Return the real number rounded up or down at random for all, right on average."""
+        return np.full(len(clients), rounded(self.rho, rng), dtype=np.int64)
 
     def learn(self, feedback: Feedback, *, horizon: float, steps: int = 1) -> None:
         """Move the multipliers by what the round showed, then the iterations.

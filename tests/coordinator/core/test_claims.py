@@ -1,21 +1,18 @@
 """What clients claim against what is observed: the gap, in both ways to play a round."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedagent_coordinator import policies
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.core.decision import DecisionPolicies
 from fedagent_coordinator.core.trust import ClaimGaps
-from fedagent_coordinator.policies.base import CLAIM_GAP, Feedback, RoundView, Selection
-from fedagent_coordinator.policies.baselines import CheapestPolicy, RandomPolicy
-from fedagent_coordinator.policies.state import StatelessPolicy
-from fedagent_testbed import oracles
-from fedagent_testbed.study import load_recipe, make_world, play
+from fedagent_coordinator.policies.base import CLAIM_GAP, Feedback, RoundView
+from fedagent_coordinator.policies.baselines import CheapestPolicy
+from fedagent_testbed.study import load_recipe, make_world
 from fedagent_testbed.study.full import play_full
 from tests.fakes.rounds import column_view, ended
 
@@ -75,49 +72,18 @@ def test_a_claim_that_cannot_be_true_is_none(wrong: float) -> None:
         )
 
 
-class Distrustful(StatelessPolicy):
-    """Takes pairs by their gap, unknown ones first, and remembers what it saw."""
+def test_policies_that_need_it_see_it_and_others_do_not() -> None:
+    class Asking(CheapestPolicy):
+        needs = frozenset({CLAIM_GAP})
 
-    needs = frozenset({CLAIM_GAP})
-
-    def __init__(self) -> None:
-        self.seen: list[dict[int, float]] = []
-
-    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
-        gaps = view.optional(CLAIM_GAP)
-        self.seen.append(dict(zip(view.pair_client.tolist(), gaps.tolist(), strict=True)))
-        return CheapestPolicy().select(view, rng)
-
-
-def test_policies_that_need_it_see_it_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Liars claim twice the compute they have; a study shows the gap to who asks for it."""
-    made: list[Distrustful] = []
-
-    def create(name: str, params: Mapping[str, object]) -> policies.SelectionPolicy:
-        if name != "random":
-            return policies.registry.create(name, **params)
-        made.append(Distrustful())
-        return made[-1]
-
-    monkeypatch.setattr(oracles, "create", create)
-    sets = [
-        "rounds.count=150",
-        "world.liars.share=0.3",
-        "world.liars.factor=2",
-        "world.radio.distance_km=[0.01,0.3]",
-    ]
-    recipe = load_recipe("cocs-decisions", [*sets, "budget.per_edge=20", "rounds.deadline_s=8"])
-    play(recipe, "random", 2)
-    last = made[-1].seen[-1]
-    liar = make_world(recipe, 2)._people.liar  # type: ignore[attr-defined] # a linked world
-    known = [n for n, gap in last.items() if np.isfinite(gap)]
-    lying = [last[n] for n in known if liar[n]]
-    honest = [last[n] for n in known if not liar[n]]
-    assert min(len(lying), len(honest)) >= 5
-    assert np.median(lying) > 1.25 * np.median(honest)
-    assert DecisionPolicies(RandomPolicy()).seen(view_of([2.0])).feature_names == (
-        *("compute", "download_bps", "upload_bps"),
-    )
+    for policy in (Asking(), CheapestPolicy()):
+        decides = DecisionPolicies(policy)
+        decides.gaps.learn(ended(view_of([2.0] * 3), range(3), tau_s=[5.0, 5.0, 10.0]))
+        seen = decides.seen(view_of([2.0] * 3))
+        asks = isinstance(policy, Asking)
+        assert (CLAIM_GAP in seen.feature_names) == asks
+        if asks:
+            assert seen.feature(CLAIM_GAP) == pytest.approx([1.0, 1.0, 2.0])
 
 
 def test_a_whole_federation_comes_to_the_gaps_of_a_study(tmp_path: Path) -> None:

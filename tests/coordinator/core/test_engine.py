@@ -19,7 +19,6 @@ from fedagent_node.effects import Effect, LinkDown, LinkUp, Revoked, Send
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import (
     MANIFEST,
-    START_BYTES,
     Field,
     MemoryIndices,
     mute_when_ordered,
@@ -80,22 +79,6 @@ def test_no_time_is_lost_between_rounds() -> None:
     # Four message delays per round (open, columns, order, report), and the
     # end of the run is noticed within the last pause of the harness.
     assert field.kernel.now - began < 50 * 0.0045 + 4.0
-
-
-def test_with_two_edges_it_is_their_weighted_mean() -> None:
-    field = Field(toy_edges(2), settings(count=1, wait_edges=2, wait_agents=6))
-    field.run()
-    assert field.edges[0].digest == field.edges[1].digest == field.committed[-1]
-    assert field.edges[0].model != START_BYTES
-
-
-def test_edge_models_stay_apart_between_merges() -> None:
-    edges = toy_edges(2)
-    field = Field(edges, settings(count=4, merge_every=2, wait_edges=2, wait_agents=6))
-    field.run()
-    check_books(field)
-    assert len(field.committed) == 2
-    assert not [o for _, o in field.sent if isinstance(o, m.RoundOrder) and o.base]
 
 
 def test_a_report_after_expiry_changes_nothing() -> None:
@@ -161,28 +144,6 @@ def test_an_order_is_repeated_ever_more_seldom() -> None:
     field.run()
     left_s = [o.max_wait_ms / 1000 for _, o in field.sent if isinstance(o, m.RoundOrder)]
     assert left_s == pytest.approx([20.0, 19.0, 17.0, 13.0, 5.0], abs=0.3)
-
-
-@pytest.mark.parametrize("when", [m.RoundOpen, m.RoundOrder])
-def test_an_edge_with_another_list_of_its_agents_goes_on_with_its_round(when: type) -> None:
-    """Its list was full: the next has another epoch, and its process is the same."""
-    edges = toy_edges(2)
-    field = Field(edges, settings(count=3))
-    original, seen = edges[0].receive, set[int]()
-
-    def listed_anew(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
-        if isinstance(message, when) and message.round not in seen:
-            seen.add(message.round)
-            edges[0].epoch = f"{int(edges[0].epoch, 16) + 1:032x}"
-            edges[0].agents.append(edges[0].agents.pop(0))
-            return [edges[0].status(), *original(message, now)]
-        return original(message, now)
-
-    edges[0].receive = listed_anew  # type: ignore[method-assign] # the test's edge
-    field.run()
-    check_books(field)
-    assert edges[0].orders == [1, 2, 3]
-    assert not [one for s in field.settled.values() for one in s.edges if one.failed]
 
 
 def test_the_run_ends_when_the_budget_cannot_pay_the_cheapest() -> None:

@@ -156,41 +156,6 @@ def test_the_first_call_waits_for_devices_that_open_their_streams() -> None:
     assert waited == pytest.approx([12.0, 5.0], abs=0.1)
 
 
-def test_lost_calls_and_answers_are_said_again() -> None:
-    lost = {"opinion-open": 1, "opinions": 1, "opinions-receipt": 1, "global-model": 1}
-
-    def plan(kind: str) -> list[float]:
-        if lost.get(kind, 0):
-            lost[kind] -= 1
-            return []
-        return [0.001, 0.002] if kind.startswith("opinion") else [0.001]
-
-    field = Field(toy_edges(), settings=report(), past=FIRST, plan=plan)
-    field.run()
-    assert field.end == "rounds"
-    assert [len(found.client) for found in field.evaluated.values()] == [3, 3, 3, 3]
-
-
-def test_an_edge_that_restarts_in_a_call_is_called_with_its_new_sessions() -> None:
-    edges = toy_edges()
-    edges[0].deaf = True
-    field = Field(edges, settings=report(count=1), past=FIRST)
-
-    def again() -> None:
-        assert isinstance(field.engine.phase, Evaluating)
-        edges[0].restart()
-        edges[0].agents.reverse()
-        edges[0].deaf = False
-
-    field.kernel.after(1.5, again)
-    field.run()
-    found = opinions_of(field, 0)
-    assert len(found.client) == 3
-    agents = {0: "agent-0-0", 1: "agent-0-1", 2: "agent-0-2"}
-    said = {c: np.float32(ToyAgent(agents[c]).opinion(found.digest)) for c in agents}
-    assert dict(zip(found.client.tolist(), found.score.tolist(), strict=True)) == said
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -304,17 +269,6 @@ def test_an_edge_may_name_any_reasons_but_the_books_keep_few() -> None:
     assert not any("\x1b" in reason or len(reason) > 40 for reason in kept)
 
 
-def test_every_second_merge_is_evaluated_and_rounds_without_are_learnt_at_once() -> None:
-    field = Field(toy_edges(), settings=report(count=5, opinions_every=2), past=FIRST)
-    field.run()
-    assert list(field.evaluated) == [0, 2, 4]
-    assert field.learnt == [1, 2, 3, 4, 5]
-    assert [t for t, f in field.feedbacks.items() if f.opinions is not None] == [2, 4]
-    shown = field.reserved[2].view.opinions
-    assert shown is not None
-    assert shown.tolist() == opinions_of(field, 0).score.tolist()
-
-
 # --- volunteers --------------------------------------------------------------
 
 
@@ -395,24 +349,6 @@ def test_all_that_the_edges_see_are_enough_volunteers(edges: int) -> None:
     field.run()
     assert [found.asked for found in field.evaluated.values()] == [3, 3, 3]
     assert all(found.seconds < 1.0 for found in field.evaluated.values())
-
-
-def test_a_round_without_volunteers_is_followed_by_another_call() -> None:
-    edges = toy_edges(1, 3)
-    for agent in edges[0].agents:
-        agent.volunteers = False
-    field = volunteers_field(edges, volunteers=2, count=3, opinions_every=3)
-
-    def come_round() -> None:
-        for agent in edges[0].agents:
-            agent.volunteers = True
-
-    field.kernel.after(4.0, come_round)
-    field.run()
-    assert field.end == "rounds"
-    ordered = [len(r.selection.pairs) for r in field.reserved.values()]
-    assert ordered[0] == 0
-    assert ordered[-1] == 3
 
 
 def test_the_newest_word_of_an_edge_counts() -> None:

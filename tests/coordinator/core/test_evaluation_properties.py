@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.evaluating import EvaluationPlan, EvaluationSchedule
+from fedagent_coordinator.core.evaluating import EvaluationSchedule
 from fedagent_coordinator.core.evaluation import by_client
 from fedagent_coordinator.core.settings import PastEvaluations
 from fedagent_coordinator.policies import create
@@ -15,7 +15,6 @@ from fedagent_protocol import messages as m
 from tests.fakes.engine_field import Field, MemoryIndices, Plan, toy_edges
 from tests.fakes.engine_field import settings as run_settings
 from tests.fakes.rounds import nothing_played, random_feedback, random_view
-from tests.fakes.stored_runs import opinions
 from tests.fakes.toy_edge import ToyAgent, ToyEdge
 
 MODES = [m.OpinionMode.REPORT, m.OpinionMode.PEERS]
@@ -112,48 +111,6 @@ def test_what_is_booked_is_what_agents_said(
         for t, clients_ in chosen.items():
             newest = max(round_ for round_ in field.evaluated if round_ < t)
             assert clients_ <= set(field.evaluated[newest].client.tolist())
-
-
-@given(
-    rounds=st.lists(st.tuples(st.booleans(), st.booleans()), max_size=30),
-    mode=st.sampled_from(MODES),
-    every=st.integers(1, 4),
-    cut=st.integers(0, 30),
-)
-def test_a_count_goes_on_from_where_it_was_kept(
-    rounds: list[tuple[bool, bool]], mode: m.OpinionMode, every: int, cut: int
-) -> None:
-    whole = EvaluationSchedule(mode, every)
-    due = [whole.is_due(merges=a, played=b, last=False) for a, b in rounds]
-    cut = min(cut, len(rounds))
-    # A restart counts again from the last call in the books.
-    since = max((i + 1 for i in range(cut) if due[i]), default=0)
-    again = EvaluationSchedule(mode, every)
-    replayed = [again.is_due(merges=a, played=b, last=False) for a, b in rounds[since:]]
-    assert replayed == due[since:]
-    assert not any(one and not merges for one, (merges, _) in zip(due, rounds, strict=True))
-
-
-@given(
-    calls=st.lists(
-        st.dictionaries(st.integers(0, 8), st.floats(0, 1), max_size=6), min_size=1, max_size=5
-    ),
-    clients=st.integers(1, 12),
-)
-def test_a_view_shows_the_newest_word_of_each(calls: list[dict[int, float]], clients: int) -> None:
-    asking = run_settings(opinions=m.OpinionMode.REPORT)
-    plan, kept = EvaluationPlan(asking, PastEvaluations()), dict[int, float]()
-    for round_, said in enumerate(calls):
-        plan.take(opinions(round_, said))
-        kept.update(said)
-    view = random_view(np.random.default_rng(0), 1, clients=clients)
-    resumed = EvaluationPlan(asking, PastEvaluations(opinions=kept)).shown_in(view).opinions
-    shown = plan.shown_in(view).opinions
-    assert shown is not None
-    assert resumed is not None
-    assert np.array_equal(shown, resumed, equal_nan=True)
-    for client in range(clients):
-        assert shown[client] == kept[client] if client in kept else np.isnan(shown[client])
 
 
 @given(

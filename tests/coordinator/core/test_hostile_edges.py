@@ -21,8 +21,6 @@ from fedagent_protocol.tensors import digest_of
 from tests.fakes.engine_field import RUN, START_BYTES, Field, settings, toy_edges
 from tests.fakes.toy_edge import ToyEdge
 
-from .test_engine import FixedPolicy
-
 DEAR = 10**15
 HOSTILE: dict[type, tuple[object, ...]] = {
     bool: (True, False),
@@ -167,18 +165,6 @@ def test_a_coordinator_from_a_backup_goes_on_after_all_that_any_edge_was_ordered
     assert not [one for one in field.warned if "ignored" in one.text]
 
 
-def test_a_model_that_cannot_be_cut_as_an_edge_says_is_merged_all_the_same() -> None:
-    field = Field(toy_edges(2, 2), settings(count=2))
-    field.engine.models.size = 70 * 2**20
-    report = m.RoundReport(run=RUN, round=1, epoch="1" * 32, outcomes=(), chunk_bytes=1024)
-    field.perform(field.engine.receive(fx.Start(), 0.0))
-    field.perform(field.hear("edge-0", field.edges[0].hello()))
-    before = field.engine.edges.by_id["edge-0"].chunk_bytes
-    field.perform(field.hear("edge-0", report))
-    assert field.engine.edges.by_id["edge-0"].chunk_bytes == before
-    assert field.engine.counters["oversize"] == 1
-
-
 def make_dear(edge: ToyEdge) -> None:
     for agent in edge.agents:
         agent.price = DEAR
@@ -210,20 +196,3 @@ def test_dear_devices_alone_end_a_run_in_two_minutes(back: bool) -> None:
     field.kernel.run(until=field.kernel.now + 80.0)
     assert field.end == "budget"
     assert (len(field.settled) > rounds) == back
-
-
-def test_a_device_alone_that_lacks_a_feature_does_not_end_a_run_that_had_rounds() -> None:
-    field = Field(
-        toy_edges(2, 2),
-        settings(count=20, every_s=1.0),
-        policy=FixedPolicy([0], frozenset({"rtt_s"})),
-    )
-    whole, lacks = field.edges
-    for agent in whole.agents:
-        agent.features["rtt_s"] = 0.1
-    field.kernel.after(5.0, lambda: setattr(whole, "mute", True))
-    field.kernel.after(120.0, lambda: setattr(whole, "mute", False))
-    field.run()
-    assert field.end == "rounds"
-    assert "features" in field.reasons()
-    assert lacks.agents

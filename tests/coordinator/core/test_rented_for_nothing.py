@@ -65,15 +65,6 @@ def test_who_orders_nobody_and_says_failed_is_paid_nothing_and_passed_over(
     assert len(field.committed) == len(honest)
 
 
-@pytest.mark.parametrize("name", ["min-cost", "budgeted-ucb", "fixed"])
-def test_where_no_other_can_be_rented_it_is_tried_again(name: str) -> None:
-    loafer, *others = toy_edges(2 if name == "fixed" else 1, 2)
-    field = field_of([loafing(loafer), *others], name, 6)
-    field.run(until=600)
-    assert rounds_of(field) == [(loafer.id, 0)] * 6
-    assert field.end == "rounds"
-
-
 def test_an_edge_whose_devices_are_all_late_is_paid_and_others_get_their_turn() -> None:
     """Late work is paid, signed, and may be used in the next round: one such round is no sign."""
     late, other = toy_edges(2, 2)

@@ -118,11 +118,6 @@ LIES: dict[str, Lie] = {
     "stripped": lambda _, said: structs.replace(said, claim=b""),
     "swapped": lambda _, said: swapped(said),
     "another metric": lambda _, said: structs.replace(said, metric="kindness"),
-    "more samples": lambda _, said: structs.replace(
-        said,
-        samples=(np.frombuffer(said.samples, "<i8") + 1).tobytes(),  # type: ignore[union-attr]
-    ),
-    "less noise": lambda _, said: structs.replace(said, epsilon=np.full(3, 0.5, "<f4").tobytes()),
 }
 
 

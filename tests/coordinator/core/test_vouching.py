@@ -35,17 +35,6 @@ def welcomes(field: Field) -> dict[str, list[m.EdgeWelcome]]:
     return found
 
 
-def test_each_edge_is_welcomed_with_a_word_on_the_task_of_the_run() -> None:
-    field = Field(toy_edges(2), settings(count=2, wait_edges=2, wait_agents=6))
-    word = field.engine.vouching = Word()
-    field.run()
-    assert len(welcomes(field)) == 2
-    for said in welcomes(field).values():
-        assert said[0].claim is not None
-        assert (said[0].run, said[0].task) in word.said
-    assert set(word.said) == {(field.settings.run, field.settings.task)}
-
-
 def test_a_word_that_is_renewed_reaches_the_edges_that_are_there() -> None:
     field = Field(toy_edges(2), settings(count=2, wait_edges=2, wait_agents=6))
     field.engine.vouching = Word()

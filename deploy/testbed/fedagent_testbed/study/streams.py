@@ -89,9 +89,7 @@ class StreamStudy:
         began = time.perf_counter()
         placed = self._placed(t)
         devices = np.arange(self._recipe.world.clients)
-        each = iterations.chosen(
-            self._iterations, devices, round_rng(self._seed, t, Purpose.ITERATE)
-        )
+        each = self._iterations.choose(devices, round_rng(self._seed, t, Purpose.ITERATE))
         decided = time.perf_counter() - began
         if placed.exhausted:
             history.exhausted = True
