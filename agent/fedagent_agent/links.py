@@ -66,7 +66,7 @@ class BrokerLinks:
                 if (link := self._link_of(effect.edge)) is not None:
                     link.unsubscribe(topics.model(self._site, effect.edge, effect.digest))
             case TakeRevocations(crl=crl):
-                self._shell.spawn(self._shell.take_revocations(crl, ()), "revocations")
+                self._shell.spawn(self._shell.take_revocations(crl), "revocations")
             case Relink():
                 self._renew(effect.link)
 

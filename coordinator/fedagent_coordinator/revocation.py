@@ -31,7 +31,7 @@ async def watch_members(shell: Shell, site: Site) -> None:
             number, serials = enrolment.revocations()
             if number > member.number:
                 out = enrolment.revoked_ids()
-                await shell.take_revocations(site.authority.crl(serials, number, ids=out), out)
+                await shell.take_revocations(site.authority.crl(serials, number, ids=out))
             await asyncio.sleep(LOOK_S)
 
 

@@ -101,8 +101,8 @@ class EdgeDaemon:
 
     def _change(self, effect: Connect) -> None:
         match effect:
-            case TakeRevocations(crl=crl, ids=ids):
-                self._shell.spawn(self._shell.take_revocations(crl, ids), "revocations")
+            case TakeRevocations(crl=crl):
+                self._shell.spawn(self._shell.take_revocations(crl), "revocations")
 
     def _emit_ready(self, address: BrokerAddress, broker_kind: str) -> None:
         me = self._shell.id

@@ -146,7 +146,6 @@ class TakeRevocations(Connect, frozen=True):
     """Keep out who is on a list of revoked certificates: `Revoked`, if it is a newer one."""
 
     crl: bytes
-    ids: tuple[str, ...] = ()
 
 
 class Revoked(Input, frozen=True):

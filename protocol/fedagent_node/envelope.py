@@ -23,6 +23,7 @@ from fedagent_protocol.signed import ID_LENGTH, identity_of, verify
 from fedagent_protocol.topics import Topic
 
 from .data_dir import Identity
+from .site.certificates import Certificate
 
 MARK = 0xC1
 """Begins no MessagePack value, so that what is not signed is told from what is."""
@@ -44,9 +45,9 @@ HEARD_AGAIN_S = 1.0
 HEARD = "heard"
 """Kind of the answer to who is behind: the number its receiver had from it."""
 GONE = "gone"
-"""Kind of what a broker says of an agent: a hint, and of those alone who are known."""
+"""Kind of what a broker says of an agent: a hint."""
 BARE = frozenset({"peer-deliver", GONE})
-"""Sealed between two neighbours already, or no sender's word; of senders that are known alone."""
+"""Sealed between two neighbours already, or no sender's word: the broker's list says who writes."""
 CERTIFIED = frozenset(
     {"hello", "welcome", "edge-hello", "edge-welcome", "edge-beacon", "coordinator-beacon", HEARD}
 )
@@ -117,18 +118,6 @@ class Opened:
     number: int
     body: bytes
     proof: bytes
-
-
-class Certificate(Protocol):
-    """What is asked of a certificate that was read (`fedagent_node.site.certificates`)."""
-
-    @property
-    def public(self) -> bytes:
-        """Raw public key."""
-
-    @property
-    def role(self) -> str:
-        """One of agent, edge, coordinator and broker."""
 
 
 class Certifier(Protocol):
@@ -261,10 +250,8 @@ class Gate:
         if len(payload) > (limit := MAX_PAYLOAD_BYTES + MAX_CERTIFICATE_BYTES + _HEADER.size):
             raise OversizeError("payload", len(payload), limit)
         named = named_sender(where)
-        if where.kind in BARE and payload[:1] != bytes((MARK,)) and named in self._windows:
+        if where.kind in BARE:
             return Opened(named, 0, payload, b"")
-        if where.kind == GONE:
-            return None
         public, number, signature, certificate, body = _parts(payload)
         sender = identity_of(public)
         if named not in ("", sender):

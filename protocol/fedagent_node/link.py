@@ -50,8 +50,6 @@ URGENT_S = 2.0
 """Longest pause between attempts while something is open that waits for the connection."""
 BATCH = 256
 """Most packets that are read before others have their turn."""
-REVOKED_AGAIN_S = 600.0
-"""How often it is said again that a certificate was revoked: no attempt will end that."""
 NO_BROKER = "the service at that port does not answer as an MQTT broker; check the port"
 _OK = MQTTErrorCode.MQTT_ERR_SUCCESS
 
@@ -98,7 +96,6 @@ class Link:
         self.counters: Counter[str] = Counter()
         self.last_error = ""
         """Why there is no connection; empty when there is one."""
-        self._said_at = 0.0
         self.peer = ""
         """The id in the certificate of who was reached last."""
         self._tls = tls
@@ -186,11 +183,8 @@ class Link:
         self._drain()
         return flushed
 
-    def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> bool:
-        """Publish; True means handed to the connection, not delivered.
-
-        Only brokers that are not ours retain anything.
-        """
+    def publish(self, topic: str, payload: bytes, *, qos: int = 1) -> bool:
+        """Publish; True means handed to the connection, not delivered."""
         size = len(payload)
         if size + len(topic) + 16 > MAX_PACKET_BYTES:
             self.counters["refused_oversize"] += 1
@@ -202,7 +196,7 @@ class Link:
         if not self._outbox.has_room(size):
             self.counters["refused_full"] += 1
             return False
-        info = self._client.publish(topic, payload, qos, retain)
+        info = self._client.publish(topic, payload, qos)
         if info.rc != _OK:
             self.counters["refused_offline"] += 1
             return False
@@ -271,7 +265,7 @@ class Link:
             self.counters["failed_connects"] += 1
             self._count_refusal(exc)
             before = self.counters["connects"] > 0
-            self._note_error(with_hint(connect_reason(exc), self.address, before=before), exc)
+            self._note_error(with_hint(connect_reason(exc), self.address, before=before))
             return
         give_up = time.monotonic() + ANSWER_S
         while self._client.socket() is not None:
@@ -429,18 +423,18 @@ class Link:
         failure = self._client.failure
         if failure is not None:
             self._count_refusal(failure)
-            self._down(connect_reason(failure), failure)
+            self._down(connect_reason(failure))
         elif reason.getName() == "Unspecified error":
             self._down("the broker closed the connection", weak=True)
         else:
             self._down(safe_text(reason), weak=True)
 
-    def _down(self, reason: str, exc: Exception | None = None, *, weak: bool = False) -> None:
+    def _down(self, reason: str, *, weak: bool = False) -> None:
         """Note a loss once; a weak reason replaces no other."""
         was_up, self._up = self._up, False
         self._subscriptions.connection_lost()
         if not (self._stopping or (weak and self.last_error)):
-            self._note_error(reason, exc)
+            self._note_error(reason)
         if was_up:
             self.counters["losses"] += 1
             self._later(self._lost)
@@ -449,14 +443,11 @@ class Link:
         self.counters["lost_unacknowledged"] += self._outbox.forget()
         self._on_state(False)
 
-    def _note_error(self, reason: str, exc: Exception | None = None) -> None:
-        """Say once why there is no connection; of who was revoked, rarely, again."""
-        now = time.monotonic()
-        revoked = exc is not None and (tls_refusal(exc) or ("",))[0] == "revoked"
-        if reason == self.last_error and not (revoked and now >= self._said_at + REVOKED_AGAIN_S):
-            return
-        self.last_error, self._said_at = reason, now
-        _log.warning("%s: no connection to %s: %s", self.client_id, self.address, reason)
+    def _note_error(self, reason: str) -> None:
+        """Say once why there is no connection."""
+        if reason != self.last_error:
+            self.last_error = reason
+            _log.warning("%s: no connection to %s: %s", self.client_id, self.address, reason)
 
     def _arrived(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
         self.counters["received"] += 1

@@ -349,11 +349,11 @@ class Shell:
     def _left_out(self) -> frozenset[str]:
         return self.membership.revoked if self.membership is not None else frozenset()
 
-    async def take_revocations(self, crl: bytes, ids: Collection[str]) -> None:
+    async def take_revocations(self, crl: bytes) -> None:
         """Keep out who is on a list of the revoked, and tell the core, if it is a newer one."""
         member = self.membership
-        if member is not None and await member.take(crl, ids):
-            out = self.gate.revoked() | member.revoked | frozenset(ids)
+        if member is not None and await member.take(crl):
+            out = self.gate.revoked() | member.revoked
             self.receive(Revoked(member.number, out, crl))
 
     def tell_revocations(self) -> None:

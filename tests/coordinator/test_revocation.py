@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -53,9 +53,9 @@ class Process:
     def receive(self, *events: Input) -> None:
         self.received += events
 
-    async def take_revocations(self, crl: bytes, ids: Collection[str]) -> None:
-        if await self.membership.take(crl, ids):
-            self.receive(Revoked(self.membership.number, frozenset(ids), crl))
+    async def take_revocations(self, crl: bytes) -> None:
+        if await self.membership.take(crl):
+            self.receive(Revoked(self.membership.number, self.membership.revoked, crl))
 
     def told(self) -> list[Revoked]:
         return [event for event in self.received if isinstance(event, Revoked)]
@@ -94,7 +94,7 @@ async def test_on_another_machine_too_a_revoked_member_is_out_with_every_certifi
     async with watching(lost.site()) as coordinator:
         await eventually(lambda: any(one.ids for one in coordinator.told()))
     newest = coordinator.told()[-1]
-    await other.take_revocations(newest.crl, ())
+    await other.take_revocations(newest.crl)
     for member in (coordinator.membership, other.membership, Process(other.directory).membership):
         with pytest.raises(EnvelopeError) as refused:
             member.read(lost.held["hall"].der)
@@ -128,7 +128,7 @@ async def revoked_since_the_backup(lost: Lost) -> Process:
     for ident in ids:
         lost.revoke(ident, at=time.time())
     newest = await told(lost, 2)
-    await edge.take_revocations(newest.crl, newest.ids)
+    await edge.take_revocations(newest.crl)
     shutil.rmtree(lost.folder)
     restore(lost.copy, lost.folder)
     return edge
@@ -142,7 +142,7 @@ async def test_who_is_revoked_after_a_loss_of_the_disk_is_out_at_edges_that_know
     hall = load_or_create(tmp_path / "hall").id
     lost.revoke(hall, at=time.time())
     newest = await told(lost, 1)
-    await edge.take_revocations(newest.crl, newest.ids)
+    await edge.take_revocations(newest.crl)
     assert gone(edge.membership, lost, "hall")
 
 
@@ -159,7 +159,7 @@ async def test_who_was_revoked_since_the_backup_is_learnt_from_an_edge(
         learn_list(lost.folder, "edge-1", shown)
         await eventually(lambda: coordinator.membership.number > LISTS_SKIPPED)
     newest = coordinator.told()[-1]
-    await edge.take_revocations(newest.crl, newest.ids)
+    await edge.take_revocations(newest.crl)
     for name in ("first", "second"):
         assert gone(edge.membership, lost, name)
     with Enrolment(lost.folder) as enrolment:

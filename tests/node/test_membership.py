@@ -36,13 +36,13 @@ async def test_a_newer_list_of_this_authority_is_taken_once(home: Members, tmp_p
     member, changes = membership(home, "edge")
     thief = home.member("thief", "agent").credentials.certificate
     assert member.read(thief.der).id == thief.id
-    newer = home.authority.crl([thief.serial], 1)
+    newer = home.authority.crl([thief.serial], 1, ids=[thief.id])
     forged = Members(tmp_path / "other").authority.crl([thief.serial], 7)
-    assert not await member.take(forged, [thief.id])
-    assert not await member.take(b"no list", [thief.id])
-    assert await member.take(newer, [thief.id])
-    assert not await member.take(newer, [thief.id])
-    assert not await member.take(home.authority.crl([], 0), [])
+    assert not await member.take(forged)
+    assert not await member.take(b"no list")
+    assert await member.take(newer)
+    assert not await member.take(newer)
+    assert not await member.take(home.authority.crl([], 0))
     assert changes == [{thief.id}]
     assert member.number == 1
     with pytest.raises(EnvelopeError) as refused:

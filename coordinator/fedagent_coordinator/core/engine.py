@@ -199,8 +199,7 @@ class Engine:
 
     def _revoked(self, revoked: Revoked) -> list[Effect]:
         """Tell every edge who is out; an edge that is out itself is lost at once."""
-        ids = tuple(sorted(revoked.ids))
-        self.revocations = Revocations(number=revoked.number, crl=revoked.crl, ids=ids)
+        self.revocations = Revocations(number=revoked.number, crl=revoked.crl)
         effects: list[Effect] = []
         for edge in self.edges.live():
             if edge.id in revoked.ids:

@@ -333,7 +333,7 @@ class EdgeCore:
                 raise Ignored("other_coordinator")
             case Revocations():
                 newer = message.number > self.state.crl
-                return [TakeRevocations(message.crl, message.ids)] if newer else []
+                return [TakeRevocations(message.crl)] if newer else []
             case RevocationsNeed() if self.state.crl_pem:
                 # The coordinator has lost who was revoked.
                 shown = Revocations(number=self.state.crl, crl=self.state.crl_pem)

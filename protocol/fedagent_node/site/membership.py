@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from fedagent_node.envelope import EnvelopeError, Refusal
@@ -83,10 +83,10 @@ class Membership:
         """Who is on that list."""
         return self._list.ids
 
-    async def take(self, pem: bytes, ids: Collection[str]) -> bool:
+    async def take(self, pem: bytes) -> bool:
         """Take a list of the revoked if it is the authority's and newer; False if it is not.
 
-        Sessions of all on it, and of `ids`, are ended.
+        Sessions of all on it are ended.
         """
         try:
             found = read_crl(pem, self.site.credentials.ca_der)
@@ -97,10 +97,9 @@ class Membership:
             _log.warning("a revocation list is not used yet: %s", exc)
             return False
         self._read_list()
-        out = frozenset(ids) | found.ids
-        names = ", ".join(sorted(out))
+        names = ", ".join(sorted(found.ids))
         _log.warning("revocation list %d is in use%s", self.number, f": {names}" if names else "")
-        await self._on_change(out)
+        await self._on_change(found.ids)
         return True
 
     def _read_list(self) -> None:

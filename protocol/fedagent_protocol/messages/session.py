@@ -210,14 +210,13 @@ class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
 
 
 class Revocations(Message, frozen=True, kw_only=True, tag="revocations"):
-    """The site's list of revoked certificates, PEM, and whose they are; the newest holds.
+    """The site's list of the revoked, PEM; the newest holds.
 
-    Its authority signed it, so whoever passes it on can change nothing; `ids` are for edges alone.
+    Its authority signed it: who passes it on can change nothing.
     """
 
     number: Count
     crl: Annotated[bytes, Meta(max_length=MAX_REVOCATIONS_BYTES)]
-    ids: Annotated[tuple[Id, ...], Meta(max_length=MAX_AGENTS)] = ()
 
 
 class RunEnded(Message, frozen=True, kw_only=True, tag="run-ended"):
