@@ -24,13 +24,11 @@ _INDEX = struct.Struct("<I")
 
 @dataclass(slots=True)
 class _Part:
-    """A model on its way in. Chunks are hashed in order, as soon as they can be."""
+    """A model on its way in."""
 
     layout: Layout
     memory: bytearray | None
     have: set[int] = field(default_factory=set)
-    hashed: int = 0
-    hasher: "hashlib._Hash" = field(default_factory=hashlib.sha256)
 
 
 class ModelsCache:
@@ -81,10 +79,6 @@ class ModelsCache:
         self._checkpoint("agent.model.chunk-written")
         with self._file(digest, ".have").open("ab", buffering=0) as file:
             file.write(_INDEX.pack(index))
-        if index == part.hashed:
-            part.hasher.update(data)
-            part.hashed += 1
-            self._hash_rest(digest, part)
 
     def finish(self, digest: str) -> int:
         """Make a complete model usable; return its size, 0 if it is not what it is called."""
@@ -93,10 +87,9 @@ class ModelsCache:
             return 0
         came = self._file(digest, ".part")
         if part.memory is not None:
-            part.hasher.update(part.memory)
             came.write_bytes(part.memory)
         self._file(digest, ".have").unlink(missing_ok=True)
-        if part.hasher.hexdigest() != digest:
+        if not _is(came, digest):
             came.unlink()
             return 0
         os.rename(came, self.path(digest))  # noqa: PTH104 - as in `passing`
@@ -124,8 +117,7 @@ class ModelsCache:
         try:
             if digest in self._whole:
                 return path.stat().st_size == size
-            with path.open("rb") as file:
-                good = hashlib.file_digest(file, "sha256").hexdigest() == digest
+            good = _is(path, digest)
         except OSError:
             return False
         if good:
@@ -148,17 +140,6 @@ class ModelsCache:
         whole = len(body) - len(body) % _INDEX.size
         indices = {index for (index,) in _INDEX.iter_unpack(body[:whole])}
         part.have = {index for index in indices if index < part.layout.count}
-        self._hash_rest(digest, part)
-
-    def _hash_rest(self, digest: str, part: _Part) -> None:
-        if part.hashed not in part.have:
-            return
-        with self._file(digest, ".part").open("rb") as file:
-            while part.hashed in part.have:
-                start, stop = part.layout.span(part.hashed)
-                file.seek(start)
-                part.hasher.update(file.read(stop - start))
-                part.hashed += 1
 
     def _trim(self) -> None:
         """Remove all files but those of the newest models and of the one that comes in."""
@@ -171,3 +152,8 @@ class ModelsCache:
 
     def _file(self, digest: str, end: str = "") -> Path:
         return passing(f"{self._folder}/model.{digest}{end}")
+
+
+def _is(path: Path, digest: str) -> bool:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == digest

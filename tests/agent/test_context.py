@@ -123,14 +123,6 @@ def test_stale_is_a_rise_of_more_than_a_tenth(offered: int, asked: int) -> None:
     assert is_stale(offered, asked) == (asked * 10 > offered * 11)
 
 
-def test_a_feature_that_is_known_at_last_is_a_change() -> None:
-    own, link = DeviceState(PriceSettings()), LinkQuality()
-    said = own.context_report(link, run="", seq=1)
-    assert not own.differs(link, said)
-    link.note_rtt(0.01)
-    assert own.differs(link, said)
-
-
 def test_small_noise_of_small_numbers_is_no_change() -> None:
     own = DeviceState(PriceSettings(), readings=Readings(compute=1.0))
     link = LinkQuality(rtt_s=0.0004)

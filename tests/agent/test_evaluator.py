@@ -9,14 +9,13 @@ from msgspec import structs
 
 from fedagent_agent import books
 from fedagent_agent.core.device import Readings
-from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeModel
+from fedagent_agent.core.effects import SubscribeModel
 from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.peers.core.selection import PeerSelection
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
 from fedagent_node.effects import Effect, Send
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
-    Chunk,
     Decline,
     EdgeBeacon,
     Opinion,
@@ -92,18 +91,6 @@ def test_a_call_of_the_last_round_of_all_is_refused(edge: HandEdge) -> None:
     assert [opinion.round for opinion in edge.said(Opinion)] == [1]
 
 
-def test_two_edges_that_ask_at_once_have_the_same_answer(edge: HandEdge) -> None:
-    edge.call(0, MODEL)
-    out = edge.call(0, MODEL, edge=OTHER)
-    assert not edge.jobs(SubscribeModel, out)
-    edge.serve(list(edge.out), MODEL)
-    (start,) = edge.jobs(Evaluate)
-    out = edge.evaluate(start, 0.25)
-    first, second = edge.said(Opinion, out)
-    assert first == second
-    assert first.round == 0
-
-
 def test_an_opinion_is_signed_for_what_was_asked_and_kept_so_over_a_restart(
     tmp_path: Path,
 ) -> None:
@@ -145,20 +132,6 @@ def test_who_volunteers_signs_it_for_each_edge(tmp_path: Path) -> None:
     assert edge.said(Opinion) == []
 
 
-def test_a_newer_round_takes_the_place_of_an_older_one(edge: HandEdge) -> None:
-    old = asked(edge, 1)
-    new = asked(edge, 2, NEWER)
-    edge.evaluate(old, 0.1)
-    assert edge.said(Opinion) == []
-    edge.call(1, MODEL)
-    edge.evaluate(new, 0.9)
-    edge.call(1, MODEL)
-    assert [(o.round, o.score) for o in edge.said(Opinion)] == [(2, 0.9)]
-    counters = edge.core.counters
-    assert (counters["opinion_superseded"], counters["opinion_unwanted"]) == (1, 1)
-    assert counters["opinion_outdated"] == 2
-
-
 def test_a_round_has_one_model(edge: HandEdge) -> None:
     start = asked(edge, 1)
     edge.call(1, NEWER, edge=OTHER)
@@ -166,26 +139,6 @@ def test_a_round_has_one_model(edge: HandEdge) -> None:
     edge.call(1, NEWER, edge=OTHER)
     assert [o.model for o in edge.said(Opinion)] == [digest_of(MODEL)]
     assert edge.core.counters["opinion_of_another"] == 2
-
-
-def test_the_model_of_an_order_comes_in_first_and_both_are_done(tmp_path: Path) -> None:
-    edge = joined(tmp_path, task=REAL, chunk_bytes=1024)
-    big, other = model_of(4500), model_of(4500, 1)
-    called = edge.call(1, big)
-    edge.take(Subscribed(EDGE, digest_of(big)))
-    out = edge.order(2, other)
-    assert [e.digest for e in edge.jobs(UnsubscribeModel, out)] == [digest_of(big)]
-    assert [e.digest for e in edge.jobs(SubscribeModel, out)] == [digest_of(other)]
-    late = Chunk(run=RUN, round=1, digest=digest_of(big), index=0, data=big[:1024])
-    edge.say(late)
-    assert edge.core.counters["chunk_unasked"] == 1
-    edge.serve([*called, *out], other)
-    (training,) = edge.jobs(Train)
-    (evaluating,) = edge.jobs(Evaluate)
-    assert [Path(job.model).read_bytes() for job in (training, evaluating)] == [other, big]
-    edge.evaluate(evaluating)
-    edge.train(training, b"update")
-    assert len(edge.said(Opinion)) == len(edge.said(UpdateOffer)) == 1
 
 
 def test_another_edge_goes_on_with_the_model_when_the_first_is_gone(edge: HandEdge) -> None:

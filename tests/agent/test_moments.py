@@ -9,12 +9,12 @@ from msgspec import structs
 from fedagent_agent.core.effects import SubscribeModel
 from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.core.worklog import WorkLog
-from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed
+from fedagent_agent.trainer.frames import Evaluate, Evaluated
 from fedagent_node.effects import Emit
 from fedagent_protocol.messages import Opinion, OpinionMode
 from fedagent_task.moments import Moments
 from fedagent_task.recipe.spec import DataSpec
-from tests.fakes.hand_edge import EDGE, OTHER, REAL, HandEdge, joined, model_of
+from tests.fakes.hand_edge import OTHER, REAL, HandEdge, joined, model_of
 
 MODEL = model_of(500)
 TASK = structs.replace(REAL, data=DataSpec(standardize=True))
@@ -114,20 +114,3 @@ def test_an_edge_gets_none_for_a_task_that_does_not_standardize(tmp_path: Path) 
     ask(edge)
     assert edge.said(Opinion)[0].reason == "the task does not standardize"
     assert not edge.jobs(Evaluate)
-
-
-def test_a_broken_stream_is_no_statistics(edge: HandEdge) -> None:
-    ask(edge)
-    start = edge.jobs(Evaluate)[-1]
-    failed = Failed(job=start.job, reason="stream", detail="csv: is gone")
-    edge.take(failed)
-    assert [(o.samples, o.reason) for o in edge.said(Opinion)] == [(0, "csv: is gone")]
-
-
-def test_a_call_for_an_opinion_takes_the_place_of_one_for_statistics(edge: HandEdge) -> None:
-    ask(edge)
-    edge.serve(edge.call(0, MODEL), MODEL)
-    assert edge.core.counters["opinion_superseded"] == 1
-    ask(edge, name=EDGE)
-    assert edge.core.evaluator.pending is not None
-    assert edge.core.evaluator.pending.call.mode is OpinionMode.REPORT

@@ -6,18 +6,17 @@ import pytest
 
 from fedagent_agent.core.device import Readings
 from fedagent_agent.core.effects import Measured, TrainerEnded
-from fedagent_agent.trainer.frames import Cancel, Open, Train
+from fedagent_agent.trainer.frames import Cancel, Train
 from fedagent_protocol.messages import (
     ContextReport,
     Decline,
     DeclineReason,
-    TaskBody,
     TrainStats,
     UpdateOffer,
 )
-from fedagent_task.recipe.text import parse_recipe, task_bytes, task_digest
+from fedagent_task.recipe.text import parse_recipe
 from fedagent_testbed.world import VirtualFederation
-from tests.fakes.hand_edge import REAL, RUN, HandEdge, joined, model_of
+from tests.fakes.hand_edge import REAL, HandEdge, joined, model_of
 from tests.world.kinds import RECIPE
 
 MODEL = model_of(3000)
@@ -142,21 +141,6 @@ def test_what_the_trainer_did_is_offered(edge: HandEdge) -> None:
 
 
 # -------------------------------------------------------- memory, cold, reports
-
-
-def test_a_stream_without_memory_is_declined_for_load_and_not_opened_in_every_round(
-    tmp_path: Path,
-) -> None:
-    edge = joined(tmp_path, task=REAL)
-    edge.order(1, MODEL)
-    body = TaskBody(run=RUN, digest=task_digest(task_bytes(REAL)), body=task_bytes(REAL))
-    (opening,) = edge.jobs(Open, edge.say(body))
-    edge.failed(opening, "memory", "too large")
-    edge.order(2, MODEL)
-    assert [d.reason for d in edge.said(Decline)] == [DeclineReason.LOAD] * 2
-    assert len(edge.jobs(Open)) == 1
-    edge.now += 11.0
-    assert edge.jobs(Open, edge.order(3, MODEL))
 
 
 def test_the_end_of_the_trainer_makes_the_device_cold_until_it_has_trained(

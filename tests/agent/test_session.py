@@ -6,7 +6,7 @@ import pytest
 
 from fedagent_agent.core.device import PriceSettings, Readings
 from fedagent_agent.core.effects import EdgesFound, Relink
-from fedagent_node.effects import LinkDown, LinkUp, Received, Revoked, TakeRevocations
+from fedagent_node.effects import Received, Revoked, TakeRevocations
 from fedagent_protocol.messages import (
     ContextReport,
     EdgeBeacon,
@@ -77,27 +77,6 @@ def test_what_neighbours_send_which_nobody_signs_is_no_sign_of_an_edge(edge: Han
     edge.now += 1.0
     edge.say(forged)
     assert edge.core.sessions[EDGE].heard_at == heard_at
-
-
-def test_one_silent_edge_of_two_does_not_renew_their_link(edge: HandEdge) -> None:
-    edge.join()
-    edge.join(edge=OTHER)
-    edge.now += 14.0
-    edge.say(EdgeBeacon(edge=OTHER), edge=OTHER)
-    edge.later(2.0)
-    assert edge.events("edge_lost") == [{"edge": EDGE}]
-    assert not edge.jobs(Relink)
-
-
-def test_a_reconnect_greets_at_once_and_reports_again(edge: HandEdge) -> None:
-    edge.join()
-    edge.take(LinkDown(LINK))
-    edge.now += 0.1
-    out = edge.take(LinkUp(LINK))
-    assert edge.said(Hello, out)
-    out = edge.say(Welcome(edge=EDGE))
-    assert edge.said(ContextReport, out)
-    assert len(edge.events("edge_joined")) == 1, "it was never lost"
 
 
 def test_an_edge_that_restarted_behind_its_broker_is_greeted_again(edge: HandEdge) -> None:

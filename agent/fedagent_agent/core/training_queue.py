@@ -4,7 +4,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
 from msgspec import structs
 
@@ -114,11 +113,6 @@ class ActiveOrder:
 
 def _ms(seconds: float) -> int:
     return max(0, round(seconds * 1000))
-
-
-class _Refusal(NamedTuple):
-    reason: DeclineReason
-    detail: str
 
 
 class TrainingQueue:
@@ -237,37 +231,37 @@ class TrainingQueue:
             return []
         return self._abandon(active, "closed")
 
-    def _outranked(self, key: Key, session: Session) -> _Refusal | None:
+    def _outranked(self, key: Key, session: Session) -> tuple[DeclineReason, str] | None:
         busy = DeclineReason.BUSY
         if key.run in session.retired:
-            return _Refusal(busy, "this edge now serves another run")
+            return busy, "this edge now serves another run"
         newest = self._newest.get(key.run, 0)
         if key.round > max(newest, session.round) + MAX_ROUNDS_AHEAD:
-            return _Refusal(busy, f"{key.round} is implausibly far beyond round {newest}")
+            return busy, f"{key.round} is implausibly far beyond round {newest}"
         if key.round <= newest:
-            return _Refusal(busy, f"round {newest} was already ordered")
+            return busy, f"round {newest} was already ordered"
         active = self.active_order
         if active is None or active.key.edge == key.edge:
             return None
         if active.key.run != key.run:
-            return _Refusal(busy, "training for another run")
+            return busy, "training for another run"
         if key.round < active.key.round:
             # An edge that says it is at an earlier round ends no later work of another one.
-            return _Refusal(busy, f"round {active.key.round} is under way")
+            return busy, f"round {active.key.round} is under way"
         return None
 
-    def _unfit(self, order: TrainOrder) -> _Refusal | None:
+    def _unfit(self, order: TrainOrder) -> tuple[DeclineReason, str] | None:
         if not fits(order.size, order.chunk_bytes):
             detail = f"a model of {order.size} bytes in chunks of {order.chunk_bytes}"
-            return _Refusal(DeclineReason.LOAD, detail)
+            return DeclineReason.LOAD, detail
         readings = self._device.readings
         if not readings.available:
-            return _Refusal(DeclineReason.UNAVAILABLE, readings.reason)
+            return DeclineReason.UNAVAILABLE, readings.reason
         price = self._device.price_micro
         named = order.context_seq > 0 or order.price > 0
         if named and is_stale(order.price, price):
             detail = f"the price is now {price} micro-credits, not {order.price}"
-            return _Refusal(DeclineReason.STALE, detail)
+            return DeclineReason.STALE, detail
         return None
 
     def refuse(self, key: Key, reason: DeclineReason, detail: str) -> list[Effect]:

@@ -94,15 +94,6 @@ def test_time_is_kept_back_where_blocks_are_interrupted() -> None:
     assert last_spent(0.03) == pytest.approx(0.19 - 0.03 * 0.87, abs=0.004)
 
 
-def test_the_first_iteration_is_always_granted_and_no_second_over_the_limit() -> None:
-    clock = Clock()
-    meter = clock.meter(0.001)
-    assert meter.block(20) == 1
-    clock.work(meter, 5.0)
-    meter.did(1)
-    assert meter.block(19) == 0
-
-
 # ------------------------------------------------------------------ in a training
 
 
@@ -164,22 +155,6 @@ def test_arrivals_come_in_while_it_trains_and_waits_are_no_computation(
     assert reply.train_s == pytest.approx(0.005)
     assert 150 < reply.stats.arrivals < 270  # ten, and those of four pauses
     assert reply.stats.arrivals == reply.offset == reply.stats.num_samples
-
-
-def test_a_cancel_ends_the_wait_for_an_arrival_step(bench: TrainerBench) -> None:
-    asked: list[float] = []
-
-    def cancelled(_job: int, wait_s: float) -> bool:
-        asked.append(wait_s)
-        return wait_s > 0
-
-    sets = ["learner.steps=3", "learner.step_s=30"]
-    sets += ["rounds.deadline_s=100", "rounds.max_wait_s=200"]
-    clock = Clock()
-    bench.on(Trainer(cancelled, wall=lambda: clock.wall)).opened(demo(*sets), MEMORY)
-    bench.failed("cancelled", iterations=1)
-    assert asked[-1] == pytest.approx(30)
-    assert not bench.out.exists()
 
 
 def test_steps_that_outlast_the_deadline_are_refused_in_the_recipe() -> None:

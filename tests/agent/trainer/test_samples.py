@@ -12,7 +12,6 @@ from fedagent_agent.trainer.samples import (
     ValidationStream,
 )
 from fedagent_task.models import Floats
-from fedagent_task.readers import load
 
 STEP = st.one_of(
     st.tuples(st.just("put"), st.integers(0, 9)),
@@ -106,12 +105,3 @@ def test_large_and_tiny_features_are_named_with_their_size() -> None:
         "features out of proportion after scaling: f1 (size 1e+05, deviation "
     )
     assert "set data.standardize = true" in proportions.warning
-
-
-def test_what_is_about_1_is_not_mentioned() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(0, rng.uniform(0.1, 3, 20), (400, 20))
-    x[:, 3] = 5.0  # constant
-    assert not looked(x).note
-    digits = load("digits-train").x.astype(np.float32) / 16
-    assert not looked(digits).note
