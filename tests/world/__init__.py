@@ -25,7 +25,6 @@ from fedagent_node.driver import Driver
 from fedagent_node.effects import Input, Revoked
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
-from fedagent_protocol.failpoints import POINTS
 from fedagent_protocol.messages import TrainStats
 from fedagent_protocol.tensors import TensorSpec, digest_of, encode_tensors, locate, tensor_at
 from fedagent_testbed.kernel import Faults, Kernel
@@ -35,6 +34,7 @@ from fedagent_testbed.world import Ending, VirtualFederation
 
 from . import kinds
 from .invariants import check
+from .kill_points import POINTS
 from .wire import Change, Scripted, Wire
 
 ROUNDS = 3

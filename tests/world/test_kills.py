@@ -1,13 +1,12 @@
-"""The table of crash points: it names what the code marks, a normal run comes by each, and any of
+"""Crash points: a normal run comes by each that the code marks, and any of
 them may be the last thing a role did. Then deaths at any time, and faults that last.
 
 `make test` draws forty deaths by the commit's hash, `make test-all` dies all.
 """
 
 import random
-import re
 import subprocess
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,14 +14,13 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.books.reader import open_reader
-from fedagent_protocol.failpoints import POINTS, TRANSACTIONS
 from fedagent_testbed.node import Node
 
 from . import World
+from .kill_points import POINTS, ROOT
 from .kinds import ROUGH, SETS
 
 Make = Callable[..., World]
-ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
     "standardize": "coordinator/test_standardization.py",
     "standardizing": "coordinator/test_standardization.py",
@@ -56,25 +54,7 @@ KILLS: list[Kill] = [
 ]
 
 
-def test_the_table_names_what_the_code_marks() -> None:
-    found: dict[str, set[str]] = defaultdict(set)
-    for role, folder in (
-        ("coordinator", "coordinator"),
-        ("edge", "edge_aggregator"),
-        ("agent", "agent"),
-    ):
-        text = "".join(path.read_text() for path in sorted((ROOT / folder).rglob("*.py")))
-        names = re.findall(r"(?:\bMark|heckpoint)\(\"([\w.-]+)\"\)", text)
-        found[role] |= {name.removeprefix(f"{role}.") for name in names}
-        found["transactions"] |= set(re.findall(r"\.transaction\(\"([\w-]+)\"\)", text))
-    assert found.pop("transactions") == set(TRANSACTIONS)
-    steps = {
-        f"{one}.{step}" for one in TRANSACTIONS for step in ("before-commit", "committed", "marked")
-    }
-    assert dict(found) == {
-        role: set(names) - (steps if role == "coordinator" else set())
-        for role, names in POINTS.items()
-    }
+def test_steps_that_no_run_takes_have_their_tests() -> None:
     for name, file in ELSEWHERE.items():
         stem = name.removesuffix("ing").removesuffix("ed")
         assert stem in (ROOT / "tests" / file).read_text(), f"{file} has no {name}"

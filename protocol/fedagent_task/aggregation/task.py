@@ -1,5 +1,6 @@
 """What a task's strategy goes by: the roles of its tensors, and the most steps of an order."""
 
+from fedagent_task.program import decode_program
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 
 from .sums import ALL_TRAIN, Rules
@@ -13,8 +14,6 @@ def rules_of(model: ModelSpec) -> Rules:
     """
     if not model.program:
         return ALL_TRAIN
-    from fedagent_task.program.codec import decode_program  # noqa: PLC0415 - few runs have one
-
     program = decode_program(model.program)
     train, mean, latest = (
         frozenset(tensor.name for tensor in program.of_roles(role))

@@ -24,10 +24,9 @@ class KeyStream:
 
     def __init__(self, key: bytes | None = None) -> None:
         # Imported late: cryptography costs an idle device several megabytes.
-        from cryptography.hazmat.primitives.ciphers import Cipher  # noqa: PLC0415
-        from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20  # noqa: PLC0415
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms  # noqa: PLC0415
 
-        cipher = Cipher(ChaCha20(key or secrets.token_bytes(32), bytes(16)), mode=None)
+        cipher = Cipher(algorithms.ChaCha20(key or secrets.token_bytes(32), bytes(16)), mode=None)
         self._encryptor = cipher.encryptor()
 
     def take(self, count: int) -> bytes:

@@ -7,13 +7,12 @@ from functools import lru_cache
 from typing import NoReturn
 
 import msgspec
-import numpy as np
 
 from fedagent_task.errors import ProgramError
 from fedagent_task.recipe.shapes import MAX_PARAMETERS, MAX_PROGRAM_BYTES
 
 from .operators import DTYPES, MAX_INTEGER, WORDS, operators
-from .spec import MAX_CONSTANT_BYTES, Argument, Graph, Node, Program, Ref, Scalar, Shape
+from .spec import BYTES, MAX_CONSTANT_BYTES, Argument, Graph, Node, Program, Ref, Scalar, Shape
 
 MAX_PLAIN_BYTES = 1024 * 1024
 """Largest program once it is unpacked."""
@@ -101,7 +100,7 @@ def _check_constants(program: Program) -> None:
     if sum(len(one.data) for one in program.constants) > MAX_CONSTANT_BYTES:
         raise ProgramError("constants", f"are over {MAX_CONSTANT_BYTES} bytes together")
     for one in program.constants:
-        if len(one.data) != elements(one.shape) * np.dtype(one.dtype).itemsize:
+        if len(one.data) != elements(one.shape) * BYTES[one.dtype]:
             raise ProgramError("constants", "one has not the bytes of its shape")
 
 

@@ -26,6 +26,7 @@ TRAVELS: tuple[Role, ...] = ("train", "mean", "latest")
 """Roles of what a model file holds."""
 
 DType = Literal["float32", "int64", "int32", "uint8", "bool"]
+BYTES: dict[DType, int] = {"float32": 4, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
 InputDType = Literal["float32", "int64", "bool"]
 Link = Literal["", "softmax", "exp", "sigmoid"]
 """What makes probabilities of an output: of logits a softmax or a sigmoid; nothing if unknown."""

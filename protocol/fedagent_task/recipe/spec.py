@@ -10,6 +10,8 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta, Struct, field
 
 from fedagent_protocol.messages import OptionalDigest, Weighting
+from fedagent_task.program import decode_program
+from fedagent_task.program.spec import TRAVELS
 from fedagent_task.recipe.shapes import (
     LAYOUTS,
     MAX_PARAMETERS,
@@ -169,9 +171,6 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
         if self.kind == "cnn":
             return cnn_shapes(self.plan, self.picture, self.classes)
         if self.kind == "graph":
-            from fedagent_task.program import decode_program  # noqa: PLC0415 - it needs numpy
-            from fedagent_task.program.spec import TRAVELS  # noqa: PLC0415 - the same
-
             tensors = decode_program(self.program).of_roles(*TRAVELS)
             return {tensor.name: tensor.shape for tensor in tensors}
         return dense_shapes([self.features, *self.hidden, self.classes])
