@@ -10,10 +10,12 @@ from pathlib import Path
 
 import msgspec
 
+from fedagent_coordinator import iterations, placement
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe.explain import explain, fields_of, nearest_key, show
 from fedagent_task.recipe.text import override, plain_values, read_table
 
+from . import oracles
 from .recipe import TestbedRecipe, check_recipe
 
 Table = Mapping[str, object]
@@ -197,10 +199,6 @@ def _unused(key: str, world: str, table: Table) -> RecipeError | None:
 
 
 def _unknown_policy(name: str, base: str, world: str) -> RecipeError | None:
-    from fedagent_coordinator import iterations, placement  # noqa: PLC0415
-
-    from . import oracles  # noqa: PLC0415
-
     bas = world == "bas"
     known = (*iterations.names(), *placement.names()) if bas else oracles.names()
     if base in known:
