@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fedagent_protocol import messages as m
-from fedagent_protocol.transfer import Layout
 
 from .evaluators import scores
 from .harness import RUN, Field, ToyAgent
@@ -35,33 +34,6 @@ def _told(f: Field, number: int = 0) -> list[m.Opinions]:
 EVERYBODY = {f"a{i}": i / 8 for i in range(4)}
 
 
-@pytest.mark.parametrize("size", [64, 40_000], ids=["small", "many-chunks"])
-def test_everybody_fetches_the_model_once_from_the_topic_and_evaluates_it(
-    tmp_path: Path, size: int
-) -> None:
-    f = _field(tmp_path, size=size, chunk_bytes=16 * 1024)
-    _call(f)
-    f.run_for(5.0)
-    assert scores(_told(f)[0]) == EVERYBODY
-    assert f.broadcasts == Layout(len(f.model), f.chunk_bytes).count
-    _call(f, 1)
-    f.run_for(1.0)
-    assert scores(_told(f, 1)[0]) == EVERYBODY
-    assert f.broadcasts == Layout(len(f.model), f.chunk_bytes).count
-
-
-def test_a_round_after_the_call_trains_from_the_evaluated_model(tmp_path: Path) -> None:
-    f = _field(tmp_path)
-    _call(f)
-    f.run_for(1.0)
-    f.order(1)
-    report = f.run_until_report()
-    assert all(outcome.used for outcome in report.outcomes)
-    before = len(_told(f))
-    f.run_for(5.0)
-    assert len(_told(f)) == before, "the order says that nobody waits for opinions any more"
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_a_net_that_loses_repeats_and_delays_costs_time_but_no_opinion(
     tmp_path: Path, seed: int
@@ -71,19 +43,6 @@ def test_a_net_that_loses_repeats_and_delays_costs_time_but_no_opinion(
     _call(f)
     f.run_for(20.0)
     assert scores(_told(f)[0]) == EVERYBODY
-
-
-def test_an_edge_that_is_killed_in_a_call_asks_again(tmp_path: Path) -> None:
-    f = _field(tmp_path)
-    _call(f)
-    f.run_for(0.1)
-    assert not _told(f)
-    f.restart()
-    f.run_for(0.9)
-    _call(f, until_ms=19_000)
-    f.run_for(3.0)
-    assert scores(_told(f)[0]) == EVERYBODY
-    assert _told(f)[0].epoch == f"{2:032x}"
 
 
 @pytest.mark.parametrize("mode", list(m.OpinionMode))

@@ -63,17 +63,6 @@ def _strangers(hall: Hall, count: int, *, first: int = 0) -> None:
         hall.say(f"stranger-{number}", m.Hello(agent=f"stranger-{number}", name="x"))
 
 
-def test_who_was_asked_and_lost_its_place_is_no_longer_waited_for() -> None:
-    table = sessions_.AgentSessions("life")
-    for agent in range(MOST):
-        table.hear(f"a{agent}", 0.0)
-    assert table.doubt("a0", 100.0)
-    table.leave("a0")
-    table.changed_devices(100.0)
-    assert table.hear("new", 101.0)[0] is not None
-    assert table.unanswered(104.0) == []
-
-
 def test_a_table_full_of_keys_that_are_gone_gives_their_places_back() -> None:
     hall = Hall()
     _strangers(hall, MOST)
@@ -82,22 +71,6 @@ def test_a_table_full_of_keys_that_are_gone_gives_their_places_back() -> None:
     assert hall.down("honest", m.Welcome)
     _report(hall, "honest", 1)
     assert Listener(hall).observe() == ["honest"]
-
-
-def test_a_list_that_is_full_is_followed_by_one_of_those_who_are_here() -> None:
-    hall = Hall()
-    listener = Listener(hall)
-    for wave in range(6):
-        for number in range(MOST // 2):
-            _report(hall, f"stranger-{wave}-{number}", 1)
-        _report(hall, "honest", wave + 1)
-        seen = listener.observe()
-        assert "honest" in seen
-        hall.wait(FRESH_S + 6.0)
-    assert listener.epochs > 1
-    status = hall.up(m.EdgeStatus)
-    hall.wait(6.0)
-    assert hall.up(m.EdgeStatus)[len(status) :][-1].epoch == listener.epoch
 
 
 _who = st.integers(0, 3 * MOST)

@@ -26,7 +26,6 @@ from tests.fakes.links import Peer, broker, peer
 from tests.fakes.played_edge import said
 from tests.fakes.voices import Voice, voice
 
-from .evaluators import scores, volunteers
 from .harness import BODY, RUN, TASK, delta, expected_mean, model_tensors, offer_of
 
 SITE = "edge-test"
@@ -212,60 +211,6 @@ def test_a_round_over_a_real_broker(tmp_path: Path, kind: str, size: int) -> Non
         assert (closed["used"], closed["failed"]) == (2, "")
 
     on_a_shared_broker(tmp_path, kind, scene)
-
-
-@pytest.mark.parametrize("kind", BROKERS)
-def test_opinions_and_envelopes_over_a_real_broker(tmp_path: Path, kind: str) -> None:
-    async def scene(process: RoleProcess, boss: Seat, one: Seat, two: Seat) -> None:
-        model = encode_tensors(model_tensors(300_000))
-        digest = await boss.hand_over(model)
-        boss.say(m.OpinionOpen(run=RUN, model=digest, until_ms=15_000, round=0))
-        await two.hear(m.OpinionCall, round=0)
-        call = await one.hear(m.OpinionCall, round=0)
-        assert (call.model, call.size) == (digest, len(model))
-        assert await one.fetch(digest, 0) == model
-        for seat, score in ((one, 0.25), (two, 0.75)):
-            opinion = m.Opinion(run=RUN, model=digest, score=score, samples=3, metric="accuracy")
-            seat.say(opinion)
-        assert scores(await boss.hear(m.Opinions, round=0)) == {A0: 0.25, A1: 0.75}
-        boss.say(m.OpinionsReceipt(run=RUN))
-
-        peers = m.OpinionMode.PEERS
-        boss.say(m.OpinionOpen(run=RUN, model=digest, until_ms=15_000, round=1, mode=peers))
-        await two.hear(m.OpinionCall, round=1, mode=peers)
-        assert (await one.hear(m.Neighbours)).peers == {A1: 1.0}
-        body = os.urandom(512)
-        one.say(m.PeerSend(to=A1, body=body))
-        assert (await two.hear(m.PeerDeliver, sender=A0)).body == body
-        two.say(m.Volunteer(run=RUN, round=1))
-        said_up = boss.peer.messages
-        await boss.peer.until(
-            lambda: any(isinstance(x, m.Volunteers) and x.session for _, x in said_up)
-        )
-        assert volunteers(await boss.hear(m.Volunteers, round=1)) == [A1]
-
-    on_a_shared_broker(tmp_path, kind, scene)
-
-
-def test_a_killed_edge_comes_back_with_the_receipted_update(tmp_path: Path) -> None:
-    async def scene(process: RoleProcess, boss: Seat, one: Seat, two: Seat) -> None:
-        await boss.hand_over(encode_tensors(model_tensors(64)))
-        boss.say(order_of(A0, A1, deadline_ms=4000))
-        order = await one.hear(m.TrainOrder)
-        body = encode_tensors(delta(A0))
-        assert await one.upload(order, body) is m.ReceiptStatus.ACCEPTED
-        process.kill()
-        boss.peer.messages.clear()
-        with edge(tmp_path / "edge", broker=str(process.config["broker"])) as again:
-            assert (await said(again, "ready"))["id"] == boss.edge
-            await boss.hear(m.EdgeHello)
-            boss.say(m.EdgeWelcome(run=RUN, coordinator=boss.voice.id, task=TASK, body=BODY))
-            report = await boss.hear(m.RoundReport)
-            assert [o.status for o in report.outcomes] == ["arrived", "missed"]
-            want = encode_tensors(expected_mean(64, {A0: 10.0}))
-            assert report.model == digest_of(want)
-
-    on_a_shared_broker(tmp_path, "embedded", scene)
 
 
 def test_garbage_on_every_topic_leaves_the_edge_at_work(tmp_path: Path) -> None:

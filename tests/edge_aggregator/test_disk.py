@@ -1,6 +1,5 @@
 """A full disk: the edge says so itself, fails what it cannot do, and comes back with room."""
 
-import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -122,21 +121,3 @@ def test_what_must_not_be_lost_finds_the_room_that_was_kept(disk: Path) -> None:
     field.core.state.trouble = ""
     assert Reserve(reserve).try_room(1 << 20) == ""
     assert reserve.stat().st_size == RESERVE_BYTES
-
-
-def test_a_failure_that_is_none_of_room_is_tried_again(
-    disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    field = field_of(disk / "edge", 2, size=SIZE)
-    pwrite, failures = os.pwrite, [OSError(errno.EIO, "Input/output error")]
-
-    def fails_once(fd: int, data: bytes, at: int) -> int:
-        if failures:
-            raise failures.pop()
-        return pwrite(fd, data, at)
-
-    field.order(deadline_ms=30_000, max_wait_ms=60_000)
-    monkeypatch.setattr(os, "pwrite", fails_once)
-    assert field.run_until_report(max_s=70).used == 2
-    assert field.core.counters["disk_failed"] == 1
-    assert field.core.counters["disk_full"] == 0

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_edge.core.answers import Answers
-from fedagent_edge.core.effects import LAN, WAN
+from fedagent_edge.core.effects import LAN
 from fedagent_edge.core.sessions import AgentSessions
 from fedagent_edge.core.weighing import UNREAD
-from fedagent_node.effects import LinkUp, ModelFinished, Received, Send
+from fedagent_node.effects import LinkUp
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.signed import Asked, is_claim
@@ -57,17 +57,6 @@ def test_the_answer_is_repeated_until_its_receipt_and_says_the_same() -> None:
     assert len({encode(one) for one in hall.up(m.Opinions)}) == 1
     hall.open()
     assert len(hall.up(m.Opinions)) == 6, "a coordinator that asks has no answer"
-
-
-def test_a_coordinator_that_is_gone_is_not_told_for_ever() -> None:
-    hall = _hall("a0")
-    hall.open()
-    hall.opinion("a0")
-    hall.wait(35)
-    told = len(hall.up(m.Opinions))
-    hall.core.upstream.welcomed = True
-    hall.wait(60)
-    assert len(hall.up(m.Opinions)) == told
 
 
 def test_who_does_not_answer_is_asked_every_second_and_named_missing() -> None:
@@ -163,51 +152,6 @@ def test_no_agent_has_its_edge_blamed_by_the_sign_of_a_zero() -> None:
     assert is_claim(told.claim, me.id, read)
 
 
-def test_an_agent_that_comes_in_mid_call_is_called_at_once() -> None:
-    hall = _hall("a0", "a1")
-    hall.open()
-    hall.hello("a2")
-    assert len(hall.down("a2", m.OpinionCall)) == 1
-    hall.say("a3", m.ContextReport(seq=1, available=True, price=1))
-    assert len(hall.down("a3", m.OpinionCall)) == 1
-    for agent in ("a0", "a1", "a2"):
-        hall.opinion(agent)
-    assert not hall.up(m.Opinions)
-    hall.opinion("a3")
-    assert len(scores(hall.up(m.Opinions)[0])) == 4
-
-
-def test_a_call_survives_an_agents_reconnect() -> None:
-    hall = _hall("a0", "a1")
-    hall.open()
-    hall.opinion("a0")
-    hall.say("a1", m.Bye())
-    assert hall.up(m.Opinions)[0].reasons == {"gone": 1}
-
-    hall = _hall("a0", "a1", "a2")
-    hall.open()
-    hall.opinion("a0")
-    hall.say("a1", m.Bye())
-    hall.hello("a1", "a0")
-    assert len(hall.down("a1", m.OpinionCall)) == 2
-    assert len(hall.down("a0", m.OpinionCall)) == 1, "it has answered"
-    hall.opinion("a1")
-    hall.opinion("a2")
-    assert set(scores(hall.up(m.Opinions)[0])) == {"a0", "a1", "a2"}
-
-
-def test_a_call_waits_for_its_model() -> None:
-    hall = _hall("a0", model="")
-    hall.open()
-    assert not hall.down("a0", m.OpinionCall)
-    hall.tell(m.GlobalModel(run=RUN, digest=MODEL, size=700, chunk_bytes=1024, first=bytes(700)))
-    hall.wait(0.5)
-    hall.effects += hall.core.receive(ModelFinished(MODEL, 700), hall.now)
-    assert [call.until_ms for call in hall.down("a0", m.OpinionCall)] == [4500]
-    hall.opinion("a0")
-    assert len(scores(hall.up(m.Opinions)[0])) == 1
-
-
 def test_a_call_whose_model_never_comes_ends_in_time() -> None:
     hall = _hall("a0", "a1", model=OTHER)
     hall.open()
@@ -257,20 +201,6 @@ def test_what_ends_a_call(end: str) -> None:
         assert hall.core.counters["opinion_open_old"] == 1
 
 
-def test_a_later_round_is_evaluated_although_the_one_before_was_not_receipted() -> None:
-    hall = _hall("a0")
-    hall.open(1)
-    hall.opinion("a0", 0.25)
-    hall.open(2, model=MODEL)
-    hall.opinion("a0", 0.5, round=2)
-    first, second = hall.up(m.Opinions)
-    assert (first.round, scores(first)) == (1, {"a0": 0.25})
-    assert (second.round, scores(second)) == (2, {"a0": 0.5})
-    hall.tell(m.OpinionsReceipt(run=RUN, round=1))
-    hall.wait(1)
-    assert hall.up(m.Opinions)[-1].round == 2, "a receipt of another round ends nothing"
-
-
 def test_the_model_goes_once_to_all_who_were_called_and_to_no_other() -> None:
     hall = _hall("a0", "a1", "a2", size=3000)
     need = m.Need(run=RUN, round=1, digest=MODEL, ranges=((0, 3),))
@@ -289,31 +219,6 @@ def test_the_model_goes_once_to_all_who_were_called_and_to_no_other() -> None:
     hall.hello("a9")
     hall.say("a9", need)
     assert hall.chunks()[4:] == [("a9", 0), ("a9", 1), ("a9", 2)]
-
-
-@pytest.mark.parametrize(("until_ms", "left_s"), [(9000, 4.0), (1000, 1.0)])
-def test_a_repetition_may_give_less_time_but_never_more(until_ms: int, left_s: float) -> None:
-    hall = _hall("a0")
-    hall.open(until_ms=5000)
-    hall.wait(1)
-    hall.open(until_ms=until_ms)
-    hall.wait(left_s - 0.1)
-    assert not hall.up(m.Opinions)
-    hall.wait(0.1)
-    assert len(hall.up(m.Opinions)) == 1
-
-
-@pytest.mark.parametrize("idle", [True, False])
-def test_what_is_still_on_a_link_is_not_sent_again(idle: bool) -> None:
-    hall = _hall("a0")
-    hall.open()
-    need = m.Need(run=RUN, round=1, digest=MODEL, ranges=((0, 1),))
-    for link, sender in ((LAN, "a0"), (WAN, "")):
-        for link_idle in (True, True, idle):
-            event = Received(sender, need, link, hall.now, link_idle)
-            hall.effects += hall.core.receive(event, hall.now)
-    assert hall.chunks() == [("*", 0), ("a0", 0), *([("a0", 0)] if idle else [])]
-    assert len(hall.up(m.Chunk)) == 2 + idle
 
 
 AGENTS = ("a0", "a1", "a2")
@@ -415,11 +320,3 @@ def test_volunteers_whose_ids_do_not_fit_wait() -> None:
     told = answers.message(sessions, agents, {})
     assert isinstance(told, m.Volunteers)
     assert len(told.session) // 4 == 6_000
-
-
-def test_what_the_coordinator_signed_of_a_call_goes_with_it() -> None:
-    hall = _hall("a0", "a1")
-    hall.open(signed=bytes(range(64)))
-    sent = [one.message for one in hall.effects if isinstance(one, Send)]
-    calls = [message for message in sent if isinstance(message, m.OpinionCall)]
-    assert [call.signed for call in calls] == [bytes(range(64))] * 2

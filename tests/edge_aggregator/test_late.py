@@ -114,13 +114,6 @@ def test_work_that_is_too_old_is_begun_anew(tmp_path: Path) -> None:
     assert play(f, far, 3, CHUNKS).made_in == 0
 
 
-def test_without_late_rounds_each_order_begins_anew(tmp_path: Path) -> None:
-    f, far = far_field(tmp_path, late_rounds=0)
-    assert not any(play(f, far, number, 7).valid for number in (1, 2, 3))
-    assert far.kept == [False, False, False]
-    assert not far.late
-
-
 def test_an_edge_takes_no_older_base_than_it_named(tmp_path: Path) -> None:
     f, far = far_field(tmp_path)
     play(f, far, 1, 3)

@@ -188,18 +188,6 @@ def test_a_cohort_below_the_least_is_void_and_nothing_is_released(
     exact(f, f.run_until_report(2), devices(f))
 
 
-def test_a_late_update_is_dropped_and_the_others_are_exact(tmp_path: Path) -> None:
-    f = secure_field(tmp_path, 5)
-    late = devices(f)[0]
-    late.wait_s = 6.0
-    f.order(1)
-    report = f.run_until_report(1)
-    exact(f, report, devices(f)[1:])
-    f.run_for(5.0)
-    assert late.receipts[-1].status is m.ReceiptStatus.TOO_LATE
-    assert not [path for path in (tmp_path / "spool").rglob("*") if late.id in path.name]
-
-
 def test_an_update_outside_of_the_masks_is_refused(tmp_path: Path) -> None:
     f = secure_field(tmp_path, 4)
     outsider = devices(f)[0]
@@ -286,17 +274,3 @@ def _keys(agent: MaskedAgent, number: int) -> m.MemberKeys:
     public = agent.key.public_key().public_bytes_raw()
     place = Place("0" * 31 + "1", number, "edge")
     return Member(agent.id, public, agent.key.sign, place, SPEC).keys().keys
-
-
-def test_an_update_before_the_masks_are_settled_is_refused_unread(tmp_path: Path) -> None:
-    f = secure_field(tmp_path, 5)
-    hasty = devices(f)[0]
-    hasty.drops = "mask-shares"  # its keys are on the roster, and shares never come
-    f.order(1)
-    f.run_for(0.2)
-    hasty.silent, hasty.body = False, encode_tensors(delta(hasty.id))
-    f.to_edge(hasty.id, hasty.make_offer(devices(f)[1].orders[-1]))
-    f.run_for(0.1)
-    assert hasty.receipts[-1].reason == "not_in_cohort"
-    exact(f, f.run_until_report(1), devices(f)[1:])
-    assert f.core.counters["rejected_not_in_cohort"] == 1

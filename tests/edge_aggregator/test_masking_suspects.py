@@ -51,10 +51,6 @@ def drop_out_at_openings(f: Field, one: MaskedAgent) -> None:
     f.run_for(0.5)
 
 
-def nothing(_said: m.AnyMessage, _: Liar) -> m.AnyMessage | None:
-    return None
-
-
 def play(f: Field, first: int, last: int) -> list[m.RoundReport]:
     reports = []
     for number in range(first, last + 1):
@@ -94,19 +90,6 @@ def test_an_edge_that_restarts_still_knows_whom_a_liar_contradicted(
     assert not f.core.memory.mask_suspects, "another run, another trust"
 
 
-def test_an_edge_that_restarts_in_a_round_of_suspects_goes_on(tmp_path: Path) -> None:
-    f, liar, _ = liar_among_four(tmp_path, false_share_then_silence)
-    play(f, 1, 1)
-    (pair,) = f.core.memory.mask_suspects
-    f.order(2)
-    f.kill_at = "edge.receipted"
-    assert "restarted" in f.run_until_report(2).failed
-    f.run_for(1.0)
-    assert [one.both for one in f.core.memory.mask_suspects] == [pair.both]
-    play(f, 3, 8)
-    assert f.core.memory.mask_liars == (liar.id,)
-
-
 def test_suspects_are_told_to_the_operator_and_take_turns(tmp_path: Path) -> None:
     """As long as the liar behaves, nobody can know which of the two it is."""
     f, liar, _ = liar_among_four(tmp_path, false_share_then_silence)
@@ -130,26 +113,6 @@ def test_suspects_are_told_to_the_operator_and_take_turns(tmp_path: Path) -> Non
 def exact_sum_without(report: m.RoundReport, rested: str) -> None:
     assert report.failed == ""
     assert {one.agent for one in report.outcomes if not one.used} == {rested}
-
-
-def test_a_suspect_that_stays_away_in_its_turns_has_ever_fewer(tmp_path: Path) -> None:
-    """With four devices nobody is to spare while one rests."""
-    f, liar, _ = liar_among_four(tmp_path, false_share_then_silence)
-    play(f, 1, 1)
-    liar.lie = nothing
-    reports = play(f, 2, 20)
-    assert [one.round for one in reports if one.failed] == [3, 5, 8, 13]
-
-
-@LIES
-def test_it_is_the_same_among_more_of_whom_some_drop_out(tmp_path: Path, lie: Lie) -> None:
-    """Of nine three may be silent, and of eight."""
-    f, liar, honest = field_with(tmp_path, lie, 9)
-    for one in honest[1:3] if lie is false_share_then_silence else honest[-3:]:
-        drop_out_at_openings(f, one)
-    reports = play(f, 1, 8)
-    assert 1 <= sum(bool(one.failed) for one in reports) <= 2
-    assert f.core.memory.mask_liars == (liar.id,)
 
 
 def test_two_who_lie_together_have_no_more_others_barred_than_they_are(tmp_path: Path) -> None:

@@ -88,15 +88,3 @@ def test_a_new_attempt_asks_everybody_again_and_a_repetition_does_not() -> None:
     tell(edge, "a", GOOD)
     assert len(edge.down("a", m.OpinionCall)) == 2
     assert edge.up(m.EdgeMoments)[-1].agents == 1
-
-
-def test_the_task_with_the_statistics_in_it_leaves_the_model_where_it_is() -> None:
-    edge = hall("a")
-    tell(edge, "a", GOOD)
-    body = task_bytes(TaskSpec(model=TASK.model))
-    edge.core.upstream.coordinator = "c"
-    edge.tell(m.EdgeWelcome(run=RUN, coordinator="c", task="d" * 64, body=body))
-    memory = edge.core.memory
-    assert (memory.task, memory.model, memory.body) == ("d" * 64, MODEL, body)
-    edge.tell(m.EdgeWelcome(run="2" * 32, coordinator="c", task="d" * 64, body=body))
-    assert memory.model == ""

@@ -82,22 +82,6 @@ def test_agents_that_ask_early_get_it_when_it_is_there_in_the_edges_chunks(field
     assert field.broadcasts == 4, "each chunk once for all that asked"
 
 
-def test_who_comes_later_gets_it_alone(field: Field) -> None:
-    give(field)
-    need(field, "a0", (0, 3))
-    heard = len(chunks(field, "a1"))
-    need(field, "a2", (0, 2))
-    assert [one.index for one in chunks(field, "a2")][-2:] == [0, 1]
-    assert len(chunks(field, "a1")) == heard
-
-
-def test_the_task_tells_how_the_edge_cuts_it(field: Field) -> None:
-    field.to_edge("a0", m.TaskNeed(run=RUN, digest=TASK))
-    field.run_for(0.1)
-    (told,) = [one for one in field.agents["a0"].heard if isinstance(one, m.TaskBody)]
-    assert told.chunk_bytes == PIECE
-
-
 def test_it_outlives_a_restart_and_many_models(field: Field) -> None:
     give(field)
     for mark in range(6):
@@ -110,14 +94,6 @@ def test_it_outlives_a_restart_and_many_models(field: Field) -> None:
     assert not asked(field)
     need(field, "a0", (0, 1))
     assert chunks(field, "a0")[-1].data == ONCE[:PIECE]
-
-
-def test_after_a_restart_in_between_it_is_asked_for_again(field: Field) -> None:
-    first = asked(field)
-    field.to_coordinator.clear()
-    field.open()
-    welcome(field)
-    assert asked(field) == first
 
 
 def test_one_that_is_not_what_it_is_called_is_got_again(field: Field) -> None:
@@ -136,20 +112,3 @@ def test_a_damaged_file_is_fetched_anew_after_a_restart(field: Field) -> None:
     field.open()
     welcome(field)
     assert asked(field)
-
-
-def test_another_run_without_one_lets_it_go(field: Field) -> None:
-    give(field)
-    body = task_bytes(TaskSpec(model=ModelSpec(kind="softmax", features=4, classes=2)))
-    run = "2" * 32
-    field.coordinator(m.EdgeWelcome(run=run, coordinator="coord", task=digest_of(body), body=body))
-    field.give_model(run)
-    assert not (field.directory / "models" / DIGEST).exists()
-
-
-def test_a_task_that_cannot_be_read_has_none(tmp_path: Path) -> None:
-    field = Field(tmp_path)
-    for body in (b"\xc1", b"\x81\xa5model\x81\xa4once\xa1x"):
-        told = m.EdgeWelcome(run=RUN, coordinator="coord", task=digest_of(body), body=body)
-        field.coordinator(told)
-        assert field.core.memory.once == ""

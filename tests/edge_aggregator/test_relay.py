@@ -6,7 +6,6 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -29,7 +28,7 @@ from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import MAX_NEIGHBOURS, MAX_PEER_BYTES
 from tests.fakes.voices import Voice, identity
 
-from .evaluators import MODEL, OTHER, RUN, Hall, peers_task, volunteers
+from .evaluators import RUN, Hall, peers_task, volunteers
 
 BURST_ENVELOPES = BURST_BYTES // OVERHEAD_BYTES
 
@@ -76,53 +75,6 @@ def test_volunteers_go_up_together_and_cumulative() -> None:
     assert decode(Direction.EDGE_TO_COORDINATOR, encode(last)) == last
 
 
-def test_volunteers_are_repeated_while_the_call_lasts_and_then_no_more() -> None:
-    hall = _hall("a0", "a1")
-    hall.open(mode="peers", until_ms=3000)
-    hall.volunteer("a0")
-    hall.wait(10)
-    told = hall.up(m.Volunteers)
-    assert 4 <= len(told) <= 6
-    assert volunteers(told[-1]) == ["a0"]
-    assert not hall.up(m.Opinions)
-    hall.volunteer("a1")
-    hall.volunteer("a0")
-    assert hall.core.counters["volunteer_late"] == 1
-    assert len(hall.down("a1", m.OpinionCall)) == 3
-    assert len(hall.down("a0", m.OpinionCall)) == 1
-
-
-def test_a_close_ends_the_call_but_not_the_envelopes() -> None:
-    hall = _hall("a0", "a1")
-    hall.open(mode="peers")
-    hall.tell(m.OpinionClose(run=RUN, round=1))
-    hall.wait(3)
-    assert len(hall.up(m.Volunteers)) == 1
-    hall.say("a0", _envelope("a1"))
-    assert len(hall.down("a1", m.PeerDeliver)) == 1
-
-
-def test_a_volunteer_of_another_round_or_unasked_is_counted() -> None:
-    hall = _hall("a0")
-    hall.volunteer("a0")
-    hall.open(mode="peers")
-    hall.volunteer("a0", 2)
-    hall.say("a0", m.Volunteer(run="9" * 32, round=1))
-    assert hall.core.counters["volunteer_late"] == 3
-    hall.open(2, mode="report")
-    hall.volunteer("a0", 2)
-    assert hall.core.counters["volunteer_unasked"] == 1
-    hall.wait(6)
-    assert volunteers(hall.up(m.Volunteers)[-1]) == []
-
-
-def test_a_call_says_who_trained() -> None:
-    hall = _hall("a0", "a1")
-    hall.open(mode="peers", trained=("a1",))
-    assert not hall.down("a0", m.OpinionCall)[0].trained
-    assert hall.down("a1", m.OpinionCall)[0].trained
-
-
 @pytest.mark.parametrize("score", [0.123456789, 0.987654321])
 def test_an_opinion_sent_in_mode_peers_leaves_no_trace(score: float) -> None:
     hall = _hall("a0", "a1")
@@ -153,49 +105,6 @@ def test_an_envelope_is_carried_as_it_is_to_one_who_is_here() -> None:
     assert decode(Direction.EDGE_TO_AGENT, encode(told)) == told
     largest = m.PeerDeliver(sender="a" * 64, body=bytes(MAX_PEER_BYTES))
     assert decode(Direction.EDGE_TO_AGENT, encode(largest)) == largest
-
-
-def test_envelopes_go_to_present_agents_only() -> None:
-    hall = _called("a0", "a1")
-    hall.say("a0", _envelope("a9"))
-    hall.say("a0", _envelope("a0"))
-    hall.say("a1", m.Bye())
-    hall.say("a0", _envelope("a1"))
-    assert hall.core.counters["relay_absent"] == 3
-    assert hall.core.counters["relayed"] == 0
-
-
-def test_envelopes_are_carried_only_where_task_or_call_say_peers() -> None:
-    hall = Hall()
-    hall.hello("a0", "a1")
-    hall.say("a0", _envelope("a1"))
-    hall.open(1)
-    hall.say("a0", _envelope("a1"))
-    assert hall.core.counters["relay_closed"] == 2
-    hall.open(2, mode="peers")
-    hall.say("a0", _envelope("a1"))
-    assert hall.core.counters["relayed"] == 1
-    hall.tell(m.RunEnded(run=RUN))
-    hall.say("a0", _envelope("a1"))
-    assert hall.core.counters["relay_closed"] == 3
-
-
-def test_a_welcome_to_another_task_opens_or_closes_the_relay() -> None:
-    hall = Hall()
-    hall.hello("a0", "a1")
-    welcome = m.EdgeWelcome(run=RUN, coordinator="coord", task=OTHER, body=peers_task())
-    hall.tell(welcome)
-    hall.open(mode="peers")
-    hall.say("a0", _envelope("a1"))
-    assert hall.core.counters["relayed"] == 1
-    hall.tell(m.RunEnded(run=RUN))
-    hall.tell(welcome)
-    hall.open(2, mode="peers")
-    hall.say("a0", _envelope("a1"))
-    assert hall.core.counters["relayed"] == 2, "the run was taken up again"
-    hall.tell(m.EdgeWelcome(run="2" * 32, coordinator="coord", task=MODEL, body=b"\xc1"))
-    hall.say("a0", _envelope("a1"))
-    assert (hall.core.counters["relay_closed"], hall.core.counters["task_unread"]) == (1, 1)
 
 
 def test_nothing_is_carried_before_a_call_and_soon_after_it_no_more() -> None:
@@ -376,15 +285,6 @@ def test_forged_envelopes_cost_their_named_sender_nothing() -> None:
     assert [one.id] * 100 == [told.sender for told in hall.down(other.id, m.PeerDeliver)]
 
 
-def test_what_an_agent_did_not_send_for_long_is_not_saved_up() -> None:
-    hall = _called("a0", "a1")
-    hall.say("a0", _envelope("a1", 0))
-    hall.now += 30.0
-    for _ in range(40):
-        hall.say("a0", _envelope("a1", 65_536))
-    assert sum(len(one.body) for one in hall.down("a1", m.PeerDeliver)) <= BURST_BYTES
-
-
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(0, 65_536), st.floats(0, 2)), max_size=80))
 def test_no_agent_ever_gets_more_through_than_its_rate(steps: list[tuple[int, float]]) -> None:
@@ -398,28 +298,6 @@ def test_no_agent_ever_gets_more_through_than_its_rate(steps: list[tuple[int, fl
 
 
 # ------------------------------------------------------------------ neighbours
-
-
-@pytest.mark.parametrize(
-    ("facts", "near"),
-    [
-        ({"neighbours": 2}, {"a2": 1.6, "a3": 0.8}),
-        ({"graph": "radius", "radius_km": 1.0}, {"a3": 0.8}),
-        ({"graph": "declared"}, {}),
-    ],
-)
-def test_neighbours_are_told_with_the_first_call(
-    facts: dict[str, object], near: dict[str, float]
-) -> None:
-    hall = _hall("a0", "a1", "a2", "a3", **facts)
-    for number, agent in enumerate(("a0", "a3", "a2", "a1")):
-        hall.place(agent, 0.8 * number, 0.0)
-    hall.open(mode="peers")
-    (told,) = hall.down("a0", m.Neighbours)
-    assert told.run == RUN
-    assert told.peers == pytest.approx(near)
-    kinds = [type(x) for x in hall.down("a1", m.Message) if not isinstance(x, m.Welcome)]
-    assert kinds == [m.Neighbours, m.OpinionCall]
 
 
 @pytest.mark.parametrize("graph", ["near", "radius", "declared"])
@@ -439,28 +317,6 @@ def test_who_comes_in_mid_call_is_called_with_its_neighbours(graph: str) -> None
     assert volunteers(hall.up(m.Volunteers)[-1]) == ["a2"]
 
 
-def test_who_comes_or_goes_changes_the_neighbours_of_those_around() -> None:
-    hall = _hall(*(f"a{i}" for i in range(8)), neighbours=2)
-    hall.open(mode="peers")
-    told = {agent: len(hall.down(agent, m.Neighbours)) for agent in ("a3", "a4", "a5")}
-    hall.hello("a45")
-    hall.wait(0.3)
-    assert hall.down("a45", m.Neighbours)[-1].peers == {"a4": 1.0, "a5": 1.0}
-    assert hall.down("a4", m.Neighbours)[-1].peers == {"a3": 1.0, "a45": 1.0}
-    assert len(hall.down("a3", m.Neighbours)) == told["a3"], "nothing changed for it"
-    hall.say("a45", m.Bye())
-    hall.wait(0.3)
-    assert hall.down("a4", m.Neighbours)[-1].peers == {"a3": 1.0, "a5": 1.0}
-
-
-def test_an_agent_that_comes_back_is_told_again() -> None:
-    hall = _hall("a0", "a1", "a2")
-    hall.open(mode="peers")
-    told = len(hall.down("a0", m.Neighbours))
-    hall.hello("a0")
-    assert len(hall.down("a0", m.Neighbours)) == told + 1
-
-
 def test_a_place_that_is_told_later_counts_at_once_and_a_move_at_the_next_call() -> None:
     hall = _hall("a0", "a1", "a2", "a3", neighbours=1)
     hall.open(mode="peers")
@@ -476,25 +332,6 @@ def test_a_place_that_is_told_later_counts_at_once_and_a_move_at_the_next_call()
     assert len(hall.down("a0", m.Neighbours)) == told
     hall.open(2, mode="peers")
     assert set(hall.down("a0", m.Neighbours)[-1].peers) == {"a2", "a3"}
-
-
-def test_in_mode_report_nobody_has_neighbours() -> None:
-    hall = Hall()
-    hall.hello("a0", "a1")
-    hall.open()
-    hall.hello("a2")
-    hall.wait(6)
-    assert not hall.down("a0", m.Neighbours)
-
-
-def test_a_place_out_of_this_world_is_none() -> None:
-    hall = _hall("a0", "a1")
-    hall.place("a0", 1e300, 0.0)
-    assert hall.core.sessions.place("a0") is None
-    hall.say("a1", m.ContextReport(seq=1, available=True, price=1, features={"x_km": 1.0}))
-    assert hall.core.sessions.place("a1") is None
-    hall.open(mode="peers")
-    assert np.isfinite(hall.down("a0", m.Neighbours)[-1].peers["a1"])
 
 
 _crowd = [f"a{i}" for i in range(7)]

@@ -20,16 +20,6 @@ from fedagent_protocol.tensors import digest_of, encode_tensors
 from .harness import RUN, Field, ToyAgent, expected_mean, field_of
 
 WEIGHTS = {"a0": 10.0, "a1": 20.0, "a2": 30.0}
-POINTS = [
-    "edge.round_saved",
-    "edge.chunk_written",
-    "edge.complete",
-    "edge.spooled",
-    "edge.receipted",
-    "edge.aggregated",
-    "edge.reported",
-    "edge.spool_cleared",
-]
 
 
 def _field(directory: Path, size: int) -> Field:
@@ -41,36 +31,6 @@ def _field(directory: Path, size: int) -> Field:
         # Apart in time, so that the sum has one order.
         agent.work_s = 0.3 + 0.4 * index
     return field
-
-
-def _order(field: Field) -> m.RoundReport:
-    # The last agent's second try must fit: `min_updates` holds the round open for it.
-    field.order(deadline_ms=30_000, max_wait_ms=60_000, min_updates=3)
-    return field.run_until_report(max_s=70)
-
-
-@pytest.mark.parametrize("size", [64, 100_000], ids=["small", "large"])
-@pytest.mark.parametrize("nth", [1, 2, 3])
-@pytest.mark.parametrize("point", POINTS)
-def test_killed_at_a_checkpoint(tmp_path: Path, point: str, nth: int, size: int) -> None:
-    field = _field(tmp_path, size)
-    field.kill_at, field.kill_nth = point, nth
-    report = _order(field)
-    field.run_for(3.0)
-    assert report.used == 3
-    assert report.weight == 60.0
-    model = digest_of(encode_tensors(expected_mean(size, WEIGHTS)))
-    assert report.model == model
-    assert {r.model for r in field.reports} == {model}
-    assert field.core.memory.model == model
-    assert not list((tmp_path / "spool").glob("*.update"))
-    statuses = {a.receipts[-1].status for a in field.agents.values()}
-    assert statuses <= {m.ReceiptStatus.ACCEPTED, m.ReceiptStatus.EXPIRED}
-    if nth == 1 and not (point == "edge.chunk_written" and size == 64):
-        assert field.kills == 1
-    # And it goes on as if nothing had been.
-    field.order(2)
-    assert field.run_until_report(2).used == 3
 
 
 def test_a_receipted_update_is_not_lost_with_the_agent(tmp_path: Path) -> None:
@@ -222,19 +182,6 @@ def _fail_to_read_a_model(field: Field) -> None:
         raise OSError(5, "Input/output error", digest)
 
     models.get = get  # type: ignore[method-assign]  # a disk that fails
-
-
-@pytest.mark.parametrize("spoil", [_remove_models, _damage_models])
-def test_a_model_lost_between_two_lives_is_asked_for_again(
-    tmp_path: Path, spoil: Callable[[Field], None]
-) -> None:
-    field = _field(tmp_path, 64)
-    spoil(field)
-    field.open()
-    assert field.core.memory.model == ""
-    assert field.core.counters["model_lost"] == 1
-    field.welcome()
-    field.give_model()
 
 
 def test_a_disk_that_fails_once_at_start_costs_no_update(

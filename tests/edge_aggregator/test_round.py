@@ -174,16 +174,6 @@ def test_the_start_of_a_trainer_is_no_upload() -> None:
         assert outcome.ut_ms == 880 - counted
 
 
-@pytest.mark.parametrize("weighting", list(m.Weighting))
-def test_weights(weighting: m.Weighting) -> None:
-    rnd = _round(1)
-    rnd.order = m.RoundOrder(
-        task=DIGEST, assignments=(), deadline_ms=1000, max_wait_ms=2000, weighting=weighting
-    )
-    _arrive(rnd, "a0", 10.1)
-    assert rnd.parts["a0"].weight == (10.0 if weighting is m.Weighting.SAMPLES else 1.0)
-
-
 def test_a_round_that_nobody_is_ordered_in_is_over_and_failed() -> None:
     rnd = _round(0)
     assert rnd.is_over(10.0)

@@ -112,15 +112,6 @@ def test_who_does_not_answer_is_away_until_it_is_heard_again() -> None:
     assert sessions.unanswered(99.0) == []
 
 
-def test_an_older_report_does_not_replace_a_newer_one() -> None:
-    sessions = AgentSessions(EPOCH)
-    session, _ = sessions.hear("a", 0.0)
-    assert session is not None
-    for seq, price in ((5, 50), (4, 40)):
-        sessions.context(session, m.ContextReport(seq=seq, available=True, price=price), 1.0)
-    assert unpack(sessions.columns(m.RoundOpen(), model="", now=1.0)).price.tolist() == [50]
-
-
 def test_one_agent_cannot_push_out_the_features_of_the_others() -> None:
     sessions = _sessions(2, compute=1.0)
     _report(sessions, "hostile", 0.0, price=1, features={f"a{i}": 1.0 for i in range(MAX_FEATURES)})

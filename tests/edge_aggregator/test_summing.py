@@ -8,7 +8,7 @@ from msgspec import structs
 
 from fedagent_edge.core.weighing import weighing_of
 from fedagent_protocol import messages as m
-from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors
+from fedagent_protocol.tensors import Manifest, decode_tensors
 from fedagent_task.aggregation.alignment import OPPOSED
 from fedagent_task.aggregation.robust import registry
 from fedagent_task.errors import RecipeError
@@ -89,24 +89,13 @@ def test_one_liar_moves_the_model_by_no_more_than_an_honest_device(
     assert all(one.valid for one in report.outcomes)
 
 
-def test_without_a_rule_the_liar_has_the_model(tmp_path: Path) -> None:
-    field = ruled(tmp_path, "none", lie=1e6, samples=1_000_000)
-    field.order(deadline_ms=30_000, max_wait_ms=60_000, norm_limit=0.0, min_updates=AGENTS)
-    field.run_until_report(1)
-    assert moved(field, 64) > 1e5
-
-
-@pytest.mark.parametrize("lie", [1.0, 1e6], ids=["honest", "liar"])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("size", [64, 100_000], ids=["small", "large"])
-@pytest.mark.parametrize("point", ["edge.spooled", "edge.receipted", "edge.aggregated"])
-def test_a_killed_edge_comes_to_the_same_model(
-    tmp_path: Path, rule: str, size: int, point: str, lie: float
-) -> None:
+def test_a_killed_edge_comes_to_the_same_model(tmp_path: Path, rule: str, size: int) -> None:
     digests = []
-    for kill in ("", point):
-        field = ruled(tmp_path / f"x{kill}", rule, size=size, lie=lie)
-        field.kill_at, field.kill_nth = kill, 3 if point != "edge.aggregated" else 1
+    for kill in ("", "edge.spooled"):
+        field = ruled(tmp_path / f"x{kill}", rule, size=size, lie=1e6)
+        field.kill_at, field.kill_nth = kill, 3
         field.order(deadline_ms=30_000, max_wait_ms=60_000, norm_limit=0.0, min_updates=AGENTS)
         digests.append(field.run_until_report(1, max_s=70).model)
         assert field.kills == bool(kill)
@@ -168,13 +157,3 @@ def test_a_rule_and_hidden_updates_exclude_each_other(hidden: str) -> None:
     with pytest.raises(RecipeError, match=r"aggregation\.robust"):
         check_recipe(structs.replace(recipe(), aggregation=named, rounds=rounds, **more))
     check_recipe(structs.replace(recipe(), rounds=rounds, **more))
-
-
-def test_small_updates_are_read_again_from_the_journal(tmp_path: Path) -> None:
-    """The liar comes first, is added as it is, and is taken out again at the close."""
-    field = ruled(tmp_path, "clipped-mean", lie=1e3)
-    field.order(deadline_ms=30_000, max_wait_ms=60_000, norm_limit=0.0)
-    field.run_until_report(1)
-    data = encode_tensors(common(64))
-    assert len(data) < 256 * 1024
-    assert moved(field, 64) < 1.5

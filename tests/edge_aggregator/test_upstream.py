@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from fedagent_edge.config import EdgeConfig
-from fedagent_node.settings import SettingError
 from fedagent_protocol import messages as m
 from fedagent_protocol.columns import unpack
 from fedagent_protocol.tensors import digest_of, encode_tensors
@@ -17,27 +15,8 @@ from .harness import BODY, RUN, TASK, Field, ToyAgent, expected_mean, field_of, 
 OTHER = "2" * 32
 
 
-def _said(field: Field, kind: type[m.Message]) -> list[m.Message]:
-    return [message for message in field.to_coordinator if isinstance(message, kind)]
-
-
 def _beacon(field: Field, coordinator: str) -> None:
     field.coordinator(m.CoordinatorBeacon(coordinator=coordinator), sender=coordinator)
-
-
-def test_hello_is_repeated_until_the_welcome(tmp_path: Path) -> None:
-    field = Field(tmp_path)
-    _beacon(field, "coord")
-    field.run_for(3.5)
-    assert len(_said(field, m.EdgeHello)) >= 4
-    field.welcome()
-    before = len(_said(field, m.EdgeHello))
-    for _ in range(4):
-        field.run_for(4.0)
-        _beacon(field, "coord")
-    assert len(_said(field, m.EdgeHello)) == before
-    assert len(_said(field, m.EdgeStatus)) >= 4
-    assert [e.name for e in field.events] == ["coordinator_joined"]
 
 
 def test_a_silent_coordinator_is_lost_and_found_again(tmp_path: Path) -> None:
@@ -113,31 +92,6 @@ def test_a_report_is_repeated_until_its_receipt(tmp_path: Path) -> None:
     assert len(field.reports) == count
 
 
-def test_an_unreceipted_report_survives_a_restart(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 1)
-    field.receipt_reports = False
-    field.order()
-    report = field.run_until_report()
-    field.restart()
-    again = structs.replace(report, epoch=field.core.sessions.epoch)
-    assert again != report, "it is another process that says it"
-    assert field.reports[-1] == again
-    # The order again is answered by the report, not by doing it again.
-    field.order()
-    assert field.reports[-1] == again
-    assert len(field.agents["a0"].orders) == 1
-
-
-def test_an_expired_report_is_forgotten_and_counted(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 1)
-    field.receipt_reports = False
-    field.order()
-    field.run_until_report()
-    field.coordinator(m.ReportReceipt(run=RUN, round=1, too_late=True))
-    assert field.core.memory.report is None
-    assert field.core.counters["report_too_late"] == 1
-
-
 @pytest.mark.parametrize("how", ["open", "order"])
 def test_a_newer_round_ends_an_older_one(tmp_path: Path, how: str) -> None:
     field = field_of(tmp_path, 2)
@@ -202,17 +156,6 @@ def test_an_unusable_global_model_is_not_adopted(tmp_path: Path, kind: str) -> N
     assert field.run_until_report().used == 1
 
 
-def test_a_lost_chunk_of_the_global_model_is_asked_for_again(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 1)
-    fresh = encode_tensors({k: v + 1 for k, v in model_tensors().items()})
-    field.coordinator(m.GlobalModel(run=RUN, digest=digest_of(fresh), size=len(fresh)))
-    field.run_for(6.0)
-    needs = _said(field, m.Need)
-    assert len(needs) >= 3
-    field.coordinator(m.Chunk(run=RUN, digest=digest_of(fresh), index=0, data=fresh))
-    assert field.core.memory.model == digest_of(fresh)
-
-
 def test_the_coordinator_pulls_the_edge_model(tmp_path: Path) -> None:
     field = field_of(tmp_path, 2, size=100_000, chunk_bytes=64 * 1024)
     field.order(want_model=True)
@@ -243,20 +186,6 @@ def test_the_task_is_served_by_digest_only(tmp_path: Path) -> None:
     field.run_for(0.1)
     assert [(type(x), x.body) for x in got if isinstance(x, m.TaskBody)] == [(m.TaskBody, BODY)]
     assert field.core.counters["task_unknown"] == 1
-
-
-def test_a_device_that_prepares_before_the_welcome_hears_how_the_task_is_called(
-    tmp_path: Path,
-) -> None:
-    field = field_of(tmp_path, 1)
-    digest = digest_of(BODY)
-    named = m.EdgeWelcome(run=RUN, coordinator="coord", task=digest, body=BODY, recipe="demo")
-    field.coordinator(named)
-    field.open()
-    field.to_edge("a0", m.TaskNeed(digest=TASK))
-    field.run_for(0.1)
-    got = [said.recipe for said in field.agents["a0"].heard if isinstance(said, m.TaskBody)]
-    assert got == ["demo"]
 
 
 def test_the_coordinator_s_word_on_a_task_goes_with_it_to_devices_also_before_the_next_welcome(
@@ -292,14 +221,6 @@ def test_an_ended_run_stops_the_round_and_waits_for_the_next(tmp_path: Path) -> 
     assert field.core.memory.run == OTHER
 
 
-def test_probes_are_answered_with_the_padding_asked_for(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 1)
-    got = field.agents["a0"].heard
-    field.to_edge("a0", m.Probe(nonce=7, reply_bytes=1000, data=bytes(10)))
-    field.run_for(0.1)
-    assert got[-1] == m.ProbeReply(nonce=7, data=bytes(1000))
-
-
 def test_a_task_is_named_to_agents_and_those_that_prepare_it_report_anew(tmp_path: Path) -> None:
     field = Field(tmp_path, agents={name: ToyAgent(name) for name in ("a", "old")})
     for agent in field.agents.values():
@@ -326,25 +247,3 @@ def test_a_task_is_named_to_agents_and_those_that_prepare_it_report_anew(tmp_pat
     field.run_for(0.1)
     last = [said.task for said in field.agents["a"].heard if isinstance(said, m.Welcome)][-1]
     assert last == "", "a run that is over is nothing to prepare for"
-
-
-def test_a_task_that_is_prepared_is_no_answer_to_an_order(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 1)
-    (agent,) = field.agents.values()
-    agent.silent = True
-    field.order()
-    field.to_edge(agent.id, m.TaskNeed(run=RUN, digest=TASK))
-    field.run_for(30.0)
-    assert [o.reason for o in field.reports[0].outcomes] == [m.UNANSWERED]
-
-
-def test_an_edge_says_where_it_is(tmp_path: Path) -> None:
-    field = field_of(tmp_path, 1)
-    (agent,) = field.agents.values()
-    field.core.state.config = structs.replace(field.core.state.config, position=(0.5, -1.0))
-    field.to_edge(agent.id, m.Hello(agent=agent.id))
-    field.run_for(0.1)
-    said = [message.place for message in agent.heard if isinstance(message, m.Welcome)]
-    assert said == [None, (0.5, -1.0)]
-    with pytest.raises(SettingError, match="position"):
-        EdgeConfig(data_dir=str(tmp_path), position=(0.0, 1e9)).checked()
