@@ -47,7 +47,7 @@ def test_what_is_stored_is_loaded(authority: Authority, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ca.pem", "cert.pem", "key.pem"])
 @pytest.mark.parametrize("damage", [None, b"", b"-----BEGIN CERTIFICATE-----\nAAAA"])
-def test_damage_is_an_error_with_the_mend(
+def test_damage_is_an_error_with_the_hint(
     authority: Authority, tmp_path: Path, name: str, damage: bytes | None
 ) -> None:
     joined(authority, tmp_path)

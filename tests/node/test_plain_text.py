@@ -32,9 +32,7 @@ def test_a_link_refuses_before_it_connects() -> None:
     ("role", "setting"),
     [
         ("coordinator", {"recipe": str(RECIPE), "broker": f"mqtt://{FAR}"}),
-        ("edge", {"broker": f"mqtt://{FAR}"}),
         ("edge", {"coordinator": FAR}),
-        ("agent", {"stream": "digits", "broker": f"mqtt://{FAR}"}),
         ("agent", {"stream": "digits", "edges": [FAR]}),
     ],
 )
