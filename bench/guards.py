@@ -53,7 +53,7 @@ TESTS = {
     f"{E}/store.py": ("tests/edge_aggregator",),
     f"{E}/spool.py": ("tests/edge_aggregator",),
     f"{C}/core": ("tests/coordinator/core", "tests/coordinator"),
-    f"{C}/database": ("tests/coordinator/books", "tests/coordinator"),
+    f"{C}/books": ("tests/coordinator/books", "tests/coordinator"),
     f"{C}/policies": ("tests/coordinator/policies", "tests/checks"),
 }
 ALSO = {

@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 
+from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.policies import RoundView
 from fedagent_node.data_dir import Identity, load_or_create
@@ -50,7 +51,7 @@ def _settles_per_s(folder: Path, identity: Identity | None) -> float:
 
 
 def start(entries: int = MILLION) -> Row:
-    """Start on so many entries: as left, as killed, and after a change; and a full verify."""
+    """Start on so many entries, as left and as killed; and a verify of all."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         identity = load_or_create(folder)
@@ -78,8 +79,10 @@ def start(entries: int = MILLION) -> Row:
         for file, data in left.items():
             (folder / file).write_bytes(data)
         row["start_after_kill_s"] = _timed(lambda: Store(folder, identity=identity))
-        (folder / "coordinator.blocks").unlink()
-        row["start_verified_s"] = _timed(lambda: Store(folder, identity=identity))
+        with open_reader(folder) as reader:
+            began = time.perf_counter()
+            assert reader.ledger.verify().balanced
+            row["verify_s"] = round(time.perf_counter() - began, 2)
         return {"bench": "ledger-start", **row}
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import structs
 
 from fedagent_coordinator.books.connection import DATABASE
+from fedagent_coordinator.books.prune import ARCHIVE
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import SNAPSHOT_EVERY, Store
 from fedagent_coordinator.run_store import CLOSE_ROUNDS
@@ -57,7 +58,8 @@ def _measured(rounds: int, folder: Path) -> Row:
         tables = reader._db.execute(  # noqa: SLF001 - no query of a reader's
             "SELECT name, SUM(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC LIMIT 8"
         ).fetchall()
-    archive = sum(path.stat().st_size for path in (folder / "archive").rglob("*.books"))
+    path = folder / ARCHIVE
+    archive = path.stat().st_size if path.exists() else 0
     size = (folder / DATABASE).stat().st_size + archive
     row |= {"rounds": rounds, "gb": round(size / 1e9, 3), "archive_gb": round(archive / 1e9, 3)}
     row |= {"year_gb": round(size / rounds * YEAR / 1e9, 2)}

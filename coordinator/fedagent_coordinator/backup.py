@@ -15,10 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from fedagent_coordinator.books.blocks import BLOCKS
 from fedagent_coordinator.books.connection import DATABASE
-from fedagent_coordinator.books.heads import head_bytes
-from fedagent_coordinator.books.ledger import GENESIS
+from fedagent_coordinator.books.ledger import GENESIS, head_bytes
 from fedagent_coordinator.books.mark import MARK, HighWaterMark, MarkFile, read_mark
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import ACCEPTED, Store
@@ -44,7 +42,7 @@ STARTS_SKIPPED = 1000
 """What was sent since a backup was numbered by starts that the backup does not know."""
 LISTS_SKIPPED = 1_000_000
 """Numbers that lists of the revoked may have had which were made since a backup and are lost."""
-_OWN = {LOCK_FILE, MARK, BLOCKS, ABOUT}
+_OWN = {LOCK_FILE, MARK, ABOUT}
 _ASIDE = ".before-restore-"
 _OF_SQLITE = ("-wal", "-shm", "-journal")
 

@@ -253,31 +253,14 @@ class PrunedRoundError(StoreError):
 
 
 class ArchiveError(StoreError):
-    """Raised when the file of closed books is not there, or not as it was written."""
+    """Raised when the orders of closed rounds are not there, or not as they were written."""
 
-    template = "archive/{name}, the ledger of rounds {first} to {last}, {problem}"
-    hint = "restore that file from a copy of the data directory"
+    template = "archive.db: the orders of rounds {first} to {last} {problem}"
+    hint = "restore archive.db from a copy of the data directory"
 
-    name: str
     first: int
     last: int
     problem: str
-
-
-class OversizedBooksError(StoreError):
-    """Raised when rounds do not fit in one file of closed books; their rows are where they were."""
-
-    template = (
-        "rounds {first} to {last} of run {run_id:.8} take {size_bytes} bytes, a file in archive/ "
-        "at most {most_bytes}"
-    )
-    hint = "nothing is lost: they stay in the database, and so does what came after"
-
-    run_id: str
-    first: int
-    last: int
-    size_bytes: int
-    most_bytes: int
 
 
 class RecordError(StoreError):

@@ -58,7 +58,7 @@ from .core.engine import Engine
 from .core.outcomes import SILENT
 from .core.phases import milliseconds
 from .core.settings import Progress, Settings
-from .errors import ModelLostError, OversizedBooksError
+from .errors import ModelLostError
 from .global_model import HeldOutSet, held_out
 from .lost_revocations import learn_list
 from .merged_models import merge_files
@@ -76,7 +76,7 @@ _log = logging.getLogger(__name__)
 
 COLLECT_EVERY = 10
 CLOSE_ROUNDS = 2 * SNAPSHOT_EVERY
-"""In one file; closing them holds the event loop up for about 0.1 s."""
+"""At a time; closing them holds the event loop up for about 0.1 s."""
 ROLE = "coordinator"
 """Who prunes while a run goes on."""
 RESULT_FILE = "result.json"
@@ -279,7 +279,8 @@ class RunStore:
                     self._unsaved = 0
                     self._checkpoint("snapshot")
                     if keep := self._config.keep_rounds:
-                        self._prune(keep)
+                        few = CLOSE_ROUNDS
+                        self.database.prune(run_id, keep_rounds=keep, least=few, most=few, by=ROLE)
                         self._checkpoint("pruned")
             case fx.CommitModel():
                 self._checkpoint("merged")
@@ -293,14 +294,6 @@ class RunStore:
             case _:
                 return self._write_other(effect)
         return None
-
-    def _prune(self, keep: int) -> None:
-        """Close the books of old rounds; those that no file can have stay, and the run goes on."""
-        few = CLOSE_ROUNDS
-        try:
-            self.database.prune(self.run.run_id, keep_rounds=keep, least=few, most=few, by=ROLE)
-        except OversizedBooksError as error:
-            _log.warning("old rounds are not pruned: %s", error)
 
     def _write_other(self, effect: Write) -> Input | None:
         """Perform what is no step of a round."""

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_coordinator import policies, run_store
-from fedagent_coordinator.books import pruning, segments
+from fedagent_coordinator.books import prune
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.rounds import settled
 from fedagent_coordinator.books.store import Store
@@ -36,7 +36,7 @@ POINTS = [
     "orders.half",
     "reported",
     "settling",
-    "settle.first-entry",
+    "settle.half",
     "settle.before-commit",
     "settle.committed",
     "settle.marked",
@@ -105,9 +105,9 @@ def test_a_run_from_its_begin_to_its_report(tmp_path: Path) -> None:
     check_history(site, 4)
 
 
-@pytest.mark.parametrize("edges", [1, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
-    ("point", "hit"), [(p, hit) for p in POINTS for hit in (1, 2) if hit == 1 or p not in ONCE]
+    ("point", "hit", "edges"),
+    [(p, 1 if p in ONCE else 2, 1 + (at >= 9)) for at, p in enumerate(POINTS)],
 )
 def test_a_kill_at_every_point(tmp_path: Path, point: str, hit: int, edges: int) -> None:
     given = recipe("policy.name=cocs") if hit == 2 else recipe()
@@ -169,7 +169,7 @@ def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
 ) -> None:
     monkeypatch.setattr(run_store, "SNAPSHOT_EVERY", 1)
     monkeypatch.setattr(run_store, "CLOSE_ROUNDS", 1)
-    monkeypatch.setattr(pruning, "NEVER", 0)
+    monkeypatch.setattr(prune, "NEVER", 0)
     given = recipe("policy.name=cocs")
     site = Site(tmp_path, given, toy_edges(given), kill_at=point, kill_hit=2, keep_rounds=1)
     site.run()
@@ -181,26 +181,11 @@ def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
         assert store.read.progress(run).rounds_done == 4
         with store.read.whole(run) as whole:
             assert [row.state for row in whole.rounds(run)].count("done") == 4
-        assert store.read.pruned_until(run) >= 2
-        assert store.read.pruned_until(run) < store.read.last_round(run)
+        assert store.read.closed_until(run) >= 2
+        assert store.read.closed_until(run) < store.read.last_round(run)
         assert store.read.claim_gaps(run) is not None
         policy = DecisionPolicies(policies.create("cocs", **site.recipe.policy.params))
         store.restore(run, "cocs", policy)
-
-
-def test_a_run_goes_on_where_old_rounds_fit_in_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(run_store, "SNAPSHOT_EVERY", 1)
-    monkeypatch.setattr(run_store, "CLOSE_ROUNDS", 1)
-    monkeypatch.setattr(pruning, "NEVER", 0)
-    monkeypatch.setattr(segments, "_MOST_BYTES", 500)
-    given = recipe("policy.name=cocs")
-    site = Site(tmp_path, given, toy_edges(given), keep_rounds=1)
-    site.run()
-    site.close()
-    check_history(site, 4)
-    assert "old rounds are not pruned: rounds 1 to 1" in caplog.text
 
 
 @pytest.mark.parametrize("point", ["", "committed"])

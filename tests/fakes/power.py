@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 import pytest
 
-from fedagent_coordinator.books import blocks, mark
+from fedagent_coordinator.books import mark
 
 SECTOR = 512
 Keep = Callable[[int, int], Sequence[tuple[int, int]]]
@@ -179,31 +179,20 @@ class _Connection:
 def noted(patch: pytest.MonkeyPatch, log: list[Noted]) -> Iterator[None]:
     """Note in `log` what a `Store` that is opened in here writes and syncs."""
 
-    def whole(file: Path) -> None:
-        data = file.read_bytes()
-        log.append(Noted("write", file.name, 0, data))
-        log.append(Noted("truncate", file.name, len(data)))
-
     def mark_write(self: mark.MarkFile, made: mark.HighWaterMark) -> None:
         slot = mark._slot(made)
         log.append(Noted("write", mark.MARK, made.commits % 2 * len(slot), slot))
         mark_write_now(self, made)
         log.append(Noted("sync", mark.MARK))
 
-    def after(method: Callable[..., None]) -> Callable[..., None]:
-        def call(self: blocks.BlockDigests, *given: object) -> None:
-            method(self, *given)
-            if self._path.exists():
-                whole(self._path)
-
-        return call
-
-    files = _Files(log)
+    files, connect = _Files(log), sqlite3.connect
     mark_write_now = mark.MarkFile.write
     with patch.context() as patched:
         patched.setattr(mark.MarkFile, "write", mark_write)
-        patched.setattr(blocks.BlockDigests, "update", after(blocks.BlockDigests.update))
-        patched.setattr(blocks.BlockDigests, "renew", after(blocks.BlockDigests.renew))
-        patched.setattr(sqlite3, "connect", lambda path, **_: _Connection(path))
+        patched.setattr(
+            sqlite3,
+            "connect",
+            lambda path, **_: connect(path) if path == ":memory:" else _Connection(path),
+        )
         yield
     files.unregister()

@@ -3,16 +3,21 @@
 import sqlite3
 from collections.abc import Collection, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
 from msgspec import structs
 
-from fedagent_coordinator.books import facts
 from fedagent_coordinator.books.connection import DATABASE
-from fedagent_coordinator.books.heads import head_bytes
-from fedagent_coordinator.books.ledger import COLUMNS, GENESIS, Entry, LedgerWriter
+from fedagent_coordinator.books.ledger import (
+    BINDS,
+    GENESIS,
+    chain_hash,
+    digest_of,
+    entries_of,
+    head_bytes,
+)
 from fedagent_coordinator.books.mark import MARK, MarkFile, read_mark
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.rows import RunRow
@@ -33,6 +38,8 @@ from fedagent_node.data_dir import Identity
 from .rounds import column_view, ended
 
 DIGEST = "d" * 64
+LEAVING = ("reserve", "settle", "void", "evaluation")
+"""Entries whose rows are in the archive once their round is closed."""
 MEMORY = Path("/dev/shm")
 """Where a sync costs nothing; what a crash leaves is laid down by the test itself."""
 
@@ -240,24 +247,17 @@ def recompute(folder: Path, *changes: str, key: Identity | None = None) -> None:
         protection = _triggers(sql)
     tampered(folder, *changes)
     with closing(sqlite3.connect(folder / DATABASE)) as sql:
-        ledger, seq = LedgerWriter(sql), 0
-        entries = [
-            Entry(*row)
-            for row in sql.execute(f"SELECT {', '.join(COLUMNS)} FROM entries ORDER BY seq")
-        ]
-        newest = {(e.source, e.run_id, e.round): e.seq for e in entries if e.kind == facts.FACT}
-        ledger.hash = GENESIS
+        entries, hash_ = list(entries_of(sql)), GENESIS
+        (until,) = sql.execute("SELECT COALESCE(MAX(last), 0) FROM closed").fetchone()
+        newest = {(BINDS[e.kind], e.run_id, e.round): e.seq for e in entries if e.kind in BINDS}
         for entry in entries:
-            bound = entry.facts
-            if newest.get((entry.source, entry.run_id, entry.round)) == entry.seq:
-                bound = facts.digest_of(sql, entry.source, entry.run_id or "", entry.round or 0)
-            # What is missing is in closed books.
-            before = ledger.hash if entry.seq == seq + 1 else entry.prev_hash
-            fresh = replace(entry, facts=bound, prev_hash=before)
-            ledger.hash, seq = fresh.expected_hash(), entry.seq
+            bound = entry.digest
+            closed = entry.kind in LEAVING and (entry.round or 0) <= until
+            if entry.seq in newest.values() and not closed:
+                bound = digest_of(sql, entry.kind, entry.run_id or "", entry.round or 0)
+            hash_ = chain_hash(hash_, astuple(replace(entry, digest=bound))[:-1])
             sql.execute(
-                "UPDATE entries SET facts = ?, prev_hash = ?, hash = ? WHERE seq = ?",
-                (bound, fresh.prev_hash, ledger.hash, entry.seq),
+                "UPDATE entries SET digest = ?, hash = ? WHERE seq = ?", (bound, hash_, entry.seq)
             )
         for _, trigger in protection:
             sql.execute(trigger)
@@ -265,8 +265,8 @@ def recompute(folder: Path, *changes: str, key: Identity | None = None) -> None:
     mark = read_mark(folder / MARK)
     assert mark is not None
     (folder / MARK).unlink()
-    signature = mark.signature if key is None else key.sign(head_bytes(seq, ledger.hash))
-    fresh_mark = structs.replace(mark, seq=seq, hash=ledger.hash.hex(), signature=signature)
+    signature = mark.signature if key is None else key.sign(head_bytes(mark.seq, hash_))
+    fresh_mark = structs.replace(mark, hash=hash_.hex(), signature=signature)
     MarkFile(folder / MARK, fresh_mark).close()
 
 

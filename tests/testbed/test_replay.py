@@ -19,7 +19,7 @@ from fedagent_node.data_dir import load_or_create
 from fedagent_testbed.replay import Replayed, matched, replay
 from fedagent_testbed.study import load_recipe
 from fedagent_testbed.study.full import play_full
-from tests.coordinator.books.test_pruning import filled
+from tests.fakes.stored_runs import begun, play, small_plan, small_view
 from tests.world.kinds import SETS, world
 
 EACH_TIME = ("adaptive", "bp-ucb", "cocs", "rbcs-f")
@@ -109,8 +109,11 @@ def test_the_cost_of_a_round_is_known_of_its_own_set_only(log: list[Logged]) -> 
 
 
 def test_a_pruned_run_is_refused(tmp_path: Path) -> None:
-    run_id = filled(tmp_path)
     with Store(tmp_path, identity=load_or_create(tmp_path)) as store:
+        run_id = begun(store).run_id
+        for number in range(1, 21):
+            play(store, run_id, small_plan(small_view(number, [1])), {0})
+            store.snapshot(run_id, number, "random", {})
         assert store.prune(run_id, keep_rounds=1, most=1000, by="operator").rounds
     with open_reader(tmp_path) as reader, pytest.raises(PrunedRoundError):
         list(reader.logged(run_id))

@@ -65,7 +65,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]]
     return cache(run)
 
 
-@pytest.mark.parametrize("point", ["reserved", "reported", "settle.first-entry", *IN_BOOKS])
+@pytest.mark.parametrize("point", ["reserved", "reported", "settle.half", *IN_BOOKS])
 def test_the_coordinator_is_killed_and_goes_on_with_what_it_knew(
     world: Make, calm: Callable[[tuple[str, ...]], Ending], point: str
 ) -> None:

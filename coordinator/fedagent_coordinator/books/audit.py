@@ -1,70 +1,81 @@
-"""Reading the ledger: show it, export it, and prove that it is whole.
+"""Reading the ledger: show it, export it, and find out whether it is whole.
 
-`Ledger.verify` trusts nothing that is stored as a sum: it walks every entry and compares
-everything else, the high-water mark included, with what it found. The entries are hash-chained;
-the tables of rounds, models and evaluations are compared with the facts that they bind. Of closed
-books the digests of files are enough: they and what the files add up to are bound too. A
-full audit walks what is in the files as well.
+`Ledger.verify` trusts nothing that is stored as a sum: it walks the hash chain, compares the rows
+that entries bind with what they are now, and adds the money up again. Of closed rounds the digests
+of the archive are enough; a full audit looks at every row in it as well. A start, which a person
+waits for, looks at the newest entries alone.
 """
 
 import csv
-import heapq
 import io
 import json
 import sqlite3
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from fedagent_coordinator.books import facts
-from fedagent_coordinator.books.archives import (
-    Closed,
-    Stretch,
-    check,
-    closed_books,
-    copy_left,
-    entries_of,
-    hash_at,
-    lay_down,
-    read,
-)
-from fedagent_coordinator.books.heads import head_bytes, is_genuine
-from fedagent_coordinator.books.ledger import COLUMNS, GENESIS, GRANTOR, ROUTES, TREASURY, Entry
-from fedagent_coordinator.books.mark import MARK, HighWaterMark, read_mark
-from fedagent_coordinator.books.proofs import PaidWork, digest_of, paid_work
-from fedagent_coordinator.books.schema import has_changed, prepare
-from fedagent_coordinator.books.sums import Sums, sums_of
-from fedagent_coordinator.core.effects import Proof
-from fedagent_coordinator.errors import ArchiveError, RecordError
+from fedagent_coordinator.errors import ArchiveError
 from fedagent_node.data_dir import read_public
 from fedagent_node.errors import IdentityError
-from fedagent_protocol.messages import LedgerHead
 from fedagent_protocol.signed import verify
+from fedagent_protocol.messages import LedgerHead
 
-_Place = tuple[str | None, int | None, int | None]
-"""Run, round and client: what one reservation is known by; the rent has no client."""
-_AtEdge = tuple[str | None, int | None, int | None]
-"""Run, round and edge."""
+from .ledger import (
+    BINDS,
+    MOVES,
+    Balance,
+    Entry,
+    Transfer,
+    chain_hash,
+    digest_of,
+    entries_of,
+    hash_at,
+    head_bytes,
+    is_genuine,
+    moved,
+    transfers_of,
+)
+from .mark import MARK, HighWaterMark, read_mark
+from .prune import closed_pieces, read, reopened
+from .rounds import closed_until, digest_of_saw
+from .schema import has_changed
+
 _MAX_PROBLEMS = 100
-_NAMES = {
-    "client": "SELECT run_id, idx, agent_id FROM clients",
-    "edge": "SELECT run_id, idx, edge_id FROM edges",
+_Key = tuple[tuple[str, ...], str, int]
+"""What an entry binds: queries, run and round."""
+_CHANGED = {
+    "run": "its recipe, its scaling or its end has changed",
+    "reserve": "what was decided has changed",
+    "settle": "its outcomes have changed",
+    "void": "its outcomes have changed",
+    "model": "its model has changed",
+    "metrics": "what was measured has changed",
+    "evaluation": "the evaluation of its model has changed",
+    "forget": "what is forgotten has changed",
+    "close": "what closes it has changed",
 }
-_ENTRIES = f"SELECT {', '.join(COLUMNS)} FROM entries"  # noqa: S608 - constants
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Balance:
-    """Where the money of a run is; granted = free + reserved + settled."""
-
-    granted_micro: int = 0
-    free_micro: int = 0
-    reserved_micro: int = 0
-    settled_micro: int = 0
-    voided_micro: int = 0
+_ROWS = {
+    "run": "SELECT run_id, 0 FROM runs",
+    "reserve": "SELECT run_id, round FROM rounds UNION SELECT run_id, round FROM orders "
+    "UNION SELECT run_id, round FROM edge_results",
+    "model": "SELECT run_id, round FROM models",
+    "metrics": "SELECT DISTINCT run_id, round FROM metrics",
+    "evaluation": "SELECT run_id, round FROM evaluations",
+    "forget": "SELECT DISTINCT run_id, round FROM forgotten",
+    "close": "SELECT run_id, last FROM closed",
+}
+"""By kind of entry, where there are rows that one must bind."""
+_LEAVING = {BINDS["reserve"], BINDS["evaluation"]}
+"""What cannot be compared of a closed round without the archive."""
+_AMOUNTS = """SELECT n.seq, n.amount_micro, CASE n.kind WHEN 'reserve' THEN r.rent_micro
+    ELSE r.rent_paid_micro END + COALESCE((SELECT SUM(o.price_micro) FROM orders o
+    WHERE o.run_id = n.run_id AND o.round = n.round AND (n.kind = 'reserve' OR o.void = 0)), 0)
+    FROM entries n JOIN rounds r ON r.run_id = n.run_id AND r.round = n.round
+    WHERE n.run_id = ? AND n.round = ? AND n.kind IN ('reserve', 'settle')"""
+_TALLIES = """SELECT run_id, client, COUNT(*), TOTAL(in_time), TOTAL(used), TOTAL(NOT void),
+    TOTAL((NOT void) * price_micro) FROM orders GROUP BY run_id, client"""
+_DONE_BY = "SELECT run_id, idx, ordered, in_time, used, paid, paid_micro FROM clients"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,28 +95,25 @@ class Ledger:
         self._db = connection
         self._folder = folder
 
-    def show(self, run_id: str | None = None, *, limit: int = 50) -> list[Entry]:
-        """Return the newest entries that move money, newest first; -1 is no limit.
+    def show(self, run_id: str | None = None, *, limit: int = 50) -> list[Transfer]:
+        """Return what the newest entries moved, newest first; -1 is no limit.
 
-        Those of closed rounds are not among them.
+        Closed rounds are not among them.
         """
-        rows = self._db.execute(
-            f"{_ENTRIES} WHERE (?1 IS NULL OR run_id = ?1) AND kind <> 'fact' "
-            "ORDER BY seq DESC LIMIT ?2",
-            (run_id, limit),
-        )
-        return [Entry(*row) for row in rows]
+        return transfers_of(self._db, run_id, newest=limit)
 
     def export(self, style: Literal["csv", "json"]) -> Iterator[str]:
-        """Yield all entries, oldest first: CSV with a header, or JSON lines; hashes are hex.
+        """Yield what all entries moved: CSV with a header, or JSON lines; hashes are hex.
 
         Raises:
-            ArchiveError, RecordError: The books of closed rounds are missing or damaged.
+            ArchiveError: The orders of closed rounds are missing or damaged.
         """
         if style == "csv":
-            yield ",".join(COLUMNS) + "\r\n"
-        for entry in self._every_entry():
-            row = entry.record()
+            yield ",".join(one.name for one in fields(Transfer)) + "\r\n"
+        with reopened(self._db, self._folder, closed_pieces(self._db), alone=False):
+            found = transfers_of(self._db)
+        for one in found:
+            row = one.record()
             if style == "json":
                 yield json.dumps(row) + "\n"
             else:
@@ -113,81 +121,64 @@ class Ledger:
                 csv.writer(line).writerow(row.values())
                 yield line.getvalue()
 
-    def proof(self, run_id: str, round_: int, agent: str) -> PaidWork | None:
-        """Return what an agent was paid for in a round, with its signature; None if unknown."""
-        return paid_work(self._db, run_id, round_, agent)
+    def verify(
+        self, witness: LedgerHead | None = None, *, full: bool = False, since: int = 0
+    ) -> LedgerReport:
+        """Say what is wrong, if anything.
 
-    def verify(self, witness: LedgerHead | None = None, *, full: bool = False) -> LedgerReport:
-        """Re-add everything from the entries and say what is wrong, if anything.
-
-        With a `witness` its entry must be there too, and be the same. A `full` audit adds up
-        what is in closed books from their entries; else the digests of their files are checked.
+        With a `witness` its entry must be there too, and be the same. A `full` audit looks at every
+        row of closed rounds; one `since` an entry at those after it, and at what they bind.
         """
-        audit = _Audit(self._db)
-        mark = audit.read_mark(self._folder / MARK)  # before the snapshot, which may only be newer
+        audit = _Audit(self._db, self._folder)
+        mark = audit.read_mark()  # before the snapshot, which may only be newer
         own = not self._db.in_transaction
         if own:
             self._db.execute("BEGIN")
         try:
-            audit.read_names()
-            books = audit.read_archive(self._folder)
-            for item in self._walk(books):
-                if isinstance(item, Entry):
-                    audit.take(item)
-                else:
-                    audit.skip(*item, self._folder if full else None)
-            audit.find_heads(self._folder, mark, witness)
-            return audit.report(mark)
+            audit.walk(since)
+            audit.check_heads(mark, witness)
+            audit.check_rows(whole=not since)
+            audit.check_archive(full=full, whole=not since)
+            if not since:
+                audit.check_sums(full=full)
+                audit.check_database()
         finally:
             if own:
                 self._db.execute("ROLLBACK")
-
-    def _walk(self, books: Iterable[Closed]) -> Iterator[Entry | tuple[Stretch, Closed]]:
-        """Yield the entries in the database, and where those of closed books are, in order."""
-        rows = (Entry(*row) for row in self._db.execute(f"{_ENTRIES} ORDER BY seq"))
-        elsewhere = [(stretch, one) for one in books for stretch in one.summary.stretches]
-        elsewhere.sort(key=lambda item: item[0].seq)
-        if not elsewhere:
-            return iter(rows)
-        return heapq.merge(rows, elsewhere, key=_seq_of)
-
-    def _every_entry(self) -> Iterator[Entry]:
-        for item in self._walk(closed_books(self._db)):
-            if isinstance(item, Entry):
-                yield item
-            else:
-                stretch, books = item
-                entries = entries_of(read(self._folder, books), books.summary.stretches)
-                yield from (one for one in entries if stretch.seq <= one.seq <= stretch.last)
-
-
-def _seq_of(item: Entry | tuple[Stretch, Closed]) -> int:
-    return item.seq if isinstance(item, Entry) else item[0].seq
+        problems = tuple(audit.problems)
+        sums = map(sum, zip(*map(astuple, audit.balances.values()), strict=True))
+        total = dict(zip((one.name for one in fields(Balance)), sums, strict=False))
+        return LedgerReport(
+            balanced=not problems,
+            problems=problems,
+            entries=audit.seq,
+            runs=audit.balances,
+            **total,
+        )
 
 
 @dataclass(slots=True)
 class _Audit:
     db: sqlite3.Connection
+    folder: Path
     problems: list[str] = field(default_factory=list)
-    balances: dict[str, Counter[str]] = field(default_factory=dict)
-    totals: dict[str, Counter[str]] = field(default_factory=dict)
-    reserved: dict[_Place, Entry] = field(default_factory=dict)
-    ended: dict[_Place, str] = field(default_factory=dict)
-    states: dict[tuple[str | None, int | None], str] = field(default_factory=dict)
-    bound: facts.Newest = field(default_factory=dict)
-    proofs: dict[_Place, bytes] = field(default_factory=dict)
-    payees: dict[tuple[str, str, int], str] = field(default_factory=dict)
     seq: int = 0
-    hash: bytes = GENESIS
-    mark_seen: bool = False
-    testified: bool | None = None
     public: bytes | None = None
-    sums: dict[str, Sums] = field(default_factory=dict)
+    bound: dict[_Key, Entry] = field(default_factory=dict)
+    """The newest entry on the same rows."""
+    sums: dict[str, list[int]] = field(default_factory=dict)
+    reserved: dict[tuple[str, int], int] = field(default_factory=dict)
+    balances: dict[str, Balance] = field(default_factory=dict)
+    tallies: dict[tuple[str, int], list[int]] = field(default_factory=dict)
 
-    def read_mark(self, path: Path) -> HighWaterMark | None:
+    def problem(self, text: str) -> None:
+        if len(self.problems) < _MAX_PROBLEMS:
+            self.problems.append(text)
+
+    def read_mark(self) -> HighWaterMark | None:
         try:
-            mark = read_mark(path)
-            self.public = read_public(path.parent)
+            mark = read_mark(self.folder / MARK)
+            self.public = read_public(self.folder)
         except (ValueError, IdentityError) as error:
             if isinstance(error.__cause__, PermissionError):
                 raise error.__cause__ from error  # whose key cannot be read is not damaged
@@ -197,238 +188,111 @@ class _Audit:
             self.problem("the high-water mark is missing")
         return mark
 
-    def read_archive(self, folder: Path) -> list[Closed]:
-        """Return the closed books, their files compared with the digests that are bound."""
-        try:
-            books = list(closed_books(self.db))
-        except RecordError as error:
-            self.problem(error.sentence)
-            return []
-        for one in books:
+    def walk(self, since: int) -> None:
+        """Follow the chain, and the money."""
+        before = hash_at(self.db, since) or b""
+        self.seq = since
+        for entry in entries_of(self.db, since):
+            if entry.seq != self.seq + 1:
+                self.problem(f"entry {self.seq + 1} is missing; the next one is {entry.seq}")
+            if chain_hash(before, astuple(entry)[:-1]) != entry.hash:
+                self.problem(f"entry {entry.seq} breaks the hash chain")
+            self.seq, before = entry.seq, entry.hash
+            if entry.kind in BINDS:
+                self.bound[BINDS[entry.kind], entry.run_id or "", entry.round or 0] = entry
+            if entry.kind in MOVES and entry.run_id is not None:
+                self._move(entry, entry.run_id, whole=not since)
+
+    def _move(self, entry: Entry, run_id: str, *, whole: bool) -> None:
+        place, reserved = (run_id, entry.round or 0), 0
+        if entry.kind == "reserve":
+            self.reserved[place] = entry.amount_micro
+        elif entry.kind != "grant" and whole:
+            reserved = self.reserved.pop(place, -1)
+            if reserved < entry.amount_micro:
+                self.problem(f"entry {entry.seq} does not fit any reservation")
+        change = moved(entry.kind, entry.amount_micro, reserved)
+        sums = self.sums.setdefault(run_id, [0] * len(change))
+        sums[:] = [a + b for a, b in zip(sums, change, strict=True)]
+        if whole and min(sums) < 0:
+            self.problem(f"entry {entry.seq} spends more than there is")
+
+    def check_rows(self, *, whole: bool) -> None:
+        """Compare rows with the newest entry that binds them, and find rows without one."""
+        closed: dict[str, int] = {}
+        for key, entry in self.bound.items():
+            run_id, round_ = key[1:]
+            until = closed.setdefault(run_id, closed_until(self.db, run_id))
+            if key[0] not in _LEAVING or round_ > until:
+                self._compare(entry, run_id, round_)
+            if key[0] == BINDS["reserve"] and round_ > until:
+                self._check_round(run_id, round_)
+        for kind, query in _ROWS.items() if whole else ():
+            for run_id, round_ in self.db.execute(query).fetchall():
+                if (BINDS[kind], run_id, round_) not in self.bound:
+                    self.problem(f"{_where(run_id, round_)}: {_CHANGED[kind]}")
+
+    def _compare(self, entry: Entry, run_id: str, round_: int) -> None:
+        if digest_of(self.db, entry.kind, run_id, round_) != entry.digest:
+            self.problem(f"{_where(run_id, round_)}: {_CHANGED[entry.kind]}")
+
+    def _check_round(self, run_id: str, round_: int) -> None:
+        """Compare what a round saw with its digest, and its rows with what its entries moved."""
+        row = self.db.execute(
+            "SELECT view, selection, controls, saw FROM rounds WHERE run_id = ? AND round = ?",
+            (run_id, round_),
+        ).fetchone()
+        if row is None or digest_of_saw(*row[:3]) != row[3]:
+            self.problem(f"round {round_}: {_CHANGED['reserve']}")
+        for seq, moved_micro, of_rows in self.db.execute(_AMOUNTS, (run_id, round_)).fetchall():
+            if moved_micro != of_rows:
+                self.problem(f"entry {seq} moves {moved_micro}, round {round_} has {of_rows}")
+
+    def check_archive(self, *, full: bool, whole: bool) -> None:
+        """Find what is not in the archive as it was written; a start asks whether it is there."""
+        for piece, digest in closed_pieces(self.db):
             try:
-                check(folder, one)
+                if full:
+                    with reopened(self.db, self.folder, [(piece, digest)], alone=True):
+                        self._check_closed(piece.run_id, range(piece.first, piece.last + 1))
+                elif whole:
+                    read(self.folder, piece, digest)
             except ArchiveError as error:
                 self.problem(f"{error.sentence}: {error.hint}")
-        return books
 
-    def skip(self, stretch: Stretch, books: Closed, folder: Path | None) -> None:
-        """Go over entries that are in closed books; with a `folder` walk them there."""
-        self._join(stretch.seq, stretch.before)
-        self.seq, self.hash = stretch.last, stretch.after
-        if stretch != books.summary.stretches[0]:
-            return
-        former = self.sums.get(books.run_id, Sums())
-        if folder is not None:
-            self._walk_books(books, folder, former)
-        self.sums[books.run_id] = sums = books.summary.sums
-        self._add(books.run_id, former, -1)
-        self._add(books.run_id, sums, 1)
+    def _check_closed(self, run_id: str, rounds: range) -> None:
+        for queries in _LEAVING:
+            for round_ in rounds:
+                entry = self.bound.get((queries, run_id, round_))
+                if entry is not None:
+                    self._compare(entry, run_id, round_)
+        self._add_up()
 
-    def _add(self, run_id: str, sums: Sums, sign: int) -> None:
-        accounts = self.balances.setdefault(run_id, Counter())
-        totals = self.totals.setdefault(run_id, Counter())
-        for counter, found in ((accounts, sums.accounts), (totals, sums.totals)):
-            for name, micro in found.items():
-                counter[name] += sign * micro
+    def _add_up(self) -> None:
+        for run_id, client, *values in self.db.execute(_TALLIES).fetchall():
+            tally = self.tallies.setdefault((run_id, client), [0] * len(values))
+            tally[:] = [int(a + b) for a, b in zip(tally, values, strict=True)]
 
-    def _walk_books(self, books: Closed, folder: Path, former: Sums) -> None:
-        """Audit closed rounds as they would be in the database, in one of their own."""
-        with closing(sqlite3.connect(":memory:", isolation_level=None)) as sql:
-            prepare(sql, "")
-            inner = _Audit(sql, problems=self.problems, payees=self.payees)
-            inner.balances[books.run_id] = Counter(self.balances.get(books.run_id))
-            try:
-                segment = read(folder, books)
-                lay_down(sql, segment, books.summary)
-                copy_left(self.db, sql, books)
-                for stretch in books.summary.stretches:
-                    inner.seq, inner.hash = stretch.seq - 1, stretch.before
-                    for entry in entries_of(segment, books.summary.stretches):
-                        if stretch.seq <= entry.seq <= stretch.last:
-                            inner.take(entry)
-                    inner._join(stretch.last + 1, stretch.after)
-            except (ArchiveError, RecordError) as error:
-                self.problem(f"{error.sentence}: {error.hint}")
-                return
-            inner.check_rounds(facts.OF_CLOSED)
-            if former + sums_of(sql, books.run_id, books.first, books.last) != books.summary.sums:
-                self.problem(f"archive/{books.name}: its entries do not add up to its stored sums")
-
-    def find_heads(
-        self, folder: Path, mark: HighWaterMark | None, witness: LedgerHead | None
-    ) -> None:
-        """Compare the entries that the mark and a witness name, wherever they are."""
-        try:
-            if mark is not None:
-                found = hash_at(self.db, folder, mark.seq)
-                self.mark_seen = found is not None and found.hex() == mark.hash
-            if witness is not None:
-                found = hash_at(self.db, folder, witness.seq)
-                self.testified = None if found is None else found == witness.hash
-                self.check_witness(witness)
-        except (ArchiveError, RecordError) as error:
-            self.problem(error.sentence)
-
-    def report(self, mark: HighWaterMark | None) -> LedgerReport:
-        """Return what is wrong, once every entry was taken in."""
-        self._check_mark(mark)
-        self._check_accounts()
-        self.check_rounds()
-        self._check_database()
-        found = self.db.execute("SELECT run_id FROM runs ORDER BY run_id")
-        runs = {run_id: self.balance(run_id) for (run_id,) in found}
-        for run_id, b in runs.items():
-            if b.granted_micro != b.free_micro + b.reserved_micro + b.settled_micro:
-                self.problem(f"run {run_id[:8]}: granted is not free + reserved + settled")
-        sums = {
-            one.name: sum(getattr(b, one.name) for b in runs.values()) for one in fields(Balance)
+    def check_sums(self, *, full: bool) -> None:
+        """Compare stored sums: where the money is, and what each client did."""
+        names = [one.name for one in fields(Balance)]
+        stored = {
+            row[0]: list(row[1:])
+            for row in self.db.execute(f"SELECT run_id, {', '.join(names)} FROM balances")  # noqa: S608 - constants
         }
-        return LedgerReport(
-            balanced=not self.problems,
-            problems=tuple(self.problems),
-            entries=self.seq,
-            runs=runs,
-            **sums,
-        )
-
-    def check_rounds(self, subjects: Iterable[str] = facts.SUBJECTS) -> None:
-        """Compare rounds with their entries, once every one was taken in."""
-        self._check_budgets()
-        self._check_reservations()
-        self._read_states()
-        self._check_ends()
-        self._check_results(self._check_outcomes())
-        facts.check(self.db, self.bound, self.problem, subjects=subjects)
-        self._check_proofs()
-
-    def problem(self, text: str) -> None:
-        if len(self.problems) < _MAX_PROBLEMS:
-            self.problems.append(text)
-
-    def take(self, entry: Entry) -> None:
-        self._join(entry.seq, entry.prev_hash if entry.expected_hash() == entry.hash else b"")
-        self.seq, self.hash = entry.seq, entry.hash
-        if entry.kind == "note" or entry.run_id is None:
-            return
-        if entry.kind == facts.FACT:
-            self.bound[entry.source, entry.run_id, entry.round or 0] = entry.facts
-            return
-        route = ROUTES.get(entry.kind)
-        if route is None or route(entry.edge, entry.client) != (entry.source, entry.target):
-            self.problem(
-                f"entry {entry.seq}: a {entry.kind} moves money between the wrong accounts"
-            )
-        self._move(entry, entry.run_id)
-        self._check_payee(entry, entry.run_id)
-        place = (entry.run_id, entry.round, entry.client)
-        if entry.kind == "reserve":
-            if place in self.reserved:
-                self.problem(f"entry {entry.seq} reserves a client, or a rent, twice")
-            self.reserved[place] = entry
-        elif entry.kind in {"settle", "void"}:
-            self._end(entry, place)
-
-    def _join(self, seq: int, before: bytes) -> None:
-        """Note what does not follow from the last entry."""
-        if seq != self.seq + 1:
-            self.problem(f"entry {self.seq + 1} is missing; the next one is {seq}")
-        if before != self.hash:
-            self.problem(f"entry {seq} breaks the hash chain")
-
-    def balance(self, run_id: str) -> Balance:
-        totals = self.totals.get(run_id, Counter())
-        accounts = self.balances.get(run_id, Counter())
-        return Balance(
-            granted_micro=totals["grant"],
-            free_micro=accounts[TREASURY],
-            reserved_micro=totals["reserve"] - totals["settle"] - totals["void"],
-            settled_micro=totals["settle"],
-            voided_micro=totals["void"],
-        )
-
-    def _move(self, entry: Entry, run_id: str) -> None:
-        self.totals.setdefault(run_id, Counter())[entry.kind] += entry.amount_micro
-        accounts = self.balances.setdefault(run_id, Counter())
-        accounts[entry.source] -= entry.amount_micro
-        accounts[entry.target] += entry.amount_micro
-        if entry.source != GRANTOR and accounts[entry.source] < 0:
-            self.problem(f"entry {entry.seq} spends more than {entry.source} has")
-
-    def _end(self, entry: Entry, place: _Place) -> None:
-        before = self.reserved.get(place)
-        if place in self.ended:
-            self.problem(f"entry {entry.seq} ends a reservation that had ended")
-        elif before is None or (before.amount_micro, before.edge) != (
-            entry.amount_micro,
-            entry.edge,
-        ):
-            self.problem(f"entry {entry.seq} does not fit any reservation")
-        self.ended[place] = entry.kind
-        if entry.facts:
-            self.proofs[place] = entry.facts
-
-    def read_names(self) -> None:
-        """Read who is meant by an index."""
-        for kind, query in _NAMES.items():
-            for run_id, index, name in self.db.execute(query):
-                self.payees[kind, run_id, index] = name
-
-    def _check_payee(self, entry: Entry, run_id: str) -> None:
-        if entry.kind == "grant":
-            return
-        kind, index = ("edge", entry.edge) if entry.client is None else ("client", entry.client)
-        name = self.payees.get((kind, run_id, index or 0), "nobody")
-        if entry.payee != name:
-            self.problem(f"entry {entry.seq} is of {entry.payee}, the books say {name}")
-
-    def _check_proofs(self) -> None:
-        for run_id, round_, client, claim, public, signature in self.db.execute(
-            "SELECT run_id, round, client, claim, public, signature FROM proofs"
-        ):
-            found = digest_of(Proof(claim, public, signature))
-            if self.proofs.pop((run_id, round_, client), None) != found:
-                self.problem(f"round {round_}, client {client}: its proof has changed")
-        for _, round_, client in sorted(self.proofs, key=str):
-            self.problem(f"round {round_}, client {client}: its proof is missing")
-
-    def _check_mark(self, mark: HighWaterMark | None) -> None:
-        if mark is None:
-            return
-        row = self.db.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()
-        commits = row[0] if row is not None else 0
-        if commits < mark.commits or self.seq < mark.seq:
-            self.problem(
-                f"history is lost: commit {commits}, entry {self.seq}; the high-water mark has "
-                f"commit {mark.commits}, entry {mark.seq}"
-            )
-        elif mark.seq and not self.mark_seen:
-            self.problem(f"entry {mark.seq} is not the one that was promised")
-        head = head_bytes(mark.seq, bytes.fromhex(mark.hash))
-        if mark.seq and self.public and not verify(self.public, mark.signature, head):
-            self.problem("the head of the ledger is not signed by this coordinator")
-
-    def check_witness(self, head: LedgerHead) -> None:
-        """Compare with what an edge was told."""
-        if self.public is not None and not is_genuine(head, self.public):
-            self.problem("the witness was given its head by another coordinator")
-        elif self.testified is None:
-            self.problem(f"history is lost: a witness knows entry {head.seq}")
-        elif not self.testified:
-            self.problem(f"entry {head.seq} is not the one that a witness was given")
-
-    def _check_accounts(self) -> None:
-        stored: dict[str, Counter[str]] = {}
-        for run_id, account, balance in self.db.execute(
-            "SELECT run_id, account, balance_micro FROM accounts"
-        ):
-            stored.setdefault(run_id, Counter())[account] = balance
-        for run_id in {*stored, *self.balances}:
-            replayed = Counter(self.balances.get(run_id, Counter()))
-            replayed.pop(GRANTOR, None)
-            if +replayed != +stored.get(run_id, Counter()):
+        for (run_id,) in self.db.execute("SELECT run_id FROM runs ORDER BY run_id").fetchall():
+            found = self.sums.get(run_id, [0] * len(names))
+            self.balances[run_id] = Balance(**dict(zip(names, found, strict=True)))
+            if stored.get(run_id, [0] * len(names)) != found:
                 self.problem(f"run {run_id[:8]}: stored balances are not the sum of the entries")
+        self._add_up()
+        for run_id, client, *values in self.db.execute(_DONE_BY).fetchall():
+            known = full or not closed_until(self.db, run_id)
+            if known and self.tallies.get((run_id, client), [0] * len(values)) != values:
+                self.problem(f"client {client} of run {run_id[:8]}: its orders do not add up")
 
-    def _check_database(self) -> None:
+    def check_database(self) -> None:
+        """Find damage, and what holds the tables together."""
         if has_changed(self.db):
             self.problem("database: its tables or the triggers that protect them have changed")
         for row in self.db.execute("PRAGMA integrity_check"):
@@ -437,87 +301,35 @@ class _Audit:
         for table, *_ in self.db.execute("PRAGMA foreign_key_check"):
             self.problem(f"database: {table} refers to a row that is missing")
 
-    def _check_budgets(self) -> None:
-        spent: Counter[_AtEdge] = Counter()
-        for (run_id, round_, client), entry in self.reserved.items():
-            if client is not None:
-                spent[run_id, round_, entry.edge] += entry.amount_micro
-        planned: Counter[_AtEdge] = Counter()
-        for run_id, round_, edge, micro in self.db.execute(
-            "SELECT run_id, round, edge, reserved_micro FROM edge_budgets"
-        ):
-            planned[run_id, round_, edge] = micro
-        for key in sorted({*spent, *planned}, key=str):
-            if spent[key] != planned[key]:
-                self.problem(f"round {key[1]}, edge {key[2]}: reserved is not what was planned")
+    def check_heads(self, mark: HighWaterMark | None, witness: LedgerHead | None) -> None:
+        """Compare the entries that the mark and a witness name."""
+        if mark is not None:
+            self._check_mark(mark)
+        if witness is None:
+            return
+        found = hash_at(self.db, witness.seq)
+        if self.public is not None and not is_genuine(witness, self.public):
+            self.problem("the witness was given its head by another coordinator")
+        elif found is None:
+            self.problem(f"history is lost: a witness knows entry {witness.seq}")
+        elif found != witness.hash:
+            self.problem(f"entry {witness.seq} is not the one that a witness was given")
 
-    def _check_reservations(self) -> None:
-        missing = set(self.reserved)
-        for run_id, round_, client, edge, micro in self.db.execute(
-            "SELECT run_id, round, client, edge, price_micro FROM reservations UNION ALL "
-            "SELECT run_id, round, NULL, rented_edge, rent_micro FROM rounds "
-            "WHERE rented_edge IS NOT NULL"
-        ):
-            place = (run_id, round_, client)
-            missing.discard(place)
-            entry = self.reserved.get(place)
-            if entry is None or (entry.edge, entry.amount_micro) != (edge, micro):
-                what = f"edge {edge}: rent" if client is None else f"client {client}: reservation"
-                self.problem(f"round {round_}, {what} without its entry")
-        for _, round_, client in sorted(missing, key=str):
-            who = "" if client is None else f", client {client}"
-            what = "its reservation" if who else "the edge that was rented"
-            self.problem(f"round {round_}{who}: {what} is missing")
+    def _check_mark(self, mark: HighWaterMark) -> None:
+        row = self.db.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()
+        commits = row[0] if row is not None else 0
+        found = hash_at(self.db, mark.seq)
+        if commits < mark.commits or found is None:
+            self.problem(
+                f"history is lost: commit {commits}, entry {self.seq}; the high-water mark has "
+                f"commit {mark.commits}, entry {mark.seq}"
+            )
+        elif found.hex() != mark.hash:
+            self.problem(f"entry {mark.seq} is not the one that was promised")
+        head = head_bytes(mark.seq, bytes.fromhex(mark.hash))
+        if mark.seq and self.public and not verify(self.public, mark.signature, head):
+            self.problem("the head of the ledger is not signed by this coordinator")
 
-    def _read_states(self) -> None:
-        for run_id, round_, state in self.db.execute("SELECT run_id, round, state FROM rounds"):
-            self.states[run_id, round_] = state
 
-    def _check_ends(self) -> None:
-        for place in self.reserved:
-            run_id, round_, client = place
-            who = "the rent" if client is None else f"client {client}"
-            state = self.states.get((run_id, round_))
-            if state is None:
-                self.problem(f"{who} is reserved in round {round_}, which is missing")
-            elif (state == "open") == (place in self.ended) or (
-                state == "void" and self.ended[place] != "void"
-            ):
-                self.problem(f"{who} in round {round_}: the round is {state}")
-
-    def _check_outcomes(self) -> set[_AtEdge]:
-        missing = {
-            (run_id, round_, client)
-            for run_id, round_, client in self.ended
-            if self.states.get((run_id, round_)) == "done" and client is not None
-        }
-        edges = {
-            (*place[:2], entry.edge)
-            for place in missing
-            if (entry := self.reserved.get(place)) is not None
-        }
-        for run_id, round_, client, void, delivered in self.db.execute(
-            "SELECT run_id, round, client, void, in_time OR used FROM outcomes"
-        ):
-            place, where = (run_id, round_, client), f"round {round_}, client {client}"
-            if place not in missing:
-                self.problem(f"{where}: outcome without its entries")
-                continue
-            missing.discard(place)
-            end = self.ended[place]
-            if end != ("void" if void else "settle"):
-                self.problem(f"{where}: {'void' if void else 'paid'}, the ledger says {end}")
-            if delivered and end != "settle":
-                self.problem(f"{where}: used, the ledger says void")
-        for _, round_, client in sorted(missing, key=str):
-            self.problem(f"round {round_}, client {client}: its outcome is missing")
-        return edges
-
-    def _check_results(self, edges: set[_AtEdge]) -> None:
-        found = {
-            tuple(row) for row in self.db.execute("SELECT run_id, round, edge FROM edge_results")
-        }
-        for _, round_, edge in sorted(edges - found, key=str):
-            self.problem(f"round {round_}, edge {edge}: its result is missing")
-        for _, round_, edge in sorted(found - edges, key=str):
-            self.problem(f"round {round_}, edge {edge}: a result without outcomes")
+def _where(run_id: str, round_: int) -> str:
+    return f"round {round_}" if round_ else f"run {run_id[:8]}"

@@ -9,32 +9,25 @@ is anything once another process has written: what this one knows of the books i
 
 import sqlite3
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from fedagent_coordinator.books.archives import hash_at
-from fedagent_coordinator.books.blocks import BlockDigests, WalFrames
-from fedagent_coordinator.books.heads import head_bytes
-from fedagent_coordinator.books.ledger import LedgerWriter, Transfer
-from fedagent_coordinator.books.mark import MARK, HighWaterMark, MarkFile, read_mark
-from fedagent_coordinator.books.schema import prepare
 from fedagent_coordinator.errors import (
-    ArchiveError,
     HistoryLostError,
     LedgerError,
     OvertakenError,
-    RecordError,
     StoreFailedError,
     UnreadableDatabaseError,
 )
 from fedagent_node.data_dir import Identity, make_private
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import LedgerHead
-from fedagent_protocol.signed import verify
+
+from .ledger import LedgerWriter, hash_at, head_bytes
+from .mark import MARK, HighWaterMark, MarkFile, read_mark
+from .schema import prepare
 
 DATABASE = "coordinator.db"
 DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
@@ -52,13 +45,10 @@ _DISK = {
     sqlite3.SQLITE_READONLY,
 }
 _BUSY_MS = 5000
-_MANY_FRAMES = 1000
-"""A WAL of so many pages is folded into the database between rounds too."""
 _PRAGMAS = (
     "journal_mode = WAL",
     "synchronous = FULL",
     "foreign_keys = ON",
-    "wal_autocheckpoint = 0",  # `fold_wal` has to know which pages it moves
     "trusted_schema = OFF",
 )
 
@@ -101,10 +91,6 @@ class Database:
         path = folder / DATABASE
         missing = not path.exists()
         make_private(path)
-        sign = None if self.identity is None else self.identity.sign
-        self._blocks = BlockDigests(path, sign)
-        self._frames = WalFrames(path)
-        self.untouched = not missing and self._is_untouched()
         # Model jobs run in threads; the database is used by the event loop's alone.
         self.connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_MS / 1000)
         self.connection.row_factory = sqlite3.Row
@@ -138,12 +124,7 @@ class Database:
 
     def close(self) -> None:
         """Close everything. Idempotent."""
-        if self._mark is not None and self.untouched and self._failed is None:
-            # Else sqlite folds it, and nobody knows which pages.
-            with suppress(StoreFailedError):
-                self.fold_wal()
         self.connection.close()
-        self._blocks.close()
         if self._mark is not None:
             self._mark.close()
             self._mark = None
@@ -173,14 +154,11 @@ class Database:
         self.checkpoint(f"{name}.committed")
         assert self._mark is not None
         try:
-            self._frames.advance()
             self._mark.write(self._present())
         except OSError as error:
             self._failed = f"the high-water mark: {error}"
             raise StoreFailedError(self._failed) from error
         self.checkpoint(f"{name}.marked")
-        if len(self._frames.pages) > _MANY_FRAMES:
-            self.fold_wal()
 
     def _count(self) -> None:
         """Number this transaction; nobody else may have made one."""
@@ -193,29 +171,19 @@ class Database:
             raise OvertakenError(str(self.folder / DATABASE))
         self._commits += 1
 
-    def trust(self) -> None:
-        """Note that everything is as it should be; the next start need not verify it again."""
-        self.untouched = True
-        self.fold_wal()
-        self._blocks.renew(self._commits)
-
     def fold_wal(self) -> None:
-        """Move the WAL into the database, so that little can be lost with it; hash what changed.
+        """Move the WAL into the database, so that little can be lost with it.
 
         A long reader may hold it up until the next round.
         """
-        try:
-            self.connection.execute("PRAGMA busy_timeout = 0")
-            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            self.connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
-            self._blocks.update(self._frames.pages, self._frames.page_bytes, self._commits)
-            self._frames.folded()
-        except (sqlite3.Error, OSError) as error:
-            self._failed = str(error)
-            raise StoreFailedError(self._failed) from error
+        self._maintain(
+            "PRAGMA busy_timeout = 0",
+            "PRAGMA wal_checkpoint(TRUNCATE)",
+            f"PRAGMA busy_timeout = {_BUSY_MS}",
+        )
 
     def compact(self) -> None:
-        """Write the database anew without its free pages.
+        """Write the database again without its free pages.
 
         Raises:
             StoreFailedError: The disk failed, or has no room for it.
@@ -223,14 +191,17 @@ class Database:
         if self._failed is not None:
             raise StoreFailedError(self._failed)
         self.checkpoint("compact.begun")
-        try:
-            self.connection.execute("VACUUM")
-            self._frames.advance()
-        except (sqlite3.Error, OSError) as error:
-            self._failed = str(error)
-            raise StoreFailedError(self._failed) from error
+        self._maintain("VACUUM")
         self.checkpoint("compact.written")
         self.fold_wal()
+
+    def _maintain(self, *statements: str) -> None:
+        try:
+            for statement in statements:
+                self.connection.execute(statement)
+        except sqlite3.Error as error:
+            self._failed = str(error)
+            raise StoreFailedError(self._failed) from error
 
     def _roll_back(self, error: BaseException) -> None:
         try:
@@ -255,7 +226,6 @@ class Database:
             seq=seq,
             hash=hash_.hex(),
             signature=self._signed[1],
-            wal=self._frames.last,
         )
 
     @property
@@ -270,19 +240,6 @@ class Database:
             hash=self.ledger.hash,
             signature=mark.signature,
         )
-
-    def _is_untouched(self) -> bool:
-        """Return whether the files are what the last coordinator left, which checked them."""
-        try:
-            mark = read_mark(self.folder / MARK)
-        except ValueError:
-            return False
-        me = self.identity
-        check = None if me is None else partial(verify, me.public_bytes)
-        commits = self._blocks.read(check)
-        if commits is None or mark is None:
-            return False
-        return mark.wal == self._frames.last if self._frames.last else commits == mark.commits
 
     def _read_commits(self) -> int:
         row = self.connection.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()
@@ -303,26 +260,15 @@ class Database:
             return "the database is missing"
         if self._commits < mark.commits:
             return f"it ends at commit {self._commits}, {mark.commits} were made"
-        if mark.seq:
-            try:
-                found = hash_at(self.connection, self.folder, mark.seq)
-            except (ArchiveError, RecordError) as error:
-                return f"ledger entry {mark.seq} cannot be read: {error.sentence}"
-            if found is None or found.hex() != mark.hash:
-                return f"ledger entry {mark.seq} is not the one that was written"
+        found = hash_at(self.connection, mark.seq)
+        if found is None or found.hex() != mark.hash:
+            return f"ledger entry {mark.seq} is not the one that was written"
         return ""
 
     def note(self, text: str) -> None:
         """Say in the ledger what an operator did."""
         with self.transaction("note"):
-            note = Transfer(
-                kind="note",
-                source="operator",
-                target=text,
-                amount_micro=0,
-                key=f"note/{uuid.uuid4().hex}",
-            )
-            self.ledger.append(None, [note], self.clock_ms())
+            self.ledger.append("note", note=text, at_ms=self.clock_ms())
 
 
 def refused_by_disk(error: BaseException) -> bool:

@@ -1,63 +1,118 @@
-"""The ledger: double entry in integer micro-credits, hash-chained, append-only.
+"""The ledger: double entry in integer micro-credits, one hash chain, append-only.
 
-Every row moves an amount from one account to another::
+Each entry moves money of a run between four places (`balances`), where the database lets none
+fall below zero and holds granted = free + reserved + settled::
 
-    grantor -> treasury              grant     the run's long-term budget
-    treasury -> edge/E/reserved      reserve   a client was chosen at edge E
-    edge/E/reserved -> client/C      settle    its valid update came before E closed the round
-    edge/E/reserved -> treasury      void      it did not, or E's report never counted
-    treasury -> edge/E/reserved      reserve   edge E was rented for a round (no client)
-    edge/E/reserved -> rent/E        settle    it reported a device's signed work
-    edge/E/reserved -> treasury      void      it did not
+    grant      -> free                 the run's long-term budget
+    reserve    free -> reserved        a round ordered clients, and may have rented an edge
+    settle     reserved -> settled     what was paid of it; the rest goes back to free
+    void       reserved -> free        the round did not count
 
-Every way to be too late is in docs/coordinator.md. A reservation ends in exactly one
-settle or void: both carry the same idempotency key. What is said beside money is bound by
-entries of kind ``fact`` (`facts.py`). `accounts` keeps the balances, which
-the database never lets fall below zero.
-Writes happen inside the store's transactions only (`store.py`).
+Whom a round pays is in its rows: an order without `void`, a rent that was paid. Every entry binds
+rows by their digest, with the ids of agents and edges in the place of their indices: of two
+entries on the same rows the newer one holds. Left out are what people call devices, policies'
+snapshots (they have their own digest), and sums.
 """
+
+# ruff: noqa: S608 - every query is made of constants
 
 import hashlib
 import sqlite3
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from operator import attrgetter
 
 import msgspec
 
 from fedagent_coordinator.errors import LedgerError
 from fedagent_coordinator.policies.base import MAX_MICRO
+from fedagent_protocol.messages import LedgerHead
+from fedagent_protocol.signed import verify
 
 GENESIS = bytes(32)
 """What the first entry of the ledger names as its predecessor."""
-TREASURY = "treasury"
-GRANTOR = "grantor"
+_PURPOSE = b"fedagent/ledger-head/1\0"
 
-RENT_PAID = """(SELECT COALESCE(SUM(n.amount_micro), 0) FROM entries n WHERE n.run_id = r.run_id
-    AND n.round = r.round AND n.kind = 'settle' AND n.client IS NULL)"""
-"""What the edge that a round `r` rented was paid; its entry is the one without a client."""
+_CLIENT = "JOIN clients c ON c.run_id = a.run_id AND c.idx = a.client"
+_EDGE = "JOIN edges e ON e.run_id = a.run_id AND e.idx = a.edge"
+_AT = "WHERE a.run_id = ?1 AND a.round = ?2"
+_RUN = (
+    "SELECT * FROM runs WHERE run_id = ?1 AND ?2 = 0",
+    "SELECT * FROM standardized WHERE run_id = ?1 AND ?2 = 0",
+    "SELECT * FROM extensions WHERE run_id = ?1 AND ?2 = 0 ORDER BY seq",
+)
+_ROUND = (
+    f"""SELECT round, state, policy, saw, a.rent_micro, rent_paid_micro, psi, reason, timing,
+    opened_ms, closed_ms, e.edge_id FROM rounds a
+    LEFT JOIN edges e ON e.run_id = a.run_id AND e.idx = a.rented_edge {_AT}""",
+    f"SELECT a.*, c.agent_id, e.edge_id FROM orders a {_CLIENT} {_EDGE} {_AT} ORDER BY client",
+    f"SELECT a.*, e.edge_id FROM edge_results a {_EDGE} {_AT} ORDER BY edge",
+)
+_EVALUATION = (
+    f"SELECT * FROM evaluations a {_AT}",
+    f"SELECT a.*, c.agent_id, e.edge_id FROM opinions a {_CLIENT} {_EDGE} {_AT} ORDER BY client",
+    f"SELECT a.*, c.agent_id, e.edge_id FROM volunteers a {_CLIENT} {_EDGE} {_AT} ORDER BY client",
+)
+BINDS: Mapping[str, tuple[str, ...]] = {
+    "run": _RUN,
+    "reserve": _ROUND,
+    "settle": _ROUND,
+    "void": _ROUND,
+    "model": (f"SELECT * FROM models a {_AT}",),
+    "metrics": (f"SELECT * FROM metrics a {_AT} ORDER BY metric",),
+    "evaluation": _EVALUATION,
+    "forget": (f"SELECT round, e.edge_id FROM forgotten a {_EDGE} {_AT} ORDER BY e.edge_id",),
+    "close": ("SELECT * FROM closed WHERE run_id = ?1 AND last = ?2",),
+}
+"""By kind of entry, the rows that it binds, of a run and a round."""
+MOVES = ("grant", "reserve", "settle", "void")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """One movement of money before it is an entry."""
-
-    kind: str
-    source: str
-    target: str
-    amount_micro: int
-    key: str
-    round: int | None = None
-    edge: int | None = None
-    client: int | None = None
-    payee: str = ""
-    facts: bytes = b""
+_MOVED = "SELECT seq, n.run_id, n.round, kind"
+_OF_RUN = "(:run_id IS NULL OR n.run_id = :run_id)"
+_OF_ORDER = f"""FROM entries n JOIN orders a ON a.run_id = n.run_id AND a.round = n.round
+    {_CLIENT} WHERE {_OF_RUN}"""
+_OF_RENT = f"""FROM entries n JOIN rounds a ON a.run_id = n.run_id AND a.round = n.round
+    JOIN edges e ON e.run_id = a.run_id AND e.idx = a.rented_edge WHERE {_OF_RUN}"""
+_END = "SELECT seq, n.run_id, n.round, CASE WHEN {0} THEN 'settle' ELSE 'void' END"
+_TO = "CASE WHEN {0} THEN {1} ELSE 'treasury' END"
+_PAID, _RENTED = "a.void = 0", "a.rent_paid_micro = a.rent_micro AND a.state = 'done'"
+_TRANSFERS = f"""
+{_MOVED}, 'grantor' AS source, 'treasury' AS target, NULL AS edge, NULL AS client,
+    amount_micro, '' AS payee, at_ms, hash FROM entries n WHERE {_OF_RUN} AND kind = 'grant'
+UNION ALL {_MOVED}, 'operator', note, NULL, NULL, 0, '', at_ms, hash
+    FROM entries n WHERE {_OF_RUN} AND kind = 'note'
+UNION ALL {_MOVED}, 'treasury', 'edge/' || edge, edge, client, price_micro, agent_id, at_ms, hash
+    {_OF_ORDER} AND kind = 'reserve'
+UNION ALL {_MOVED}, 'treasury', 'edge/' || rented_edge, rented_edge, NULL, a.rent_micro, edge_id,
+    at_ms, hash {_OF_RENT} AND kind = 'reserve'
+UNION ALL {_END.format(_PAID)}, 'edge/' || edge, {_TO.format(_PAID, "'client/' || client")},
+    edge, client, price_micro, agent_id, n.at_ms, hash {_OF_ORDER} AND kind IN ('settle', 'void')
+UNION ALL {_END.format(_RENTED)}, 'edge/' || rented_edge,
+    {_TO.format(_RENTED, "'rent/' || rented_edge")}, rented_edge, NULL, a.rent_micro, edge_id,
+    n.at_ms, hash {_OF_RENT} AND kind IN ('settle', 'void')
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One row of the ledger; `hash` covers every other field and `prev_hash`."""
+    """One row of the ledger; `hash` covers every other field and the hash before it."""
+
+    seq: int
+    run_id: str | None
+    round: int | None
+    kind: str
+    amount_micro: int
+    digest: bytes
+    note: str
+    at_ms: int
+    hash: bytes
+
+
+COLUMNS = tuple(one.name for one in fields(Entry))
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What an entry moved for one client, or for a rent; `payee` is the id of who it is of."""
 
     seq: int
     run_id: str | None
@@ -68,28 +123,24 @@ class Entry:
     edge: int | None
     client: int | None
     amount_micro: int
-    key: str
-    at_ms: int
     payee: str
-    facts: bytes
-    prev_hash: bytes
+    at_ms: int
     hash: bytes
 
     def record(self) -> dict[str, object]:
         """Return plain values; bytes are hex."""
-        return {
-            name: value.hex() if isinstance(value, bytes) else value
-            for name, value in asdict(self).items()
-        }
-
-    def expected_hash(self) -> bytes:
-        """Return the hash that this row must have."""
-        return chain_hash(self.prev_hash, _hashed(self))
+        return {**asdict(self), "hash": self.hash.hex()}
 
 
-COLUMNS = tuple(field.name for field in fields(Entry))
-_hashed = attrgetter(*COLUMNS[:-2])
-_INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - constants
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """Where the money of a run is; granted = free + reserved + settled."""
+
+    granted_micro: int = 0
+    free_micro: int = 0
+    reserved_micro: int = 0
+    settled_micro: int = 0
+    voided_micro: int = 0
 
 
 def chain_hash(previous: bytes, values: Sequence[object]) -> bytes:
@@ -97,23 +148,45 @@ def chain_hash(previous: bytes, values: Sequence[object]) -> bytes:
     return hashlib.sha256(previous + msgspec.msgpack.encode(values)).digest()
 
 
-def reserved_at(edge: int | None) -> str:
-    """Return the account of what is reserved at an edge."""
-    return f"edge/{edge}/reserved"
+def digest_of(sql: sqlite3.Connection, kind: str, run_id: str, round_: int) -> bytes:
+    """Return the digest of the rows that an entry binds."""
+    whole = hashlib.sha256()
+    for query in BINDS[kind]:
+        cursor = sql.cursor()
+        cursor.row_factory = None  # tuples
+        rows = cursor.execute(query, (run_id, round_)).fetchall()
+        whole.update(hashlib.sha256(msgspec.msgpack.encode(rows)).digest())
+    return whole.digest()
 
 
-def paid_to(edge: int | None, client: int | None) -> str:
-    """Return the account of what a client was paid, or an edge for aggregating."""
-    return f"rent/{edge}" if client is None else f"client/{client}"
+def entries_of(sql: sqlite3.Connection, since: int = 0) -> Iterator[Entry]:
+    """Yield the entries after one, oldest first."""
+    rows = sql.execute(
+        f"SELECT {', '.join(COLUMNS)} FROM entries WHERE seq > ? ORDER BY seq",
+        (since,),
+    )
+    return (Entry(*row) for row in rows)
 
 
-ROUTES: Mapping[str, Callable[[int | None, int | None], tuple[str, str]]] = {
-    "grant": lambda _edge, _client: (GRANTOR, TREASURY),
-    "reserve": lambda edge, _client: (TREASURY, reserved_at(edge)),
-    "settle": lambda edge, client: (reserved_at(edge), paid_to(edge, client)),
-    "void": lambda edge, _client: (reserved_at(edge), TREASURY),
-}
-"""From which account to which each kind of entry moves money, by edge and client."""
+def transfers_of(
+    sql: sqlite3.Connection, run_id: str | None = None, *, newest: int | None = None
+) -> list[Transfer]:
+    """Return what entries moved, oldest first, or the `newest` so many, newest first.
+
+    Notes of the operator are among them; those of closed rounds are in the archive.
+    """
+    order = "ASC" if newest is None else "DESC"
+    query = f"SELECT * FROM ({_TRANSFERS}) ORDER BY seq {order} LIMIT :limit"
+    limit = -1 if newest is None else newest
+    return [Transfer(*row) for row in sql.execute(query, {"run_id": run_id, "limit": limit})]
+
+
+def hash_at(sql: sqlite3.Connection, seq: int) -> bytes | None:
+    """Return the hash of an entry; None if there is none."""
+    if not seq:
+        return GENESIS
+    row = sql.execute("SELECT hash FROM entries WHERE seq = ?", (seq,)).fetchone()
+    return None if row is None else bytes(row[0])
 
 
 def checked_micro(what: str, amount: object) -> int:
@@ -137,60 +210,73 @@ class LedgerWriter:
         row = self._db.execute("SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
         self.seq, self.hash = row or (0, GENESIS)
 
-    def append(self, run_id: str | None, transfers: Iterable[Transfer], at_ms: int) -> None:
-        """Append entries and move the balances.
+    def append(
+        self,
+        kind: str,
+        run_id: str | None = None,
+        round_: int | None = None,
+        *,
+        at_ms: int,
+        amount_micro: int = 0,
+        note: str = "",
+    ) -> None:
+        """Append an entry that binds its rows as they are now."""
+        digest = b""
+        if kind in BINDS:
+            digest = digest_of(self._db, kind, run_id or "", round_ or 0)
+        self.seq += 1
+        values = (self.seq, run_id, round_, kind, amount_micro, digest, note, at_ms)
+        self.hash = chain_hash(self.hash, values)
+        self._db.execute(
+            f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})",
+            (*values, self.hash),
+        )
+
+    def move(
+        self,
+        kind: str,
+        run_id: str,
+        round_: int | None,
+        amount_micro: int,
+        *,
+        at_ms: int,
+        reserved_micro: int = 0,
+    ) -> None:
+        """Append an entry and move its money; of what a round `reserved_micro` the rest is free.
 
         Raises:
-            sqlite3.IntegrityError: A key was used before, or a balance would fall
-                below zero.
+            sqlite3.IntegrityError: There is not so much, or the round has such an entry.
         """
-        rows: list[tuple[object, ...]] = []
-        change: Counter[str] = Counter()
-        for move in transfers:
-            amount = checked_micro(move.kind, move.amount_micro)
-            self.seq += 1
-            values = (
-                *(self.seq, run_id, move.round, move.kind, move.source, move.target),
-                *(move.edge, move.client, amount, move.key, at_ms, move.payee, move.facts),
-            )
-            previous, self.hash = self.hash, chain_hash(self.hash, values)
-            rows.append((*values, previous, self.hash))
-            change[move.source] -= amount
-            change[move.target] += amount
-        self._db.executemany(_INSERT, rows)
-        if run_id is not None:
-            self._move_balances(run_id, change)
-
-    def grant(
-        self, run_id: str, amount_micro: int, key: str, at_ms: int, *, round_: int | None = None
-    ) -> None:
-        """Add to the treasury of a run, for one of its rounds or for all."""
-        move = Transfer(
-            kind="grant",
-            source=GRANTOR,
-            target=TREASURY,
-            amount_micro=amount_micro,
-            key=f"{run_id}/grant/{key}",
-            round=round_,
+        amount = checked_micro(kind, amount_micro)
+        self.append(kind, run_id, round_, at_ms=at_ms, amount_micro=amount)
+        change = moved(kind, amount, reserved_micro)
+        self._db.execute("INSERT OR IGNORE INTO balances (run_id) VALUES (?)", (run_id,))
+        self._db.execute(
+            "UPDATE balances SET granted_micro = granted_micro + ?, free_micro = free_micro + ?, "
+            "reserved_micro = reserved_micro + ?, settled_micro = settled_micro + ?, "
+            "voided_micro = voided_micro + ? WHERE run_id = ?",
+            (*change, run_id),
         )
-        self.append(run_id, [move], at_ms)
 
-    def free_micro(self, run_id: str) -> int:
-        """Return what is neither reserved nor paid."""
-        row = self._db.execute(
-            "SELECT balance_micro FROM accounts WHERE run_id = ? AND account = ?",
-            (run_id, TREASURY),
-        ).fetchone()
-        return int(row["balance_micro"]) if row else 0
 
-    def _move_balances(self, run_id: str, change: Counter[str]) -> None:
-        change.pop(GRANTOR, None)
-        self._db.executemany(
-            "INSERT OR IGNORE INTO accounts VALUES (?, ?, 0)",
-            [(run_id, account) for account in change],
-        )
-        self._db.executemany(
-            "UPDATE accounts SET balance_micro = balance_micro + ? "
-            "WHERE run_id = ? AND account = ?",
-            [(amount, run_id, account) for account, amount in change.items() if amount],
-        )
+def moved(kind: str, amount: int, reserved: int = 0) -> tuple[int, int, int, int, int]:
+    """Return what an entry adds to each column of `Balance`."""
+    match kind:
+        case "grant":
+            return amount, amount, 0, 0, 0
+        case "reserve":
+            return 0, -amount, amount, 0, 0
+        case "settle":
+            return 0, reserved - amount, -reserved, amount, reserved - amount
+        case _:
+            return 0, reserved, -reserved, 0, reserved
+
+
+def head_bytes(seq: int, hash_: bytes) -> bytes:
+    """Return what a coordinator signs of a head: its newest entry, which edges are witnesses of."""
+    return _PURPOSE + seq.to_bytes(8) + hash_
+
+
+def is_genuine(head: LedgerHead, public: bytes) -> bool:
+    """Return whether the coordinator with this key has signed a head."""
+    return verify(public, head.signature, head_bytes(head.seq, head.hash))

@@ -16,14 +16,13 @@ _SLOT_BYTES = 512
 class HighWaterMark(msgspec.Struct, frozen=True, kw_only=True):
     """How far the database had come: transactions, and the ledger's last entry (0 for none).
 
-    `signature` is the coordinator's, of the head; `wal` names the last frame of the WAL.
+    `signature` is the coordinator's, of the head.
     """
 
     commits: int = 0
     seq: int = 0
     hash: str = GENESIS.hex()
     signature: bytes = b""
-    wal: str = ""
 
 
 class MarkFile:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fedagent_coordinator.books import facts
 from fedagent_coordinator.books.connection import Database
 from fedagent_coordinator.errors import RecordError
 from fedagent_task.recipe.spec import Recipe
@@ -168,4 +167,4 @@ def insert_metrics(
         [(run_id, round_, digest, name, value) for name, value in metrics.items()],
     )
     if metrics:
-        facts.bind(db.ledger, db.connection, facts.METRICS, run_id, round_, at_ms=db.clock_ms())
+        db.ledger.append("metrics", run_id, round_, at_ms=db.clock_ms())

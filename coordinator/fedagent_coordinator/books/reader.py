@@ -1,45 +1,19 @@
 """What the store knows, for the CLI, the report and the web page: read-only."""
 
+# ruff: noqa: S608 - every query is made of constants
+
 import json
 import math
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import structs
 
-from fedagent_coordinator.books.archives import closed_books, closed_sums, reopen
-from fedagent_coordinator.books.audit import Balance, Ledger
-from fedagent_coordinator.books.connection import DATABASE, damage_behind
-from fedagent_coordinator.books.evaluations import EvaluationQueries
-from fedagent_coordinator.books.ledger import RENT_PAID, TREASURY
-from fedagent_coordinator.books.models import ModelQueries, recipe_in
-from fedagent_coordinator.books.proofs import recent_work
-from fedagent_coordinator.books.pruning import Prunable, foretold, prunable
-from fedagent_coordinator.books.records import (
-    unpack_arrays,
-    unpack_controls,
-    unpack_selection,
-    unpack_view,
-)
-from fedagent_coordinator.books.rounds import Logged, logged, pruned_until, settled
-from fedagent_coordinator.books.rows import (
-    DeviceRow,
-    EdgeRow,
-    EdgeTotal,
-    OrderRow,
-    OutcomeRow,
-    RoundRow,
-    RunRow,
-    fetch,
-)
-from fedagent_coordinator.books.schema import check_version
-from fedagent_coordinator.books.sums import Tally, paid_updates, tallies
 from fedagent_coordinator.core.decision import CLAIMS, TRUST
-from fedagent_coordinator.core.effects import PLAIN, Controls
+from fedagent_coordinator.core.effects import Controls
 from fedagent_coordinator.core.settings import Progress
 from fedagent_coordinator.core.trust import ClaimGaps, Trust
 from fedagent_coordinator.errors import (
@@ -50,15 +24,36 @@ from fedagent_coordinator.errors import (
     UnknownRoundError,
     UnknownRunError,
 )
-from fedagent_coordinator.policies.base import (
-    MAX_COUNT,
-    Feedback,
-    IntArray,
-    RoundView,
-    Selection,
-    State,
-)
+from fedagent_coordinator.policies.base import Feedback, IntArray, RoundView, Selection, State
 from fedagent_coordinator.policies.state import taken
+
+from .audit import Ledger
+from .connection import DATABASE, damage_behind
+from .evaluations import EvaluationQueries
+from .ledger import Balance
+from .models import ModelQueries, recipe_in
+from .prune import Prunable, closed_pieces, prunable, reopened
+from .records import unpack_arrays, unpack_selection, unpack_view
+from .rounds import (
+    Logged,
+    closed_until,
+    controls_of,
+    free_before,
+    logged,
+    recent_work,
+    settled,
+)
+from .rows import (
+    DeviceRow,
+    EdgeRow,
+    EdgeTotal,
+    OrderRow,
+    OutcomeRow,
+    RoundRow,
+    RunRow,
+    fetch,
+)
+from .schema import check_version
 
 ORDERS_OF = 500
 """Newest rounds among which orders of one client are looked for."""
@@ -66,7 +61,9 @@ _RUN = (
     "SELECT run_id, recipe_digest, coalesce(s.recipe, r.recipe) AS recipe, seed, unlimited, "
     "origin, begun_ms, ended_ms, end_reason FROM runs r LEFT JOIN standardized s USING (run_id)"
 )
-_PAID = "SUM(CASE WHEN NOT o.void THEN v.price_micro END)"
+_SUMS = """COUNT(o.client) AS ordered, COALESCE(SUM(o.in_time), 0) AS in_time,
+    COALESCE(SUM(o.used), 0) AS used"""
+_PAID = "COALESCE(SUM((NOT o.void) * o.price_micro), 0)"
 
 
 class Restorable(Protocol):
@@ -80,10 +77,15 @@ class Restorable(Protocol):
 
 
 class Reader:
-    """Queries over a connection to the database in `folder`, with rows by name."""
+    """Queries over a connection to the database in `folder`, with rows by name.
 
-    def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
-        self._db = connection
+    Closed rounds are not among those that are listed, but those after `since`: see `whole`.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, folder: Path, *, since: int | None = None
+    ) -> None:
+        self._db, self._since = connection, since
         self.folder = folder
         self.models = ModelQueries(connection)
         self.evaluations = EvaluationQueries(connection)
@@ -159,8 +161,8 @@ class Reader:
         model = self.models.last(run_id)
         return Progress(
             next_round=self.last_round(run_id) + 1,
-            rounds_done=int(done) + closed_sums(self._db, run_id).done,
-            spent_micro=self.balance(run_id, voided=False).settled_micro,
+            rounds_done=int(done),
+            spent_micro=self.balance(run_id).settled_micro,
             model=model.digest if model else "",
             model_round=model.round if model else 0,
             model_size=model.size_bytes if model else 0,
@@ -185,8 +187,8 @@ class Reader:
     def done_rounds(self, run_id: str, since: int) -> list[tuple[int, int]]:
         """Return the settled rounds after `since`, and how many clients each ordered."""
         rows = self._db.execute(
-            "SELECT round, COUNT(v.client) FROM rounds r "
-            "LEFT JOIN reservations v USING (run_id, round) "
+            "SELECT round, COUNT(o.client) FROM rounds r "
+            "LEFT JOIN orders o USING (run_id, round) "
             "WHERE run_id = ? AND round > ? AND state = 'done' GROUP BY round ORDER BY round",
             (run_id, since),
         )
@@ -194,23 +196,21 @@ class Reader:
 
     def rounds(self, run_id: str, *, last: int | None = None) -> list[RoundRow]:
         """Return the rounds of a run, oldest first; only the `last` ones if given."""
+        since = self.closed_until(run_id) if self._since is None else self._since
         rows = self._db.execute(
-            "SELECT r.round, r.state, r.policy, r.reason, r.timing, r.opened_ms, r.closed_ms, "  # noqa: S608 - constants
-            "r.controls, COALESCE(e.edge_id, '') AS rented, "
-            "COUNT(v.client) AS ordered, COALESCE(SUM(o.in_time), 0) AS in_time, "
-            f"COALESCE(SUM(o.used), 0) AS used, COALESCE({_PAID}, 0) AS paid_micro, "
-            f"{RENT_PAID} AS rent_micro "
-            "FROM (SELECT * FROM rounds WHERE run_id = ? ORDER BY round DESC LIMIT ?) r "
-            "LEFT JOIN reservations v USING (run_id, round) "
-            "LEFT JOIN outcomes o USING (run_id, round, client) "
+            "SELECT r.round, r.state, r.policy, r.reason, r.timing, r.opened_ms, r.closed_ms, "
+            "r.controls, COALESCE(e.edge_id, '') AS rented, r.rent_paid_micro AS rent_micro, "
+            f"{_SUMS}, {_PAID} AS paid_micro FROM (SELECT * FROM rounds "
+            "WHERE run_id = ? AND round > ? ORDER BY round DESC LIMIT ?) r "
+            "LEFT JOIN orders o USING (run_id, round) "
             "LEFT JOIN edges e ON e.run_id = r.run_id AND e.idx = r.rented_edge "
             "GROUP BY r.round ORDER BY r.round",
-            (run_id, -1 if last is None else last),
+            (run_id, since, -1 if last is None else last),
         ).fetchall()
         metrics = self.models.metrics(run_id, first=rows[0]["round"] if rows else 0)
         found = []
         for row in rows:
-            controls = unpack_controls(row["controls"]) if row["controls"] else PLAIN
+            controls = controls_of(row)
             more = {
                 "timing_ms": json.loads(row["timing"]),
                 "metrics": metrics.get(row["round"], {}),
@@ -226,7 +226,7 @@ class Reader:
         Raises:
             UnknownRoundError, PrunedRoundError: There is no such round, or no more.
         """
-        if 1 <= round_ <= (last := self.pruned_until(run_id)):
+        if 1 <= round_ <= (last := self.closed_until(run_id)):
             raise PrunedRoundError(run_id, round_, last + 1)
         row = self._db.execute(
             "SELECT view, selection FROM rounds WHERE run_id = ? AND round = ?", (run_id, round_)
@@ -235,34 +235,22 @@ class Reader:
             raise UnknownRoundError(run_id, round_)
         return unpack_view(row["view"]), unpack_selection(row["selection"])
 
-    def pruned_until(self, run_id: str) -> int:
+    def closed_until(self, run_id: str) -> int:
         """Return the last round of which what it saw and decided is gone; 0 for none."""
-        return pruned_until(self._db, run_id)
+        return closed_until(self._db, run_id)
 
     def prunable(self, run_id: str, *, keep_rounds: int = 0, before_ms: int = 2**62) -> Prunable:
         """Return what `fedagent prune` would drop."""
         return prunable(self._db, run_id, keep_rounds=keep_rounds, before_ms=before_ms)
 
-    def foretold(self, pieces: Sequence[Prunable]) -> int:
-        """Return by how many bytes the data directory would be smaller without these rounds."""
-        return foretold(self._db, self.folder, pieces)
-
     def free_before(self, run_id: str, round_: int) -> int | None:
         """Return what the run could pay to the clients of a round; None for no limit."""
         if self._value("SELECT unlimited FROM runs WHERE run_id = ?", run_id):
             return None
-        moved = self._value(
-            "SELECT COALESCE(SUM((target = ?1) * amount_micro - (source = ?1) * amount_micro), 0) "
-            "FROM entries WHERE run_id = ?2 AND COALESCE(round, 0) < ?3",
-            TREASURY,
-            run_id,
-            round_,
-        )
-        moved += closed_sums(self._db, run_id).accounts.get(TREASURY, 0)
         rent = self._value(
             "SELECT rent_micro FROM rounds WHERE run_id = ? AND round = ?", run_id, round_
         )
-        return int(moved) - int(rent or 0)
+        return free_before(self._db, run_id, round_) - int(rent or 0)
 
     def orders_of(self, run_id: str, client: int, *, until: int | None = None) -> list[OrderRow]:
         """Return the orders of a client in the `ORDERS_OF` rounds until one, newest first."""
@@ -270,13 +258,12 @@ class Reader:
         return fetch(
             self._db,
             OrderRow,
-            "SELECT v.round, e.edge_id, v.price_micro, COALESCE(o.status, r.state) AS status, "
+            "SELECT o.round, e.edge_id, o.price_micro, COALESCE(o.status, r.state) AS status, "
             "COALESCE(o.reason, r.reason) AS reason, COALESCE(o.in_time, 0) AS in_time, o.tau_s "
-            "FROM reservations v JOIN rounds r USING (run_id, round) "
-            "JOIN edges e ON e.run_id = v.run_id AND e.idx = v.edge "
-            "LEFT JOIN outcomes o USING (run_id, round, client) "
-            "WHERE v.run_id = ? AND v.client = ? AND v.round > ? AND v.round <= ? "
-            "ORDER BY v.round DESC",
+            "FROM orders o JOIN rounds r USING (run_id, round) "
+            "JOIN edges e ON e.run_id = o.run_id AND e.idx = o.edge "
+            "WHERE o.run_id = ? AND o.client = ? AND o.round > ? AND o.round <= ? "
+            "ORDER BY o.round DESC",
             (run_id, client, until - ORDERS_OF, until),
         )
 
@@ -308,13 +295,14 @@ class Reader:
         return recent_work(self._db, run_id, since)
 
     def paid_updates(self, run_id: str) -> dict[str, int]:
-        """Return how many updates of each agent were paid; of closed rounds those in time."""
-        return paid_updates(self._db, run_id, closed_sums(self._db, run_id).clients)
+        """Return how many updates of each agent were paid."""
+        query = "SELECT agent_id, paid FROM clients WHERE run_id = ? AND paid > 0"
+        return dict(self._db.execute(query, (run_id,)).fetchall())
 
     def learnt(self, run_id: str) -> Iterator[Feedback]:
         """Yield what the policy learnt of each settled round that is not pruned, in order."""
         return (
-            feedback for feedback, _ in settled(self._db, run_id, since=self.pruned_until(run_id))
+            feedback for feedback, _ in settled(self._db, run_id, since=self.closed_until(run_id))
         )
 
     def logged(self, run_id: str) -> Iterator[Logged]:
@@ -367,12 +355,11 @@ class Reader:
         return fetch(
             self._db,
             OutcomeRow,
-            "SELECT o.*, c.agent_id AS agent, v.edge, e.edge_id, v.price_micro, "  # noqa: S608 - constants
-            "(NOT o.void) * v.price_micro AS paid_micro FROM outcomes o "
-            "JOIN reservations v USING (run_id, round, client) "
+            "SELECT o.*, c.agent_id AS agent, e.edge_id, "
+            "(NOT o.void) * o.price_micro AS paid_micro FROM orders o "
             "JOIN clients c ON c.run_id = o.run_id AND c.idx = o.client "
-            "JOIN edges e ON e.run_id = o.run_id AND e.idx = v.edge "
-            f"WHERE o.run_id = ? {one}ORDER BY o.round, v.place",
+            "JOIN edges e ON e.run_id = o.run_id AND e.idx = o.edge "
+            f"WHERE o.run_id = ? {one}AND o.status IS NOT NULL ORDER BY o.round, o.place",
             key,
         )
 
@@ -383,41 +370,34 @@ class Reader:
         return fetch(
             self._db,
             EdgeRow,
-            "SELECT s.*, e.edge_id, e.label, COUNT(v.client) AS ordered, "  # noqa: S608 - constants
-            "COALESCE(SUM(o.in_time), 0) AS in_time, COALESCE(SUM(o.used), 0) AS used, "
-            f"COALESCE({_PAID}, 0) AS spent_micro FROM edge_results s "
-            "JOIN edges e ON e.run_id = s.run_id AND e.idx = s.edge "
-            "LEFT JOIN reservations v USING (run_id, round, edge) "
-            "LEFT JOIN outcomes o USING (run_id, round, client) "
+            f"SELECT s.*, e.edge_id, e.label, {_SUMS}, {_PAID} AS spent_micro "
+            "FROM edge_results s JOIN edges e ON e.run_id = s.run_id AND e.idx = s.edge "
+            "LEFT JOIN orders o USING (run_id, round, edge) "
             "WHERE s.run_id = ? AND s.round > ? AND (? IS NULL OR s.round = ?) "
             "GROUP BY s.round, s.edge ORDER BY s.round, s.edge",
             (run_id, since, round_, round_),
         )
 
-    def edge_totals(self, run_id: str, *, until: int) -> list[EdgeTotal]:
-        """Return what the rounds up to `until` came to at each edge, and how the last one ended."""
-        return fetch(
+    def edge_totals(self, run_id: str) -> dict[str, EdgeTotal]:
+        """Return what the rounds of a run came to at each edge, and how the last one ended."""
+        rows = fetch(
             self._db,
             EdgeTotal,
-            "SELECT e.edge_id, COUNT(*) AS ordered, SUM(o.in_time) AS in_time, "  # noqa: S608 - constants
-            # Beside one MAX, sqlite takes `failed` from the row that has it.
-            f"COALESCE({_PAID}, 0) AS spent_micro, MAX(s.round) AS last_round, s.failed "
-            "FROM edge_results s JOIN edges e ON e.run_id = s.run_id AND e.idx = s.edge "
-            "JOIN reservations v USING (run_id, round, edge) "
-            "JOIN outcomes o USING (run_id, round, client) "
-            "WHERE s.run_id = ? AND s.round <= ? GROUP BY s.edge",
-            (run_id, until),
+            "SELECT edge_id, label, spent_micro, rent_micro, ordered, in_time, last_round, failed "
+            "FROM edges WHERE run_id = ? ORDER BY idx",
+            (run_id,),
         )
+        return {row.edge_id: row for row in rows}
 
     def updates_used(self, run_id: str) -> int:
         """Return how many updates went into the models of a run."""
-        live = self._value("SELECT COALESCE(SUM(used), 0) FROM outcomes WHERE run_id = ?", run_id)
-        return int(live) + sum(one.used for one in closed_sums(self._db, run_id).clients.values())
+        query = "SELECT COALESCE(SUM(used), 0) FROM clients WHERE run_id = ?"
+        return int(self._value(query, run_id))
 
     def trained_since(self, run_id: str, since: int) -> list[str]:
         """Return the agents whose updates were used in rounds after `since`."""
         rows = self._db.execute(
-            "SELECT DISTINCT c.agent_id FROM outcomes o "
+            "SELECT DISTINCT c.agent_id FROM orders o "
             "JOIN clients c ON c.run_id = o.run_id AND c.idx = o.client "
             "WHERE o.run_id = ? AND o.round > ? AND o.used ORDER BY c.idx",
             (run_id, since),
@@ -428,17 +408,14 @@ class Reader:
 
     def devices(self, run_id: str) -> list[DeviceRow]:
         """Return what each client of a run did, by index."""
-        closed, live = closed_sums(self._db, run_id).clients, tallies(self._db, run_id)
-        rows = self._db.execute(
-            "SELECT idx AS client, agent_id AS agent, label FROM clients "
+        return fetch(
+            self._db,
+            DeviceRow,
+            "SELECT idx AS client, agent_id AS agent, label, ordered, in_time, used, paid_micro, "
+            "last_round, last_status, last_reason, released FROM clients "
             "WHERE run_id = ? ORDER BY idx",
             (run_id,),
         )
-        nothing, found = Tally(), []
-        for row in rows:
-            tally = closed.get(row["client"], nothing) + live.get(row["client"], nothing)
-            found.append(DeviceRow(**row, **structs.asdict(tally)))
-        return found
 
     def clients(self, run_id: str) -> dict[str, str]:
         """Return the name of every client of a run by id, in the order of their indices."""
@@ -465,64 +442,39 @@ class Reader:
         return dict(rows.fetchall())
 
     @contextmanager
-    def whole(self, run_id: str, *, first: int = 1, last: int = MAX_COUNT) -> Iterator["Reader"]:
-        """Read closed rounds too: all those of a run, or `first` to `last` and what is near.
+    def whole(self, run_id: str, *, first: int = 1) -> Iterator["Reader"]:
+        """Read closed rounds too: all those of a run, or those from about `first` on.
 
-        Where there are any, it is of a copy beside temporary files, which takes their size. The
-        ledger of the copy cannot be verified; that of this reader can.
+        They are read into the memory, or temporary files, of this connection. The ledger cannot be
+        verified meanwhile, and nothing may be written.
 
         Raises:
-            ArchiveError, RecordError: The books of a round are missing or damaged.
+            ArchiveError: The orders of a round are missing or damaged.
         """
-        wanted = [
-            one for one in closed_books(self._db, run_id) if one.first <= last and first <= one.last
-        ]
+        wanted = [one for one in closed_pieces(self._db, run_id) if first <= one[0].last]
         if not wanted:
             yield self
             return
-        with closing(sqlite3.connect("", isolation_level=None)) as copy:
-            self._db.backup(copy)
-            copy.row_factory = sqlite3.Row
-            reopen(copy, self.folder, wanted)
-            yield Reader(copy, self.folder)
+        with reopened(self._db, self.folder, wanted, alone=False):
+            yield Reader(self._db, self.folder, since=wanted[0][0].first - 1)
 
     # ------------------------------------------------------------------ money
 
     def rents(self, run_id: str) -> dict[str, int]:
         """Return what each edge was paid for aggregating, by id."""
-        rows = self._db.execute(
-            "SELECT e.edge_id, a.balance_micro FROM edges e JOIN accounts a "
-            "ON a.run_id = e.run_id AND a.account = 'rent/' || e.idx "
-            "WHERE e.run_id = ? ORDER BY e.idx",
+        query = "SELECT edge_id, rent_micro FROM edges WHERE run_id = ? AND rent_micro ORDER BY idx"
+        return dict(self._db.execute(query, (run_id,)).fetchall())
+
+    def balance(self, run_id: str) -> Balance:
+        """Return where the money of a run is."""
+        rows = fetch(
+            self._db,
+            Balance,
+            "SELECT granted_micro, free_micro, reserved_micro, settled_micro, voided_micro "
+            "FROM balances WHERE run_id = ?",
             (run_id,),
         )
-        return dict(rows.fetchall())
-
-    def balance(self, run_id: str, *, voided: bool = True) -> Balance:
-        """Return where the money of a run is, from the stored balances.
-
-        What was `voided` is added up over all entries: who looks often leaves it out, as 0.
-        """
-        accounts = dict(
-            self._db.execute(
-                "SELECT account, balance_micro FROM accounts WHERE run_id = ?", (run_id,)
-            ).fetchall()
-        )
-        free = accounts.pop(TREASURY, 0)
-        settled = sum(v for k, v in accounts.items() if k.startswith(("client/", "rent/")))
-        reserved = sum(v for k, v in accounts.items() if k.startswith("edge/"))
-        back = 0
-        if voided:
-            query = "SELECT COALESCE(SUM(amount_micro), 0) FROM entries WHERE run_id = ?"
-            back = int(self._value(f"{query} AND kind = 'void'", run_id))
-            back += closed_sums(self._db, run_id).totals.get("void", 0)
-        return Balance(
-            granted_micro=free + settled + reserved,
-            free_micro=free,
-            reserved_micro=reserved,
-            settled_micro=settled,
-            voided_micro=back,
-        )
+        return rows[0] if rows else Balance()
 
     def _value(self, query: str, *values: object) -> Any:
         row = self._db.execute(query, values).fetchone()

@@ -1,33 +1,23 @@
 """Rounds in the store's transactions: their plans, how they ended, and what they taught.
 
-A feedback is not stored: it is rebuilt from the round's view, its selection and its
-outcomes, so a policy that is restored has learnt exactly what was settled, bit for bit.
-Opinions are written later, with the evaluation of a round's model, and join it here.
+A feedback is not stored: it is rebuilt from the round's view, its selection and its orders,
+so a policy that is restored has learnt exactly what was settled, bit for bit. Opinions are
+written later, with the evaluation of a round's model, and join it here.
 """
 
+# ruff: noqa: S608 - every query is made of constants
+
+import hashlib
 import json
 import math
 import sqlite3
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
-from fedagent_coordinator.books import facts
-from fedagent_coordinator.books.archives import closed_until
-from fedagent_coordinator.books.connection import Database
-from fedagent_coordinator.books.ledger import RENT_PAID, ROUTES, TREASURY, Transfer
-from fedagent_coordinator.books.models import insert_metrics
-from fedagent_coordinator.books.records import (
-    pack_controls,
-    pack_selection,
-    pack_view,
-    unpack_controls,
-    unpack_selection,
-    unpack_view,
-)
 from fedagent_coordinator.core.effects import PLAIN, Controls, Reserve, Settle
 from fedagent_coordinator.core.evaluation import by_client
 from fedagent_coordinator.core.outcomes import endings_of
@@ -46,7 +36,20 @@ from fedagent_coordinator.policies.base import (
     Selection,
 )
 from fedagent_coordinator.policies.selection import check_selection, check_view, spent_per_edge
+from fedagent_protocol.messages import OutcomeStatus
+from fedagent_protocol.signed import WorkClaim
 from fedagent_task.scoring.measures import DEVICE_SCORE, TRAIN_LOSS
+
+from .connection import Database
+from .models import insert_metrics
+from .records import (
+    pack_controls,
+    pack_selection,
+    pack_view,
+    unpack_controls,
+    unpack_selection,
+    unpack_view,
+)
 
 DEVICE_SAMPLES = "device_samples"
 """On how many samples a score by devices rests."""
@@ -57,23 +60,11 @@ SECONDS = ("tau_s", "dt_s", "lc_s", "ut_s", "train_s", "seconds_per_iteration")
 LOSSES = ("loss_rms",)
 _DETAILS = ("status", "reason", "weight", "norm", "loss")
 OUTCOME = ("client", "in_time", *FLAGS, *COUNTS, *SECONDS, *LOSSES, *_DETAILS)
+_PROOF = ("claim", "public", "signature")
 _DTYPES = ((FLAGS, np.bool_), (COUNTS, np.int64), (SECONDS, np.float64), (LOSSES, np.float64))
 _OPTIONAL = {"steps": "steps", "iterations": "iterations", "train_s": "steps"}
 """Columns that a feedback may do without, and the one whose NULLs say so: seconds may be NaN."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """What a round reserved for one client; without a client it is the rent of the edge.
-
-    `payee` is the agent's id, or the edge's; `proof` the digest of what shows the work.
-    """
-
-    client: int | None
-    edge: int
-    price_micro: int
-    payee: str = ""
-    proof: bytes = b""
+_UNSIGNED = (None, None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,14 +86,14 @@ class Logged:
 # ------------------------------------------------------------------- reserving
 
 
-def checked_plan(plan: Reserve) -> list[Reservation]:
-    """Return what a plan reserves: the rent if there is one, then clients in its order.
+def check_plan(plan: Reserve) -> int:
+    """Return what a plan reserves for clients and rent, in micro-credits.
 
     Raises:
         LedgerError: An edge's budget does not suffice.
         InvalidSelectionError: The selection breaks another constraint.
     """
-    view, pairs, placement = plan.view, plan.selection.pairs, plan.controls.placement
+    view, pairs = plan.view, plan.selection.pairs
     if view.round != plan.round or len(plan.context_seq) != len(pairs):
         raise InvalidSelectionError("plan", plan.round, "view and selection are of another round")
     check_view(view)
@@ -110,95 +101,9 @@ def checked_plan(plan: Reserve) -> list[Reservation]:
         if micro > (budget := int(view.edge_budget[edge])):
             raise overspent(f"edge {edge}", wanted_micro=micro, free_micro=budget)
     check_selection(view, pairs)
-    clients = view.pair_client[pairs]
-    prices = view.client_price[clients].tolist()
-    columns = (clients.tolist(), view.pair_edge[pairs].tolist(), prices)
-    chosen = [Reservation(*row) for row in zip(*columns, strict=True)]
-    if placement.edge is None:
-        return chosen
-    return [Reservation(None, placement.edge, placement.rent_micro), *chosen]
-
-
-def insert_plan(
-    db: Database, run_id: str, plan: Reserve, *, policy: str, planned: Sequence[Reservation]
-) -> None:
-    """Write a round with its budgets and reservations, and take their money."""
-    view, selection = pack_view(plan.view), pack_selection(plan.selection)
-    controls = b"" if plan.controls.plain else pack_controls(plan.controls)
-    now, key = db.clock_ms(), (run_id, plan.round)
-    row = {
-        "run_id": run_id,
-        "round": plan.round,
-        "policy": policy,
-        "view": view,
-        "selection": selection,
-        "controls": controls,
-        "rented_edge": plan.controls.placement.edge,
-        "rent_micro": sum(r.price_micro for r in planned if r.client is None),
-        "opened_ms": now,
-    }
-    db.connection.execute(
-        f"INSERT INTO rounds (state, {', '.join(row)}) "  # noqa: S608 - constants
-        f"VALUES ('open', {', '.join(f':{name}' for name in row)})",
-        row,
-    )
-    chosen = [r for r in planned if r.client is not None]
-    spent: Counter[int] = Counter()
-    for r in chosen:
-        spent[r.edge] += r.price_micro
-    db.connection.executemany(
-        "INSERT INTO edge_budgets (run_id, round, edge, budget_micro, reserved_micro) "
-        "VALUES (?, ?, ?, ?, ?)",
-        [(*key, edge, int(plan.view.edge_budget[edge]), micro) for edge, micro in spent.items()],
-    )
-    db.connection.executemany(
-        "INSERT INTO reservations (run_id, round, client, edge, price_micro, context_seq, place) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [
-            (*key, r.client, r.edge, r.price_micro, context_seq, place)
-            for place, (r, context_seq) in enumerate(
-                zip(chosen, plan.context_seq.tolist(), strict=True)
-            )
-        ],
-    )
-    reserved = reservations_of(db.connection, *key)
-    moves = [_transfer(run_id, plan.round, "reserve", r) for r in reserved]
-    db.ledger.append(run_id, moves, now)
-    facts.bind(db.ledger, db.connection, facts.PLAN, run_id, plan.round, at_ms=now)
-
-
-def _transfer(run_id: str, round_: int, kind: str, r: Reservation) -> Transfer:
-    """Return an entry; a settle and a void have the same key, so there can be one only."""
-    who, step = "rent" if r.client is None else r.client, "reserve" if kind == "reserve" else "end"
-    source, target = ROUTES[kind](r.edge, r.client)
-    return Transfer(
-        kind=kind,
-        source=source,
-        target=target,
-        amount_micro=r.price_micro,
-        key=f"{run_id}/{round_}/{who}/{step}",
-        round=round_,
-        edge=r.edge,
-        client=r.client,
-        payee=r.payee,
-        facts=r.proof if kind == "settle" else b"",
-    )
-
-
-# -------------------------------------------------------------------- settling
-
-
-def reservations_of(sql: sqlite3.Connection, run_id: str, round_: int) -> list[Reservation]:
-    """Return what a round reserved: the rent if there is one, then clients in its order."""
-    rows = sql.execute(
-        "SELECT client, edge, price_micro, agent_id, place FROM reservations "
-        "JOIN clients USING (run_id) WHERE run_id = ?1 AND round = ?2 AND idx = client "
-        "UNION ALL SELECT NULL, rented_edge, rent_micro, edge_id, -1 FROM rounds "
-        "JOIN edges USING (run_id) WHERE run_id = ?1 AND round = ?2 AND idx = rented_edge "
-        "ORDER BY place",
-        (run_id, round_),
-    )
-    return [Reservation(*row[:4]) for row in rows]
+    placement = plan.controls.placement
+    rent = 0 if placement.edge is None else placement.rent_micro
+    return rent + int(view.client_price[view.pair_client[pairs]].sum())
 
 
 def overspent(payer: str, *, wanted_micro: int, free_micro: int) -> LedgerError:
@@ -206,83 +111,188 @@ def overspent(payer: str, *, wanted_micro: int, free_micro: int) -> LedgerError:
     return LedgerError(f"{payer} has {free_micro} micro-credits, the round needs {wanted_micro}")
 
 
-def checked_ends(result: Settle, reservations: Sequence[Reservation]) -> frozenset[int | None]:
-    """Return the clients that are paid, and None if the rent is.
+def insert_plan(db: Database, run_id: str, plan: Reserve, *, policy: str, total: int) -> None:
+    """Write a round with its orders, and take their money."""
+    saw = (
+        pack_view(plan.view),
+        pack_selection(plan.selection),
+        b"" if plan.controls.plain else pack_controls(plan.controls),
+    )
+    now, key, sql = db.clock_ms(), (run_id, plan.round), db.connection
+    placement = plan.controls.placement
+    rent = 0 if placement.edge is None else placement.rent_micro
+    sql.execute(
+        "INSERT INTO rounds (run_id, round, state, policy, view, selection, controls, saw, "
+        "rented_edge, rent_micro, opened_ms) VALUES (?, ?, 'open', ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*key, policy, *saw, digest_of_saw(*saw), placement.edge, rent, now),
+    )
+    pairs = plan.selection.pairs
+    clients = plan.view.pair_client[pairs]
+    columns = (
+        clients.tolist(),
+        plan.view.pair_edge[pairs].tolist(),
+        plan.view.client_price[clients].tolist(),
+    )
+    sql.executemany(
+        "INSERT INTO orders (run_id, round, place, client, edge, price_micro) "
+        "VALUES (?, ?, ?, ?, ?, ?)",
+        [(*key, place, *row) for place, row in enumerate(zip(*columns, strict=True))],
+    )
+    sql.executemany(
+        "UPDATE clients SET ordered = ordered + 1, released = released + 1 "
+        "WHERE run_id = ? AND idx = ?",
+        [(run_id, client) for client in columns[0]],
+    )
+    db.ledger.move("reserve", *key, total, at_ms=now)
+
+
+def digest_of_saw(view: bytes, selection: bytes, controls: bytes) -> bytes:
+    """Return what binds what a round saw and decided, also when that is gone."""
+    parts = (hashlib.sha256(part).digest() for part in (view, selection, controls))
+    return hashlib.sha256(b"".join(parts)).digest()
+
+
+# -------------------------------------------------------------------- settling
+
+
+def settle(db: Database, run_id: str, result: Settle) -> None:
+    """Write how each order and each edge ended a round, its end, and move its money.
 
     Raises:
-        LedgerError: Outcomes and reservations differ, in their order at least; or the rent is
-            neither nothing nor what was reserved, or for no work.
+        LedgerError: Outcomes and orders differ, in their order at least; or the rent is neither
+            nothing nor what was reserved, or for no work.
     """
-    feedback, view = result.feedback, result.feedback.view
-    clients = view.pair_client[feedback.pairs]
-    edges = view.pair_edge[feedback.pairs].tolist()
-    ended = list(zip(clients.tolist(), edges, strict=True))
-    reserved = [(r.client, r.edge) for r in reservations if r.client is not None]
-    if ended != reserved or view.round != result.round:
-        missing = {client for client, _ in reserved} - {client for client, _ in ended}
-        unknown = {client for client, _ in set(ended) - set(reserved)}
-        raise LedgerError(
-            f"round {result.round}: no outcome for clients {sorted(missing)[:10]}, "
-            f"outcomes without a reservation for {sorted(unknown)[:10]}"
-        )
-    rent, rents = feedback.rent_micro, [r.price_micro for r in reservations if r.client is None]
-    paid = clients[~feedback.void].tolist()
-    if rent not in {0, *rents} or (rent and not paid):
-        raise LedgerError(f"the rent is {rent}, which was not reserved or is for no work")
-    return frozenset([*paid, *(None for due in rents if paid and due == rent)])
-
-
-def end_entries(
-    db: Database,
-    run_id: str,
-    round_: int,
-    reservations: Sequence[Reservation],
-    paid: Collection[int | None] = (),
-) -> None:
-    """Settle what is paid, and void every other reservation of a round."""
-    moves = [
-        _transfer(run_id, round_, "settle" if r.client in paid else "void", r) for r in reservations
-    ]
-    now = db.clock_ms()
-    db.ledger.append(run_id, moves[:1], now)
-    db.checkpoint("settle.first-entry")
-    db.ledger.append(run_id, moves[1:], now)
-
-
-def close_round(db: Database, run_id: str, result: Settle) -> None:
-    """Write how each client and each edge ended a round, and the end of the round."""
-    sql, key = db.connection, (run_id, result.round)
-    f, d = result.feedback, result.details
-    columns: dict[str, Sequence[object]] = {
-        "client": f.view.pair_client[f.pairs].tolist(),
-        "in_time": f.X.tolist(),
-    }
+    sql, key, f, d = db.connection, (run_id, result.round), result.feedback, result.details
+    clients = f.view.pair_client[f.pairs].tolist()
+    _check_ends(sql, run_id, result, clients)
+    prices = f.view.client_price[clients]
+    paid = int(prices[~f.void].sum())
+    columns: dict[str, Sequence[Any]] = {"in_time": f.X.tolist()}
     for name in (*FLAGS, *COUNTS, *SECONDS, *LOSSES):
         column = getattr(f, name)
         columns[name] = [None] * len(f.pairs) if column is None else column.tolist()
     for name in _DETAILS:
         column = getattr(d, name)
         columns[name] = column if isinstance(column, tuple) else column.tolist()
+    proofs = [
+        structs.astuple(result.proofs[client])
+        if client in result.proofs and not void
+        else _UNSIGNED
+        for client, void in zip(clients, columns["void"], strict=True)
+    ]
+    values = [
+        (*row, *proof)
+        for row, proof in zip(zip(*columns.values(), strict=True), proofs, strict=True)
+    ]
     # NaN becomes NULL.
     sql.executemany(
-        f"INSERT INTO outcomes (run_id, round, {', '.join(columns)}) "  # noqa: S608 - constants
-        f"VALUES ({', '.join('?' * (2 + len(columns)))})",
-        [(*key, *row) for row in zip(*columns.values(), strict=True)],
+        f"UPDATE orders SET {', '.join(f'{name} = ?' for name in (*columns, *_PROOF))} "
+        "WHERE run_id = ? AND round = ? AND client = ?",
+        [(*row, *key, client) for row, client in zip(values, clients, strict=True)],
     )
+    db.checkpoint("settle.half")
+    _count_clients(sql, result, run_id, clients, columns)
+    _close_edges(sql, result, run_id)
+    sql.execute(
+        "UPDATE rounds SET state = 'done', psi = ?, timing = ?, reason = ?, closed_ms = ?, "
+        "rent_paid_micro = ? WHERE run_id = ? AND round = ?",
+        (
+            *(f.psi, json.dumps(dict(result.timing_ms)), result.reason, db.clock_ms()),
+            *(f.rent_micro, *key),
+        ),
+    )
+    db.ledger.move(
+        "settle",
+        *key,
+        paid + f.rent_micro,
+        reserved_micro=reserved_micro(sql, *key),
+        at_ms=db.clock_ms(),
+    )
+
+
+def _check_ends(sql: sqlite3.Connection, run_id: str, result: Settle, clients: list[int]) -> None:
+    feedback, view = result.feedback, result.feedback.view
+    edges = view.pair_edge[feedback.pairs].tolist()
+    ended = list(zip(clients, edges, strict=True))
+    key = (run_id, result.round)
+    ordered = [
+        tuple(row)
+        for row in sql.execute(
+            "SELECT client, edge FROM orders WHERE run_id = ? AND round = ? ORDER BY place", key
+        )
+    ]
+    if ended != ordered or view.round != result.round:
+        missing = {client for client, _ in ordered} - set(clients)
+        unknown = {client for client, _ in set(ended) - set(ordered)}
+        raise LedgerError(
+            f"round {result.round}: no outcome for clients {sorted(missing)[:10]}, "
+            f"outcomes without a reservation for {sorted(unknown)[:10]}"
+        )
+    (due,) = sql.execute(
+        "SELECT rent_micro FROM rounds WHERE run_id = ? AND round = ?", key
+    ).fetchone()
+    rent = feedback.rent_micro
+    if rent not in {0, due} or (rent and feedback.void.all()):
+        raise LedgerError(f"the rent is {rent}, which was not reserved or is for no work")
+
+
+def _count_clients(
+    sql: sqlite3.Connection,
+    result: Settle,
+    run_id: str,
+    clients: Sequence[int],
+    columns: dict[str, Sequence[Any]],
+) -> None:
+    """Add to what each client did in all rounds."""
+    names = ("in_time", "used", "void", "status", "reason")
+    prices = result.feedback.view.client_price[clients].tolist()
+    rows = zip(clients, prices, *(columns[name] for name in names), strict=True)
+    sql.executemany(
+        "UPDATE clients SET in_time = in_time + ?, used = used + ?, paid = paid + ?, "
+        "paid_micro = paid_micro + ?, released = released - ?, "
+        "last_round = ?, last_status = ?, last_reason = ? WHERE run_id = ? AND idx = ?",
+        [
+            (
+                *(in_time, used, not void, 0 if void else price),
+                *(status == OutcomeStatus.DECLINED.value, result.round, status, reason),
+                *(run_id, client),
+            )
+            for client, price, in_time, used, void, status, reason in rows
+        ],
+    )
+
+
+def _close_edges(sql: sqlite3.Connection, result: Settle, run_id: str) -> None:
     sql.executemany(
         "INSERT INTO edge_results (run_id, round, edge, failed, model, weight, local_steps) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
-            (*key, edge.index, edge.failed, edge.model, edge.weight, edge.local_steps)
-            for edge in result.edges
+            (run_id, result.round, e.index, e.failed, e.model, e.weight, e.local_steps)
+            for e in result.edges
+        ],
+    )
+    sql.executemany(
+        "UPDATE edges SET ordered = ordered + ?, in_time = in_time + ?, "
+        "spent_micro = spent_micro + ?, last_round = ?, failed = ? WHERE run_id = ? AND idx = ?",
+        [
+            (e.ordered, e.in_time, e.spent_micro, result.round, e.failed, run_id, e.index)
+            for e in result.edges
         ],
     )
     sql.execute(
-        "UPDATE rounds SET state = 'done', psi = ?, timing = ?, reason = ?, closed_ms = ? "
-        "WHERE run_id = ? AND round = ?",
-        (f.psi, json.dumps(dict(result.timing_ms)), result.reason, db.clock_ms(), *key),
+        "UPDATE edges SET rent_micro = rent_micro + ?1 WHERE run_id = ?2 AND idx = "
+        "(SELECT rented_edge FROM rounds WHERE run_id = ?2 AND round = ?3)",
+        (result.feedback.rent_micro, run_id, result.round),
     )
-    facts.bind(db.ledger, sql, facts.OUTCOME, *key, at_ms=db.clock_ms())
+
+
+def reserved_micro(sql: sqlite3.Connection, run_id: str, round_: int) -> int:
+    """Return what a round reserved."""
+    (amount,) = sql.execute(
+        "SELECT amount_micro FROM entries WHERE run_id = ? AND round = ? AND kind = 'reserve'",
+        (run_id, round_),
+    ).fetchone()
+    return int(amount)
 
 
 def insert_scores(db: Database, run_id: str, result: Settle) -> None:
@@ -299,20 +309,17 @@ def insert_scores(db: Database, run_id: str, result: Settle) -> None:
     insert_metrics(db, run_id, result.round, row["digest"] if row else "", metrics)
 
 
-# --------------------------------------------------------------------- voiding
-
-
 def void_open(db: Database, run_id: str, reason: str) -> tuple[int, ...]:
     """Void every open round of a run; return their numbers."""
-    rounds = open_rounds(db.connection, run_id)
+    sql, rounds = db.connection, open_rounds(db.connection, run_id)
     for round_ in rounds:
-        end_entries(db, run_id, round_, reservations_of(db.connection, run_id, round_))
-        db.connection.execute(
+        sql.execute(
             "UPDATE rounds SET state = 'void', reason = ?, closed_ms = ? "
             "WHERE run_id = ? AND round = ?",
             (reason, db.clock_ms(), run_id, round_),
         )
-        facts.bind(db.ledger, db.connection, facts.OUTCOME, run_id, round_, at_ms=db.clock_ms())
+        reserved = reserved_micro(sql, run_id, round_)
+        db.ledger.move("void", run_id, round_, 0, reserved_micro=reserved, at_ms=db.clock_ms())
     return rounds
 
 
@@ -324,13 +331,23 @@ def open_rounds(sql: sqlite3.Connection, run_id: str) -> tuple[int, ...]:
     return tuple(row["round"] for row in rows)
 
 
+def recent_work(sql: sqlite3.Connection, run_id: str, since: int) -> frozenset[tuple[str, int]]:
+    """Return agent and round of all work that was paid in the rounds from `since` on."""
+    claims = sql.execute(
+        "SELECT claim FROM orders WHERE run_id = ? AND round >= ? AND claim IS NOT NULL",
+        (run_id, since),
+    )
+    works = [WorkClaim.read(claim) for (claim,) in claims]
+    return frozenset((work.agent, work.made_in or work.round) for work in works)
+
+
 # -------------------------------------------------------------------- learning
 
 
-def pruned_until(sql: sqlite3.Connection, run_id: str) -> int:
-    """Return the last round of which what it saw and decided is gone; 0 for none."""
-    query = "SELECT COALESCE(MAX(round), 0) FROM pruned WHERE run_id = ?"
-    return max(int(sql.execute(query, (run_id,)).fetchone()[0]), closed_until(sql, run_id))
+def closed_until(sql: sqlite3.Connection, run_id: str) -> int:
+    """Return the last round that is closed: what it saw and decided is gone; 0 for none."""
+    query = "SELECT COALESCE(MAX(last), 0) FROM main.closed WHERE run_id = ?"
+    return int(sql.execute(query, (run_id,)).fetchone()[0])
 
 
 def settled(
@@ -341,17 +358,16 @@ def settled(
     Raises:
         PrunedRoundError: What the first of them saw is gone.
     """
-    if since < (last := pruned_until(sql, run_id)) and since + 1 < before:
+    if since < (last := closed_until(sql, run_id)) and since + 1 < before:
         raise PrunedRoundError(run_id, since + 1, last + 1)
     rows = sql.execute(
-        f"SELECT r.*, {RENT_PAID} AS rent_paid, e.mode FROM rounds r "  # noqa: S608 - constant
-        "LEFT JOIN evaluations e USING (run_id, round) "
+        "SELECT r.*, e.mode FROM rounds r LEFT JOIN evaluations e USING (run_id, round) "
         "WHERE r.run_id = ? AND r.round > ? AND r.round < ? AND r.state = 'done' ORDER BY r.round",
         (run_id, since, before),
     )
     for row in rows:
         view, selection = unpack_view(row["view"]), unpack_selection(row["selection"])
-        yield _feedback(sql, row, view, selection.pairs), _controls(row)
+        yield _feedback(sql, row, view, selection.pairs), controls_of(row)
 
 
 def logged(sql: sqlite3.Connection, run_id: str) -> Iterator[Logged]:
@@ -360,37 +376,42 @@ def logged(sql: sqlite3.Connection, run_id: str) -> Iterator[Logged]:
     Raises:
         PrunedRoundError: What the first of them saw is gone.
     """
-    if last := pruned_until(sql, run_id):
+    if last := closed_until(sql, run_id):
         raise PrunedRoundError(run_id, 1, last + 1)
-    moved = dict(
-        sql.execute(
-            "SELECT COALESCE(round, 0), SUM((target = ?1) * amount_micro "
-            "- (source = ?1) * amount_micro) FROM entries WHERE run_id = ?2 GROUP BY 1",
-            (TREASURY, run_id),
-        ).fetchall()
-    )
     unlimited = sql.execute("SELECT unlimited FROM runs WHERE run_id = ?", (run_id,)).fetchone()[0]
+    free = free_before(sql, run_id, 1)
     rows = sql.execute(
-        f"SELECT r.*, {RENT_PAID} AS rent_paid, e.mode FROM rounds r "  # noqa: S608 - constant
+        "SELECT r.*, e.mode, n.amount_micro AS settled FROM rounds r "
         "LEFT JOIN evaluations e USING (run_id, round) "
-        "WHERE r.run_id = ? AND r.state <> 'open' ORDER BY r.round",
+        "JOIN entries n ON n.run_id = r.run_id AND n.round = r.round "
+        "AND n.kind IN ('settle', 'void') WHERE r.run_id = ? AND r.state <> 'open' "
+        "ORDER BY r.round",
         (run_id,),
     )
-    free = moved.get(0, 0)
     for row in rows:
         view, selection = unpack_view(row["view"]), unpack_selection(row["selection"])
-        done = row["state"] == "done"
         yield Logged(
             view=view,
             selection=selection,
-            feedback=_feedback(sql, row, view, selection.pairs) if done else None,
-            controls=_controls(row),
+            feedback=_feedback(sql, row, view, selection.pairs) if row["state"] == "done" else None,
+            controls=controls_of(row),
             free_micro=None if unlimited else free - row["rent_micro"],
         )
-        free += moved.get(row["round"], 0)
+        free -= row["settled"]
 
 
-def _controls(row: sqlite3.Row) -> Controls:
+def free_before(sql: sqlite3.Connection, run_id: str, round_: int) -> int:
+    """Return what was free before a round reserved anything."""
+    (free,) = sql.execute(
+        "SELECT COALESCE(SUM(CASE kind WHEN 'grant' THEN amount_micro WHEN 'settle' "
+        "THEN -amount_micro END), 0) FROM entries WHERE run_id = ? AND COALESCE(round, 0) < ?",
+        (run_id, round_),
+    ).fetchone()
+    return int(free)
+
+
+def controls_of(row: sqlite3.Row) -> Controls:
+    """Return what was decided of a round besides who trains."""
     return unpack_controls(row["controls"]) if row["controls"] else PLAIN
 
 
@@ -398,14 +419,12 @@ def _feedback(
     sql: sqlite3.Connection, row: sqlite3.Row, view: RoundView, pairs: IntArray
 ) -> Feedback:
     key = (row["run_id"], row["round"])
-    names = ", ".join(f"o.{name}" for name in OUTCOME)
-    outcomes = sql.execute(
-        f"SELECT {names} FROM outcomes o JOIN reservations v USING (run_id, round, client) "  # noqa: S608 - constants
-        "WHERE o.run_id = ? AND o.round = ? ORDER BY v.place",
+    orders = sql.execute(
+        f"SELECT {', '.join(OUTCOME)} FROM orders WHERE run_id = ? AND round = ? ORDER BY place",
         key,
     ).fetchall()
     columns: dict[str, list[Any]] = {name: [] for name in OUTCOME}
-    columns.update(zip(OUTCOME, map(list, zip(*outcomes, strict=True)), strict=False))
+    columns.update(zip(OUTCOME, map(list, zip(*orders, strict=True)), strict=False))
     if columns["client"] != view.pair_client[pairs].tolist():
         raise RecordError("outcomes", f"of round {row['round']} are not those of its plan")
     arrays: dict[str, Any] = {
@@ -439,7 +458,7 @@ def _feedback(
         loss=np.array(columns["loss"], dtype=np.float64),
         evidence=believed,
         psi=row["psi"],
-        rent_micro=row["rent_paid"],
+        rent_micro=row["rent_paid_micro"],
         opinions=opinions,
         **arrays,
     )

@@ -111,12 +111,14 @@ class EdgeRow:
     local_steps: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class EdgeTotal:
     """What the rounds of a run came to at one edge; `failed` is of the last one."""
 
     edge_id: str
+    label: str = ""
     spent_micro: int = 0
+    rent_micro: int = 0
     ordered: int = 0
     in_time: int = 0
     last_round: int = 0

@@ -1,18 +1,19 @@
-"""The schema of the coordinator's database: one version, and a way from each former one.
+"""The schema of the coordinator's database; there is one version of it.
 
-Money is integers. The ledger (`entries`) can only be appended to; what a round
-decided and how each client ended it never changes; a round leaves ``open`` once.
-Triggers hold this even against our own code; rows leave only with the closed books of their round.
+Money is integers. The ledger (`entries`) can only be appended to; what a round decided and how
+each order ended never changes; a round leaves ``open`` once, with one ``settle`` or ``void``.
+Triggers hold this even against our own code; rows leave only when their round is closed.
 """
 
+# ruff: noqa: S608 - every query is made of constants
+
 import sqlite3
-from collections.abc import Sequence
 from contextlib import closing
 
 from fedagent_coordinator.errors import SchemaVersionError
 
-VERSION = 12
-"""In `PRAGMA user_version`; before 7 there was a table of migrations in its place."""
+VERSION = 13
+"""In `PRAGMA user_version`."""
 
 _RUNS = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
@@ -47,11 +48,22 @@ CREATE TABLE extensions (
     at_ms INTEGER NOT NULL,
     PRIMARY KEY (run_id, seq)
 ) STRICT, WITHOUT ROWID;
+-- Who is meant by an index, and what it did in all rounds.
 CREATE TABLE clients (
     run_id TEXT NOT NULL REFERENCES runs,
     idx INTEGER NOT NULL CHECK (idx >= 0),
     agent_id TEXT NOT NULL,
     label TEXT NOT NULL DEFAULT '',
+    ordered INTEGER NOT NULL DEFAULT 0,
+    in_time INTEGER NOT NULL DEFAULT 0,
+    used INTEGER NOT NULL DEFAULT 0,
+    paid INTEGER NOT NULL DEFAULT 0,
+    paid_micro INTEGER NOT NULL DEFAULT 0,
+    -- Updates that may have left it.
+    released INTEGER NOT NULL DEFAULT 0,
+    last_round INTEGER,
+    last_status TEXT,
+    last_reason TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (run_id, idx), UNIQUE (run_id, agent_id)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE edges (
@@ -59,6 +71,12 @@ CREATE TABLE edges (
     idx INTEGER NOT NULL CHECK (idx >= 0),
     edge_id TEXT NOT NULL,
     label TEXT NOT NULL DEFAULT '',
+    ordered INTEGER NOT NULL DEFAULT 0,
+    in_time INTEGER NOT NULL DEFAULT 0,
+    spent_micro INTEGER NOT NULL DEFAULT 0,
+    rent_micro INTEGER NOT NULL DEFAULT 0,
+    last_round INTEGER NOT NULL DEFAULT 0,
+    failed TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (run_id, idx), UNIQUE (run_id, edge_id)
 ) STRICT, WITHOUT ROWID;
 """
@@ -73,8 +91,11 @@ CREATE TABLE rounds (
     selection BLOB NOT NULL,
     -- Iterations, and what the placement saw; empty in a round with neither.
     controls BLOB NOT NULL,
+    -- Digest of these three, which a round that is closed has no more.
+    saw BLOB NOT NULL CHECK (length(saw) = 32),
     rented_edge INTEGER,
     rent_micro INTEGER NOT NULL CHECK (rent_micro >= 0),
+    rent_paid_micro INTEGER NOT NULL DEFAULT 0 CHECK (rent_paid_micro IN (0, rent_micro)),
     psi REAL,
     reason TEXT NOT NULL DEFAULT '',
     timing TEXT NOT NULL DEFAULT '{}',
@@ -85,42 +106,30 @@ CREATE TABLE rounds (
     CHECK (rented_edge IS NOT NULL OR rent_micro = 0),
     CHECK ((state = 'open') = (closed_ms IS NULL))
 ) STRICT;
-CREATE TABLE edge_budgets (
-    run_id TEXT NOT NULL, round INTEGER NOT NULL,
-    edge INTEGER NOT NULL,
-    budget_micro INTEGER NOT NULL CHECK (budget_micro >= 0),
-    reserved_micro INTEGER NOT NULL CHECK (reserved_micro BETWEEN 0 AND budget_micro),
-    PRIMARY KEY (run_id, round, edge),
-    FOREIGN KEY (run_id, round) REFERENCES rounds,
-    FOREIGN KEY (run_id, edge) REFERENCES edges
-) STRICT, WITHOUT ROWID;
-CREATE TABLE reservations (
+-- What a round ordered of a client, and how that ended: NULL until then, and of what is unknown.
+CREATE TABLE orders (
     run_id TEXT NOT NULL, round INTEGER NOT NULL,
     client INTEGER NOT NULL, edge INTEGER NOT NULL,
-    price_micro INTEGER NOT NULL CHECK (price_micro >= 0),
-    context_seq INTEGER NOT NULL,
     place INTEGER NOT NULL,
+    price_micro INTEGER NOT NULL CHECK (price_micro >= 0),
+    status TEXT,
+    reason TEXT,
+    in_time INTEGER CHECK (in_time IN (0, 1)),
+    used INTEGER CHECK (used IN (0, 1)),
+    void INTEGER CHECK (void IN (0, 1) AND NOT (void AND (in_time OR used))),
+    censored INTEGER CHECK (censored IN (0, 1)),
+    tau_s REAL, dt_s REAL, lc_s REAL, ut_s REAL,
+    num_samples INTEGER, arrivals INTEGER,
+    steps INTEGER, iterations INTEGER, train_s REAL, seconds_per_iteration REAL,
+    loss_rms REAL, weight REAL, norm REAL, loss REAL,
+    -- What the agent signed of the work that it was paid for (fedagent_protocol/signed.py).
+    claim BLOB,
+    public BLOB CHECK (length(public) = 32),
+    signature BLOB CHECK (length(signature) = 64),
     PRIMARY KEY (run_id, round, client),
     FOREIGN KEY (run_id, round) REFERENCES rounds,
     FOREIGN KEY (run_id, client) REFERENCES clients,
     FOREIGN KEY (run_id, edge) REFERENCES edges
-) STRICT, WITHOUT ROWID;
--- How a reservation ended; NULL is what is not known.
-CREATE TABLE outcomes (
-    run_id TEXT NOT NULL, round INTEGER NOT NULL,
-    client INTEGER NOT NULL,
-    status TEXT NOT NULL,
-    reason TEXT NOT NULL,
-    in_time INTEGER NOT NULL CHECK (in_time IN (0, 1)),
-    used INTEGER NOT NULL CHECK (used IN (0, 1)),
-    void INTEGER NOT NULL CHECK (void IN (0, 1)),
-    censored INTEGER NOT NULL CHECK (censored IN (0, 1)),
-    tau_s REAL NOT NULL, dt_s REAL, lc_s REAL, ut_s REAL,
-    num_samples INTEGER NOT NULL, arrivals INTEGER NOT NULL,
-    steps INTEGER, iterations INTEGER, train_s REAL, seconds_per_iteration REAL,
-    loss_rms REAL, weight REAL, norm REAL, loss REAL,
-    PRIMARY KEY (run_id, round, client),
-    FOREIGN KEY (run_id, round, client) REFERENCES reservations
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE edge_results (
     run_id TEXT NOT NULL, round INTEGER NOT NULL, edge INTEGER NOT NULL,
@@ -137,6 +146,16 @@ CREATE TABLE forgotten (
     PRIMARY KEY (run_id, edge, round),
     FOREIGN KEY (run_id, edge) REFERENCES edges
 ) STRICT, WITHOUT ROWID;
+-- Rounds from `first` to `last`: their orders are in the archive, what they saw is gone.
+CREATE TABLE closed (
+    run_id TEXT NOT NULL REFERENCES runs,
+    first INTEGER NOT NULL CHECK (first >= 1),
+    last INTEGER NOT NULL CHECK (last >= first),
+    digest BLOB NOT NULL CHECK (length(digest) = 32),
+    by TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    PRIMARY KEY (run_id, first)
+) STRICT, WITHOUT ROWID;
 """
 
 _MONEY = """
@@ -144,37 +163,25 @@ CREATE TABLE entries (
     seq INTEGER PRIMARY KEY CHECK (seq >= 1),
     run_id TEXT REFERENCES runs,
     round INTEGER,
-    kind TEXT NOT NULL CHECK (kind IN ('grant', 'reserve', 'settle', 'void', 'note', 'fact')),
-    source TEXT NOT NULL,
-    target TEXT NOT NULL,
-    edge INTEGER,
-    client INTEGER,
+    kind TEXT NOT NULL,
     amount_micro INTEGER NOT NULL CHECK (amount_micro >= 0),
-    key TEXT NOT NULL UNIQUE,
+    -- Digest of the rows that it binds (`ledger.BINDS`).
+    digest BLOB NOT NULL CHECK (length(digest) IN (0, 32)),
+    note TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
-    -- Id of the agent, or of the edge that is rented.
-    payee TEXT NOT NULL,
-    -- Digest of what a fact binds, or of the proof of the work that is paid; else empty.
-    facts BLOB NOT NULL CHECK (length(facts) IN (0, 32)),
-    prev_hash BLOB NOT NULL CHECK (length(prev_hash) = 32),
-    hash BLOB NOT NULL CHECK (length(hash) = 32),
-    CHECK (kind <> 'grant' OR amount_micro > 0)
+    hash BLOB NOT NULL CHECK (length(hash) = 32)
 ) STRICT;
-CREATE INDEX entries_by_round ON entries (run_id, round);
--- What an agent signed of the work that it was paid for (fedagent_protocol/signed.py).
-CREATE TABLE proofs (
-    run_id TEXT NOT NULL, round INTEGER NOT NULL, client INTEGER NOT NULL,
-    claim BLOB NOT NULL,
-    public BLOB NOT NULL CHECK (length(public) = 32),
-    signature BLOB NOT NULL CHECK (length(signature) = 64),
-    PRIMARY KEY (run_id, round, client),
-    FOREIGN KEY (run_id, round, client) REFERENCES reservations
-) STRICT, WITHOUT ROWID;
-CREATE TABLE accounts (
-    run_id TEXT NOT NULL REFERENCES runs,
-    account TEXT NOT NULL,
-    balance_micro INTEGER NOT NULL CHECK (balance_micro >= 0),
-    PRIMARY KEY (run_id, account)
+CREATE UNIQUE INDEX a_round_ends_once ON entries (run_id, round) WHERE kind IN ('settle', 'void');
+CREATE INDEX notes ON entries (seq) WHERE kind = 'note';
+CREATE UNIQUE INDEX a_round_begins_once ON entries (run_id, round) WHERE kind = 'reserve';
+CREATE TABLE balances (
+    run_id TEXT PRIMARY KEY REFERENCES runs,
+    granted_micro INTEGER NOT NULL DEFAULT 0,
+    free_micro INTEGER NOT NULL DEFAULT 0 CHECK (free_micro >= 0),
+    reserved_micro INTEGER NOT NULL DEFAULT 0 CHECK (reserved_micro >= 0),
+    settled_micro INTEGER NOT NULL DEFAULT 0 CHECK (settled_micro >= 0),
+    voided_micro INTEGER NOT NULL DEFAULT 0 CHECK (voided_micro >= 0),
+    CHECK (granted_micro = free_micro + reserved_micro + settled_micro)
 ) STRICT, WITHOUT ROWID;
 """
 
@@ -242,112 +249,57 @@ CREATE TABLE volunteers (
 ) STRICT, WITHOUT ROWID;
 """
 
-_PRUNED = """
--- Rounds from `first` to `round`: what they saw and decided is gone.
-CREATE TABLE pruned (
-    run_id TEXT NOT NULL REFERENCES runs,
-    first INTEGER NOT NULL CHECK (first >= 1),
-    round INTEGER NOT NULL CHECK (round >= first),
-    by TEXT NOT NULL,
-    at_ms INTEGER NOT NULL,
-    PRIMARY KEY (run_id, round)
-) STRICT, WITHOUT ROWID;
-"""
+_IS_CLOSED = """EXISTS (SELECT 1 FROM closed k WHERE k.run_id = OLD.run_id
+    AND OLD.round BETWEEN k.first AND k.last)"""
 
-_CLOSED = """
--- Rounds from `first` to `round` are in a file of the archive, with their entries (`archives.py`).
-CREATE TABLE closed (
-    run_id TEXT NOT NULL REFERENCES runs,
-    first INTEGER NOT NULL CHECK (first >= 1),
-    round INTEGER NOT NULL CHECK (round >= first),
-    digest BLOB NOT NULL CHECK (length(digest) = 32),
-    size_bytes INTEGER NOT NULL CHECK (size_bytes > 0),
-    summary BLOB NOT NULL,
-    by TEXT NOT NULL,
-    at_ms INTEGER NOT NULL,
-    PRIMARY KEY (run_id, round)
-) STRICT, WITHOUT ROWID;
-CREATE TRIGGER closed_in_order BEFORE INSERT ON closed
-    WHEN NEW.first <> 1 + (SELECT COALESCE(MAX(round), 0) FROM closed WHERE run_id = NEW.run_id)
-    BEGIN SELECT RAISE(ABORT, 'rounds are closed in their order'); END;
-"""
-
-_ROUNDS_END_ONCE = """
+_ONCE = f"""
 CREATE TRIGGER rounds_end_once BEFORE UPDATE ON rounds
-    WHEN (OLD.state <> 'open' OR NEW.state = 'open'
-        OR OLD.run_id <> NEW.run_id OR OLD.round <> NEW.round
-        OR OLD.view <> NEW.view OR OLD.policy <> NEW.policy
-        OR OLD.selection <> NEW.selection OR OLD.controls <> NEW.controls
-        OR OLD.rented_edge IS NOT NEW.rented_edge OR OLD.rent_micro <> NEW.rent_micro)
-        AND NOT (NEW.view = x'' AND NEW.selection = x'' AND NEW.controls = x''
-            AND (OLD.run_id, OLD.round, OLD.state, OLD.policy, OLD.rented_edge, OLD.rent_micro,
-                OLD.psi, OLD.reason, OLD.timing, OLD.opened_ms, OLD.closed_ms)
-            IS (NEW.run_id, NEW.round, NEW.state, NEW.policy, NEW.rented_edge, NEW.rent_micro,
-                NEW.psi, NEW.reason, NEW.timing, NEW.opened_ms, NEW.closed_ms)
-            AND OLD.state <> 'open' AND EXISTS (
-                SELECT 1 FROM pruned p WHERE p.run_id = OLD.run_id
-                AND p.round >= OLD.round AND p.first <= OLD.round))
+    WHEN (OLD.run_id, OLD.round, OLD.policy, OLD.saw, OLD.rented_edge, OLD.rent_micro,
+            OLD.opened_ms)
+        IS NOT (NEW.run_id, NEW.round, NEW.policy, NEW.saw, NEW.rented_edge, NEW.rent_micro,
+            NEW.opened_ms)
+        OR (OLD.state <> 'open' AND NOT ({_IS_CLOSED} AND NEW.state = OLD.state
+            AND NEW.rent_paid_micro = OLD.rent_paid_micro AND length(NEW.view) = 0))
+        OR (OLD.state = 'open' AND (NEW.state = 'open'
+            OR (OLD.view, OLD.selection, OLD.controls)
+                IS NOT (NEW.view, NEW.selection, NEW.controls)))
     BEGIN SELECT RAISE(ABORT, 'a round ends exactly once'); END;
-"""
-
-_ONCE = """
+CREATE TRIGGER orders_end_once BEFORE UPDATE ON orders
+    WHEN OLD.status IS NOT NULL
+        OR (OLD.run_id, OLD.round, OLD.client, OLD.edge, OLD.place, OLD.price_micro)
+            IS NOT (NEW.run_id, NEW.round, NEW.client, NEW.edge, NEW.place, NEW.price_micro)
+    BEGIN SELECT RAISE(ABORT, 'an order ends exactly once'); END;
 CREATE TRIGGER runs_end_once BEFORE UPDATE ON runs
     WHEN OLD.run_id <> NEW.run_id OR OLD.recipe <> NEW.recipe OR OLD.origin <> NEW.origin
         OR (OLD.ended_ms IS NOT NULL AND (NEW.ended_ms IS NOT NULL OR NOT EXISTS (
             SELECT 1 FROM extensions e
             WHERE e.run_id = OLD.run_id AND e.ended_ms = OLD.ended_ms)))
     BEGIN SELECT RAISE(ABORT, 'a run that ended goes on by an extension only'); END;
+CREATE TRIGGER closed_in_order BEFORE INSERT ON closed
+    WHEN NEW.first <> 1 + (SELECT COALESCE(MAX(last), 0) FROM closed WHERE run_id = NEW.run_id)
+    BEGIN SELECT RAISE(ABORT, 'rounds are closed in their order'); END;
 """
-
-_APPEND_ONLY = (
-    *("standardized", "extensions", "reservations", "edge_budgets", "outcomes", "edge_results"),
-    *("forgotten", "entries", "proofs", "evaluations", "opinions", "volunteers"),
+_FIXED = (
+    *("standardized", "extensions", "edge_results", "forgotten", "entries", "closed"),
+    *("evaluations", "opinions", "volunteers"),
 )
-_IS_CLOSED = """EXISTS (SELECT 1 FROM closed k WHERE k.run_id = {0}.run_id
-    AND k.round >= {0}.round AND k.first <= {0}.round)"""
-_MOVES = "{0}.source NOT IN ('forgotten', 'closed')"
+_STAYING = ("standardized", "extensions", "forgotten", "entries", "closed", "evaluations", "rounds")
+_LEAVING = ("orders", "edge_results", "opinions", "volunteers")
+"""Tables whose rows go to the archive when their round is closed (`prune.py`)."""
 
 
-def _never(verb: str, table: str) -> str:
-    """Return a trigger that refuses to change rows of a table, or to delete them."""
+def _refusing(verb: str, table: str, when: str = "") -> str:
     return (
-        f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
-        f"BEGIN SELECT RAISE(ABORT, '{table} can only be appended to'); END"
+        f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} {when} "
+        f"BEGIN SELECT RAISE(ABORT, '{table} can only be appended to'); END;"
     )
 
 
-def _leaves(table: str, what: str) -> str:
-    """Return a trigger by which rows go with the closed books of their round, and never else."""
-    moves = f"AND {_MOVES.format('OLD')}" if table == "entries" else ""
-    return (
-        f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} "
-        f"WHEN NOT ({_IS_CLOSED.format('OLD')} {moves}) "
-        f"BEGIN SELECT RAISE(ABORT, '{what}'); END"
-    )
-
-
-def _stays_out(table: str) -> str:
-    """Return a trigger by which nothing is added to a round whose books are closed."""
-    moves = f"AND {_MOVES.format('NEW')}" if table == "entries" else ""
-    return (
-        f"CREATE TRIGGER {table}_no_insert BEFORE INSERT ON {table} "
-        f"WHEN {_IS_CLOSED.format('NEW')} {moves} "
-        "BEGIN SELECT RAISE(ABORT, 'the books of this round are closed'); END"
-    )
-
-
-_LEAVING = (
-    *("pruned", "edge_budgets", "reservations", "outcomes", "edge_results", "proofs", "entries"),
-    *("opinions", "volunteers"),
-)
-"""Tables whose rows go with the closed books of their round."""
-_STAYING = tuple(table for table in (*_APPEND_ONLY, "closed") if table not in _LEAVING)
-_TRIGGERS = (
-    *(_never("UPDATE", table) for table in (*_STAYING, *_LEAVING)),
-    *(_never("DELETE", table) for table in _STAYING),
-    *(_leaves(table, f"{table} can only be appended to") for table in _LEAVING),
-    _leaves("rounds", "rounds are never deleted"),
-    *(_stays_out(table) for table in ("rounds", "entries", "opinions", "volunteers")),
+_STATEMENTS = (
+    *(_RUNS, _ROUNDS, _MONEY, _MODELS, _ONCE),
+    *(_refusing("UPDATE", table) for table in _FIXED),
+    *(_refusing("DELETE", table) for table in _STAYING),
+    *(_refusing("DELETE", table, f"WHEN NOT {_IS_CLOSED}") for table in _LEAVING),
 )
 
 
@@ -361,8 +313,8 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
     if connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
         check_version(connection, path)
         return
-    tables = (_RUNS, _ROUNDS, _MONEY, _MODELS, _PRUNED, _CLOSED)
-    _run(connection, (*tables, _ROUNDS_END_ONCE, _ONCE, *_TRIGGERS))
+    body = "\n".join(_STATEMENTS)
+    connection.executescript(f"BEGIN IMMEDIATE; {body} PRAGMA user_version = {VERSION}; COMMIT")
 
 
 def check_version(connection: sqlite3.Connection, path: str) -> None:
@@ -380,13 +332,8 @@ def check_version(connection: sqlite3.Connection, path: str) -> None:
 
 def has_changed(connection: sqlite3.Connection) -> bool:
     """Return whether tables or triggers are others than this release makes."""
-    query = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
+    query = "SELECT type, name, sql FROM main.sqlite_master ORDER BY type, name"
     with closing(sqlite3.connect(":memory:")) as fresh:
         prepare(fresh, "")
         wanted = fresh.execute(query).fetchall()
     return [tuple(row) for row in connection.execute(query)] != wanted
-
-
-def _run(connection: sqlite3.Connection, statements: Sequence[str]) -> None:
-    body = ";\n".join(statements)
-    connection.executescript(f"BEGIN IMMEDIATE; {body}; PRAGMA user_version = {VERSION}; COMMIT")

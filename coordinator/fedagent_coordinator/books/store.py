@@ -8,6 +8,7 @@ flight. The process that opens a store holds the data directory's lock.
 import hashlib
 import logging
 import re
+import sqlite3
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,22 +18,9 @@ from typing import Unpack
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.books import archives, facts, rounds
-from fedagent_coordinator.books.connection import DATABASE, Database, DatabaseOptions, damage_behind
-from fedagent_coordinator.books.evaluations import insert_evaluation
-from fedagent_coordinator.books.heads import is_genuine
-from fedagent_coordinator.books.ledger import checked_micro
-from fedagent_coordinator.books.models import insert_metrics
-from fedagent_coordinator.books.proofs import insert_proofs
-from fedagent_coordinator.books.pruning import Prunable, prunable, prune
-from fedagent_coordinator.books.reader import Reader
-from fedagent_coordinator.books.records import pack_arrays, unpack_arrays
-from fedagent_coordinator.books.rounds import settled
-from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.core.decision import DecisionPolicies
 from fedagent_coordinator.core.effects import BookEvaluation, Reserve, Settle
 from fedagent_coordinator.errors import (
-    ArchiveError,
     HistoryLostError,
     LedgerBrokenError,
     LedgerError,
@@ -45,12 +33,23 @@ from fedagent_coordinator.errors import (
 from fedagent_coordinator.policies.base import State
 from fedagent_protocol.messages import LedgerHead
 
+from . import rounds
+from .connection import DATABASE, Database, DatabaseOptions, damage_behind
+from .evaluations import insert_evaluation
+from .ledger import checked_micro, hash_at, is_genuine
+from .models import insert_metrics
+from .prune import Prunable, prunable, prune
+from .reader import Reader
+from .records import pack_arrays, unpack_arrays
+from .rows import RunRow
+
 _log = logging.getLogger(__name__)
 
 ACCEPTED = "accepted lost history"
+DAMAGED = "accepted a damaged ledger"
 _ENTRY_NAMED = re.compile(r"entry (\d+) \(")
-_MANY_ENTRIES = 10_000
-"""Verifying so many takes a time that a person notices."""
+VERIFIED_AT_START = 2000
+"""Newest entries that a start verifies; `fedagent ledger verify` verifies all."""
 MAX_WAITING = 20_000
 SNAPSHOT_EVERY = 50
 """Rounds between snapshots: replay stays short and full states are written rarely."""
@@ -150,58 +149,52 @@ class Store(ExitStack):
         self._db = Database(folder, **options)
         self.callback(self._db.close)
         self.read = Reader(self._db.connection, folder)
-        sql = self._db.connection
         try:
-            if not self._db.untouched or archives.missing(sql, folder):
-                self._verify()
-                self._db.trust()
-            archives.remove_orphans(sql, folder)
+            self._verify()
         except BaseException:
             self.close()
             raise
 
     def _verify(self) -> None:
-        """Refuse books that are not whole, unless an operator accepts them as they are."""
-        path = str(self._db.folder / DATABASE)
+        """Refuse books that are not whole, unless an operator accepts them, now or formerly."""
+        path, sql = str(self._db.folder / DATABASE), self._db.connection
         try:
-            report = self.read.ledger.verify()
+            (accepted,) = sql.execute(
+                "SELECT COALESCE(MAX(seq), 0) FROM entries WHERE kind = 'note' AND note GLOB ?",
+                (f"{DAMAGED}*",),
+            ).fetchone()
+            since = max(accepted, self._db.ledger.seq - VERIFIED_AT_START)
+            report = self.read.ledger.verify(since=since)
         except Exception as error:
             problem = damage_behind(error, self._db.connection)
             if not problem:
                 raise
             raise UnreadableDatabaseError(path, f"the database is damaged ({problem})") from error
-        if report.entries > _MANY_ENTRIES:
-            _log.info("the ledger was verified: %d entries", report.entries)
         if report.problems and not self._accept:
             raise LedgerBrokenError(path, len(report.problems), report.problems[0])
         if report.problems:
-            self._db.note(f"accepted a damaged ledger: {report.problems[0]}")
+            self._db.note(f"{DAMAGED}: {report.problems[0]}")
 
     def check_witness(self, edge: str, head: LedgerHead) -> None:
         """Compare the ledger with a head that this coordinator has given to an edge.
 
         Raises:
             HistoryLostError: It has another entry there, or ends before, and nobody accepts it.
-                Closed books that cannot be read are no proof of that.
         """
         me, sql = self._db.identity, self._db.connection
         if me is None or head.coordinator != me.id or not is_genuine(head, me.public_bytes):
             return
-        try:
-            found = archives.hash_at(sql, self._db.folder, head.seq)
-        except (ArchiveError, RecordError) as error:
-            _log.warning("what edge %s is a witness of cannot be compared: %s", edge, error)
-            return
+        found = hash_at(sql, head.seq)
         if found == head.hash:
             return
         problem = f"edge {edge} is a witness of entry {head.seq} ({head.hash.hex()[:16]}), "
         problem += "here it is another one" if found else f"here is {self._db.ledger.seq} the last"
         # What was lost between the note and the entry that it names, and nothing after it.
         accepted = sql.execute(
-            "SELECT seq, target FROM entries WHERE kind = 'note' AND instr(target, ?)", (ACCEPTED,)
+            "SELECT seq, note FROM entries WHERE kind = 'note' AND instr(note, ?)", (ACCEPTED,)
         )
-        for seq, target in accepted.fetchall():
-            named = _ENTRY_NAMED.search(target)
+        for seq, note in accepted.fetchall():
+            named = _ENTRY_NAMED.search(note)
             if named is not None and seq <= head.seq <= int(named[1]):
                 return
         if not self._accept:
@@ -249,11 +242,9 @@ class Store(ExitStack):
                 "begun_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (run_id, recipe_digest, recipe, seed, total_micro is None, origin, now),
             )
-            self._bind(facts.RUN, run_id)
-            if total_micro:
-                self._db.ledger.grant(run_id, total_micro, "recipe", now)
-            elif total_micro is not None:
-                checked_micro("the total budget", total_micro)
+            self._append("run", run_id)
+            if total_micro is not None and checked_micro("the total budget", total_micro):
+                self._db.ledger.move("grant", run_id, None, total_micro, at_ms=now)
         return self.read.run(run_id)
 
     def standardize(self, run_id: str, recipe: str, *, agents: int, samples: int) -> None:
@@ -263,7 +254,7 @@ class Store(ExitStack):
                 "INSERT INTO standardized (run_id, recipe, agents, samples) VALUES (?, ?, ?, ?)",
                 (run_id, recipe, agents, samples),
             )
-            self._bind(facts.RUN, run_id)
+            self._append("run", run_id)
 
     def end_run(self, run_id: str, reason: str) -> tuple[int, ...]:
         """End a run; return the rounds that were voided with it. Idempotent."""
@@ -275,7 +266,7 @@ class Store(ExitStack):
                 "UPDATE runs SET ended_ms = ?, end_reason = ? WHERE run_id = ?",
                 (self._db.clock_ms(), reason, run_id),
             )
-            self._bind(facts.RUN, run_id)
+            self._append("run", run_id)
         self._db.fold_wal()
         return voided
 
@@ -306,7 +297,7 @@ class Store(ExitStack):
             sql.execute(
                 "UPDATE runs SET ended_ms = NULL, end_reason = NULL WHERE run_id = ?", (run_id,)
             )
-            self._bind(facts.RUN, run_id)
+            self._append("run", run_id)
         return done + more
 
     def indices(self, run_id: str) -> RunIndices:
@@ -333,43 +324,34 @@ class Store(ExitStack):
             raise LedgerError(
                 f"round {plan.round} of run {run_id:.8} does not come after the last one"
             )
-        planned = rounds.checked_plan(plan)
-        free = self._db.ledger.free_micro(run_id)
-        total = sum(r.price_micro for r in planned)
+        total = rounds.check_plan(plan)
+        free = self.read.balance(run_id).free_micro
         if total > free and not run.unlimited:
             raise rounds.overspent("the run", wanted_micro=total, free_micro=free)
         with self._db.transaction("reserve"):
             if total > free:
-                key = f"round-{plan.round}"
-                self._db.ledger.grant(
-                    run_id, total - free, key, self._db.clock_ms(), round_=plan.round
-                )
-            rounds.insert_plan(self._db, run_id, plan, policy=policy, planned=planned)
+                now, more = self._db.clock_ms(), total - free
+                self._db.ledger.move("grant", run_id, plan.round, more, at_ms=now)
+            rounds.insert_plan(self._db, run_id, plan, policy=policy, total=total)
             self._db.checkpoint("reserve.entries")
 
     def settle(self, run_id: str, result: Settle) -> bool:
         """Commit how a round ended: outcomes and payments; False if it had ended before.
 
-        Crash points: ``settle.first-entry``, and those of `Database.transaction`.
+        Crash points: ``settle.half``, and those of `Database.transaction`.
 
         Raises:
             UnknownRoundError: The round was never reserved.
-            LedgerError: Outcomes and reservations differ, or the rent is not what was reserved.
+            LedgerError: Outcomes and orders differ, or the rent is not what was reserved.
         """
-        if result.round <= archives.closed_until(self._db.connection, run_id):
-            return False
         state = self.read.round_state(run_id, result.round)
         if state is None:
             raise UnknownRoundError(run_id, result.round)
         if state != "open":
             return False
-        reserved = rounds.reservations_of(self._db.connection, run_id, result.round)
-        paid = rounds.checked_ends(result, reserved)
-        with self._db.transaction("settle") as sql:
-            reserved = insert_proofs(sql, run_id, result, reserved, paid)
-            rounds.end_entries(self._db, run_id, result.round, reserved, paid)
+        with self._db.transaction("settle"):
             rounds.insert_scores(self._db, run_id, result)
-            rounds.close_round(self._db, run_id, result)
+            rounds.settle(self._db, run_id, result)
         self._db.fold_wal()
         return True
 
@@ -389,12 +371,11 @@ class Store(ExitStack):
         Raises:
             LedgerError: Invalid score, client or edge.
         """
-        closed = 1 <= found.round <= archives.closed_until(self._db.connection, run_id)
-        if closed or self.read.evaluations.exists(run_id, found.round):
+        if self.read.evaluations.exists(run_id, found.round):
             return False
         with self._db.transaction("evaluate") as sql:
             insert_evaluation(sql, run_id, found)
-            self._bind(facts.EVALUATION, run_id, found.round)
+            self._append("evaluation", run_id, found.round)
         return True
 
     # ---------------------------------------------------------------- learning
@@ -407,7 +388,7 @@ class Store(ExitStack):
         """
         data = pack_arrays(state)
         most = min(_MOST_SNAPSHOTS, _SNAPSHOT_BYTES // max(1, len(data)))
-        here, step = round_ - archives.closed_until(self._db.connection, run_id), SNAPSHOT_EVERY
+        here, step = round_ - self.read.closed_until(run_id), SNAPSHOT_EVERY
         while most and here > step * most:
             step *= 2
         with self._db.transaction("snapshot") as sql:
@@ -442,7 +423,9 @@ class Store(ExitStack):
                 raise RecordError("policy state", "has changed on disk")
             policies.restore(unpack_arrays(row["state"]))
         replayed = 0
-        for feedback, controls in settled(sql, run_id, since=0 if row is None else row["round"]):
+        for feedback, controls in rounds.settled(
+            sql, run_id, since=0 if row is None else row["round"]
+        ):
             policies.learn(feedback, controls)
             replayed += 1
         return replayed
@@ -456,21 +439,20 @@ class Store(ExitStack):
         most: int,
         by: str,
     ) -> Prunable:
-        """Close the books of the oldest rounds, at most `most` of them, or none if too few.
+        """Close the oldest rounds, at most `most` of them, or none if too few.
 
         Of the newest rounds `keep_rounds` stay, and all that followed the oldest snapshot.
-        Returns what there was. Crash points: those of `pruning.prune`.
+        Returns what there was. Crash points: those of `prune.prune`.
 
         Raises:
-            StoreFailedError: The disk failed, or has no room.
-            OversizedBooksError: Some rounds do not fit in a file. In both cases those that could
-                not be closed are where they were.
+            StoreFailedError: The disk failed, or has no room. Rounds that could not be closed are
+                where they were.
         """
         piece = prunable(self._db.connection, run_id, keep_rounds=keep_rounds, most=most)
         if piece.rounds >= least:
             try:
                 prune(self._db, piece, by=by)
-            except OSError as error:
+            except (OSError, sqlite3.Error) as error:
                 raise StoreFailedError(str(error)) from error
         return piece
 
@@ -491,7 +473,7 @@ class Store(ExitStack):
                 "SELECT run_id, idx, ? FROM edges WHERE run_id = ? AND edge_id = ?",
                 [(round_, run_id, edge) for edge in edges],
             )
-            self._bind(facts.FORGOTTEN, run_id, round_)
+            self._append("forget", run_id, round_)
 
     def save_model(
         self, run_id: str, round_: int, digest: str, size_bytes: int, state: str = ""
@@ -506,7 +488,7 @@ class Store(ExitStack):
                 "VALUES (?, ?, ?, ?, ?, ?)",
                 (run_id, round_, digest, size_bytes, self._db.clock_ms(), state),
             )
-            self._bind(facts.MODEL, run_id, round_)
+            self._append("model", run_id, round_)
 
     def save_metrics(
         self, run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
@@ -515,7 +497,6 @@ class Store(ExitStack):
         with self._db.transaction("metrics"):
             insert_metrics(self._db, run_id, round_, digest, metrics)
 
-    def _bind(self, subject: str, run_id: str, round_: int = 0) -> None:
+    def _append(self, kind: str, run_id: str, round_: int | None = None) -> None:
         """Bind what was just written into the ledger's chain."""
-        db = self._db
-        facts.bind(db.ledger, db.connection, subject, run_id, round_, at_ms=db.clock_ms())
+        self._db.ledger.append(kind, run_id, round_, at_ms=self._db.clock_ms())

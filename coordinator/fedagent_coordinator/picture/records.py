@@ -6,7 +6,7 @@ edges are named by their ids. A field that is left out has its default.
 
 from collections.abc import Mapping
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from .alarms import Alarm
 from .summary import RunSummary
@@ -148,34 +148,17 @@ class Field(Struct, frozen=True, kw_only=True):
     """Id of the coordinator that answers; another one may take its address."""
 
 
-class Change(Struct, frozen=True, kw_only=True):
-    """What is new in a `Field` since the version before; rows of a list replace those they name."""
-
-    epoch: str
-    version: int
-    at_ms: int
-    run: RunSummary | UnsetType | None = UNSET
-    money: Money | UnsetType | None = UNSET
-    edges: tuple[EdgeCard, ...] | UnsetType = UNSET
-    devices: tuple[DeviceCard, ...] | UnsetType = UNSET
-    reach: tuple[Reach, ...] | UnsetType = UNSET
-    rounds: tuple[RoundCard, ...] | UnsetType = UNSET
-    last: Timeline | UnsetType | None = UNSET
-    running: Timeline | UnsetType | None = UNSET
-    alarms: tuple[Alarm, ...] | UnsetType = UNSET
-    pending: tuple[Waiting, ...] | UnsetType = UNSET
-    coordinator: str | UnsetType = UNSET
-    gone: Mapping[str, tuple[str, ...]] = {}
-    """Rows that are there no more: their keys, by list."""
-
-
 ROWS: Mapping[str, str] = {"edges": "id", "devices": "id", "reach": "id", "rounds": "round"}
 """Lists that change by row, and the key of a row."""
 WHOLE = ("run", "money", "last", "running", "alarms", "pending", "coordinator")
 
 
-def change(old: Field, new: Field) -> Change:
-    """Return what makes `new` of `old`; static/page.js applies it."""
+def change(old: Field, new: Field) -> dict[str, object]:
+    """Return what makes `new` of `old`, by its fields; static/page.js applies it.
+
+    Rows of a list replace those that they name; `gone` are the keys of those that are there no
+    more, by list. Empty where nothing has changed.
+    """
     found: dict[str, object] = {}
     gone: dict[str, tuple[str, ...]] = {}
     for name in WHOLE:
@@ -191,13 +174,9 @@ def change(old: Field, new: Field) -> Change:
             found[name] = fresh
         if known:
             gone[name] = tuple(map(str, known))
-    return Change(
-        epoch=new.epoch,
-        version=new.version,
-        at_ms=new.at_ms,
-        gone=gone,
-        **found,  # type: ignore[arg-type]  # of the fields' own types
-    )
+    if gone:
+        found["gone"] = gone
+    return found
 
 
 class Context(Struct, frozen=True, kw_only=True):

@@ -106,7 +106,7 @@ class RunSummary:
 def summarize(read: Reader, run: RunRow, *, reason: str | None = None) -> RunSummary:
     """Return what a run came to, or has so far; `reason` is why it ends, if not in the books."""
     recipe = recipe_in(run.recipe)
-    progress, balance = read.progress(run.run_id), read.balance(run.run_id, voided=False)
+    progress, balance = read.progress(run.run_id), read.balance(run.run_id)
     newest = next(iter(read.rounds(run.run_id, last=1)), None)
     best, measures = read.models.best(run.run_id), read.models.measures(run.run_id)
     planned = None if recipe is None else recipe.policy.name

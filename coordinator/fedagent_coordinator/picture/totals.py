@@ -1,14 +1,14 @@
-"""What one run came to, kept up to date round by round instead of being added up anew."""
+"""The newest rounds of one run, kept up to date round by round instead of being read again."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from msgspec import structs
 
 from fedagent_coordinator.books.reader import Reader
-from fedagent_coordinator.books.rows import DeviceRow, EdgeTotal, OutcomeRow, RoundRow
+from fedagent_coordinator.books.rows import OutcomeRow, RoundRow
 from fedagent_coordinator.policies.base import FloatArray, IntArray, RoundView, Selection
 from fedagent_coordinator.policies.selection import fill
 
@@ -23,116 +23,59 @@ AT_ONCE = 8
 
 
 @dataclass(slots=True)
-class Tally:
-    """What one client did so far."""
-
-    ordered: int = 0
-    in_time: int = 0
-    used: int = 0
-    paid_micro: int = 0
-    last_round: int | None = None
-    last_status: str = ""
-    last_reason: str = ""
-    times: tuple[float | None, float | None, float | None, float | None] | None = None
-
-    def add(self, row: OutcomeRow) -> None:
-        """Add how one order ended."""
-        self.ordered += 1
-        self.in_time += row.in_time
-        self.used += row.used
-        self.paid_micro += row.paid_micro
-        self.last_round, self.last_status, self.last_reason = row.round, row.status, row.reason
-        if row.dt_s is not None or row.lc_s is not None:
-            self.times = (row.dt_s, row.lc_s, row.ut_s, row.tau_s)
-
-
-@dataclass(slots=True)
 class Books:
-    """Totals of a run up to round `seen`, its newest rounds, and the newest view."""
+    """The newest rounds of a run, up to round `seen` or the open one, and the newest view."""
 
     run_id: str
     whole: bool = False
     """For one look at a whole run: `MOST_ROUNDS` are kept, all regret estimated at once."""
     ids: list[str] = field(default_factory=list)
     edge_ids: list[str] = field(default_factory=list)
-    clients: list[Tally] = field(default_factory=list)
-    edges: dict[str, EdgeTotal] = field(default_factory=dict)
     rounds: dict[int, RoundCard] = field(default_factory=dict)
     seen: int = -1
     view: RoundView | None = None
     last: Timeline | None = None
     running: Timeline | None = None
     reach: tuple[Reach, ...] = ()
+    _times: dict[int, tuple[float | None, ...]] = field(default_factory=dict)
+    """How long the last order of each client took: download, training, upload, all."""
     _regretted: int = 0
     _tries: dict[int, int] = field(default_factory=dict)
     _hits: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def _kept(self) -> int:
-        return MOST_ROUNDS if self.whole else KEPT_ROUNDS
 
     def update(self, reader: Reader) -> None:
         """Take in the rounds since the last time."""
         self.ids = list(reader.clients(self.run_id))
         self.edge_ids = list(reader.edges(self.run_id))
         newest = reader.last_round(self.run_id)
+        settled = newest - (reader.round_state(self.run_id, newest) == "open")
+        kept = MOST_ROUNDS if self.whole else KEPT_ROUNDS
+        since = max(0, newest - kept) if self.seen < 0 else self.seen
         if self.seen < 0:
-            self._begin(reader, newest)
-        else:
-            self._go_on(reader, newest)
+            self._regretted = max(since, newest - KEPT_ROUNDS)
+        if settled != self.seen or (newest and newest not in self.rounds):
+            self._note_times(reader, range(max(self.seen, settled - 1) + 1, settled + 1))
+            self.seen = settled
+            self._note_rounds(reader, since, newest)
+            for old in list(self.rounds)[:-kept]:
+                del self.rounds[old]
+            self._note_newest(reader, newest)
         self._regret(reader)
 
-    def _begin(self, reader: Reader, newest: int) -> None:
-        for row in reader.devices(self.run_id):
-            self.clients.append(_tally(row))
-        self.seen = newest - (reader.round_state(self.run_id, newest) == "open")
-        since = max(0, newest - self._kept)
-        self._regretted = max(since, newest - KEPT_ROUNDS)
-        self._note_rounds(reader, since, newest)
-        totals = reader.edge_totals(self.run_id, until=since)
-        self.edges = {total.edge_id: total for total in totals}
-        self._note_edges(reader, since)
-        self._note_newest(reader, newest)
-
-    def _go_on(self, reader: Reader, newest: int) -> None:
-        settled = newest - (reader.round_state(self.run_id, newest) == "open")
-        if settled == self.seen and (newest in self.rounds or not newest):
-            return
-        since, self.seen = self.seen, settled
-        self._note_rounds(reader, since, newest)
-        self._note_edges(reader, since)
-        for round_ in range(since + 1, settled + 1):
+    def _note_times(self, reader: Reader, rounds: range) -> None:
+        for round_ in rounds:
             for row in reader.outcomes(self.run_id, round_):
-                self._of(row.client).add(row)
-        self._note_newest(reader, newest)
-
-    def _of(self, client: int) -> Tally:
-        while len(self.clients) <= client:
-            self.clients.append(Tally())
-        return self.clients[client]
+                if row.dt_s is not None or row.lc_s is not None:
+                    self._times[row.client] = (row.dt_s, row.lc_s, row.ut_s, row.tau_s)
 
     def _note_rounds(self, reader: Reader, since: int, newest: int) -> None:
-        if newest <= since:
-            return
-        for row in reader.rounds(self.run_id, last=newest - since):
-            self.rounds[row.round] = _card(row)
-        for old in list(self.rounds)[: -self._kept]:
-            del self.rounds[old]
-
-    def _note_edges(self, reader: Reader, since: int) -> None:
-        numbers = {name: at for at, name in enumerate(self.edge_ids)}
         spent: dict[int, list[int]] = {}
+        numbers = {name: at for at, name in enumerate(self.edge_ids)}
         for row in reader.edge_results(self.run_id, since=since):
-            tally = self.edges.setdefault(row.edge_id, EdgeTotal(row.edge_id))
-            tally.spent_micro += row.spent_micro
-            tally.ordered += row.ordered
-            tally.in_time += row.in_time
-            tally.last_round, tally.failed = row.round, row.failed
             its = spent.setdefault(row.round, [0] * len(self.edge_ids))
             its[numbers[row.edge_id]] = row.spent_micro
-        for round_, values in spent.items():
-            if round_ in self.rounds:
-                self.rounds[round_] = structs.replace(self.rounds[round_], spent=tuple(values))
+        for one in reader.rounds(self.run_id, last=newest - since) if newest > since else ():
+            self.rounds[one.round] = _card(one, tuple(spent.get(one.round, ())))
 
     def _note_newest(self, reader: Reader, newest: int) -> None:
         """Draw the newest two rounds, and who reaches whom."""
@@ -162,21 +105,13 @@ class Books:
                 price_micro=int(view.client_price[client]),
                 status=card.state,
             )
-            row, before = ended.get(client), self._of(client).times
+            row, before = ended.get(client), self._times.get(client)
             if row is not None:
                 bars.append(_ended_bar(plan, row))
             elif before is not None:
                 down, train, up, total = before
-                bars.append(
-                    structs.replace(
-                        *(plan,),
-                        expected=True,
-                        download_s=down,
-                        train_s=train,
-                        upload_s=up,
-                        total_s=total,
-                    )
-                )
+                times = {"download_s": down, "train_s": train, "upload_s": up, "total_s": total}
+                bars.append(structs.replace(plan, expected=True, **times))
             else:
                 bars.append(plan)
         deadline = view.deadline_s if math.isfinite(view.deadline_s) else None
@@ -191,7 +126,7 @@ class Books:
 
     def _regret(self, reader: Reader) -> None:
         """Estimate the regret of rounds for which that was not done, oldest first."""
-        pruned = reader.pruned_until(self.run_id)
+        pruned = reader.closed_until(self.run_id)
         until = min(self.seen, self._regretted + (KEPT_ROUNDS if self.whole else AT_ONCE))
         for round_ in range(self._regretted + 1, until + 1):
             self._regretted = round_
@@ -224,24 +159,7 @@ def reach_of(view: RoundView, selection: Selection, ids: Sequence[str]) -> tuple
     return tuple(Reach(id=ids[client], edges=tuple(links)) for client, links in found.items())
 
 
-def labels(names: Mapping[str, str]) -> dict[str, str]:
-    """Return a name for each id: what people call it, else the start of the id."""
-    return {ident: label or ident[:8] for ident, label in names.items()}
-
-
-def _tally(row: DeviceRow) -> Tally:
-    return Tally(
-        ordered=row.ordered,
-        in_time=row.in_time,
-        used=row.used,
-        paid_micro=row.paid_micro,
-        last_round=row.last_round,
-        last_status=row.last_status or "",
-        last_reason=row.last_reason,
-    )
-
-
-def _card(row: RoundRow) -> RoundCard:
+def _card(row: RoundRow, spent: tuple[int, ...]) -> RoundCard:
     return RoundCard(
         round=row.round,
         state=row.state,
@@ -254,6 +172,7 @@ def _card(row: RoundRow) -> RoundCard:
         rent_micro=row.rent_micro,
         reason=row.reason,
         metrics={name: round(value, 5) for name, value in row.metrics.items()},
+        spent=spent,
     )
 
 

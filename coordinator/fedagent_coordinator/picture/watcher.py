@@ -16,7 +16,7 @@ from msgspec import structs
 
 from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.reader import Reader, open_reader
-from fedagent_coordinator.books.rows import EdgeTotal, RunRow
+from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.enrolment import DATABASE as SITE
 from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import CoordinatorError
@@ -38,7 +38,7 @@ from .status_files import (
     read_run_status,
 )
 from .summary import RunSummary, summarize
-from .totals import Books, Tally, labels
+from .totals import Books
 
 T = TypeVar("T")
 SHARE = 20
@@ -141,7 +141,7 @@ class Watcher:
         status = status if status is not None and status.run == run.run_id else None
         books.update(reader)
         self._hear(run.run_id)
-        balance = reader.balance(run.run_id, voided=False)
+        balance = reader.balance(run.run_id)
         found = self._seldom("alarms", 5.0, lambda: tuple(alarms(reader, status, now)))
         return structs.replace(
             empty,
@@ -197,29 +197,26 @@ class Watcher:
                 here[edge] = here.get(edge, 0) + 1
         view = self._books.view
         budgets = [] if view is None else view.edge_budget.tolist()
-        rents = self._seldom("rents", 2.0, lambda: reader.rents(run.run_id))
-        names = labels(reader.edges(run.run_id))
         return tuple(
             EdgeCard(
                 id=ident,
-                name=name,
+                name=row.label or ident[:8],
                 index=at,
                 devices=here.get(ident, 0),
                 budget_micro=budgets[at] if at < len(budgets) else 0,
-                spent_micro=tally.spent_micro,
-                rent_micro=rents.get(ident, 0),
-                ordered=tally.ordered,
-                in_time=tally.in_time,
-                last_round=tally.last_round,
-                failed=tally.failed,
+                spent_micro=row.spent_micro,
+                rent_micro=row.rent_micro,
+                ordered=row.ordered,
+                in_time=row.in_time,
+                last_round=row.last_round,
+                failed=row.failed,
             )
-            for at, (ident, name) in enumerate(names.items())
-            for tally in (self._books.edges.get(ident, EdgeTotal(ident)),)
+            for at, (ident, row) in enumerate(reader.edge_totals(run.run_id).items())
         )
 
     def _devices(self, reader: Reader, run: RunRow) -> tuple[DeviceCard, ...]:
         books, heard = self._books, self._heard
-        names, edges = labels(reader.clients(run.run_id)), reader.edges(run.run_id)
+        rows, edges = reader.devices(run.run_id), reader.edges(run.run_id)
         prices = [] if books.view is None else books.view.client_price.tolist()
         queues = self._seldom("queues", 5.0, lambda: self._owed(reader, run))
         evaluated = self._recipe is not None and self._recipe.opinions.mode != "off"
@@ -228,27 +225,26 @@ class Watcher:
             said = self._seldom(
                 "opinions", 2.0, lambda: reader.evaluations.last_opinions(run.run_id)
             )
-        cards = []
-        for at, (ident, name) in enumerate(names.items()):
-            tally = books.clients[at] if at < len(books.clients) else Tally()
-            cards.append(
-                DeviceCard(
-                    id=ident,
-                    name=name,
-                    index=at,
-                    ordered=tally.ordered,
-                    in_time=tally.in_time,
-                    used=tally.used,
-                    paid_micro=tally.paid_micro,
-                    price_micro=prices[at] if at < len(prices) else 0,
-                    last_round=tally.last_round,
-                    last_status=tally.last_status,
-                    last_reason=tally.last_reason,
-                    queue=round(queues[at], 3) if at < len(queues) else None,
-                    opinion=said.get(at),
-                    **_presence(heard.get(ident), edges),
-                )
+        cards = [
+            DeviceCard(
+                id=row.agent,
+                name=row.name,
+                index=row.client,
+                ordered=row.ordered,
+                in_time=row.in_time,
+                used=row.used,
+                paid_micro=row.paid_micro,
+                price_micro=prices[row.client] if row.client < len(prices) else 0,
+                last_round=row.last_round,
+                last_status=row.last_status or "",
+                last_reason=row.last_reason,
+                queue=round(queues[row.client], 3) if row.client < len(queues) else None,
+                opinion=said.get(row.client),
+                **_presence(heard.get(row.agent), edges),
             )
+            for row in rows
+        ]
+        names = {row.agent for row in rows}
         others = [ident for ident in heard if ident not in names]
         cards += [
             DeviceCard(id=ident, name=ident[:8], **_presence(heard[ident], edges))

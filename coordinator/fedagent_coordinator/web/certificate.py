@@ -5,10 +5,12 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from cryptography.x509 import GeneralName
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 KEY_FILE, CERT_FILE = "page.key", "page.crt"
 _DAYS = 3650
@@ -20,9 +22,6 @@ def own_certificate(folder: Path, hosts: Sequence[str]) -> tuple[tuple[Path, Pat
     Raises:
         OSError: They cannot be kept.
     """
-    from cryptography import x509  # noqa: PLC0415 - a page beyond loopback alone
-    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
-
     cert, key = folder / CERT_FILE, folder / KEY_FILE
     if not (cert.exists() and key.exists()):
         _make(cert, key, hosts)
@@ -31,11 +30,6 @@ def own_certificate(folder: Path, hosts: Sequence[str]) -> tuple[tuple[Path, Pat
 
 
 def _make(cert: Path, key: Path, hosts: Sequence[str]) -> None:
-    from cryptography import x509  # noqa: PLC0415
-    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
-    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # noqa: PLC0415
 
     secret = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedagent page")])
@@ -67,8 +61,7 @@ def _make(cert: Path, key: Path, hosts: Sequence[str]) -> None:
     cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
 
-def _name(host: str) -> "GeneralName":
-    from cryptography import x509  # noqa: PLC0415
+def _name(host: str) -> x509.GeneralName:
 
     try:
         return x509.IPAddress(ipaddress.ip_address(host))

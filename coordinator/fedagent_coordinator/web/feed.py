@@ -5,9 +5,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
-from msgspec import structs
 
-from fedagent_coordinator.picture.records import Change, Field, change
+from fedagent_coordinator.picture.records import Field, change
 
 EVERY_S = 1.0
 """Age of a picture that is shown although nothing was written."""
@@ -87,12 +86,11 @@ class Feed:
                 viewer.behind = True
             return
         found = change(old, new)
-        if structs.replace(found, version=0, at_ms=0) == Change(
-            epoch=new.epoch, version=0, at_ms=0
-        ):
+        if not found:
             return
         self._field = new
-        event = _event(b"change", _encode(found))
+        head = {"epoch": new.epoch, "version": new.version, "at_ms": new.at_ms}
+        event = _event(b"change", _encode(head | found))
         for viewer in self.viewers:
             viewer.offer(event)
 

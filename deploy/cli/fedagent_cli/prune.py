@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from fedagent_cli.read.runs import open_run
-from fedagent_coordinator.books.pruning import PIECE, Prunable, bytes_held
+from fedagent_coordinator.books.prune import PIECE, Prunable, bytes_held
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_coordinator.exits import exit_code
@@ -50,7 +50,7 @@ def prune(
 ) -> None:
     """Drop the inputs and decisions of old rounds, in every run of a stopped coordinator.
 
-    The ledger stays whole: payments and outcomes go to files in archive/. A pruned round can no
+    The ledger stays whole: payments and outcomes go to archive.db. A pruned round can no
     more be replayed or asked why. A running coordinator prunes by itself: --keep-rounds.
     """
     if (keep_rounds is None) == (keep_days is None):
@@ -65,9 +65,7 @@ def prune(
         ]
         folder = reader.folder
         pieces = [piece for piece in pieces if piece.rounds]
-        freed = reader.foretold(pieces) if pieces and dry_run else 0
-    if pieces and not dry_run:
-        freed = _dropped(folder, pieces)
+    freed = _dropped(folder, pieces) if pieces and not dry_run else 0
     if as_json:
         runs = {piece.run_id: {"first": piece.first, "last": piece.last} for piece in pieces}
         emit({"pruned": runs, "bytes_freed": freed, "dry_run": dry_run})
@@ -80,10 +78,9 @@ def prune(
             "nothing to prune: older rounds are already dropped, or kept for the oldest policy "
             "snapshot"
         )
-    else:
+    elif not dry_run:
         done = "freed" if freed >= 0 else "taken in addition"
-        done = f"would be {done}" if dry_run else done
-        echo(f"{abs(freed)} bytes {done}, the files in archive/ counted")
+        echo(f"{abs(freed)} bytes {done}, archive.db counted")
 
 
 def _dropped(folder: Path, pieces: list[Prunable]) -> int:

@@ -205,7 +205,6 @@ class VirtualFederation:
             rows = read.rounds(run.run_id)
             outcomes = read.outcomes(run.run_id)
             evaluated = read.evaluations.rows(run.run_id)
-            edges = list(read.edges(run.run_id))
             entries = read.ledger.show(run_id=run.run_id, limit=-1)
         return Ending(
             reason=self.coordinator.done,
@@ -216,9 +215,9 @@ class VirtualFederation:
             paid=tuple((row.round, self.names[row.agent]) for row in outcomes if row.paid_micro),
             spent_micro=report.settled_micro,
             rents=tuple(
-                (entry.round or 0, edges[entry.edge or 0], entry.amount_micro)
+                (entry.round or 0, entry.payee, entry.amount_micro)
                 for entry in reversed(entries)
-                if entry.kind == "settle" and entry.client is None
+                if entry.target.startswith("rent/")
             ),
             controls=tuple(
                 (row.iterations, row.rented, row.rent_micro, tuple(sorted(row.notes.items())))

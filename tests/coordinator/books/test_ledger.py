@@ -27,7 +27,7 @@ from tests.fakes.stored_runs import (
 )
 
 TOTAL = 4000
-POINTS = ("reserve.before-commit", "reserve.committed", "settle.first-entry", "settle.committed")
+POINTS = ("reserve.before-commit", "reserve.committed", "settle.half", "settle.committed")
 
 
 @lru_cache(maxsize=4096)
@@ -170,7 +170,7 @@ class SettledLookup(RuleBasedStateMachine):
 
 
 TestBooks = SettledLookup.TestCase
-TestBooks.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+TestBooks.settings = settings(max_examples=8, stateful_step_count=25, deadline=None)
 
 
 STEPS_OF_ONE = 160
@@ -209,8 +209,7 @@ def walk(steps: int, seed: int) -> tuple[Counter[str], Counter[str]]:
     return taken, met
 
 
-def test_random_steps_agree_with_the_oracle() -> None:
+def test_two_thousand_random_steps_agree_with_the_oracle() -> None:
     taken, met = walk(2000, seed=14)
     assert taken.total() == 2000
-    assert min(met[name] for name in ("refused", "exhausted", "restarted", *POINTS)) >= 3, met
-    assert taken["settle"] > 600
+    assert min(met[name] for name in ("refused", "exhausted", "restarted", *POINTS)) >= 5, met

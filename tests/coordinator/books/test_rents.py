@@ -58,17 +58,6 @@ def test_a_run_without_a_limit_is_granted_the_rent_too(tmp_path: Path) -> None:
         assert store.read.balance(run).granted_micro == 550
 
 
-def test_a_rent_of_nothing_is_void_too_where_no_work_came(store: Store, run: str) -> None:
-    for number, paid in ((1, {0}), (2, set[int]())):
-        plan = rented_plan(number, rent=0)
-        store.reserve(run, plan, policy="random")
-        store.settle(run, small_result(plan, paid))
-    ends = store._db.connection.execute(
-        "SELECT kind FROM entries WHERE client IS NULL AND key LIKE '%rent/end' ORDER BY seq"
-    )
-    assert [kind for (kind,) in ends] == ["settle", "void"]
-
-
 def test_a_rent_that_was_not_reserved_or_for_no_work_cannot_be_paid(store: Store, run: str) -> None:
     one = rented_plan(1)
     store.reserve(run, one, policy="random")

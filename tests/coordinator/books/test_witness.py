@@ -1,14 +1,11 @@
 """An edge is a witness: an older copy, or a past written anew, does not go on unnoticed."""
 
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from fedagent_coordinator.books.heads import head_bytes
+from fedagent_coordinator.books.ledger import head_bytes
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import HistoryLostError, OvertakenError, StoreFailedError
 from fedagent_node.data_dir import load_or_create
@@ -67,7 +64,7 @@ def test_a_past_that_was_written_anew_with_the_key_needs_the_edges_too(
     tmp_path: Path, story: tuple[dict[str, bytes], dict[str, bytes], LedgerHead]
 ) -> None:
     folder, head = lay_down(tmp_path / "copy", story[1]), story[2]
-    recompute(folder, "UPDATE outcomes SET num_samples = 999", key=load_or_create(folder))
+    recompute(folder, "UPDATE orders SET num_samples = 999", key=load_or_create(folder))
     with _open(folder) as store:
         assert store.read.ledger.verify().balanced
         problems = store.read.ledger.verify(head).problems
@@ -102,39 +99,3 @@ def test_a_coordinator_that_was_overtaken_writes_nothing_any_more(tmp_path: Path
 def _signed(folder: Path, head: LedgerHead) -> LedgerHead:
     signature = load_or_create(folder).sign(head_bytes(head.seq, head.hash))
     return structs.replace(head, signature=signature)
-
-
-STOPPED = """
-import sys
-from pathlib import Path
-from fedagent_coordinator.errors import OvertakenError
-from fedagent_coordinator.books.store import Store
-from tests.fakes.stored_runs import begun, play, small_plan, small_view
-with Store(Path(sys.argv[1])) as store:
-    run = begun(store).run_id
-    print("ready", flush=True)
-    sys.stdin.readline()
-    try:
-        play(store, run, small_plan(small_view(2, [100])), {0})
-    except OvertakenError:
-        raise SystemExit(7)
-"""
-
-
-def test_one_that_was_stopped_for_long_notices_before_it_writes(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", STOPPED, str(tmp_path)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as old:
-        assert old.stdin is not None
-        assert old.stdout is not None
-        assert old.stdout.readline() == "ready\n"
-        old.send_signal(signal.SIGSTOP)
-        with Store(tmp_path) as new:
-            run = new.read.run().run_id
-            play(new, run, small_plan(small_view(1, [100])), {0})
-        old.send_signal(signal.SIGCONT)
-        old.communicate("go on\n", timeout=600)
-        assert old.returncode == 7
-    with Store(tmp_path) as store:
-        assert store.read.balance(run).settled_micro == 100
-        assert store.read.ledger.verify().problems == ()

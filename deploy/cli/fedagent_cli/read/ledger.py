@@ -57,7 +57,7 @@ def ledger_show(*, last: int, data_dir: Path | None, run: str | None, as_json: b
     type=options.PATH,
     help="Data directory of an edge, which has recorded the newest ledger entry it was sent.",
 )
-@click.option("--full", is_flag=True, help="Also recompute closed rounds from their files.")
+@click.option("--full", is_flag=True, help="Also look at every row of closed rounds.")
 @options.coordinator_data
 @options.as_json
 def ledger_verify(
@@ -65,8 +65,8 @@ def ledger_verify(
 ) -> None:
     """Check every entry: sums, reservations, outcomes, models, and the signed hash chain.
 
-    For closed rounds the digests of their files, which are part of the chain, are checked; --full
-    recomputes them. Exit code 41 if anything is wrong; each problem is one line.
+    Of closed rounds the digests, which are part of the chain, are checked; --full looks at every
+    row. Exit code 41 if anything is wrong; each problem is one line.
     """
     head = None if witness is None else _head_at(witness)
     with open_run(data_dir) as (reader, _):

@@ -24,7 +24,7 @@ def read_indices(reader: Reader, run_id: str, rounds: Sequence[int]) -> Columns:
     """Return each client's index in each round, where the policy gave one; by agent id."""
     agents = _agents(reader, run_id)
     found: Columns = {}
-    pruned = reader.pruned_until(run_id)
+    pruned = reader.closed_until(run_id)
     for round_ in [number for number in rounds if number > pruned][:MANY]:
         for client, score in _by_client(*reader.plan(run_id, round_)).items():
             found.setdefault(agents[client], []).append((round_, score))

@@ -1,0 +1,275 @@
+"""Old rounds are closed: their orders go to a second database, and the ledger stays whole.
+
+What a closed round saw and decided goes for good, so it can no more be replayed or asked why.
+Its orders, its edges' results and its opinions are a row of ``archive.db`` each few hundred rounds;
+a row of `closed`, which the chain binds, has the digest. The archive is written, synced and read
+back first, then one transaction takes the rows out: a crash between the two leaves them in both.
+
+A policy is restored from a snapshot and edges hold what they learnt since the last merge, so
+nothing goes that came after the older of the newest two snapshots, or after the newest model.
+"""
+
+# ruff: noqa: S608 - every query is made of constants
+
+import errno
+import hashlib
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fedagent_coordinator.errors import ArchiveError
+from fedagent_node.data_dir import make_private
+
+from .connection import DATABASE, Database
+from .rounds import closed_until
+
+ARCHIVE = "archive.db"
+NEVER = 10
+"""Newest rounds that always stay: late work (ADR 33) and reports that come twice are of them."""
+PIECE = 1000
+"""Most rounds in one transaction of what `fedagent prune` closes."""
+_MANY_ORDERS = 100_000
+"""Of a row of the archive: a board has no room for more at a time."""
+_TABLES = ("orders", "edge_results", "opinions", "volunteers")
+_OF = "run_id = ?1 AND round BETWEEN ?2 AND ?3"
+_WHERE = {
+    # A restart goes on from the newest opinion of each client, and from the newest volunteers.
+    "opinions": f"""{_OF} AND EXISTS (SELECT 1 FROM opinions n WHERE n.run_id = opinions.run_id
+        AND n.round > opinions.round AND n.client = opinions.client)""",
+    "volunteers": f"""{_OF} AND round <
+        (SELECT MAX(round) FROM evaluations e WHERE e.run_id = volunteers.run_id)""",
+}
+_LIMIT = """SELECT MIN(s.kept, m.merged, COALESCE(o.first - 1, s.kept)) FROM
+    (SELECT COALESCE(MIN(round), 0) AS kept FROM
+        (SELECT round FROM snapshots WHERE run_id = ?1 ORDER BY round DESC LIMIT 2)) s,
+    (SELECT COALESCE(MAX(round), 1 << 62) AS merged FROM models WHERE run_id = ?1) m,
+    (SELECT MIN(round) AS first FROM rounds WHERE run_id = ?1 AND round > ?3
+        AND (round > ?2 OR state = 'open' OR closed_ms > ?4)) o"""
+
+Rows = dict[str, list[tuple[Any, ...]]]
+"""By table, rows in the order of its columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prunable:
+    """Rounds of a run that may be closed, `first` to `last`; none if `last` is before it."""
+
+    run_id: str
+    first: int
+    last: int
+
+    @property
+    def rounds(self) -> int:
+        """How many there are."""
+        return max(0, self.last - self.first + 1)
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What its rows are found by."""
+        return self.run_id, self.first, self.last
+
+
+def prunable(
+    sql: sqlite3.Connection,
+    run_id: str,
+    *,
+    keep_rounds: int = 0,
+    before_ms: int = 2**62,
+    most: int = 2**31,
+) -> Prunable:
+    """Return which rounds may be closed: those beyond the newest ones that ended before a time.
+
+    No more than `most`, the oldest first.
+    """
+    closed = closed_until(sql, run_id)
+    beyond = sql.execute(
+        "SELECT round FROM rounds WHERE run_id = ? ORDER BY round DESC LIMIT 1 OFFSET ?",
+        (run_id, max(keep_rounds, NEVER)),
+    ).fetchone()
+    wanted = (run_id, beyond[0] if beyond is not None else 0, closed, before_ms)
+    # Rows are counted: numbers of rounds may leave some out, also on the word of an edge.
+    row = sql.execute(
+        "SELECT round FROM rounds WHERE run_id = ? AND round > ? ORDER BY round LIMIT 1 OFFSET ?",
+        (run_id, closed, most - 1),
+    ).fetchone()
+    last = int(sql.execute(_LIMIT, wanted).fetchone()[0])
+    return Prunable(
+        run_id=run_id, first=closed + 1, last=min(last, 2**62 if row is None else row[0])
+    )
+
+
+def prune(db: Database, piece: Prunable, *, by: str) -> None:
+    """Close the rounds of a piece, in as many rows of the archive as it takes.
+
+    Crash points: ``prune.written``, ``prune.named``, ``prune.dropped``, and those of
+    `Database.transaction`.
+
+    Raises:
+        OSError, sqlite3.Error: The archive could not be written, or not be read again. Rows that
+            are not there are where they were.
+    """
+    first = piece.first
+    while first <= piece.last:
+        part = Prunable(
+            run_id=piece.run_id, first=first, last=_fitting(db.connection, piece, first)
+        )
+        _close(db, part, by=by)
+        first = part.last + 1
+
+
+def _fitting(sql: sqlite3.Connection, piece: Prunable, first: int) -> int:
+    """Return the last round from `first` on that fits in a row of the archive."""
+    orders, last = 0, first
+    for round_, count in sql.execute(
+        "SELECT round, COUNT(*) FROM orders WHERE run_id = ? AND round BETWEEN ? AND ? "
+        "GROUP BY round ORDER BY round",
+        (piece.run_id, first, piece.last),
+    ).fetchall():
+        orders += count
+        if orders > _MANY_ORDERS and round_ > first:
+            return last
+        last = round_
+    return piece.last
+
+
+def _close(db: Database, piece: Prunable, *, by: str) -> None:
+    now, rows = db.clock_ms(), _rows(db.connection, piece)
+    body = pack(rows)
+    digest = digest_of(body)
+    _keep(db.folder / ARCHIVE, piece, body)
+    db.checkpoint("prune.written")
+    try:
+        same = read(db.folder, piece, digest) == rows
+    except ArchiveError:
+        same = False
+    if not same:
+        raise OSError(errno.EIO, f"{ARCHIVE} is not what was written")
+    with db.transaction("prune") as sql:
+        sql.execute(
+            "INSERT INTO closed (run_id, first, last, digest, by, at_ms) VALUES (?, ?, ?, ?, ?, ?)",
+            (*piece.key, digest, by, now),
+        )
+        db.checkpoint("prune.named")
+        for table in _TABLES:
+            sql.execute(f"DELETE FROM {table} WHERE {_WHERE.get(table, _OF)}", piece.key)
+        sql.execute(
+            f"UPDATE rounds SET view = x'', selection = x'', controls = x'' WHERE {_OF}",
+            piece.key,
+        )
+        # No round is any more decided again from these.
+        sql.execute(
+            "DELETE FROM snapshots WHERE run_id = ? AND round < ?", (piece.run_id, piece.last)
+        )
+        db.checkpoint("prune.dropped")
+        db.ledger.append("close", piece.run_id, piece.last, at_ms=now)
+
+
+def _keep(path: Path, piece: Prunable, body: bytes) -> None:
+    make_private(path)
+    with closing(sqlite3.connect(path)) as archive, archive:
+        archive.execute("PRAGMA synchronous = FULL")
+        archive.execute(
+            "CREATE TABLE IF NOT EXISTS closed (run_id TEXT NOT NULL, first INTEGER NOT NULL, "
+            "body BLOB NOT NULL, PRIMARY KEY (run_id, first)) STRICT"
+        )
+        archive.execute("INSERT OR REPLACE INTO closed VALUES (?, ?, ?)", (*piece.key[:2], body))
+
+
+def _rows(sql: sqlite3.Connection, piece: Prunable) -> Rows:
+    found: Rows = {}
+    for table in _TABLES:
+        cursor = sql.cursor()
+        cursor.row_factory = None
+        where = _WHERE.get(table, _OF)
+        cursor.execute(f"SELECT * FROM {table} WHERE {where} ORDER BY round", piece.key)
+        found[table] = cursor.fetchall()
+    return found
+
+
+def pack(rows: Rows) -> bytes:
+    """Return what the archive has of closed rounds: columns, which deflate better."""
+    columns = {table: list(zip(*found, strict=True)) for table, found in rows.items()}
+    return zlib.compress(msgspec.msgpack.encode(columns), 6)
+
+
+def digest_of(body: bytes) -> bytes:
+    """Return what a row of `closed` has of it."""
+    return hashlib.sha256(body).digest()
+
+
+def read(folder: Path, piece: Prunable, digest: bytes) -> Rows:
+    """Return what the archive has of closed rounds.
+
+    Raises:
+        ArchiveError: It is missing, or other than it was.
+    """
+    path = folder / ARCHIVE
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as archive:
+            row = archive.execute(
+                "SELECT body FROM closed WHERE run_id = ? AND first = ?", piece.key[:2]
+            ).fetchone()
+    except sqlite3.Error as error:
+        raise ArchiveError(piece.first, piece.last, f"cannot be read ({error})") from error
+    if row is None:
+        raise ArchiveError(piece.first, piece.last, "are missing")
+    if digest_of(row[0]) != digest:
+        raise ArchiveError(piece.first, piece.last, "have changed")
+    # Bound by its digest, it is what was written, and no bomb.
+    columns = msgspec.msgpack.decode(zlib.decompress(row[0]), type=Rows)
+    return {table: list(zip(*found, strict=True)) for table, found in columns.items()}
+
+
+def closed_pieces(sql: sqlite3.Connection, run_id: str = "") -> list[tuple[Prunable, bytes]]:
+    """Return which rounds are in the archive, and their digests; of one run if it is named."""
+    rows = sql.execute(
+        "SELECT run_id, first, last, digest FROM main.closed WHERE ?1 IN ('', run_id) "
+        "ORDER BY run_id, first",
+        (run_id,),
+    )
+    return [(Prunable(run_id=row[0], first=row[1], last=row[2]), row[3]) for row in rows.fetchall()]
+
+
+@contextmanager
+def reopened(
+    sql: sqlite3.Connection, folder: Path, pieces: list[tuple[Prunable, bytes]], *, alone: bool
+) -> Iterator[None]:
+    """Let queries find the orders of closed rounds: tables of this connection alone have them too.
+
+    Where they are `alone`, the tables have these rounds and no others. Nothing may be written
+    meanwhile.
+
+    Raises:
+        ArchiveError: They are missing, or other than they were.
+    """
+    try:
+        for table in _TABLES:
+            here = f"SELECT * FROM main.{table}"
+            sql.execute(f"CREATE TEMP TABLE {table} AS {here}{' WHERE 0' if alone else ''}")
+            if alone:
+                for piece, _ in pieces:
+                    sql.execute(f"INSERT INTO temp.{table} {here} WHERE {_OF}", piece.key)
+        for piece, digest in pieces:
+            for table, rows in read(folder, piece, digest).items():
+                if rows:
+                    places = ", ".join("?" * len(rows[0]))
+                    sql.executemany(f"INSERT INTO temp.{table} VALUES ({places})", rows)
+        for table in _TABLES:
+            last = "edge" if table == "edge_results" else "client"
+            sql.execute(f"CREATE INDEX temp.{table}_at ON {table} (run_id, round, {last})")
+        yield
+    finally:
+        for table in _TABLES:
+            sql.execute(f"DROP TABLE IF EXISTS temp.{table}")
+
+
+def bytes_held(folder: Path) -> int:
+    """Return what the database of a data directory and its archive take on the disk."""
+    files = (DATABASE, f"{DATABASE}-wal", ARCHIVE)
+    return sum(path.stat().st_size for name in files if (path := folder / name).exists())
