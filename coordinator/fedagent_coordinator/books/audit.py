@@ -18,8 +18,8 @@ from typing import Literal
 from fedagent_coordinator.errors import ArchiveError
 from fedagent_node.data_dir import read_public
 from fedagent_node.errors import IdentityError
-from fedagent_protocol.signed import verify
 from fedagent_protocol.messages import LedgerHead
+from fedagent_protocol.signed import verify
 
 from .ledger import (
     BINDS,
