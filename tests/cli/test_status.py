@@ -107,8 +107,8 @@ def test_a_device_that_declined_last_says_why(tmp_path: Path) -> None:
     write_run(tmp_path / "coordinator")
     database = sqlite3.connect(tmp_path / "coordinator" / "coordinator.db")
     database.executescript(
-        "DROP TRIGGER outcomes_no_update; UPDATE outcomes SET status = 'declined', "
-        "reason = 'schema: task wants 64, the stream has 12' WHERE client = 1"
+        "UPDATE clients SET last_status = 'declined', "
+        "last_reason = 'schema: task wants 64, the stream has 12' WHERE idx = 1"
     )
     database.close()
     said = call(tmp_path, "status").stdout
