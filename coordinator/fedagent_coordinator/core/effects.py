@@ -21,19 +21,14 @@ UNPLACED = Placement()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Controls:
-    """What is decided of a round besides who trains.
-
-    Attributes:
-        notes: What iteration control went by, named.
-        each: int64[S], iterations of each device in the selection's order; None: all the same.
-    """
+    """What is decided of a round besides who trains."""
 
     iterations: int = 0  # local iterations ordered, their mean; 0 leaves them to the learner
     horizon: float = 1.0  # how many rounds the run may have, as far as the budget goes
-    notes: Mapping[str, float] = field(default_factory=dict)
+    notes: Mapping[str, float] = field(default_factory=dict)  # what iteration control went by
     view: PlacementView | None = None  # what the placement saw; None in a run that is not placed
     placement: Placement = UNPLACED
-    each: npt.NDArray[np.int64] | None = None
+    each: npt.NDArray[np.int64] | None = None  # int64[S], of each order; None: all the same
 
     def of_each(self, orders: int) -> npt.NDArray[np.int64]:
         """Return the iterations of each of so many orders, int64[S]."""
@@ -52,17 +47,12 @@ PLAIN = Controls()
 
 
 class Reserve(Write, frozen=True, eq=False):
-    """Commit the round's plan and its reservations; nothing is ordered before.
-
-    Attributes:
-        context_seq: int64[S], the context report that each chosen client was chosen by.
-        timing_ms: Durations of the steps of this round; whoever does one adds it.
-    """
+    """Commit the round's plan and its reservations; nothing is ordered before."""
 
     round: int
     view: RoundView
     selection: Selection
-    context_seq: npt.NDArray[np.int64]
+    context_seq: npt.NDArray[np.int64]  # int64[S], the report that each client was chosen by
     controls: Controls = PLAIN
     timing_ms: dict[str, float] = msgspec.field(default_factory=dict)
 
@@ -85,20 +75,15 @@ class EdgeResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Details:
-    """What policies do not ask for and people do; rows follow the feedback, NaN is unknown.
-
-    Attributes:
-        score: Mean score that the devices gave the model which the round began with, by
-            their `score_n` samples; 0 without any.
-    """
+    """What policies do not ask for and people do; rows follow the feedback, NaN is unknown."""
 
     status: tuple[str, ...]
     weight: npt.NDArray[np.float64]
     norm: npt.NDArray[np.float64]
     loss: npt.NDArray[np.float64]
     reason: tuple[str, ...]
-    score: float = 0.0
-    score_n: int = 0
+    score: float = 0.0  # mean score that devices gave the model which the round began with
+    score_n: int = 0  # by so many samples
     train_loss: float = math.nan  # mean loss of their training, by samples
 
 
@@ -144,17 +129,13 @@ class Learn(Write, frozen=True, eq=False):
 
 
 class BookEvaluation(Write, frozen=True, eq=False, kw_only=True):
-    """Commit how the clients evaluated a model, once per round; rows in order of clients.
-
-    Attributes:
-        client, edge: int64[P], run-wide indices; a client has one row at most.
-    """
+    """Commit how the clients evaluated a model, once per round; rows in order of clients."""
 
     round: int  # of the model; 0 for the one that the run begins with
     slot: int  # models evaluated so far in this run, with this one
     digest: str  # the model; empty if it is not known any more
     asked: int  # agents that were asked; one that answered at two edges is one
-    client: npt.NDArray[np.int64]
+    client: npt.NDArray[np.int64]  # int64[P], run-wide; a client has one row at most
     edge: npt.NDArray[np.int64]
     reasons: Mapping[str, int]  # agents without a row, by reason
     seconds: float  # from the first question to the end
@@ -194,20 +175,14 @@ class Standardized(Input, frozen=True):
 
 
 class Merge(Run, frozen=True):
-    """Average edge models, given by digest and weight, to a durable global one.
-
-    Attributes:
-        buffers: Weights of the same models for buffers, where they differ.
-        base, state: The last global model and what the server optimiser knew after it, for a
-            strategy that acts on the mean.
-    """
+    """Average edge models, given by digest and weight, to a durable global one."""
 
     round: int
     models: tuple[tuple[str, float], ...]
     size: int
-    buffers: tuple[float, ...] = ()
-    base: str = ""
-    state: str = ""
+    buffers: tuple[float, ...] = ()  # weights of the same models for buffers, where they differ
+    base: str = ""  # the last global model, for a strategy that acts on the mean
+    state: str = ""  # what the server optimiser knew after it
     facts: MergeFacts = MergeFacts()
 
 

@@ -118,16 +118,13 @@ class SignedTerms:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
-    """A view and what stands behind it.
-
-    Attributes:
-        left_out: Rows that are no pairs, by reason (``stale``, ``no_feature``, ``unsigned``), and
-            clients that are not asked although they would train (``declined``).
-    """
+    """A view and what stands behind it."""
 
     view: RoundView
     client_seq: npt.NDArray[np.int64]  # int64[N], the context report each client was evaluated by
     left_out: Counter[str]
+    """Rows that are no pairs, by reason (``stale``, ``no_feature``, ``unsigned``), and clients that
+    are not asked although they would train (``declined``)."""
 
     def without(self, clients: npt.NDArray[np.int64]) -> "Observed":
         """Return the same with these clients unavailable, because they have just declined."""

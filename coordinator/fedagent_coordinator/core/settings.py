@@ -15,34 +15,25 @@ from fedagent_task.recipe.spec import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """A run: its recipe, and what its process adds.
-
-    Attributes:
-        task, body: The task's digest and its canonical bytes.
-        wait_edges, wait_agents: How many must be there before the first round; a resumed run
-            waits `resume_wait_s` for as many.
-        opinions: What clients are asked for after a merge; None for nothing.
-        strategy, rules, robust: How updates become a model.
-        first_call_s: How long the first evaluation waits at least: devices open streams for it.
-    """
+    """A run: its recipe, and what its process adds."""
 
     run: str
     coordinator: str
     recipe: Recipe
-    task: str
-    body: bytes
-    wait_edges: int = 1
+    task: str  # its digest
+    body: bytes  # its canonical bytes
+    wait_edges: int = 1  # how many must be there before the first round
     wait_agents: int = 1
-    resume_wait_s: float = 10.0
+    resume_wait_s: float = 10.0  # how long a resumed run waits for as many
     observe_timeout_s: float = 0.5  # how long a silent edge holds a round up
     grace_s: float = 2.0  # how much longer than `max_wait_ms` an edge may take to report
     needs_wait_s: float = 10.0  # how long agents may take to measure a feature for the first time
     load_limit_ms: int = 0  # training computation of a round on a device; 0 for no limit
-    opinions: OpinionMode | None = None
+    opinions: OpinionMode | None = None  # what clients are asked for after a merge
     strategy: Strategy = field(default_factory=FedAvg)
     rules: Rules = ALL_TRAIN
     robust: Robust = PLAIN
-    first_call_s: float = 10.0
+    first_call_s: float = 10.0  # how long the first evaluation takes at least: streams open
     held_out: bool = False  # models are evaluated on a held-out set too
     linger_s: float = 0.0  # how long the end of the run is repeated
     proofs: bool = False  # an update counts that its agent has signed, and no other
