@@ -28,6 +28,13 @@ last = click.option(
     help="How many of the newest to show; 0 for all.",
 )
 config_file = click.option("--config", type=FILE, help=CONFIG)
+sets = click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a key, such as alpha=0.5 of a policy or rounds.count=30 of a recipe. Repeatable.",
+)
 
 
 def examples(*lines: str) -> str:

@@ -42,13 +42,7 @@ from fedagent_testbed.replay import replay as decide
 )
 @click.argument("folder", type=options.PATH, required=False)
 @click.option("--policy", show_default="the policy that was recorded", help="Policy that decides.")
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Change a parameter of the policy: alpha=0.5.",
-)
+@options.sets
 @click.option(
     "--decisions", is_flag=True, help="Show what the policy chooses, without an estimate."
 )

@@ -33,6 +33,12 @@ from fedagent_testbed.study.jobs import Done, Job, WorkerLostError
 
 WITHOUT_DATE = {".svg": ("Date",), ".pdf": ("CreationDate",), ".png": ()}
 """Kinds of pictures, and the keys of the time of day, which is kept out of them."""
+plot_option = click.option(
+    "--plot",
+    type=options.PATH,
+    help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections; of "
+    "several recipes, the shares as a heat map.",
+)
 
 
 @click.command(
@@ -58,18 +64,8 @@ WITHOUT_DATE = {".svg": ("Date",), ".pdf": ("CreationDate",), ".png": ()}
     type=options.PATH,
     help="Empty folder for the run of --full: `fedagent why` reads it.",
 )
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Change a key: world.radio.noise_dbm_hz=-160.",
-)
-@click.option(
-    "--plot",
-    type=options.PATH,
-    help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections.",
-)
+@options.sets
+@plot_option
 @options.as_json
 def run(
     recipe: str,
@@ -132,19 +128,8 @@ def run(
 @click.option(
     "--ray", metavar="ADDRESS", help="Run on this Ray cluster; `local` starts one on this machine."
 )
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Change a key in each of them: world.radio.noise_dbm_hz=-160.",
-)
-@click.option(
-    "--plot",
-    type=options.PATH,
-    help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections; of "
-    "several recipes, the shares as a heat map.",
-)
+@options.sets
+@plot_option
 @options.as_json
 def compare(
     recipes: tuple[str, ...],
