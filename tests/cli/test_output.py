@@ -62,15 +62,11 @@ def test_the_help_does_not_load_what_it_does_not_need() -> None:
 @given(st.text(max_size=40))
 def test_a_table_has_one_line_for_each_row_and_nothing_that_a_terminal_obeys(name: str) -> None:
     row = [name, "123 456"]
-    for aligned in (False, True):
-        with redirect_stdout(StringIO()) as said:
-            if aligned:
-                output.aligned([["name", "code"], row])
-            else:
-                output.table(("name", "code"), [row])
-        lines = said.getvalue().split("\n")
-        assert len(lines) == 3
-        assert all(line.isprintable() for line in lines)
+    with redirect_stdout(StringIO()) as said:
+        output.table(("name", "code"), [row])
+    lines = said.getvalue().split("\n")
+    assert len(lines) == 3
+    assert all(line.isprintable() for line in lines)
 
 
 def test_who_reads_no_more_is_no_error_of_ours(home: Path) -> None:

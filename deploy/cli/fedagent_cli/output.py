@@ -56,15 +56,12 @@ def rounds_text(done: object, wanted: object) -> str:
     return f"{done}, no end set" if wanted == 0 else f"{done} of {wanted or '?'}"
 
 
-def sparkline(
-    values: Sequence[float], *, low: float | None = None, high: float | None = None, width: int = 40
-) -> str:
-    """Return the last `width` values as a line of bars; without bounds, the least is the lowest."""
-    shown = values[-width:]
-    least = min(shown, default=0.0) if low is None else low
-    span = ((max(shown, default=0.0) if high is None else high) - least) or 1.0
-    top = len(_BARS) - 1
-    return "".join(_BARS[min(top, max(0, round((value - least) / span * top)))] for value in shown)
+def sparkline(values: Sequence[float], *, width: int) -> str:
+    """Return the last `width` values as a line of bars, between the least and the largest."""
+    shown, top = values[-width:], len(_BARS) - 1
+    least = min(shown, default=0.0)
+    span = (max(shown, default=0.0) - least) or 1.0
+    return "".join(_BARS[round((value - least) / span * top)] for value in shown)
 
 
 def number_text(value: float) -> str:
@@ -144,12 +141,3 @@ def fail(error: CliError | InterruptedEnd, *, as_json: bool) -> NoReturn:
         with suppress(OSError):  # that may be the error
             emit({"error": problem, "hint": error.hint, "exit_code": error.exit_code})
     raise SystemExit(error.exit_code)
-
-
-def aligned(rows: list[list[str]]) -> None:
-    """Print rows as columns; lines longer than the terminal are the terminal's affair."""
-    rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        echo("  ".join(cells).rstrip())

@@ -16,7 +16,7 @@ from fedagent_cli import options
 from fedagent_cli.command_line import Group
 from fedagent_cli.errors import CliError, UsageError
 from fedagent_cli.extras import optional
-from fedagent_cli.output import aligned, echo, emit, number_text, writing
+from fedagent_cli.output import echo, emit, number_text, printable, writing
 from fedagent_task.errors import BuildError, TaskFileError
 from fedagent_task.program.source import TaskSource
 from fedagent_task.task_file import ROLES, SUFFIX, read_task_file, summary, write_task_file
@@ -170,7 +170,8 @@ def _show(told: dict[str, Any], *, as_json: bool) -> None:
     rows.append(["ONNX graph", _size(told["onnx_bytes"]) if told["onnx_bytes"] else "none"])
     if "loss" in told:
         rows.append(["loss", f"{number_text(told['loss'])} on the example, as scoring sees it"])
-    aligned(rows)
+    for name, text in rows:
+        echo(f"{name:<18}{printable(text)}")
     for note in told.get("notes", ()):
         echo(note)
 

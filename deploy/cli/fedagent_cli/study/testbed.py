@@ -14,7 +14,7 @@ from fedagent_cli import options, places
 from fedagent_cli.command_line import Group, Number
 from fedagent_cli.errors import KilledError, MissingError, UsageError
 from fedagent_cli.extras import need, optional
-from fedagent_cli.output import aligned, echo, emit, table
+from fedagent_cli.output import echo, emit, table
 from fedagent_cli.study.full import show_full
 from fedagent_coordinator.errors import PolicyError
 from fedagent_protocol.errors import RegistryError
@@ -302,16 +302,20 @@ def _show(result: Comparison | Matrix, plot: Path | None, *, as_json: bool) -> N
 
 def _tell(result: Comparison | Matrix) -> None:
     if isinstance(result, Comparison):
-        aligned(rows_of(result))
+        table(*_headed(rows_of(result)))
         notes = notes_of(result)
     else:
-        aligned(result.rows())
+        table(*_headed(result.rows()))
         if len(rows := result.coverage_rows()) > 1:
             echo()
-            aligned(rows)
+            table(*_headed(rows))
         notes = result.notes()
     for line in notes:
         echo(line)
+
+
+def _headed(rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    return rows[0], rows[1:]
 
 
 app = Group("testbed", help="Compare policies in virtual time.")
