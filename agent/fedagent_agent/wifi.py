@@ -1,11 +1,9 @@
 """What the Wi-Fi driver says of this device's link: signal, rate, width of the channel.
 
-``python -m fedagent_agent.wifi`` asks it by nl80211 and prints a line of JSON: the library takes
-25 MB, which an agent does not keep. Without it (the extra `wifi`) there is /proc/net/wireless,
-which knows the signal only.
+`nl80211` asks it, in a process of its own. Without its library (the extra `wifi`) there is
+/proc/net/wireless, which knows the signal only.
 """
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
@@ -152,7 +150,7 @@ def in_use(radios: Iterable[Radio], routes: str) -> Radio | None:
 
 
 def decode_radios(text: str) -> tuple[Radio, ...]:
-    """Return what `main` printed; nothing of anything else."""
+    """Return what `nl80211` printed; nothing of anything else."""
     try:
         return msgspec.json.decode(text.encode(), type=tuple[Radio, ...])
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -165,18 +163,3 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
-
-
-def main() -> int:
-    """Print every interface with its link, as JSON."""
-    from pyroute2.iwutil import IW  # noqa: PLC0415 - optional, and large
-    from pyroute2.netlink.exceptions import NetlinkError  # noqa: PLC0415
-
-    with IW() as wireless:
-        radios = radios_of(wireless, NetlinkError)
-    sys.stdout.write(msgspec.json.encode(radios).decode() + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,20 +14,18 @@ from fedagent_agent.streams.base import Samples, Stream, StreamError, StreamSche
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import decode_tensors
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.models import Model
 from fedagent_task.models import create as create_model
 from fedagent_task.models.features import fitting, names_of, offset_key, scaled, scaling_of
+from fedagent_task.models.graph import Graph
 from fedagent_task.recipe.spec import ModelSpec, TaskSpec
 from fedagent_task.recipe.text import parse_task
+from fedagent_task.scoring.graph import scored
 from fedagent_task.travelling import CONTROL, travelling
 
 from .device_state import DeviceState
 from .frames import Open, Opened, Refused
 from .samples import HeldOutSamples, Part, Proportions, ValidationStream
 from .scoring import Scorer
-
-if TYPE_CHECKING:
-    from fedagent_task.models.graph import Graph
 
 NOTHING_NEW = (
     "no new samples have arrived on the stream, and samples read in an earlier start or run are "
@@ -56,7 +53,7 @@ class OpenTask:
         task = self.task = parse_task(request.task)
         self.request = request
         model = self.model = create_model(task.model)
-        graph = _graph_of(model)
+        graph = model if isinstance(model, Graph) else None
         rules = graph.rules() if graph is not None else {}
         trained = [name for name, role in rules.items() if role == "train"]
         self.manifest = travelling(model.manifest(), task.aggregation, trained)
@@ -86,7 +83,7 @@ class OpenTask:
         shapes = {one.name: one.shape for one in stays}
         shapes |= {one.name: one.shape for one in self.manifest.specs if one.name in riding}
         self.state = DeviceState(shapes)
-        self.scorer = Scorer(task, model if graph is None else _scored(graph, once))
+        self.scorer = Scorer(task, model if graph is None else scored(graph, once) or graph)
         self.held = HeldOutSamples()
         # Users and items are numbers, not sizes; raw samples are not what is learnt from, and
         # a graph may scale them itself, or take numbers of words.
@@ -195,22 +192,7 @@ class OpenTask:
         return NOTHING_NEW if self.stream.offset else "no samples have arrived on the stream yet"
 
 
-def _graph_of(model: Model) -> "Graph | None":
-    if model.spec.kind != "graph":
-        return None
-    from fedagent_task.models.graph import Graph  # noqa: PLC0415 - of no use to other tasks
-
-    assert isinstance(model, Graph)
-    return model
-
-
-def _scored(graph: "Graph", once: Tensors) -> Model:
-    from fedagent_task.scoring.graph import scored  # noqa: PLC0415 - of no use to other tasks
-
-    return scored(graph, once) or graph
-
-
-def _read_once(path: str, graph: "Graph | None") -> Tensors:
+def _read_once(path: str, graph: Graph | None) -> Tensors:
     """Return the tensors that a device gets once; `TaskFormatError`: the file is not theirs."""
     if not path or graph is None:
         return {}

@@ -15,9 +15,9 @@ from fedagent_protocol.extras import how_to_add
 from fedagent_task.models import Doubles, Inputs, Labels, Mlp, Model, Weights
 from fedagent_task.models.samples import Csr
 from fedagent_task.recipe.spec import TaskSpec
+from fedagent_task.scoring.graph import ScoredGraph
 
 if TYPE_CHECKING:
-    from fedagent_task.scoring.graph import ScoredGraph
     from fedagent_task.scoring.onnx_session import OnnxSession
 
 MAX_SAMPLES = 1000
