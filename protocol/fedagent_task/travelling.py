@@ -1,7 +1,6 @@
-"""What a strategy asks of the training on a device, and which tensors travel beside a model's."""
+"""Which tensors travel beside a model's, and what is the model's own of them."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,43 +13,11 @@ from fedagent_protocol.tensors import (
     locate,
     tensor_at,
 )
+from fedagent_task.recipe.client_terms import client_terms
 from fedagent_task.recipe.spec import AggregationSpec
 
 CONTROL = "control/"
 """Before a tensor's name: its control variate (SCAFFOLD), beside it in a model or an update."""
-DEFAULT_MU = 0.01
-"""FedProx's mu where the recipe names none."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientTerms:
-    """FedProx adds mu·(w - w0) to the gradient, SCAFFOLD c - c_i; the others only ask figures."""
-
-    mu: float = 0.0
-    control: bool = False
-    base_loss: bool = False
-    local_steps: bool = False
-
-
-NO_TERMS = ClientTerms()
-
-
-def client_terms(spec: AggregationSpec) -> ClientTerms:
-    """Return what the named strategy asks; nothing of one that is not known here."""
-    if spec.name == "fedprox":
-        return ClientTerms(mu=_mu(spec, DEFAULT_MU))
-    if spec.name == "fednova":
-        return ClientTerms(mu=_mu(spec, 0.0), local_steps=True)
-    if spec.name == "scaffold":
-        return ClientTerms(control=True)
-    if spec.name == "qfedavg":
-        return ClientTerms(base_loss=True)
-    return NO_TERMS
-
-
-def _mu(spec: AggregationSpec, default: float) -> float:
-    mu = spec.params.get("mu", default)
-    return float(mu) if isinstance(mu, int | float) else default
 
 
 def travelling(model: Manifest, spec: AggregationSpec, trained: Collection[str] = ()) -> Manifest:

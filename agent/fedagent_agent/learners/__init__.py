@@ -9,8 +9,8 @@ from fedagent_protocol.errors import PluginError, UnknownNameError
 from fedagent_protocol.registry import Registry
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Model, missing
+from fedagent_task.recipe.client_terms import client_terms
 from fedagent_task.recipe.spec import LEARNERS, AggregationSpec, LearnerSpec, ModelSpec
-from fedagent_task.travelling import client_terms
 
 from .base import Learner, StepResult, Tensors
 from .gradient_descent import Shared

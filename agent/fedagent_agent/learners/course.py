@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_protocol.messages import TrainCourse
+from fedagent_task.recipe.client_terms import ClientTerms
 from fedagent_task.recipe.spec import LearnerSpec
-from fedagent_task.travelling import CONTROL, ClientTerms
+from fedagent_task.travelling import CONTROL
 
 from .base import Tensors
 

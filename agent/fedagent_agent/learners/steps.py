@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Factors, Inputs, Labels, Model
+from fedagent_task.recipe.client_terms import NO_TERMS, ClientTerms
 from fedagent_task.recipe.spec import LearnerSpec
-from fedagent_task.travelling import NO_TERMS, ClientTerms
 
 from .base import Tensors
 from .optimizers import Arrays, Optimizer, clip, create_optimizer

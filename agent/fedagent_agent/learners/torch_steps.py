@@ -11,9 +11,9 @@ from fedagent_task.models import Doubles, Floats, Inputs, Labels, Model, Weights
 from fedagent_task.models.base import densed
 from fedagent_task.models.graph import Graph
 from fedagent_task.program.torch_program import Batch, TorchProgram
+from fedagent_task.recipe.client_terms import NO_TERMS, ClientTerms
 from fedagent_task.recipe.shapes import POOL
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
-from fedagent_task.travelling import NO_TERMS, ClientTerms
 
 from .base import Tensors, UserCodeError
 from .optimizers import Arrays

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from fedagent_protocol.messages import Weighting
 from fedagent_task.errors import RecipeError
+from fedagent_task.recipe.client_terms import client_terms
 from fedagent_task.recipe.explain import hint_of, show
 from fedagent_task.recipe.learner_checks import learner_rules, name_rules
 from fedagent_task.recipe.model_checks import model_rules
 from fedagent_task.recipe.spec import AUTO, DataSpec, FeatureSpec, ModelSpec, Recipe, TaskSpec
 from fedagent_task.scoring.measures import measures_of
-from fedagent_task.travelling import client_terms
 
 VOLUNTEERS = "volunteers"
 """The policy under which agents that volunteer train."""

@@ -3,9 +3,9 @@
 from collections.abc import Container, Iterator
 
 from fedagent_protocol.registry import FOREIGN
+from fedagent_task.recipe.client_terms import client_terms
 from fedagent_task.recipe.explain import hint_of, show
 from fedagent_task.recipe.spec import LEARNERS, MODELS, LearnerSpec, TaskSpec
-from fedagent_task.travelling import client_terms
 
 DESCENT = ("minibatch", "bgd", "sgd")
 """Learners whose steps an optimiser makes."""
