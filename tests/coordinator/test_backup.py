@@ -161,7 +161,7 @@ def test_a_witness_of_more_than_was_accepted_is_heard(tmp_path: Path) -> None:
 def joined(site: Enrolment, name: str) -> None:
     ident = name.encode().hex().ljust(32, "0")
     site._connection.execute(
-        "INSERT INTO members VALUES (?, 'agent', ?, 'joined', '', x'', '', '', 0, 0)", (ident, name)
+        "INSERT INTO members VALUES (?, 'agent', ?, 'joined', '', '', '', 0, 0)", (ident, name)
     )
     site._connection.execute(
         "INSERT INTO certificates VALUES (?, ?, x'00', 9e9, 9e9)", (ident[:8], ident)
