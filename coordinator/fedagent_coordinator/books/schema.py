@@ -172,6 +172,7 @@ CREATE TABLE entries (
     hash BLOB NOT NULL CHECK (length(hash) = 32)
 ) STRICT;
 CREATE UNIQUE INDEX a_round_ends_once ON entries (run_id, round) WHERE kind IN ('settle', 'void');
+CREATE INDEX entries_by_round ON entries (run_id, round);
 CREATE INDEX notes ON entries (seq) WHERE kind = 'note';
 CREATE UNIQUE INDEX a_round_begins_once ON entries (run_id, round) WHERE kind = 'reserve';
 CREATE TABLE balances (
