@@ -6,6 +6,7 @@ task without masks and noise in the name of the run, orders rounds that nobody a
 asks for what the samples add up to. Its tools are none of ours.
 """
 
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -262,9 +263,11 @@ def test_an_enrolled_edge_speaks_for_no_device_and_gets_nothing_from_it(
         not_signed = "bad_signature: the coordinator has not signed it for this run"
         assert f"refused: {not_signed if masked else UNASSIGNED}" in log
         assert "Traceback" not in log
-    assert "reports terms of 3 agents" in (log := coordinator.log.read_text())
+    # It is said when the first of them are heard elsewhere, and not for each again.
+    log = coordinator.log.read_text()
+    assert re.search(r"reports terms of [1-3] agents?\b", log)
     if not masked:
-        assert "reports opinions of 3 agents without their signatures" in log
+        assert re.search(r"reports opinions of [1-3] agents? without", log)
         check_opinions(coordinator, str(honest.wait("ready")["id"]))
     check_books(coordinator)
 
