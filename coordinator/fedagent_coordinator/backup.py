@@ -20,6 +20,8 @@ from fedagent_coordinator.books.ledger import GENESIS, head_bytes
 from fedagent_coordinator.books.mark import MARK, HighWaterMark, MarkFile, read_mark
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import ACCEPTED, Store
+from fedagent_coordinator.site.enrolment import DATABASE as SITE_DATABASE
+from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_node.data_dir import (
     LOCK_FILE,
     DataDirLock,
@@ -33,8 +35,6 @@ from fedagent_node.data_dir import (
 from fedagent_node.site import FOLDER
 from fedagent_node.site.credentials import CA_FILE
 
-from .enrolment import DATABASE as SITE_DATABASE
-from .enrolment import Enrolment
 from .errors import BackupError, LedgerBrokenError, UnreadableDatabaseError
 
 ABOUT = "backup.json"

@@ -7,6 +7,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedagent_coordinator.site.enrolment import Enrolment
+from fedagent_coordinator.site.folder import Site, open_site
+from fedagent_coordinator.site.joining import JoinService
+from fedagent_coordinator.site.revocation import stay_member
+from fedagent_coordinator.site.word import SiteWord, keep_word, own_certificate
 from fedagent_node.address import BrokerAddress
 from fedagent_node.discovery.advert import Advert, in_words
 from fedagent_node.effects import EVERYBODY, Emit, Send
@@ -21,13 +26,8 @@ from .backup import refuse_half_restored
 from .config import CoordinatorConfig
 from .core.effects import Start
 from .core.readiness import DECLINED, STATISTICS
-from .enrolment import Enrolment
-from .join_service import JoinService
-from .revocation import stay_member
 from .run_store import open_coordinator
 from .runs import RunFinishedError, read_recipe
-from .site import Site, open_site
-from .site_word import SiteWord, keep_word, own_certificate
 from .web.server import PageServer, forget_place, start_page
 
 _log = logging.getLogger(__name__)

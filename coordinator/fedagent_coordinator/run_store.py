@@ -25,6 +25,7 @@ from fedagent_coordinator.picture.status_files import (
     write_run_status,
 )
 from fedagent_coordinator.picture.summary import summarize
+from fedagent_coordinator.site.lost_lists import learn_list
 from fedagent_node.blobs import BlobMissingError, BlobStore
 from fedagent_node.data_dir import Identity, write_private
 from fedagent_node.driver import Job
@@ -60,7 +61,6 @@ from .core.phases import milliseconds
 from .core.settings import Progress, Settings
 from .errors import ModelLostError
 from .global_model import HeldOutSet, held_out
-from .lost_revocations import learn_list
 from .merged_models import merge_files
 from .run_settings import (
     aggregation_of,

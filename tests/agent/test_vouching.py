@@ -12,7 +12,7 @@ from fedagent_agent.core.tasks import AGAIN_S, REFUSED_S
 from fedagent_agent.core.vouching import HINTS, UNASSIGNED, TaskRefusal
 from fedagent_agent.site import LONGEST_S, SiteVoucher
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
-from fedagent_coordinator.site_word import CLAIM_S, SiteWord
+from fedagent_coordinator.site.word import CLAIM_S, SiteWord
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.effects import Send
 from fedagent_node.site.certificates import Role

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.site import open_site
+from fedagent_coordinator.site.folder import open_site
 from fedagent_node.site.credentials import load_credentials
 from tests.typed import fedagent
 

@@ -12,9 +12,9 @@ import pytest
 
 from fedagent_cli import main
 from fedagent_cli.errors import CliError
-from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import EnrolmentError
-from fedagent_coordinator.site import open_site
+from fedagent_coordinator.site.enrolment import Enrolment
+from fedagent_coordinator.site.folder import open_site
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site.certificates import fingerprint
 from fedagent_node.site.join_client import Applicant, Waiting, ask

@@ -12,9 +12,9 @@ from fedagent_coordinator import backup
 from fedagent_coordinator.backup import LISTS_SKIPPED, back_up, restore
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
-from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import BackupError, HistoryLostError, LedgerBrokenError
-from fedagent_coordinator.lost_revocations import learn_list
+from fedagent_coordinator.site.enrolment import Enrolment
+from fedagent_coordinator.site.lost_lists import learn_list
 from fedagent_node.data_dir import count_start, load_or_create
 from tests.fakes.lost_site import Lost
 from tests.fakes.stored_runs import Crash, begun, play, small_plan, small_view, tampered

@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedagent_coordinator import join_service
-from fedagent_coordinator.enrolment import INVITATION_S, KEPT_CERTIFICATES, Enrolment, Member
 from fedagent_coordinator.errors import EnrolmentError
-from fedagent_coordinator.join_service import MAX_OF_ADDRESS, JoinService
-from fedagent_coordinator.site import open_site
+from fedagent_coordinator.site import joining as join_service
+from fedagent_coordinator.site.enrolment import INVITATION_S, KEPT_CERTIFICATES, Enrolment, Member
+from fedagent_coordinator.site.folder import open_site
+from fedagent_coordinator.site.joining import MAX_OF_ADDRESS, JoinService
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.errors import JoinError, JoinUnreachableError
 from fedagent_node.site import join_client

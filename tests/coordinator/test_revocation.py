@@ -13,10 +13,10 @@ from msgspec import structs
 
 from fedagent_coordinator.backup import LISTS_SKIPPED, restore
 from fedagent_coordinator.core.effects import Enrolled
-from fedagent_coordinator.enrolment import Enrolment
-from fedagent_coordinator.lost_revocations import learn_list
-from fedagent_coordinator.revocation import watch_members
-from fedagent_coordinator.site import Site
+from fedagent_coordinator.site.enrolment import Enrolment
+from fedagent_coordinator.site.folder import Site
+from fedagent_coordinator.site.lost_lists import learn_list
+from fedagent_coordinator.site.revocation import watch_members
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.effects import Input, Revoked
 from fedagent_node.envelope import EnvelopeError, Refusal

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator.errors import RefusedOptionError
-from fedagent_coordinator.site import open_site
+from fedagent_coordinator.site.folder import open_site
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.errors import CredentialsError
 

@@ -10,9 +10,9 @@ import pytest
 from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_coordinator.core.effects import WordRenewed
 from fedagent_coordinator.daemon import Daemon
-from fedagent_coordinator.revocation import renewed
-from fedagent_coordinator.site import open_site, renew_own
-from fedagent_coordinator.site_word import CLAIM_S, SiteWord, keep_word, own_certificate
+from fedagent_coordinator.site.folder import open_site, renew_own
+from fedagent_coordinator.site.revocation import renewed
+from fedagent_coordinator.site.word import CLAIM_S, SiteWord, keep_word, own_certificate
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site import CERT_FILE, FOLDER
 from fedagent_protocol.signed import Assigning, task_of_run, verify

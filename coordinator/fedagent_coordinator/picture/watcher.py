@@ -17,10 +17,10 @@ from msgspec import structs
 from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.reader import Reader, open_reader
 from fedagent_coordinator.books.rows import RunRow
-from fedagent_coordinator.enrolment import DATABASE as SITE
-from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_coordinator.run_settings import decision_policies
+from fedagent_coordinator.site.enrolment import DATABASE as SITE
+from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_node.data_dir import read_public
 from fedagent_node.errors import IdentityError
 from fedagent_protocol.errors import FedagentError

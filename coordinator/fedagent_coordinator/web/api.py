@@ -19,11 +19,11 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fedagent_coordinator.enrolment import DATABASE as SITE
-from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_coordinator.picture.records import Accept, DeviceCard, Done, Problem, Token
 from fedagent_coordinator.picture.watcher import waiting
+from fedagent_coordinator.site.enrolment import DATABASE as SITE
+from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_node.address import counted_as
 from fedagent_protocol.errors import FedagentError
 

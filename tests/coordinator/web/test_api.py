@@ -16,7 +16,6 @@ import pytest
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.config import PageAddress
-from fedagent_coordinator.enrolment import Enrolment
 from fedagent_coordinator.explanation import Explanation
 from fedagent_coordinator.picture import totals as books
 from fedagent_coordinator.picture.alarms import Alarm
@@ -34,6 +33,7 @@ from fedagent_coordinator.picture.records import (
 )
 from fedagent_coordinator.picture.status_files import DEVICES_FILE, Known, write_beside
 from fedagent_coordinator.picture.watcher import Watcher
+from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_coordinator.web.access import MAX_PEERS, PAGE_FILE, WINDOW_S, WRONG, Tries, read_page
 from fedagent_coordinator.web.feed import MAX_VIEWERS, PLACES, QUEUED, Feed, Viewer
 from fedagent_coordinator.web.server import PagePlaceError, start_page

@@ -10,8 +10,8 @@ from fedagent_cli.command_line import Number
 from fedagent_cli.errors import NoRunError, UnreadableError, UsageError
 from fedagent_cli.output import echo, emit
 from fedagent_cli.site.enrolment import founded_site, site_folder
-from fedagent_coordinator.enrolment import Enrolment
-from fedagent_coordinator.site import open_site
+from fedagent_coordinator.site.enrolment import Enrolment
+from fedagent_coordinator.site.folder import open_site
 from fedagent_node.broker.acl import AccessList
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.site import credentials as held

@@ -19,8 +19,8 @@ from fedagent_cli.read.agents import (
     seen_devices,
 )
 from fedagent_cli.read.runs import epsilon_text, open_run, recipe_of
-from fedagent_coordinator.enrolment import DATABASE, Enrolment, Member, OpenInvitation
 from fedagent_coordinator.errors import UnreadableDatabaseError
+from fedagent_coordinator.site.enrolment import DATABASE, Enrolment, Member, OpenInvitation
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 _TRUSTED = 0.995

@@ -19,8 +19,8 @@ from fedagent_cli.extras import draw_qr
 from fedagent_cli.output import echo, emit
 from fedagent_cli.read.runs import forbidden
 from fedagent_cli.site.devices import devices, moment
-from fedagent_coordinator.enrolment import UNKNOWN, Enrolment, Member
 from fedagent_coordinator.errors import EnrolmentError, UnreadableDatabaseError
+from fedagent_coordinator.site.enrolment import UNKNOWN, Enrolment, Member
 from fedagent_node.data_dir import load_or_create
 from fedagent_node.errors import JoinError
 from fedagent_node.site import FOLDER

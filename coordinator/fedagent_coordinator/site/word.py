@@ -5,14 +5,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from fedagent_coordinator.core.effects import WordRenewed
 from fedagent_node.data_dir import Identity
 from fedagent_node.errors import CredentialsError
 from fedagent_node.shell import Shell
 from fedagent_node.site.credentials import load_credentials
 from fedagent_protocol.messages import Digest, RunId, TaskClaim
 from fedagent_protocol.signed import Assigning, Calling, task_of_run
-
-from .core.effects import WordRenewed
 
 CLAIM_S = 7 * 86_400
 """How long a word on a task is good: that of an old run is of no use, and clocks may differ."""

@@ -5,13 +5,12 @@ import sqlite3
 import time
 from pathlib import Path
 
+from fedagent_coordinator.errors import UnreadableDatabaseError
+from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_node.errors import CredentialsError
 from fedagent_node.site.certificates import CertificateError
 from fedagent_node.site.credentials import load_credentials
 from fedagent_node.site.reading import read_crl
-
-from .enrolment import Enrolment
-from .errors import UnreadableDatabaseError
 
 _log = logging.getLogger(__name__)
 

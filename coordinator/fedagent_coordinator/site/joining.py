@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from fedagent_coordinator.site.enrolment import Enrolment
+from fedagent_coordinator.site.folder import Site
 from fedagent_node.address import at_port, counted_as, is_wildcard
 from fedagent_node.errors import JoinError, LinkError
 from fedagent_node.network import lan_addresses
@@ -33,9 +35,6 @@ from fedagent_node.site.joining import (
 from fedagent_protocol.bucket import TokenBucket
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.signed import identity_of, verify
-
-from .enrolment import Enrolment
-from .site import Site
 
 MAX_CONNECTIONS = 64
 MAX_OF_ADDRESS = 16

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from fedagent_coordinator.errors import EnrolmentError, UnreadableDatabaseError
 from fedagent_node.site.certificates import Certificate, RevocationList, Role
 from fedagent_node.site.joining import JoinRequest, Refusal, code_of, read_code
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.signed import identity_of
-
-from .errors import EnrolmentError, UnreadableDatabaseError
 
 DATABASE = "site.db"
 INVITATION_S = 86_400.0

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedagent_coordinator.errors import RefusedOptionError
 from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_node.site import FOLDER
 from fedagent_node.site.authority import CA_FILE, DAYS, Authority
@@ -16,8 +17,6 @@ from fedagent_node.site.credentials import (
     store_credentials,
     store_crl,
 )
-
-from .errors import RefusedOptionError
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,13 @@
 import asyncio
 import functools
 
+from fedagent_coordinator.core.effects import Enrolled, WordRenewed
+from fedagent_coordinator.site.enrolment import Enrolment
+from fedagent_coordinator.site.folder import Site, renew_own
 from fedagent_node.data_dir import Identity
 from fedagent_node.effects import Revoked
 from fedagent_node.shell import Shell
 from fedagent_node.site.credentials import Credentials
-
-from .core.effects import Enrolled, WordRenewed
-from .enrolment import Enrolment
-from .site import Site, renew_own
 
 LOOK_S = 1.0
 """How often the enrolments are looked at: the command line writes them."""
