@@ -73,7 +73,7 @@ def use(kind: str, thing: Any) -> None:
                 )
             )
         else:
-            thing.choose(rng)
+            thing.choose(np.arange(3), rng)
 
 
 @settings(max_examples=200, deadline=None)

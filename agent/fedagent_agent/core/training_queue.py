@@ -355,7 +355,6 @@ class TrainingQueue:
             out=key.file_name,
             iterations=order.iterations,
             load_limit_s=self._device.load_limit(order.load_limit_ms / 1000),
-            timeout_s=max(0.1, active.give_up_at - now),
             round=key.round,
             state=state_name(key.run, order.task),
         )

@@ -213,9 +213,9 @@ class TrainerClient:
     # ---------------------------------------------------------------- process
 
     async def _ask(self, job: Job) -> Reply:
-        seconds = OPEN_S if isinstance(job, Open) else WATCHDOG_S
-        if isinstance(job, Train) and job.timeout_s > 0:
-            seconds = job.timeout_s
+        seconds: float | None = OPEN_S if isinstance(job, Open) else WATCHDOG_S
+        if isinstance(job, Train):
+            seconds = None  # it ends when its order is given up, which may be moved on meanwhile
         try:
             reply = await self._within(seconds, job)
         except (asyncio.IncompleteReadError, ConnectionError, FrameError, TimeoutError) as error:
@@ -234,7 +234,7 @@ class TrainerClient:
             await self._bury()
         return reply
 
-    async def _within(self, seconds: float, job: Job) -> Reply:
+    async def _within(self, seconds: float | None, job: Job) -> Reply:
         """Wait for the answer itself, and not for an end of the pipes, which others may hold."""
         try:
             async with asyncio.timeout(seconds) as self._limit:

@@ -53,7 +53,6 @@ class Train(_Frame, Run, frozen=True, kw_only=True, tag="train"):
     iterations: int = 0  # rho of each arrival step; 0 leaves it to the learner
     load_limit_s: float = 0.0
     """pi, seconds of computation that this training may take; 0 for no limit."""
-    timeout_s: float = 0.0  # the process is killed after this long; 0 for the client's default
     round: int = 0  # what a schedule of the step size counts
     state: PathText = ""
     """What the device keeps of this task in this run, read before and written after."""

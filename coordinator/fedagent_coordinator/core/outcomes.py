@@ -334,8 +334,8 @@ def _named(reasons: Counter[str]) -> str:
 def _with_rent(feedback: Feedback, placement: Placement, parts: Sequence["EdgePart"]) -> Feedback:
     """Return the feedback with the rent that is due and the cost psi that was measured.
 
-    The rent is due where an agent's signed work came, also too late or to an edge that failed: its
-    use of the round was paid for. Without any the edge's word alone would be paid. It is not due
+    The rent is due where an agent's signed work came, also late or to an edge that failed: its use
+    of the round was paid for. Without any the edge's word alone would be paid. It is not due
     either where the edge told of work that no agent signed.
     psi is the sum over the ordered agents of download and upload seconds (one that showed none
     counts as the mean of the others) and the seconds of the aggregation; None where the edge

@@ -1,4 +1,4 @@
-"""What every selection policy sees, decides and learns from (DESIGN, Policies).
+"""What every selection policy sees, decides and learns from.
 
 Everything is a column, and read-only: who keeps to a budget is checked by the view that its
 policy has seen. `P` client-edge pairs are visible this round, `N` clients and `M` edges have ever
@@ -54,7 +54,7 @@ class Purpose(IntEnum):
 
 
 def round_rng(seed: int, t: int, purpose: int) -> np.random.Generator:
-    """Return the generator of round `t` for one purpose (DESIGN, Policies)."""
+    """Return the generator of round `t` for one purpose."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(t, purpose)))
 
 
@@ -329,7 +329,7 @@ class SelectionPolicy(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Features it reads, and ``opinions``, ``truth`` or ``volunteers``."""
+        """Features, and of ``opinions``, ``losses``, ``claim_gap``, ``truth`` and ``volunteers``."""
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Decide one round. Changes no state."""

@@ -149,10 +149,10 @@ async def test_it_trains_and_a_loop_without_end_ends_with_its_process(installed:
         assert isinstance(await asked(_open("my-package:train")), Opened)
         assert isinstance(await asked(train), Trained)
         assert isinstance(await asked(_open("my-package:endless")), Opened)
-        endless = Train(job=3, model=train.model, out=train.out, timeout_s=0.5)
-        ended = await asked(endless)
+        asyncio.get_running_loop().call_later(0.5, trainer.cancel, 3)
+        ended = await asked(Train(job=3, model=train.model, out=train.out))
         assert isinstance(ended, Failed)
-        assert ended.reason == "timeout"
+        assert ended.reason == "cancelled"
         assert isinstance(await asked(_open("my-package:train")), Opened)
         assert isinstance(await asked(train), Trained)
         assert trainer.starts == 2
@@ -205,7 +205,7 @@ async def test_what_it_starts_and_reads_keeps_no_other_training_waiting(
 
 @pytest.mark.parametrize(
     ("learner", "ends"),
-    [("stuck", "timeout"), ("crashing", "died"), ("helped", "agent")],
+    [("stuck", "cancelled"), ("crashing", "died"), ("helped", "agent")],
 )
 async def test_what_a_learner_starts_ends_with_the_trainer(
     installed: Path, holder: Path, learner: str, ends: str
@@ -215,7 +215,9 @@ async def test_what_a_learner_starts_ends_with_the_trainer(
     train = Train(job=2, model=str(installed / "model"), out=str(installed / "out"))
     try:
         assert isinstance(await trainer.submit(_open(f"my-package:{learner}")), Opened)
-        reply = await trainer.submit(replace(train, timeout_s=1.0 if ends == "timeout" else 0.0))
+        if ends == "cancelled":
+            asyncio.get_running_loop().call_later(1.0, trainer.cancel, train.job)
+        reply = await trainer.submit(train)
         if learner == "helped":
             assert isinstance(reply, Trained)
         else:
@@ -233,24 +235,21 @@ async def test_what_a_learner_starts_ends_with_the_trainer(
         holder.unlink()
 
 
-@pytest.mark.parametrize("by", ["cancelled"])
 async def test_a_trainer_is_given_up_although_somebody_holds_all_its_pipes(
-    installed: Path, holder: Path, by: str
+    installed: Path, holder: Path
 ) -> None:
     (installed / "model").write_bytes(encode_tensors(create(demo().model).init(0)))
     trainer = TrainerClient(grace_s=0.1)
     train = Train(job=2, model=str(installed / "model"), out=str(installed / "out"))
     try:
         assert isinstance(await trainer.submit(_open("my-package:holding")), Opened)
-        timeout_s = 1.0 if by == "timeout" else 0.0
-        training = asyncio.create_task(trainer.submit(replace(train, timeout_s=timeout_s)))
-        if by == "cancelled":
-            await eventually(lambda: holder.exists() and bool(holder.read_text()))
-            trainer.cancel(train.job)
+        training = asyncio.create_task(trainer.submit(train))
+        await eventually(lambda: holder.exists() and bool(holder.read_text()))
+        trainer.cancel(train.job)
         async with asyncio.timeout(600):
             ended = await training
         assert isinstance(ended, Failed)
-        assert ended.reason == by
+        assert ended.reason == "cancelled"
         await _trains_anew(trainer, train)
     finally:
         await trainer.close()
