@@ -329,7 +329,7 @@ class SelectionPolicy(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Features, and of ``opinions``, ``losses``, ``claim_gap``, ``truth`` and ``volunteers``."""
+        """Features it reads, and of the words above (``opinions``, ``truth``, ...)."""
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Decide one round. Changes no state."""
