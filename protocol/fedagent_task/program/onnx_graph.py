@@ -4,6 +4,8 @@ Inputs are ``x``, float32 [n, features], and each tensor that scoring needs, as 
 output is that of the program, [n, width]: `Program.link` says what makes probabilities of it.
 """
 
+import itertools
+
 import torch
 from torch import nn
 from torch.export import Dim
@@ -44,12 +46,15 @@ def onnx_graph(model: nn.Module, program: Program) -> bytes:
     made.optimize()
     for one in (made.model, graph, *graph.inputs, *graph.initializers.values()):
         one.metadata_props.clear()
+    numbers = itertools.count()
     for node in graph:
         # Names are long, and the author's own folders stand in the notes.
         node.name = None
         node.metadata_props.clear()
         for value in node.outputs:
             value.metadata_props.clear()
+            if not value.is_graph_output():
+                value.name, value.type, value.shape = f"v{next(numbers)}", None, None
     return bytes(made.model_proto.SerializeToString(deterministic=True))
 
 
