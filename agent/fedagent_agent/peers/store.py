@@ -43,12 +43,6 @@ CREATE TABLE slots (
 ) STRICT;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 """
-_CHOSEN = """
-ALTER TABLE standings ADD COLUMN chosen INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE standings ADD COLUMN chosen_in INTEGER NOT NULL DEFAULT 0;
-"""
-# Software of protocol 1 counted what it sent as letters.
-_RENAMED = '"letters":', '"envelopes":'
 
 
 class PeerStore:
@@ -128,10 +122,8 @@ class PeerStore:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version == 0:
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
-        elif version == 1:
-            self._db.executescript(f"BEGIN; {_CHOSEN} PRAGMA user_version = {_VERSION}; COMMIT;")
         elif version != _VERSION:
-            raise PeerStoreError(self._path, f"was written by newer software (format {version})")
+            raise PeerStoreError(self._path, f"was written by another version (format {version})")
 
     def _begin_incarnation(self, first: int) -> tuple[int, int]:
         """Count a start and sync it: of two keys with one number neighbours would refuse both."""
@@ -162,9 +154,8 @@ def read_slots(directory: Path, *, run: str = "", last: int = KEPT_SLOTS) -> lis
         closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db,
     ):
         rows = db.execute(
-            "SELECT replace(record, ?, ?) FROM slots WHERE substr(run, 1, ?) = ?"
-            " ORDER BY number DESC LIMIT ?",
-            (*_RENAMED, len(run), run, last),
+            "SELECT record FROM slots WHERE substr(run, 1, ?) = ? ORDER BY number DESC LIMIT ?",
+            (len(run), run, last),
         ).fetchall()
         return [msgspec.json.decode(text, type=SlotRecord) for (text,) in reversed(rows)]
 
