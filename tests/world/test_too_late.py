@@ -1,4 +1,4 @@
-"""Every way for an update to be too late, from the device to the ledger (ADR 12)."""
+"""Every way for an update to be too late, from the device to the ledger."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -107,7 +107,7 @@ class Part:
     def withdraw(self, status: OutcomeStatus, reason: str, after_s: float) -> bool:
         """End it as the agent wants; False if its update is whole, which it cannot take back.
 
-        Such an update is as good as in the sum (ADR 12), where nothing can be subtracted.
+        Such an update is as good as in the sum, where nothing can be subtracted.
         """
         return self.stage is not Stage.CHECKING and self.end(status, reason, after_s)
 
