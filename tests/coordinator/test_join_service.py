@@ -375,6 +375,8 @@ def test_slow_clients_are_few_and_end(tmp_path: Path, monkeypatch: pytest.Monkey
         assert made.count("broken_off") >= MAX_OF_ADDRESS
         assert not made.service._open.total()
         assert isinstance(await ask(made.place, made.invited()), Admitted)
+        # The service has closed them all, before its loop ends.
+        await asyncio.gather(*(reader.read() for reader, _ in opened), return_exceptions=True)
         for _, writer in opened:
             writer.close()
 
