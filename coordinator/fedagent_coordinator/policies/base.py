@@ -161,6 +161,10 @@ class RoundView:
         """int64[P], what choosing each pair costs."""
         return self.client_price[self.pair_client]
 
+    def prices(self, pairs: IntArray) -> IntArray:
+        """Return what choosing each of some pairs costs, int64[S]."""
+        return self.client_price[self.pair_client[pairs]]
+
     @property
     def eligible(self) -> BoolArray:
         """bool[P], the pairs whose client is available."""
@@ -304,14 +308,6 @@ class Feedback:
             raise InvalidViewError("tau_s", "is not finite")
         if self.ending is not None and ((self.ending == Ending.IN_TIME) != self.X).any():
             raise InvalidViewError("ending", "contradicts X")
-
-    @property
-    def prepare_s(self) -> FloatArray:
-        """float64[S], what of `tau_s` was the start of a trainer on the device; NaN if unknown.
-
-        A device that was only late by it would have been in time once it runs.
-        """
-        return np.maximum(0.0, self.tau_s - self.dt_s - self.lc_s - self.ut_s)
 
     @property
     def endings(self) -> npt.NDArray[np.int8]:

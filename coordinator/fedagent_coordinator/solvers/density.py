@@ -19,8 +19,8 @@ _WORTH_SORTING = 10
 """Visits below which the search gains less than the order of all pairs costs."""
 _SURELY = 1.0 + 1e-9
 """So many times all edges' best pairs is more than they are worth, however sums are rounded."""
-_FIRST = 4096
-"""Pairs that are sorted at first; most instances are full before the second lot."""
+_FIRST = 64
+"""One pair in so many is sorted at first; most instances are full before the second lot."""
 
 
 class DensitySolver:
@@ -34,50 +34,45 @@ class DensitySolver:
         """Return a feasible solution: at least the greedy one and the best pair per edge."""
         fits = (problem.value > 0) & (problem.cost <= problem.budget[problem.edge])
         rows = np.flatnonzero(fits).astype(np.int64)
-        density = problem.value[rows] / np.maximum(problem.cost[rows], 1)
         visits = min(self._max_visits, _PAIRS_VISITED // max(1, len(rows)))
         search = LocalSearch(problem)
         if visits >= min(_WORTH_SORTING, max(1, self._max_visits)):
-            rows = rows[np.argsort(-density, kind="stable")]
+            rows = rows[np.argsort(-_density(problem, rows), kind="stable")]
             search.fill(rows)
             search.improve(rows, visits)
         else:
-            _fill_lazily(search, rows, density)
+            _fill_lazily(search, problem, rows)
         found, total = search, search.total()
-        top = np.zeros(len(problem.budget))
-        np.maximum.at(top, problem.edge[rows], problem.value[rows])
-        if total < _SURELY * top.sum():
+        if total < _SURELY * len(problem.budget) * problem.value.max(initial=0.0):
             singles = LocalSearch(problem)
-            singles.fill(_best_per_edge(problem, rows, top))
+            singles.fill(_best_per_edge(problem, rows))
             if singles.total() > total:
                 found, total = singles, singles.total()
         return Solution(pairs=found.pairs(), value=total)
 
 
-def _fill_lazily(search: LocalSearch, rows: IntArray, density: FloatArray) -> None:
+def _density(problem: AssignmentProblem, rows: IntArray) -> FloatArray:
+    return np.asarray(problem.value[rows] / np.maximum(problem.cost[rows], 1))
+
+
+def _fill_lazily(search: LocalSearch, problem: AssignmentProblem, rows: IntArray) -> None:
     """Do what filling the sorted rows does, without sorting those that cannot fit any more.
 
     Ties stay together and in order, so that the result is the same.
     """
-    size = _FIRST
+    size = 1 + len(rows) // _FIRST
     while len(rows):
+        density, rest = _density(problem, rows), rows[:0]
         if len(rows) > size:
-            threshold = np.partition(density, len(density) - size)[len(density) - size]
-            top = density >= threshold
-        else:
-            top = np.ones(len(rows), dtype=np.bool_)
-        order = np.argsort(-density[top], kind="stable")
-        search.fill(rows[top][order])
-        rest = ~top
-        rest[rest] = search.fits(rows[rest])
-        rows, density = rows[rest], density[rest]
+            top = density >= np.partition(density, len(density) - size)[len(density) - size]
+            rows, density, rest = rows[top], density[top], rows[~top]
+        search.fill(rows[np.argsort(-density, kind="stable")])
+        rows = search.fitting(rest)
         size *= 4
 
 
-def _best_per_edge(problem: AssignmentProblem, rows: IntArray, top: FloatArray) -> IntArray:
-    value, edge = problem.value[rows], problem.edge[rows]
-    best: IntArray = rows[value == top[edge]]
-    best = best[np.argsort(-problem.value[best], kind="stable")]
+def _best_per_edge(problem: AssignmentProblem, rows: IntArray) -> IntArray:
+    best = rows[np.argsort(-problem.value[rows], kind="stable")]
     _, first = np.unique(problem.edge[best], return_index=True)
     leading: IntArray = best[np.sort(first)]
     return leading

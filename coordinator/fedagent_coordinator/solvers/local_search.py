@@ -12,7 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import BoolArray, FloatArray, IndexArray, IntArray
+from fedagent_coordinator.policies.base import FloatArray, IndexArray, IntArray
 
 from .base import AssignmentProblem
 
@@ -81,7 +81,6 @@ class LocalSearch:
         self._members: dict[int, list[int]] = {}
         self._pools: dict[int, _Pool] = {}
         self._found: dict[int, _Entrants] = {}
-        self._rows_of: dict[int, list[int]] = {}  # candidates of each client, best first
 
     def total(self) -> float:
         """Return the value of the solution."""
@@ -94,8 +93,7 @@ class LocalSearch:
     def fill(self, order: IntArray) -> None:
         """Take rows in this order while they fit; arrays sort out the others, block by block."""
         for start in range(0, len(order), _BLOCK):
-            block = order[start : start + _BLOCK]
-            block = block[self.fits(block)]
+            block = self.fitting(order[start : start + _BLOCK])
             columns = block, self._cost[block], self._edge[block], self._client[block]
             left, taken = self._left.tolist(), dict[int, int]()
             for row, cost, edge, client in zip(*(c.tolist() for c in columns), strict=True):
@@ -109,10 +107,11 @@ class LocalSearch:
             )
             self._at[clients], self._worth[clients] = rows, self._value[rows]
 
-    def fits(self, rows: IntArray) -> BoolArray:
-        """Return bool[R]: the client is idle, and its edge can still pay for it."""
-        room = self._cost[rows] <= self._left[self._edge[rows]]
-        return np.asarray(room & (self._at[self._client[rows]] < 0), dtype=np.bool_)
+    def fitting(self, rows: IntArray) -> IntArray:
+        """Return those of the rows whose client is idle, and whose edge can still pay for it."""
+        rows = rows[self._cost[rows] <= self._left.max(initial=0)]  # mostly leaves few to look up
+        rows = rows[self._cost[rows] <= self._left[self._edge[rows]]]
+        return rows[self._at[self._client[rows]] < 0]
 
     def improve(self, rows: IntArray, visits: int) -> None:
         """Make the best move at one edge after the other until none gains, `visits` at most.
@@ -129,8 +128,10 @@ class LocalSearch:
         # Of single rows lists are read several times as fast as arrays.
         self._values, self._costs = self._value.tolist(), self._cost.tolist()
         self._clients, self._edges = self._client.tolist(), self._edge.tolist()
-        for row in rows.tolist():
-            self._rows_of.setdefault(self._clients[row], []).append(row)
+        client_of = self._client[rows]
+        self._by_client: list[int] = rows[np.argsort(client_of, kind="stable")].tolist()
+        counted = np.bincount(client_of, minlength=len(self._at))
+        self._bounds = [0, *np.cumsum(counted).tolist()]
         waiting = dict.fromkeys(self._pools)
         for _ in range(visits):
             if not waiting:
@@ -202,7 +203,7 @@ class LocalSearch:
         here = self._entrants(edge)
         best: _Move | None = None
         for member in self._leavers(edge):
-            for row in self._rows_of[self._clients[member]]:
+            for row in self._rows_of(self._clients[member]):
                 other = self._edges[row]
                 if other == edge:
                     continue
@@ -254,8 +255,12 @@ class LocalSearch:
         by_density = sorted(members, key=lambda r: self._values[r] / max(self._costs[r], 1))
         return by_density[:_LEAVERS]
 
+    def _rows_of(self, client: int) -> list[int]:
+        """Return the candidates of a client, best first."""
+        return self._by_client[self._bounds[client] : self._bounds[client + 1]]
+
     def _row_at(self, client: int, edge: int) -> int:
-        return next((row for row in self._rows_of[client] if self._edges[row] == edge), -1)
+        return next((row for row in self._rows_of(client) if self._edges[row] == edge), -1)
 
     def _apply(self, move: _Move) -> list[int]:
         """Make the move; return the edges that may gain from it."""
@@ -271,9 +276,9 @@ class LocalSearch:
             self._add(row)
             touched.append(self._edges[row])
         for row in move.leave:  # a client that left may fit elsewhere
-            touched.extend(self._edges[r] for r in self._rows_of[self._clients[row]])
+            touched.extend(self._edges[r] for r in self._rows_of(self._clients[row]))
         for row in (*move.leave, *move.enter):  # what others could enter for has changed
-            for seen in self._rows_of[self._clients[row]]:
+            for seen in self._rows_of(self._clients[row]):
                 self._found.pop(self._edges[seen], None)
         return touched
 

@@ -13,7 +13,7 @@ import numpy as np
 from fedagent_coordinator.policies.base import BoolArray, Feedback, FloatArray, IntArray, RoundView
 from fedagent_coordinator.policies.state import ArrayState, floats
 
-from .feature_bins import BinnedContext
+from .feature_bins import BinnedContext, Bins
 from .regression import Belief, Prior, chance, definite, start, updated
 from .upload_demand import EVERY, Rows, UploadDemand, optional
 
@@ -39,20 +39,17 @@ CONTEXT = ("long", "short", "bins")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """What the experts read of R pairs: float64[R], [R, 6], int64[R, columns], bool[R]."""
+    """What the experts read of R pairs: float64[R], [6, R], uint8[columns, R], bool[R]."""
 
     demand: FloatArray
     physics: FloatArray
-    bins: IntArray
+    bins: Bins
     hopeless: BoolArray
 
     def take(self, rows: IntArray) -> "Context":
         """Return the same of some of its pairs."""
         return Context(
-            self.demand[rows],
-            self.physics[rows],
-            self.bins[rows],
-            self.hopeless[rows],
+            self.demand[rows], self.physics[:, rows], self.bins[:, rows], self.hopeless[rows]
         )
 
 
@@ -90,8 +87,7 @@ class ContextExperts(ArrayState):
     def forecasts(self, context: Context) -> FloatArray:
         """Return float64[3, R], the forecast of every expert."""
         promised = np.empty((len(CONTEXT), len(context.hopeless)))
-        for i, prior in enumerate(self._priors):
-            promised[i] = chance(prior, context.physics @ self._theta[i])
+        promised[:2] = chance(_PHYSICS, self._theta @ context.physics)
         promised[:2, context.hopeless] = LOW  # by physics nothing can arrive
         promised[-1] = self._bins.chance(context.bins)
         return promised.clip(LOW, 1 - LOW, out=promised)
@@ -102,7 +98,7 @@ class ContextExperts(ArrayState):
         """Weigh the experts by their forecasts, float64[3, S], then teach them."""
         self.mixture = mixed(self.mixture, promised, success, weight, self._share)
         possible = ~context.hopeless
-        by_physics = context.physics[possible], success[possible], weight[possible]
+        by_physics = context.physics.T[possible], success[possible], weight[possible]
         for i, prior in enumerate(self._priors):
             belief = updated(prior, Belief(self._theta[i], self._precision[i]), *by_physics)
             self._theta[i], self._precision[i] = belief.theta, belief.precision
@@ -133,15 +129,15 @@ class ContextExperts(ArrayState):
     def _read(self, view: RoundView, rows: Rows) -> Context:
         left, demand = self._demand.required(view, rows)
         centre = np.where(np.isfinite(self._centre), self._centre, 0.0)
-        physics = np.zeros((len(left), _WIDTH))
-        physics[:, 0] = 1.0
-        physics[:, 1] = (demand - centre[0]).clip(-8.0, 12.0)
+        physics = np.zeros((_WIDTH, len(left)))
+        physics[0] = 1.0
+        physics[1] = (demand - centre[0]).clip(-8.0, 12.0)
         for k in range(1, len(centre)):
             column = _level(view, rows, k)
             if column is not None:
-                physics[:, 1 + k] = (column - centre[k]).clip(-8.0, 8.0)
+                physics[1 + k] = (column - centre[k]).clip(-8.0, 8.0)
         hopeless = self._demand.hopeless(left, view.deadline_s)
-        return Context(demand, physics, self._bins.indices(view, rows, demand), hopeless)
+        return Context(demand, physics, self._bins.read(view, rows, demand), hopeless)
 
     def settle_centre(self, view: RoundView) -> None:
         """Take the first medians of what is reported as the origin."""

@@ -6,7 +6,7 @@ population, so that old evidence fades by itself (change detection). How frequen
 is learnt from all devices, and is what is expected of one never seen (a pooled prior).
 
 Several filters, which differ in how fast devices change and in the forecasts that they correct,
-share their keys. Their axis comes first in what follows, F of them.
+share their devices. Their axis comes first in what follows, F of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray
-from fedagent_coordinator.policies.state import ArrayState, floats, ints
+from fedagent_coordinator.policies.state import ArrayState, floats, grown, ints
 
-_LOG_ODDS_SHIFTS = np.array([-2.5, -1.2, 0.0, 1.2, 2.5])
-"""What the types between "never" and "always" add to the log odds: one in ten of what was even."""
+_SHIFTS = np.exp([-2.5, -1.2, 0.0, 1.2, 2.5])
+"""What the types between "never" and "always" multiply the odds by: one in ten of what was even."""
 _NEVER, _ALWAYS = 0.004, 0.998
 """Chances of the outer types; not 0 and 1, so that one surprise excludes no type."""
-TYPES = len(_LOG_ODDS_SHIFTS) + 2
+TYPES = len(_SHIFTS) + 2
 _POPULATION = np.array([0.04, 0.06, 0.14, 0.52, 0.14, 0.06, 0.04])
 """First guess of the types' shares: half of the devices do as their circumstances promise."""
 _STRENGTH = 10.0
@@ -31,30 +31,29 @@ _KNOWN = 5.0
 
 
 def chance_by_type(forecast: FloatArray) -> FloatArray:
-    """Return float64[R, TYPES], the chance of success of each type under these forecasts."""
-    odds = forecast / (1.0 - forecast)
-    shifted = odds[:, None] * np.exp(_LOG_ODDS_SHIFTS)
-    chances = np.empty((len(forecast), TYPES))
-    chances[:, 0], chances[:, -1] = _NEVER, _ALWAYS
-    chances[:, 1:-1] = shifted / (1.0 + shifted)
+    """Return float64[TYPES, R], the chance of success of each type under these forecasts."""
+    chances = np.empty((TYPES, len(forecast)))
+    chances[0], chances[-1] = _NEVER, _ALWAYS
+    shifted = np.multiply.outer(_SHIFTS, forecast / (1.0 - forecast), out=chances[1:-1])
+    shifted /= 1.0 + shifted
     return chances
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """R keys in a round: which are kept and where, and what is believed of those that are."""
+    """R clients in a round: which are kept and where, and what is believed of those that are."""
 
-    keys: IntArray
-    known: BoolArray  # bool[R]
-    rows: IntArray  # int64[K], of those that are known
+    clients: IntArray
+    known: IntArray  # int64[K], which of them are kept
+    rows: IntArray  # int64[K], and where
     believed: FloatArray  # float64[K, F, TYPES]
     round: int
 
 
 class DeviceFilters(ArrayState):
-    """Beliefs about keys (devices), of which only those that have played are kept."""
+    """Beliefs about devices, of which only those that have played are kept."""
 
-    keys = ints("known", ascending=True)
+    place = ints("clients")  # row of each in what follows, and one more; 0: it is not kept
     belief = floats("known", "filters", TYPES, least=0)
     seen = ints("known")  # the round of the last play
     plays = floats("known", least=0)
@@ -64,12 +63,11 @@ class DeviceFilters(ArrayState):
         self.fix(filters=len(changes))
         self._stay = 1.0 - np.asarray(changes, dtype=np.float64)
 
-    def row(self, keys: IntArray) -> tuple[IntArray, BoolArray]:
-        """Return where these keys are kept, int64[R], and which of them are, bool[R]."""
-        if not len(self.keys):
-            return np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys), dtype=np.bool_)
-        at = np.minimum(self.keys.searchsorted(keys), len(self.keys) - 1)
-        return at, self.keys[at] == keys
+    def row(self, clients: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the rows of those that are kept, int64[K], and which they are, int64[K]."""
+        rows = grown(self.place, int(clients.max(initial=-1)) + 1)[clients]
+        known = rows.nonzero()[0]
+        return rows[known] - 1, known
 
     def usual(self) -> FloatArray:
         """Return float64[F, TYPES], shares of the types among all devices."""
@@ -86,39 +84,32 @@ class DeviceFilters(ArrayState):
         belief += usual
         return belief
 
-    def find(self, keys: IntArray, round_: int) -> Found:
-        """Return what is kept of these keys, int64[R], in a round from 1."""
-        rows, known = self.row(keys)
-        rows = rows[known]
-        return Found(keys, known, rows, self.now(rows, round_), round_)
+    def find(self, clients: IntArray, round_: int) -> Found:
+        """Return what is kept of these clients, int64[R], in a round from 1."""
+        rows, known = self.row(clients)
+        return Found(clients, known, rows, self.now(rows, round_), round_)
 
     def chance(self, found: Found, types: Sequence[FloatArray]) -> FloatArray:
-        """Return float64[F, R], the chance of each key.
+        """Return float64[F, R], the chance of each client.
 
-        `types` is the `chance_by_type` of each filter, float64[R, TYPES], or [1, TYPES] if it
-        is the same for all keys.
+        `types` are the `chance_by_type` of equal groups of filters, float64[TYPES, R], or
+        [TYPES, 1] if it is the same for all.
         """
-        known, all_known = found.known, len(found.rows) == len(found.keys)
-        of_known = np.empty((len(types), len(found.rows)))
-        for f, its_type in enumerate(types):
-            if len(its_type) == 1:
-                of_known[f] = found.believed[:, f] @ its_type[0]
-            else:
-                its = its_type if all_known else its_type[known]
-                of_known[f] = np.einsum("kt,kt->k", its, found.believed[:, f])
-        if all_known:
-            return of_known
-        chances = np.empty((len(types), len(known)))
-        for f, (its_type, share) in enumerate(zip(types, self.usual(), strict=True)):
-            chances[f] = its_type @ share
-        chances[:, known] = of_known
+        known, each = found.known, len(self._stay) // len(types)
+        chances = np.empty((len(self._stay), len(found.clients)))
+        for g, its_type in enumerate(types):
+            group = slice(g * each, (g + 1) * each)
+            if len(known) < len(found.clients):
+                chances[group] = self.usual()[group] @ its_type
+            of_known = its_type if its_type.shape[1] == 1 else its_type.take(known, axis=1)
+            chances[group, known] = np.einsum("tk,kft->fk", of_known, found.believed[:, group])
         return chances
 
-    def never(self, keys: IntArray, round_: int) -> FloatArray:
-        """Return float64[F, R], the chance that each key never delivers."""
-        rows, known = self.row(keys)
-        chances = np.repeat(self.usual()[:, :1], len(keys), axis=1)
-        chances[:, known] = self.now(rows[known], round_, slice(1))[:, :, 0].T
+    def never(self, clients: IntArray, round_: int) -> FloatArray:
+        """Return float64[F, R], the chance that each client never delivers."""
+        rows, known = self.row(clients)
+        chances = np.repeat(self.usual()[:, :1], len(clients), axis=1)
+        chances[:, known] = self.now(rows, round_, slice(1))[:, :, 0].T
         return chances
 
     def learn(
@@ -128,10 +119,10 @@ class DeviceFilters(ArrayState):
         success: BoolArray,
         quality: FloatArray,
     ) -> FloatArray:
-        """Take in outcomes of distinct keys.
+        """Take in outcomes of distinct clients.
 
         Args:
-            found: The keys, as they were before.
+            found: The clients, as they were before.
             types: As in `chance`.
             success: bool[R].
             quality: float64[R], what a common cause left of every chance of success.
@@ -139,12 +130,13 @@ class DeviceFilters(ArrayState):
         Returns:
             float64[R, F, TYPES], what is believed of them now.
         """
-        if len(found.rows) < len(found.keys):
-            self._know(found.keys[~found.known], found.round)
-            found = self.find(found.keys, found.round)
+        if len(found.known) < len(found.clients):
+            self._know(np.delete(found.clients, found.known), found.round)
+            found = self.find(found.clients, found.round)
         rows, chances = found.rows, np.empty(found.believed.shape)
-        for f, its_type in enumerate(types):
-            chances[:, f] = its_type
+        each = len(self._stay) // len(types)
+        for g, its_type in enumerate(types):
+            chances[:, g * each : (g + 1) * each] = its_type.T[:, None]
         failed = 1.0 - quality[:, None, None] * chances
         after = found.believed * np.where(success[:, None, None], chances, failed)
         after /= after.sum(axis=2, keepdims=True)
@@ -154,15 +146,17 @@ class DeviceFilters(ArrayState):
         self._enter(rows)
         return after
 
-    def forget(self, keys: IntArray, round_: int) -> None:
-        """Believe of these keys what is believed of a new device."""
-        rows, known = self.row(keys)
-        rows = rows[known]
+    def forget(self, clients: IntArray, round_: int) -> None:
+        """Believe of these clients what is believed of a new device."""
+        rows, _ = self.row(clients)
         self._leave(rows)
         self.belief[rows], self.plays[rows], self.seen[rows] = self.usual(), 0.0, round_
 
     def problems(self) -> Iterator[str]:
         """Refuse beliefs that are no distributions."""
+        kept = np.sort(self.place[self.place > 0])
+        if not np.array_equal(kept, np.arange(1, len(self.belief) + 1)):
+            yield "has clients that share a belief, or have none"
         if len(self.belief) and (abs(self.belief.sum(axis=2) - 1.0) > 1e-6).any():
             yield "has beliefs that do not sum to 1"
         if not (self.population.sum(axis=1) > 0).all():
@@ -182,9 +176,7 @@ class DeviceFilters(ArrayState):
         return np.asarray(counted.reshape(self.population.shape), dtype=np.float64)
 
     def _know(self, new: IntArray, round_: int) -> None:
-        new = np.sort(new)
-        at = np.searchsorted(self.keys, new)
-        self.keys = np.insert(self.keys, at, new)
-        self.belief = np.insert(self.belief, at, self.usual(), axis=0)
-        self.seen = np.insert(self.seen, at, round_)
-        self.plays = np.insert(self.plays, at, 0.0)
+        old, clients = len(self.belief), max(len(self.place), int(new.max()) + 1)
+        self.grow(clients=clients, known=old + len(new))
+        self.place[new] = np.arange(old, old + len(new)) + 1
+        self.belief[old:], self.seen[old:] = self.usual(), round_

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray, RoundView
 from fedagent_coordinator.policies.state import ArrayState, floats, ints
@@ -26,10 +27,9 @@ _SAMPLE = 256
 """Reports of each feature that its quantiles are taken from, the oldest replaced first."""
 _PER_ROUND = 16
 """Reports that the first rounds add; later rounds a quarter."""
-_MANY = 256
-"""Values from which on comparing all of them with an edge is faster than searching for each."""
 _MOST = 4096
 """Outcomes of a round that are learnt from; more say nothing new of so few coefficients."""
+Bins = npt.NDArray[np.uint8]
 
 
 def _smooth() -> FloatArray:
@@ -61,66 +61,44 @@ class BinnedContext(ArrayState):
         self.bin_theta = mean.copy()
         self._edges: FloatArray | None = None
 
-    def chance(self, columns: IntArray) -> FloatArray:
-        """Return float64[R] for the rows of `columns`, as `indices` gives them."""
-        eta = np.full(len(columns), self.bin_theta[0])
-        for f in range(columns.shape[1]):
-            eta += self.bin_theta[columns[:, f]]
+    def chance(self, bins: Bins) -> FloatArray:
+        """Return float64[R] for bins as `read` gives them."""
+        eta = np.full(bins.shape[1], self.bin_theta[0])
+        for column, its in zip(self.bin_theta[1:].reshape(-1, _WIDTH), bins, strict=False):
+            eta += column.take(its)
         return chance(self._prior, eta)
 
-    def indices(self, view: RoundView, rows: IntArray | slice, demand: FloatArray) -> IntArray:
-        """Return int64[R, columns], the coefficient of each pair's bin in every column."""
+    def read(self, view: RoundView, rows: IntArray | slice, demand: FloatArray) -> Bins:
+        """Return uint8[columns, R], the bin of each pair in every column."""
         if self._edges is None:
             self._edges = self._quantiles()
-        if len(demand) < _MANY:
-            return self._few_indices(view, rows, demand, self._edges)
-        columns = np.empty((len(demand), len(self.features)), dtype=np.int64, order="F")
-        names = _codes(view.feature_names)
-        for f, code in enumerate(self.features.tolist()):
-            if f == 0:
-                values = demand
-            elif code in names:
-                values = view.pair_features[rows, names[code]].astype(np.float64)
-            else:
-                values = np.full(len(demand), np.nan)
-            bins = columns[:, f]
-            bins[:] = 1 + f * _WIDTH
-            for edge in self._edges[f]:
-                bins += values > edge
-            bins[~np.isfinite(values)] = 1 + f * _WIDTH + _BINS
-        return columns
-
-    def _few_indices(
-        self, view: RoundView, rows: IntArray | slice, demand: FloatArray, edges: FloatArray
-    ) -> IntArray:
-        """Return the same of all columns at once, which is faster for a few rows."""
-        values = np.full((len(self.features), len(demand)), np.nan)
-        if len(values):
-            values[0] = demand
-        names, reported = _codes(view.feature_names), view.pair_features[rows]
-        for f, code in enumerate(self.features.tolist()[1:], start=1):
+        codes, names = self.features.tolist()[1:], _codes(view.feature_names)
+        values = np.full((len(codes), len(demand)), np.nan, dtype=np.float32)
+        for f, code in enumerate(codes):
             if code in names:
-                values[f] = reported[:, names[code]]
-        bins = (values[:, None, :] > edges[:, :, None]).sum(axis=1)
-        bins[~np.isfinite(values)] = _BINS
-        bins += 1 + _WIDTH * np.arange(len(values))[:, None]
-        columns: IntArray = bins.T
-        return columns
+                values[f] = view.pair_features[rows, names[code]]
+        bins = np.empty((len(self.features), len(demand)), dtype=np.uint8)
+        if len(bins):
+            bins[0] = _passed(demand[None], self._edges[:1])
+            bins[1:] = _passed(values, _as_singles(self._edges[1:]))
+            bins[0, ~np.isfinite(demand)] = _BINS
+            bins[1:][~np.isfinite(values)] = _BINS
+        return bins
 
-    def learn(self, columns: IntArray, success: BoolArray, weight: FloatArray) -> None:
-        """Take in outcomes of rows as `indices` gives them."""
-        some = slice(None, None, 1 + (len(columns) - 1) // _MOST)
-        columns, success, weight = columns[some], success[some], weight[some]
+    def learn(self, bins: Bins, success: BoolArray, weight: FloatArray) -> None:
+        """Take in outcomes of pairs with bins as `read` gives them."""
+        some = slice(None, None, 1 + (len(success) - 1) // _MOST)
+        bins, success, weight = bins[:, some], success[some], weight[some]
         # Coefficients of columns that nobody reports stay at their prior.
-        used = slice(1 + columns.shape[1] * _WIDTH)
+        used = slice(1 + len(bins) * _WIDTH)
         mean, precision = self._prior.mean[used], self._prior.matrix[used, used]
         if len(self._used.mean) != len(mean):
             self._used = replace(self._prior, mean=mean, precision=precision)
-        x = np.zeros((len(columns), _SIZE))
+        x = np.zeros((len(success), used.stop))
         x[:, 0] = 1.0
-        x[np.arange(len(columns))[:, None], columns] = 1.0
+        x[np.arange(len(x)), 1 + _WIDTH * np.arange(len(bins))[:, None] + bins] = 1.0
         belief = Belief(self.bin_theta[used], self.bin_precision[used, used])
-        belief = updated(self._used, belief, x[:, used], success, weight)
+        belief = updated(self._used, belief, x, success, weight)
         self.bin_theta[used], self.bin_precision[used, used] = belief.theta, belief.precision
 
     def observe(self, view: RoundView, some: slice, demand: FloatArray) -> None:
@@ -173,6 +151,19 @@ class BinnedContext(ArrayState):
             values = self.sample[its][finite[its]].reshape(len(its), count)
             edges[its] = _quantiles_of(np.sort(values, axis=1), shares)
         return edges
+
+
+def _passed(values: npt.NDArray[np.floating], edges: npt.NDArray[np.floating]) -> Bins:
+    """Return uint8[C, R], how many of a column's edges, [C, Q], each of its values is above."""
+    above = values[:, None, :] > edges[:, :, None]
+    passed: Bins = above.view(np.uint8).sum(axis=1, dtype=np.uint8)
+    return passed
+
+
+def _as_singles(edges: FloatArray) -> npt.NDArray[np.float32]:
+    """Return the edges rounded down: what a float32 is above of stays the same."""
+    singles = edges.astype(np.float32)
+    return np.where(singles > edges, np.nextafter(singles, np.float32(-np.inf)), singles)
 
 
 def _quantiles_of(rows: FloatArray, shares: FloatArray) -> FloatArray:

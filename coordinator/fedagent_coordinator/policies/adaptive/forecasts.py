@@ -77,7 +77,7 @@ class Forecasts(ArrayState):
         """Return float64[R], how often each client was tried; less where a common cause failed."""
         rows, known = self.devices.row(clients)
         plays = np.zeros(len(clients))
-        plays[known] = self.devices.plays[rows[known]]
+        plays[known] = self.devices.plays[rows]
         return plays
 
     def forget(self, clients: IntArray, round_: int) -> None:
@@ -126,7 +126,7 @@ class Forecasts(ArrayState):
         client = view.pair_client[rows].astype(np.int64)
         context = chance_by_type(promised)
         base = chance_by_type(self._base[:1] / self._base.sum())
-        return self.devices.find(client, view.round), (context, context, base, base)
+        return self.devices.find(client, view.round), (context, base)
 
     def _corrected(
         self, found: Found, by_type: tuple[FloatArray, ...], promised: FloatArray

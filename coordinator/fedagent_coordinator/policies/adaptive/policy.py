@@ -102,7 +102,8 @@ class AdaptivePolicy(ArrayState):
         """Try who is due, then solve P2 with the forecasts; ties by waiting, then by chance."""
         anew = self._restarted(view)
         scores, own, promised = self._scores(view, anew)
-        idle = self._idle(view, anew)
+        idle = self._idle(view)
+        idle[anew] = np.maximum(idle[anew], self._probe_every)
         due = self._due(view, idle, anew, scores, own, promised, rng)
         order = np.lexsort((-promised[due], -idle[view.pair_client[due]]))
         allowed = grown(self._allowance, len(view.edge_budget))[: len(view.edge_budget)]
@@ -134,7 +135,7 @@ class AdaptivePolicy(ArrayState):
             "without shared failures": own,
             "promised by the context": promised,
             "never delivers": self._forecasts.never(clients, view.round),
-            "rounds since ordered": np.minimum(self._idle(view, anew), view.round)[clients] * 1.0,
+            "rounds since ordered": np.minimum(self._idle(view), view.round)[clients] * 1.0,
         }
         if view.trust is not None:
             values["trust"] = view.trust[clients]
@@ -147,7 +148,7 @@ class AdaptivePolicy(ArrayState):
         edges, clients = len(view.edge_budget), view.pair_client[pairs]
         self.grow(clients=len(view.client_price), edges=edges)
         self._forget_restarted(view)
-        idle = self._idle(view, self._restarted(view))[clients]
+        idle = self._idle(view)[clients]
         promised = self._forecasts.learn(feedback)
         if len(pairs):
             self._typical = _KEEP * self._typical + (1 - _KEEP) * float(promised.mean())
@@ -158,7 +159,7 @@ class AdaptivePolicy(ArrayState):
         self, view: RoundView, pairs: IntArray, probed: BoolArray, success: BoolArray
     ) -> None:
         """Count what trying devices has cost each edge, and what it pays for an update."""
-        price, edge = view.pair_price[pairs] / 1e6, view.pair_edge[pairs]
+        price, edge = view.prices(pairs) / 1e6, view.pair_edge[pairs]
         known, total, usual = len(view.edge_budget), len(self._allowance), ~probed
         budget = view.edge_budget / 1e6
         left = self._allowance - np.bincount(edge[probed], price[probed], total)
@@ -181,12 +182,11 @@ class AdaptivePolicy(ArrayState):
             chances[:2, anew] = np.maximum(chances[:2, anew], chances[2, anew])
         return chances
 
-    def _idle(self, view: RoundView, restarted: BoolArray) -> IntArray:
-        """Return int64[N], rounds since each client was last ordered; as if due if restarted."""
+    def _idle(self, view: RoundView) -> IntArray:
+        """Return int64[N], rounds since each client was last ordered."""
         played = grown(self._played, len(view.client_price))
         # Nobody knows a new device: it is due in half the time.
-        idle = np.where(played > 0, view.round - played, 2 * view.round)
-        return np.where(restarted, np.maximum(idle, self._probe_every), idle)
+        return np.where(played > 0, view.round - played, 2 * view.round)
 
     def _restarted(self, view: RoundView) -> BoolArray:
         """Return bool[N], clients that have started anew since they were last ordered."""
@@ -237,7 +237,7 @@ class AdaptivePolicy(ArrayState):
         rate = bought / np.maximum(paid, 1e-9)
         # An update costs more where shared failures are frequent: the limit must not rise with it.
         shared = np.minimum(1.0, scores[pairs] / own[pairs] / USUALLY_LEFT)
-        dear = view.pair_price[pairs] / 1e6 * rate[view.pair_edge[pairs]] > shared + 1e-9
+        dear = view.prices(pairs) / 1e6 * rate[view.pair_edge[pairs]] > shared + 1e-9
         asked = restarted[view.pair_client[pairs]]
         return np.asarray(pairs[~dear | asked], dtype=np.int64)
 
@@ -265,7 +265,7 @@ class AdaptivePolicy(ArrayState):
 
         Otherwise cheap clients would spend for good what a dear one waits for.
         """
-        price, edge = view.pair_price[pairs], view.pair_edge[pairs]
+        price, edge = view.prices(pairs), view.pair_edge[pairs]
         short = price > np.rint(allowed[edge] * 1e6)
         patient = idle[view.pair_client[pairs]] < 2 * self._probe_every
         saving = np.flatnonzero(short & ~patient & (price <= view.edge_budget[edge]))

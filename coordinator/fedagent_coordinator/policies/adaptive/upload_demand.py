@@ -36,6 +36,7 @@ class UploadDemand(ArrayState):
     stage_usual_work = number(least=0)  # a round's work, of all clients
     stage_work = floats("clients", least=0)
     stage_count = floats("clients", least=0)
+    _works: FloatArray | None = None  # what is expected of each client; until something is learnt
 
     def required(self, view: RoundView, rows: Rows = EVERY) -> tuple[FloatArray, FloatArray]:
         """Return seconds left for the upload and the log of the demand it makes, float64[R].
@@ -46,7 +47,9 @@ class UploadDemand(ArrayState):
         left = np.full(len(view.pair_client[rows]), view.deadline_s)
         if not math.isfinite(view.deadline_s):
             return left, np.zeros(len(left))
-        left = left - self.stage_wait_s - self._download(view, rows) - self._compute(view, rows)
+        left -= self.stage_wait_s
+        left -= self._download(view, rows)
+        left -= self._compute(view, rows)
         room = np.maximum(left, _FLOOR * view.deadline_s)
         rate = self._bits_or(view) / room
         band = optional(view, "bandwidth_hz", rows)
@@ -64,7 +67,7 @@ class UploadDemand(ArrayState):
 
     def learn(self, feedback: Feedback) -> None:
         """Take in the durations of what arrived."""
-        view = feedback.view
+        view, self._works = feedback.view, None
         self.grow(clients=len(view.client_price))
         self.stage_work *= _FADE
         self.stage_count *= _FADE
@@ -91,6 +94,10 @@ class UploadDemand(ArrayState):
             if len(worked):  # of two the smaller: neither may lift the bound for itself
                 work = np.minimum(work, _MOST_WORK * worked[(len(worked) - 1) // 2])
             self.stage_usual_work = float(work @ count / count.sum())
+
+    def restored(self) -> None:
+        """Forget what followed from the state before."""
+        self._works = None
 
     def _computing(self, feedback: Feedback, known: BoolArray) -> FloatArray:
         """Return seconds of computation, and learn how long a round waits beside it.
@@ -119,13 +126,12 @@ class UploadDemand(ArrayState):
             return 0.0
         return self._bits_or(view) / np.maximum(rate, _MIN_RATE)
 
-    def _compute(self, view: RoundView, rows: Rows) -> FloatArray | float:
-        if not self.stage_count.any():
-            return 0.0
-        clients = view.pair_client[rows]
+    def _compute(self, view: RoundView, rows: Rows) -> FloatArray:
         size = len(view.client_price)
-        count, work = grown(self.stage_count, size)[clients], grown(self.stage_work, size)[clients]
-        mine = (work + _SHRINK * self.stage_usual_work) / (count + _SHRINK)
+        if self._works is None or len(self._works) < size:
+            work, count = grown(self.stage_work, size), grown(self.stage_count, size)
+            self._works = (work + _SHRINK * self.stage_usual_work) / (count + _SHRINK)
+        mine: FloatArray = self._works[view.pair_client[rows]]
         speed = optional(view, "compute", rows)
         return mine if speed is None else mine / np.maximum(speed, _MIN_PACE)
 

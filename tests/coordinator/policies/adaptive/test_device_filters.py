@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies.adaptive.device_filters import (
     TYPES,
     DeviceFilters,
@@ -28,9 +29,9 @@ def believed(filters: DeviceFilters, p: float, round_: int) -> float:
 
 def test_the_types_reach_from_never_to_always() -> None:
     types = chance_by_type(np.array([0.5, 0.9]))
-    assert types.shape == (2, TYPES)
-    assert (np.diff(types, axis=1) > 0).all()
-    assert types[:, 3] == pytest.approx([0.5, 0.9]), "the middle type_ does as promised"
+    assert types.shape == (TYPES, 2)
+    assert (np.diff(types, axis=0) > 0).all()
+    assert types[3] == pytest.approx([0.5, 0.9]), "the middle type does as promised"
 
 
 @given(
@@ -50,11 +51,11 @@ def test_beliefs_are_the_forward_algorithm(
     for wins, p, gap, quality in plays:
         round_ += gap
         usual = filters.usual()[0]
-        for _ in range(gap if len(filters.keys) else 0):
+        for _ in range(gap if len(filters.belief) else 0):
             expected = (1 - change) * expected + change * usual
-        if not len(filters.keys):
+        if not len(filters.belief):
             expected = usual
-        types = chance_by_type(np.array([p]))[0]
+        types = chance_by_type(np.array([p]))[:, 0]
         assert believed(filters, p, round_) == pytest.approx(float(types @ expected))
         expected = expected * (types if wins else 1 - quality * types)
         expected = expected / expected.sum()
@@ -101,8 +102,8 @@ def test_a_forgotten_device_is_a_new_one() -> None:
         found = filters.find(KEYS, round_)
         filters.learn(found, types, np.array([True, False]), np.ones(2))
     filters.forget(ONE, 6)
-    new = chance_by_type(np.array([0.9]))
-    assert believed(filters, 0.9, 6) == pytest.approx(float(new[0] @ filters.usual()[0]))
+    new = chance_by_type(np.array([0.9]))[:, 0]
+    assert believed(filters, 0.9, 6) == pytest.approx(float(new @ filters.usual()[0]))
 
 
 def test_a_state_of_no_distributions_is_refused() -> None:
@@ -110,5 +111,8 @@ def test_a_state_of_no_distributions_is_refused() -> None:
     learn(filters, 0.5, wins=True, round_=1)
     state = filters.state()
     state["belief"] = 2 * state["belief"]
-    with pytest.raises(Exception, match="do not sum to 1"):
+    with pytest.raises(StateError, match="do not sum to 1"):
         DeviceFilters([0.003]).restore(state)
+    shared = {**filters.state(), "place": np.ones(9, dtype=np.int64)}
+    with pytest.raises(StateError, match="share a belief"):
+        DeviceFilters([0.003]).restore(shared)

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.policies.adaptive.feature_bins import BinnedContext, _quantiles_of
+from fedagent_coordinator.policies.adaptive.feature_bins import (
+    BinnedContext,
+    _as_singles,
+    _passed,
+    _quantiles_of,
+)
 from fedagent_coordinator.policies.base import FloatArray, RoundView
 from tests.fakes.rounds import column_view
 
@@ -30,7 +35,7 @@ def taught(shape: str, rounds: int = 150) -> tuple[BinnedContext, np.random.Gene
         demand = np.zeros(len(view.pair_client))
         some = np.arange(0, 40, 5)
         success = rng.random(len(some)) < truth(shape, view)[some]
-        bins.learn(bins.indices(view, some, demand[some]), success, np.ones(len(some)))
+        bins.learn(bins.read(view, some, demand[some]), success, np.ones(len(some)))
         bins.observe(view, EVERY, demand)
     return bins, rng
 
@@ -46,7 +51,7 @@ def truth(shape: str, view: RoundView) -> FloatArray:
 def test_any_shape_of_one_feature_is_found(shape: str, most: float) -> None:
     bins, rng = taught(shape)
     view = seen(rng, 400)
-    forecast = bins.chance(bins.indices(view, EVERY, np.zeros(400)))
+    forecast = bins.chance(bins.read(view, EVERY, np.zeros(400)))
     assert abs(forecast - truth(shape, view)).mean() < most
 
 
@@ -57,11 +62,12 @@ def test_a_missing_value_has_a_bin_of_its_own() -> None:
     features[:, view.feature_names.index("compute")] = np.nan
     missing = replace(view, pair_features=features)
     demand = np.zeros(len(features))
-    before = bins.chance(bins.indices(missing, EVERY, demand))
+    before = bins.chance(bins.read(missing, EVERY, demand))
     for _ in range(40):
-        columns = bins.indices(missing, EVERY, demand)
-        bins.learn(columns, np.zeros(len(columns), dtype=np.bool_), np.ones(len(columns)))
-    after = bins.chance(bins.indices(missing, EVERY, demand))
+        count = len(demand)
+        read = bins.read(missing, EVERY, demand)
+        bins.learn(read, np.zeros(count, dtype=np.bool_), np.ones(count))
+    after = bins.chance(bins.read(missing, EVERY, demand))
     assert after.max() < 0.5 * before.min()
 
 
@@ -71,8 +77,8 @@ def test_more_features_than_it_has_room_for_are_left_out() -> None:
     bins, view = BinnedContext(0.99), column_view(**many)
     for _ in range(3):
         bins.observe(view, EVERY, np.zeros(6))
-    assert bins.indices(view, EVERY, np.zeros(6)).shape == (6, 18)
-    assert np.isfinite(bins.chance(bins.indices(view, EVERY, np.zeros(6)))).all()
+    assert bins.read(view, EVERY, np.zeros(6)).shape == (18, 6)
+    assert np.isfinite(bins.chance(bins.read(view, EVERY, np.zeros(6)))).all()
 
 
 def test_there_is_room_for_all_that_agents_report() -> None:
@@ -86,7 +92,7 @@ def test_there_is_room_for_all_that_agents_report() -> None:
     view = column_view(**reported)
     bins = BinnedContext(0.99)
     bins.observe(view, EVERY, np.zeros(2))
-    assert bins.indices(view, EVERY, np.zeros(2)).shape == (2, 1 + len(names))
+    assert bins.read(view, EVERY, np.zeros(2)).shape == (1 + len(names), 2)
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 2**32 - 1))
@@ -97,12 +103,14 @@ def test_quantiles_are_numpys(size: int, rows: int, seed: int) -> None:
     assert np.array_equal(found, np.quantile(values, shares, axis=1).T)
 
 
-def test_few_rows_get_the_bins_that_many_get() -> None:
-    bins, rng = taught("slope", rounds=8)
-    view = seen(rng, 600)
-    features = view.pair_features.copy()
-    features[rng.random(features.shape) < 0.2] = np.nan
-    features[::7, 0] = bins.sample[1, 5]  # on an edge, or near one
-    view, demand = replace(view, pair_features=features), rng.normal(size=600)
-    few = [bins.indices(view, rows, demand[rows]) for rows in np.array_split(np.arange(600), 30)]
-    assert (np.concatenate(few) == bins.indices(view, EVERY, demand)).all()
+def test_a_float32_is_above_the_edges_that_its_double_is_above() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(2, 300)).astype(np.float32)
+    near = np.nextafter(values[:, :7].astype(np.float64), [[np.inf], [-np.inf]])
+    for edges in (
+        np.sort(values[:, :7].astype(np.float64)),
+        np.sort(near),
+        np.full((2, 7), np.inf),
+    ):
+        found = _passed(values, _as_singles(edges))
+        assert (found == (values[:, None, :] > edges[:, :, None]).sum(axis=1)).all()
