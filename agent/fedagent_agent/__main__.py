@@ -21,7 +21,7 @@ from .errors import (
     BooksError,
     DataDirFailedError,
 )
-from .streams.base import StreamError
+from .streams.spec import StreamError
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SettingError, 2),

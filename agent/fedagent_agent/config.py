@@ -14,7 +14,7 @@ from .availability import LimitsSettings
 from .core.device import PriceSettings
 from .core.opinions import PrivacySettings
 from .streams import parse_stream
-from .streams.base import StreamError
+from .streams.spec import StreamError
 
 LIMITS = "Resource limits"
 _HALF = 0.5

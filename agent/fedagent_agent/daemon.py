@@ -26,8 +26,7 @@ from .links import BrokerLinks
 from .site import SiteVoucher
 from .store import TrainerRequest, open_agent
 from .streams import parse_stream
-from .streams.base import StreamError, StreamOpenError
-from .streams.spec import StreamSpec
+from .streams.spec import StreamError, StreamSpec
 from .trainer.client import TrainerClient
 from .trainer.frames import Cancel, Evaluate, Mask, Open, Train
 
@@ -217,7 +216,7 @@ def check_stream(text: str) -> None:
     # A child that was killed has no result: then the first order will show it.
     problem = _forked(lambda: _problem(spec))
     if isinstance(problem, list):
-        raise StreamOpenError(*problem)
+        raise StreamError(*problem)
 
 
 def _forked(work: Callable[[], object]) -> object:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedagent_agent.daemon import check_stream
-from fedagent_agent.streams.base import StreamError
+from fedagent_agent.streams.spec import StreamError
 
 
 @pytest.mark.parametrize(

@@ -1,90 +1,24 @@
-"""What a stream gives to the trainer, its errors, and how foreign text becomes numbers."""
-
-from __future__ import annotations
+"""What a stream gives to the trainer, and how foreign text becomes numbers."""
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from fedagent_protocol.errors import FedagentError
+import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy as np
-    import numpy.typing as npt
-
-    from fedagent_task.models.samples import Csr
-else:
-
-    class _Numpy:
-        """Numpy, imported at its first use: an agent reads what a stream is, and needs none."""
-
-        def __getattr__(self, name: str) -> object:
-            return vars(self).setdefault(name, getattr(import_module("numpy"), name))
-
-    np = _Numpy()
-
-__all__ = [
-    "BadSampleError",
-    "ResumableStream",
-    "RowReader",
-    "Samples",
-    "Stream",
-    "StreamBrokenError",
-    "StreamError",
-    "StreamOpenError",
-    "StreamSchema",
-    "StreamSpecError",
-    "np",
-]
-
-
-class StreamError(FedagentError):
-    """Base of the errors of streams; `key` is the option or part that is wrong.
-
-    A device that declines sends what it is as text. Where a file lies is nobody else's
-    business: `path` is no part of that, only of `reason_here`.
-    """
-
-    template = "{key}: {reason}"
-
-    key: str
-    reason: str
-    hint: str
-    path: str = ""
-
-    @property
-    def reason_here(self) -> str:
-        """The reason as the machine's own user may read it, with the file."""
-        return f"{self.path}: {self.reason}" if self.path else self.reason
-
-
-class StreamSpecError(StreamError):
-    """Raised when text describes no stream."""
-
-
-class StreamOpenError(StreamError):
-    """Raised when a stream that is well described cannot be read."""
-
-
-class StreamBrokenError(StreamError):
-    """Raised when a stream that was open gives no samples any more."""
+from fedagent_task.models.samples import Csr
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSchema:
-    """What a stream's samples are.
-
-    Attributes:
-        labels: Every label that can come, ascending; None if that is not known.
-    """
+    """What a stream's samples are."""
 
     features: int
     dtype: str  # numpy name of their raw type
-    labels: tuple[int, ...] | None = None
+    labels: tuple[int, ...] | None = None  # all that can come, ascending; None: not known
     sparse: bool = False
     names: tuple[str, ...] = ()  # what the features are called; empty if they have no names
 
@@ -99,7 +33,7 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
-    def rows(self, part: slice) -> Samples:
+    def rows(self, part: slice) -> "Samples":
         """Return some of the samples, in the same order."""
         return Samples(self.x[part], self.y[part])
 
@@ -111,7 +45,7 @@ class Stream(Protocol):
         """Start the stream.
 
         Raises:
-            StreamOpenError: It cannot be read; has a hint.
+            StreamError: It cannot be read.
         """
         ...
 
@@ -166,7 +100,10 @@ class RowReader:
     def __init__(self, *, dtype: str, labels: Sequence[str] = ()) -> None:
         self._dtype = np.dtype(dtype)
         self._names = {name: float(index) for index, name in enumerate(labels)}
-        self._range = np.iinfo(self._dtype) if self._dtype.kind in "iu" else None
+        self._whole = self._dtype.kind in "iu"
+        limits = np.iinfo(self._dtype) if self._whole else np.finfo(self._dtype)
+        number = int if self._whole else float
+        self._least, self._most = number(limits.min), number(limits.max)
 
     def features(self, fields: Sequence[str | float]) -> list[float]:
         """Return finite numbers that fit the dtype."""
@@ -177,8 +114,8 @@ class RowReader:
         for number in numbers:
             if not math.isfinite(number):
                 raise BadSampleError("bad_not_finite")
-            limits = self._range
-            if limits and (number != int(number) or not limits.min <= number <= limits.max):
+            fits = self._least <= number <= self._most
+            if not fits or (self._whole and number != int(number)):
                 raise BadSampleError("bad_dtype")
         return numbers
 

@@ -5,50 +5,14 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from io import FileIO
-from pathlib import Path
-from typing import Annotated, ClassVar
 
-from fedagent_protocol.option import Option
-
-from .base import BadSampleError, ResumableStream, RowReader, Samples, StreamOpenError, StreamSchema
-from .spec import Buffer, DType, StreamSpec
+from .base import BadSampleError, ResumableStream, RowReader, Samples, StreamSchema
+from .kinds import Csv
+from .spec import StreamError
 
 MAX_LINE_BYTES = 1 << 20
 MAX_BACKLOG_BYTES = 4 << 20
 """Most unread bytes that a take parses; of more, only the newest are read."""
-
-
-class Csv(StreamSpec, frozen=True, kw_only=True):
-    """A CSV file that is being appended; no quotes, and no comma in the path."""
-
-    form: ClassVar[str] = "csv:PATH"
-    path: str
-    label: Annotated[
-        str,
-        Option(
-            "Column of the label: `last`, `first`, a name, a number from 0, or `none` "
-            "(to predict only).",
-            example="last",
-        ),
-    ] = "last"
-    features: Annotated[
-        tuple[str, ...],
-        Option(
-            "Names of the feature columns; if left out, all columns but the label.", example="a+b"
-        ),
-    ] = ()
-    dtype: Annotated[DType, Option("Data type of the numbers.")] = "float64"
-    buffer: Buffer = 4096
-
-    @property
-    def file(self) -> Path:
-        """The path, with a home in it."""
-        return Path(self.path).expanduser()
-
-    def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> "CsvStream":
-        """Return the stream; no seed matters."""
-        del seed
-        return CsvStream(self, labels=labels, offset=offset)
 
 
 class CsvStream(ResumableStream):
@@ -59,7 +23,10 @@ class CsvStream(ResumableStream):
     behind the last line that was read.
     """
 
-    def __init__(self, spec: Csv, *, labels: Sequence[str] = (), offset: int = 0) -> None:
+    def __init__(
+        self, spec: Csv, *, seed: int = 0, offset: int = 0, labels: Sequence[str] = ()
+    ) -> None:
+        del seed
         super().__init__(offset)
         self._spec = spec
         self._reader = RowReader(dtype=spec.dtype, labels=labels)
@@ -83,7 +50,7 @@ class CsvStream(ResumableStream):
             raise self._unreadable("has no complete line yet", "start once it has one")
         try:
             self._learn_columns(first)
-        except StreamOpenError:
+        except StreamError:
             self.close()
             raise
         if self._offset > os.fstat(self._file.fileno()).st_size:
@@ -121,8 +88,8 @@ class CsvStream(ResumableStream):
         except OSError as error:
             raise self._unreadable(error.strerror or "cannot be read", "check the path") from error
 
-    def _unreadable(self, reason: str, hint: str) -> StreamOpenError:
-        return StreamOpenError("csv", reason, hint, str(self._spec.file))
+    def _unreadable(self, reason: str, hint: str) -> StreamError:
+        return StreamError("csv", reason, hint, str(self._spec.file))
 
     def _was_replaced(self) -> bool:
         if self._file is None:
@@ -196,12 +163,10 @@ class CsvStream(ResumableStream):
         elif label in ends or (label.isdigit() and int(label) < self._width):
             self._label = ends.get(label, int(label) if label.isdigit() else 0)
         else:
-            raise StreamOpenError(
-                "label", f"no column {label!r}", "name a column, first, last or none"
-            )
+            raise StreamError("label", f"no column {label!r}", "name a column, first, last or none")
         missing = [name for name in self._spec.features if name not in names]
         if missing:
-            raise StreamOpenError("features", f"no column {missing[0]!r}", "name columns of line 1")
+            raise StreamError("features", f"no column {missing[0]!r}", "name columns of line 1")
         others = tuple(i for i in range(self._width) if i != self._label)
         self._columns = tuple(map(names.index, self._spec.features)) or others
         if not self._columns:

@@ -10,37 +10,18 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TypeVar
+
+import numpy as np
 
 from fedagent_protocol.errors import PluginError, UnknownNameError
 
-from .base import (
-    Samples,
-    StreamBrokenError,
-    StreamError,
-    StreamOpenError,
-    StreamSchema,
-    np,
-)
-from .kinds import registry
-from .spec import StreamSpec
+from .base import Samples, StreamSchema
+from .kinds import Own
+from .spec import StreamError, registry
 
 R = TypeVar("R")
 _HINT = "fix the stream's class"
-
-
-class Own(StreamSpec, frozen=True, kw_only=True):
-    """Somebody's own stream: the name of an entry point, and text that its class reads."""
-
-    form: ClassVar[str] = "NAME:TEXT"
-    kind: str
-    text: str
-    buffer: int = 4096
-
-    def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> "OwnStream":
-        """Return the stream; its labels are numbers."""
-        del labels
-        return OwnStream(self, seed=seed, offset=offset)
 
 
 class OwnStream:
@@ -49,7 +30,10 @@ class OwnStream:
     The seed is given to it if it has an attribute ``seed``, the offset as ``resume_at``.
     """
 
-    def __init__(self, spec: Own, *, seed: int, offset: int = 0) -> None:
+    def __init__(
+        self, spec: Own, *, seed: int, offset: int = 0, labels: Sequence[str] = ()
+    ) -> None:
+        del labels  # its labels are numbers
         self._spec = spec
         self._given = {"seed": seed, "resume_at": offset}
         self._own: object | None = None
@@ -60,23 +44,23 @@ class OwnStream:
         """Make the user's object, and open it.
 
         Raises:
-            StreamOpenError: The class cannot be loaded, or does not do what it must.
+            StreamError: The class cannot be loaded, or does not do what it must.
         """
         name = self._spec.kind
         try:
             factory: Callable[[str], object] = registry.factory(name)
         except UnknownNameError as error:
             hint = "install its package"
-            raise StreamOpenError(name, "is not installed any more", hint) from error
+            raise StreamError(name, "is not installed any more", hint) from error
         except PluginError as error:
-            raise StreamOpenError(name, error.problem, _HINT) from error
-        self._own = self._guarded(StreamOpenError, lambda: factory(self._spec.text))
+            raise StreamError(name, error.problem, _HINT) from error
+        self._own = self._guarded(lambda: factory(self._spec.text))
         for key, value in self._given.items():
             if hasattr(self._own, key):
                 setattr(self._own, key, value)
-        schema = self._guarded(StreamOpenError, lambda: self._call("open", now))
+        schema = self._guarded(lambda: self._call("open", now))
         if not isinstance(schema, StreamSchema) or schema.features < 1:
-            raise StreamOpenError(name, "open returns no StreamSchema", _HINT)
+            raise StreamError(name, "open returns no StreamSchema", _HINT)
         self._features = schema.features
         return schema
 
@@ -84,11 +68,11 @@ class OwnStream:
         """Return what the user's object gives, if it is samples; of too many, the newest.
 
         Raises:
-            StreamBrokenError: It raised something, or gave something else.
+            StreamError: It raised something, or gave something else.
         """
-        samples = self._guarded(StreamBrokenError, lambda: self._call("take", now))
+        samples = self._guarded(lambda: self._call("take", now))
         if not isinstance(samples, Samples) or not self._fits(samples):
-            raise StreamBrokenError(
+            raise StreamError(
                 self._spec.kind,
                 f"take returns no Samples of {self._features} features with a label each",
                 _HINT,
@@ -127,7 +111,7 @@ class OwnStream:
         found: Callable[[float], object] = getattr(self._own, method)
         return found(now)
 
-    def _guarded(self, kind: type[StreamError], action: Callable[[], R]) -> R:
+    def _guarded(self, action: Callable[[], R]) -> R:
         try:
             return action()
         except StreamError:
@@ -135,7 +119,7 @@ class OwnStream:
         except Exception as error:  # somebody else's code: anything can come
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
-            raise kind(self._spec.kind, where, _HINT) from error
+            raise StreamError(self._spec.kind, where, _HINT) from error
 
     def _fits(self, samples: Samples) -> bool:
         x, y = samples.x, samples.y

@@ -1,32 +1,36 @@
-"""A stream as text, ``KIND:PATH,option=value,…``: the struct of a kind declares its options."""
+"""A stream as text, ``KIND:PATH,option=value,…``: the struct of a kind declares its options.
+
+Nothing of this imports numpy: an agent reads what a stream is, and its trainer opens it.
+"""
 
 import difflib
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
+from importlib import import_module
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeVar,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 from msgspec import Meta, Struct
 
+from fedagent_protocol.errors import FedagentError
 from fedagent_protocol.option import Declared, Option, declared
+from fedagent_protocol.registry import Registry
 
-from .base import Stream, StreamSpecError
+if TYPE_CHECKING:
+    from .base import Stream
 
 EXAMPLES = "digits:labels=3+7,rate=20, csv:PATH,label=last or mqtt://HOST:PORT/TOPIC?features=a,b"
 DType = Literal["float32", "float64", "uint8", "int16", "int32", "int64"]
-Pace = Annotated[
-    float, Meta(gt=0, le=1e6), Option("Arrivals per second, on average.", example="20")
-]
-Faster = Annotated[
-    float,
-    Meta(gt=0, le=1e9),
-    Option("How much faster samples arrive than `rate` or the recording says.", example="20"),
-]
-Start = Annotated[
-    int,
-    Meta(ge=0, le=10**6),
-    Option("Samples that are available when the stream is first opened.", example="50"),
-]
 Buffer = Annotated[
     int,
     Meta(ge=1, le=10**6),
@@ -37,10 +41,31 @@ Buffer = Annotated[
 S = TypeVar("S", bound="StreamSpec")
 
 
+class StreamError(FedagentError):
+    """Raised when text describes no stream, or one that cannot be read; `key` is what is wrong.
+
+    A device that declines sends what it is as text. Where a file lies is nobody else's
+    business: `path` is no part of that, only of `reason_here`.
+    """
+
+    template = "{key}: {reason}"
+
+    key: str
+    reason: str
+    hint: str
+    path: str = ""
+
+    @property
+    def reason_here(self) -> str:
+        """The reason as the machine's own user may read it, with the file."""
+        return f"{self.path}: {self.reason}" if self.path else self.reason
+
+
 class StreamSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One kind of stream: its fields with an `Option` are options, `path` stands before them."""
 
     form: ClassVar[str]  # how it begins, for people
+    stream: ClassVar[str]  # ``module:class`` in this package, made of the struct
 
     @classmethod
     def read(cls, kind: str, text: str) -> Self:
@@ -49,15 +74,9 @@ class StreamSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if "path" in cls.__struct_fields__:
             path, _, text = text.partition(",")
             if not path.strip():
-                raise StreamSpecError(kind, "has no value", f"write {EXAMPLES}")
+                raise StreamError(kind, "has no value", f"write {EXAMPLES}")
             given["path"] = path.strip()
-        options = options_of(cls, text)
-        cls.check_options(options)
-        return made(cls, options, **given)
-
-    @classmethod
-    def check_options(cls, given: dict[str, str]) -> None:
-        """Raise `StreamSpecError` for options that do not go together as they are given."""
+        return made(cls, options_of(cls, text), **given)
 
     def check(self) -> None:
         """Raise `StreamError` for what lies beside the text, such as a password."""
@@ -67,12 +86,29 @@ class StreamSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Whether an agent tries it before its first round: a file may be missing."""
         return "path" in self.__struct_fields__
 
-    def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> Stream:
+    def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> "Stream":
         """Return the stream, not yet open; it goes on at the offset that it had before.
 
         `labels` are the names of the classes, for streams that carry names.
         """
-        raise NotImplementedError
+        module, _, name = self.stream.partition(":")
+        kind = getattr(import_module(f"{__package__}.{module}"), name)
+        made: Stream = kind(self, seed=seed, offset=offset, labels=labels)
+        return made
+
+
+registry: Registry[StreamSpec] = Registry(
+    kind="stream",
+    package=__package__,
+    builtin={
+        "digits": "kinds:Digits",
+        "replay": "kinds:Replay",
+        "csv": "kinds:Csv",
+        "mqtt": "kinds:Mqtt",
+        "mqtts": "kinds:Mqtt",
+    },
+    group="fedagent.streams",
+)
 
 
 def options_of(kind: type[StreamSpec], text: str) -> dict[str, str]:
@@ -85,16 +121,16 @@ def options_of(kind: type[StreamSpec], text: str) -> dict[str, str]:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise StreamSpecError(name[:40] or "stream", "is not an option of this stream", hint)
+            raise StreamError(name[:40] or "stream", "is not an option of this stream", hint)
         if not equals or not value.strip():
-            raise StreamSpecError(name, "has no value", f"write {name}=...")
+            raise StreamError(name, "has no value", f"write {name}=...")
         options[name] = value.strip()
     return options
 
 
-def no_kind(kind: str) -> StreamSpecError:
+def no_kind(kind: str) -> StreamError:
     """Return the error of a text that begins with no kind of stream."""
-    return StreamSpecError("stream", f"{kind[:40]!r} is not a kind of stream", f"write {EXAMPLES}")
+    return StreamError("stream", f"{kind[:40]!r} is not a kind of stream", f"write {EXAMPLES}")
 
 
 def made(kind: type[S], options: dict[str, str], **more: object) -> S:
@@ -102,7 +138,7 @@ def made(kind: type[S], options: dict[str, str], **more: object) -> S:
     fields = {one.keys[0]: one for one in declared(kind)}
     for name, field in fields.items():
         if field.required and name not in options:
-            raise StreamSpecError(name, "is missing", f"write {name}={field.option.example}")
+            raise StreamError(name, "is missing", f"write {name}={field.option.example}")
     values = {name: _value(fields[name], text) for name, text in options.items()}
     try:
         return msgspec.convert({**values, **more}, kind)
@@ -142,7 +178,7 @@ def _scalar(kind: object, text: str) -> object:
     return text if found is None else found
 
 
-def _refused(field: Declared, wrong: object) -> StreamSpecError:
+def _refused(field: Declared, wrong: object) -> StreamError:
     key, limits = field.keys[0], field.limits
     hint = f"write {key}={field.option.example}"
     if get_origin(field.kind) is Literal:
@@ -157,4 +193,4 @@ def _refused(field: Declared, wrong: object) -> StreamSpecError:
         reason = "is no number over 0"
     else:
         reason = f"is no {'number' if field.kind is float else key}"
-    return StreamSpecError(key, f"{str(wrong)[:40]!r} {reason}", hint)
+    return StreamError(key, f"{str(wrong)[:40]!r} {reason}", hint)

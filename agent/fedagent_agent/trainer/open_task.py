@@ -10,7 +10,8 @@ from fedagent_agent.learners import NO_TRAINING, Tensors, instead_of
 from fedagent_agent.learners import create as create_learner
 from fedagent_agent.learners.warm import ready_or_start
 from fedagent_agent.streams import parse_stream
-from fedagent_agent.streams.base import Samples, Stream, StreamError, StreamSchema
+from fedagent_agent.streams.base import Samples, Stream, StreamSchema
+from fedagent_agent.streams.spec import StreamError
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import decode_tensors
 from fedagent_task.errors import TaskFormatError

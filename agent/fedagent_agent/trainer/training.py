@@ -14,7 +14,7 @@ import numpy.typing as npt
 from fedagent_agent.learners import Learner, Tensors
 from fedagent_agent.learners.base import UserCodeError
 from fedagent_agent.learners.user import UserLearner
-from fedagent_agent.streams.base import StreamError
+from fedagent_agent.streams.spec import StreamError
 from fedagent_node.data_dir import passing, write_private_parts
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import NO_COURSE, TrainStats

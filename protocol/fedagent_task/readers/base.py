@@ -21,23 +21,17 @@ _STEP = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Samples as they are in the file, before any scaling.
-
-    Attributes:
-        times: When each sample was recorded, seconds, float64 [n]; None where that is not said.
-    """
+    """Samples as they are in the file, before any scaling."""
 
     x: Raw  # features [n, features] in the file's own dtype
     y: Labels  # labels [n]: int64 where all are whole numbers, else float64
-    times: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
 
     def rows(self, index: npt.NDArray[np.intp] | slice) -> "Dataset":
         """Return some of the samples."""
-        times = None if self.times is None else self.times[index]
-        return Dataset(self.x[index], self.y[index], times)
+        return Dataset(self.x[index], self.y[index])
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:

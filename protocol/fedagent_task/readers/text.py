@@ -43,7 +43,7 @@ def read_csv(path: Path, limit: int = MAX_BYTES) -> Dataset:
 
 
 def read_ratings(path: Path, limit: int = MAX_BYTES) -> Dataset:
-    """Return MovieLens' ``u.data``: x is (user, item) int64 from 1, y the rating, with times."""
+    """Return MovieLens' ``u.data``: x is (user, item) int64 from 1, y the rating."""
     rows: list[tuple[int, int, int, int]] = []
     for number, line in enumerate(read_bytes(path, limit).splitlines(), 1):
         fields = line.split()
@@ -61,7 +61,7 @@ def read_ratings(path: Path, limit: int = MAX_BYTES) -> Dataset:
             raise DatasetError(str(path), f"line {number} is out of range", "number from 1")
         rows.append((user, item, rating, when))
     table = np.array(rows, np.int64).reshape(len(rows), 4)
-    return Dataset(table[:, :2].copy(), table[:, 2].copy(), table[:, 3].astype(np.float64))
+    return Dataset(table[:, :2].copy(), table[:, 2].copy())
 
 
 def _numbers(fields: list[bytes]) -> bool:

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedagent_agent.streams.base import StreamOpenError
-from fedagent_agent.streams.csv_tail import MAX_BACKLOG_BYTES, MAX_LINE_BYTES, Csv, CsvStream
+from fedagent_agent.streams.base import Stream
+from fedagent_agent.streams.csv_tail import MAX_BACKLOG_BYTES, MAX_LINE_BYTES
+from fedagent_agent.streams.kinds import Csv
+from fedagent_agent.streams.spec import StreamError
 
 from .support import dense
 
@@ -18,14 +20,14 @@ def _append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _open(path: Path, offset: int = 0, labels: tuple[str, ...] = (), **keys: object) -> CsvStream:
+def _open(path: Path, offset: int = 0, labels: tuple[str, ...] = (), **keys: object) -> Stream:
     spec = Csv(path=str(path), **keys)  # type: ignore[arg-type] # by test
     stream = spec.create(seed=0, labels=labels, offset=offset)
     stream.open(0.0)
     return stream
 
 
-def _taken(stream: CsvStream) -> list[list[float]]:
+def _taken(stream: Stream) -> list[list[float]]:
     samples = stream.take(0.0)
     return [[*x, y] for x, y in zip(dense(samples).tolist(), samples.y.tolist(), strict=True)]
 
@@ -58,9 +60,9 @@ def test_columns_are_chosen_by_name_or_place(path: Path) -> None:
         stream = _open(path, **keys)
         assert _taken(stream) == [row]
         stream.close()
-    with pytest.raises(StreamOpenError, match="no column 'x'"):
+    with pytest.raises(StreamError, match="no column 'x'"):
         _open(path, label="x")
-    with pytest.raises(StreamOpenError, match="no column 'z'"):
+    with pytest.raises(StreamError, match="no column 'z'"):
         _open(path, features=("z",))
 
 
@@ -145,14 +147,14 @@ def test_memory_is_bounded(path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
-    with pytest.raises(StreamOpenError, match="no such file"):
+    with pytest.raises(StreamError, match="no such file"):
         _open(tmp_path / "none.csv")
     empty = tmp_path / "empty.csv"
     empty.write_text("a,b")
-    with pytest.raises(StreamOpenError, match="no complete line"):
+    with pytest.raises(StreamError, match="no complete line"):
         _open(empty)
     empty.write_text("a\n")
-    with pytest.raises(StreamOpenError, match="one column"):
+    with pytest.raises(StreamError, match="one column"):
         _open(empty)
 
 

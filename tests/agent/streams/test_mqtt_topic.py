@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_agent.learners import create
-from fedagent_agent.streams.mqtt_topic import MAX_MESSAGE_BYTES, Mqtt, MqttStream
+from fedagent_agent.streams.kinds import Mqtt
+from fedagent_agent.streams.mqtt_topic import MAX_MESSAGE_BYTES, MqttStream
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker.process import Broker, BrokerSpec
 from fedagent_node.link import Arrival, Link
@@ -60,7 +61,7 @@ async def _until(stream: MqttStream, link: Link, payload: bytes, reason: str) ->
 
 async def test_messages_become_samples_and_bad_ones_are_counted(tmp_path: Path) -> None:
     async with _sensor(tmp_path) as (link, spec):
-        stream = spec.create(seed=0, labels=("ok", "alarm"))
+        stream = MqttStream(spec, labels=("ok", "alarm"))
         schema = await asyncio.to_thread(stream.open, 0.0)
         assert (schema.features, schema.dtype) == (2, "float64")
         await _until(stream, link, b"no json", "bad_json")
@@ -87,7 +88,7 @@ async def test_a_declared_schema_is_kept_and_what_breaks_it_is_counted(tmp_path:
     async with _sensor(tmp_path) as (link, spec):
         features = ("t:float32:-40..60", "h:float32:0..")
         strict = structs.replace(spec, features=features, label="kind:uint8:0..1")
-        stream = strict.create(seed=0)
+        stream = MqttStream(strict)
         assert (await asyncio.to_thread(stream.open, 0.0)).dtype == "float32"
         await _until(stream, link, b"{}", "bad_missing")
         for message in (
@@ -105,13 +106,14 @@ async def test_a_declared_schema_is_kept_and_what_breaks_it_is_counted(tmp_path:
         await _until(stream, link, b"no json", "bad_json")
         samples = stream.take(0.0)
         assert (dense(samples).tolist(), samples.y.tolist()) == ([[-40, 5]], [1])
-        assert (stream.counters["bad_range"], stream.counters["bad_dtype"]) == (3, 5)
+        counted = [stream.counters[f"bad_{why}"] for why in ("range", "dtype", "number")]
+        assert counted == [3, 4, 1]
         await asyncio.to_thread(stream.close)
 
 
 async def test_what_nobody_takes_is_dropped_oldest_first(tmp_path: Path) -> None:
     async with _sensor(tmp_path) as (link, spec):
-        stream = spec.create(seed=0)
+        stream = MqttStream(spec)
         await asyncio.to_thread(stream.open, 0.0)
         await _until(stream, link, b"{}", "bad_missing")
         for number in range(8):
@@ -127,7 +129,7 @@ async def test_what_nobody_takes_is_dropped_oldest_first(tmp_path: Path) -> None
 def test_a_broker_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     broker = BrokerAddress("127.0.0.1", 9)
     spec = Mqtt(broker=broker, topic="t", features=("a",), label="y")
-    stream = spec.create(seed=0)
+    stream = MqttStream(spec)
     stream.open(0.0)
     assert len(stream.take(1.0)) == 0
     stream.close()
@@ -141,7 +143,7 @@ def test_a_topic_accounts_for_all(events: list[int | str], buffer: int) -> None:
     """Without a broker: messages are given to the stream as its link gives them."""
     broker = BrokerAddress("box", 1883)
     spec = Mqtt(broker=broker, topic="t", features=("v",), label="y", buffer=buffer)
-    stream = spec.create(seed=0)
+    stream = MqttStream(spec)
     good = taken = bad = 0
     for event in events:
         if event == "take":
@@ -162,7 +164,7 @@ def test_a_sensor_that_is_broken_now_and_then_does_not_spoil_the_model() -> None
     recipe = parse_recipe((Path(__file__).parents[3] / "deploy/recipes/sensor.toml").read_text())
     features = ("outside:float32:-40..60", "pump:float32:0..100")
     broker, label = BrokerAddress("box", 1883), "room:float32:-40..60"
-    stream = Mqtt(broker=broker, topic="t", features=features, label=label).create(seed=0)
+    stream = MqttStream(Mqtt(broker=broker, topic="t", features=features, label=label))
     rng, model = np.random.default_rng(0), create_model(recipe.model)
     learner, weights = create(model, recipe.learner, rng), model.init(0)
     for _ in range(12):

@@ -10,14 +10,9 @@ import numpy as np
 import pytest
 
 from fedagent_agent.streams import parse_stream
-from fedagent_agent.streams.base import (
-    Samples,
-    StreamBrokenError,
-    StreamOpenError,
-    StreamSchema,
-    StreamSpecError,
-)
-from fedagent_agent.streams.own import Own, OwnStream
+from fedagent_agent.streams.base import Samples, Stream, StreamSchema
+from fedagent_agent.streams.kinds import Own
+from fedagent_agent.streams.spec import StreamError
 
 from .support import dense, install_stream
 
@@ -79,7 +74,7 @@ def test_a_class_with_open_and_take_is_a_stream(install: Path) -> None:
 
 
 def test_who_has_no_such_package_is_told_what_there_is() -> None:
-    with pytest.raises(StreamSpecError, match="not a kind of stream"):
+    with pytest.raises(StreamError, match="not a kind of stream"):
         parse_stream("nobodys:x")
 
 
@@ -99,7 +94,7 @@ class Good:
         return Samples(self.x, self.y)  # type: ignore[arg-type]  # wrong on purpose, below
 
 
-def _own(monkeypatch: pytest.MonkeyPatch, kind: type, buffer: int = 4096) -> OwnStream:
+def _own(monkeypatch: pytest.MonkeyPatch, kind: type, buffer: int = 4096) -> Stream:
     install_stream(monkeypatch, "mine", kind)
     return Own(kind="mine", text="secret", buffer=buffer).create(seed=1, offset=4)
 
@@ -158,7 +153,7 @@ def test_what_are_no_samples_is_said(monkeypatch: pytest.MonkeyPatch, x: object,
     kind = type("Wrong", (Good,), {"x": x, "y": y})
     stream = _own(monkeypatch, kind)
     stream.open(0.0)
-    with pytest.raises(StreamBrokenError, match=r"mine: take returns no Samples of 3 features"):
+    with pytest.raises(StreamError, match=r"mine: take returns no Samples of 3 features"):
         stream.take(0.0)
 
 
@@ -171,7 +166,7 @@ def test_errors_of_the_class_are_typed_and_tell_no_sample(
 
     stream = _own(monkeypatch, Raises)
     stream.open(0.0)
-    with pytest.raises(StreamBrokenError) as caught:
+    with pytest.raises(StreamError) as caught:
         stream.take(0.0)
     assert str(caught.value).startswith("mine: ValueError at test_own.py:")
     assert "secret" not in str(caught.value)
@@ -186,11 +181,11 @@ def test_a_class_that_cannot_be_made_or_opened(monkeypatch: pytest.MonkeyPatch) 
         def open(self, now: float) -> object:
             return 3
 
-    with pytest.raises(StreamOpenError, match="mine: TypeError"):
+    with pytest.raises(StreamError, match="mine: TypeError"):
         _own(monkeypatch, type("NoText", (), {"open": lambda _self, _now: None})).open(0.0)
-    with pytest.raises(StreamOpenError, match="mine: AttributeError"):
+    with pytest.raises(StreamError, match="mine: AttributeError"):
         _own(monkeypatch, NoOpen).open(0.0)
-    with pytest.raises(StreamOpenError, match="mine: open returns no StreamSchema"):
+    with pytest.raises(StreamError, match="mine: open returns no StreamSchema"):
         _own(monkeypatch, NoSchema).open(0.0)
-    with pytest.raises(StreamOpenError, match="not installed"):
+    with pytest.raises(StreamError, match="not installed"):
         Own(kind="nobodys", text="").create(seed=1).open(0.0)

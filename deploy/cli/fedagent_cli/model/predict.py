@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from fedagent_agent.streams import parse_stream
-from fedagent_agent.streams.base import Samples, Stream, StreamError
+from fedagent_agent.streams.base import Samples, Stream
+from fedagent_agent.streams.spec import StreamError
 from fedagent_agent.trainer.open_task import misfit_of
 from fedagent_cli import options
 from fedagent_cli.command_line import Number
