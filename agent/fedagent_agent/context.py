@@ -11,15 +11,13 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from .availability import Condition, LimitCheck, LimitsSettings, Power, check_limits
 from .core.device import Radio, Readings
 from .machine import MachineProbe
-from .wifi import LIBRARY, PROC, decode_radios, from_proc, in_use, interfaces, read_text
+from .wifi import LIBRARY, PROC, decode_radios, in_use, interfaces, read_text
 
 MEMORY_S = 30.0
 """Time constant of the smoothed load: prices and policies need a steady number."""
@@ -51,46 +49,18 @@ class _Battery(msgspec.Struct):
     plugged: str = "UNPLUGGED"
 
 
-@dataclass(frozen=True, slots=True)
-class Programs:
-    """Where the programs are; None for those that are not here."""
-
-    nmcli: str | None = None
-    battery: str | None = None
-    wifi: bool = False  # there is some, whatever can be known of it
-    nl80211: bool = False  # its library is installed
-    proc: Path = PROC
-
-    @classmethod
-    def here(cls, path: str | None = None) -> "Programs":
-        """Find them on the search path."""
-        return cls(
-            shutil.which("nmcli", path=path),
-            shutil.which("termux-battery-status", path=path),
-            wifi=bool(interfaces()),
-            nl80211=find_spec(LIBRARY) is not None,
-        )
-
-    def __bool__(self) -> bool:
-        return self.nmcli is not None or self.battery is not None or self.wifi
-
-    async def ask(self) -> HostInfo:
-        """Ask each once."""
-        metered = power = None
-        if self.nmcli is not None:
-            fields = "GENERAL.TYPE,GENERAL.STATE,GENERAL.METERED"
-            text = await _output(self.nmcli, "-t", "-f", fields, "dev", "show")
-            metered = metered_of(text)
-        if self.battery is not None:
-            power = power_of(await _output(self.battery))
-        return HostInfo(metered, power, await self._radio() if self.wifi else None)
-
-    async def _radio(self) -> Radio | None:
-        routes, found = read_text(self.proc / "net" / "route"), None
-        if self.nl80211:
-            text = await _output(sys.executable, "-P", "-m", WIFI)
-            found = in_use(decode_radios(text), routes)
-        return found or in_use(from_proc(read_text(self.proc / "net" / "wireless")), routes)
+async def ask_host(path: str | None = None) -> HostInfo:
+    """Ask each program once that is on the search path; none of them is waited for long."""
+    metered = power = radio = None
+    if (nmcli := shutil.which("nmcli", path=path)) is not None:
+        fields = "GENERAL.TYPE,GENERAL.STATE,GENERAL.METERED"
+        metered = metered_of(await _output(nmcli, "-t", "-f", fields, "dev", "show"))
+    if (battery := shutil.which("termux-battery-status", path=path)) is not None:
+        power = power_of(await _output(battery))
+    if interfaces() and find_spec(LIBRARY) is not None:
+        text = await _output(sys.executable, "-P", "-m", WIFI)
+        radio = in_use(decode_radios(text), read_text(PROC / "net" / "route"))
+    return HostInfo(metered, power, radio)
 
 
 def metered_of(text: str) -> bool | None:
@@ -144,18 +114,6 @@ async def _output(*command: str) -> str:
     return data.decode("utf-8", "replace")
 
 
-class Probe(Protocol):
-    """Something that looks at a machine."""
-
-    def cores(self) -> int:
-        """Return how many processors may be used."""
-        ...
-
-    def sample(self, *, slow: bool) -> Condition:
-        """Return a look; `slow` reads what costs more as well."""
-        ...
-
-
 class Context:
     """Available compute and availability, from samples some seconds apart.
 
@@ -165,7 +123,7 @@ class Context:
 
     def __init__(
         self,
-        probe: Probe | None = None,
+        probe: MachineProbe | None = None,
         *,
         limits: LimitsSettings = LimitsSettings(),  # noqa: B008 - frozen
     ) -> None:

@@ -19,7 +19,7 @@ from fedagent_node.shell import Shell
 from fedagent_node.site.enrolling import Joiner, join_first, renew
 
 from .config import AgentConfig
-from .context import ASK_S, Context, Programs
+from .context import ASK_S, Context, ask_host
 from .core.effects import Measured, Stopping, TrainerEnded
 from .core.worklog import LogLine, WorkLog, samples_line
 from .links import BrokerLinks
@@ -52,7 +52,6 @@ class AgentDaemon:
             DataDirBusyError, LinkError, AgentError: See `__main__.EXIT_CODES`.
         """
         await self._shell.run(self._serve)
-        self._log_lines(self._worklog.tick(time.monotonic(), over=True))
         if self._samples:
             totals = ", ".join(f"{reason} {n}" for reason, n in sorted(self._samples.items()))
             _log.info("%s: samples that were not trained on: %s", self._shell.id, totals)
@@ -163,17 +162,15 @@ class AgentDaemon:
             self._measure()
 
     def _measure(self) -> None:
-        now = time.monotonic()
-        readings = self._context.read(now)
+        readings = self._context.read(time.monotonic())
         self._shell.receive(Measured(readings))
         hindrance = "" if readings.available else readings.reason or "not available"
-        self._log_lines([*self._worklog.allow(hindrance), *self._worklog.tick(now)])
+        self._log_lines(self._worklog.allow(hindrance))
 
     async def _ask_programs(self) -> None:
-        programs = Programs.here()
         known = ""
-        while programs:
-            host = await programs.ask()
+        while True:
+            host = await ask_host()
             self._context.update_host(host)
             if host.radio is not None and host.radio.interface != known:
                 known = host.radio.interface

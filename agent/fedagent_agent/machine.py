@@ -1,8 +1,6 @@
 """One look at this machine: processors, memory, power, heat. Measured, never simulated."""
 
 import os
-from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -45,7 +43,7 @@ class MachineProbe:
             memory_bytes=psutil.virtual_memory().available,
             frequency=self._frequency,
             power=power(self._sysfs),
-            temperature_c=temperature_c(self._sysfs),
+            temperature_c=temperature_c(),
             throttled=throttled(self._sysfs),
         )
 
@@ -69,8 +67,6 @@ class MachineProbe:
 def power(sysfs: Path = SYSFS) -> Power | None:
     """Return battery and mains; None where they cannot be known."""
     supplies = sysfs / "class" / "power_supply"
-    if not supplies.is_dir():
-        return _power_by_psutil() if sysfs == SYSFS else None
     charges: list[float] = []
     fed = discharging = False
     try:
@@ -89,18 +85,15 @@ def power(sysfs: Path = SYSFS) -> Power | None:
     return Power(battery=min(charges), mains=fed or not discharging)
 
 
-def temperature_c(sysfs: Path = SYSFS) -> float | None:
-    """Return the temperature of the hottest zone; of those about the processor, if any."""
+def temperature_c() -> float | None:
+    """Return the temperature of the hottest sensor; of those about the processor, if any."""
     hot: dict[bool, list[float]] = {True: [], False: []}
-    for zone in sorted(sysfs.glob("class/thermal/thermal_zone*")):
-        thousandths = _number(zone / "temp")
-        # Zones that are switched off say things like -274000.
-        if thousandths is not None and 0 < thousandths < 150_000:
-            kind = _text(zone / "type").lower()
-            hot[any(word in kind for word in _ABOUT_THE_CPU)].append(thousandths / 1000)
-    if found := hot[True] or hot[False]:
-        return max(found)
-    return _temperature_by_psutil() if sysfs == SYSFS else None
+    found = _psutil("sensors_temperatures")
+    for kind, entries in found.items() if isinstance(found, dict) else ():
+        about = any(word in kind.lower() for word in _ABOUT_THE_CPU)
+        # Those that are switched off say things like -274.
+        hot[about] += [one.current for one in entries if 0 < (one.current or 0) < 150]
+    return max(hot[True] or hot[False], default=None)
 
 
 def throttled(sysfs: Path = SYSFS) -> str | None:
@@ -124,32 +117,17 @@ def _busy_seconds() -> float | None:
 
 
 def _psutil(name: str) -> object:
-    read: Callable[[], object] | None = getattr(psutil, name, None)
     try:
-        return read() if read is not None else None
-    except (OSError, NotImplementedError, RuntimeError):
-        return None
+        found: object = getattr(psutil, name)()
+    except (AttributeError, OSError, NotImplementedError, RuntimeError):
+        return None  # another system, or one that hides it
+    return found
 
 
 def _frequency() -> float:
     found = _psutil("cpu_freq")
     current, highest = getattr(found, "current", 0.0), getattr(found, "max", 0.0)
     return min(1.0, current / highest) if current and highest else 1.0
-
-
-def _power_by_psutil() -> Power | None:
-    found = _psutil("sensors_battery")
-    if found is None:
-        return None
-    charge = float(getattr(found, "percent", 100.0)) / 100
-    return Power(battery=charge, mains=bool(getattr(found, "power_plugged", True)))
-
-
-def _temperature_by_psutil() -> float | None:
-    zones = _psutil("sensors_temperatures")
-    entries = chain.from_iterable(zones.values()) if isinstance(zones, dict) else ()
-    values = [float(getattr(entry, "current", 0.0)) for entry in entries]
-    return max((value for value in values if 0 < value < 150), default=None)
 
 
 def _text(path: Path) -> str:

@@ -1,7 +1,6 @@
 """What the Wi-Fi driver says of this device's link: signal, rate, width of the channel.
 
-`nl80211` asks it, in a process of its own. Without its library (the extra `wifi`) there is
-/proc/net/wireless, which knows the signal only.
+`nl80211` asks it, in a process of its own, where its library (the extra `wifi`) is installed.
 """
 
 from collections.abc import Iterable
@@ -23,8 +22,6 @@ _RATE_BPS = 100_000.0
 _LARGEST = 1e10
 """No level and no rate, in its unit, is a larger number; what a report holds is finite."""
 _UP = 0x1
-_DBM_OFFSET = 256
-"""By how much an older driver's level is too high where it is a byte of its own."""
 
 
 @runtime_checkable
@@ -102,26 +99,6 @@ def _width_hz(number: object) -> float | None:
 def _number(value: object) -> float | None:
     known = isinstance(value, int | float) and abs(value) < _LARGEST  # NaN is not
     return float(cast("float", value)) if known else None
-
-
-def from_proc(text: str) -> tuple[Radio, ...]:
-    """Return what /proc/net/wireless says; a level that is no dBm is left out."""
-    radios = []
-    for line in text.splitlines()[2:]:
-        name, colon, rest = line.partition(":")
-        words = rest.split()
-        if not colon or len(words) < 3:
-            continue
-        try:
-            level = _number(float(words[2]))
-        except ValueError:
-            continue
-        if level is None:
-            continue
-        level -= _DBM_OFFSET if level > _DBM_OFFSET / 2 else 0
-        if level < 0:
-            radios.append(Radio(interface=name.strip(), signal_dbm=level))
-    return tuple(radios)
 
 
 def default_interface(routes: str) -> str:

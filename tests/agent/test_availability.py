@@ -1,11 +1,11 @@
-"""The rules by which a device trains, on folders that look like sysfs and on real programs."""
+"""The rules by which a device trains, on files that look like sysfs and on real programs."""
 
 import asyncio
 import os
 import signal
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -13,105 +13,68 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_agent import machine
-from fedagent_agent.availability import Condition, LimitCheck, LimitsSettings, Power, check_limits
+from fedagent_agent.availability import Condition, LimitsSettings, Power, check_limits
 from fedagent_agent.config import AgentConfig
-from fedagent_agent.context import Context, HostInfo, Programs, metered_of, power_of
+from fedagent_agent.context import Context, HostInfo, ask_host, metered_of, power_of
 from fedagent_agent.machine import MachineProbe
 from fedagent_node.settings import SettingError
 
+PI = "devices/platform/soc/soc:firmware/get_throttled"
 
-@dataclass
-class Sysfs:
-    """A folder that looks like sysfs."""
 
-    root: Path
-
-    def put(self, path: str, text: str) -> None:
-        file = self.root / path
+def put(sysfs: Path, **files: str) -> None:
+    """Write files of one battery, or of any supply, below class/power_supply."""
+    for name, text in files.items():
+        supply, _, key = name.partition("_")
+        file = sysfs / "class" / "power_supply" / supply / key
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{text}\n")
 
-    def battery(self, percent: int, status: str, name: str = "BAT0") -> None:
-        folder = f"class/power_supply/{name}"
-        self.put(f"{folder}/type", "Battery")
-        self.put(f"{folder}/capacity", str(percent))
-        self.put(f"{folder}/status", status)
 
-    def mains(self, online: int) -> None:
-        self.put("class/power_supply/AC/type", "Mains")
-        self.put("class/power_supply/AC/online", str(online))
-
-    def zone(self, number: int, kind: str, thousandths: int) -> None:
-        self.put(f"class/thermal/thermal_zone{number}/type", kind)
-        self.put(f"class/thermal/thermal_zone{number}/temp", str(thousandths))
+def throttle(sysfs: Path, flags: str) -> None:
+    (sysfs / PI).parent.mkdir(parents=True, exist_ok=True)
+    (sysfs / PI).write_text(flags)
 
 
-@pytest.fixture
-def sysfs(tmp_path: Path) -> Sysfs:
-    return Sysfs(tmp_path / "sys")
+def heat(monkeypatch: pytest.MonkeyPatch, **celsius: float) -> None:
+    found = {name: [SimpleNamespace(current=value)] for name, value in celsius.items()}
+    monkeypatch.setattr(psutil, "sensors_temperatures", lambda: found)
 
 
 def objections(context: Context) -> list[str]:
     return [said.rule for said in context.check_limits(time.monotonic()) if said.objects]
 
 
-def said(
-    now: Condition, limits: LimitsSettings | None = None, **held: bool
-) -> dict[str, LimitCheck]:
-    return {one.rule: one for one in check_limits(now, limits or LimitsSettings(), frozenset(held))}
+def test_the_emptiest_battery_counts_and_a_mouse_does_not(tmp_path: Path) -> None:
+    assert machine.power(tmp_path) is None
+    put(tmp_path, BAT0_type="Battery", BAT0_capacity="90", BAT0_status="Discharging")
+    put(tmp_path, BAT1_type="Battery", BAT1_capacity="20", BAT1_status="Discharging")
+    put(tmp_path, mouse_type="Battery", mouse_capacity="3", mouse_scope="Device")
+    assert machine.power(tmp_path) == Power(battery=0.2, mains=False)
+    put(tmp_path, AC_type="Mains", AC_online="1")
+    assert machine.power(tmp_path) == Power(battery=0.2, mains=True)
 
 
-# ------------------------------------------------------------------- what is read
-
-
-def test_a_laptop_on_battery(sysfs: Sysfs) -> None:
-    sysfs.battery(81, "Discharging")
-    sysfs.mains(0)
-    assert machine.power(sysfs.root) == Power(battery=0.81, mains=False)
-    sysfs.mains(1)
-    assert machine.power(sysfs.root) == Power(battery=0.81, mains=True)
-
-
-def test_the_emptiest_of_two_batteries_counts_and_a_mouse_does_not(sysfs: Sysfs) -> None:
-    sysfs.battery(90, "Discharging", "BAT0")
-    sysfs.battery(20, "Discharging", "BAT1")
-    sysfs.battery(3, "Discharging", "hidpp_battery_0")
-    sysfs.put("class/power_supply/hidpp_battery_0/scope", "Device")
-    assert machine.power(sysfs.root) == Power(battery=0.2, mains=False)
-
-
-def test_what_is_not_there_or_makes_no_sense_is_not_known(sysfs: Sysfs) -> None:
-    assert machine.power(sysfs.root) is None
-    assert machine.temperature_c(sysfs.root) is None
-    assert machine.throttled(sysfs.root) is None
-    sysfs.zone(0, "cpu-thermal", -274_000)
-    sysfs.put("class/thermal/thermal_zone1/temp", "not a number")
-    sysfs.put("devices/platform/soc/soc:firmware/get_throttled", "?")
-    assert machine.temperature_c(sysfs.root) is None
-    assert machine.throttled(sysfs.root) is None
-
-
-def test_the_hottest_zone_of_the_processor_counts(sysfs: Sysfs) -> None:
-    sysfs.zone(0, "iwlwifi", 99_000)
-    assert machine.temperature_c(sysfs.root) == 99.0
-    sysfs.zone(1, "x86_pkg_temp", 61_500)
-    sysfs.zone(2, "CPU-therm", 48_000)
-    assert machine.temperature_c(sysfs.root) == 61.5
+def test_the_hottest_zone_of_the_processor_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    heat(monkeypatch, iwlwifi=99.0, nvme=-274.0)
+    assert machine.temperature_c() == 99.0
+    heat(monkeypatch, iwlwifi=99.0, coretemp=61.5, cpu_thermal=48.0)
+    assert machine.temperature_c() == 61.5
+    heat(monkeypatch)
+    assert machine.temperature_c() is None
 
 
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ("0", ""),
         ("50000", ""),  # it was, some time ago
         ("50005", "the supply voltage is too low, it is throttled"),
-        ("8", "it is at its soft temperature limit"),
-        ("2", "the clock is capped"),
+        ("?", None),
     ],
 )
-def test_a_raspberry_pis_flags(sysfs: Sysfs, flags: str, reason: str) -> None:
-    sysfs.put("devices/platform/soc/soc:firmware/get_throttled", flags)
-    assert machine.throttled(sysfs.root) == reason
+def test_a_raspberry_pis_flags(tmp_path: Path, flags: str, reason: str | None) -> None:
+    throttle(tmp_path, flags)
+    assert machine.throttled(tmp_path) == reason
 
 
 def test_a_system_that_keeps_its_processes_to_itself(
@@ -127,51 +90,44 @@ def test_a_system_that_keeps_its_processes_to_itself(
     assert (load.text, load.objects) == ("not known", False)
 
 
-# --------------------------------------------------------------------- the rules
+BATTERY = Power(battery=0.2, mains=False)
 
 
-def test_each_rule_objects_alone(sysfs: Sysfs) -> None:
-    probe = MachineProbe(sysfs.root)
-    assert objections(Context(probe)) == []
-    sysfs.battery(20, "Discharging")
-    assert objections(Context(probe)) == ["battery"]
-    assert objections(Context(probe, limits=LimitsSettings(min_battery=10))) == []
-    sysfs.battery(90, "Discharging")
-    assert objections(Context(probe)) == []
-    assert objections(Context(probe, limits=LimitsSettings(mains_only=True))) == ["battery"]
-    sysfs.zone(0, "cpu-thermal", 86_000)
-    assert objections(Context(probe)) == ["temperature"]
-    assert objections(Context(probe, limits=LimitsSettings(max_temperature=0))) == []
-    sysfs.zone(0, "cpu-thermal", 70_000)
-    sysfs.put("devices/platform/soc/soc:firmware/get_throttled", "4")
-    assert objections(Context(probe)) == ["throttling"]
-    assert objections(Context(probe, limits=LimitsSettings(when_throttled=True))) == []
-    sysfs.put("devices/platform/soc/soc:firmware/get_throttled", "0")
-    assert objections(Context(probe, limits=LimitsSettings(metered="yes"))) == ["metered"]
-    assert objections(Context(probe, limits=LimitsSettings(metered="yes", on_metered=True))) == []
-    assert objections(Context(probe, limits=LimitsSettings(min_memory=1 << 40))) == ["memory"]
-    assert objections(Context(probe, limits=LimitsSettings(min_memory=0))) == []
+@pytest.mark.parametrize(
+    ("now", "rule", "limits", "otherwise"),
+    [
+        (Condition(power=BATTERY), "battery", {}, {"min_battery": 10}),
+        (Condition(power=BATTERY), "battery", {"min_battery": 0, "mains_only": True}, {}),
+        (Condition(temperature_c=86.0), "temperature", {}, {"max_temperature": 0}),
+        (Condition(throttled="it is hot"), "throttling", {}, {"when_throttled": True}),
+        (Condition(metered=True), "metered", {}, {"on_metered": True}),
+        (Condition(memory_bytes=1 << 20), "memory", {}, {"min_memory": 0}),
+        (Condition(load=0.6), "load", {"max_load": 50}, {"max_load": 100}),
+    ],
+)
+def test_each_rule_objects_alone(
+    now: Condition, rule: str, limits: dict[str, float], otherwise: dict[str, float]
+) -> None:
+    def said(now: Condition, **keys: float) -> list[str]:
+        settings = LimitsSettings(**keys)  # type: ignore[arg-type]  # by test
+        return [one.rule for one in check_limits(now, settings) if one.objects]
+
+    assert said(now, **limits) == [rule]
+    assert (rule == "battery" and limits) or said(now, **otherwise) == []
+    assert said(Condition(), **limits) == []
 
 
-def test_what_the_owner_says_of_the_link_wins(sysfs: Sysfs) -> None:
-    context = Context(MachineProbe(sysfs.root))
-    context.update_host(HostInfo(metered=True))
-    assert objections(context) == ["metered"]
-    owned = Context(MachineProbe(sysfs.root), limits=LimitsSettings(metered="no"))
-    owned.update_host(HostInfo(metered=True))
-    assert objections(owned) == []
+def test_what_the_owner_says_of_the_link_wins() -> None:
+    for metered, objects in (("auto", ["metered"]), ("no", [])):
+        context = Context(limits=LimitsSettings(metered=metered, max_temperature=0, min_memory=0))  # type: ignore[arg-type]  # by test
+        context.update_host(HostInfo(metered=True))
+        assert [rule for rule in objections(context) if rule == "metered"] == objects
 
 
-def test_load_is_what_others_use() -> None:
-    now = Condition(load=0.6)
-    assert not said(now)["load"].objects
-    assert said(now, LimitsSettings(max_load=50))["load"].objects
-
-
-def test_the_reason_reaches_the_report(sysfs: Sysfs) -> None:
-    sysfs.battery(12, "Discharging")
-    sysfs.zone(0, "cpu-thermal", 51_200)
-    readings = Context(MachineProbe(sysfs.root)).read(0.0)
+def test_the_reason_reaches_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, BAT0_type="Battery", BAT0_capacity="12", BAT0_status="Discharging")
+    heat(monkeypatch, cpu_thermal=51.2)
+    readings = Context(MachineProbe(tmp_path)).read(0.0)
     assert (readings.available, readings.reason) == (False, "on battery, at 12%")
     assert (readings.battery, readings.temperature_c) == (0.12, 51.2)
 
@@ -180,15 +136,15 @@ def test_the_reason_reaches_the_report(sysfs: Sysfs) -> None:
 def test_who_objected_goes_on_until_it_is_better_by_a_margin(
     charge: float, percent: int, held: bool
 ) -> None:
-    now = Condition(power=Power(battery=charge, mains=False))
-    limits, least = LimitsSettings(min_battery=percent), percent / 100
-    free, holding = (said(now, limits, **h) for h in ({}, {"battery": True}))
-    assert free["battery"].objects == (charge < least)
-    assert holding["battery"].objects >= free["battery"].objects
-    assert not holding["battery"].objects or charge < least + 0.05
+    now, least = Condition(power=Power(battery=charge, mains=False)), percent / 100
+    free, holding = (
+        check_limits(now, LimitsSettings(min_battery=percent), frozenset(rules))[0].objects
+        for rules in ((), ("battery",))
+    )
+    assert free == (charge < least)
+    assert holding >= free
+    assert not holding or charge < least + 0.05
 
-
-# ------------------------------------------------------------- what is asked for
 
 NMCLI = """GENERAL.TYPE:ethernet
 GENERAL.STATE:{ethernet}
@@ -251,16 +207,12 @@ def test_programs_are_run_and_their_failure_is_no_error(tmp_path: Path) -> None:
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     _program(tmp_path, "nmcli", f"cat <<'X'\n{NMCLI.format(ethernet='20 (unavailable)')}X")
     _program(tmp_path, "termux-battery-status", "echo '{\"percentage\": 7}'")
-    programs = Programs.here(path)
-    assert programs
-    told = asyncio.run(programs.ask())
-    assert told == HostInfo(metered=True, power=Power(battery=0.07, mains=False))
+    told = asyncio.run(ask_host(path))
+    assert (told.metered, told.power) == (True, Power(battery=0.07, mains=False))
     _program(tmp_path, "nmcli", "exit 8")
     _program(tmp_path, "termux-battery-status", "echo broken; exit 1")
-    assert asyncio.run(programs.ask()) == HostInfo()
-    (tmp_path / "nmcli").unlink()
-    assert asyncio.run(programs.ask()) == HostInfo()
-    assert not Programs()
+    told = asyncio.run(ask_host(path))
+    assert (told.metered, told.power) == (None, None)
 
 
 def test_a_program_whose_own_program_hangs_keeps_nobody_waiting(
@@ -268,19 +220,11 @@ def test_a_program_whose_own_program_hangs_keeps_nobody_waiting(
 ) -> None:
     """The second holds the pipe that we read, also when the first is gone."""
     monkeypatch.setattr("fedagent_agent.context.PATIENCE_S", 1.0)
-    _program(tmp_path, "nmcli", f"sleep 1000 & echo $! > {tmp_path}/pid; wait")
-
-    async def asked() -> HostInfo:
-        async with asyncio.timeout(600):
-            return await Programs(nmcli=str(tmp_path / "nmcli")).ask()
-
+    _program(tmp_path, "nmcli", f"/bin/sleep 1000 & echo $! > {tmp_path}/pid; wait")
     try:
-        assert asyncio.run(asked()) == HostInfo()
+        assert asyncio.run(ask_host(str(tmp_path))).metered is None
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-
-
-# ------------------------------------------------------------------- the settings
 
 
 def test_the_settings_of_the_rules() -> None:

@@ -27,10 +27,11 @@ from fedagent_protocol.messages import MAX_MICRO
 FREE_MEMORY = 1 << 30
 
 
-class Scripted:
+class Scripted(MachineProbe):
     """A machine whose looks the test chooses."""
 
     def __init__(self, *samples: Condition) -> None:
+        super().__init__()
         self.samples = list(samples)
         self.slow: list[bool] = []
 

@@ -1,28 +1,21 @@
 """The Wi-Fi as its driver tells it, from recorded words and bytes; none, broken, and old ones."""
 
-import asyncio
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from fedagent_agent.context import Context, Programs
 from fedagent_agent.core.device import DeviceState, LinkQuality, PriceSettings, Radio, Readings
 from fedagent_agent.wifi import (
-    Attributes,
     decode_radios,
     default_interface,
-    from_proc,
     in_use,
     interfaces,
     radio_of,
 )
 
-HEAD = """Inter-| sta-|   Quality        |   Discarded packets               | Missed | WE
- face | tus | link level noise |  nwid  crypt   frag  retry   misc | beacon | 22
-"""
 ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
 wlan0\t00000000\t0101A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0
 eth0\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0
@@ -70,36 +63,6 @@ def test_a_station_is_signal_rate_and_width(
     assert (radio.signal_dbm, radio.link_bps, radio.bandwidth_hz) == expected
 
 
-class RefusedError(Exception):
-    """Raised by a driver that cannot do it."""
-
-
-class Adapters:
-    """Two adapters; the driver of the first names no stations."""
-
-    def get_interfaces_dump(self) -> Iterator[Attributes]:
-        for index, name in enumerate(("wlan0", "wlan1", None)):
-            yield Said({"NL80211_ATTR_IFNAME": name, "NL80211_ATTR_IFINDEX": index})
-
-    def get_stations(self, ifindex: object, /) -> Iterator[Attributes]:
-        if ifindex == 0:
-            raise RefusedError
-        yield station({"SIGNAL": -50})
-
-
-def test_the_files_tell_the_signal_that_a_driver_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def said(*_command: str) -> str:
-        return '[{"interface":"wlan0"}]'
-
-    monkeypatch.setattr("fedagent_agent.context._output", said)
-    (tmp_path / "net").mkdir()
-    (tmp_path / "net" / "wireless").write_text(HEAD + " wlan0: 0000   54.  -56.  -256\n")
-    host = asyncio.run(Programs(wifi=True, nl80211=True, proc=tmp_path).ask())
-    assert host.radio == Radio(interface="wlan0", signal_dbm=-56.0)
-
-
 def nla(kind: int, payload: bytes) -> bytes:
     """Return an attribute as the kernel lays it out, padded to four bytes."""
     head = struct.pack("=HH", 4 + len(payload), kind)
@@ -127,30 +90,6 @@ def test_the_bytes_of_the_kernel_are_read_through_the_library() -> None:
     assert str(expected) == "wlan0: -58 dBm, 173 Mbit/s, 40 MHz"
 
 
-@pytest.mark.parametrize(
-    ("line", "level"),
-    [
-        (" wlan0: 0000   54.  -56.  -256        0      0      0      0      3        0", -56.0),
-        (" wlan0: 0000   54   200    161        0      0      0      0      3        0", -56.0),
-        (" wlan0: 0000   54    40      0        0      0      0      0      3        0", None),
-        (" wlan0: 0000   54   n/a      0", None),
-        (" wlan0: 0000   54   nan      0", None),
-        (" wlan0: 0000   54  -inf      0", None),
-        (" wlan0: 0000   54 -1e308     0", None),
-        (" wlan0: 0000", None),
-        ("nonsense", None),
-    ],
-    ids=[
-        *("dBm", "a byte", "percent", "no number", "nan", "infinite", "huge"),
-        *("cut off", "no interface"),
-    ],
-)
-def test_without_the_library_there_is_the_signal(line: str, level: float | None) -> None:
-    found = from_proc(HEAD + line + "\n")
-    assert found == (() if level is None else (Radio(interface="wlan0", signal_dbm=level),))
-    assert from_proc("") == ()
-
-
 def test_the_radio_counts_only_where_traffic_goes_through_it() -> None:
     wlan, other = (Radio(interface=name, signal_dbm=-50) for name in ("wlan0", "wlan1"))
     assert default_interface(ROUTES) == "eth0"
@@ -169,19 +108,10 @@ def test_a_device_without_wifi_or_permission_reports_none(tmp_path: Path) -> Non
     (tmp_path / "class" / "net" / "eth0").mkdir()
     assert interfaces(tmp_path) == ("wlan0",)
     assert decode_radios("Traceback (most recent call last)") == ()
-    # The process that asks fails, and there are no files: nothing is known, and nothing raised.
-    nothing = Programs(wifi=True, nl80211=True, proc=tmp_path)
-    assert asyncio.run(nothing.ask()).radio is None
 
 
-def test_what_the_driver_says_is_a_feature(tmp_path: Path) -> None:
-    (tmp_path / "net").mkdir()
-    line = " wlan0: 0000   54.  -56.  -256        0      0      0      0      3        0\n"
-    (tmp_path / "net" / "wireless").write_text(HEAD + line)
-    context = Context()
-    context.update_host(asyncio.run(Programs(wifi=True, proc=tmp_path).ask()))
-    radio = context.read(0.0).radio
-    assert radio == Radio(interface="wlan0", signal_dbm=-56.0)
+def test_what_the_driver_says_is_a_feature() -> None:
+    radio = Radio(interface="wlan0", signal_dbm=-56.0)
     device = DeviceState(PriceSettings(), readings=Readings(radio=radio), position=(0.0, 0.3))
     link = LinkQuality(position=(0.4, 0.0))
     features = device.context_report(link, run="", seq=1).features

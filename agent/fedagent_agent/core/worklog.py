@@ -1,7 +1,6 @@
-"""The log of the device's work: a line or two per round, and fast rounds in sums."""
+"""The log of the device's work: two lines a round, or one in five seconds that counts the others."""
 
-from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from fedagent_node.effects import Emit
@@ -9,13 +8,12 @@ from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import DeclineReason, ReceiptStatus
 
 LINE_S = 5.0
-"""So often a line of a round may come; what comes faster is summed up."""
-SUM_S = 10.0
+"""So often a line of a round may come; what comes faster is counted in the next one."""
 _OPEN = 64
 _ENDS = {
     ReceiptStatus.ACCEPTED: "in time",
     ReceiptStatus.LATE: "late",
-    ReceiptStatus.REJECTED: "refused",
+    ReceiptStatus.REJECTED: "refused: {reason}",
     ReceiptStatus.TOO_LATE: "too late: the round was closed",
     ReceiptStatus.EXPIRED: "expired: the edge does not know this order, or no longer does",
 }
@@ -41,24 +39,20 @@ class LogLine:
 
 @dataclass(slots=True)
 class _Round:
-    """A round that this device works on; `logged` when a line named its beginning."""
+    """A round that this device works on; `said` when a line named its beginning."""
 
-    task: str
-    logged: bool
-    seconds: float = 0.0
-    samples: int = 0
+    name: str
+    said: bool
+    trained: str = ""
 
 
 @dataclass(slots=True)
 class WorkLog:
-    """Makes lines of events and of `tick`, which is wanted every few seconds."""
+    """Makes lines of events."""
 
     _edges: dict[str, str] = field(default_factory=dict)
     _rounds: OrderedDict[tuple[str, int], _Round] = field(default_factory=OrderedDict)
-    _ends: Counter[str] = field(default_factory=Counter)
-    _trained_s: list[float] = field(default_factory=list)
-    _since: float = 0.0
-    _task: str = ""
+    _unsaid: int = 0
     _declined: str = ""
     _no_moments: str = ""
     _idle: bool = False
@@ -74,26 +68,28 @@ class WorkLog:
                 return [LogLine(f"joined edge {name} at {safe_text(data['address'])}")]
             case "edge_lost":
                 name = self._edges.pop(edge, edge[:8])
-                return [
-                    *self.tick(now, over=True),
-                    LogLine(f"lost edge {name}: it no longer answers"),
-                ]
+                return [LogLine(f"lost edge {name}: it no longer answers")]
             case "training":
-                return self._begin(edge, number, data, now)
+                recipe = safe_text(data["recipe"], limit=100) or "a task"
+                where = self._edges.get(edge, edge[:8])
+                name = f"round {number} of {recipe} (run {str(data['run'])[:8]}) at {where}"
+                said = self._has_room(2, now)
+                self._rounds[edge, number] = _Round(name, said)
+                while len(self._rounds) > _OPEN:
+                    self._rounds.popitem(last=False)
+                return self._line(f"{name}: training") if said else []
             case "update" if rnd := self._rounds.get((edge, number)):
-                rnd.seconds = int(str(data["lc_ms"])) / 1000
-                rnd.samples = int(str(data["num_samples"]))
+                seconds, count = int(str(data["lc_ms"])) / 1000, data["num_samples"]
+                rnd.trained = f"trained {seconds:.2g} s on {count} sample{'s' * (count != 1)}, "
                 self._declined = ""
             case "receipt":
                 reason = safe_text(data["reason"], limit=100)
                 end = _ENDS.get(ReceiptStatus(str(data["status"])), str(data["status"]))
-                said = f"{end}: {reason}" if reason and end == "refused" else end
-                return self._end(edge, number, end, said, now)
+                return self._end(edge, number, end.format(reason=reason), now)
             case "abandoned":
-                end = "unfinished: the round ended first"
-                return self._end(edge, number, end, end, now)
+                return self._end(edge, number, "unfinished: the round ended first", now)
             case "declined":
-                return self._decline(edge, number, data, now)
+                return self._decline(edge, number, event, now)
             case "opinion" if data["mode"] == "moments":
                 return self._measure(safe_text(data["reason"]), data["samples"])
             case _:
@@ -117,76 +113,39 @@ class WorkLog:
         sent = f"sends the statistics of its {samples} samples before round 1"
         return [LogLine(f"sends no statistics before round 1: {why}" if why else sent)]
 
-    def tick(self, now: float, *, over: bool = False) -> list[LogLine]:
-        """Return the sum of fast rounds, if it is due or all is `over`."""
-        count = self._ends.total()
-        if not count or (now < self._since + SUM_S and not over):
-            return []
-        said = ", ".join(f"{n} {end}" for end, n in self._ends.most_common())
-        trained, seconds = self._trained_s, max(1, round(now - self._since))
-        mean = f"; trained {sum(trained) / len(trained):.2g} s each" if trained else ""
-        rounds = f"{count} round{'s' * (count > 1)} of {self._task}"
-        self._ends, self._trained_s = Counter(), []
-        return [LogLine(f"{rounds} in the last {seconds} s: {said}{mean}")]
-
-    def _begin(
-        self, edge: str, number: int, data: Mapping[str, object], now: float
-    ) -> list[LogLine]:
-        recipe, run = safe_text(data["recipe"], limit=100) or "a task", str(data["run"])[:8]
-        task = f"{recipe} (run {run})"
-        lines = self.tick(now, over=True) if task != self._task else []
-        self._task = task
-        logged = self._has_room(2, now)
-        self._rounds[edge, number] = _Round(task, logged)
-        while len(self._rounds) > _OPEN:
-            self._rounds.popitem(last=False)
-        return (
-            [*lines, LogLine(f"{self._named(edge, number, task)}: training")] if logged else lines
-        )
-
-    def _end(self, edge: str, number: int, end: str, said: str, now: float) -> list[LogLine]:
+    def _end(self, edge: str, number: int, end: str, now: float) -> list[LogLine]:
         rnd = self._rounds.pop((edge, number), None)
         if rnd is None:
             return []
-        if not rnd.logged:
-            self._count(end, now)
-            if rnd.seconds:
-                self._trained_s.append(rnd.seconds)
+        if not (rnd.said or self._has_room(1, now)):
+            self._unsaid += 1
             return []
-        samples = f"{rnd.samples} sample{'s' * (rnd.samples != 1)}"
-        trained = f"trained {rnd.seconds:.2g} s on {samples}, " if rnd.samples else ""
-        return [LogLine(f"{self._named(edge, number, rnd.task)}: {trained}{said}")]
+        return self._line(f"{rnd.name}: {rnd.trained}{end}")
 
-    def _decline(
-        self, edge: str, number: int, data: Mapping[str, object], now: float
-    ) -> list[LogLine]:
+    def _decline(self, edge: str, number: int, event: Emit, now: float) -> list[LogLine]:
         """Warn once of each reason that lasts; log or count the others."""
+        word = str(event.fields["reason"])
+        why = f"{word}: {safe_text(event.fields['detail'], limit=500)}"
         rnd = self._rounds.pop((edge, number), None)
-        word = str(data["reason"])
-        why = f"{word}: {safe_text(data['detail'], limit=500)}"
-        line = f"declined round {number}: {why}"
         if word not in _PASSING and why != self._declined:
             self._declined = why
-            return [LogLine(line, loud=True)]
-        if rnd.logged if rnd is not None else self._has_room(1, now):
-            return [LogLine(line)]
-        self._count(f"declined ({word})", now)
+            return [LogLine(f"declined round {number}: {why}", loud=True)]
+        if (rnd is not None and rnd.said) or self._has_room(1, now):
+            return self._line(f"declined round {number}: {why}")
+        self._unsaid += 1
         return []
 
     def _has_room(self, lines: int, now: float) -> bool:
-        """Reserve the time of so many lines, unless it is still taken or a sum waits."""
-        if now < self._room_at or self._ends:
+        """Reserve the time of so many lines, unless it is still taken."""
+        if now < self._room_at:
             return False
         self._room_at = now + lines * LINE_S
         return True
 
-    def _count(self, end: str, now: float) -> None:
-        if not self._ends:
-            self._since = now
-        self._ends[end] += 1
-
-    def _named(self, edge: str, number: int, task: str) -> str:
-        return f"round {number} of {task} at {self._edges.get(edge, edge[:8])}"
+    def _line(self, text: str) -> list[LogLine]:
+        """Return a line; it counts the rounds since the last one that have none."""
+        more, self._unsaid = self._unsaid, 0
+        return [LogLine(f"{text}; {more} more rounds before it" if more else text)]
 
 
 def samples_line(reason: str, n: int) -> str:

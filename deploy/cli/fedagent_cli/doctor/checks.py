@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedagent_agent.availability import LimitCheck, LimitsSettings
-from fedagent_agent.context import Context, HostInfo, Programs
+from fedagent_agent.context import Context, HostInfo, ask_host
 from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.wifi import interfaces
 from fedagent_node.broker.mosquitto import mosquitto_program
@@ -136,7 +136,7 @@ class Rules:
 
     @cached_property
     def _host(self) -> HostInfo:
-        return asyncio.run(Programs.here().ask())
+        return asyncio.run(ask_host())
 
     @cached_property
     def _verdicts(self) -> dict[str, LimitCheck]:
