@@ -1,11 +1,5 @@
 """What a recipe makes of a run: its policies, its settings and its task."""
 
-import logging
-from importlib.util import find_spec
-
-from msgspec import structs
-
-from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.messages import OpinionMode
 from fedagent_protocol.tensors import Manifest
 from fedagent_task import aggregation, models
@@ -15,7 +9,6 @@ from fedagent_task.aggregation.robust import Robust, Selected, rule_of
 from fedagent_task.aggregation.task import rules_of
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe.spec import Recipe
-from fedagent_task.recipe.text import MAX_TASK_BYTES, task_bytes, task_of
 from fedagent_task.travelling import travelling
 
 from . import iterations, placement, policies
@@ -24,8 +17,6 @@ from .core.evaluating import unmet_needs
 from .core.readiness import NeedsUnmetError
 from .core.settings import merge_period
 from .policies.base import OPINIONS, SelectionPolicy
-
-_log = logging.getLogger(__name__)
 
 
 def decision_policies(recipe: Recipe) -> DecisionPolicies:
@@ -136,22 +127,3 @@ def _check_slots(recipe: Recipe, policy: SelectionPolicy) -> None:
             f"policy.params.slot_rounds of {spec.name} is {given}",
             f"take opinions.every = {given} and rounds.merge_every = 1",
         )
-
-
-def task_body(recipe: Recipe) -> bytes:
-    """Return the task for the devices; with the graph that they score a network by."""
-    task = task_of(recipe)
-    if recipe.model.kind == "graph":
-        return task_bytes(task)  # who trains it has torch, which scores as well
-    if not (task.on_device and task.model.is_network):
-        return task_bytes(task)
-    if find_spec("onnx") is None:
-        _log.warning(
-            "devices will score in numpy, which is slow; to speed it up: %s", how_to_add("onnx")
-        )
-        return task_bytes(task)
-    from .onnx_export import to_graph  # noqa: PLC0415 - 20 MB, and few recipes ask for it
-
-    body = task_bytes(structs.replace(task, onnx=to_graph(task.model)))
-    # Names and scaling of many features leave no room for it: then numpy scores.
-    return body if len(body) <= MAX_TASK_BYTES else task_bytes(task)

@@ -50,7 +50,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_task.aggregation.task import rules_of
 from fedagent_task.recipe.spec import Recipe
-from fedagent_task.recipe.text import frozen, task_digest
+from fedagent_task.recipe.text import frozen, task_bytes, task_digest
 from fedagent_task.task_file import TaskFile
 
 from .config import CoordinatorConfig
@@ -68,7 +68,6 @@ from .run_settings import (
     model_manifest,
     opinion_mode,
     robust_of,
-    task_body,
 )
 from .runs import OpenedRun, open_run
 
@@ -166,7 +165,7 @@ class RunStore:
     def settings(self, coordinator: str) -> Settings:
         """Return the run as the engine of this coordinator needs it."""
         config, recipe, limit_s = self._config, self.run.recipe, self.policies.control.load_limit_s
-        body = task_body(recipe)
+        body = task_bytes(recipe)
         return Settings(
             run=self.run.run_id,
             coordinator=coordinator,
@@ -343,7 +342,7 @@ class RunStore:
         self._checkpoint("standardized")
         self.run = replace(self.run, recipe=recipe)
         self.held_out = held_out(recipe, self._task)
-        body = task_body(recipe)
+        body = task_bytes(recipe)
         fields = {"features": len(data.features), "agents": agents, "samples": samples}
         return fx.Standardized(task_digest(body), body, fields)
 

@@ -7,13 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fedagent_coordinator import run_settings
 from fedagent_coordinator.errors import ExportError
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import create
 from fedagent_task.models.features import scaled
 from fedagent_task.recipe.spec import DataSpec, FeatureSpec, ModelSpec
-from fedagent_task.recipe.text import parse_recipe, parse_task, task_bytes
 from fedagent_task.scoring.description import Described, described, read_description
 from fedagent_task.scoring.exported import open_model
 
@@ -127,25 +125,3 @@ def test_two_classes_share_one_output_of_an_svm() -> None:
 def test_a_kind_without_a_form_is_one_error() -> None:
     with pytest.raises(ExportError, match=r"a mf model has no ONNX form; .* take safetensors"):
         to_onnx(structs.replace(SPECS[0], kind="mf"), create(SPECS[0]).init(0))
-
-
-def test_the_task_carries_a_graph_only_where_devices_score_a_network(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plain = parse_recipe(RECIPE)
-    assert run_settings.task_body(plain) == task_bytes(plain)
-    scored = parse_recipe(RECIPE, ["evaluation.on_device=true"])
-    task = parse_task(run_settings.task_body(scored))
-    assert task.on_device
-    assert task.onnx == to_graph(scored.model)
-    convex = ["evaluation.on_device=true", "model.kind=softmax", "model.hidden=[]"]
-    task = parse_task(run_settings.task_body(parse_recipe(RECIPE, convex)))
-    assert (task.on_device, task.onnx) == (True, b"")
-    with monkeypatch.context() as narrow:
-        narrow.setattr(run_settings, "MAX_TASK_BYTES", 200)
-        assert not parse_task(run_settings.task_body(scored)).onnx, (
-            "many features leave no room for it"
-        )
-    monkeypatch.setattr(run_settings, "find_spec", lambda _name: None)
-    task = parse_task(run_settings.task_body(scored))
-    assert (task.on_device, task.onnx) == (True, b"")

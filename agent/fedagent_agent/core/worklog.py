@@ -1,4 +1,4 @@
-"""The log of the device's work: two lines a round, or one in five seconds that counts the others."""
+"""The log of the work: two lines a round, or one in five seconds that counts the others."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field

@@ -20,13 +20,10 @@ from fedagent_node.data_dir import passing
 from .frames import (
     PREFIX_BYTES,
     Cancel,
-    Evaluate,
-    Evaluated,
     Failed,
     FrameError,
     Job,
     Mask,
-    Masked,
     Open,
     Opened,
     Refused,
@@ -39,7 +36,6 @@ from .frames import (
     frame_length,
 )
 
-MAX_WAITING = 16
 WATCHDOG_S = 3600.0
 """Longest that a job may take before the process is killed."""
 LAST_LINES_S = 1.0
@@ -56,12 +52,6 @@ _COMMAND = ("-P", "-m", "fedagent_agent.trainer.process")
 # sets its own number (`learners.torch_device`), below an owner's OMP_NUM_THREADS.
 _THREADS = ("OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 _MAX_LINE = 500
-_ANSWERS: dict[type[Job], tuple[type[Reply], ...]] = {
-    Open: (Opened, Refused),
-    Train: (Trained,),
-    Mask: (Masked,),
-    Evaluate: (Evaluated,),
-}
 
 
 Spawn = Callable[[Coroutine[object, object, None], str], asyncio.Task[None]]
@@ -125,8 +115,6 @@ class TrainerClient:
 
         Whoever stops waiting for the answer kills the process that works on it.
         """
-        if len(self._jobs) > MAX_WAITING:
-            return Failed(job=job.job, reason="error", detail="too many jobs wait")
         self._jobs[job.job] = False
         try:
             async with self._turn:
@@ -194,9 +182,7 @@ class TrainerClient:
             if isinstance(reply, Failed) and reply.reason != "memory":
                 detail = "stream: the trainer could not open the stream"
                 return Refused(job=job.job, key="stream", detail=detail)
-        if isinstance(reply, (*_ANSWERS[type(job)], Failed)):
-            return reply
-        return Failed(job=job.job, reason="error", detail="an answer of the wrong kind")
+        return reply
 
     async def _open_again(self, job: Job) -> Failed | None:
         """Open the stream in a new process before a job; return the job's failure, if any."""

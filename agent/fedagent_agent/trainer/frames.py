@@ -131,7 +131,7 @@ class Failed(_Frame, Input, frozen=True, kw_only=True, tag="failed"):
     reason: Text
     """``cancelled``, ``timeout``, ``no_data``, ``model`` (the base is not what the task says),
     ``diverged``, ``norm``, ``stream``, ``not_open``, ``disk``, ``memory``, ``privacy`` (noise is
-    wanted and cannot be made), ``idle`` (the task learns nothing), ``died`` or ``error``."""
+    wanted and cannot be made), ``died`` or ``error``."""
     detail: Text = ""  # one line, without anything of a sample
     offset: int | None = None  # position of the stream, where it is open
     counters: dict[str, int] = {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedagent_agent.learners import NO_TRAINING, Tensors, instead_of
+from fedagent_agent.learners import Tensors, instead_of
 from fedagent_agent.learners import create as create_learner
 from fedagent_agent.learners.warm import ready_or_start
 from fedagent_agent.streams import parse_stream
@@ -108,16 +108,11 @@ class OpenTask:
         """Where to go on in the stream so that no sample is lost with this process."""
         return self.held.offset(self.stream.offset)
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is learnt, so that any stream will do."""
-        return self.task.learner.name == NO_TRAINING
-
     def open(self, now: float) -> Opened | Refused:
         """Open the streams, or name what does not fit; `StreamError`: one cannot be opened."""
         job = self.request.job
         schemas = [stream.open(now) for stream in self.streams]
-        for schema in () if self.idle else schemas:
+        for schema in schemas:
             if (misfit := misfit_of(schema, self.task)) is not None:
                 return Refused(job=job, key=misfit[0], detail=f"{misfit[0]}: {misfit[1]}")
         schema = schemas[0]
@@ -143,9 +138,7 @@ class OpenTask:
         start = self.stream.offset
         samples = _take(self.stream, now)
         self.arrived += len(samples)
-        if self.idle:
-            self.held.put(np.empty((len(samples), 0), np.float32), samples.y, start=start)
-        elif len(samples):
+        if len(samples):
             x, y = self._fitting(samples)
             self.held.put(x, y, start=start)
             if self.proportions.look(x):

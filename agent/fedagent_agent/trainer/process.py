@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -36,7 +36,6 @@ from .training import Trainer
 
 _log = logging.getLogger(__name__)
 
-_MAX_WAITING = 64
 _READ_BYTES = 65_536
 PR_SET_PDEATHSIG = 1
 EXIT_TOLD = 128 + signal.SIGTERM
@@ -85,8 +84,6 @@ class Requests:
                 raise EndedError
             else:
                 self._waiting.append(request)
-        if len(self._waiting) > _MAX_WAITING:
-            raise FrameError("too many requests wait")
 
 
 def _place_of(error: BaseException) -> str:
@@ -100,13 +97,9 @@ def serve(requests_fd: int, replies_fd: int) -> None:
     """Answer requests until there are no more."""
     requests = Requests(requests_fd)
     trainer = Trainer(requests.cancelled)
-    try:
+    with suppress(EndedError), closing(trainer):
         while True:
             _send(replies_fd, answer(trainer, requests.next()))
-    except EndedError:
-        return
-    finally:
-        trainer.close()
 
 
 def answer(trainer: Trainer, job: Job) -> Reply:
@@ -179,12 +172,6 @@ def _memory_now() -> tuple[int, int]:
     return sizes.get("VmData:", 0) << 10, sizes.get("VmRSS:", 0) << 10
 
 
-def _let_go(*frames: int) -> None:
-    """Leave the agent's pipes, in a process that a learner has forked, to the one that it left."""
-    for fd in frames:
-        os.dup2(0, fd, inheritable=False)
-
-
 def main() -> int:
     """Serve the agent over stdin and stdout."""
     parser = argparse.ArgumentParser(prog="fedagent_agent.trainer.process")
@@ -203,7 +190,6 @@ def main() -> int:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)  # nor may a stray read take them
     os.close(nothing)
-    os.register_at_fork(after_in_child=lambda: _let_go(requests_fd, replies_fd))
     try:
         serve(requests_fd, replies_fd)
     except FrameError as error:

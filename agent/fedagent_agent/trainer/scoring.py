@@ -4,39 +4,24 @@ Prequential: every sample is held out until it has been scored, so a stream need
 and none of it is lost for learning. Nothing but a score and a count leaves the device.
 """
 
-import logging
 import math
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
-from fedagent_protocol.extras import how_to_add
-from fedagent_task.models import Doubles, Inputs, Labels, Mlp, Model, Weights
-from fedagent_task.models.samples import Csr
+from fedagent_task.models import Inputs, Labels, Model, Weights
 from fedagent_task.recipe.spec import TaskSpec
 from fedagent_task.scoring.graph import ScoredGraph
 
-if TYPE_CHECKING:
-    from fedagent_task.scoring.onnx_session import OnnxSession
-
 MAX_SAMPLES = 1000
 """Samples of one arrival that are scored; of more, that many spread evenly over them."""
-
-_log = logging.getLogger(__name__)
 
 
 class Scorer:
     """Scores the base model of one order after the other.
 
     A classifier's score is its accuracy, a regression's 1 / (1 + root of the mean squared error).
-
-    Args:
-        task: Its ONNX graph is used where onnxruntime is installed. With `on_device` each
-            order's model is looked at, except in mode ``peers``.
-
-    Raises:
-        TaskFormatError: The task's graph is none of this model.
+    With `on_device` each order's model is looked at, except in mode ``peers``.
     """
 
     def __init__(self, task: TaskSpec, model: Model) -> None:
@@ -48,7 +33,6 @@ class Scorer:
         self._base: Weights = {}
         self._sum = 0.0
         self._count = 0
-        self._session = _session_of(task, model)
 
     def begin(self, base: Weights) -> None:
         """Take the model of a new order; what was scored before is forgotten."""
@@ -73,16 +57,12 @@ class Scorer:
                 self._count += found.count
                 self._sum += value * found.count
                 continue
-            output, labels = self._output(x[part]), y[part]
+            output, labels = self._model.forward(self._base, x[part]), y[part]
             self._count += len(labels)
-            lost = self._regression
-            self._sum += float(_losses(output, labels).sum() if lost else _right(output, labels))
-
-    def _output(self, x: Inputs) -> Doubles:
-        """Return what the model says; sparse samples stay sparse, which the graph cannot."""
-        if self._session is None or isinstance(x, Csr):
-            return self._model.forward(self._base, x)
-        return self._session.forward(self._base, x)
+            if self._regression:
+                self._sum += float(np.square(output[:, 0] - labels).sum())
+            else:
+                self._sum += int((output.argmax(axis=1) == labels).sum())
 
     @property
     def metric(self) -> str:
@@ -103,25 +83,3 @@ class Scorer:
         if not self._regression:
             return mean
         return 1.0 / (1.0 + math.sqrt(mean)) if math.isfinite(mean) else 0.0
-
-
-def _right(output: Doubles, y: Labels) -> int:
-    return int((output.argmax(axis=1) == y).sum())
-
-
-def _losses(output: Doubles, y: Labels) -> Doubles:
-    return np.square(output[:, 0] - y)
-
-
-def _session_of(task: TaskSpec, model: Model) -> "OnnxSession | None":
-    if not (task.onnx and isinstance(model, Mlp)):
-        return None
-    if find_spec("onnxruntime") is None:
-        _log.info(
-            "scoring in numpy, which takes about ten times as long as ONNX; to speed it up: %s",
-            how_to_add("onnxruntime"),
-        )
-        return None
-    from fedagent_task.scoring.onnx_session import OnnxSession  # noqa: PLC0415 - takes 25 MB
-
-    return OnnxSession(task.onnx, model)

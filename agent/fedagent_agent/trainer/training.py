@@ -112,9 +112,7 @@ class Trainer:
         except FailedTrainingError as failed:
             return self._failed(job, failed)
         except (UserCodeError, ProgramError) as error:
-            if isinstance(error.__cause__, MemoryError | RuntimeError) and lacks_memory(
-                error.__cause__
-            ):
+            if lacks_memory(error.__cause__):
                 return Failed(job=job.job, reason="memory", detail=_NO_MEMORY)
             return Failed(job=job.job, reason="error", detail=str(error)[:1000])
         except (PrivacyMissingError, AccountantMissingError) as error:
@@ -163,8 +161,6 @@ class Trainer:
     # ------------------------------------------------------------- evaluation
 
     def _evaluate(self, job: Evaluate, task: OpenTask) -> Evaluated:
-        if task.idle:
-            raise FailedTrainingError("idle", "the task learns nothing")
         if job.moments:
             return self._add_up(job, task)
         scorer = task.scorer
@@ -207,13 +203,11 @@ class Trainer:
     def _train(self, job: Train, task: OpenTask) -> Trained:
         began = self._wall()
         learner, scorer = task.learner, task.scorer
-        base: Tensors = {}
-        if not task.idle:
-            base = _read_model(passing(job.model), task.manifest)
-            local = _brought(task, job)
-            learner.begin(base, job.round)
-            scorer.begin(_whole(base, local))
-            _give_back(base)
+        base = _read_model(passing(job.model), task.manifest)
+        local = _brought(task, job)
+        learner.begin(base, job.round)
+        scorer.begin(_whole(base, local))
+        _give_back(base)
         meter = LoadMeter(
             job.load_limit_s, wall=self._wall, processor=self._processor, slip_s=self._slip_s
         )
@@ -243,7 +237,7 @@ class Trainer:
             loss=0.0 if private else tally.mean_loss,
             score=0.0 if guarded else scorer.score,
             score_n=0 if guarded else scorer.count,
-            course=NO_COURSE if private or task.idle else learner.course,
+            course=NO_COURSE if private else learner.course,
         )
         return Trained(
             job=job.job,
@@ -261,8 +255,7 @@ class Trainer:
         for ready in self._arrivals(job.job, task, meter, began):
             with meter:
                 for x, y in task.held.give(ready):
-                    if not task.idle:
-                        task.scorer.look(x, y)
+                    task.scorer.look(x, y)
                     task.learner.absorb(x, y)
             if not tally.limited:
                 tally.steps += 1
@@ -299,14 +292,15 @@ class Trainer:
     def _iterate(self, job: Train, learner: Learner, meter: LoadMeter, tally: _Tally) -> None:
         left = job.iterations or learner.default_iterations
         polled = self._wall()
-        whole = isinstance(learner, UserLearner)
         if isinstance(learner, UserLearner):
             learner.stop = lambda: meter.is_over or self._cancelled(job.job, 0.0)
         while left > 0:
-            block = left if whole and meter.block(left) else meter.block(left)
+            block = meter.block(left)
             if block == 0:
                 tally.limited = True
                 return
+            if isinstance(learner, UserLearner):
+                block = left  # it stops by itself
             with meter:
                 result = learner.step(block)
             if result.iterations == 0:
@@ -322,12 +316,11 @@ class Trainer:
                     raise FailedTrainingError("cancelled")
 
 
-def lacks_memory(error: Exception) -> bool:
+def lacks_memory(error: BaseException | None) -> bool:
     """Return whether memory ran out; torch reports that by a `RuntimeError`."""
-    if isinstance(error, MemoryError):
-        return True
-    text = str(error).lower()
-    return "allocate memory" in text or "out of memory" in text
+    text = str(error).lower() if isinstance(error, RuntimeError) else ""
+    told = "allocate memory" in text or "out of memory" in text
+    return told or isinstance(error, MemoryError)
 
 
 def _read_model(path: Path, manifest: Manifest) -> Tensors:

@@ -478,10 +478,7 @@ class Recipe(_Section, frozen=True, kw_only=True):
 
 
 class TaskSpec(_Section, frozen=True, kw_only=True):
-    """The part of a recipe that travels to devices.
-
-    `onnx` is a graph whose weights are inputs; empty where numpy scores as well (ADR 7).
-    """
+    """The part of a recipe that travels to devices."""
 
     version: Annotated[int, Meta(ge=1, le=1)] = 1
     model: ModelSpec
@@ -489,7 +486,6 @@ class TaskSpec(_Section, frozen=True, kw_only=True):
     learner: LearnerSpec = LearnerSpec()
     limits: LimitsSpec = LimitsSpec()
     on_device: bool = False
-    onnx: Annotated[bytes, Meta(max_length=MAX_GRAPH_BYTES)] = b""
     opinions: OpinionsSpec = OpinionsSpec()
     peers: PeersSpec = PeersSpec()
     aggregation: AggregationSpec = AggregationSpec()

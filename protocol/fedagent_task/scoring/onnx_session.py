@@ -1,7 +1,6 @@
 """Scoring by an ONNX graph without weights: the only user of onnxruntime.
 
-The weights come from a safetensors model and enter as inputs (ADR 7). On a device only
-the trainer process imports this module.
+The weights come from a safetensors model and enter as inputs.
 """
 
 from collections.abc import Set as AbstractSet

@@ -4,8 +4,6 @@ import asyncio
 import itertools
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -16,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from fedagent_agent.trainer.client import MAX_WAITING, TrainerClient
+from fedagent_agent.trainer.client import TrainerClient
 from fedagent_agent.trainer.frames import (
     Failed,
     Job,
@@ -142,23 +140,6 @@ async def test_a_cancelled_training_ends_between_iterations(bench: Bench) -> Non
     assert bench.client.starts == 1
 
 
-@on_a_client(grace_s=30)
-async def test_jobs_wait_their_turn_and_may_be_cancelled_before_it(bench: Bench) -> None:
-    await bench.open(TASK, "digits", slow_s=1000)
-    asked = [bench.training() for _ in range(MAX_WAITING + 2)]
-    replies = [asyncio.create_task(bench.client.submit(request)) for request in asked]
-    await asyncio.sleep(0.05)
-    refused = await replies.pop()
-    assert isinstance(refused, Failed)
-    assert refused.detail == "too many jobs wait"
-    for request in reversed(asked):
-        bench.client.cancel(request.job)
-    for reply in await asyncio.gather(*replies):
-        assert isinstance(reply, Failed)
-        assert reply.reason == "cancelled"
-    assert bench.client.starts == 1
-
-
 @on_a_client(grace_s=0.1)
 async def test_who_does_not_obey_is_killed_and_comes_back_where_it_was(bench: Bench) -> None:
     await bench.open(TASK, "digits:rate=1000")
@@ -171,19 +152,6 @@ async def test_who_does_not_obey_is_killed_and_comes_back_where_it_was(bench: Be
     again = await bench.trains()
     assert bench.client.starts == 2
     assert again.offset >= first.offset
-
-
-@on_a_client()
-async def test_who_stops_waiting_leaves_no_training_behind(bench: Bench) -> None:
-    await bench.open(TASK, "digits", slow_s=1000)
-    pid = bench.client.pid
-    assert pid is not None
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(bench.client.submit(bench.training()), 0.1)
-    await _gone(pid)
-    await bench.open(TASK, "digits")
-    await bench.trains()
-    assert bench.client.starts == 2
 
 
 @on_a_client(nice=12)
@@ -248,20 +216,6 @@ async def _gone_child(pid: int) -> None:
         while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < until
             await asyncio.sleep(0.01)
-
-
-def test_bytes_that_are_no_request_end_the_process_with_a_line() -> None:
-    for data in (b"\xff\xff\xff\xff", b"\0\0\0\x01\xc1"):
-        done = subprocess.run(
-            [sys.executable, "-m", "fedagent_agent.trainer.process"],
-            input=data,
-            capture_output=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 3
-        assert done.stdout == b""
-        assert b"the trainer ends" in done.stderr
 
 
 def test_an_unforeseen_error_tells_type_and_place_but_no_sample(

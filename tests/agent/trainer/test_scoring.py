@@ -1,32 +1,21 @@
-"""Scores of a base model on new samples: before they are learnt from, with either engine."""
+"""Scores of a base model on new samples: before they are learnt from."""
 
 import math
-import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fedagent_agent.trainer import scoring
 from fedagent_agent.trainer.scoring import MAX_SAMPLES, Scorer
-from fedagent_task.errors import TaskFormatError
-from fedagent_task.models import Mlp, create
+from fedagent_task.models import create
 from fedagent_task.recipe.spec import DataSpec, LearnerSpec, ModelSpec, OpinionsSpec, TaskSpec
 from tests.fakes.trainer_bench import TrainerBench
 
-pytest.importorskip("onnx", reason="onnx is not installed")
-
-from fedagent_coordinator.onnx_export import to_graph
-
 MLP = ModelSpec(kind="mlp", features=64, hidden=(16,), classes=10)
-CNN = ModelSpec(kind="cnn", layout="fashion", features=17 * 18, image=(17, 18, 1), classes=3)
 DIGITS = DataSpec(dtype="uint8", scale=1 / 16)
 
 
-def _scorer(spec: ModelSpec, *, graph: bool = False, on_device: bool = True) -> Scorer:
-    task = TaskSpec(model=spec, on_device=on_device, onnx=to_graph(spec) if graph else b"")
-    return Scorer(task, create(spec))
+def _scorer(spec: ModelSpec) -> Scorer:
+    return Scorer(TaskSpec(model=spec, on_device=True), create(spec))
 
 
 def test_a_classifiers_score_is_its_accuracy_over_all_arrivals() -> None:
@@ -79,59 +68,12 @@ def test_where_neighbours_decide_no_order_is_scored_whatever_the_task_says() -> 
     assert scorer.count == 5, "for itself it does"
 
 
-@settings(max_examples=10, deadline=None)
-@given(spec=st.sampled_from([MLP, CNN]), seed=st.integers(0, 2**31), count=st.integers(1, 150))
-def test_onnxruntime_scores_as_numpy_does(spec: ModelSpec, seed: int, count: int) -> None:
-    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    from fedagent_task.scoring.onnx_session import OnnxSession
-
-    model, rng = create(spec), np.random.default_rng(seed)
-    weights = model.init(seed)
-    x = rng.normal(size=(count, spec.features)).astype(np.float32)
-    assert isinstance(model, Mlp)
-    session = OnnxSession(to_graph(spec), model)
-    assert session.forward(weights, x[:0]).shape == (0, spec.classes)
-    np.testing.assert_allclose(session.forward(weights, x), model.forward(weights, x), atol=1e-5)
-
-
-def test_the_graph_of_the_task_is_used_where_there_is_a_runtime(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    weights, x = create(CNN).init(0), np.ones((4, CNN.features), np.float32)
-    y = create(CNN).forward(weights, x).argmax(axis=1)
-    for there in (True, False):
-        if not there:
-            monkeypatch.setattr(scoring, "find_spec", lambda _name: None)
-        else:
-            monkeypatch.delitem(sys.modules, "fedagent_task.scoring.onnx_session", raising=False)
-        scorer = _scorer(CNN, graph=True)
-        assert ("fedagent_task.scoring.onnx_session" in sys.modules) or not there
-        scorer.begin(weights)
-        scorer.look(x, y)
-        assert (scorer.score, scorer.count) == (1.0, 4)
-
-
-@pytest.mark.parametrize("graph", [b"no graph", b"\x08\x08", to_graph(MLP)])
-def test_a_graph_of_something_else_is_refused_by_key(bench: TrainerBench, graph: bytes) -> None:
-    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    with pytest.raises(TaskFormatError) as caught:
-        Scorer(TaskSpec(model=CNN, on_device=True, onnx=graph), create(CNN))
-    assert caught.value.key == "onnx"
-    task = TaskSpec(model=MLP, on_device=True, onnx=b"no graph", data=DIGITS)
-    assert bench.refused(task).key == "onnx"
-
-
-@pytest.mark.parametrize("graph", [False, True])
-def test_the_trainer_scores_the_base_before_it_learns(bench: TrainerBench, graph: bool) -> None:
-    if graph:
-        pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+def test_the_trainer_scores_the_base_before_it_learns(bench: TrainerBench) -> None:
     task = TaskSpec(
         model=MLP,
         data=DIGITS,
         learner=LearnerSpec(rate=0.3, batch=50, buffer=1000),
         on_device=True,
-        onnx=to_graph(MLP) if graph else b"",
     )
     bench.opened(task, "digits:rate=100000,start=500", seed=3)
     weights, scores = create(MLP).init(0), []

@@ -113,12 +113,6 @@ def test_samples_that_do_not_fit_are_counted(tmp_path: Path, bench: TrainerBench
     assert failed.counters == {"bad_columns": 1, "unfit": 12}
 
 
-def test_the_learner_none_takes_any_stream_and_needs_no_model(bench: TrainerBench) -> None:
-    bench.opened(demo("learner.name=none", "model.features=5"))
-    bench.model.unlink()
-    assert bench.trained().digest != bench.trained().digest
-
-
 def test_a_full_disk_is_named_and_leaves_nothing_behind(bench: TrainerBench) -> None:
     bench.opened(demo())
     bench.out.with_suffix(f".{os.getpid()}").symlink_to("/dev/full")

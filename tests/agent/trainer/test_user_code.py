@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,6 @@ from fedagent_agent.trainer import client
 from fedagent_agent.trainer.client import TrainerClient
 from fedagent_agent.trainer.frames import (
     Failed,
-    Job,
     Open,
     Opened,
     Refused,
@@ -38,6 +38,7 @@ import sys
 import time
 
 def train(model, batches, ctx):
+    sys.stdin.read()
     for x, y in batches:
         loss, gradient = model.loss_and_gradient(x, y)
         for name, slope in gradient.items():
@@ -49,20 +50,12 @@ def endless(model, batches, ctx):
     while True:
         time.sleep(0.01)
 
-def reading(model, batches, ctx):
-    sys.stdin.read()
-    train(model, batches, ctx)
-
-def _tell(pid):
+def _start(**options):
     with open(os.environ["CHILD"], "w") as file:
-        file.write(str(pid))
-
-def starting(model, batches, ctx):
-    _tell(subprocess.Popen(["sleep", "600"], close_fds=False, start_new_session=True).pid)
-    train(model, batches, ctx)
+        file.write(str(subprocess.Popen(["sleep", "600"], **options).pid))
 
 def helped(model, batches, ctx):
-    _tell(subprocess.Popen(["sleep", "600"]).pid)
+    _start()
     train(model, batches, ctx)
 
 def stuck(model, batches, ctx):
@@ -73,31 +66,16 @@ def crashing(model, batches, ctx):
     helped(model, batches, ctx)
     os._exit(1)
 
-def leaving(model, batches, ctx):
-    starting(model, batches, ctx)
-    os._exit(0)
-
-def forking(model, batches, ctx):
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        time.sleep(600)
-    _tell(child)
-    os._exit(0)
-
 def holding(model, batches, ctx):
     for fd in map(int, os.listdir("/proc/self/fd")):
         try:
             os.set_inheritable(fd, True)
         except OSError:
             pass
-    starting(model, batches, ctx)
+    _start(close_fds=False, start_new_session=True)
     endless(model, batches, ctx)
 """
-_NAMES = (
-    "train", "endless", "reading", "starting", "leaving", "forking", "holding", "gone", "helped",
-    "stuck", "crashing",
-)  # fmt: skip
+_NAMES = ("train", "endless", "holding", "gone", "helped", "stuck", "crashing")
 _ENTRIES = "[fedagent.learners]\n" + "".join(f"{name} = my_package:{name}\n" for name in _NAMES)
 
 _KILLED = """
@@ -119,8 +97,34 @@ asyncio.run(run())
 """
 
 
+@dataclass
+class Rig:
+    """A trainer, a training for it, and the file with the process that the training starts."""
+
+    client: TrainerClient
+    train: Train
+    child: Path
+
+    @staticmethod
+    def opening(name: str) -> Open:
+        task = task_bytes(demo(f"learner.name=my-package:{name}"))
+        return Open(job=1, task=task, stream="digits:start=80,rate=0.001", seed=0)
+
+    async def trained(self, name: str) -> Reply:
+        assert isinstance(await self.client.submit(self.opening(name)), Opened)
+        async with asyncio.timeout(600):
+            return await self.client.submit(self.train)
+
+    async def started(self) -> None:
+        await eventually(lambda: self.child.exists() and bool(self.child.read_text()))
+
+    async def gone(self) -> None:
+        await eventually(lambda: not psutil.pid_exists(int(self.child.read_text())))
+        self.child.unlink()
+
+
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     """What pip would unpack, where the trainer process looks."""
     info = tmp_path / "site" / "my_package-1.dist-info"
     info.mkdir(parents=True)
@@ -129,144 +133,66 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "site" / "my_package.py").write_text(_MODULE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     monkeypatch.setenv("CHILD", str(tmp_path / "child"))
-    return tmp_path
-
-
-def _open(name: str) -> Open:
-    task = task_bytes(demo(f"learner.name={name}"))
-    return Open(job=1, task=task, stream="digits:start=80,rate=0.001", seed=0)
-
-
-async def test_it_trains_and_a_loop_without_end_ends_with_its_process(installed: Path) -> None:
-    (installed / "model").write_bytes(encode_tensors(create(demo().model).init(0)))
-    trainer = TrainerClient(grace_s=0.3)
-    train = Train(job=2, model=str(installed / "model"), out=str(installed / "out"))
-
-    async def asked(job: Job) -> Reply:
-        return await trainer.submit(job)
-
-    try:
-        assert isinstance(await asked(_open("my-package:train")), Opened)
-        assert isinstance(await asked(train), Trained)
-        assert isinstance(await asked(_open("my-package:endless")), Opened)
-        asyncio.get_running_loop().call_later(0.5, trainer.cancel, 3)
-        ended = await asked(Train(job=3, model=train.model, out=train.out))
-        assert isinstance(ended, Failed)
-        assert ended.reason == "cancelled"
-        assert isinstance(await asked(_open("my-package:train")), Opened)
-        assert isinstance(await asked(train), Trained)
-        assert trainer.starts == 2
-        refused = await asked(_open("my-package:other"))
-        assert isinstance(refused, Refused)
-        assert "install the package my-package" in refused.detail
-        broken = await asked(_open("my-package:gone"))
-        assert isinstance(broken, Refused)
-        assert broken.detail.count("fix its package or uninstall it") == 1
-    finally:
-        await trainer.close()
-
-
-@pytest.fixture
-def holder(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where a training writes the id of a process that it starts and that outlives it."""
     monkeypatch.setattr(client, "LAST_LINES_S", 0.1)
-    child = installed / "child"
-    yield child
-    if child.exists():
-        os.kill(int(child.read_text()), signal.SIGKILL)
+    model = tmp_path / "model"
+    model.write_bytes(encode_tensors(create(demo().model).init(0)))
+    train = Train(job=2, model=str(model), out=str(tmp_path / "out"))
+    made = Rig(TrainerClient(grace_s=0.3), train, tmp_path / "child")
+    yield made
+    await made.client.close()
+    if made.child.exists():
+        os.kill(int(made.child.read_text()), signal.SIGKILL)
 
 
-async def _trains_anew(trainer: TrainerClient, train: Train) -> None:
-    async with asyncio.timeout(600):
-        assert isinstance(await trainer.submit(_open("my-package:train")), Opened)
-        assert isinstance(await trainer.submit(replace(train, job=9)), Trained)
-
-
-@pytest.mark.parametrize("starts", ["forking"])
-async def test_what_it_starts_and_reads_keeps_no_other_training_waiting(
-    starts: str, installed: Path, holder: Path
-) -> None:
-    """A process of its own holds the pipes of the trainer; stdin has the agent's requests."""
-    (installed / "model").write_bytes(encode_tensors(create(demo().model).init(0)))
-    trainer = TrainerClient(grace_s=0.3)
-    train = Train(job=2, model=str(installed / "model"), out=str(installed / "out"))
-    try:
-        assert isinstance(await trainer.submit(_open("my-package:reading")), Opened)
-        assert isinstance(await trainer.submit(train), Trained)
-        assert isinstance(await trainer.submit(_open(f"my-package:{starts}")), Opened)
-        async with asyncio.timeout(600):
-            ended = await trainer.submit(replace(train, job=3))
-        assert isinstance(ended, Failed)
-        assert ended.reason == "died"
-        await _trains_anew(trainer, train)
-    finally:
-        await trainer.close()
+async def test_it_trains_and_a_loop_without_end_ends_with_its_process(rig: Rig) -> None:
+    assert isinstance(await rig.trained("train"), Trained)
+    asyncio.get_running_loop().call_later(2.0, rig.client.cancel, 2)
+    ended = await rig.trained("endless")
+    assert isinstance(ended, Failed)
+    assert ended.reason == "cancelled"
+    assert isinstance(await rig.trained("train"), Trained)
+    assert rig.client.starts == 2
+    for name, hint in (("other", "install the package my-package"), ("gone", "fix its package")):
+        refused = await rig.client.submit(rig.opening(name))
+        assert isinstance(refused, Refused)
+        assert hint in refused.detail
 
 
 @pytest.mark.parametrize(
-    ("learner", "ends"),
-    [("stuck", "cancelled"), ("crashing", "died"), ("helped", "agent")],
+    ("learner", "ends"), [("stuck", "cancelled"), ("crashing", "died"), ("helped", "")]
 )
 async def test_what_a_learner_starts_ends_with_the_trainer(
-    installed: Path, holder: Path, learner: str, ends: str
+    rig: Rig, learner: str, ends: str
 ) -> None:
-    (installed / "model").write_bytes(encode_tensors(create(demo().model).init(0)))
-    trainer = TrainerClient()
-    train = Train(job=2, model=str(installed / "model"), out=str(installed / "out"))
-    try:
-        assert isinstance(await trainer.submit(_open(f"my-package:{learner}")), Opened)
-        if ends == "cancelled":
-            asyncio.get_running_loop().call_later(1.0, trainer.cancel, train.job)
-        reply = await trainer.submit(train)
-        if learner == "helped":
-            assert isinstance(reply, Trained)
-        else:
-            assert isinstance(reply, Failed)
-            assert reply.reason == ends
-        if ends == "agent":  # which is killed: the trainer's requests are at their end
-            assert trainer._process is not None
-            assert trainer._process.stdin is not None
-            trainer._process.stdin.close()
-        elif ends == "close":
-            await trainer.close()
-        await eventually(lambda: not psutil.pid_exists(int(holder.read_text())))
-    finally:
-        await trainer.close()
-        holder.unlink()
+    if ends == "cancelled":
+        asyncio.get_running_loop().call_later(2.0, rig.client.cancel, rig.train.job)
+    reply = await rig.trained(learner)
+    assert getattr(reply, "reason", "") == ends
+    if not ends:
+        await rig.client.close()
+    await rig.gone()
 
 
-async def test_a_trainer_is_given_up_although_somebody_holds_all_its_pipes(
-    installed: Path, holder: Path
-) -> None:
-    (installed / "model").write_bytes(encode_tensors(create(demo().model).init(0)))
-    trainer = TrainerClient(grace_s=0.1)
-    train = Train(job=2, model=str(installed / "model"), out=str(installed / "out"))
-    try:
-        assert isinstance(await trainer.submit(_open("my-package:holding")), Opened)
-        training = asyncio.create_task(trainer.submit(train))
-        await eventually(lambda: holder.exists() and bool(holder.read_text()))
-        trainer.cancel(train.job)
-        async with asyncio.timeout(600):
-            ended = await training
-        assert isinstance(ended, Failed)
-        assert ended.reason == "cancelled"
-        await _trains_anew(trainer, train)
-    finally:
-        await trainer.close()
+async def test_a_trainer_is_given_up_although_somebody_holds_all_its_pipes(rig: Rig) -> None:
+    training = asyncio.create_task(rig.trained("holding"))
+    await rig.started()
+    rig.client.cancel(rig.train.job)
+    ended = await training
+    assert isinstance(ended, Failed)
+    assert ended.reason == "cancelled"
+    rig.train = replace(rig.train, job=9)
+    assert isinstance(await rig.trained("train"), Trained)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems tell nobody of a parent's end")
-async def test_a_trainer_in_mid_work_ends_with_an_agent_that_is_killed(installed: Path) -> None:
-    (installed / "model").write_bytes(encode_tensors(create(demo().model).init(0)))
-    train = Train(job=2, model=str(installed / "model"), out=str(installed / "out"))
-    frames = [encode_frame(job).hex() for job in (_open("my-package:stuck"), train)]
-    helper = installed / "child"
+async def test_a_trainer_in_mid_work_ends_with_an_agent_that_is_killed(rig: Rig) -> None:
+    frames = [encode_frame(job).hex() for job in (rig.opening("stuck"), rig.train)]
     with subprocess.Popen(
         [sys.executable, "-c", _KILLED, *frames], stdout=subprocess.PIPE
     ) as agent:
         assert agent.stdout is not None
         trainer = int(agent.stdout.readline())
-        await eventually(lambda: helper.exists() and bool(helper.read_text()))
+        await rig.started()
         agent.kill()
     await eventually(lambda: not psutil.pid_exists(trainer))
-    await eventually(lambda: not psutil.pid_exists(int(helper.read_text())))
+    await rig.gone()

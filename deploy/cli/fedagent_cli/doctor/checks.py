@@ -27,7 +27,7 @@ PACKAGES = {
     "rich": ("a coordinator", "coordinator"),
     "matplotlib": ("plots of comparisons", "report"),
     "torch": ("training of PyTorch models, faster convolutional networks", "torch"),
-    "onnxruntime": ("faster scoring of neural networks", "onnxruntime"),
+    "onnxruntime": ("scoring of neural networks without torch", "onnxruntime"),
     "opendp": ("opinions with noise", "privacy"),
     "numba": ("faster training with strsaga", "fast"),
     "pyroute2": ("rate and channel of the Wi-Fi", "wifi"),
