@@ -10,7 +10,7 @@ from fedagent_agent import books
 from fedagent_agent.books import FILE, INLINE_BYTES, Books
 from fedagent_agent.core.effects import Key, OpinionAnswer, PendingUpdate
 from fedagent_agent.errors import BooksError
-from fedagent_agent.trainer.frames import Failed, Open, Train
+from fedagent_agent.trainer.frames import Open, Train
 from fedagent_protocol.messages import (
     Chunk,
     ContextReport,
@@ -27,7 +27,6 @@ from tests.fakes.hand_edge import (
     CHUNK,
     EDGE,
     IDLE,
-    OTHER,
     REAL,
     RUN,
     HandEdge,
@@ -176,14 +175,6 @@ def test_the_oldest_updates_make_room_and_stray_files_go(tmp_path: Path) -> None
     again.close()
 
 
-def test_an_update_that_made_room_is_offered_no_more(tmp_path: Path) -> None:
-    edge = joined(tmp_path, OTHER)
-    edge.store.books._max_bytes = 5000
-    edge.round(1, SMALL)
-    edge.serve(edge.order(2, SMALL, edge=OTHER), SMALL)
-    assert [key.edge for key in edge.core.uploads.by_key] == [OTHER]
-
-
 def test_a_disk_that_refuses_is_a_decline_not_a_crash(tmp_path: Path) -> None:
     edge = joined(tmp_path)
     edge.store.books._db.execute("PRAGMA query_only = ON")
@@ -241,19 +232,6 @@ def test_a_device_restored_from_a_backup_goes_on_with_what_the_coordinator_knows
     assert edge.said(ContextReport)[-1].available, "for others it goes on"
     trained(edge, 4, releases=1)
     assert edge.store.books.releases() == {RUN: 2}, "what it was told is not kept"
-
-
-def test_without_the_accountant_the_device_declines_with_a_hint(tmp_path: Path) -> None:
-    edge = joined(tmp_path, task=PRIVATE)
-    edge.serve(edge.order(1, SMALL), SMALL)
-    job = edge.jobs(Train)[-1].job
-    edge.take(Failed(job=job, reason="privacy", detail="opendp is missing: install it"))
-    decline = edge.said(Decline)[-1]
-    assert (decline.reason, decline.detail) == (
-        DeclineReason.PRIVACY,
-        "opendp is missing: install it",
-    )
-    assert edge.store.books.releases() == {}
 
 
 def test_what_was_charged_never_falls_and_no_run_is_forgotten_but_opinions_are(

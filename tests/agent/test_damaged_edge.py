@@ -46,13 +46,3 @@ def test_an_order_of_the_last_round_of_all_mutes_nobody(tmp_path: Path) -> None:
     (decline,) = edge.said(m.Decline)
     assert "far beyond round 0" in decline.detail
     assert edge.round(1, MODEL).round == 1, "at the other edge, without any restart"
-
-
-def test_a_smaller_jump_is_healed_when_the_next_order_shows_it(tmp_path: Path) -> None:
-    edge = joined(tmp_path)
-    edge.round(900, MODEL)
-    edge.now += 2.0
-    asked = edge.said(m.Hello, edge.order(5, MODEL))
-    assert asked, "it asks where the edge is"
-    edge.say(m.Welcome(edge=EDGE, run=RUN, round=5))
-    assert edge.round(6, MODEL).round == 6

@@ -9,7 +9,6 @@ from msgspec import structs
 
 from fedagent_agent import books
 from fedagent_agent.core.device import Readings
-from fedagent_agent.core.effects import SubscribeModel
 from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.peers.core.selection import PeerSelection
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
@@ -17,7 +16,6 @@ from fedagent_node.effects import Effect, Send
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
     Decline,
-    EdgeBeacon,
     Opinion,
     OpinionCall,
     OpinionMode,
@@ -84,13 +82,6 @@ def test_a_model_is_fetched_scored_and_answered_once_for_all(edge: HandEdge) -> 
     assert "0.75" not in str(edge.events("opinion"))
 
 
-def test_a_call_of_the_last_round_of_all_is_refused(edge: HandEdge) -> None:
-    edge.call(2**53 - 1, MODEL)
-    assert edge.core.counters["opinion_too_far"] == 1
-    edge.evaluate(asked(edge, 1), 0.75)
-    assert [opinion.round for opinion in edge.said(Opinion)] == [1]
-
-
 def test_an_opinion_is_signed_for_what_was_asked_and_kept_so_over_a_restart(
     tmp_path: Path,
 ) -> None:
@@ -139,17 +130,6 @@ def test_a_round_has_one_model(edge: HandEdge) -> None:
     edge.call(1, NEWER, edge=OTHER)
     assert [o.model for o in edge.said(Opinion)] == [digest_of(MODEL)]
     assert edge.core.counters["opinion_of_another"] == 2
-
-
-def test_another_edge_goes_on_with_the_model_when_the_first_is_gone(edge: HandEdge) -> None:
-    edge.call(1, MODEL, until_ms=60_000)
-    edge.call(1, MODEL, edge=OTHER, until_ms=60_000)
-    assert [e.edge for e in edge.jobs(SubscribeModel)] == [EDGE]
-    for _ in range(5):
-        edge.later(4.0)
-        edge.say(EdgeBeacon(edge=OTHER), edge=OTHER)
-    assert EDGE not in edge.core.sessions
-    assert [e.edge for e in edge.jobs(SubscribeModel)] == [EDGE, OTHER]
 
 
 def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) -> None:

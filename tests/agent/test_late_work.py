@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from fedagent_agent.core.effects import Subscribed, SubscribeModel
-from fedagent_agent.trainer.frames import Cancel, Train
+from fedagent_agent.trainer.frames import Train
 from fedagent_node.data_dir import Identity
 from fedagent_protocol.messages import (
     Chunk,
@@ -132,14 +132,6 @@ def test_who_is_not_asked_for_the_rest_begins_anew(edge: HandEdge, begin: object
     assert edge.jobs(Train)[-1].model.endswith(digest_of(NEW)), "it trains from the new model"
     assert all(offer.made_in == 0 for offer in edge.said(UpdateOffer))
     assert not edge.core.uploads.by_key
-
-
-def test_it_goes_on_although_the_close_was_lost(edge: HandEdge) -> None:
-    downloading(edge)
-    edge.out.clear()
-    edge.order(2, NEW, **BEGUN)
-    assert not edge.jobs(Cancel)
-    assert edge.said(Need)[-1].digest == digest_of(OLD)
 
 
 def test_a_link_on_which_a_chunk_comes_slowly_is_not_silent(edge: HandEdge) -> None:

@@ -139,13 +139,6 @@ def test_one_that_is_too_large_is_declined_by_its_key(tmp_path: Path) -> None:
     assert (decline.reason, decline.detail[:16]) == (DeclineReason.SCHEMA, "model.once_bytes")
 
 
-def test_an_order_waits_for_it(edge: HandEdge) -> None:
-    edge.models[digest_of(ONCE)] = ONCE
-    edge.serve(edge.order(1, SMALL), SMALL)
-    assert [job.model != "" for job in edge.jobs(Train)] == [True]
-    assert len(edge.jobs(Open)) == 1
-
-
 def test_another_edge_goes_on_when_the_first_is_gone(edge: HandEdge) -> None:
     named(edge)
     given(edge, 0, 1)

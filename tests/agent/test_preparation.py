@@ -106,20 +106,6 @@ def test_a_task_that_is_named_later_is_prepared_at_the_beacon_and_reported_to_al
     assert len(edge.said(TaskNeed)) == 1
 
 
-def test_the_next_task_of_the_only_edge_is_prepared_unless_the_former_is_at_work(
-    edge: HandEdge,
-) -> None:
-    edge.say(Welcome(run=RUN, edge=EDGE, task=TASK))
-    edge.opened(body(edge))
-    edge.serve(edge.order(1, MODEL), MODEL)
-    edge.say(EdgeBeacon(run="2" * 32, edge=EDGE, task=OTHER_TASK))
-    assert len(edge.said(TaskNeed)) == 1
-    edge.train(edge.jobs(Train)[-1], b"x" * 3000)
-    edge.say(EdgeBeacon(run=RUN, edge=EDGE, task=TASK))
-    edge.say(EdgeBeacon(run="2" * 32, edge=EDGE, task=OTHER_TASK))
-    assert edge.said(TaskNeed)[-1].digest == OTHER_TASK
-
-
 def test_an_edge_that_lost_its_place_for_the_device_has_it_greet_once_more(tmp_path: Path) -> None:
     edge = HandEdge(tmp_path, task=REAL)
     life, nobody = EdgeBeacon(edge=EDGE, epoch="7" * 32), EdgeBeacon(edge=EDGE)

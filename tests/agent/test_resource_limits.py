@@ -52,18 +52,6 @@ def test_an_abort_in_mid_training_withdraws_the_order_once(edge: HandEdge) -> No
     assert not Path(job.out).exists()
 
 
-def test_after_the_abort_the_same_order_is_declined_again_and_a_later_one_trains(
-    edge: HandEdge,
-) -> None:
-    edge.measure(EMPTY)
-    edge.measure(Readings())
-    edge.order(1, MODEL)
-    assert [d.reason for d in edge.said(Decline)] == [DeclineReason.UNAVAILABLE] * 2
-    edge.serve(edge.order(2, MODEL), MODEL)
-    edge.train(edge.jobs(Train)[-1], b"an update")
-    assert [offer.round for offer in edge.said(UpdateOffer)] == [2]
-
-
 @pytest.mark.parametrize("agents", [3])
 def test_an_abort_in_mid_round_voids_the_reservation_once(tmp_path: Path, agents: int) -> None:
     """The three roles in virtual time, on a real ledger (RELIABILITY D7)."""

@@ -35,16 +35,6 @@ def quiet(edge: HandEdge) -> None:
         edge.say(ProbeReply(nonce=probe.nonce, data=bytes(probe.reply_bytes)))
 
 
-def test_a_beacon_is_greeted_and_a_welcome_is_answered_with_a_report(edge: HandEdge) -> None:
-    edge.say(EdgeBeacon(edge=EDGE))
-    assert len(edge.said(Hello)) == 1
-    assert not edge.said(ContextReport)
-    edge.say(Welcome(edge=EDGE))
-    (report,) = edge.said(ContextReport)
-    assert report.seq == (1 << 32) + 1
-    assert edge.events("edge_joined") == [{"edge": EDGE, "name": "", "address": LINK}]
-
-
 def test_an_edge_that_an_advert_names_is_greeted_before_its_beacon(edge: HandEdge) -> None:
     out = edge.take(EdgesFound(LINK, (EDGE,)))
     assert edge.said(Hello, out)
@@ -131,13 +121,6 @@ def test_reports_come_when_something_moved_and_otherwise_in_their_period(tmp_pat
     assert 14.0 <= edge.now - at <= 17.0, "the period is fifteen seconds"
 
 
-def test_seq_grows_over_restarts(edge: HandEdge) -> None:
-    edge.join()
-    last = edge.said(ContextReport)[-1].seq
-    edge.restart(EDGE)
-    assert edge.said(ContextReport)[0].seq > last + 2**31
-
-
 def test_probes_measure_round_trip_then_both_rates_and_then_rest(edge: HandEdge) -> None:
     edge.join()
     quiet(edge)
@@ -153,16 +136,6 @@ def test_probes_measure_round_trip_then_both_rates_and_then_rest(edge: HandEdge)
     edge.later(2.0)
     features = edge.said(ContextReport)[-1].features
     assert {"rtt_s", "download_bps", "upload_bps"} <= features.keys()
-
-
-def test_the_distance_to_an_edge_is_a_feature_where_both_say_where_they_are(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path, position=(0.0, 0.3))
-    for name, place in ((EDGE, (0.4, 0.0)), (OTHER, None)):
-        edge.say(EdgeBeacon(edge=name), edge=name)
-        edge.say(Welcome(edge=name, place=place), edge=name)
-    near, unknown = (report.features for report in edge.said(ContextReport))
-    assert near["distance_km"] == pytest.approx(0.5)
-    assert "distance_km" not in unknown
 
 
 def test_a_newer_list_of_the_revoked_is_asked_for_once_and_taken_once(edge: HandEdge) -> None:

@@ -10,7 +10,6 @@ from fedagent_agent.trainer.frames import Cancel, Failed, Open, Train
 from fedagent_protocol.messages import (
     Decline,
     DeclineReason,
-    Need,
     ReceiptStatus,
     RoundClosed,
     TaskBody,
@@ -18,7 +17,7 @@ from fedagent_protocol.messages import (
     UpdateOffer,
 )
 from fedagent_task.recipe.text import task_bytes, task_digest
-from tests.fakes.hand_edge import EDGE, OTHER, REAL, RUN, HandEdge, digest_of, joined, model_of
+from tests.fakes.hand_edge import EDGE, REAL, RUN, HandEdge, digest_of, joined, model_of
 
 RUN_B = "2" * 32
 MODEL = model_of(3000)
@@ -66,19 +65,6 @@ def test_a_model_that_is_here_is_not_fetched_again(edge: HandEdge) -> None:
     assert len(edge.said(TaskNeed)) == 1, "nor is the task"
 
 
-def test_an_order_is_acknowledged_before_a_long_training(trainee: HandEdge) -> None:
-    start(trainee, 1)
-    asked = trainee.said(Need)
-    assert all(need.ranges for need in asked), "asking for the model is answer enough"
-    start(trainee, 2)
-    (said,) = trainee.said(Need)[len(asked) :]
-    assert (said.round, said.digest, said.ranges) == (2, digest_of(MODEL), ())
-    # What got lost is said again: an edge repeats the order until it is heard.
-    again = trainee.said(Need, trainee.order(2, MODEL))
-    assert [(need.round, need.ranges) for need in again] == [(2, ())]
-    assert len(trainee.jobs(Train)) == 2
-
-
 def test_the_same_order_after_a_refusal_repeats_the_refusal(tmp_path: Path) -> None:
     edge = joined(tmp_path)
     edge.measure(Readings(available=False, reason="on battery"))
@@ -98,30 +84,6 @@ def test_a_newer_order_cancels_older_work_and_says_so(trainee: HandEdge) -> None
     assert reasons(trainee) == [(1, DeclineReason.BUSY)]
     trainee.train(trainee.jobs(Train)[-1], b"update of round two")
     assert [offer.round for offer in trainee.said(UpdateOffer)] == [2]
-
-
-def test_an_update_of_cancelled_work_leaves_no_file(trainee: HandEdge) -> None:
-    old = start(trainee, 1)
-    trainee.serve(trainee.order(2, MODEL), MODEL)
-    trainee.train(old, b"too late")
-    assert not Path(old.out).exists()
-    assert not trainee.said(UpdateOffer)
-
-
-def test_a_newer_order_ends_the_update_before(edge: HandEdge) -> None:
-    old = edge.round(1, MODEL)
-    edge.round(2, MODEL)
-    assert [key.round for key in edge.core.uploads.by_key] == [2]
-    edge.receipt(old)
-    assert edge.core.counters["receipt_unknown"] == 1
-
-
-def test_a_newer_order_of_another_edge_wins(trainee: HandEdge) -> None:
-    trainee.join(edge=OTHER)
-    start(trainee, 4)
-    trainee.serve(trainee.order(5, MODEL, edge=OTHER), MODEL)
-    assert reasons(trainee) == [(4, DeclineReason.BUSY)]
-    assert len(trainee.jobs(Train)) == 2
 
 
 def test_an_edge_that_began_another_run_is_followed_and_the_old_run_refused(edge: HandEdge) -> None:

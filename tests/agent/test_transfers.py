@@ -50,12 +50,6 @@ def asked(edge: HandEdge) -> list[int]:
     ]
 
 
-def test_a_refused_subscription_is_an_answer(edge: HandEdge) -> None:
-    edge.order(1, BIG)
-    edge.take(Subscribed(EDGE, digest_of(BIG), ok=False))
-    assert [d.reason for d in edge.said(Decline)] == [DeclineReason.ERROR]
-
-
 @pytest.mark.parametrize("model", [BIG, SMALL], ids=["file", "memory"])
 def test_a_model_comes_whole_whatever_the_order_of_its_chunks(edge: HandEdge, model: bytes) -> None:
     edge.chunk_bytes = 1024 if model is SMALL else PIECE
@@ -115,16 +109,6 @@ def test_after_a_kill_a_transfer_goes_on_where_it_was(edge: HandEdge) -> None:
             edge.say(chunk(edge, BIG, index))
     assert not set(asked(edge)) & {0, 1}
     assert edge.said(UpdateOffer)[0].base == digest_of(BIG)
-
-
-def test_a_part_cut_in_other_pieces_is_begun_anew(edge: HandEdge) -> None:
-    ordered(edge, BIG)
-    edge.say(chunk(edge, BIG, 0))
-    edge.restart()
-    edge.chunk_bytes = PIECE // 2
-    edge.join()
-    ordered(edge, BIG)
-    assert 0 in asked(edge)
 
 
 def test_after_a_reconnect_the_topic_is_subscribed_anew_and_credit_renewed(edge: HandEdge) -> None:
@@ -198,18 +182,6 @@ def test_the_link_is_never_handed_more_than_two_chunks(uploader: HandEdge) -> No
     assert [c.index for c in uploader.said(Chunk)][:3] == [1, 2, 3]
 
 
-def test_a_repeated_need_over_a_busy_link_sends_nothing_twice(uploader: HandEdge) -> None:
-    (offer,) = uploader.said(UpdateOffer)
-    uploader.say(need(offer, (1, 3)))
-    uploader.pending = 2 * PIECE
-    uploader.say(need(offer, (1, 3)))
-    uploader.pending = 0
-    uploader.later(0.5)
-    assert [c.index for c in uploader.said(Chunk)] == [1, 2]
-    uploader.say(need(offer, (1, 3)))
-    assert [c.index for c in uploader.said(Chunk)] == [1, 2, 1, 2]
-
-
 def test_the_offer_is_repeated_ever_more_patiently_until_the_receipt(uploader: HandEdge) -> None:
     def live(seconds: float) -> None:
         for _ in range(int(seconds)):
@@ -223,12 +195,6 @@ def test_the_offer_is_repeated_ever_more_patiently_until_the_receipt(uploader: H
     uploader.receipt(offers[0])
     live(2 * LONGEST_REPEAT_S)
     assert len(uploader.said(UpdateOffer)) == len(offers)
-
-
-def test_over_a_busy_link_the_offer_is_not_repeated(uploader: HandEdge) -> None:
-    uploader.pending = 1
-    uploader.later(10.0)
-    assert len(uploader.said(UpdateOffer)) == 1
 
 
 @pytest.mark.parametrize("size", [22_000, 3 << 20])

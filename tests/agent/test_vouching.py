@@ -344,15 +344,6 @@ def test_on_links_without_certificates_nothing_is_asked_for(site: Site) -> None:
     assert len(site.edge.jobs(Train)) == 1, "what was believed there is not believed here"
 
 
-def test_an_update_whose_task_is_not_open_any_more_is_kept_back(site: Site) -> None:
-    """What it costs is not known then: it must not leave as if it cost nothing."""
-    site.order(1, REAL, site.word(REAL))
-    site.edge.core._tasks._task = None
-    site.edge.train(site.edge.jobs(Train)[-1], model_of(2000, 3))
-    assert not site.edge.said(m.UpdateOffer)
-    assert [said.reason for said in site.edge.said(m.Decline)] == [m.DeclineReason.ERROR]
-
-
 def test_an_edge_takes_no_device_away_from_another(site: Site) -> None:
     """It orders round after round that the coordinator has not assigned to it."""
     site.order(1, REAL, site.word(REAL))
@@ -400,13 +391,3 @@ def test_an_assignment_is_of_one_edge_agent_round_run_and_task(
     assert not site.edge.jobs(Train)
     site.order(1, REAL, None)
     assert [job.round for job in site.edge.jobs(Train)] == [1]
-
-
-def test_runs_that_an_edge_invents_fill_no_book(site: Site) -> None:
-    task = structs.replace(PRIVATE, secure_aggregation=SecureAggregationSpec())
-    for number in range(30):
-        run = f"{number:032x}"
-        site.order(1, task, site.word(task), edge=OTHER, run=run, assigned=b"")
-    assert not site.edge.jobs(Train)
-    assert not site.edge.core.device.spent
-    assert not (site.members.folder / "device" / "privacy.json").exists()

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,10 +46,6 @@ def train(model, batches, ctx):
     ctx.report(loss=loss)
     print("a stray line on stdout")
 
-def endless(model, batches, ctx):
-    while True:
-        time.sleep(0.01)
-
 def _start(**options):
     with open(os.environ["CHILD"], "w") as file:
         file.write(str(subprocess.Popen(["sleep", "600"], **options).pid))
@@ -60,7 +56,8 @@ def helped(model, batches, ctx):
 
 def stuck(model, batches, ctx):
     helped(model, batches, ctx)
-    endless(model, batches, ctx)
+    while True:
+        time.sleep(0.01)
 
 def crashing(model, batches, ctx):
     helped(model, batches, ctx)
@@ -73,9 +70,10 @@ def holding(model, batches, ctx):
         except OSError:
             pass
     _start(close_fds=False, start_new_session=True)
-    endless(model, batches, ctx)
+    while True:
+        time.sleep(0.01)
 """
-_NAMES = ("train", "endless", "holding", "gone", "helped", "stuck", "crashing")
+_NAMES = ("train", "holding", "gone", "helped", "stuck", "crashing")
 _ENTRIES = "[fedagent.learners]\n" + "".join(f"{name} = my_package:{name}\n" for name in _NAMES)
 
 _KILLED = """
@@ -105,6 +103,12 @@ class Rig:
     train: Train
     child: Path
 
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.close()
+
     @staticmethod
     def opening(name: str) -> Open:
         task = task_bytes(demo(f"learner.name=my-package:{name}"))
@@ -115,6 +119,12 @@ class Rig:
         async with asyncio.timeout(600):
             return await self.client.submit(self.train)
 
+    async def cancelled(self, name: str) -> Reply:
+        training = asyncio.create_task(self.trained(name))
+        await self.started()
+        self.client.cancel(self.train.job)
+        return await training
+
     async def started(self) -> None:
         await eventually(lambda: self.child.exists() and bool(self.child.read_text()))
 
@@ -124,7 +134,7 @@ class Rig:
 
 
 @pytest.fixture
-async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     """What pip would unpack, where the trainer process looks."""
     info = tmp_path / "site" / "my_package-1.dist-info"
     info.mkdir(parents=True)
@@ -139,60 +149,60 @@ async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     train = Train(job=2, model=str(model), out=str(tmp_path / "out"))
     made = Rig(TrainerClient(grace_s=0.3), train, tmp_path / "child")
     yield made
-    await made.client.close()
     if made.child.exists():
         os.kill(int(made.child.read_text()), signal.SIGKILL)
 
 
-async def test_it_trains_and_a_loop_without_end_ends_with_its_process(rig: Rig) -> None:
-    assert isinstance(await rig.trained("train"), Trained)
-    asyncio.get_running_loop().call_later(2.0, rig.client.cancel, 2)
-    ended = await rig.trained("endless")
-    assert isinstance(ended, Failed)
-    assert ended.reason == "cancelled"
-    assert isinstance(await rig.trained("train"), Trained)
-    assert rig.client.starts == 2
-    for name, hint in (("other", "install the package my-package"), ("gone", "fix its package")):
-        refused = await rig.client.submit(rig.opening(name))
-        assert isinstance(refused, Refused)
-        assert hint in refused.detail
+async def test_it_trains_and_one_without_end_ends_with_all_that_it_started(rig: Rig) -> None:
+    async with rig:
+        assert isinstance(await rig.trained("train"), Trained)
+        ended = await rig.cancelled("stuck")
+        assert isinstance(ended, Failed)
+        assert ended.reason == "cancelled"
+        await rig.gone()
+        rig.train = replace(rig.train, job=9)
+        assert isinstance(await rig.trained("train"), Trained)
+        assert rig.client.starts == 2
+        for name, hint in (
+            ("other", "install the package my-package"),
+            ("gone", "fix its package"),
+        ):
+            refused = await rig.client.submit(rig.opening(name))
+            assert isinstance(refused, Refused)
+            assert hint in refused.detail
 
 
-@pytest.mark.parametrize(
-    ("learner", "ends"), [("stuck", "cancelled"), ("crashing", "died"), ("helped", "")]
-)
+@pytest.mark.parametrize(("learner", "ends"), [("crashing", "died"), ("helped", "")])
 async def test_what_a_learner_starts_ends_with_the_trainer(
     rig: Rig, learner: str, ends: str
 ) -> None:
-    if ends == "cancelled":
-        asyncio.get_running_loop().call_later(2.0, rig.client.cancel, rig.train.job)
-    reply = await rig.trained(learner)
-    assert getattr(reply, "reason", "") == ends
-    if not ends:
-        await rig.client.close()
-    await rig.gone()
+    async with rig:
+        reply = await rig.trained(learner)
+        assert getattr(reply, "reason", "") == ends
+        if not ends:
+            await rig.client.close()
+        await rig.gone()
 
 
 async def test_a_trainer_is_given_up_although_somebody_holds_all_its_pipes(rig: Rig) -> None:
-    training = asyncio.create_task(rig.trained("holding"))
-    await rig.started()
-    rig.client.cancel(rig.train.job)
-    ended = await training
-    assert isinstance(ended, Failed)
-    assert ended.reason == "cancelled"
-    rig.train = replace(rig.train, job=9)
-    assert isinstance(await rig.trained("train"), Trained)
+    async with rig:
+        ended = await rig.cancelled("holding")
+        assert isinstance(ended, Failed)
+        assert ended.reason == "cancelled"
+        rig.train = replace(rig.train, job=9)
+        assert isinstance(await rig.trained("train"), Trained)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems tell nobody of a parent's end")
 async def test_a_trainer_in_mid_work_ends_with_an_agent_that_is_killed(rig: Rig) -> None:
-    frames = [encode_frame(job).hex() for job in (rig.opening("stuck"), rig.train)]
-    with subprocess.Popen(
-        [sys.executable, "-c", _KILLED, *frames], stdout=subprocess.PIPE
-    ) as agent:
-        assert agent.stdout is not None
-        trainer = int(agent.stdout.readline())
-        await rig.started()
-        agent.kill()
-    await eventually(lambda: not psutil.pid_exists(trainer))
-    await rig.gone()
+    async with rig:
+        frames = [encode_frame(job).hex() for job in (rig.opening("stuck"), rig.train)]
+        with subprocess.Popen(
+            [sys.executable, "-c", _KILLED, *frames], stdout=subprocess.PIPE
+        ) as agent:
+            assert agent.stdout is not None
+            trainer = int(agent.stdout.readline())
+            await rig.started()
+            agent.kill()
+        await eventually(lambda: not psutil.pid_exists(trainer))
+        await rig.gone()
