@@ -7,8 +7,9 @@ a file for each would cost two; a torn record at the end was never receipted, an
     first     head is the `OpenRound`
     others    head is an `UpdateRecord`, data the update if it is one of few bytes
 
-A file is for one large update, named by (run, round, agent). It is synced before the journal has
-that its update is whole, and this before the receipt goes out.
+A file is for one large update, named by agent and digest: one that a round's end interrupts goes on
+in a later round. It is synced before the journal has that its update is whole, and this before the
+receipt goes out.
 """
 
 import itertools
@@ -23,9 +24,8 @@ from pathlib import Path
 import msgspec
 
 from fedagent_node.data_dir import sync_folder
-from fedagent_protocol.tensors import Buffer
 
-from .core.effects import Key, OpenRound, UpdateRecord
+from .core.effects import File, Key, OpenRound, UpdateRecord
 
 _FRAME_BYTES = 12
 _SUFFIX = ".update"
@@ -157,48 +157,43 @@ class Spool:
         self._directory, self._any = directory, directory / "any"
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def begin(self, key: Key, size: int) -> None:
+    def begin(self, file: File, size: int) -> None:
         """Make an empty file for an update, in place of an older one."""
-        path = self._path(key)
+        path = self._path(file)
         # Not truncated: a check of the older one may have it mapped.
         path.unlink(missing_ok=True)
         with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
             os.ftruncate(fd, size)
 
-    def write(self, key: Key, offset: int, data: bytes) -> None:
+    def write(self, file: File, offset: int, data: bytes) -> None:
         """Write a chunk at its offset; not yet durable."""
-        with _opened(self._path(key), os.O_WRONLY) as fd:
+        with _opened(self._path(file), os.O_WRONLY) as fd:
             _write(fd, data, offset)
 
-    def content(self, key: Key, size: int) -> Buffer:
+    def content(self, file: File) -> memoryview:
         """Return an update's bytes, mapped until the last view of them is gone."""
-        with _opened(self._path(key), os.O_RDONLY) as fd:
-            return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ))
+        with _opened(self._path(file), os.O_RDONLY) as fd:
+            return memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ))
 
-    def sync(self, key: Key) -> None:
+    def sync(self, file: File) -> None:
         """Make an update durable."""
-        with _opened(self._path(key), os.O_WRONLY) as fd:
+        with _opened(self._path(file), os.O_WRONLY) as fd:
             os.fsync(fd)
         sync_folder(self._directory)
 
-    def drop(self, key: Key) -> None:
-        """Remove what there is of an agent."""
-        self._path(key).unlink(missing_ok=True)
+    def drop(self, file: File) -> None:
+        """Remove an update."""
+        self._path(file).unlink(missing_ok=True)
 
-    def move(self, old: Key, key: Key) -> None:
-        """Give what there is of an update to a later round."""
-        self._path(old).rename(self._path(key))
-
-    def clear(self, kept: Collection[Key] = ()) -> None:
+    def clear(self, kept: Collection[File]) -> None:
         """Remove everything but what is kept."""
-        names = {self._path(key) for key in kept}
+        names = {self._path(file) for file in kept}
         for path in self._directory.glob(f"*{_SUFFIX}"):
             if path not in names:
                 path.unlink(missing_ok=True)
 
-    def _path(self, key: Key) -> Path:
-        run, number, agent = key
-        return self._any.with_name(f"{run}-{number}-{agent}{_SUFFIX}")
+    def _path(self, file: File) -> Path:
+        return self._any.with_name(f"{'-'.join(file)}{_SUFFIX}")
 
 
 @contextmanager

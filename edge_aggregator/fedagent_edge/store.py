@@ -7,8 +7,9 @@ Checkpoints: ``edge.chunk_written``, ``edge.complete``, ``edge.spooled``, ``edge
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -32,9 +33,10 @@ from fedagent_node.effects import (
 from fedagent_node.site.credentials import members_of
 from fedagent_protocol.errors import DigestError, FedagentError, ProtocolError
 from fedagent_protocol.failpoints import Checkpoint, hit
-from fedagent_protocol.messages import AnyMessage, Chunk, EdgeHello, UpdateOffer
+from fedagent_protocol.messages import AnyMessage, Chunk, EdgeHello
 from fedagent_protocol.signed import WorkClaim, is_claim
 from fedagent_protocol.tensors import (
+    Buffer,
     Manifest,
     decode_tensors,
     encode_tensors,
@@ -42,14 +44,14 @@ from fedagent_protocol.tensors import (
     tensor_at,
 )
 from fedagent_protocol.transfer import Layout
-from fedagent_task.aggregation import ALL_TRAIN, Arrays, Rules
+from fedagent_task.aggregation import Arrays, Rules
 from fedagent_task.aggregation.combining import combine
 from fedagent_task.aggregation.sketch import Signs
 from fedagent_task.privacy.mechanism import KeyStream, add_noise
 from fedagent_task.secure_aggregation.masked_sum import MaskedSum
 
 from .config import EdgeConfig
-from .core.admission import Verdict, check_content
+from .core.admission import SMALL_BYTES, Verdict, check_content
 from .core.edge import EdgeCore
 from .core.effects import (
     Admit,
@@ -61,12 +63,10 @@ from .core.effects import (
     DiskTried,
     DropSpool,
     EdgeState,
+    File,
     ForgetRound,
-    KeepWork,
-    Key,
     Memory,
     ModelLost,
-    MoveSpool,
     NoteEnd,
     OpenModel,
     OpenRound,
@@ -82,8 +82,6 @@ from .core.exchange import MAX_MODEL_BYTES
 from .reserve import Reserve
 from .spool import Journal, Spool
 
-SMALL_BYTES = 256 * 1024
-"""Models up to this size are handled at once: a hop to another thread costs more."""
 KEPT_MODELS = 3
 """The last that the edge held."""
 _LOST = (DigestError, BlobMissingError, OSError)
@@ -104,6 +102,15 @@ def disk_refused(path: Path, error: OSError) -> EdgeStateError:
     """Return the error for a disk that does not take what must not be lost."""
     hint = "make room or fix the disk, then start the edge again"
     return EdgeStateError(path, error.strerror or str(error), hint)
+
+
+@dataclass(frozen=True, slots=True)
+class _AtWork:
+    """The round at work."""
+
+    opened: OpenRound
+    manifest: Manifest  # of its updates
+    at_once: bool  # whether its jobs are small: all of them, so that none overtakes another
 
 
 class EdgeStore:
@@ -131,39 +138,35 @@ class EdgeStore:
         self._models = BlobStore(directory / "models", max_bytes=MAX_MODEL_BYTES)
         self._held: list[str] = []
         self._once = ""
-        self._manifest: tuple[str, Manifest] | None = None
         self._spool = Spool(directory / "spool")
         self._journal = Journal(directory / "spool" / "round.journal")
         self._reserve = Reserve(directory / "reserve")
-        self._kept = KeepWork()
-        self._offers: dict[Key, UpdateOffer] = {}
-        self._begin_round(None)
+        self._kept = ForgetRound()
+        self._round: _AtWork | None = None
+        self._unsynced: list[Admit] = []
 
-    def _begin_round(self, opened: OpenRound | None) -> None:
-        """Work for a round from now on, or for none."""
-        self._round = opened
-        self._base_bytes = self._models.size(opened.base) if opened is not None else 0
-        # The same for all jobs of a round, so that none overtakes another.
-        self._at_once = self._base_bytes <= SMALL_BYTES
-        self._offers = {key: self._offers[key] for key in self._kept.keys & self._offers.keys()}
-        self._whole: dict[Key, bytes] = {}
-        self._unsynced: list[tuple[Admit, Verdict]] = []
+    def _begin_round(self, opened: OpenRound) -> None:
+        """Work for a round from now on; one of `_LOST` without its base."""
+        data = self._models.get(opened.base)
+        manifest = Manifest(tuple(item.spec for item in locate(data)))
+        if opened.ring is not None:
+            manifest = opened.ring.manifest(manifest, frozenset(opened.latest))
+        self._round = _AtWork(opened, manifest, len(data) <= SMALL_BYTES)
 
     def load(self, now: float) -> tuple[Memory, ReopenedRound | None]:
         """Return what a restart must know, and the round that was open."""
         memory = read_memory(self._path)
         self._once = memory.once
         try:
-            self._manifest_of(memory.model)
-        except (DigestError, BlobMissingError):
             if memory.model:
-                self._counters["model_lost"] += 1
+                self._models.get(memory.model)
+                self._hold(memory.model)
+        except (DigestError, BlobMissingError):
+            self._counters["model_lost"] += 1
             memory.model, memory.model_bytes = "", 0
         except OSError as error:
             # Perhaps for once: what agents have receipts for must not go for it.
             raise disk_refused(self._directory, error) from error
-        else:
-            self._hold(memory.model)
         opened, entries = self._journal.read()
         if (
             opened is None
@@ -171,11 +174,12 @@ class EdgeStore:
             or (opened.run, opened.base) != (memory.run, memory.model)
             or opened.order.round <= memory.last_round
         ):
-            self._clear_round()
+            self._forget_round(ForgetRound())
             return memory, None
         self._begin_round(opened)
         updates = [(record, self._recovered(record, data)) for record, data in entries]
-        self._spool.clear(self._offers.keys())
+        whole = [record for record, verdict in updates if verdict is not None]
+        self._spool.clear([_file(record) for record in whole])
         if opened.boot != self._boot or opened.began_at > now:
             longest = max(opened.order.max_wait_ms, opened.order.deadline_ms) / 1000
             opened = replace(opened, began_at=now - longest - 1.0)
@@ -183,15 +187,14 @@ class EdgeStore:
 
     def _recovered(self, record: UpdateRecord, data: bytes) -> Verdict | None:
         """Look again at an update that is on the disk; None if it is damaged, or there is none."""
-        key, offer = record.key, record.offer
-        if offer is None:
+        if record.offer is None or self._round is None:
             return None
         try:
-            verdict = self._look_at(key, offer, data or None, self._update_manifest())
-        except OSError:
-            verdict = None
-        if verdict is not None and verdict.valid:
-            self._offers[key] = offer
+            content = data or self._spool.content(_file(record))
+            verdict = _look_at(self._round, content, record.offer.digest)
+        except (OSError, ValueError):
+            verdict = Verdict("lost")
+        if verdict.valid:
             return verdict
         self._counters["spool_damaged"] += 1
         return None
@@ -222,8 +225,6 @@ class EdgeStore:
         """Remove what is left of a model, so that it is fetched again."""
         with suppress(OSError):
             self._models.drop(digest)
-        if self._manifest is not None and self._manifest[0] == digest:
-            self._manifest = None
         return ContentLostError(digest, detail[:200])
 
     # ------------------------------------------------------------ disk effects
@@ -233,18 +234,16 @@ class EdgeStore:
         match effect:
             case Mark():
                 self._checkpoint(effect.name)
-            case KeepWork():
-                self._kept = effect
-            case OpenSpool(key=key) | WriteSpool(key=key) | MoveSpool(key=key) | DropSpool(key=key):
+            case OpenSpool() | WriteSpool() | DropSpool():
                 try:
                     self._write_spool(effect)
                 except OSError as error:
-                    return _failed(key, error)
+                    return _failed(effect.file[0], error)
             case NoteEnd(record=record):
                 try:
                     self._journal.append(record)
                 except OSError as error:
-                    return _failed(record.key, error)
+                    return _failed(record.key[2], error)
             case OpenModel():
                 self._models.drop_part(effect.digest)
             case WriteModel():
@@ -256,16 +255,12 @@ class EdgeStore:
             case TryDisk(size=size):
                 return DiskTried(self._reserve.try_room(size))
             case SaveRound(opened=opened):
-                self._clear_round()
                 begun = replace(opened, boot=self._boot, signs=secrets.randbits(63))
                 try:
-                    whole = self._models.is_whole(opened.base)
-                except OSError:
-                    whole = False
-                if not whole:
+                    self._begin_round(begun)
+                except _LOST:
                     lost = self._lost(opened.base, "its file is damaged, or gone").lost
                     return ModelLost(opened.run, opened.order.round, lost.digest, lost.detail)
-                self._begin_round(begun)
                 return self._surely(lambda: self._journal.begin(begun), self._directory)
             case SaveState():
                 packed = msgspec.msgpack.encode(effect.memory)
@@ -275,7 +270,7 @@ class EdgeStore:
                     self._hold(effect.memory.model)
                 return refused
             case ForgetRound():
-                self._clear_round()
+                self._forget_round(effect)
         return None
 
     def _surely(self, write: Callable[[], object], path: Path) -> DiskRefused | None:
@@ -291,159 +286,98 @@ class EdgeStore:
             return DiskRefused(str(full)[:120])
         return None
 
-    def _write_spool(self, effect: OpenSpool | WriteSpool | MoveSpool | DropSpool) -> None:
-        key = effect.key
+    def _write_spool(self, effect: OpenSpool | WriteSpool | DropSpool) -> None:
         match effect:
-            case OpenSpool(offer=offer):
-                if not self._is_small(offer):
-                    self._spool.begin(key, offer.size)
-                self._offers[key] = offer
-            case WriteSpool():
-                known = self._offers.get(key)
-                if known is None:
-                    # An earlier effect of the same message failed on the disk.
-                    return
-                if self._is_small(known):
-                    # Written once, together with its verdict.
-                    self._whole[key] = effect.data
-                    return
-                layout = Layout(known.size, known.chunk_bytes)
-                self._spool.write(key, layout.span(effect.index)[0], effect.data)
+            case OpenSpool(file=file, size=size):
+                self._spool.begin(file, size)
+            case WriteSpool(file=file, offset=offset, data=data):
+                self._spool.write(file, offset, data)
                 self._checkpoint("edge.chunk_written")
-            case MoveSpool(offer=offer):
-                self._offers.pop(effect.old, None)
-                self._spool.move(effect.old, key)
-                self._offers[key] = offer
-            case DropSpool():
-                self._offers.pop(key, None)
-                self._whole.pop(key, None)
-                self._spool.drop(key)
+            case DropSpool(file=file):
+                self._spool.drop(file)
 
-    def _is_small(self, offer: UpdateOffer) -> bool:
-        """Return whether an update is one chunk, in a round whose work is all done at once."""
-        return self._at_once and offer.size <= min(offer.chunk_bytes, SMALL_BYTES)
-
-    def _clear_round(self) -> None:
-        self._begin_round(None)
+    def _forget_round(self, kept: ForgetRound) -> None:
+        self._kept, self._round, self._unsynced = kept, None, []
         try:
             self._journal.clear()
-            self._spool.clear(self._kept.keys)
+            self._spool.clear(kept.files)
         except OSError as error:
             raise disk_refused(self._directory, error) from error
 
     def flush(self) -> Iterable[Input]:
-        """Make the small updates durable that were complete together."""
+        """Admit the small updates that were complete together."""
         batch, self._unsynced = self._unsynced, []
-        if not batch:
-            return ()
-        self._checkpoint("edge.complete")
-        try:
-            for admit, _ in batch:
-                self._journal.append(_whole(admit), self._whole.pop(admit.key, b""))
-            self._journal.sync()
-        except OSError as error:
-            return [_failed(admit.key, error) for admit, _ in batch]
-        self._checkpoint("edge.spooled")
-        return [Admitted(admit.key, verdict) for admit, verdict in batch]
+        return self._admit(self._round, batch) if self._round is not None and batch else ()
 
     # -------------------------------------------------------------------- jobs
 
     def job(self, effect: Run) -> Job | None:
-        """Prepare a job; small updates that are valid are admitted by the next flush."""
-        match effect:
-            case Admit(key=key):
-                try:
-                    manifest = self._update_manifest()
-                except _LOST as error:
-                    base = self._round.base if self._round is not None else ""
-                    lost = ModelLost(key[0], key[1], base, str(error))
-                    return Job("admit", lambda: lost, small=True)
-                if (whole := self._whole.get(key)) is None:
-                    admit = partial(self._admit, effect, manifest)
-                    return Job("admit", admit, self._at_once)
-                verdict = self._verdict(effect, whole, manifest)
-                if verdict.valid:
-                    self._unsynced.append((effect, verdict))
-                    return None
-                return Job("admit", lambda: Admitted(key, verdict), small=True)
-            case Commit():
-                commit = partial(self._commit, effect, self._round, dict(self._offers))
-                return Job("commit", commit, self._at_once)
-            case FinishModel():
-                return Job("model", partial(self._finish, effect), effect.size <= SMALL_BYTES)
-        raise NotImplementedError(effect)
+        """Prepare a job; small updates are admitted by the next flush."""
+        if isinstance(effect, FinishModel):
+            return Job("model", partial(self._finish, effect), effect.size <= SMALL_BYTES)
+        at_work = self._round
+        assert at_work is not None
+        if isinstance(effect, Commit):
+            return Job("commit", partial(self._commit, effect, at_work), at_work.at_once)
+        assert isinstance(effect, Admit)
+        if effect.whole:
+            self._unsynced.append(effect)
+            return None
+        admit = partial(self._admit, at_work, [effect])
+        return Job("admit", lambda: admit()[0], at_work.at_once)
 
-    def _verdict(self, admit: Admit, whole: bytes | None, manifest: Manifest) -> Verdict:
+    def _admit(self, at_work: _AtWork, batch: Sequence[Admit]) -> list[Input]:
+        """Verify complete updates, and make those durable that are valid, with one sync."""
+        try:
+            checked = [(admit, self._verdict(at_work, admit)) for admit in batch]
+            self._checkpoint("edge.complete")
+            for admit, verdict in checked:
+                if not verdict.valid:
+                    continue
+                record = UpdateRecord(key=admit.key, offer=admit.offer, after_s=admit.after_s)
+                if not admit.whole:
+                    self._spool.sync(_file(record))
+                self._journal.append(record, admit.whole)
+            self._journal.sync()
+            self._checkpoint("edge.spooled")
+        except OSError as error:
+            return [_failed(admit.key[2], error) for admit in batch]
+        return [Admitted(admit.key, verdict) for admit, verdict in checked]
+
+    def _verdict(self, at_work: _AtWork, admit: Admit) -> Verdict:
         offer, agent = admit.offer, admit.key[2]
         work = WorkClaim.offered(offer, admit.edge, agent)
         if admit.edge and not is_claim(offer.claim, agent, work.statement):
             return Verdict("bad_claim", "not signed as the work of this round")
-        limits = admit.norm_limit, admit.control_limit
-        return self._look_at(admit.key, offer, whole, manifest, limits)
+        content = admit.whole or self._spool.content((agent, offer.digest))
+        return _look_at(at_work, content, offer.digest, admit.norm_limit, admit.control_limit)
 
-    def _look_at(
-        self,
-        key: Key,
-        offer: UpdateOffer,
-        whole: bytes | None,
-        manifest: Manifest,
-        limits: tuple[float, float] = (0.0, 0.0),
-    ) -> Verdict:
-        """Verify a whole update, which is in a file if it is not given."""
-        opened = self._round
-        return check_content(
-            self._spool.content(key, offer.size) if whole is None else whole,
-            offer.digest,
-            manifest,
-            limits[0],
-            control_limit=limits[1],
-            latest=opened.latest if opened is not None else (),
-            signs=Signs(opened.signs) if opened is not None and opened.sketched else None,
-        )
-
-    def _admit(self, admit: Admit, manifest: Manifest) -> Input:
-        """Verify an update in a file, and make it durable."""
-        key = admit.key
-        try:
-            verdict = self._verdict(admit, None, manifest)
-            if verdict.valid:
-                self._checkpoint("edge.complete")
-                self._spool.sync(key)
-                self._journal.append(_whole(admit))
-                self._journal.sync()
-                self._checkpoint("edge.spooled")
-        except OSError as error:
-            return _failed(key, error)
-        return Admitted(key, verdict)
-
-    def _commit(
-        self, commit: Commit, opened: OpenRound | None, offers: dict[Key, UpdateOffer]
-    ) -> Input:
+    def _commit(self, commit: Commit, at_work: _AtWork) -> Input:
         """Make base + mean a durable model, unless it is not finite."""
+        opened = at_work.opened
         try:
             data = self._models.get(commit.base)
         except _LOST as error:
             return ModelLost(commit.run, commit.round, commit.base, str(error))
         # A round with updates in the journal is committed at once: nothing can cut it meanwhile.
-        small = self._journal.updates() if self._at_once else {}
+        small = self._journal.updates() if at_work.at_once else {}
 
-        def content(agent: str) -> Arrays:
-            key = (commit.run, commit.round, agent)
-            body = small.get(key) or self._spool.content(key, offers[key].size)
+        def content(file: File) -> Arrays:
+            body = small.get((commit.run, commit.round, file[0])) or self._spool.content(file)
             return {item.spec.name: tensor_at(body, item) for item in locate(body)}
 
         weight = 0.0
         try:
             manifest = Manifest(tuple(item.spec for item in locate(data)))
-            rules = _rules(opened)
-            if opened is not None and opened.ring is not None:
+            rules = Rules(mean=frozenset(opened.buffers), latest=frozenset(opened.latest))
+            if opened.ring is not None:
                 masked = MaskedSum(opened.ring, rules)
-                for agent, _ in commit.terms:
-                    masked.add(content(agent))
+                for file, _ in commit.terms:
+                    masked.add(content(file))
                 mean = masked.unmasked(commit.unmask, manifest)
                 weight = mean.weight
             else:
-                updates = [(partial(content, agent), term) for agent, term in commit.terms]
+                updates = [(partial(content, file), term) for file, term in commit.terms]
                 mean = combine(commit.rule, updates, rules)
             if commit.deviation:
                 mean.change(partial(add_noise, deviation=commit.deviation, stream=KeyStream()))
@@ -452,7 +386,6 @@ class EdgeStore:
             if all(np.isfinite(array).all() for array in tensors.values()):
                 fresh = encode_tensors(tensors)
                 digest = self._models.put(fresh)
-                self._manifest = (digest, manifest)
         except (OSError, ProtocolError) as error:
             return Committed(commit.run, commit.round, refused=str(error)[:120])
         except ZeroDivisionError:
@@ -466,15 +399,12 @@ class EdgeStore:
         try:
             self._models.finish_part(finish.digest)
             data = self._models.get(finish.digest)
+            if len(data) != finish.size:
+                refused = "its size differs from what was announced"
             for item in locate(data):
                 # Of a base that never changes, a mask may be of infinities.
                 if finish.digest != self._once and not np.isfinite(tensor_at(data, item)).all():
                     refused = f"tensor {item.spec.name[:64]!r} is not finite"
-                    break
-            else:
-                refused = (
-                    "" if len(data) == finish.size else "its size differs from what was announced"
-                )
         except (ProtocolError, BlobMissingError) as error:
             refused = str(error)
         except OSError as error:
@@ -482,26 +412,29 @@ class EdgeStore:
         self._checkpoint("edge.model_stored")
         return ModelFinished(finish.digest, finish.size, refused)
 
-    # ------------------------------------------------------- models, and state
-
     def _hold(self, digest: str) -> None:
         self._held = [*(d for d in self._held if d != digest), digest][-KEPT_MODELS:]
-        kept = [*self._held, self._once, *self._kept.models]
-        self._models.collect(kept)
+        self._models.collect([*self._held, self._once, *self._kept.models])
 
-    def _manifest_of(self, digest: str) -> Manifest:
-        if self._manifest is None or self._manifest[0] != digest:
-            data = self._models.get(digest)
-            self._manifest = (digest, Manifest(tuple(item.spec for item in locate(data))))
-        return self._manifest[1]
 
-    def _update_manifest(self) -> Manifest:
-        """Return what an update of the round at work holds."""
-        opened = self._round
-        base = self._manifest_of(opened.base if opened is not None else "")
-        if opened is None or opened.ring is None:
-            return base
-        return opened.ring.manifest(base, frozenset(opened.latest))
+def _look_at(
+    at_work: _AtWork, content: Buffer, digest: str, norm_limit: float = 0.0, control: float = 0.0
+) -> Verdict:
+    opened = at_work.opened
+    return check_content(
+        content,
+        digest,
+        at_work.manifest,
+        norm_limit,
+        control_limit=control,
+        latest=opened.latest,
+        signs=Signs(opened.signs) if opened.sketched else None,
+    )
+
+
+def _file(record: UpdateRecord) -> File:
+    assert record.offer is not None
+    return record.key[2], record.offer.digest
 
 
 def read_memory(path: Path) -> Memory:
@@ -547,15 +480,5 @@ def open_edge(
     return EdgeCore(state, reopened), store
 
 
-def _rules(opened: OpenRound | None) -> Rules:
-    if opened is None:
-        return ALL_TRAIN
-    return Rules(mean=frozenset(opened.buffers), latest=frozenset(opened.latest))
-
-
-def _whole(admit: Admit) -> UpdateRecord:
-    return UpdateRecord(key=admit.key, offer=admit.offer, after_s=admit.after_s)
-
-
-def _failed(key: Key, error: OSError) -> DiskFailed:
-    return DiskFailed(key, str(error)[:120])
+def _failed(agent: str, error: OSError) -> DiskFailed:
+    return DiskFailed(agent, str(error)[:120])

@@ -202,12 +202,8 @@ class CreditPool:
         return max(0, (self.limit_bytes - self.used_bytes) // chunk_bytes)
 
     def take(self, nbytes: int) -> None:
-        """Note credit given."""
+        """Note credit given; less than 0 is used up, or taken back."""
         self.used_bytes += nbytes
-
-    def give_back(self, nbytes: int) -> None:
-        """Note credit used up or taken back."""
-        self.used_bytes = max(0, self.used_bytes - nbytes)
 
 
 @dataclass(slots=True)

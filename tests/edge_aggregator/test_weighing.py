@@ -12,10 +12,8 @@ from fedagent_edge.core.effects import (
     Committed,
     Memory,
     OpenRound,
-    OpenSpool,
     SaveRound,
     SaveState,
-    WriteSpool,
 )
 from fedagent_edge.core.round import Round
 from fedagent_edge.core.weighing import PLAIN, weighing_of
@@ -152,16 +150,15 @@ def test_the_store_sums_by_coefficients_and_keeps_the_newest_counter(tmp_path: P
             task=TASK,
             stats=m.TrainStats(num_samples=1),
         )
-        store.write(OpenSpool(key, offer), 0.0)
-        store.write(WriteSpool(key, 0, body), 0.0)
-        assert store.job(Admit(key, offer, 0.5, norm_limit=8.0)) is None
+        assert store.job(Admit(key, offer, 0.5, norm_limit=8.0, whole=body)) is None
         (admitted,) = store.flush()
         # The counter's 9 is none of the norm of 6.
         assert admitted.verdict.norm in (2.0, 6.0)  # type: ignore[attr-defined] # of an update
     wanted = {"w": np.array([30.0, 12.0]) * 3.0 / 40.0, "n": np.array([14.0])}
     for _ in range(2):
         terms = tuple(
-            (f"a{i}", Term(*pair)) for i, pair in enumerate(zip(coefficients, weights, strict=True))
+            ((f"a{i}", ""), Term(*pair))
+            for i, pair in enumerate(zip(coefficients, weights, strict=True))
         )
         job = store.job(Commit(RUN, 1, digest, 3.0, terms=terms))
         assert job is not None

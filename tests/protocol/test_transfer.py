@@ -131,7 +131,7 @@ def test_the_pool_is_never_overdrawn(steps: list[tuple[bool, int]]) -> None:
             pool.take(size)
             out += size
         elif not take and out:
-            pool.give_back(min(size, out))
+            pool.take(-min(size, out))
             out -= min(size, out)
         assert pool.used_bytes == out <= 100
 

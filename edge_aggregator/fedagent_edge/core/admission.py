@@ -19,6 +19,8 @@ from fedagent_protocol.tensors import (
 from fedagent_task.aggregation import CONTROL
 from fedagent_task.aggregation.sketch import BLOCK, Floats, Signs, Sketch
 
+SMALL_BYTES = 256 * 1024
+"""Updates and models up to this size are handled at once: a hop to another thread costs more."""
 LARGEST_NORM = 1e30
 """Beyond this, updates that are finite one by one may add up to a model that is not."""
 

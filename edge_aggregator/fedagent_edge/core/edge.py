@@ -354,13 +354,13 @@ class EdgeCore:
         memory = self.memory
         effects = self.upstream.welcome(welcome.coordinator, now)
         if (welcome.run, welcome.task) != (memory.run, memory.task):
-            effects += self.rounds.drop()
+            effects += self.rounds.drop(now)
+            self.rounds.updates.late.clear()
             if welcome.run != memory.run:
                 self.exchange.forget_run()
             if welcome.task != memory.task:
                 self.sessions.forget_contexts()
             memory.adopt(welcome.run, welcome.task, welcome.body)
-            self.rounds.forget()
             self.evaluations.adopt()
             effects += [self.state.save(), ForgetRound(), self._beacon(now)]
         if (welcome.recipe, welcome.claim) != (memory.recipe, memory.claim):
@@ -372,10 +372,9 @@ class EdgeCore:
         return [*effects, self.upstream.status(now), *self.upstream.report_again(now)]
 
     def _run_ended(self, ended: RunEnded, now: float) -> list[Effect]:
-        effects = self.rounds.drop()
+        effects = self.rounds.drop(now)
         self.evaluations.end_run(now)
         self.exchange.forget_model()
-        self.rounds.forget()
         self.upstream.run_ended(now)
         # It is repeated, so that it arrives; a person hears of it once.
         if ended.run == self.ended:
@@ -395,10 +394,11 @@ class EdgeCore:
             # The coordinator offers it again when it sees that we lack it.
             self.counters["model_unusable"] += 1
             return [Warn("", f"the model from the coordinator cannot be used: {model.refused}")]
-        effects = self.rounds.drop()
+        waiting = self.rounds.waiting
+        effects = self.rounds.drop(now)
         self.memory.model, self.memory.model_bytes = model.digest, model.size
         effects += [self.state.save(), Mark("edge.model_saved"), self.upstream.status(now)]
-        return effects + self.rounds.resume_order(now)
+        return effects + (self.rounds.order(waiting, now) if waiting is not None else [])
 
     def _model_lost(self, lost: ModelLost, now: float) -> list[Effect]:
         return [*self.rounds.model_lost(lost, now), self.upstream.status(now)]
@@ -455,14 +455,13 @@ class EdgeCore:
         if bool(before) == bool(result.refused):
             return []
         text = "the disk has free space again: the edge takes part in rounds again"
-        effects: list[Effect] = []
         if result.refused:
             self.counters["disk_full"] += 1
             out = "the edge does not take part in rounds until its disk has free space"
             text = f"{out}: {result.refused}"
             self.exchange.forget_model()
-            effects = self.rounds.fail(f"the edge's disk is full: {result.refused}", now)
-        return [Warn("", text), *effects, self.upstream.status(now)]
+            self.rounds.fail(f"the edge's disk is full: {result.refused}")
+        return [Warn("", text), self.upstream.status(now)]
 
     # ------------------------------------------------------------------- time
 

@@ -39,6 +39,8 @@ WAN = "wan"
 MAX_LIARS = 1024
 Key = tuple[str, int, str]
 """(run, round, agent): what names one update at an edge."""
+File = tuple[str, str]
+"""(agent, digest): what names the file of an update, in whatever round it is sent."""
 
 
 class Ignored(Exception):  # noqa: N818 - it is a decision, not a failure
@@ -181,43 +183,31 @@ class SaveRound(Write, frozen=True):
 
 
 class ForgetRound(Write, frozen=True):
-    """Drop the round and its spool."""
+    """Drop the round and its files, but for the files and models of unfinished work."""
 
-
-class OpenSpool(Write, frozen=True):
-    """Begin the spool of an update; `DiskFailed` on failure, as for all writes to a spool."""
-
-    key: Key
-    offer: UpdateOffer
-
-
-class WriteSpool(Write, frozen=True):
-    """Write a chunk of an update at its offset."""
-
-    key: Key
-    index: int
-    data: bytes
-
-
-class MoveSpool(Write, frozen=True):
-    """Go on with the spool of an update in a later round."""
-
-    old: Key
-    key: Key
-    offer: UpdateOffer
-
-
-class KeepWork(Write, frozen=True):
-    """Keep the spools and models of unfinished work when a round is forgotten, and no others."""
-
-    keys: frozenset[Key] = frozenset()
+    files: frozenset[File] = frozenset()
     models: frozenset[str] = frozenset()
 
 
-class DropSpool(Write, frozen=True):
-    """Remove the spool of an update."""
+class OpenSpool(Write, frozen=True):
+    """Begin the file of an update; `DiskFailed` on failure, as for all of an update."""
 
-    key: Key
+    file: File
+    size: int
+
+
+class WriteSpool(Write, frozen=True):
+    """Write a chunk of an update."""
+
+    file: File
+    offset: int
+    data: bytes
+
+
+class DropSpool(Write, frozen=True):
+    """Remove the file of an update."""
+
+    file: File
 
 
 class NoteEnd(Write, frozen=True):
@@ -227,9 +217,9 @@ class NoteEnd(Write, frozen=True):
 
 
 class DiskFailed(Input, frozen=True):
-    """The disk did not take an update."""
+    """The disk did not take something of an agent's update."""
 
-    key: Key
+    agent: str
     detail: str
 
 
@@ -253,9 +243,9 @@ class DiskTried(Input, frozen=True):
 
 
 class Admit(Run, frozen=True):
-    """Verify a whole update and make it durable if it is valid.
+    """Verify a complete update and make it durable if it is valid: `Admitted`, or `DiskFailed`.
 
-    `Admitted`, `DiskFailed`, or `ModelLost` is the result; results keep the order of asking.
+    Results keep the order of asking.
     """
 
     key: Key
@@ -265,6 +255,8 @@ class Admit(Run, frozen=True):
     control_limit: float = 0.0
     edge: str = ""
     """For whom the agent must have claimed its work; empty in virtual time, where nobody signs."""
+    whole: bytes = b""
+    """The update, where it is in no file: it is small."""
 
 
 class Admitted(Input, frozen=True):
@@ -278,7 +270,7 @@ class Commit(Run, frozen=True):
     """Make the new edge model of the sum, times `scale`: `Committed`, or `ModelLost`.
 
     Noise of this `deviation` is added to each number of the sum before anything else is done.
-    `terms` are the places of the agents' updates, in the order in which they came.
+    `terms` are the places of the updates in it, in the order in which they came.
     """
 
     run: str
@@ -288,7 +280,7 @@ class Commit(Run, frozen=True):
     deviation: float = 0.0
     unmask: tuple[Seed, ...] = ()  # masks that are left in a sum of masked updates
     rule: Robust = PLAIN
-    terms: tuple[tuple[str, Term], ...] = ()
+    terms: tuple[tuple[File, Term], ...] = ()
 
 
 class Committed(Input, frozen=True):

@@ -9,7 +9,7 @@ from fedagent_task.aggregation import Contribution, Weighed
 from fedagent_task.aggregation.bounds import Term
 
 from .admission import Verdict
-from .effects import Key, UpdateRecord
+from .effects import File, Key, UpdateRecord
 from .weighing import UNWEIGHED
 
 AFTER_MAX_WAIT = "complete after max_wait"
@@ -19,9 +19,9 @@ RECEIPTS = {
     OutcomeStatus.LATE: ReceiptStatus.LATE,
     OutcomeStatus.MISSED: ReceiptStatus.TOO_LATE,
     OutcomeStatus.REJECTED: ReceiptStatus.REJECTED,
+    OutcomeStatus.DECLINED: ReceiptStatus.REJECTED,
 }
-
-
+"""What an agent that has ended hears of an update; one that is gone may come back."""
 NO_VERDICT = Verdict()
 NO_TERM = Term(0.0, 0.0)
 
@@ -36,16 +36,20 @@ class Stage(Enum):
 
 
 @dataclass(slots=True)
-class LateWork:
-    """What an agent has begun, from the model `base`, in `round`, and may go on with (ADR 33)."""
+class Work:
+    """What an agent has begun from the model `base`, in `round`, and may go on with (ADR 33)."""
 
     run: str
     round: int
     base: str
     layout: Layout  # how the base is cut
-    key: Key | None = None  # names the file with the chunks that are here
-    offer: UpdateOffer | None = None
+    offer: UpdateOffer | None = None  # the update of which there is a file
     have: set[int] = field(default_factory=set)
+    """Its chunks that are here."""
+
+    def forget_file(self) -> None:
+        """Begin with the update again."""
+        self.offer, self.have = None, set()
 
 
 @dataclass(slots=True)
@@ -57,19 +61,19 @@ class Part:
     stage: Stage = Stage.WORKING
     status: OutcomeStatus = OutcomeStatus.MISSED
     reason: str = ""
-    receipt: ReceiptStatus | None = None
     after_s: float | None = None
     """From the order to its last chunk (not to the verdict), or to its end without an update."""
     answered: bool = False  # it showed that it has this order, which is repeated otherwise
     order_again_at: float = 0.0
     order_wait_s: float = 3.0
     credit_bytes: int = 0  # what the order gave in advance
+    booked_bytes: int = 0  # all that it has of the pool
     offer: UpdateOffer | None = None
     receiver: Receiver | None = None
     stalls: int = 0  # how often in a row its transfer was silent
-    spooled: tuple[UpdateOffer, set[int]] | None = None  # chunks from before it left
-    late: LateWork | None = None  # what it may go on with instead of training anew
-    fresh: bool = False  # it asked for the round's own model
+    late: Work | None = None  # what it may go on with instead of training anew
+    own: Work | None = None  # what it has begun in this round
+    work: Work | None = None  # that of the two which it was at last
     verdict: Verdict = NO_VERDICT
     told: Contribution | None = None
     weighed: Weighed = UNWEIGHED
@@ -90,31 +94,40 @@ class Part:
         """Whether there is an update that is paid."""
         return self.status in (OutcomeStatus.ARRIVED, OutcomeStatus.LATE)
 
+    @property
+    def receipt(self) -> ReceiptStatus | None:
+        """What it hears of an update that it offers again; None if it has not ended."""
+        return RECEIPTS.get(self.status) if self.stage is Stage.ENDED else None
+
+    @property
+    def file(self) -> File:
+        """What names the file of its update."""
+        assert self.offer is not None
+        return self.agent, self.offer.digest
+
     def record(self) -> UpdateRecord:
         """Return its end without an update, as it is kept on disk."""
         return UpdateRecord(
             key=self.key, after_s=self.after_s or 0.0, status=self.status, reason=self.reason
         )
 
-    def end(self, status: OutcomeStatus, reason: str, after_s: float) -> bool:
-        """End it without an update; False if it had ended."""
-        if self.stage is Stage.ENDED:
-            return False
+    def end(self, status: OutcomeStatus, reason: str, after_s: float) -> None:
+        """End it without an update."""
         self.stage, self.status, self.reason = Stage.ENDED, status, reason
         self.after_s = after_s if self.after_s is None else self.after_s
-        return True
 
-    def withdraw(self, status: OutcomeStatus, reason: str, after_s: float) -> bool:
-        """End it as the agent wants; False if its update is whole, which it cannot take back.
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has ended, or cannot take its update back any more: it is whole.
 
         Such an update is as good as in the sum, where nothing can be subtracted.
         """
-        return self.stage is not Stage.CHECKING and self.end(status, reason, after_s)
+        return self.stage in (Stage.CHECKING, Stage.ENDED)
 
     def reset(self) -> None:
         """Wait for this agent again, from the start of its transfer."""
         self.stage, self.status, self.reason = Stage.WORKING, OutcomeStatus.MISSED, ""
-        self.offer = self.receiver = self.receipt = self.after_s = None
+        self.offer = self.receiver = self.after_s = None
 
     def come_back(self) -> None:
         """Wait for it again if it had left."""

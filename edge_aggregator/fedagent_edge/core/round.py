@@ -14,7 +14,6 @@ from fedagent_protocol.messages import (
     UNANSWERED,
     Outcome,
     OutcomeStatus,
-    ReceiptStatus,
     RoundOrder,
     RoundReport,
     TrainOrder,
@@ -27,10 +26,10 @@ from fedagent_protocol.transfer import Layout
 from fedagent_task.aggregation import RoundRule, Sums
 from fedagent_task.aggregation.bounds import Term
 
-from .admission import Verdict
+from .admission import SMALL_BYTES, Verdict
 from .effects import Commit, OpenRound, UpdateRecord
 from .masking import Masking
-from .part import AFTER_MAX_WAIT, RECEIPTS, Part, Stage
+from .part import AFTER_MAX_WAIT, Part, Stage, Work
 from .weighing import PLAIN, Usual, Weighing
 
 HANDOVER_S = 0.005
@@ -47,7 +46,6 @@ class Phase(Enum):
     OPEN = "open"
     UNMASKING = "unmasking"  # closed; its sum is masked until enough have answered
     COMMITTING = "committing"  # the disk makes the model of it
-    DROPPED = "dropped"  # the same, for nobody
     OVER = "over"  # reported, or given up
 
 
@@ -70,7 +68,7 @@ class Round:
     placed: list[Part] = field(default_factory=list)
     """Those whose updates are in the sum, in the order in which they came."""
     masking: Masking | None = None
-    void: str = ""  # why it is given up
+    void: str = ""  # why it is given up, once all that is complete is checked
     closed_s: float = 0.0
     outcomes: tuple[Outcome, ...] = ()  # how each agent ended, once it is closed
     rule: RoundRule = field(init=False)
@@ -80,10 +78,6 @@ class Round:
         self.rule = RoundRule(order.deadline_ms / 1000, order.max_wait_ms / 1000, order.min_updates)
         for one in order.assignments:
             self.parts.setdefault(one.agent, Part((self.run, order.round, one.agent), one))
-
-    def enter(self, phase: Phase) -> None:
-        """Go on to a later phase."""
-        self.phase = phase
 
     @property
     def number(self) -> int:
@@ -101,6 +95,17 @@ class Round:
         return self.phase is Phase.OPEN
 
     @property
+    def is_live(self) -> bool:
+        """Whether it is not reported yet."""
+        return self.phase is not Phase.OVER
+
+    @property
+    def unanswered(self) -> list[Part]:
+        """Those whose order is repeated."""
+        parts = self.parts.values()
+        return [one for one in parts if one.stage is Stage.WORKING and not one.answered]
+
+    @property
     def sums(self) -> Sums:
         """The scalars of the sum."""
         sums = Sums()
@@ -110,17 +115,15 @@ class Round:
         return sums
 
     @property
+    def failed(self) -> str:
+        """Why there is no aggregate, or an empty string."""
+        used, enough = len(self.placed), self.rule.enough(len(self.parts))
+        return self.hopeless or ("" if used >= enough else f"{used} of {enough} updates")
+
+    @property
     def hopeless(self) -> str:
         """Why it can come to nothing, whatever still arrives."""
         return self.void or (self.masking.void if self.masking is not None else "")
-
-    @property
-    def failed(self) -> str:
-        """Why there is no aggregate, or an empty string."""
-        if self.hopeless:
-            return self.hopeless
-        used, enough = len(self.placed), self.rule.enough(len(self.parts))
-        return "" if used >= enough else f"{used} of {enough} updates"
 
     def after(self, now: float) -> float:
         """Return the seconds since the order."""
@@ -161,6 +164,17 @@ class Round:
             return error.reason, str(error)
         return "", ""
 
+    def own_work(self, part: Part) -> Work:
+        """Return what an agent has begun in this round: from now on, if nothing before."""
+        if part.own is None:
+            part.own = Work(self.run, self.number, self.base, self.layout)
+        return part.own
+
+    def is_small(self, offer: UpdateOffer) -> bool:
+        """Whether an update of one chunk goes to the disk together with its verdict."""
+        size = max(offer.size, self.layout.size)
+        return size <= SMALL_BYTES and offer.size <= offer.chunk_bytes
+
     def admit(self, part: Part, verdict: Verdict) -> None:
         """Decide about a valid update whether it is in time, paid, and in the sum.
 
@@ -175,7 +189,6 @@ class Round:
         if after_s > rule.deadline_s:
             late = after_s <= rule.give_up_s
             part.status = OutcomeStatus.LATE if late else OutcomeStatus.MISSED
-        part.receipt = RECEIPTS[part.status]
         part.reason = "" if part.valid else AFTER_MAX_WAIT
         part.verdict = verdict
         if not rule.counts(after_s, used=len(self.placed), ordered=len(self.parts)):
@@ -214,7 +227,7 @@ class Round:
             weighing.deviation,
             (self.masking.seeds or ()) if self.masking is not None else (),
             weighing.robust,
-            tuple((part.agent, part.term) for part in self.placed if part.weight > 0),
+            tuple((part.file, part.term) for part in self.placed if part.weight > 0),
         )
 
     def order_for(self, part: Part, credit: int, now: float) -> TrainOrder:
@@ -266,25 +279,22 @@ class Round:
             self.admit(part, verdict)
             return
         part.stage, part.status, part.reason = Stage.ENDED, known.status, known.reason
-        if known.status is OutcomeStatus.REJECTED:
-            part.receipt = ReceiptStatus.REJECTED
 
     # -------------------------------------------------------------- the close
 
     def is_over(self, now: float) -> bool:
         """Whether the round closes now.
 
-        Who is complete is waited for: a check takes moments, and cannot be begun twice.
+        Who is complete is waited for, and paid also where the round comes to nothing: a check takes
+        moments, and cannot be begun twice.
         """
-        if self.hopeless or all(part.stage is Stage.ENDED for part in self.parts.values()):
+        stages = {part.stage for part in self.parts.values()}
+        if Stage.CHECKING in stages:
+            return False
+        if self.hopeless or stages <= {Stage.ENDED}:
             return True
-        after_s = self.after(now)
-        if after_s <= self.rule.deadline_s + HANDOVER_S:
-            return False
-        if any(part.stage is Stage.CHECKING for part in self.parts.values()):
-            return False
         used, ordered = len(self.placed), len(self.parts)
-        return self.rule.is_over(after_s, used=used, ordered=ordered, slack_s=HANDOVER_S)
+        return self.rule.is_over(self.after(now), used=used, ordered=ordered, slack_s=HANDOVER_S)
 
     def next_due(self, now: float) -> float:
         """Return when `is_over` may change by time alone."""

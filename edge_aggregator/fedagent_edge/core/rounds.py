@@ -25,7 +25,6 @@ from .effects import (
     Committed,
     DiskFailed,
     EdgeState,
-    ForgetRound,
     Ignored,
     ModelLost,
     ReopenedRound,
@@ -46,7 +45,7 @@ OUTCOMES_WITH_CHUNK = 1000
 
 
 class Rounds:
-    """The newest round, and an order that waits for its end or for its model."""
+    """The newest round, and an order that waits for its model."""
 
     def __init__(
         self,
@@ -57,11 +56,11 @@ class Rounds:
     ) -> None:
         self.state = state
         self.round: Round | None = None
+        self.waiting: RoundOrder | None = None
         self.updates = Updates(state, exchange)
         self._counters = state.counters
         self._upstream = upstream
         self._exchange = exchange
-        self._waiting: RoundOrder | None = None
         if reopened is not None:
             opened = reopened.opened
             state.memory.last_round = opened.order.round
@@ -93,40 +92,45 @@ class Rounds:
     @property
     def is_live(self) -> bool:
         """Whether there is a round that is not reported yet."""
-        phases = (Phase.OPEN, Phase.UNMASKING, Phase.COMMITTING)
-        return self.round is not None and self.round.phase in phases
+        return self.round is not None and self.round.is_live
 
-    def _named(self, run: str, number: int) -> Round | None:
-        """Return the open round, if this is its name."""
+    def _named(self, run: str, number: int, *, closed: bool = False) -> Round | None:
+        """Return the open round if this is its name, or one that is `closed` and not reported."""
+        rnd = self.round
+        if rnd is None or rnd.name != (run, number) or not rnd.is_live:
+            return None
+        return rnd if closed or rnd.is_open else None
+
+    def _part(self, agent: str) -> Part | None:
+        """Return an agent's part in the open round."""
         rnd = self.open_round
-        return rnd if rnd is not None and rnd.name == (run, number) else None
+        return rnd.parts.get(agent) if rnd is not None else None
 
     # -------------------------------------------------------- from coordinator
 
     def open(self, ask: RoundOpen, now: float) -> list[Effect]:
         """Answer with the contexts of all agents."""
         rnd, effects = self.round, list[Effect]()
-        if rnd is not None and rnd.is_open and ask.round > rnd.number:
-            # The coordinator gave an older round up; one that is being committed reports yet.
-            effects = self.drop()
+        if rnd is not None and ask.round > rnd.number:
+            # The coordinator gave an older round up.
+            effects = self.drop(now)
         columns = self.state.sessions.columns(ask, model=self.state.memory.model, now=now)
         return [*effects, Send(COORDINATOR, columns)]
 
     def order(self, order: RoundOrder, now: float) -> list[Effect]:
-        """Begin a round, now or when it can be."""
-        memory, rnd = self.state.memory, self.round
+        """Begin a round, now or when its model is here."""
+        memory = self.state.memory
         if memory.report is not None and order.round == memory.report.round:
             return self._upstream.report_again(now)
         if order.round <= memory.last_round:
             self._counters["order_twice"] += 1
             # A coordinator that was restored goes past ours when it hears of it.
             return self._upstream.ask_welcome(now) if order.round < memory.last_round else []
-        busy = rnd is not None and not rnd.is_open and rnd.phase is not Phase.OVER
         lacks_base = bool(order.base) and order.base != memory.model
-        if busy or (lacks_base and self._exchange.expects(order.base)):
-            self._waiting = order
+        if lacks_base and self._exchange.expects(order.base):
+            self.waiting = order
             return []
-        effects = self.drop()
+        effects = self.drop(now)
         memory.last_round, memory.report = order.round, None
         rnd = self._make(order, now)
         refusal = rnd.weighing.refusal
@@ -141,7 +145,8 @@ class Rounds:
             rnd.outcomes = tuple(_not_paid(agent, 0, refusal, gone=True) for agent in rnd.parts)
             return effects + self._report(rnd, refusal, now)
         self._take_up(rnd)
-        effects += [*self.updates.begin(rnd), SaveRound(rnd.opened()), Mark("edge.round_saved")]
+        self.updates.begin(rnd)
+        effects += [SaveRound(rnd.opened()), Mark("edge.round_saved")]
         self._exchange.serve(rnd.base, rnd.layout, set(rnd.parts), now)
         for agent, part in rnd.parts.items():
             if self.state.sessions.is_present(agent):
@@ -157,26 +162,15 @@ class Rounds:
         credit = self.updates.first_credit(part, first)
         return [Send(part.agent, rnd.order_for(part, credit, now))]
 
-    def resume_order(self, now: float) -> list[Effect]:
-        """Begin the round that waited for its model, or for the one before."""
-        waiting, self._waiting = self._waiting, None
-        return self.order(waiting, now) if waiting is not None else []
-
-    def drop(self) -> list[Effect]:
-        """End a round that is not wanted any more."""
-        rnd = self.round
-        if rnd is None or not self.is_live:
+    def drop(self, now: float) -> list[Effect]:
+        """End a round that is not wanted any more, and forget the order that waits."""
+        rnd, self.waiting = self.round, None
+        if rnd is None or not rnd.is_live:
             return []
         self._counters["rounds_dropped"] += 1
-        effects: list[Effect] = []
-        if rnd.is_open:
-            effects = self._close(rnd, rnd.began_at + rnd.rule.give_up_s)
-        rnd.enter(Phase.DROPPED if rnd.phase is Phase.COMMITTING else Phase.OVER)
-        return [*effects, self.updates.saved(), ForgetRound()]
-
-    def forget(self) -> None:
-        """Forget the order that waits: the run is over, or another."""
-        self._waiting = None
+        effects = self._close(rnd, now) if rnd.is_open else []
+        rnd.phase = Phase.OVER
+        return [*effects, self.updates.forget_round()]
 
     # ------------------------------------------------------------- from agents
 
@@ -188,16 +182,8 @@ class Rounds:
         return self.updates.offer(rnd, event, offer, now)
 
     def chunk(self, event: Received, chunk: Chunk, now: float) -> list[Effect]:
-        """Take in a chunk of an update, whichever round it names; `ChunkError`: it does not fit."""
-        rnd = self.open_round
-        part = rnd.parts.get(event.sender) if rnd is not None else None
-        offer = part.offer if part is not None else None
-        expected = offer is not None and (offer.run, offer.digest) == (chunk.run, chunk.digest)
-        if not expected and (kept := self.updates.late_chunk(event.sender, chunk)):
-            return kept
-        if rnd is None or not (expected or rnd.name == (chunk.run, chunk.round)):
-            raise Ignored("out_of_round")
-        return self.updates.chunk(rnd, event, chunk, now)
+        """Take in a chunk of an update."""
+        return self.updates.chunk(self.open_round, event, chunk, now)
 
     def mask(
         self, event: Received, message: MaskKeys | MaskShares | MaskOpening, now: float
@@ -207,15 +193,14 @@ class Rounds:
         Raises:
             MaskingError: They do not fit; nothing changed.
         """
-        rnd = self.round
-        if rnd is None or not self.is_live or rnd.name != (message.run, message.round):
+        rnd = self._named(message.run, message.round, closed=True)
+        if rnd is None:
             raise Ignored("out_of_round")
         part = rnd.parts.get(event.sender)
         if part is None or rnd.masking is None:
             raise Ignored("masking_unasked")
         part.answered = True
-        effects = rnd.masking.receive(event.sender, message, now)
-        return effects + self._leave_out(rnd, now) + self._unmask(now)
+        return rnd.masking.receive(event.sender, message, now) + self._leave_out(rnd, now)
 
     def _leave_out(self, rnd: Round, now: float) -> list[Effect]:
         """Wait no more for agents that are not in the masks."""
@@ -224,7 +209,7 @@ class Rounds:
             assert masking is not None
             why = masking.why_out(part.agent)
             self._counters[NOT_IN_COHORT] += 1
-            effects += self.updates.without(rnd, part, OutcomeStatus.MISSED, why, now) or []
+            effects += self.updates.without(rnd, part, OutcomeStatus.MISSED, why, now)
             effects.append(Send(part.agent, RoundClosed(run=rnd.run, round=rnd.number)))
         return effects
 
@@ -234,19 +219,15 @@ class Rounds:
         if rnd is None:
             raise Ignored("out_of_round")
         reason, part = decline.reason, rnd.parts.get(event.sender)
-        text = f"{reason}: {decline.detail}" if decline.detail else str(reason)
-        ended = None
-        if part is not None:
-            ended = self.updates.without(rnd, part, OutcomeStatus.DECLINED, text[:200], now)
-        if ended is None:
+        if part is None or part.is_settled:
             raise Ignored("decline_unasked")
         self._counters[f"declined_{reason}"] += 1
-        return ended
+        text = f"{reason}: {decline.detail}" if decline.detail else str(reason)
+        return self.updates.without(rnd, part, OutcomeStatus.DECLINED, text[:200], now)
 
     def hello(self, agent: str, now: float) -> list[Effect]:
         """Go on with an agent that came, or came back."""
-        rnd = self.open_round
-        part = rnd.parts.get(agent) if rnd is not None else None
+        rnd, part = self.open_round, self._part(agent)
         if rnd is None or part is None:
             return []
         part.come_back()
@@ -257,29 +238,31 @@ class Rounds:
 
     def wanted(self, agent: str, digest: str) -> Layout | None:
         """Return how a model is cut that an agent is to train from; None for no such model."""
-        rnd = self.open_round
-        part = rnd.parts.get(agent) if rnd is not None else None
+        rnd, part = self.open_round, self._part(agent)
         if rnd is None or part is None:
             return None
         late = part.late if part.late is not None and part.late.base == digest else None
         if digest != rnd.base and late is None:
             return None
         part.answered = True
-        part.fresh = part.fresh or late is None
-        return rnd.layout if late is None else late.layout
+        if late is not None:
+            return late.layout
+        own = rnd.own_work(part)
+        part.work = part.work if part.offer is not None else own
+        return rnd.layout
 
     def task_need(self, agent: str, number: int) -> None:
         """Note that an agent has its order."""
-        rnd = self.open_round
-        if rnd is not None and rnd.number == number and agent in rnd.parts:
-            rnd.parts[agent].answered = True
+        part = self._part(agent)
+        if part is not None and part.key[1] == number:
+            part.answered = True
 
     def left(self, agent: str, now: float) -> list[Effect]:
         """Wait no more for an agent that left."""
-        rnd = self.open_round
-        if rnd is None or agent not in rnd.parts:
+        rnd, part = self.open_round, self._part(agent)
+        if rnd is None or part is None or part.is_settled:
             return []
-        return self.updates.without(rnd, rnd.parts[agent], OutcomeStatus.GONE, LEFT, now) or []
+        return self.updates.without(rnd, part, OutcomeStatus.GONE, LEFT, now)
 
     # --------------------------------------------------------- results of jobs
 
@@ -289,17 +272,14 @@ class Rounds:
         return self.updates.admitted(rnd, event, now) if rnd is not None else []
 
     def disk_failed(self, event: DiskFailed, now: float) -> list[Effect]:
-        """Go on without an update; of a round that is over, the spool is gone."""
-        rnd = self._named(*event.key[:2])
-        if rnd is None:
-            return []
-        return self.updates.disk_failed(rnd, event.key[2], event.detail, now)
+        """Go on without an update."""
+        return self.updates.disk_failed(self.open_round, event, now)
 
     def committed(self, done: Committed, now: float) -> list[Effect]:
         """Report the round that has its aggregate."""
-        rnd = self._out_of_job(done.run, done.round)
+        rnd = self._named(done.run, done.round, closed=True)
         if rnd is None:
-            return self.resume_order(now)
+            return []
         memory, failed = self.state.memory, ""
         if done.digest:
             memory.model, memory.model_bytes = done.digest, done.size
@@ -314,8 +294,7 @@ class Rounds:
             rnd.outcomes = tuple(
                 replace(one, weight=share if one.used else 0.0) for one in rnd.outcomes
             )
-        effects = self._report(rnd, failed, now, first=done.first)
-        return effects + self.resume_order(now)
+        return self._report(rnd, failed, now, first=done.first)
 
     def model_lost(self, lost: ModelLost, now: float) -> list[Effect]:
         """Fail the round; the coordinator offers its model when it sees that we have none."""
@@ -323,45 +302,46 @@ class Rounds:
         if memory.model == lost.base:
             memory.model, memory.model_bytes = "", 0
             self._counters["model_lost"] += 1
-        # Also of a round that was dropped meanwhile: no later order may wait for it or its base.
-        rnd = self._out_of_job(lost.run, lost.round)
+        rnd = self._named(lost.run, lost.round, closed=True)
         if rnd is None:
-            return self.resume_order(now)
-        failed = "the edge's model is lost"
-        effects: list[Effect] = [Warn("", f"round {lost.round} failed: {failed}: {lost.detail}")]
-        return effects + self._fail(rnd, failed, now) + self.resume_order(now)
+            return []
+        self.fail("the edge's model is lost")
+        said = Warn("", f"round {lost.round} failed: {rnd.void}: {lost.detail}")
+        return [said, *(self._report(rnd, rnd.void, now) if rnd.phase is Phase.COMMITTING else ())]
 
-    def _out_of_job(self, run: str, number: int) -> Round | None:
-        """Return the round that a job was for, if somebody still wants it."""
-        rnd = self.round
-        if rnd is not None and rnd.phase is Phase.DROPPED:
-            rnd.enter(Phase.OVER)
-        named = rnd is not None and rnd.name == (run, number)
-        return rnd if named and self.is_live else None
-
-    def fail(self, reason: str, now: float) -> list[Effect]:
-        """Report that the round has failed, unless its model is being made."""
-        rnd = self.open_round
-        return self._fail(rnd, reason, now) if rnd is not None else []
+    def fail(self, reason: str) -> None:
+        """Give the round up; it is closed when all that is complete is checked."""
+        if self.round is not None and self.round.is_live:
+            self.round.void = self.round.void or reason
 
     # -------------------------------------------------------------- the close
 
     def look(self, now: float) -> list[Effect]:
-        """Close the round if it is over."""
-        rnd = self.open_round
-        if rnd is None or not rnd.is_over(now):
+        """Close the round if it is over; go on with it once its sum is without masks."""
+        rnd, effects = self.round, list[Effect]()
+        if rnd is None:
             return []
-        if rnd.failed:
-            return self._fail(rnd, rnd.failed, now)
-        if rnd.masking is not None:
+        if rnd.is_open and rnd.is_over(now):
+            failed, masking = rnd.failed, rnd.masking
+            if not failed and masking is None:
+                rnd.settle()
             effects = self._close(rnd, now)
-            rnd.enter(Phase.UNMASKING)
-            effects += rnd.masking.close(now, rnd.began_at + rnd.rule.give_up_s)
-            return effects + self._unmask(now)
-        rnd.settle()
-        effects = self._close(rnd, now)
-        rnd.enter(Phase.COMMITTING)
-        return [*effects, rnd.commit()]
+            if failed:
+                return effects + self._report(rnd, failed, now)
+            if masking is None:
+                rnd.phase = Phase.COMMITTING
+                return [*effects, rnd.commit()]
+            rnd.phase = Phase.UNMASKING
+            effects += masking.close(now, rnd.began_at + rnd.rule.give_up_s)
+        if rnd.phase is not Phase.UNMASKING or rnd.masking is None:
+            return effects
+        if rnd.hopeless:
+            effects += self._name_liars(rnd, rnd.masking)
+            return effects + self._report(rnd, rnd.hopeless, now)
+        if rnd.masking.seeds is not None:
+            rnd.phase = Phase.COMMITTING
+            effects += [*self._name_liars(rnd, rnd.masking), rnd.commit()]
+        return effects
 
     def _close(self, rnd: Round, now: float) -> list[Effect]:
         """End all that is under way, and note how each agent ended."""
@@ -369,23 +349,6 @@ class Rounds:
         rnd.outcomes = tuple(rnd.outcome(part, now) for part in rnd.parts.values())
         self._exchange.stop(rnd.base)
         return self.updates.close(rnd)
-
-    def _fail(self, rnd: Round, reason: str, now: float) -> list[Effect]:
-        effects = self._close(rnd, now) if rnd.is_open else []
-        return effects + self._report(rnd, reason, now)
-
-    def _unmask(self, now: float) -> list[Effect]:
-        """Go on with a closed round whose sum is masked, once enough have answered, or cannot."""
-        rnd = self.round
-        if rnd is None or rnd.phase is not Phase.UNMASKING or rnd.masking is None:
-            return []
-        if rnd.masking.seeds is not None:
-            rnd.enter(Phase.COMMITTING)
-            return [*self._name_liars(rnd, rnd.masking), rnd.commit()]
-        if not rnd.hopeless:
-            return []
-        effects = self._name_liars(rnd, rnd.masking)
-        return effects + self._report(rnd, rnd.hopeless, now) + self.resume_order(now)
 
     def _name_liars(self, rnd: Round, masking: Masking) -> list[Effect]:
         """Tell whose shares were false: they are not paid, and in no masks of the run any more.
@@ -413,7 +376,7 @@ class Rounds:
 
     def _report(self, rnd: Round, failed: str, now: float, *, first: bytes = b"") -> list[Effect]:
         """Store and send the report; with `failed` there is no new model, and nothing is used."""
-        rnd.enter(Phase.OVER)
+        rnd.phase = Phase.OVER
         memory = self.state.memory
         if rnd.masking is not None:
             memory.turns_taken(rnd.masking.turns, void=bool(failed))
@@ -421,7 +384,6 @@ class Rounds:
         with_chunk = rnd.order.want_model and len(report.outcomes) <= OUTCOMES_WITH_CHUNK
         report = replace(
             report,
-            epoch=self.state.sessions.epoch,
             model=memory.model,
             size=memory.model_bytes,
             chunk_bytes=self.state.config.chunk_bytes,
@@ -439,10 +401,9 @@ class Rounds:
             "close_s": round(report.timing_ms["aggregate"] / 1e3, 4),
         }
         return [
-            self.updates.saved(),
             self.state.save(),
             Mark("edge.reported"),
-            ForgetRound(),
+            self.updates.forget_round(),
             Mark("edge.spool_cleared"),
             send,
             Emit("round_closed", event),
@@ -452,15 +413,14 @@ class Rounds:
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due, and close the round if it is over."""
-        effects: list[Effect] = []
-        rnd = self.round
-        if rnd is not None and rnd.phase is Phase.UNMASKING and rnd.masking is not None:
-            effects = rnd.masking.tick(now) + self._unmask(now)
-        elif rnd is not None and rnd.is_open:
-            effects = self.updates.tick(now)
-            if rnd.masking is not None:
-                effects += rnd.masking.tick(now) + self._leave_out(rnd, now)
-            for part in self._unanswered(rnd):
+        rnd, effects = self.round, list[Effect]()
+        if rnd is None or not rnd.is_live:
+            return []
+        if rnd.masking is not None:
+            effects = rnd.masking.tick(now) + self._leave_out(rnd, now)
+        if rnd.is_open:
+            effects += self.updates.tick(now)
+            for part in rnd.unanswered:
                 if now >= part.order_again_at:
                     self._counters["order_again"] += 1
                     part.order_wait_s *= 2
@@ -469,19 +429,15 @@ class Rounds:
 
     def next_due(self, now: float) -> float:
         """Return when `tick` is wanted."""
-        rnd = self.round
-        dues = [float("inf")]
-        if rnd is not None and rnd.phase in (Phase.OPEN, Phase.UNMASKING):
-            if rnd.masking is not None:
-                dues.append(rnd.masking.next_due())
-            if rnd.is_open:
-                dues += [rnd.next_due(now), self.updates.next_due()]
-                dues += [part.order_again_at for part in self._unanswered(rnd)]
+        rnd, dues = self.round, [float("inf")]
+        if rnd is None or not rnd.is_live:
+            return float("inf")
+        if rnd.masking is not None:
+            dues.append(rnd.masking.next_due())
+        if rnd.is_open:
+            dues += [rnd.next_due(now), self.updates.next_due()]
+            dues += [part.order_again_at for part in rnd.unanswered]
         return min(dues)
-
-    def _unanswered(self, rnd: Round) -> list[Part]:
-        parts = rnd.parts.values()
-        return [one for one in parts if one.stage is Stage.WORKING and not one.answered]
 
 
 def _not_paid(agent: str, tau_ms: int, reason: str, *, gone: bool = False) -> Outcome:
