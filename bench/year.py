@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from fedagent_coordinator.books.connection import DATABASE
 from fedagent_coordinator.books.prune import ARCHIVE
 from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.schema import DATABASE
 from fedagent_coordinator.books.store import SNAPSHOT_EVERY, Store
 from fedagent_coordinator.run_store import CLOSE_ROUNDS
 from fedagent_node.data_dir import DataDirLock, load_or_create

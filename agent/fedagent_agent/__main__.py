@@ -4,7 +4,6 @@ import asyncio
 import sys
 from pathlib import Path
 
-from fedagent_node.data_dir import is_disk_error
 from fedagent_node.errors import (
     DataDirBusyError,
     IdentityError,
@@ -13,6 +12,7 @@ from fedagent_node.errors import (
 )
 from fedagent_node.process import end, start
 from fedagent_node.settings import SettingError
+from fedagent_protocol.errors import is_disk_error
 
 from .config import AgentConfig
 from .daemon import AgentDaemon, check_stream

@@ -5,11 +5,10 @@ import logging
 import sys
 from pathlib import Path
 
-from fedagent_coordinator.books.connection import DAMAGE, DATABASE, refused_by_disk
-from fedagent_node.data_dir import is_disk_error
+from fedagent_coordinator.books.schema import DAMAGE, DATABASE, refused_by_disk
 from fedagent_node.errors import LinkError
 from fedagent_node.process import end, return_freed_memory, start, trim_now_and_again
-from fedagent_protocol.errors import RegistryError
+from fedagent_protocol.errors import RegistryError, is_disk_error
 from fedagent_task.errors import TaskError
 
 from .config import CoordinatorConfig

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from fedagent_coordinator.books.connection import DATABASE
 from fedagent_coordinator.books.ledger import GENESIS, head_bytes
 from fedagent_coordinator.books.mark import MARK, HighWaterMark, MarkFile, read_mark
 from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.schema import DATABASE
 from fedagent_coordinator.books.store import ACCEPTED, Store
 from fedagent_coordinator.site.enrolment import DATABASE as SITE_DATABASE
 from fedagent_coordinator.site.enrolment import Enrolment

@@ -4,7 +4,6 @@ import asyncio
 import sys
 from pathlib import Path
 
-from fedagent_node.data_dir import is_disk_error
 from fedagent_node.errors import (
     DataDirBusyError,
     JoinError,
@@ -12,6 +11,7 @@ from fedagent_node.errors import (
 )
 from fedagent_node.process import end, return_freed_memory, start, trim_now_and_again
 from fedagent_node.settings import SettingError
+from fedagent_protocol.errors import is_disk_error
 
 from .config import EdgeConfig
 from .daemon import EdgeDaemon

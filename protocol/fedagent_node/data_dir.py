@@ -1,6 +1,5 @@
 """The data directory of a process: private, locked, with its identity and small files."""
 
-import errno
 import fcntl
 import functools
 import json
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from fedagent_protocol.errors import is_disk_error
 from fedagent_protocol.signed import KEY_BYTES, identity_of
 
 from .errors import DataDirBusyError, IdentityError, SettingError
@@ -27,12 +27,6 @@ IDENTITY_FILE = "identity.json"
 STARTS_FILE = "starts"
 GLANCE_S = 0.05
 """How long a second try waits for somebody who only looked whether the lock is held."""
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
-
-
-def is_disk_error(error: OSError) -> bool:
-    """Return whether a full or broken disk is behind it, and not a file or a network."""
-    return error.errno in _DISK
 
 
 class DataDirLock:

@@ -1,11 +1,14 @@
 """The base of all our errors, and the errors of the wire and of things found by name."""
 
+import errno
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from string import Formatter
 from typing import Any, ClassVar, dataclass_transform
+
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 
 class _Sentence(Formatter):
@@ -171,3 +174,8 @@ _SECRET = re.compile(r"(mqtts?://[^\s:/@]*):.*@", re.DOTALL)
 def hide_password(text: str) -> str:
     """Return text without the password of the address in it; rather too much is hidden."""
     return _SECRET.sub(r"\1:***@", text)
+
+
+def is_disk_error(error: OSError) -> bool:
+    """Return whether a full or broken disk is behind it, and not a file or a network."""
+    return error.errno in _DISK

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.books.connection import DATABASE
 from fedagent_coordinator.books.reader import open_reader
+from fedagent_coordinator.books.schema import DATABASE
 from fedagent_coordinator.errors import StoreError
 from tests.fakes.written_runs import write_run
 from tests.typed import fedagent

@@ -11,6 +11,7 @@ from fedagent_cli.places import shortest
 from fedagent_cli.read.drawn import picture
 from fedagent_cli.read.runs import open_run
 from fedagent_cli.read.watching import Scene, Watched, line_of, scene_of
+from fedagent_coordinator.books.queries import Queries
 from tests.fakes.written_runs import write_run
 from tests.typed import call
 
@@ -18,7 +19,7 @@ NOW = 4e9
 
 
 def scene(folder: Path, run: str) -> Scene:
-    with open_run(folder, run) as (reader, chosen):
+    with open_run(Queries, folder, run) as (reader, chosen):
         return scene_of(reader, chosen, NOW)
 
 

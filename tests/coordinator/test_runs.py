@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import safetensors.numpy
 
-from fedagent_coordinator.books.connection import DATABASE
+from fedagent_coordinator.books.schema import DATABASE
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import ModelLostError, RefusedOptionError
 from fedagent_coordinator.exits import EXIT_CODES, exit_code

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from fedagent_coordinator.books.connection import DATABASE
 from fedagent_coordinator.books.ledger import (
     BINDS,
     GENESIS,
@@ -21,6 +20,7 @@ from fedagent_coordinator.books.ledger import (
 from fedagent_coordinator.books.mark import MARK, MarkFile, read_mark
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.rows import RunRow
+from fedagent_coordinator.books.schema import DATABASE
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.core.effects import (
     BookOpinions,

@@ -24,7 +24,6 @@ from fedagent_protocol.signed import verify
 from .ledger import (
     BINDS,
     MOVES,
-    Balance,
     Entry,
     Transfer,
     chain_hash,
@@ -37,8 +36,9 @@ from .ledger import (
     transfers_of,
 )
 from .mark import MARK, HighWaterMark, read_mark
-from .prune import closed_pieces, read, reopened
-from .rounds import closed_until, digest_of_saw
+from .prune import closed_pieces, closed_until, read, reopened
+from .rounds import digest_of_saw
+from .rows import Balance
 from .schema import has_changed
 
 _MAX_PROBLEMS = 100

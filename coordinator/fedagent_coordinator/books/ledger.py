@@ -24,8 +24,7 @@ from dataclasses import asdict, dataclass, fields
 import msgspec
 
 from fedagent_coordinator.errors import LedgerError
-from fedagent_coordinator.policies.base import MAX_MICRO
-from fedagent_protocol.messages import LedgerHead
+from fedagent_protocol.messages import MAX_MICRO, LedgerHead
 from fedagent_protocol.signed import verify
 
 GENESIS = bytes(32)
@@ -130,17 +129,6 @@ class Transfer:
     def record(self) -> dict[str, object]:
         """Return plain values; bytes are hex."""
         return {**asdict(self), "hash": self.hash.hex()}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Balance:
-    """Where the money of a run is; granted = free + reserved + settled."""
-
-    granted_micro: int = 0
-    free_micro: int = 0
-    reserved_micro: int = 0
-    settled_micro: int = 0
-    voided_micro: int = 0
 
 
 def chain_hash(previous: bytes, values: Sequence[object]) -> bytes:

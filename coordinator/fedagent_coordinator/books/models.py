@@ -4,13 +4,16 @@ import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from fedagent_coordinator.books.connection import Database
 from fedagent_coordinator.errors import RecordError
 from fedagent_task.recipe.spec import Recipe
 from fedagent_task.scoring.measures import DEVICE_SCORE, Measure, complete, measures_of
+
+if TYPE_CHECKING:
+    from fedagent_coordinator.books.connection import Database
 
 _NEWEST = 2**63 - 1
 _MODEL = "SELECT m.round, m.digest, m.size_bytes FROM"
@@ -155,7 +158,7 @@ class ModelQueries:
 
 
 def insert_metrics(
-    db: Database, run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
+    db: "Database", run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
 ) -> None:
     """Keep what was measured of a model in a round."""
     for name, value in metrics.items():

@@ -19,15 +19,17 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fedagent_coordinator.errors import ArchiveError
 from fedagent_node.data_dir import make_private
 
-from .connection import DATABASE, Database
-from .rounds import closed_until
+from .schema import DATABASE
+
+if TYPE_CHECKING:
+    from .connection import Database
 
 ARCHIVE = "archive.db"
 NEVER = 10
@@ -75,6 +77,12 @@ class Prunable:
         return self.run_id, self.first, self.last
 
 
+def closed_until(sql: sqlite3.Connection, run_id: str) -> int:
+    """Return the last round that is closed: what it saw and decided is gone; 0 for none."""
+    query = "SELECT COALESCE(MAX(last), 0) FROM main.closed WHERE run_id = ?"
+    return int(sql.execute(query, (run_id,)).fetchone()[0])
+
+
 def prunable(
     sql: sqlite3.Connection,
     run_id: str,
@@ -104,7 +112,7 @@ def prunable(
     )
 
 
-def prune(db: Database, piece: Prunable, *, by: str) -> None:
+def prune(db: "Database", piece: Prunable, *, by: str) -> None:
     """Close the rounds of a piece, in as many rows of the archive as it takes.
 
     Crash points: ``prune.written``, ``prune.named``, ``prune.dropped``, and those of
@@ -138,7 +146,7 @@ def _fitting(sql: sqlite3.Connection, piece: Prunable, first: int) -> int:
     return piece.last
 
 
-def _close(db: Database, piece: Prunable, *, by: str) -> None:
+def _close(db: "Database", piece: Prunable, *, by: str) -> None:
     now, rows = db.clock_ms(), _rows(db.connection, piece)
     body = pack(rows)
     digest = digest_of(body)

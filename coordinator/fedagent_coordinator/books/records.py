@@ -18,32 +18,18 @@ from fedagent_coordinator.errors import InvalidViewError, RecordError
 from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies.base import RoundView, Selection
 
+from .rows import NOTE, PackedArray, PackedRecord, unpacked
+
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 _KEPT = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8")
 _DTYPES = {name: np.dtype(name) for name in _KEPT}
 _NATIVE = {name: dtype.newbyteorder("=") for name, dtype in _DTYPES.items()}
-_NOTE = "note/"
-_DEFLATED = b"\x78"
-"""How zlib begins; a record, which is a map, does not."""
 _VIEW = (
     *("pair_client", "pair_edge", "pair_features"),
     *("client_price", "client_available", "edge_budget"),
 )
 _MARKET = ("edge_live", "edge_rent")
-
-
-class _Array(msgspec.Struct, array_like=True, frozen=True):
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-
-class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    arrays: dict[str, _Array]
-    numbers: dict[str, float] = {}
-    names: tuple[str, ...] = ()
-    round: int = 0
 
 
 R = TypeVar("R")
@@ -103,7 +89,7 @@ def unpack_selection(data: bytes) -> Selection:
 
 def pack_controls(controls: Controls) -> bytes:
     """Return what was decided of a round besides who trains."""
-    numbers = {_NOTE + name: float(value) for name, value in controls.notes.items()}
+    numbers = {NOTE + name: float(value) for name, value in controls.notes.items()}
     numbers |= {"iterations": float(controls.iterations), "horizon": controls.horizon}
     placement, view = controls.placement, controls.view
     if placement.edge is not None:
@@ -133,9 +119,9 @@ def unpack_controls(data: bytes) -> Controls:
         iterations=int(numbers.get("iterations", 0)),
         horizon=numbers.get("horizon", 1.0),
         notes={
-            name.removeprefix(_NOTE): value
+            name.removeprefix(NOTE): value
             for name, value in numbers.items()
-            if name.startswith(_NOTE)
+            if name.startswith(NOTE)
         },
         view=view,
         each=each,
@@ -153,18 +139,14 @@ def _pack(arrays: Arrays, **scalars: Any) -> bytes:
         little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         if little.dtype.str not in _DTYPES:
             raise RecordError(name, f"has dtype {array.dtype}, which is not kept")
-        encoded[name] = _Array(little.dtype.str, array.shape, little.tobytes())
-    plain = msgspec.msgpack.encode(_Record(arrays=encoded, **scalars))
+        encoded[name] = PackedArray(little.dtype.str, array.shape, little.tobytes())
+    plain = msgspec.msgpack.encode(PackedRecord(arrays=encoded, **scalars))
     deflated = zlib.compress(plain, level=1)
     return min(plain, deflated, key=len)
 
 
-def _unpack(data: bytes, what: str) -> tuple[dict[str, npt.NDArray[np.generic]], _Record]:
-    try:
-        plain = zlib.decompress(data) if data[:1] == _DEFLATED else data
-        record = msgspec.msgpack.decode(plain, type=_Record)
-    except (msgspec.DecodeError, zlib.error) as error:
-        raise RecordError(what, str(error)) from error
+def _unpack(data: bytes, what: str) -> tuple[dict[str, npt.NDArray[np.generic]], PackedRecord]:
+    record = unpacked(data, what)
     arrays: dict[str, npt.NDArray[np.generic]] = {}
     for name, column in record.arrays.items():
         dtype = _DTYPES.get(column.dtype)

@@ -42,6 +42,7 @@ from fedagent_task.scoring.measures import DEVICE_SCORE, TRAIN_LOSS
 
 from .connection import Database
 from .models import insert_metrics
+from .prune import closed_until
 from .records import (
     pack_controls,
     pack_selection,
@@ -342,12 +343,6 @@ def recent_work(sql: sqlite3.Connection, run_id: str, since: int) -> frozenset[t
 
 
 # -------------------------------------------------------------------- learning
-
-
-def closed_until(sql: sqlite3.Connection, run_id: str) -> int:
-    """Return the last round that is closed: what it saw and decided is gone; 0 for none."""
-    query = "SELECT COALESCE(MAX(last), 0) FROM main.closed WHERE run_id = ?"
-    return int(sql.execute(query, (run_id,)).fetchone()[0])
 
 
 def settled(

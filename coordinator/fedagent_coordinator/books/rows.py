@@ -1,13 +1,20 @@
 """Rows of a query as records: a column is named like the field that it fills."""
 
 import sqlite3
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
 
+from fedagent_coordinator.errors import RecordError
+
 Record = TypeVar("Record")
+
+NOTE = "note/"
+_DEFLATED = b"\x78"
+"""How zlib begins; a record, which is a map, does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +154,47 @@ class DeviceRow:
     def name(self) -> str:
         """What people call it, else the start of its id."""
         return self.label or self.agent[:8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """Where the money of a run is; granted = free + reserved + settled."""
+
+    granted_micro: int = 0
+    free_micro: int = 0
+    reserved_micro: int = 0
+    settled_micro: int = 0
+    voided_micro: int = 0
+
+
+class PackedArray(msgspec.Struct, array_like=True, frozen=True):
+    """An array of a round, as `records` packs it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class PackedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a round saw or decided; see `records`."""
+
+    arrays: dict[str, PackedArray]
+    numbers: dict[str, float] = {}
+    names: tuple[str, ...] = ()
+    round: int = 0
+
+
+def unpacked(data: bytes, what: str) -> PackedRecord:
+    """Return what `records` has packed, its arrays as bytes.
+
+    Raises:
+        RecordError: The bytes are damaged.
+    """
+    try:
+        plain = zlib.decompress(data) if data[:1] == _DEFLATED else data
+        return msgspec.msgpack.decode(plain, type=PackedRecord)
+    except (msgspec.DecodeError, zlib.error) as error:
+        raise RecordError(what, str(error)) from error
 
 
 def fetch(

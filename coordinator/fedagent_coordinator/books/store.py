@@ -34,7 +34,7 @@ from fedagent_coordinator.policies.base import State
 from fedagent_protocol.messages import LedgerHead
 
 from . import rounds
-from .connection import DATABASE, Database, DatabaseOptions, damage_behind
+from .connection import Database, DatabaseOptions
 from .evaluations import insert_evaluation
 from .ledger import checked_micro, hash_at, is_genuine
 from .models import insert_metrics
@@ -42,6 +42,7 @@ from .prune import Prunable, prunable, prune
 from .reader import Reader
 from .records import pack_arrays, unpack_arrays
 from .rows import RunRow
+from .schema import DATABASE, damage_behind
 
 _log = logging.getLogger(__name__)
 

@@ -9,9 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import DeviceRow
-from fedagent_coordinator.core.outcomes import SILENT
 from fedagent_coordinator.picture.status_files import RunStatus, read_devices
 
 LEAST_FREE = 200 << 20
@@ -20,6 +19,8 @@ NEVER_AFTER = 3
 """Orders after which a device that came in time never is said to deliver never."""
 LAST_ROUNDS = 200
 """Rounds in which an edge must have failed to be said silent."""
+SILENT = "silent"
+"""As `core.outcomes` writes it, which imports numpy."""
 _BACK_MS = 60_000
 _TYPED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """Names that can be typed as they are. A device chooses its name: no command is made of others."""
@@ -55,7 +56,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def alarms(
-    reader: Reader,
+    reader: Queries,
     status: RunStatus | None,
     now: float,
     *,
@@ -88,7 +89,7 @@ def _second(status: RunStatus | None) -> Iterator[Alarm]:
         )
 
 
-def _disk(reader: Reader) -> Iterator[Alarm]:
+def _disk(reader: Queries) -> Iterator[Alarm]:
     with suppress(OSError):
         free = shutil.disk_usage(reader.folder).free
         if free < LEAST_FREE:
@@ -100,7 +101,7 @@ def _disk(reader: Reader) -> Iterator[Alarm]:
             )
 
 
-def _clock(reader: Reader, run_id: str, now: float) -> Iterator[Alarm]:
+def _clock(reader: Queries, run_id: str, now: float) -> Iterator[Alarm]:
     for row in reader.rounds(run_id, last=1):
         last_ms = max(row.opened_ms, row.closed_ms or 0)
         if last_ms > round(1000 * now) + _BACK_MS:
@@ -114,7 +115,7 @@ def _clock(reader: Reader, run_id: str, now: float) -> Iterator[Alarm]:
             )
 
 
-def _edges(reader: Reader, run_id: str, status: RunStatus | None) -> Iterator[Alarm]:
+def _edges(reader: Queries, run_id: str, status: RunStatus | None) -> Iterator[Alarm]:
     """Yield the edges that are not heard, did not report their newest round, or are in trouble."""
     last, names = reader.last_round(run_id), reader.edges(run_id)
     rows = reader.edge_results(run_id, since=last - LAST_ROUNDS)
@@ -144,7 +145,7 @@ def _edges(reader: Reader, run_id: str, status: RunStatus | None) -> Iterator[Al
         )
 
 
-def _declining(reader: Reader, run_id: str, devices: list[DeviceRow]) -> Iterator[Alarm]:
+def _declining(reader: Queries, run_id: str, devices: list[DeviceRow]) -> Iterator[Alarm]:
     book, edges = read_devices(reader.folder), reader.edges(run_id)
     heard = book.devices if book is not None and book.run == run_id else {}
     rows = {one.agent: one for one in devices}

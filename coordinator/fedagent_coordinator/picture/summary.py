@@ -6,13 +6,15 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from fedagent_coordinator.books.models import recipe_in
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RunRow
-from fedagent_coordinator.core.readiness import BUDGET
 from fedagent_protocol import SOFTWARE
 from fedagent_task.scoring.measures import Measure
 
 from .status_files import RunStatus
+
+BUDGET = "budget"
+"""The reason of an end before the last round, as `core.readiness` has it, which imports numpy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +105,12 @@ class RunSummary:
         }
 
 
-def summarize(read: Reader, run: RunRow, *, reason: str | None = None) -> RunSummary:
+def summarize(read: Queries, run: RunRow, *, reason: str | None = None) -> RunSummary:
     """Return what a run came to, or has so far; `reason` is why it ends, if not in the books."""
     recipe = recipe_in(run.recipe)
-    progress, balance = read.progress(run.run_id), read.balance(run.run_id)
+    done, balance = read.rounds_done(run.run_id), read.balance(run.run_id)
+    last = read.models.last(run.run_id)
+    model = "" if last is None else last.digest
     newest = next(iter(read.rounds(run.run_id, last=1)), None)
     best, measures = read.models.best(run.run_id), read.models.measures(run.run_id)
     planned = None if recipe is None else recipe.policy.name
@@ -124,20 +128,20 @@ def summarize(read: Reader, run: RunRow, *, reason: str | None = None) -> RunSum
             reason,
             placed=recipe is not None and recipe.placement.rents,
             rent_micro=sum(rents.values()),
-            rounds_done=progress.rounds_done,
-            model=progress.model,
+            rounds_done=done,
+            model=model,
         ),
-        rounds_done=progress.rounds_done,
+        rounds_done=done,
         rounds_wanted=read.rounds_of(run),
         origin=run.origin,
-        model=progress.model,
+        model=model,
         measures=measures,
         metrics=read.models.newest_metrics(run.run_id),
         best=None if best is None or not measures else best.metrics.get(measures[0].key),
         best_accuracy=None if best is None else best.metrics.get("accuracy"),
         best_round=None if best is None else best.round,
         updates_used=read.updates_used(run.run_id),
-        spent_micro=progress.spent_micro,
+        spent_micro=balance.settled_micro,
         reserved_micro=balance.reserved_micro,
         rents=rents,
         budget_total_micro=None if recipe is None else recipe.budget.total_micro,

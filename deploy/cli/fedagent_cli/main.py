@@ -6,7 +6,7 @@ import sys
 import click
 from click.exceptions import ClickException, NoArgsIsHelpError
 
-from fedagent_node.data_dir import is_disk_error
+from fedagent_protocol.errors import is_disk_error
 from fedagent_protocol.extras import how_to_add
 
 from .command_line import Group, Lazy

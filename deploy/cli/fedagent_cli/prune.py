@@ -7,6 +7,7 @@ import click
 
 from fedagent_cli.read.runs import open_run
 from fedagent_coordinator.books.prune import PIECE, Prunable, bytes_held
+from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_coordinator.exits import exit_code
@@ -59,7 +60,7 @@ def prune(
         raise UsageError("--keep-days 0 keeps nothing", "give how many days, such as 0.5")
     kept = keep_rounds or 0
     before = 2**62 if keep_days is None else time.time_ns() // 10**6 - int(keep_days * _DAY_MS)
-    with open_run(data_dir) as (reader, _):
+    with open_run(Reader, data_dir) as (reader, _):
         pieces = [
             reader.prunable(run.run_id, keep_rounds=kept, before_ms=before) for run in reader.runs()
         ]

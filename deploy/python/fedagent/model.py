@@ -11,6 +11,7 @@ from fedagent_cli.errors import UsageError
 from fedagent_cli.extras import need, optional
 from fedagent_cli.model.models import got_once, kept_model, own_tensors, readable
 from fedagent_cli.read.runs import open_run, recipe_of
+from fedagent_coordinator.books.queries import Queries
 from fedagent_task.models import Floats, create
 from fedagent_task.models import Model as Computes
 from fedagent_task.models.graph import Graph
@@ -104,7 +105,7 @@ def load_model(run: Source = None, round: int | None = None, *, run_id: str | No
         NoRunError: There is no such run.
         MissingError: That model is not kept, or this version cannot read it.
     """
-    with open_run(folder_of(run), run_id) as (reader, chosen):
+    with open_run(Queries, folder_of(run), run_id) as (reader, chosen):
         recipe = readable(recipe_of(chosen))
         row, data = kept_model(reader.folder, reader.models.rows(chosen.run_id), round)
         folder = reader.folder

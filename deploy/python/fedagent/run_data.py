@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from fedagent_cli.extras import need, optional
 from fedagent_cli.output import MICRO
 from fedagent_cli.read.runs import open_run
-from fedagent_coordinator.books.connection import DATABASE
 from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.schema import DATABASE
 from fedagent_coordinator.picture.summary import summarize
 from fedagent_protocol.extras import how_to_install
 
@@ -95,7 +95,10 @@ def read(run: Source = None, *, run_id: str | None = None) -> RunData:
         NoRunError: There is none.
         UnreadableError: Its database is damaged, or of another version.
     """
-    with open_run(folder_of(run), run_id) as (now, found), now.whole(found.run_id) as reader:
+    with (
+        open_run(Reader, folder_of(run), run_id) as (now, found),
+        now.whole(found.run_id) as reader,
+    ):
         return RunData(
             run=found.run_id,
             summary=summarize(reader, found).record(),

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.books.connection import DATABASE
 from fedagent_coordinator.books.mark import MARK, MarkFile, read_mark
 from fedagent_coordinator.books.reader import open_reader
-from fedagent_coordinator.books.schema import VERSION
+from fedagent_coordinator.books.schema import DATABASE, VERSION
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import (
     HistoryLostError,

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from fedagent_coordinator.books.ledger import Balance
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.queries import Queries
+from fedagent_coordinator.books.rows import Balance
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import CoordinatorError
 from tests.fakes.power import Keep, Noted, everything, left, noted, nothing, scattered, torn
@@ -102,13 +102,13 @@ RACES = 8
 def _race(folder: Path, turn: Barrier) -> None:
     """Ask for the last credit of each race when the other has seen, too, that it is there."""
 
-    def balance(self: Reader, run_id: str) -> Balance:
+    def balance(self: Queries, run_id: str) -> Balance:
         found = seen(self, run_id)
         turn.wait(30)
         return found
 
-    seen = Reader.balance
-    Reader.balance = balance  # type: ignore[method-assign] # in a process of its own
+    seen = Queries.balance
+    Queries.balance = balance  # type: ignore[method-assign] # in a process of its own
     for race in range(RACES):
         with Store(folder / str(race)) as store:
             run = store.read.open_run()

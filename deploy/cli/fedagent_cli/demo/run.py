@@ -18,6 +18,7 @@ from fedagent_cli.output import credits_text, echo, emit, number_text
 from fedagent_cli.read.drawn import Drawn
 from fedagent_cli.read.runs import open_run
 from fedagent_cli.read.watching import EVERY_S, Scene, scene_of
+from fedagent_coordinator.books.queries import Queries
 from fedagent_task.scoring.measures import ACCURACY, BY_KEY, Measure
 from fedagent_testbed.local import Event
 from fedagent_testbed.local_fleet import START_S, Fleet, FleetError, LocalFleet
@@ -137,7 +138,7 @@ class Screen:
         if self._drawn is None or now < self._due:
             return
         try:
-            with open_run(self._settings.directory / "coordinator") as (reader, run):
+            with open_run(Queries, self._settings.directory / "coordinator") as (reader, run):
                 self._scene = scene_of(reader, run, time.time())
         except (CliError, sqlite3.Error):
             pass  # there is no run yet

@@ -16,7 +16,7 @@ from fedagent_cli.extras import optional
 from fedagent_cli.output import emit, table, writing
 from fedagent_cli.read.runs import columns, forbidden, open_run, recipe_of
 from fedagent_coordinator.books.models import ModelRow
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.errors import ExportError
 from fedagent_coordinator.run_store import GRAPHS
@@ -38,7 +38,7 @@ app = Group("models", help="List the models that a run has kept.")
 @options.as_json
 def models_list(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
     """List the global models that are kept: the newest ones and the best."""
-    with open_run(data_dir, run) as (reader, chosen):
+    with open_run(Queries, data_dir, run) as (reader, chosen):
         rows, folder = reader.models.rows(chosen.run_id), reader.folder
         found = [row for row in rows if _file(folder, row.digest).is_file()]
         shown = columns(reader.models.measures(chosen.run_id), (row.metrics for row in found))
@@ -62,7 +62,9 @@ def models_list(*, data_dir: Path | None, run: str | None, as_json: bool) -> Non
     )
 
 
-def write_model(reader: Reader, run: RunRow, target: Path, round_: int | None) -> dict[str, object]:
+def write_model(
+    reader: Queries, run: RunRow, target: Path, round_: int | None
+) -> dict[str, object]:
     """Write a global model for other tools, without pickle; the suffix says the format.
 
     Returns:

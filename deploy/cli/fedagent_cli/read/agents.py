@@ -4,13 +4,17 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 from fedagent_cli.output import echo
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import DeviceRow, RunRow
 from fedagent_coordinator.picture.status_files import DEVICES_FILE, Device, read_devices
 
 from .runs import epsilon_of, is_running, recipe_of
+
+if TYPE_CHECKING:
+    from fedagent_coordinator.books.reader import Reader
 
 NO_CLIENT = -1
 """Index of one that no round could have."""
@@ -36,7 +40,7 @@ class SeenDevice(DeviceRow):
         return {**asdict(self), "client": None if self.client == NO_CLIENT else self.client}
 
 
-def judged_devices(reader: Reader, run_id: str) -> list[DeviceRow]:
+def judged_devices(reader: "Reader", run_id: str) -> list[DeviceRow]:
     """Return the agents that orders went to, with what their claims and updates came to."""
     gaps, trust = reader.claim_gaps(run_id), reader.trust(run_id)
     return [
@@ -45,8 +49,8 @@ def judged_devices(reader: Reader, run_id: str) -> list[DeviceRow]:
     ]
 
 
-def seen_devices(reader: Reader, run: RunRow) -> list[SeenDevice]:
-    """Return every agent of a run, and in the newest one also those that edges refuse."""
+def seen_devices(reader: Queries, run: RunRow, rows: Sequence[DeviceRow]) -> list[SeenDevice]:
+    """Return every agent of a run: `rows`, and in the newest one those that edges refuse."""
     folder = reader.folder
     known, running = read_devices(folder), is_running(folder)
     heard: dict[str, Device] = dict(known.devices) if known is not None else {}
@@ -55,7 +59,7 @@ def seen_devices(reader: Reader, run: RunRow) -> list[SeenDevice]:
     edges = reader.edges(run.run_id)
     found = [
         _seen(row, device, running, until_ms, edges)
-        for row in judged_devices(reader, run.run_id)
+        for row in rows
         for device in (heard.pop(row.agent, None),)
     ]
     recipe = recipe_of(run)

@@ -74,7 +74,7 @@ def export(
     if mlflow is not None:
         need("mlflow")
     made: dict[str, object] = {}
-    with open_run(data_dir, run) as (reader, chosen):
+    with open_run(Reader, data_dir, run) as (reader, chosen):
         if model is not None:
             made |= write_model(reader, chosen, model.expanduser(), round_)
         if ledger is not None:

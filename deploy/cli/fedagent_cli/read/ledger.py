@@ -12,6 +12,7 @@ from fedagent_cli.command_line import Group
 from fedagent_cli.errors import UnbalancedError, UsageError
 from fedagent_cli.output import credits_text, echo, emit, table
 from fedagent_cli.read.runs import open_run
+from fedagent_coordinator.books.reader import Reader
 from fedagent_edge.store import EdgeStateError, read_memory
 from fedagent_protocol.messages import LedgerHead
 
@@ -31,7 +32,7 @@ app = Group(
 @options.as_json
 def ledger_show(*, last: int, data_dir: Path | None, run: str | None, as_json: bool) -> None:
     """Show the newest entries of a run, newest first."""
-    with open_run(data_dir, run) as (reader, chosen):
+    with open_run(Reader, data_dir, run) as (reader, chosen):
         found = reader.ledger.show(run_id=chosen.run_id, limit=last or -1)
         if not last or len(found) < last:
             with reader.whole(chosen.run_id) as whole:
@@ -69,7 +70,7 @@ def ledger_verify(
     row. Exit code 41 if anything is wrong; each problem is one line.
     """
     head = None if witness is None else _head_at(witness)
-    with open_run(data_dir) as (reader, _):
+    with open_run(Reader, data_dir) as (reader, _):
         report = reader.ledger.verify(head, full=full)
     if as_json:
         emit({"ledger_balanced": report.balanced, **asdict(report)})

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedagent_cli.output import credits_text, rounds_text
 from fedagent_cli.read.agents import SeenDevice, seen_devices
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.picture.status_files import RunStatus, read_run_status
 from fedagent_coordinator.picture.summary import RunSummary, summarize
@@ -106,7 +106,7 @@ class Look:
             yield f"privacy   a device has spent at most epsilon {spent}"
 
 
-def look_at(reader: Reader, run: RunRow) -> Look:
+def look_at(reader: Queries, run: RunRow) -> Look:
     """Return how a run stands."""
     pid, now = holder_of(reader.folder), read_run_status(reader.folder)
     if pid is None or (now is not None and now.run != run.run_id):
@@ -114,7 +114,7 @@ def look_at(reader: Reader, run: RunRow) -> Look:
     return Look(
         summary=summarize(reader, run).waiting_as(now, time.time()),
         run=run,
-        agents=seen_devices(reader, run),
+        agents=seen_devices(reader, run, reader.devices(run.run_id)),
         folder=reader.folder,
         pid=pid,
         now=now,

@@ -10,6 +10,7 @@ from fedagent_cli.command_line import Number
 from fedagent_cli.errors import MissingError
 from fedagent_cli.output import echo, emit, table
 from fedagent_coordinator.books.evaluations import PEERS, ModelEvaluation
+from fedagent_coordinator.books.reader import Reader
 
 from .runs import open_run, recipe_of
 
@@ -48,7 +49,7 @@ def opinions(
 
     A row for each model that was evaluated; round 0 is the one that the run began with.
     """
-    with open_run(data_dir, run) as (reader, chosen):
+    with open_run(Reader, data_dir, run) as (reader, chosen):
         first = reader.evaluations.first_of(chosen.run_id, last, round_)
         with reader.whole(chosen.run_id, first=first) as near:
             whole = near.evaluations.answered(chosen.run_id)

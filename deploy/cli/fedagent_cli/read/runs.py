@@ -5,15 +5,19 @@ import pwd
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
+
+from msgspec import structs
 
 from fedagent_cli import places
 from fedagent_cli.errors import MissingError, NoRunError, UnreadableError
+from fedagent_cli.extras import optional
 from fedagent_cli.output import number_text
-from fedagent_coordinator.books.connection import DATABASE
 from fedagent_coordinator.books.models import recipe_in
-from fedagent_coordinator.books.reader import Reader, open_reader
+from fedagent_coordinator.books.queries import Q, open_books
 from fedagent_coordinator.books.rows import RunRow
+from fedagent_coordinator.books.schema import DATABASE
 from fedagent_coordinator.errors import (
     ArchiveError,
     PrunedRoundError,
@@ -24,9 +28,7 @@ from fedagent_coordinator.errors import (
     UnknownRunError,
 )
 from fedagent_node.data_dir import LOCK_FILE, holder_of
-from fedagent_task.privacy.accountant import epsilon_spent, is_installed
 from fedagent_task.recipe.spec import Recipe
-from fedagent_task.recipe.text import task_of
 from fedagent_task.scoring.measures import HELD_OUT, IN_TRAINING, Measure, few
 
 LABELS = {"rmse": "error", "train_error": "error", "train_loss": "loss", "device_score": "score"}
@@ -37,8 +39,12 @@ Metrics = Mapping[str, float]
 
 
 @contextmanager
-def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple[Reader, RunRow]]:
+def open_run(
+    kind: type[Q], data_dir: Path | None, run_id: str | None = None
+) -> Iterator[tuple[Q, RunRow]]:
     """Open a data directory, the default one if None, and choose a run.
+
+    The queries of a `kind` can be asked: `Queries` are quickly loaded, a `Reader` has all.
 
     The folder of a demo, of demos (the newest), or of a study stands for its coordinator's.
 
@@ -56,7 +62,7 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
     except OSError:
         pass  # not there, or broken: opening it says which
     try:
-        with open_reader(folder) as reader:
+        with open_books(folder, kind) as reader:
             yield reader, reader.run(run_id)
     except UnknownRunError as error:
         raise _no_run(folder, run_id, given=data_dir is not None) from error
@@ -141,21 +147,29 @@ def recipe_of(run: RunRow) -> Recipe | None:
 
 def epsilon_of(recipe: Recipe | None, released: int) -> float | None:
     """Return the epsilon of so many updates; None: none is counted, or not on this machine."""
-    if recipe is None or not recipe.privacy.wanted or not is_installed():
+    if recipe is None or not recipe.privacy.wanted or find_spec("opendp") is None:
         return None
-    privacy = task_of(recipe).privacy
-    return epsilon_spent(privacy, min(released, privacy.releases))
+    accountant = optional("fedagent_task.privacy.accountant", "opendp", "privacy")
+    spec, most = recipe.privacy, releases_of(recipe)
+    spent: float = accountant.epsilon_spent(
+        structs.replace(spec, releases=most), min(released, most)
+    )
+    return spent
+
+
+def releases_of(recipe: Recipe) -> int:
+    """Return how many updates of a device the privacy of a recipe is for."""
+    return recipe.privacy.releases or recipe.rounds.count
 
 
 def epsilon_text(recipe: Recipe | None, released: int) -> str:
     """Return it with what a device may spend; without an accountant, in updates; or nothing."""
     if recipe is None or not recipe.privacy.wanted:
         return ""
-    privacy = task_of(recipe).privacy
-    spent = epsilon_of(recipe, released)
+    spent, most = epsilon_of(recipe, released), releases_of(recipe)
     if spent is None:
-        return f"{min(released, privacy.releases)} of {privacy.releases} updates"
-    return f"{spent:.3g} of {privacy.epsilon:g}"
+        return f"{min(released, most)} of {most} updates"
+    return f"{spent:.3g} of {recipe.privacy.epsilon:g}"
 
 
 def metric_line(measures: Sequence[Measure], metrics: Metrics) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from fedagent_cli.errors import UsageError
 from fedagent_cli.extras import optional
 from fedagent_cli.output import credits_text, echo, emit, number_text, rounds_text, table
 from fedagent_cli.read.agents import print_reasons
+from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RoundRow
 from fedagent_coordinator.picture.summary import RunSummary, summarize
 
@@ -72,7 +73,7 @@ def status(
         serving = optional("fedagent_cli.read.page", "starlette", "coordinator")
         serving.show_page(data_dir, as_json=as_json)
     else:
-        with open_run(data_dir, run) as (reader, chosen):
+        with open_run(Queries, data_dir, run) as (reader, chosen):
             look = look_at(reader, chosen)
         if as_json:
             emit(look.record())
@@ -84,7 +85,7 @@ def status(
 
 def _show_rounds(data_dir: Path | None, run: str | None, *, last: int, as_json: bool) -> None:
     """Show the newest rounds: updates in time, cost and duration."""
-    with open_run(data_dir, run) as (reader, chosen):
+    with open_run(Queries, data_dir, run) as (reader, chosen):
         first = reader.last_round(chosen.run_id) - last + 1 if last else 1
         with reader.whole(chosen.run_id, first=first) as near:
             found = near.rounds(chosen.run_id, last=last or None)
@@ -121,7 +122,7 @@ def _controls(row: RoundRow, names: Mapping[str, str]) -> tuple[object, ...]:
 
 def _show_runs(data_dir: Path | None, *, as_json: bool) -> None:
     """List every run of a coordinator, newest first."""
-    with open_run(data_dir) as (reader, _):
+    with open_run(Queries, data_dir) as (reader, _):
         found = [summarize(reader, run) for run in reader.runs()]
     running = is_running(reader.folder)
     if as_json:

@@ -12,7 +12,7 @@ import msgspec
 from fedagent_cli.extras import optional
 from fedagent_cli.output import credits_text, echo, emit, number_text
 from fedagent_cli.places import shortest
-from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RoundRow, RunRow
 from fedagent_coordinator.picture.alarms import Alarm, alarms
 
@@ -36,7 +36,7 @@ class Scene:
     alarms: list[Alarm]
 
 
-def scene_of(reader: Reader, run: RunRow, now: float, *, folder: str = "") -> Scene:
+def scene_of(reader: Queries, run: RunRow, now: float, *, folder: str = "") -> Scene:
     """Return what there is to be shown of a run; hints name its folder, else from the root."""
     look = look_at(reader, run)
     return Scene(
@@ -89,7 +89,7 @@ def watch_run(data_dir: Path | None, run: str | None, *, as_json: bool) -> None:
     watched, ended = Watched(), False
     while not ended:
         began = time.monotonic()
-        with open_run(data_dir, run) as (reader, chosen):
+        with open_run(Queries, data_dir, run) as (reader, chosen):
             # Who reads JSON may be elsewhere.
             folder = "" if as_json else shortest(reader.folder)
             scene, run = scene_of(reader, chosen, time.time(), folder=folder), chosen.run_id

@@ -12,6 +12,7 @@ from fedagent_cli.errors import MissingError
 from fedagent_cli.output import echo, emit, number_text, table
 from fedagent_cli.read.opinions import agent_named
 from fedagent_cli.read.runs import is_running, open_run
+from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.errors import PrunedRoundError, UnknownRoundError
 from fedagent_coordinator.explanation import Explanation, change_text, explain
 from fedagent_coordinator.picture.status_files import Device as Seen
@@ -55,7 +56,7 @@ def why(
     DEVICE is its name, or the start of its id. The round is decided again with what the policy
     knew, so every change shown would really have selected the device.
     """
-    with open_run(data_dir, run) as (reader, chosen):
+    with open_run(Reader, data_dir, run) as (reader, chosen):
         book = read_devices(reader.folder)
         heard = book.devices if book is not None and book.run == chosen.run_id else {}
         names = {agent: agent[:8] for agent in heard}

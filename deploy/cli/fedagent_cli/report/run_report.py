@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedagent_cli.read.agents import judged_devices
 from fedagent_cli.read.runs import epsilon_text, metric_line, open_run, recipe_of
 from fedagent_coordinator.books.evaluations import ModelEvaluation
+from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.rows import DeviceRow, OutcomeRow, RoundRow
 from fedagent_coordinator.picture.alarms import alarms
 from fedagent_coordinator.picture.summary import RunSummary, summarize
@@ -156,7 +157,7 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
     Raises:
         NoRunError: There is no such run.
     """
-    with open_run(data_dir, run_id) as (reader, run):
+    with open_run(Reader, data_dir, run_id) as (reader, run):
         summary, recipe, key = summarize(reader, run), recipe_of(run), run.run_id
         verified = reader.ledger.verify()
         with reader.whole(key) as whole:

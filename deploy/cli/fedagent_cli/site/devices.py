@@ -14,11 +14,13 @@ from fedagent_cli.output import credits_text, echo, emit, table
 from fedagent_cli.read.agents import (
     NO_CLIENT,
     SeenDevice,
+    judged_devices,
     names_of,
     print_reasons,
     seen_devices,
 )
 from fedagent_cli.read.runs import epsilon_text, open_run, recipe_of
+from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.errors import UnreadableDatabaseError
 from fedagent_coordinator.site.enrolment import DATABASE, Enrolment, Member, OpenInvitation
 
@@ -41,8 +43,10 @@ def devices(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
     """
     members, invited = _site(data_dir)
     try:
-        with open_run(data_dir, run) as (reader, chosen):
-            found = _enrolled(seen_devices(reader, chosen), members)
+        with open_run(Reader, data_dir, run) as (reader, chosen):
+            found = _enrolled(
+                seen_devices(reader, chosen, judged_devices(reader, chosen.run_id)), members
+            )
             edges, run_id = reader.edges(chosen.run_id), chosen.run_id
             recipe = recipe_of(chosen)
     except NoRunError:

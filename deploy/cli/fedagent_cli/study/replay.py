@@ -71,7 +71,7 @@ def replay(
     recorded, and learns of the orders that both gave.
     """
     where = places.one_of(folder, data_dir)
-    with _fixable(), open_run(where, run) as (reader, chosen):
+    with _fixable(), open_run(Reader, where, run) as (reader, chosen):
         rounds, name = _replayed(reader, chosen, policy, sets)
     same = sum(one.same for one in rounds)
     record: dict[str, object] = {
