@@ -1,7 +1,10 @@
 """Commands that show a run, on a directory that the real store wrote."""
 
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -188,3 +191,22 @@ def test_the_error_of_a_regression_stands_where_accuracy_does(
     assert f"{head} " in call(tmp_path, "status", "--all").stdout
     (model,) = last_object(call(tmp_path, "models", "list", "--json"))["models"]
     assert model["metrics"] == read["metrics"]
+
+
+def test_status_and_help_load_nothing_heavy(home: Path) -> None:
+    """They are typed on small devices: numpy alone would double what they take."""
+    heavy = (
+        "numpy",
+        "cryptography",
+        "rich",
+        "zeroconf",
+        "asyncio",
+        "fedagent_coordinator.policies",
+    )
+    asked = "import sys; sys.argv[1:] = {}; from fedagent_cli.main import run\ntry: run()\n"
+    asked += f"finally: print([name for name in {heavy} if name in sys.modules])"
+    for words in (["--help"], ["status"], ["status", "--rounds", "2"]):
+        line = [sys.executable, "-c", asked.format(words)]
+        environment = {**os.environ, "FEDAGENT_HOME": str(home)}
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+        assert done.stdout.splitlines()[-1] == "[]", done

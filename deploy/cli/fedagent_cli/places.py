@@ -2,7 +2,6 @@
 
 import os
 import re
-import secrets
 import time
 from pathlib import Path
 from typing import Literal
@@ -42,7 +41,7 @@ def data_dir(role: str, name: str | None = None) -> Path:
 
 def dated(parent: str) -> Path:
     """Return a folder's name below `parent`, by this moment and by chance."""
-    return Path(parent) / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    return Path(parent) / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
 def empty_folder(wanted: Path, *, hint: str) -> Path:
