@@ -20,7 +20,7 @@ from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.schema import DATABASE
 from fedagent_coordinator.books.store import SNAPSHOT_EVERY, Store
 from fedagent_coordinator.run_store import CLOSE_ROUNDS
-from fedagent_node.data_dir import DataDirLock, load_or_create
+from fedagent_node.data_dir import hold_data_dir, load_or_create
 from tests.fakes.rounds import random_view
 from tests.fakes.stored_runs import begun, small_plan, small_result
 
@@ -35,7 +35,7 @@ KEPT = 5000
 def year(rounds: int, folder: Path | None = None) -> Row:
     """Rounds of ten of fifty devices through the real store, without waiting for the disk."""
     if folder is not None:
-        with DataDirLock(folder):
+        with hold_data_dir(folder):
             return _measured(rounds, folder)
     with tempfile.TemporaryDirectory() as name:
         return _measured(rounds, Path(name))

@@ -165,9 +165,7 @@ class BrokerLinks:
 
     async def _start(self, link: Link) -> None:
         await link.start()
-        # The link logs and counts a refused subscription.
-        subscribed = link.subscribe(*self._filters)
-        subscribed.add_done_callback(lambda done: done.cancelled() or done.exception())
+        link.subscribe(*self._filters)
 
 
 def _edges_at(adverts: Iterable[Advert], name: str) -> tuple[str, ...]:

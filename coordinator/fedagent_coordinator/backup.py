@@ -24,8 +24,8 @@ from fedagent_coordinator.site.enrolment import DATABASE as SITE_DATABASE
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_node.data_dir import (
     LOCK_FILE,
-    DataDirLock,
     count_start,
+    hold_data_dir,
     load_or_create,
     make_private,
     store_starts,
@@ -104,7 +104,7 @@ def restore(backup: Path, folder: Path, *, accept_lost_history: bool = False) ->
     if (_part(folder) / ABOUT).exists():
         raise BackupError(str(_part(folder)), "has a backup, and is in the way", "rename it")
     former = former_data(folder)
-    with nullcontext() if former is None else DataDirLock(former):
+    with nullcontext() if former is None else hold_data_dir(former):
         lost = [] if former is None else [*filter(None, (_lost(former, about), _lost_site(former)))]
         if lost and not accept_lost_history:
             raise BackupError(

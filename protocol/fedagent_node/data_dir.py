@@ -1,17 +1,16 @@
 """The data directory of a process: private, locked, with its identity and small files."""
 
 import fcntl
-import functools
-import json
 import os
+import secrets
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import msgspec
+from msgspec import Meta, Struct, field
 
 from fedagent_protocol.errors import is_disk_error
 from fedagent_protocol.signed import KEY_BYTES, identity_of
@@ -21,7 +20,6 @@ from .errors import DataDirBusyError, IdentityError, SettingError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-PORTS_FILE = "ports.json"
 LOCK_FILE = "lock"
 IDENTITY_FILE = "identity.json"
 STARTS_FILE = "starts"
@@ -29,64 +27,34 @@ GLANCE_S = 0.05
 """How long a second try waits for somebody who only looked whether the lock is held."""
 
 
-class DataDirLock:
-    """A data directory held for this process; the kernel frees it however the process ends."""
+@contextmanager
+def hold_data_dir(path: Path) -> Iterator[None]:
+    """Hold a data directory, made if need be (0700); the kernel frees it however we end.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._fd = -1
-
-    def acquire(self) -> None:
-        """Create the directory if need be (0700), and lock it.
-
-        Raises:
-            DataDirBusyError: Another process holds it.
-            SettingError: It cannot be made or written; of a bad disk, an `OSError`.
-        """
-        try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as exc:
-            if is_disk_error(exc):
-                raise
-            reason = "a file is there" if isinstance(exc, FileExistsError) else exc.strerror
-            problem = f"{self.path} cannot be used as a data directory ({reason or exc})"
-            hint = "choose another --data-dir, or fix its owner and permissions"
-            raise SettingError("data_dir", problem, hint) from exc
-        try:
-            self._hold(fd)
-        except BaseException:
-            os.close(fd)
+    Raises:
+        DataDirBusyError: Another process holds it.
+        SettingError: It cannot be made or written; of a bad disk, an `OSError`.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        if is_disk_error(exc):
             raise
-        self._fd = fd
-
-    def _hold(self, fd: int) -> None:
+        reason = "a file is there" if isinstance(exc, FileExistsError) else exc.strerror
+        problem = f"{path} cannot be used as a data directory ({reason or exc})"
+        hint = "choose another --data-dir, or fix its owner and permissions"
+        raise SettingError("data_dir", problem, hint) from exc
+    try:
         if not _locks(fd, fcntl.LOCK_EX):
             time.sleep(GLANCE_S)
             if not _locks(fd, fcntl.LOCK_EX):
-                raise DataDirBusyError(self.path, _noted_pid(fd))
+                raise DataDirBusyError(path, _noted_pid(fd))
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-
-    def release(self) -> None:
-        """Let others use the directory. Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def __enter__(self) -> Self:
-        """Acquire."""
-        self.acquire()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Release."""
-        self.release()
+        yield
+    finally:
+        os.close(fd)
 
 
 def holder_of(path: Path) -> int | None:
@@ -130,19 +98,14 @@ def passing(path: str) -> Path:
     return Path(folder, stem).with_suffix(dot + rest)
 
 
-def write_private(path: Path, data: bytes) -> None:
+def write_private(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
     """Write a file readable by its owner only; whole or not at all, and on disk."""
-    write_private_parts(path, (data,))
-
-
-def write_private_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write the parts after one another; else as `write_private`."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_suffix(f"{path.suffix}.{os.getpid()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
-            for part in parts:
+            for part in (data,) if isinstance(data, bytes) else data:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
@@ -176,67 +139,28 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def stored_port(data_dir: Path, name: str) -> int:
-    """Return the port that was used last under this name; 0 if none is known.
-
-    A damaged file is as good as none: ports are a convenience.
-    """
+def kept_number(path: Path) -> int:
+    """Return the number that a small file holds; 0 of none, or of a damaged one."""
     try:
-        port = json.loads((data_dir / PORTS_FILE).read_bytes()).get(name, 0)
-    except (OSError, ValueError, AttributeError):
+        return max(0, int(path.read_bytes()[:20]))
+    except (FileNotFoundError, ValueError):
         return 0
-    return port if isinstance(port, int) and 0 < port < 65536 else 0
+
+
+def keep_number(path: Path, number: int) -> None:
+    """Keep a number in a small file."""
+    write_private(path, f"{number}\n".encode())
+
+
+def stored_port(data_dir: Path, name: str) -> int:
+    """Return the port that was used last under this name; 0 if none is known."""
+    port = kept_number(data_dir / f"{name}.port")
+    return port if port < 65536 else 0
 
 
 def store_port(data_dir: Path, name: str, port: int) -> None:
     """Remember a port for the next start."""
-    if stored_port(data_dir, name) == port:
-        return
-    try:
-        ports = json.loads((data_dir / PORTS_FILE).read_bytes())
-    except (OSError, ValueError):
-        ports = {}
-    kept = ports if isinstance(ports, dict) else {}
-    write_private(data_dir / PORTS_FILE, json.dumps({**kept, name: port}).encode())
-
-
-class _Stored(msgspec.Struct, frozen=True):
-    id: str
-    public: bytes
-    private: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who a process is: an Ed25519 key made at its first start, and the id that follows from it."""
-
-    id: str
-    public_bytes: bytes
-    _private_bytes: bytes = field(repr=False)
-
-    def sign(self, data: bytes) -> bytes:
-        """Return the Ed25519 signature of `data`, 64 bytes."""
-        return _private_key(self._private_bytes).sign(data)
-
-    def private_pem(self) -> bytes:
-        """Return the private key as a TLS library reads it; for a private file alone."""
-        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
-
-        return _private_key(self._private_bytes).private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-
-
-@functools.lru_cache(maxsize=8)
-def _private_key(private: bytes) -> "Ed25519PrivateKey":
-    # Imported late: cryptography costs several megabytes.
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
-        Ed25519PrivateKey,
-    )
-
-    return Ed25519PrivateKey.from_private_bytes(private)
+    keep_number(data_dir / f"{name}.port", port)
 
 
 def count_start(data_dir: Path) -> int:
@@ -244,17 +168,44 @@ def count_start(data_dir: Path) -> int:
 
     Peers that have heard larger numbers say so (`envelope.Gate`).
     """
-    try:
-        before = int((data_dir / STARTS_FILE).read_bytes()[:20])
-    except (FileNotFoundError, ValueError):
-        before = 0
-    store_starts(data_dir, starts := max(0, before) % 2**31 + 1)
+    store_starts(data_dir, starts := kept_number(data_dir / STARTS_FILE) % 2**31 + 1)
     return starts
 
 
 def store_starts(data_dir: Path, starts: int) -> None:
     """Keep how often this identity was started."""
-    write_private(data_dir / STARTS_FILE, f"{starts}\n".encode())
+    keep_number(data_dir / STARTS_FILE, starts)
+
+
+Key = Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+
+
+class Identity(Struct, frozen=True):
+    """Who a process is: an Ed25519 key made at its first start, and the id that follows from it."""
+
+    id: str
+    public_bytes: Key = field(name="public")
+    private_bytes: Key = field(name="private")
+
+    @classmethod
+    def of(cls, private: bytes) -> Self:
+        """Return the identity of a private key of 32 bytes."""
+        public = _private_key(private).public_key().public_bytes_raw()
+        return cls(identity_of(public), public, private)
+
+    def sign(self, data: bytes) -> bytes:
+        """Return the Ed25519 signature of `data`, 64 bytes."""
+        return _private_key(self.private_bytes).sign(data)
+
+    def __repr__(self) -> str:
+        """Return who it is, without the key."""
+        return f"Identity({self.id})"
+
+
+def _private_key(private: bytes) -> "Ed25519PrivateKey":
+    from fedagent_protocol.ed25519 import private_key  # noqa: PLC0415 - `status` signs nothing
+
+    return private_key(private)
 
 
 def load_or_create(data_dir: Path) -> Identity:
@@ -266,12 +217,18 @@ def load_or_create(data_dir: Path) -> Identity:
     """
     path = data_dir / IDENTITY_FILE
     try:
-        text = path.read_bytes()
+        found = msgspec.json.decode(path.read_bytes(), type=Identity)
     except FileNotFoundError:
-        return _create(path)
+        made = Identity.of(secrets.token_bytes(KEY_BYTES))
+        write_private(path, msgspec.json.format(msgspec.json.encode(made), indent=1))
+        return made
     except OSError as exc:
         raise IdentityError(path, exc.strerror or str(exc)) from exc
-    return _load(path, text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise IdentityError(path, "not an identity file") from exc
+    if found.id != identity_of(found.public_bytes):
+        raise IdentityError(path, "the id does not belong to the key")
+    return found
 
 
 def read_public(data_dir: Path) -> bytes | None:
@@ -280,30 +237,5 @@ def read_public(data_dir: Path) -> bytes | None:
     Raises:
         IdentityError: The file is damaged.
     """
-    path = data_dir / IDENTITY_FILE
-    return load_or_create(data_dir).public_bytes if path.exists() else None
-
-
-def _load(path: Path, text: bytes) -> Identity:
-    try:
-        found = msgspec.json.decode(text, type=_Stored)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise IdentityError(path, "not an identity file") from exc
-    if len(found.public) != KEY_BYTES or len(found.private) != KEY_BYTES:
-        raise IdentityError(path, "a key has the wrong length")
-    if found.id != identity_of(found.public):
-        raise IdentityError(path, "the id does not belong to the key")
-    return Identity(found.id, found.public, found.private)
-
-
-def _create(path: Path) -> Identity:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
-        Ed25519PrivateKey,
-    )
-
-    key = Ed25519PrivateKey.generate()
-    public, private = key.public_key().public_bytes_raw(), key.private_bytes_raw()
-    identity = Identity(identity_of(public), public, private)
-    stored = msgspec.json.encode(_Stored(identity.id, public, private))
-    write_private(path, msgspec.json.format(stored, indent=1))
-    return identity
+    known = (data_dir / IDENTITY_FILE).exists()
+    return load_or_create(data_dir).public_bytes if known else None

@@ -23,19 +23,18 @@ from paho.mqtt.reasoncodes import ReasonCode
 from fedagent_node.site.tls import Towards, named
 from fedagent_protocol.errors import safe_text
 
-from .address import BrokerAddress, Cover, TlsFiles, with_hint
+from .address import BrokerAddress, Cover, with_hint
 from .errors import LinkError, SubscribeRefusedError, connect_reason, tls_refusal
 from .network import Backoff, connected
-from .paho_client import Client, PublishQueue, Subscriptions
-
-__all__ = ["Arrival", "BrokerAddress", "Link", "TlsFiles"]
+from .paho_client import Client
 
 _log = logging.getLogger(__name__)
 
 KEEPALIVE_S = 15
 """A half-open connection is noticed after about twice as long: have a heartbeat as well."""
 OUTBOX_BYTES = 64 << 20
-"""Most bytes that were published and not yet acknowledged."""
+OUTBOX_MESSAGES = 8192
+"""Most that was published and not yet acknowledged; ids of messages are 16 bit."""
 MAX_PACKET_BYTES = 1 << 20
 """Larger messages are refused here, because the broker would close the connection."""
 STABLE_S = 5.0
@@ -103,15 +102,20 @@ class Link:
         self._on_arrivals = on_arrivals
         self._on_state = on_state
         self._urgent = urgent
-        self._outbox = PublishQueue(limit_bytes=OUTBOX_BYTES)
-        self._subscriptions = Subscriptions(self._send_subscribe)
+        self.pending_bytes = 0
+        """Payload bytes published on this connection and not yet acknowledged."""
+        self._unacknowledged: dict[int, int] = {}  # bytes by packet id
+        self._wanted: dict[str, asyncio.Future[None]] = {}
+        """Topic filters, and who waits for the broker to grant them."""
+        self._asked: dict[int, tuple[str, ...]] = {}
         self._client = self._new_client()
         if will is not None:
             self._client.will_set(*will)
         self._up = False
         self._stopping = False
-        self._events: list[Arrival | Callable[[], None]] = []
-        self._draining = self._reading = self._writing = False
+        self._batch: list[Arrival] = []
+        self._events: list[Callable[[], None]] = []
+        self._writing = False
         self._fd = -1
         self._task: asyncio.Task[None] | None = None
 
@@ -134,11 +138,6 @@ class Link:
     def local_address(self) -> str:
         """Address of this machine on the connection; empty without one."""
         return self._client.local_address
-
-    @property
-    def pending_bytes(self) -> int:
-        """Payload bytes published on this connection and not yet acknowledged."""
-        return self._outbox.pending_bytes
 
     @property
     def quiet_s(self) -> float:
@@ -169,12 +168,13 @@ class Link:
         if task is None:
             return True
         self._stopping = True
-        self._subscriptions.cancel()
+        for future in self._wanted.values():
+            future.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
-                while self._up and not self._outbox.empty:  # noqa: ASYNC110 - paho has no event
+                while self._up and self._unacknowledged:  # noqa: ASYNC110 - paho has no event
                     await asyncio.sleep(0.01)
-        flushed = self._up and self._outbox.empty
+        flushed = self._up and not self._unacknowledged
         self._client.disconnect()
         self._client.loop_write()
         self._client.loop_misc()
@@ -186,25 +186,25 @@ class Link:
     def publish(self, topic: str, payload: bytes, *, qos: int = 1) -> bool:
         """Publish; True means handed to the connection, not delivered."""
         size = len(payload)
+        refused = "offline"
         if size + len(topic) + 16 > MAX_PACKET_BYTES:
-            self.counters["refused_oversize"] += 1
+            refused = "oversize"
             _log.error("%s: %d bytes for %s are over the packet limit", self.client_id, size, topic)
-            return False
-        if not self._up or self._stopping:
-            self.counters["refused_offline"] += 1
-            return False
-        if not self._outbox.has_room(size):
-            self.counters["refused_full"] += 1
-            return False
-        info = self._client.publish(topic, payload, qos)
-        if info.rc != _OK:
-            self.counters["refused_offline"] += 1
-            return False
-        self._outbox.add(info, size)
-        self.counters["sent"] += 1
-        self.counters["sent_bytes"] += len(payload)
-        self._write()
-        return True
+        elif self.pending_bytes + size > OUTBOX_BYTES or (
+            len(self._unacknowledged) >= OUTBOX_MESSAGES
+        ):
+            refused = "full"
+        elif self._up and not self._stopping:
+            info = self._client.publish(topic, payload, qos)
+            if info.rc == _OK:
+                self._unacknowledged[info.mid] = size
+                self.pending_bytes += size
+                self.counters["sent"] += 1
+                self.counters["sent_bytes"] += size
+                self._write()
+                return True
+        self.counters[f"refused_{refused}"] += 1
+        return False
 
     def subscribe(self, *filters: str) -> "asyncio.Future[None]":
         """Subscribe now and after every reconnect; the future ends at SUBACK.
@@ -212,13 +212,18 @@ class Link:
         It raises `SubscribeRefusedError` where the broker refuses; `stop` cancels it.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._subscriptions.add(filters, future, now=self._up)
-        self._write()
+        # A refusal is logged here: nobody has to look.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._wanted.update(dict.fromkeys(filters, future))
+        if self._up:
+            self._ask(filters)
+            self._write()
         return future
 
     def unsubscribe(self, *filters: str) -> None:
         """Forget filters, here and at the broker."""
-        self._subscriptions.remove(filters)
+        for each in filters:
+            self._wanted.pop(each, None)
         if self._up and filters:
             self._client.unsubscribe(list(filters))
             self._write()
@@ -298,20 +303,17 @@ class Link:
         if refused is not None:
             self.counters[f"tls_{refused[0]}"] += 1
 
-    def _send_subscribe(self, filters: list[str]) -> int | None:
+    def _ask(self, filters: tuple[str, ...]) -> None:
         code, packet_id = self._client.subscribe([(each, 1) for each in filters])
-        return packet_id if code == _OK else None
+        if code == _OK and packet_id is not None:
+            self._asked[packet_id] = filters
 
     # ----------------------------------------------------------- read and write
 
     def _read(self) -> None:
         client, left = self._client, BATCH
-        self._reading = True
-        try:
-            while client.loop_read() == _OK and client.has_more and left:
-                left -= 1
-        finally:
-            self._reading = False
+        while client.loop_read() == _OK and client.has_more and left:
+            left -= 1
         if not left:
             # No poll announces what was read ahead; others have their turn first.
             self._loop.call_soon(self._read_more, self._fd)
@@ -335,34 +337,22 @@ class Link:
             else:
                 self._loop.remove_writer(self._fd)
 
-    def _later(self, event: Arrival | Callable[[], None]) -> None:
-        """Hand something over, in order, soon."""
-        if not (self._events or self._draining or self._reading):
-            self._loop.call_soon(self._drain)
+    def _later(self, event: Callable[[], None]) -> None:
+        """Hand something over soon, after the messages that came before it."""
+        self._end_batch()
         self._events.append(event)
+        self._loop.call_soon(self._drain)
+
+    def _end_batch(self) -> None:
+        if self._batch:
+            batch, self._batch = self._batch, []
+            self._events.append(lambda: self._on_arrivals(batch))
 
     def _drain(self) -> None:
-        if self._draining:
-            return
-        self._draining = True
-        try:
-            while self._events:
-                items, self._events = self._events, []
-                batch: list[Arrival] = []
-                for item in items:
-                    if isinstance(item, Arrival):
-                        batch.append(item)
-                        continue
-                    self._deliver(batch)
-                    batch = []
-                    self._guard(item)
-                self._deliver(batch)
-        finally:
-            self._draining = False
-
-    def _deliver(self, batch: list[Arrival]) -> None:
-        if batch:
-            self._guard(lambda: self._on_arrivals(batch))
+        self._end_batch()
+        events, self._events = self._events, []
+        for event in events:
+            self._guard(event)
 
     def _guard(self, call: Callable[[], None]) -> None:
         try:
@@ -381,6 +371,7 @@ class Link:
         client.on_connect = self._connected
         client.on_disconnect = self._disconnected
         client.on_subscribe = self._subscribed
+        client.on_publish = self._published
         client.on_message = self._arrived
         client.on_socket_open = self._opened
         client.on_socket_close = self._closed
@@ -412,7 +403,9 @@ class Link:
         self.counters["connects"] += 1
         self.last_error = ""
         self._up = True
-        self._subscriptions.ask_all()
+        self._asked.clear()
+        if self._wanted:
+            self._ask(tuple(self._wanted))
         _log.info("%s: connected to %s", self.client_id, self.address)
         self._later(lambda: self._on_state(True))
 
@@ -432,16 +425,14 @@ class Link:
     def _down(self, reason: str, *, weak: bool = False) -> None:
         """Note a loss once; a weak reason replaces no other."""
         was_up, self._up = self._up, False
-        self._subscriptions.connection_lost()
         if not (self._stopping or (weak and self.last_error)):
             self._note_error(reason)
         if was_up:
             self.counters["losses"] += 1
-            self._later(self._lost)
-
-    def _lost(self) -> None:
-        self.counters["lost_unacknowledged"] += self._outbox.forget()
-        self._on_state(False)
+            self.counters["lost_unacknowledged"] += len(self._unacknowledged)
+            self._unacknowledged.clear()
+            self.pending_bytes = 0
+            self._later(lambda: self._on_state(False))
 
     def _note_error(self, reason: str) -> None:
         """Say once why there is no connection."""
@@ -453,14 +444,25 @@ class Link:
         self.counters["received"] += 1
         self.counters["received_bytes"] += len(message.payload)
         try:
-            self._later(Arrival(message.topic, bytes(message.payload), time.monotonic()))
+            self._batch.append(Arrival(message.topic, bytes(message.payload), time.monotonic()))
         except UnicodeDecodeError:
             self.counters["callback_errors"] += 1
+
+    def _published(self, _client: object, _data: object, mid: int, *_: object) -> None:
+        self.pending_bytes -= self._unacknowledged.pop(mid, 0)
 
     def _subscribed(
         self, _client: object, _data: object, mid: int, codes: list[ReasonCode], _props: object
     ) -> None:
-        refused = self._subscriptions.granted(mid, [code.is_failure for code in codes])
+        filters = self._asked.pop(mid, ())
+        waiting = [self._wanted[each] for each in filters if each in self._wanted]
+        refused = tuple(each for each, code in zip(filters, codes, strict=False) if code.is_failure)
         if refused:
             self.counters["subscribe_refused"] += len(refused)
             _log.error("%s: %s", self.client_id, SubscribeRefusedError(refused))
+        for each in refused:
+            if each in self._wanted and not self._wanted[each].done():
+                self._wanted[each].set_exception(SubscribeRefusedError(refused))
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)

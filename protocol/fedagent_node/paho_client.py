@@ -1,12 +1,9 @@
-"""What a link needs beyond paho: its client, what is unacknowledged, what is subscribed to."""
+"""The MQTT client of a link: what it needs beyond paho."""
 
-import asyncio
 import math
 import socket
 import ssl
 import time
-from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
@@ -14,13 +11,10 @@ from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessageInfo
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
-from .errors import SubscribeRefusedError
 from .network import CONNECT_TIMEOUT_S
 
 READ_AHEAD_BYTES = 64 * 1024
 """paho reads a packet's head byte by byte; reading ahead saves three calls in four."""
-OUTBOX_LIMIT = 8192
-"""Most unacknowledged messages; their ids are 16 bit."""
 
 
 class Client(PahoClient):
@@ -32,7 +26,6 @@ class Client(PahoClient):
         self.connect_timeout = CONNECT_TIMEOUT_S
         # Credit at the application is the limit, not a window of paho's.
         self.max_inflight_messages_set(0)
-        self.max_queued_messages_set(OUTBOX_LIMIT * 2)
         # With this callback set, paho never writes to the socket by itself.
         self.on_socket_register_write = lambda *_: None
         self.limit = max_packet_bytes
@@ -135,122 +128,3 @@ class Client(PahoClient):
         # The first error names the cause; those after it are its consequences.
         self.failure = self.failure or exc
         return exc
-
-
-class PublishQueue:
-    """What was published on a connection and is not yet acknowledged.
-
-    Acknowledgements come in order, so that looking at the oldest suffices.
-    """
-
-    def __init__(self, *, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._waiting: deque[tuple[MQTTMessageInfo, int]] = deque()
-        self._bytes = 0
-
-    @property
-    def pending_bytes(self) -> int:
-        """Payload bytes that are not acknowledged."""
-        self._prune()
-        return self._bytes
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing waits."""
-        self._prune()
-        return not self._waiting
-
-    def has_room(self, size: int) -> bool:
-        """Return whether `size` more bytes are within the limits."""
-        if len(self._waiting) > OUTBOX_LIMIT // 32 or self._bytes + size > self._limit_bytes:
-            self._prune()
-        return len(self._waiting) < OUTBOX_LIMIT and self._bytes + size <= self._limit_bytes
-
-    def add(self, token: MQTTMessageInfo, size: int) -> None:
-        """Note a message that was handed to the connection."""
-        self._waiting.append((token, size))
-        self._bytes += size
-
-    def forget(self) -> int:
-        """Drop everything with its connection; return how much was unacknowledged."""
-        lost = sum(not _done(token) for token, _ in self._waiting)
-        self._waiting.clear()
-        self._bytes = 0
-        return lost
-
-    def _prune(self) -> None:
-        while self._waiting and _done(self._waiting[0][0]):
-            self._bytes -= self._waiting.popleft()[1]
-
-
-def _done(token: MQTTMessageInfo) -> bool:
-    # A message that met the end of its connection has an error code, and
-    # `is_published` would raise it.
-    return token.rc == 0 and token.is_published()
-
-
-Waiting = list["asyncio.Future[None]"]
-
-
-class Subscriptions:
-    """Which topic filters are wanted, and who waits for the broker to grant them.
-
-    `send` sends one SUBSCRIBE; it returns its packet id, or None without a connection.
-    """
-
-    def __init__(self, send: Callable[[list[str]], int | None]) -> None:
-        self._send = send
-        self._filters: dict[str, None] = {}
-        self._asked: dict[int, tuple[tuple[str, ...], Waiting]] = {}
-        self._unasked: Waiting = []
-
-    def add(self, filters: tuple[str, ...], future: "asyncio.Future[None]", *, now: bool) -> None:
-        """Remember filters, and ask for them if there is a connection."""
-        self._filters.update(dict.fromkeys(filters))
-        if now:
-            self._ask(filters, [future])
-        else:
-            self._unasked.append(future)
-
-    def remove(self, filters: tuple[str, ...]) -> None:
-        """Forget filters."""
-        for topic_filter in filters:
-            self._filters.pop(topic_filter, None)
-
-    def ask_all(self) -> None:
-        """Ask a new connection for everything."""
-        waiting, self._unasked = self._unasked, []
-        if self._filters:
-            self._ask(tuple(self._filters), waiting)
-
-    def granted(self, packet_id: int, failures: list[bool]) -> tuple[str, ...]:
-        """Take a SUBACK with one flag per filter; return the filters that were refused."""
-        filters, waiting = self._asked.pop(packet_id, ((), []))
-        refused = tuple(f for f, failed in zip(filters, failures, strict=False) if failed)
-        for future in waiting:
-            if future.done():
-                continue
-            if refused:
-                future.set_exception(SubscribeRefusedError(refused))
-            else:
-                future.set_result(None)
-        return refused
-
-    def connection_lost(self) -> None:
-        """Keep those who wait for the next connection."""
-        for _, waiting in self._asked.values():
-            self._unasked += [future for future in waiting if not future.done()]
-        self._asked.clear()
-
-    def cancel(self) -> None:
-        """Cancel every future."""
-        self.connection_lost()
-        for future in self._unasked:
-            future.cancel()
-
-    def _ask(self, wanted: tuple[str, ...], waiting: Waiting) -> None:
-        packet_id = self._send(list(wanted))
-        if packet_id is None:
-            self._unasked += waiting
-        else:
-            self._asked[packet_id] = (wanted, waiting)

@@ -32,7 +32,7 @@ from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import Hello, PeerDeliver, PeerSend, kind
 
 from .address import BrokerAddress, Cover, TlsFiles
-from .data_dir import DataDirLock, Identity, count_start, load_or_create, store_starts
+from .data_dir import Identity, count_start, hold_data_dir, load_or_create, store_starts
 from .driver import Core, Driver, Jobs, Store
 from .effects import Connect, Emit, Input, LinkDown, LinkUp, Revoked, Send, TakenOver, Warn
 from .envelope import Gate
@@ -114,7 +114,7 @@ class Shell:
 
     async def run(self, serve: Callable[[], Awaitable[None]]) -> None:
         """Hold the data directory and serve; then close everything, and raise what failed."""
-        with DataDirLock(self.directory):
+        with hold_data_dir(self.directory):
             self._watch_signals()
             try:
                 async with asyncio.TaskGroup() as self._group:

@@ -6,11 +6,10 @@ signed begins with the kind of the statement, so that no signature serves for tw
 raw Ed25519 key and its signature. Pure.
 """
 
-import functools
 import hashlib
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import DecodeError, Struct, structs
 from msgspec.msgpack import Decoder, Encoder
@@ -29,9 +28,6 @@ from .messages import (
     Volunteer,
     WorkProof,
 )
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 ID_LENGTH = 32
 KEY_BYTES = 32
@@ -70,31 +66,13 @@ def is_claim(claim: bytes, agent: str, statement: bytes) -> bool:
 
 def verify(public: bytes, signature: bytes, data: bytes) -> bool:
     """Return whether the owner of a raw public key signed the data; of no key, nothing is."""
-    # Imported late: cryptography costs several megabytes.
-    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
+    from .ed25519 import is_signature  # noqa: PLC0415 - who only reads has no need of the library
 
-    try:
-        _key(public).verify(signature, data)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
-@functools.lru_cache(maxsize=4096)
-def _key(public: bytes) -> "Ed25519PublicKey":
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
-        Ed25519PublicKey,
-    )
-
-    return Ed25519PublicKey.from_public_bytes(public)
+    return is_signature(public, signature, data)
 
 
 def _statement(kind: str, *facts: object) -> bytes:
-    return _begin(kind) + _encoder.encode(facts)
-
-
-def _begin(kind: str) -> bytes:
-    return f"fedagent/{kind}/1\0".encode()
+    return f"fedagent/{kind}/1\0".encode() + _encoder.encode(facts)
 
 
 # ------------------------------------------------------------------- of a device
@@ -140,7 +118,7 @@ class WorkClaim(NamedTuple):
     def read(cls, statement: bytes) -> "WorkClaim":
         """Return the work that a statement is of; raises `MalformedError`."""
         try:
-            return _works.decode(statement.removeprefix(_begin("work")))
+            return _works.decode(statement.partition(b"\0")[2])
         except DecodeError as error:
             raise MalformedError("no statement of work") from error
 
@@ -247,30 +225,16 @@ def task_of_run(site: str, run: RunId, task: Digest, until_s: int) -> bytes:
     return _statement("task", site, run, task, until_s)
 
 
-class Vouching(Protocol):
-    """The coordinator's own signature, where it has a certificate that shows whose it is."""
+class Vouching:
+    """The coordinator's own signature; without a certificate that shows whose it is, there is none.
 
-    def task(self, run: RunId, task: Digest) -> TaskClaim | None:
-        """Return its word that a task is that of a run; None outside of a site."""
+    `site.word.SiteWord` signs; this one is of a coordinator outside of a site.
+    """
 
-    def assignment(self, made: Assigning) -> bytes:
-        """Return its signature that an agent is to train in a round; empty outside of a site."""
-
-    def call(self, made: Calling) -> bytes:
-        """Return its signature of a call; empty outside of a site."""
-
-
-class NobodyVouches:
-    """There is no site: nothing is signed, and nobody asks for it."""
-
-    def task(self, run: RunId, task: Digest) -> TaskClaim | None:  # noqa: ARG002 - of the protocol
-        """Return nothing."""
+    def task(self, run: RunId, task: Digest) -> TaskClaim | None:  # noqa: ARG002 - `SiteWord` has
+        """Return its word that a task is that of a run."""
         return None
 
-    def assignment(self, made: Assigning) -> bytes:  # noqa: ARG002 - of the protocol
-        """Return nothing."""
-        return b""
-
-    def call(self, made: Calling) -> bytes:  # noqa: ARG002 - of the protocol
-        """Return nothing."""
+    def sign(self, made: Assigning | Calling) -> bytes:  # noqa: ARG002 - as above
+        """Return its signature that an agent is to train in a round, or of a call."""
         return b""

@@ -105,14 +105,14 @@ class Site:
         """Return somebody's signature that the device trains in a round, at `EDGE` if not said."""
         facts = {"run": order.run, "round": order.round, "edge": EDGE, "agent": AGENT}
         made = Assigning(**{**facts, "task": order.task, **fields})  # type: ignore[arg-type]
-        return SiteWord(load_or_create(self.members.folder / by), SITE, bytes).assignment(made)
+        return SiteWord(load_or_create(self.members.folder / by), SITE, bytes).sign(made)
 
     def called(self, call: m.OpinionCall, **fields: object) -> m.OpinionCall:
         """Return a call with the coordinator's signature, of this call or of another one."""
         made = Calling(call.run, call.round, call.task, call.model, call.mode, call.slot)
         made = made._replace(**fields)  # type: ignore[arg-type]  # by name
         word = SiteWord(load_or_create(self.members.folder / "boss"), SITE, bytes)
-        return structs.replace(call, signed=word.call(made))
+        return structs.replace(call, signed=word.sign(made))
 
     def serve(
         self,

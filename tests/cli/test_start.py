@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from fedagent_coordinator.web.access import read_page
-from fedagent_node.data_dir import DataDirLock
+from fedagent_node.data_dir import hold_data_dir
 from tests.coordinator.web.served import served
 from tests.fakes.written_runs import write_run
 from tests.typed import fedagent
@@ -197,12 +197,12 @@ def test_the_link_of_the_page_is_told_while_a_coordinator_serves_it(tmp_path: Pa
     asked = ("status", "--page", "--data-dir", str(tmp_path), "--json")
     with served(tmp_path) as page:
         assert "no running coordinator of" in str(said(fedagent(*asked), 40)["error"])
-        with DataDirLock(tmp_path):
+        with hold_data_dir(tmp_path):
             told = json.loads(fedagent(*asked).stdout)
     assert told["link"] == f"{page.url}#token={page.token}"
     # Another program has the port now: it is to get no token.
     place = urlsplit(page.url)
-    with socket.create_server((str(place.hostname), place.port or 0)), DataDirLock(tmp_path):
+    with socket.create_server((str(place.hostname), place.port or 0)), hold_data_dir(tmp_path):
         assert "without --no-web" in str(said(fedagent(*asked), 40)["hint"])
     kept = read_page(tmp_path)
     assert kept is not None

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedagent_coordinator.picture.status_files import DeviceBook
-from fedagent_node.data_dir import DataDirLock
+from fedagent_node.data_dir import hold_data_dir
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
 from tests.fakes.written_runs import write_run
 from tests.typed import call, last_object
@@ -25,7 +25,7 @@ def test_of_a_device_that_has_gone_it_is_said(tmp_path: Path) -> None:
     notes = (DeviceNote(agent="agent-a"), DeviceNote(agent="agent-b", here=False, age_ms=1000))
     book.note("edge-0", EdgeStatus(run=run, epoch="e" * 32, devices=notes), 1_000_000)
     book.write(0.0)
-    with DataDirLock(folder):
+    with hold_data_dir(folder):
         assert (
             "it has not been connected to any edge for" in call(tmp_path, "why", "agent-b").stdout
         )

@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.daemon import level_of, words_of
-from fedagent_node.link import Arrival, BrokerAddress, Link
+from fedagent_node.address import BrokerAddress
+from fedagent_node.link import Arrival, Link
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction

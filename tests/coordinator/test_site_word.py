@@ -45,11 +45,9 @@ def test_a_word_is_for_a_week_and_shows_the_certificate_as_it_is_then() -> None:
 
 def test_an_order_that_is_repeated_costs_no_second_signature() -> None:
     word = SiteWord(BOSS, "home", bytes)
-    signature = word.assignment(MADE)
+    signature = word.sign(MADE)
     assert verify(BOSS.public_bytes, signature, MADE.statement("home"))
-    assert word.assignment(MADE) is signature
-    word.assignment(MADE._replace(round=8))
-    assert word.assignment(MADE) is not signature, "only the newest round is kept"
+    assert word.sign(MADE) is signature
 
 
 class Process:

@@ -8,8 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from fedagent_node.address import BrokerAddress
 from fedagent_node.broker.process import Broker, BrokerSpec
-from fedagent_node.link import Arrival, BrokerAddress, Link
+from fedagent_node.link import Arrival, Link
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ import pytest
 
 from fedagent_edge.config import EdgeConfig
 from fedagent_edge.daemon import EdgeDaemon
+from fedagent_node.address import BrokerAddress
 from fedagent_node.discovery.advert import Advert
-from fedagent_node.link import BrokerAddress
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction

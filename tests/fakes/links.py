@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from fedagent_node.address import BrokerAddress
 from fedagent_node.broker.process import Broker, BrokerSpec
-from fedagent_node.link import Arrival, BrokerAddress, Link
+from fedagent_node.link import Arrival, Link
 from fedagent_protocol.codec import Direction
 from fedagent_protocol.messages import AnyMessage, Message
 

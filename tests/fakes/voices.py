@@ -4,21 +4,18 @@ import functools
 import hashlib
 import time
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
 from fedagent_node.data_dir import Identity
 from fedagent_node.envelope import Gate, _parts
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import AnyMessage, Outcome, UpdateOffer, WorkProof, kind
-from fedagent_protocol.signed import WorkClaim, claim_of, identity_of
+from fedagent_protocol.signed import WorkClaim, claim_of
 
 
 def identity(name: str) -> Identity:
     """Return the same identity for the same name."""
-    private = hashlib.sha256(name.encode()).digest()
-    public = Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
-    return Identity(identity_of(public), public, private)
+    return Identity.of(hashlib.sha256(name.encode()).digest())
 
 
 class Voice:

@@ -44,7 +44,7 @@ def test_a_second_coordinator_is_named_at_both_and_at_edges(tmp_path: Path) -> N
 ANNOUNCED = """
 import asyncio, sys
 from fedagent_node.discovery.announcing import Advert, Discovery
-from fedagent_node.link import BrokerAddress
+from fedagent_node.address import BrokerAddress
 async def main():
     discovery = Discovery("default", scope="lan"); await discovery.start()
     advert = Advert("edge", "silent", "default", BrokerAddress("0.0.0.0", 9), 1)

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+from fedagent_node.address import TlsFiles
 from fedagent_node.broker.mosquitto import mosquitto_program
-from fedagent_node.link import TlsFiles
 
 KINDS = [
     pytest.param("mosquitto", marks=pytest.mark.mosquitto),

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 from fedagent_node import network
-from fedagent_node.link import BrokerAddress
+from fedagent_node.address import BrokerAddress
 from tests.fakes.links import Peer, broker
 
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedagent_node.data_dir import (
     IDENTITY_FILE,
-    DataDirLock,
+    hold_data_dir,
     holder_of,
     load_or_create,
     store_port,
@@ -24,8 +24,8 @@ from fedagent_protocol.topics import check_id
 HOLD = """
 import sys
 from pathlib import Path
-from fedagent_node.data_dir import DataDirLock
-with DataDirLock(Path(sys.argv[1])):
+from fedagent_node.data_dir import hold_data_dir
+with hold_data_dir(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -47,8 +47,8 @@ def test_a_holder_is_who_has_the_lock_not_who_wrote_its_number(tmp_path: Path) -
 def test_what_cannot_be_a_directory_is_said_with_the_hint(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(SettingError, match="--data-dir"):
-            DataDirLock(path).acquire()
+        with pytest.raises(SettingError, match="--data-dir"), hold_data_dir(path):
+            pass
 
 
 def test_the_identity_stays_and_signs(tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_ports_are_remembered_by_name_and_damage_is_forgiven(tmp_path: Path) -> 
     store_port(tmp_path, "broker", 1234)
     store_port(tmp_path, "other", 99)
     assert (stored_port(tmp_path, "broker"), stored_port(tmp_path, "other")) == (1234, 99)
-    for damage in (b"{", b"[]", b'{"broker": "x"}', b'{"broker": 70000}'):
-        (tmp_path / "ports.json").write_bytes(damage)
+    for damage in (b"", b"[]", b"-1", b"70000"):
+        (tmp_path / "broker.port").write_bytes(damage)
         assert stored_port(tmp_path, "broker") == 0
     store_port(tmp_path, "broker", 5)
     assert stored_port(tmp_path, "broker") == 5

@@ -11,11 +11,11 @@ import pytest
 from zeroconf import ServiceStateChange
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
+from fedagent_node.address import BrokerAddress
 from fedagent_node.discovery import announcing as discovery
 from fedagent_node.discovery import watch
 from fedagent_node.discovery.announcing import Advert, Discovery
 from fedagent_node.discovery.watch import MAX_CANDIDATES
-from fedagent_node.link import BrokerAddress
 from tests.fakes.links import PATIENCE_S, eventually
 
 RUN = secrets.token_hex(4)
@@ -79,7 +79,7 @@ async def test_after_a_kill_the_name_is_taken_back_with_the_new_port() -> None:
     code = (
         "import asyncio, sys\n"
         "from fedagent_node.discovery.announcing import Advert, Discovery\n"
-        "from fedagent_node.link import BrokerAddress\n"
+        "from fedagent_node.address import BrokerAddress\n"
         "async def main():\n"
         "    d = Discovery(sys.argv[1]); await d.start()\n"
         "    address = BrokerAddress('127.0.0.1', 1)\n"

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from fedagent_node import link as link_module
+from fedagent_node.address import BrokerAddress
 from fedagent_node.broker.process import Broker
-from fedagent_node.link import Arrival, BrokerAddress, Link
+from fedagent_node.link import Arrival, Link
 from tests.fakes.links import PATIENCE_S, Peer, broker, eventually, peer
 
 

@@ -19,7 +19,7 @@ pytestmark = [
 BOX = """
 import asyncio, sys
 from fedagent_node.discovery.announcing import Advert, Discovery
-from fedagent_node.link import BrokerAddress
+from fedagent_node.address import BrokerAddress
 async def main():
     said = []
     for ident, listen in (("here", "127.0.0.1"), ("one", "10.98.7.1"), ("all", "0.0.0.0")):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_node.address import BrokerAddress, TlsFiles
 from fedagent_node.errors import LinkError, SettingError
-from fedagent_node.link import BrokerAddress, TlsFiles
 from tests.fakes.links import Peer, broker, eventually, peer
 
 from .conftest import Pki

@@ -21,7 +21,6 @@ from fedagent_protocol.signed import (
     Asked,
     Assigning,
     Calling,
-    NobodyVouches,
     WorkClaim,
     claim_of,
     is_claim,
@@ -178,9 +177,3 @@ def test_work_is_read_from_what_was_signed() -> None:
     assert WorkClaim.read(work.statement) == work
     with pytest.raises(MalformedError):
         WorkClaim.read(b"something else")
-
-
-def test_outside_of_a_site_nothing_is_signed() -> None:
-    nobody = NobodyVouches()
-    assert nobody.task(RUN, TASK) is None
-    assert nobody.assignment(MADE) == nobody.call(CALL) == b""

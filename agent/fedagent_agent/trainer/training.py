@@ -15,7 +15,7 @@ from fedagent_agent.learners import Learner, Tensors
 from fedagent_agent.learners.base import UserCodeError
 from fedagent_agent.learners.user import UserLearner
 from fedagent_agent.streams.spec import StreamError
-from fedagent_node.data_dir import passing, write_private_parts
+from fedagent_node.data_dir import passing, write_private
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import NO_COURSE, TrainStats
 from fedagent_protocol.tensors import Buffer, Manifest, decode_tensors, tensor_parts
@@ -403,7 +403,7 @@ def _write_update(path: Path, update: Mapping[str, npt.NDArray[np.generic]]) -> 
             yield part
 
     try:
-        write_private_parts(path, hashed())
+        write_private(path, hashed())
     except OSError as error:
         raise FailedTrainingError("disk", error.strerror or "cannot be written") from error
     return hasher.hexdigest(), size

@@ -36,7 +36,7 @@ from fedagent_protocol.messages import (
     Revocations,
     RoundOpen,
 )
-from fedagent_protocol.signed import NobodyVouches, Vouching
+from fedagent_protocol.signed import Vouching
 
 from . import edge_messages
 from . import effects as fx
@@ -93,7 +93,7 @@ class Engine:
         NeedsUnmetError: The policy needs what this run does not call for, or a testbed only.
     """
 
-    vouching: Vouching = NobodyVouches()
+    vouching: Vouching = Vouching()
     """Signs for the devices of a site, where there is one."""
     lost_lists: tuple[int, int] = (0, 0)
     """Between these numbers are lists of the revoked that were made since our backup."""

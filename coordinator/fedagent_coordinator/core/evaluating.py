@@ -132,7 +132,7 @@ class Evaluating(Phase):
         """Call the devices of an edge, signed."""
         engine, s, ask = self.engine, self.engine.settings, self._evaluation.message(edge, now)
         made = Calling(s.run, ask.round, s.task, ask.model, ask.mode, ask.slot)
-        return engine.send(edge.id, structs.replace(ask, signed=engine.vouching.call(made)))
+        return engine.send(edge.id, structs.replace(ask, signed=engine.vouching.sign(made)))
 
     def _close(self, now: float) -> list[Effect]:
         """End the evaluation: books first, then receipts, then what is learnt."""

@@ -219,7 +219,7 @@ class Ordered(Phase):
                 price=price,
                 context_seq=context,
                 releases=had[agent],
-                assigned=self.engine.vouching.assignment(made(agent)),
+                assigned=self.engine.vouching.sign(made(agent)),
             )
             for agent, iterations, price, context in zip(
                 part.agents,

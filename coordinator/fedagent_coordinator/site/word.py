@@ -1,6 +1,7 @@
 """The coordinator's word for devices, signed with the key that its certificate names."""
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,8 +11,8 @@ from fedagent_node.data_dir import Identity
 from fedagent_node.errors import CredentialsError
 from fedagent_node.shell import Shell
 from fedagent_node.site.credentials import load_credentials
-from fedagent_protocol.messages import Digest, RunId, TaskClaim
-from fedagent_protocol.signed import Assigning, Calling, task_of_run
+from fedagent_protocol.messages import MAX_AGENTS, Digest, RunId, TaskClaim
+from fedagent_protocol.signed import Assigning, Calling, Vouching, task_of_run
 
 CLAIM_S = 7 * 86_400
 """How long a word on a task is good: that of an old run is of no use, and clocks may differ."""
@@ -23,7 +24,7 @@ JUMP_S = 60.0
 """A clock that was moved by more was set: what was signed by the former time may have ended."""
 
 
-class SiteWord:
+class SiteWord(Vouching):
     """Signs for a site; `certificate` gives the coordinator's own as it is now, DER."""
 
     def __init__(
@@ -37,9 +38,8 @@ class SiteWord:
         self._site = site
         self._certificate = certificate
         self._clock = clock
-        self._round: tuple[str, int] = ("", 0)
-        self._assigned: dict[Assigning, bytes] = {}
-        """Of the newest round: an order is repeated until its report comes."""
+        # An order is repeated until its report comes.
+        self._signed = functools.lru_cache(maxsize=MAX_AGENTS)(identity.sign)
 
     def task(self, run: RunId, task: Digest) -> TaskClaim | None:
         """Return its word that a task is that of a run."""
@@ -47,17 +47,9 @@ class SiteWord:
         signature = self._identity.sign(task_of_run(self._site, run, task, until_s))
         return TaskClaim(certificate=self._certificate(), until_s=until_s, signature=signature)
 
-    def assignment(self, made: Assigning) -> bytes:
-        """Return its signature that an agent is to train in a round."""
-        if (made.run, made.round) != self._round:
-            self._round, self._assigned = (made.run, made.round), {}
-        if made not in self._assigned:
-            self._assigned[made] = self._identity.sign(made.statement(self._site))
-        return self._assigned[made]
-
-    def call(self, made: Calling) -> bytes:
-        """Return its signature of a call."""
-        return self._identity.sign(made.statement(self._site))
+    def sign(self, made: Assigning | Calling) -> bytes:
+        """Return its signature that an agent is to train in a round, or of a call."""
+        return self._signed(made.statement(self._site))
 
 
 class WordAge:

@@ -11,7 +11,7 @@ from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_coordinator.exits import exit_code
-from fedagent_node.data_dir import DataDirLock, load_or_create
+from fedagent_node.data_dir import hold_data_dir, load_or_create
 from fedagent_node.errors import DataDirBusyError
 
 from . import options
@@ -90,7 +90,7 @@ def _dropped(folder: Path, pieces: list[Prunable]) -> int:
     try:
         with (
             writing(folder),
-            DataDirLock(folder),
+            hold_data_dir(folder),
             Store(folder, identity=load_or_create(folder)) as store,
         ):
             for piece in pieces:

@@ -12,12 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedagent_agent.trainer.privacy import ProtectedScore, protect
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_node.data_dir import Identity
-from fedagent_protocol.signed import identity_of
 from fedagent_task.recipe.spec import Recipe
 
 from .kernel import Air, Faults, Kernel, Network, Pipes, lan
@@ -59,9 +57,7 @@ def seeded_identity(seed: int, name: str) -> Identity:
 
     Its keys are real, so that cards and envelopes are checked as they are live.
     """
-    private = hashlib.sha256(f"fedagent testbed/{seed}/{name}".encode()).digest()
-    public = Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
-    return Identity(identity_of(public), public, private)
+    return Identity.of(hashlib.sha256(f"fedagent testbed/{seed}/{name}".encode()).digest())
 
 
 def seeded_score(seed: int, agent: str, digest: str) -> float:

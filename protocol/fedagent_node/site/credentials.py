@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+from cryptography.hazmat.primitives import serialization
 from msgspec import Meta
 
 from fedagent_node.data_dir import Identity, write_private
@@ -20,6 +21,7 @@ from fedagent_node.site.certificates import (
     judged_time,
 )
 from fedagent_node.site.reading import read_certificate, read_crl
+from fedagent_protocol.ed25519 import private_key
 from fedagent_protocol.messages import MemberKeys
 
 CA_FILE, KEY_FILE, CRL_FILE = "ca.pem", "key.pem", "crl.pem"
@@ -105,7 +107,12 @@ def store_credentials(
     """
     folder = data_dir / FOLDER
     write_private(folder / CA_FILE, ssl.DER_cert_to_PEM_cert(ca_der).encode())
-    write_private(folder / KEY_FILE, identity.private_pem())
+    pem = private_key(identity.private_bytes).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    write_private(folder / KEY_FILE, pem)
     write_private(folder / JOINED_FILE, msgspec.json.format(msgspec.json.encode(joined), indent=1))
     # Last: with it the role has joined.
     write_private(folder / CERT_FILE, ssl.DER_cert_to_PEM_cert(certificate.der).encode())

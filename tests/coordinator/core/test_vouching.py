@@ -2,11 +2,11 @@
 
 from fedagent_coordinator.core import effects as fx
 from fedagent_protocol import messages as m
-from fedagent_protocol.signed import Assigning, Calling
+from fedagent_protocol.signed import Assigning, Calling, Vouching
 from tests.fakes.engine_field import Field, settings, toy_edges
 
 
-class Word:
+class Word(Vouching):
     """Vouches with a count, so that each word is another one."""
 
     def __init__(self) -> None:
@@ -18,11 +18,10 @@ class Word:
         self.said.append((run, task))
         return m.TaskClaim(certificate=b"der", until_s=len(self.said), signature=bytes(64))
 
-    def assignment(self, made: Assigning) -> bytes:
-        self.made.append(made)
-        return made.agent.encode()[:64]
-
-    def call(self, made: Calling) -> bytes:
+    def sign(self, made: Assigning | Calling) -> bytes:
+        if isinstance(made, Assigning):
+            self.made.append(made)
+            return made.agent.encode()[:64]
         self.calls.append(made)
         return f"{made.round} {made.mode}".encode()
 
