@@ -9,12 +9,13 @@ that a topic that names its sender needs no directory of keys. docs/protocol.md,
 """
 
 import hashlib
+import math
 import struct
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from fedagent_protocol import topics
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, Direction
@@ -49,24 +50,25 @@ GONE = "gone"
 BARE = frozenset({"peer-deliver", GONE})
 """Sealed between two neighbours already, or no sender's word: the broker's list says who writes."""
 CERTIFIED = frozenset(
-    {"hello", "welcome", "edge-hello", "edge-welcome", "edge-beacon", "coordinator-beacon", HEARD}
+    {
+        *("hello", "welcome", "edge-hello", "edge-welcome", "edge-beacon", "coordinator-beacon"),
+        *("context", "edge-status", HEARD),
+    }
 )
-"""Carry the sender's certificate where the link asks for certificates."""
-HEARTBEATS = frozenset({"context", "edge-status"})
-"""Carry it too for a while after it was renewed, as does what is first said on a link then: a
-session may outlive a certificate."""
-PRESENT_S = 60.0
+"""Carry the sender's certificate where the link asks for certificates: greetings, and heartbeats,
+because a session may outlive a certificate."""
 _WITH_CERTIFICATE = 1
 _HEADER = struct.Struct(">BBB32sQ64s")
 _LENGTH = struct.Struct(">H")
 _HEARD = struct.Struct(f">Q{ID_LENGTH}s")
 _SIGNED = b"fedagent/envelope/1\x00"
-_ROLES = {
+_SENDERS = {
     Direction.AGENT_TO_EDGE: "agent",
     Direction.EDGE_TO_AGENT: "edge",
     Direction.EDGE_TO_COORDINATOR: "edge",
     Direction.COORDINATOR_TO_EDGE: "coordinator",
 }
+"""Roles of senders, which are also the fields of a topic that name them."""
 
 
 class Refusal(StrEnum):
@@ -115,7 +117,6 @@ class Opened:
     """A message whose sender is certain; `proof` is its envelope without the body."""
 
     sender: str
-    number: int
     body: bytes
     proof: bytes
 
@@ -134,19 +135,18 @@ class Certifier(Protocol):
 
 
 def _parts(payload: bytes) -> tuple[bytes, int, bytes, bytes, bytes]:
-    if len(payload) < _HEADER.size or payload[0] != MARK or payload[1] != VERSION:
+    start, length = _HEADER.size, 0
+    try:
+        mark, version, flags, public, number, signature = _HEADER.unpack_from(payload)
+        if flags & _WITH_CERTIFICATE:
+            (length,) = _LENGTH.unpack_from(payload, start)
+            start += _LENGTH.size
+    except struct.error as error:
+        raise EnvelopeError(Refusal.UNSIGNED) from error
+    end = start + length
+    if (mark, version) != (MARK, VERSION) or length > MAX_CERTIFICATE_BYTES or end > len(payload):
         raise EnvelopeError(Refusal.UNSIGNED)
-    _, _, flags, public, number, signature = _HEADER.unpack_from(payload)
-    start, certificate = _HEADER.size, b""
-    if flags & _WITH_CERTIFICATE:
-        if len(payload) < start + _LENGTH.size:
-            raise EnvelopeError(Refusal.UNSIGNED)
-        (length,) = _LENGTH.unpack_from(payload, start)
-        start += _LENGTH.size + length
-        if length > MAX_CERTIFICATE_BYTES or start > len(payload):
-            raise EnvelopeError(Refusal.UNSIGNED)
-        certificate = payload[start - length : start]
-    return public, number, signature, certificate, payload[start:]
+    return public, number, signature, payload[start:end], payload[end:]
 
 
 def signed_bytes(topic: str, number: int, body: bytes) -> bytes:
@@ -154,13 +154,18 @@ def signed_bytes(topic: str, number: int, body: bytes) -> bytes:
     return _SIGNED + topic.encode() + number.to_bytes(8) + hashlib.sha256(body).digest()
 
 
-class _Window:
-    """The numbers had from one sender: each once, and none that is older than `WINDOW`."""
+class _Sender:
+    """What is known of one key: the numbers had from it, and its certificate.
 
-    __slots__ = ("newest", "seen")
+    Each number is taken once, and none that is older than `WINDOW`.
+    """
+
+    __slots__ = ("answered_at", "certificate", "newest", "read_at", "seen")
 
     def __init__(self) -> None:
         self.newest = self.seen = 0
+        self.answered_at = self.read_at = -math.inf
+        self.certificate: Certificate | None = None
 
     def take(self, number: int) -> bool:
         """Note a number; False if it was had, or is too old to tell."""
@@ -173,13 +178,6 @@ class _Window:
             return False
         self.seen |= 1 << -ahead
         return True
-
-
-@dataclass(slots=True)
-class _Believed:
-    certificate: Certificate
-    der: bytes
-    read_at: float
 
 
 class Gate:
@@ -209,12 +207,7 @@ class Gate:
         self._publish = publish
         self._log = log
         self._jumps = 0
-        self._windows: OrderedDict[str, _Window] = OrderedDict()
-        self._answered: OrderedDict[str, float] = OrderedDict()
-        self._believed: OrderedDict[bytes, _Believed] = OrderedDict()
-        self._present_until = float("-inf")
-        self._shown_on: set[str] = set()
-        """The links on which a certificate that is new was shown."""
+        self._senders: OrderedDict[str, _Sender] = OrderedDict()
         self.certifier: Certifier | None = None
         """The site's certificates, where there are some."""
 
@@ -228,13 +221,9 @@ class Gate:
         number, identity = self._number, self._identity
         signature = identity.sign(signed_bytes(topic, number, body))
         certifier, extra, flags = self.certifier, b"", 0
-        shown = kind in CERTIFIED
-        if self._clock() < self._present_until:
-            shown = shown or kind in HEARTBEATS or link not in self._shown_on
-        if shown and certifier is not None and certifier.asked(link):
+        if kind in CERTIFIED and certifier is not None and certifier.asked(link):
             der = certifier.own()
             extra, flags = _LENGTH.pack(len(der)) + der, _WITH_CERTIFICATE
-            self._shown_on.add(link)
         header = _HEADER.pack(MARK, VERSION, flags, identity.public_bytes, number, signature)
         return b"".join((header, extra, body))
 
@@ -251,82 +240,58 @@ class Gate:
             raise OversizeError("payload", len(payload), limit)
         named = named_sender(where)
         if where.kind in BARE:
-            return Opened(named, 0, payload, b"")
-        public, number, signature, certificate, body = _parts(payload)
+            return Opened(named, payload, b"")
+        public, number, signature, der, body = _parts(payload)
         sender = identity_of(public)
         if named not in ("", sender):
             raise EnvelopeError(Refusal.OTHER_KEY)
         if not verify(public, signature, signed_bytes(topic, number, body)):
             raise EnvelopeError(Refusal.BAD_SIGNATURE)
+        known = self._senders.setdefault(sender, _Sender())
+        self._senders.move_to_end(sender)
+        if len(self._senders) > MAX_SENDERS:
+            self._senders.popitem(last=False)
         if self.certifier is not None and self.certifier.asked(link):
-            self._check_certificate(self.certifier, public, certificate, _ROLES[where.direction])
-        self._check_number(sender, number, where, link)
+            self._check_certificate(self.certifier, known, public, der, _SENDERS[where.direction])
+        if number >> STARTS_BITS > MAX_STARTS or not known.take(number):
+            if number >> STARTS_BITS < known.newest >> STARTS_BITS:
+                self._tell(known, sender, where, link)
+            raise EnvelopeError(Refusal.REPLAYED)
         if where.kind == HEARD:
             self._heard(sender, body)
             return None
-        return Opened(sender, number, body, payload[: len(payload) - len(body)])
+        return Opened(sender, body, payload[: len(payload) - len(body)])
 
     def _check_certificate(
-        self, certifier: Certifier, public: bytes, der: bytes, role: str
+        self, certifier: Certifier, known: _Sender, public: bytes, der: bytes, role: str
     ) -> None:
-        believed, now = self._believed.get(public), self._clock()
-        if not der and believed is None:
+        held = known.certificate
+        if not der and held is None:
             raise EnvelopeError(Refusal.NO_CERTIFICATE)
-        stale = believed is None or now - believed.read_at >= RECHECK_S
-        if stale or (der and believed is not None and der != believed.der):
-            der = der or (believed.der if believed is not None else b"")
-            certificate = certifier.read(der)
-            if certificate.public != public:
+        is_new = held is None or (der and der != held.der)
+        if held is None or is_new or self._clock() - known.read_at >= RECHECK_S:
+            held = certifier.read(der or (held.der if held is not None else b""))
+            if held.public != public:
                 raise EnvelopeError(Refusal.NO_CERTIFICATE)
-            believed = self._believed[public] = _Believed(certificate, der, now)
-        assert believed is not None
-        if believed.certificate.role != role:
+            known.certificate, known.read_at = held, self._clock()
+        if held.role != role:
             raise EnvelopeError(Refusal.WRONG_ROLE)
-        _keep_newest(self._believed, public)
-
-    def present(self) -> None:
-        """Show a certificate that is new to those who know the last one."""
-        self._present_until = self._clock() + PRESENT_S
-        self._shown_on.clear()
-
-    def revoked(self) -> frozenset[str]:
-        """Return the ids of those believed until now whose certificates were revoked."""
-        found: set[str] = set()
-        for public, believed in self._believed.items():
-            try:
-                if self.certifier is not None:
-                    self.certifier.read(believed.der)
-            except EnvelopeError as error:
-                if error.refusal is Refusal.REVOKED:
-                    found.add(identity_of(public))
-        return frozenset(found)
 
     def recheck(self) -> None:
         """Read every certificate again when its owner next speaks: some may be revoked."""
-        for believed in self._believed.values():
-            believed.read_at = float("-inf")
-
-    def _check_number(self, sender: str, number: int, where: Topic, link: str) -> None:
-        window = self._windows.get(sender)
-        if window is None:
-            window = self._windows[sender] = _Window()
-        _keep_newest(self._windows, sender)
-        if number >> STARTS_BITS > MAX_STARTS or not window.take(number):
-            if number >> STARTS_BITS < window.newest >> STARTS_BITS:
-                self._tell(sender, window.newest, where, link)
-            raise EnvelopeError(Refusal.REPLAYED)
+        for known in self._senders.values():
+            known.read_at = -math.inf
 
     # ------------------------------------------------------------------- numbers
 
-    def _tell(self, sender: str, newest: int, where: Topic, link: str) -> None:
+    def _tell(self, known: _Sender, sender: str, where: Topic, link: str) -> None:
         """Tell who is behind of its own newest number: it may come from a backup."""
         now = self._clock()
-        if now - self._answered.get(sender, float("-inf")) < HEARD_AGAIN_S:
+        if now - known.answered_at < HEARD_AGAIN_S:
             return
-        self._answered[sender] = now
-        _keep_newest(self._answered, sender)
+        known.answered_at = now
         topic = _answer_topic(where, self._identity.id)
-        body = _HEARD.pack(newest, sender.encode())
+        body = _HEARD.pack(known.newest, sender.encode())
         self._publish(link, topic, self.seal(topic, body, link=link, kind=HEARD))
 
     def _heard(self, peer: str, body: bytes) -> None:
@@ -353,13 +318,8 @@ class Gate:
 
 def named_sender(where: Topic) -> str:
     """Return who a topic says it comes from; empty of a coordinator that writes to one edge."""
-    match where.direction:
-        case Direction.AGENT_TO_EDGE:
-            return where.agent
-        case Direction.COORDINATOR_TO_EDGE:
-            return where.coordinator
-        case _:
-            return where.edge
+    named: str = getattr(where, _SENDERS[where.direction])
+    return named
 
 
 def _answer_topic(where: Topic, me: str) -> str:
@@ -372,9 +332,3 @@ def _answer_topic(where: Topic, me: str) -> str:
             return topics.edge_down(where.site, where.edge, HEARD)
         case Direction.COORDINATOR_TO_EDGE:
             return topics.edge_up(where.site, me, HEARD)
-
-
-def _keep_newest(table: "OrderedDict[Any, Any]", key: object) -> None:
-    table.move_to_end(key)
-    while len(table) > MAX_SENDERS:
-        table.popitem(last=False)

@@ -340,7 +340,6 @@ class Shell:
     async def _site_changed(self, revoked: Collection[str]) -> None:
         """Have broker and gate take the files of the site that are new; cut who was revoked."""
         self.gate.recheck()
-        self.gate.present()
         if self._broker is not None:
             await self._broker.reload(self._left_out())
             if revoked:
@@ -353,8 +352,7 @@ class Shell:
         """Keep out who is on a list of the revoked, and tell the core, if it is a newer one."""
         member = self.membership
         if member is not None and await member.take(crl):
-            out = self.gate.revoked() | member.revoked
-            self.receive(Revoked(member.number, out, crl))
+            self.receive(Revoked(member.number, member.revoked, crl))
 
     def tell_revocations(self) -> None:
         """Tell the core of the list that holds at the start; it needs none outside of a site."""

@@ -55,5 +55,8 @@ class Members:
 
     def revoke(self, at: str, *who: SiteTls) -> None:
         """Write the list of the revoked that somebody knows."""
-        serials = [one.credentials.certificate.serial for one in who]
-        store_crl(self.folder / at, self.authority.crl(serials, len(serials)))
+        gone = [one.credentials.certificate for one in who]
+        crl = self.authority.crl(
+            {one.serial for one in gone}, len(gone), ids={one.id for one in gone}
+        )
+        store_crl(self.folder / at, crl)
