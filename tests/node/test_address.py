@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from fedagent_node.address import BrokerAddress
 from fedagent_node.discovery.advert import Advert, advert_from, to_txt
 from fedagent_node.errors import AddressError
-from fedagent_node.network import Backoff
 from fedagent_node.settings import (
     PASSWORD_VARIABLE,
     SettingError,
@@ -108,17 +107,6 @@ def test_a_password_comes_from_the_address_a_file_or_the_environment(tmp_path: P
 def test_an_advert_with_a_password_is_none() -> None:
     told = {b"v": b"1", b"site": b"s", b"id": b"e", b"mqtt": b"mqtt://u:p@10.0.0.1"}
     assert advert_from("edge", told, (), None) is None
-
-
-def test_backoff_has_full_jitter_and_a_cap() -> None:
-    backoff = Backoff(first_s=0.2, cap_s=20.0)
-    waits = [backoff.next() for _ in range(2000)]
-    assert waits[0] <= 0.2
-    assert max(waits) <= 20.0
-    late = waits[20:]
-    assert 9.0 < sum(late) / len(late) < 11.0
-    backoff.reset()
-    assert backoff.next() <= 0.2
 
 
 def txt(**changes: bytes) -> dict[bytes, bytes | None]:

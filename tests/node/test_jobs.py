@@ -58,9 +58,3 @@ async def test_a_job_is_at_work_until_it_ends() -> None:
     await asyncio.sleep(0)
     assert jobs.longest(time.monotonic())[0] == ""
     jobs.close()
-
-
-async def test_a_small_job_is_done_at_once() -> None:
-    queue = JobQueue(unexpected, unexpected)
-    assert queue.submit(job("only", small=True)) == Done("only")
-    queue.close()

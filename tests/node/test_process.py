@@ -1,7 +1,6 @@
 """A role's process: its files, its memory, its log, and the work around its core."""
 
 import logging
-import platform
 import resource
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 from fedagent_agent.config import AgentConfig
-from fedagent_coordinator.errors import StoreFailedError
 from fedagent_edge.core.edge import CLONED
 from fedagent_node.broker.embedded_limits import MAX_CONNECTIONS, OTHER_DESCRIPTORS
 from fedagent_node.effects import Warn
@@ -50,69 +48,6 @@ def test_a_role_may_open_what_the_hard_limit_allows(
     command = [sys.executable, "-c", ROLE, str(soft), str(hard)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert said.split() == [str(then), str(most)]
-
-
-def test_no_disk_is_blamed_where_descriptors_are_out() -> None:
-    error = StoreFailedError("[Errno 24] Too many open files: coordinator.db-wal")
-    assert "ulimit" in error.hint
-    assert "disk" not in str(error)
-    assert "disk" in StoreFailedError("disk I/O error").hint
-
-
-FRAGMENTS = """
-import time
-from fedagent_node.process import trim_now_and_again
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
-
-blocks = [bytes(4000) for _ in range(20_000)]
-few = blocks[::50]
-del blocks
-before = resident()
-print(trim_now_and_again(0.05))
-end = time.monotonic() + 20
-while (now := resident()) > before - 40_000_000 and time.monotonic() < end:
-    time.sleep(0.05)
-print(before - now, len(few))
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps such pages")
-def test_pages_between_blocks_in_use_are_given_back() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FRAGMENTS], capture_output=True, text=True, check=True
-    )
-    does, given, _ = done.stdout.split()
-    assert does == "True"
-    assert int(given) > 40_000_000
-
-
-RINGS = """
-import asyncio, gc
-from fedagent_node.process import keep_collecting
-
-async def main():
-    collecting = asyncio.create_task(keep_collecting(every_s=0.001))
-    await asyncio.sleep(0)
-    frozen = gc.get_freeze_count()
-    ring = []
-    ring.append(ring)
-    del ring
-    before = gc.get_stats()[2]
-    while gc.get_stats()[2]["collected"] == before["collected"]:
-        await asyncio.sleep(0)
-    print(frozen)
-
-asyncio.run(main())
-"""
-
-
-def test_rings_are_found_by_time_not_only_by_their_number() -> None:
-    command = [sys.executable, "-c", RINGS]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
-    assert int(done.stdout) > 1000, "what there was is frozen"
 
 
 def test_what_is_said_once_is_logged_although_much_else_is_said(

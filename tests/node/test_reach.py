@@ -12,7 +12,7 @@ from fedagent_node.discovery.advert import Advert, Reach, reach
 from fedagent_node.discovery.announcing import answers_there
 from fedagent_node.discovery.watch import MAX_HOSTS, Watch, _Name
 from fedagent_node.errors import PeerRefusedError, connect_reason
-from fedagent_node.network import free_port, lan_addresses, refusal
+from fedagent_node.network import free_port, refusal
 
 LAN = ("192.168.1.20", "10.0.0.2")
 HERE = "127.0.0.1"
@@ -38,11 +38,6 @@ def test_no_more_is_announced_than_can_be_reached(
     listen: str, lan: tuple[str, ...], expected: Reach
 ) -> None:
     assert reach(listen, lan) == expected
-
-
-def test_an_address_of_this_machine_is_not_beyond_it() -> None:
-    for own in lan_addresses():
-        BrokerAddress(own, 1883).check_cover(insecure=False)
 
 
 async def test_why_nothing_answers_is_one_line() -> None:

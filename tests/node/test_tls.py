@@ -31,11 +31,6 @@ async def test_other_certificates_are_refused(
         await _stays_out(Peer(b.address, "one", tls=files))
 
 
-async def test_plain_text_to_a_tls_broker_gets_nowhere(kind: str, tmp_path: Path, pki: Pki) -> None:
-    async with broker(kind, tmp_path, tls=pki.broker) as b:
-        await _stays_out(Peer(replace(b.address, scheme="mqtt"), "one"))
-
-
 async def test_certificates_and_scheme_must_agree(tmp_path: Path, pki: Pki) -> None:
     gone = replace(pki.client, ca=tmp_path / "none.pem")
     with pytest.raises(LinkError, match="needs certificates"):

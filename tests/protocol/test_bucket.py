@@ -6,13 +6,6 @@ from hypothesis import strategies as st
 from fedagent_protocol.bucket import TokenBucket
 
 
-def test_a_full_bucket_gives_at_once_what_it_holds_and_then_what_comes() -> None:
-    bucket = TokenBucket(3, 0.5)
-    assert [bucket.take(10.0) for _ in range(4)] == [True, True, True, False]
-    assert [bucket.take(11.0), bucket.take(12.0), bucket.take(12.5)] == [False, True, False]
-    assert [bucket.take(1e6) for _ in range(4)] == [True, True, True, False]
-
-
 @given(st.lists(st.floats(-5.0, 5.0), min_size=1, max_size=200), st.integers(1, 5))
 def test_it_gives_no_more_than_its_size_and_what_came_in_time(
     steps: list[float], size: int

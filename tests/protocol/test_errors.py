@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 import pytest
 
-from fedagent_protocol.errors import FedagentError, MalformedError, OversizeError, PluginError
+from fedagent_protocol.errors import FedagentError, OversizeError, PluginError
 
 
 class LostError(FedagentError):
@@ -42,11 +42,6 @@ def test_the_sentence_is_made_of_data_properties_and_items_of_collections() -> N
 def test_a_hint_can_be_data_and_may_be_left_out() -> None:
     assert str(AdvisedError("this", "fix it")) == "this is wrong; fix it"
     assert str(AdvisedError("this", "")) == "this is wrong"
-
-
-def test_braces_in_data_are_only_data() -> None:
-    assert str(MalformedError("{run} {0} %s")) == "{run} {0} %s"
-    assert str(AdvisedError("{what}", "{hint}")) == "{what} is wrong; {hint}"
 
 
 @pytest.mark.parametrize(

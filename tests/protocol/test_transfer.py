@@ -174,15 +174,6 @@ def test_a_broadcast_publishes_each_chunk_once_at_the_pace_of_the_credit(
     assert published == sorted(set(published))
 
 
-def test_a_receiver_that_has_the_first_half_does_not_hold_the_others_up() -> None:
-    broadcast = Broadcast(Layout(10, 1))
-    broadcast.authorise("fresh", ((0, 4),), 0.0)
-    broadcast.authorise("resumed", ((5, 9),), 0.0)
-    assert [broadcast.next(0.0) for _ in range(5)] == [0, 1, 2, 3, None]
-    broadcast.authorise("fresh", ((4, 8),), 0.1)
-    assert [broadcast.next(0.1) for _ in range(5)] == [4, 5, 6, 7, None]
-
-
 needs = st.lists(
     st.lists(st.tuples(st.integers(0, 99), st.integers(1, 65_536)), min_size=1, max_size=4).map(
         tuple
