@@ -98,7 +98,6 @@ class Daemon:
                 boot=boot_id(),
                 checkpoint=checkpoint,
                 clock=time.monotonic,
-                log_phase=_log_phase,
                 task=self._task,
                 identity=identity,
             )
@@ -115,7 +114,7 @@ class Daemon:
             stay_member(shell, site, identity, days=config.certificate_days)
         certificate = own_certificate(shell)
         if certificate is not None:
-            engine.vouching = SiteWord(identity, config.site, certificate)
+            engine.run.vouching = SiteWord(identity, config.site, certificate)
             shell.spawn(keep_word(shell), "word-on-task")
         address, broker_kind = await shell.start_broker(config, "coordinator")
         link = shell.link(
@@ -253,10 +252,6 @@ def route(site: str, coordinator: str, send: Send) -> tuple[str, str]:
     if send.to == EVERYBODY:
         return EDGES, topics.coordinator_beacon(site, coordinator)
     return EDGES, topics.edge_down(site, send.to, kind(send.message))
-
-
-def _log_phase(former: str, phase: str) -> None:
-    _log.debug("phase %s, then %s", former, phase)
 
 
 def level_of(name: str, fields: Mapping[str, object]) -> int:

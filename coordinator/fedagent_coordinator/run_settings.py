@@ -8,18 +8,19 @@ from fedagent_task.aggregation.averaging import FedBn
 from fedagent_task.aggregation.robust import Robust, Selected, rule_of
 from fedagent_task.aggregation.task import rules_of
 from fedagent_task.errors import RecipeError
+from fedagent_task.program.codec import decode_program
 from fedagent_task.recipe.spec import Recipe
 from fedagent_task.travelling import travelling
 
 from . import iterations, placement, policies
-from .core.decision import DecisionPolicies
-from .core.evaluating import unmet_needs
+from .core.answers import unmet_needs
+from .core.decision import Learning
 from .core.readiness import NeedsUnmetError
 from .core.settings import merge_period
 from .policies.base import OPINIONS, SelectionPolicy
 
 
-def decision_policies(recipe: Recipe) -> DecisionPolicies:
+def decision_policies(recipe: Recipe) -> Learning:
     """Return the policies of a recipe, before they have learnt anything.
 
     Raises:
@@ -32,7 +33,7 @@ def decision_policies(recipe: Recipe) -> DecisionPolicies:
     if unmet := unmet_needs(policy.needs, opinion_mode(recipe, policy)):
         raise NeedsUnmetError(recipe.policy.name, unmet, ())
     _check_slots(recipe, policy)
-    return DecisionPolicies(
+    return Learning(
         policy,
         iterations.create(control.name, control.params, default=recipe.rounds.iterations),
         placed if where.rents else None,
@@ -62,7 +63,8 @@ def aggregation_of(recipe: Recipe) -> Strategy:
         raise RecipeError(
             "aggregation.name", why, "use fedavg, or turn off privacy and secure aggregation"
         )
-    if isinstance(made, FedBn) and not _has_local(recipe):
+    program = recipe.model.program
+    if isinstance(made, FedBn) and not (program and decode_program(program).of_roles("local")):
         hint = "build the task with local=('norms',), or take fedavg"
         raise RecipeError("aggregation.name", "is fedbn, but no layer of the model is local", hint)
     return made
@@ -81,14 +83,6 @@ def robust_of(recipe: Recipe) -> Robust:
         wrong = f"is {spec.robust}, which does not look at scaffold's control variates"
         raise RecipeError("aggregation.robust", wrong, "take clipped-mean, trimmed-mean or median")
     return rule
-
-
-def _has_local(recipe: Recipe) -> bool:
-    if not recipe.model.program:
-        return False
-    from fedagent_task.program.codec import decode_program  # noqa: PLC0415 - few runs have one
-
-    return bool(decode_program(recipe.model.program).of_roles("local"))
 
 
 def model_manifest(recipe: Recipe) -> Manifest:

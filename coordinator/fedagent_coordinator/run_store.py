@@ -57,8 +57,7 @@ from .config import CoordinatorConfig
 from .core import effects as fx
 from .core.engine import Engine
 from .core.outcomes import SILENT
-from .core.phases import milliseconds
-from .core.settings import Progress, Settings
+from .core.settings import Progress, Settings, milliseconds
 from .errors import ModelLostError
 from .global_model import HeldOutSet, held_out
 from .merged_models import merge_files
@@ -117,8 +116,8 @@ class RunStore:
         identity: Identity | None = None,
     ) -> None:
         self._task = task
-        self.policies = decision_policies(recipe)
-        self.opinions = opinion_mode(recipe, self.policies.policy)
+        self.learning = decision_policies(recipe)
+        self.opinions = opinion_mode(recipe, self.learning.policy)
         self.strategy, self.robust = aggregation_of(recipe), robust_of(recipe)
         self.held_out = held_out(recipe, task)
         self._config, self._folder = config, Path(config.data_dir)
@@ -135,7 +134,7 @@ class RunStore:
             self.blobs = BlobStore(self._folder / "models")
             self.run = self._open_run(config, recipe)
             policy = recipe.policy.name
-            self._unsaved = self.database.restore(self.run.run_id, policy, self.policies)
+            self._unsaved = self.database.restore(self.run.run_id, policy, self.learning)
             self._manifest = model_manifest(self.run.recipe)
             self._devices = DeviceBook(self._folder, self.run.run_id)
             self._status = RunStatus(run=self.run.run_id, boot=boot)
@@ -164,7 +163,7 @@ class RunStore:
 
     def settings(self, coordinator: str) -> Settings:
         """Return the run as the engine of this coordinator needs it."""
-        config, recipe, limit_s = self._config, self.run.recipe, self.policies.control.load_limit_s
+        config, recipe, limit_s = self._config, self.run.recipe, self.learning.control.load_limit_s
         body = task_bytes(recipe)
         return Settings(
             run=self.run.run_id,
@@ -269,12 +268,12 @@ class RunStore:
                 effect.timing_ms["settle"] = milliseconds(self._clock() - began)
                 self._checkpoint("settled")
             case fx.Learn():
-                self.policies.learn(effect.feedback, effect.controls)
+                self.learning.learn(effect.feedback, effect.controls)
                 self._checkpoint("learnt")
                 # Rounds are counted: their numbers may leave some out, also on the word of an edge.
                 self._unsaved += 1
                 if self._unsaved >= SNAPSHOT_EVERY:
-                    self.database.snapshot(run_id, effect.round, policy, self.policies.state())
+                    self.database.snapshot(run_id, effect.round, policy, self.learning.state())
                     self._unsaved = 0
                     self._checkpoint("snapshot")
                     if keep := self._config.keep_rounds:
@@ -407,11 +406,10 @@ def open_coordinator(
     checkpoint: Checkpoint,
     clock: Callable[[], float],
     clock_ms: Callable[[], int] = wall_clock_ms,
-    log_phase: Callable[[str, str], None] = lambda _former, _next: None,
     task: TaskFile | None = None,
     identity: Identity | None = None,
 ) -> tuple[Engine, RunStore]:
-    """Return the engine of a run, with policies that know what they had learnt, and its disk.
+    """Return the engine of a run, which knows what it had learnt, and its disk.
 
     Raises:
         CoordinatorError: Policy, placement, recipe, store or run do not allow a start.
@@ -432,12 +430,11 @@ def open_coordinator(
         engine = Engine(
             settings=store.settings(coordinator),
             progress=store.progress(),
-            policies=store.policies,
+            learning=store.learning,
             indices=store.database.indices(store.run.run_id),
             in_books=store.was_settled,
             witness=store.database.check_witness,
             clock=clock,
-            log_phase=log_phase,
         )
     except BaseException:
         store.database.close()

@@ -23,8 +23,7 @@ from fedagent_task.task_file import TaskFile
 from fedagent_task.travelling import model_tensors, with_controls
 
 from .config import CoordinatorConfig
-from .core.evaluating import EvaluationSchedule
-from .core.evaluation import without_answers
+from .core.answers import EvaluationSchedule, without_answers
 from .core.readiness import BUDGET
 from .core.settings import (
     NO_EVALUATIONS,

@@ -10,7 +10,7 @@ from fedagent_coordinator.books.evaluations import ModelEvaluation
 from fedagent_coordinator.books.rounds import settled
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.books.store import Store
-from fedagent_coordinator.core.evaluation import RESTART
+from fedagent_coordinator.core.answers import RESTART
 from fedagent_coordinator.policies.base import State
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_protocol import messages as m
@@ -43,7 +43,7 @@ def same(one: State, other: State) -> bool:
 def played(site: Site) -> tuple[RunRow, list[ModelEvaluation], Store]:
     """Play to the end; check that what was learnt is what would be restored."""
     site.run()
-    lived = site.store.policies.state()
+    lived = site.store.learning.state()
     check_history(site, ROUNDS)
     store = Store(site.folder)
     run = store.read.run()

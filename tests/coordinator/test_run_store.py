@@ -13,7 +13,7 @@ from fedagent_coordinator.books import prune
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_coordinator.books.rounds import settled
 from fedagent_coordinator.books.store import Store
-from fedagent_coordinator.core.decision import DecisionPolicies
+from fedagent_coordinator.core.decision import Learning
 from fedagent_coordinator.core.phases import Idle
 from fedagent_coordinator.errors import RunConflictError
 from fedagent_coordinator.runs import RunFinishedError
@@ -75,7 +75,7 @@ def check_policy(site: Site, store: Store, run_id: str) -> None:
     """Assert that what is restored is what every feedback teaches, bit for bit."""
     spec = site.recipe.policy
     restored = policies.create(spec.name, **spec.params)
-    store.restore(run_id, spec.name, DecisionPolicies(restored))
+    store.restore(run_id, spec.name, Learning(restored))
     replayed = policies.create(spec.name, **spec.params)
     for feedback, _ in settled(store._db.connection, run_id):
         replayed.learn(feedback)
@@ -135,7 +135,7 @@ def skip_each(site: Site, edge: ToyEdge, every: int) -> None:
 
     def claim() -> None:
         if site.driver is not None and isinstance(site.engine.phase, Idle):
-            run, round_ = site.store.run.run_id, site.engine.round
+            run, round_ = site.store.run.run_id, site.engine.run.numbers.round
             if round_ % every == 0:
                 site._up(edge, structs.replace(edge.hello(), run=run, round=round_))
         site.kernel.after(0.05, claim)
@@ -184,7 +184,7 @@ def test_a_running_coordinator_prunes_and_restarts_on_what_is_left(
         assert store.read.closed_until(run) >= 2
         assert store.read.closed_until(run) < store.read.last_round(run)
         assert store.read.claim_gaps(run) is not None
-        policy = DecisionPolicies(policies.create("cocs", **site.recipe.policy.params))
+        policy = Learning(policies.create("cocs", **site.recipe.policy.params))
         store.restore(run, "cocs", policy)
 
 
@@ -260,7 +260,7 @@ def lived(site: Site) -> dict[str, tuple[str, float]]:
     """Return model and weight of each edge that has learnt, as the engine has it."""
     return {
         edge.id: (edge.expected, edge.window_weight)
-        for edge in site.engine.edges.by_id.values()
+        for edge in site.engine.run.edges.by_id.values()
         if edge.window_weight > 0
     }
 

@@ -52,7 +52,7 @@ def interrupted(folder: Path, at: str) -> Site:
 
 def model_file(site: Site) -> Path:
     site.open()
-    digest = site.engine.models.digest
+    digest = site.engine.run.models.digest
     site.close()
     return site.folder / "models" / digest
 
@@ -110,7 +110,7 @@ def site(folder: Path, init: str, **options: object) -> Site:
 def first_model(made: Site) -> bytes:
     store = made.open()
     assert store.run.progress.rounds_done == 0
-    data = store.blobs.get(made.engine.models.digest)
+    data = store.blobs.get(made.engine.run.models.digest)
     made.close()
     return data
 
@@ -131,11 +131,11 @@ def test_the_first_round_is_learnt_from_the_model(tmp_path: Path) -> None:
 def test_a_model_of_an_earlier_run_is_named_by_its_digest(tmp_path: Path) -> None:
     former = site(tmp_path, "")
     former.run()
-    digest = former.engine.models.digest
+    digest = former.engine.run.models.digest
     former.close()
     later = site(tmp_path, digest[:12], new_run=True)
     store = later.open()
-    assert later.engine.models.digest == digest
+    assert later.engine.run.models.digest == digest
     assert store.database.read.run(store.run.run_id).origin == digest
     later.close()
 

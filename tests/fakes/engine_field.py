@@ -9,7 +9,7 @@ import numpy.typing as npt
 from msgspec import Struct, structs
 
 from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.decision import DecisionPolicies
+from fedagent_coordinator.core.decision import Learning
 from fedagent_coordinator.core.edges import Indices
 from fedagent_coordinator.core.engine import Engine
 from fedagent_coordinator.core.outcomes import SILENT
@@ -174,12 +174,12 @@ class Field:
         engine = Engine(
             settings=self.settings,
             progress=progress,
-            policies=DecisionPolicies(self.policy, self.control, self.placement),
+            learning=Learning(self.policy, self.control, self.placement),
             indices=indices or MemoryIndices(),
             in_books=self._in_books,
             clock=lambda: self.kernel.now,
         )
-        engine.models.chunk_bytes = 1024
+        engine.run.models.chunk_bytes = 1024
         return engine
 
     def _in_books(self, round_: int, edge: str) -> bool:
@@ -292,7 +292,7 @@ class Field:
         if isinstance(effect, fx.Learn):
             assert effect.round in self.settled, "learnt before settled"
             assert effect.round not in self.feedbacks, "learnt twice"
-            self.engine.decider.policies.learn(effect.feedback, effect.controls)
+            self.engine.run.decider.learning.learn(effect.feedback, effect.controls)
             self.learnt.append(effect.round)
             self.feedbacks[effect.round] = effect.feedback
             return

@@ -28,7 +28,7 @@ from .rounds import Logged, free_before, logged, recent_work, settled
 
 
 class Restorable(Protocol):
-    """What decided the rounds of a run (`core.decision.DecisionPolicies`)."""
+    """What decided the rounds of a run (`core.decision.Learning`)."""
 
     def restore(self, state: State) -> None:
         """Continue from `state` exactly."""

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
+from fedagent_coordinator.core.answers import by_client
 from fedagent_coordinator.core.effects import PLAIN, Controls, Reserve, Settle
-from fedagent_coordinator.core.evaluation import by_client
 from fedagent_coordinator.core.outcomes import endings_of
 from fedagent_coordinator.core.trust import evidence
 from fedagent_coordinator.errors import (

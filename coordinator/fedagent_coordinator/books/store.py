@@ -18,7 +18,7 @@ from typing import Unpack
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.core.decision import DecisionPolicies
+from fedagent_coordinator.core.decision import Learning
 from fedagent_coordinator.core.effects import BookEvaluation, Reserve, Settle
 from fedagent_coordinator.errors import (
     HistoryLostError,
@@ -406,7 +406,7 @@ class Store(ExitStack):
                 (run_id, most, step),
             )
 
-    def restore(self, run_id: str, policy: str, policies: DecisionPolicies) -> int:
+    def restore(self, run_id: str, policy: str, policies: Learning) -> int:
         """Give what decides back what it knew; return how many rounds were replayed.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The policies of a run, and one round as they decide it: who trains, where, how long.
+"""What learns in a run, and one round as it decides it: who trains, where, how long.
 
 In placed rounds one edge is rented, trains with its agents, and its model is the global one:
 docs/adr/0006-placed-rounds.md says what is paid when; ALGORITHMS section 7 what is learnt.
@@ -47,8 +47,13 @@ TRUST = "trust/"
 
 
 @dataclass(slots=True)
-class DecisionPolicies:
-    """Who trains, which edge is rented if any, how often; |M_t| is `steps` of the task."""
+class Learning:
+    """All that learns from settled rounds, kept in one state.
+
+    Three policies decide who trains, how often, and which edge is rented if any; what claims come
+    to, whom to trust and which edges to pass over is learnt whatever they are. |M_t| is `steps` of
+    the task.
+    """
 
     policy: SelectionPolicy
     control: IterationControl = field(default_factory=LearnerControl)
@@ -110,19 +115,11 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why nothing can be decided; `sure` that no live edge can fit once more is known of it."""
-
-    reason: str
-    sure: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Decider:
     """Decides one round. Changes nothing."""
 
     settings: Settings
-    policies: DecisionPolicies
+    learning: Learning
     clock: Callable[[], float]
 
     def decide(
@@ -133,40 +130,41 @@ class Decider:
         *,
         free_micro: int | None,
         done: int,
-    ) -> Decision | Refusal:
-        """Return the round, or why there is none; the columns are those of the ready edges.
+    ) -> Decision | str:
+        """Return the round, or what is missing; the columns are those of the ready edges.
 
         Raises:
             PolicyError: The policy failed, or broke a constraint.
         """
         began, placement, offers = self.clock(), UNPLACED, None
-        observed = replace(observed, view=self.policies.seen(observed.view))
-        if self.policies.placement is not None:
-            found = market(
+        observed = replace(observed, view=self.learning.seen(observed.view))
+        if self.learning.placement is not None:
+            offers, everybody = market(
                 observed.view, ready, live, free_micro=free_micro, settings=self.settings
             )
-            whole = self._place(found.all)
+            silent = any(edge.rent is None for edge in live)
+            whole = self._place(everybody)
             if whole.exhausted:
-                return Refusal(BUDGET, sure=not found.doubt)
-            placement, offers = self._rent(found.offers)
+                return RENTS if silent else BUDGET
+            placement, offers = self._rent(offers)
             # A placement that rents nobody though it could has the coordinator average.
-            averages = whole.edge is None and found.all.edge_live.any() and not found.silent
+            averages = whole.edge is None and everybody.edge_live.any() and not silent
             if placement.exhausted or not (offers.edge_live.any() or averages):
-                return Refusal(RENTS if found.silent else PRICES)
+                return RENTS if silent else PRICES
         view, left = observed.view, free_micro
         if placement.edge is not None:
             view = at_edge(view, placement, free_micro)
             left = None if free_micro is None else free_micro - placement.rent_micro
         seed = self.settings.recipe.seed
         selection = solved(
-            self.policies.policy,
+            self.learning.policy,
             view,
             seed=seed,
             free_micro=left,
             spec=self.settings.recipe.policy,
         )
         clients = view.pair_client[selection.pairs].astype(np.int64)
-        control = self.policies.control
+        control = self.learning.control
         each = control.choose(clients, self._rng(view.round, Purpose.ITERATE))
         controls = Controls(
             iterations=round(float(each.mean())) if len(each) else 0,
@@ -181,7 +179,7 @@ class Decider:
 
     def _rent(self, offers: PlacementView) -> tuple[Placement, PlacementView]:
         """Return the placement, and what it saw: all edges only where no other can be rented."""
-        away = self.policies.backoff.away(offers.round, len(offers.edge_live))
+        away = self.learning.backoff.away(offers.round, len(offers.edge_live))
         others = replace(offers, edge_live=offers.edge_live & ~away)
         placement = self._place(others)
         if placement.edge is None and away.any():
@@ -190,8 +188,8 @@ class Decider:
 
     def _place(self, view: PlacementView) -> Placement:
         """Ask the placement; asked twice, it says the same."""
-        assert self.policies.placement is not None
-        return self.policies.placement.choose(view, self._rng(view.round, Purpose.PLACE))
+        assert self.learning.placement is not None
+        return self.learning.placement.choose(view, self._rng(view.round, Purpose.PLACE))
 
     def _rng(self, round_: int, purpose: Purpose) -> np.random.Generator:
         return round_rng(self.settings.recipe.seed, round_, purpose)
@@ -280,24 +278,6 @@ def _reported(view: RoundView, name: str) -> npt.NDArray[np.float64]:
     return view.pair_features[:, view.feature_names.index(name)].astype(np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class Market:
-    """Edges and what they ask, before one is rented.
-
-    Attributes:
-        all: Every edge that answered and has agents it may pay, available or not: its rent with
-            the price of the fewest agents of a round. Where none of these fits, the budget is
-            used up, as far as is known.
-        doubt: Some live edge might fit yet: it has not said its rent, or its rent alone fits
-            and it has not answered, or knows no agent now that it may pay.
-    """
-
-    offers: PlacementView  # what can be rented now: edges whose agents can be paid on top
-    all: PlacementView
-    silent: bool  # some live edge has not said its rent yet
-    doubt: bool
-
-
 def market(
     view: RoundView,
     ready: Sequence[EdgeSession],
@@ -305,8 +285,13 @@ def market(
     *,
     free_micro: int | None,
     settings: Settings,
-) -> Market:
-    """Return who can be rented, of the ready edges; `live` are all that are heard."""
+) -> tuple[PlacementView, PlacementView]:
+    """Return what can be rented of the ready edges, and what all that are heard (`live`) ask.
+
+    The first has the rents of those whose agents can be paid on top. The second has every edge
+    with agents that it may pay, available or not: its rent with the price of the fewest agents of
+    a round. Where none of these fits, the budget is used up.
+    """
     edges = len(view.edge_budget)
     left = MAX_MICRO if free_micro is None else free_micro
     rent, asked = np.zeros(edges, np.int64), np.zeros(edges, np.int64)
@@ -314,29 +299,27 @@ def market(
     place, price = view.pair_edge, view.pair_price
     available = least_round(place[view.eligible], price[view.eligible], edges, settings)
     in_sight = least_round(place, price, edges, settings)
-    doubt = False
     for edge in live:
         e = edge.index
         rent[e] = edge.rent or 0
         heard[e] = edge.rent is not None and in_sight[e] != NOBODY
         asked[e] = min(int(rent[e]) + max(int(in_sight[e]), 0), MAX_MICRO)
-        doubt |= not heard[e] and int(rent[e]) <= left
     for edge in ready:
         e = edge.index
         known = available[e] != NOBODY and edge.rent is not None
         offered[e] = known and int(rent[e] + available[e]) <= left
     seconds = transfer_s(view)
-    offers, everywhere = (
+    offers, everybody = (
         PlacementView(
             round=view.round,
             edge_live=alive,
-            edge_rent=price,
+            edge_rent=micro,
             budget_micro=left,
             edge_transfer_s=seconds,
         )
-        for alive, price in ((offered, rent), (heard, asked))
+        for alive, micro in ((offered, rent), (heard, asked))
     )
-    return Market(offers, everywhere, any(edge.rent is None for edge in live), bool(doubt))
+    return offers, everybody
 
 
 def least_round(

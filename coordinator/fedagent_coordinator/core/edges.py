@@ -4,17 +4,17 @@ The store puts the bytes of a model into what is sent.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_node.effects import Effect, Emit, Send, Warn
-from fedagent_protocol.bucket import TokenBucket
-from fedagent_protocol.errors import ChunkError, MalformedError
-from fedagent_protocol.messages import CHUNK_BYTES, Chunk, GlobalModel, Need
+from fedagent_node.effects import Effect, Emit, Send
+from fedagent_protocol.errors import ChunkError, MalformedError, safe_text
+from fedagent_protocol.messages import CHUNK_BYTES, Chunk, GlobalModel, Need, Revocations
 from fedagent_protocol.transfer import Layout, Sender
 
 from .effects import Forget
@@ -23,8 +23,8 @@ from .settings import Window
 LOST_S = 15.0
 """Silence after which an edge is gone: three periods of its status."""
 REOFFER_S = 1.5
-NOTICES = 5, 1 / 60
-"""How often at once it is said that an edge started again, or takes no part; then per second."""
+ASKS = 3
+"""How often an edge is asked for a list of the revoked that we have not made."""
 STRANGE_ROUNDS = 3
 """A device that has just joined its site is known here a second later, and no stranger."""
 CHUNKS_AT_ONCE = 8
@@ -78,8 +78,6 @@ class EdgeSession:
     live: bool = True
     quiet: bool = False  # it did not answer the last observation, and has been silent since
     trouble: str = ""  # why it takes no part in rounds, in its own words
-    untold: bool = False  # it told of devices that are not noted, as they are no members
-    notices: TokenBucket = field(default_factory=lambda: TokenBucket(*NOTICES))
     suspected: Counter[str] = field(default_factory=Counter)  # of how many agents it was said
     strange_rounds: int = 0  # how often in a row it named agents that do not belong
     indexed: int = 0  # how many agents got their index by its word in this run
@@ -102,13 +100,10 @@ class EdgeSession:
         self.strange_rounds = self.strange_rounds + 1 if agents else 0
         return self.suspect("strangers", agents if self.strange_rounds >= STRANGE_ROUNDS else 0)
 
-    def in_trouble(self, trouble: str, now: float) -> list[Effect]:
-        """Note why it takes no part."""
-        self.trouble, self.offered_at = trouble, None
-        if not self.notices.take(now):
-            return []
-        text = f"does not take part in rounds: {trouble}" if trouble else "takes part again"
-        return [Warn("", f"edge {self.name or self.id} {text}")]
+    def start_from(self, digest: str) -> None:
+        """Expect it to hold a global model, and to have learnt nothing since."""
+        self.expected = digest
+        self.window_weight = self.window_steps = 0.0
 
     def restart(self, epoch: str) -> None:
         """Forget what only the former process of the edge knew."""
@@ -166,6 +161,38 @@ class EdgeSession:
 
 
 @dataclass(slots=True)
+class Members:
+    """The members of a site.
+
+    Attributes:
+        agents: None where there is no site: then everybody may take part.
+        names: What the site calls all that it ever let in.
+        lost: Between these numbers are lists of the revoked that were made since our backup.
+    """
+
+    agents: frozenset[str] | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    lost: tuple[int, int] = (0, 0)
+    revoked: Revocations = field(default_factory=partial(Revocations, number=0, crl=b""))
+
+    def called(self, edge: str, own: str) -> str:
+        """Return what an edge is called: by its site, or where there is none by itself."""
+        name = safe_text(own, limit=100) if self.agents is None else self.names.get(edge, "")
+        return name or edge
+
+    def owes_list(self, edge: EdgeSession) -> bool:
+        """Return whether an edge has, or may have, a list that we have not made and not seen.
+
+        A coordinator on a backup has lost who was revoked since: who is out must not come in again.
+        """
+        after, before = self.lost
+        if edge.crl is None:
+            return before > 0  # its first status tells
+        unknown = edge.crl > self.revoked.number or after < edge.crl < before
+        return unknown and edge.crl_asked < ASKS
+
+
+@dataclass(slots=True)
 class EdgeTable:
     """All edges heard in this run; `windows` has what others had learnt before it began."""
 
@@ -218,12 +245,13 @@ class EdgeTable:
 class GlobalModels:
     """Keeps edges at the global model, which was merged after `round`; all have `size` bytes.
 
-    `state` names what the server optimiser knew after it; `once` is the digest of what the devices
-    of the run get once, of `once_bytes`, or empty.
+    `do` takes what is to be done. `state` names what the server optimiser knew after it; `once` is
+    the digest of what the devices of the run get once, of `once_bytes`, or empty.
     """
 
     run: str
     edges: EdgeTable
+    do: Callable[[Effect], None]
     digest: str
     size: int
     round: int
@@ -237,25 +265,22 @@ class GlobalModels:
         """Whether an edge has learnt since the last merge."""
         return any(edge.window_weight > 0 for edge in self.edges.live())
 
-    def catch_up(self, edge: EdgeSession, round_: int, now: float) -> list[Effect]:
+    def catch_up(self, edge: EdgeSession, round_: int, now: float) -> None:
         """Offer the global model to an edge that holds another than it should.
 
         What it had learnt since the last merge is given up, in the books too: a coordinator
         that comes back must not count it again.
         """
         if edge.trouble or (edge.offered_at is not None and now - edge.offered_at < REOFFER_S):
-            return []
-        effects: list[Effect] = []
+            return
         if self._has_learnt(edge):
-            effects.append(Forget(round_ - 1, (edge.id,)))
-        edge.expected = self.digest
-        edge.window_weight = edge.window_steps = 0.0
-        return effects if edge.model == self.digest else [*effects, self._offer(edge, round_, now)]
+            self.do(Forget(round_ - 1, (edge.id,)))
+        edge.start_from(self.digest)
+        if edge.model != self.digest:
+            self._offer(edge, round_, now)
 
-    def serve(
-        self, edge: EdgeSession, need: Need, now: float, *, link_idle: bool
-    ) -> tuple[list[Effect], bool]:
-        """Send chunks that an edge asked for; True with the last one of the model.
+    def serve(self, edge: EdgeSession, need: Need, now: float, *, link_idle: bool) -> bool:
+        """Send chunks that an edge asked for; return True with the last one of the model.
 
         Raises:
             ChunkError: It asks for chunks that do not exist, or for something else.
@@ -272,18 +297,17 @@ class GlobalModels:
             raise ChunkError(f"asked for chunks beyond {layout.count}")
         sender = edge.senders.setdefault(need.digest, Sender(layout))
         sender.authorise(need.ranges, link_idle=link_idle)
-        chunks: list[int] = []
-        while len(chunks) < CHUNKS_AT_ONCE and (index := sender.next()) is not None:
-            chunks.append(index)
-        last = need.digest == self.digest and layout.count - 1 in chunks
-        return [
-            Send(edge.id, Chunk(run=self.run, digest=need.digest, index=i, data=b""), stored=True)
-            for i in chunks
-        ], last
+        last = False
+        for _ in range(CHUNKS_AT_ONCE):
+            if (index := sender.next()) is None:
+                break
+            chunk = Chunk(run=self.run, digest=need.digest, index=index, data=b"")
+            self.do(Send(edge.id, chunk, stored=True))
+            last |= index == layout.count - 1
+        return last and need.digest == self.digest
 
-    def adopt(self, digest: str, round_: int, now: float) -> list[Effect]:
+    def adopt(self, digest: str, round_: int, now: float) -> None:
         """Make this the global model after a round; offer it to those that lack it."""
-        effects: list[Effect] = []
         sessions = self.edges.by_id.values()
         if digest != self.digest:
             for edge in sessions:
@@ -292,22 +316,20 @@ class GlobalModels:
         else:
             # What this merge did not take is given up: no new model supersedes it in the books.
             learnt = [edge.id for edge in sessions if self._has_learnt(edge)]
-            lost = (*learnt, *self.edges.windows)
-            effects += [Forget(round_, lost)] if lost else []
+            if lost := (*learnt, *self.edges.windows):
+                self.do(Forget(round_, lost))
         # Edges that did not come in time for this merge start from it when they come.
         self.edges.windows.clear()
         for edge in sessions:
-            edge.expected = digest
-            edge.window_weight = edge.window_steps = 0.0
+            edge.start_from(digest)
             edge.offered_at = None
             if edge.live and not edge.trouble and edge.model != digest:
-                effects.append(self._offer(edge, round_, now))
-        return effects
+                self._offer(edge, round_, now)
 
     def _has_learnt(self, edge: EdgeSession) -> bool:
         return edge.window_weight > 0 or edge.expected != self.digest
 
-    def _offer(self, edge: EdgeSession, round_: int, now: float) -> Effect:
+    def _offer(self, edge: EdgeSession, round_: int, now: float) -> None:
         edge.offered_at = now
         edge.senders.pop(self.digest, None)
         offer = GlobalModel(
@@ -318,4 +340,4 @@ class GlobalModels:
             chunk_bytes=self.chunk_bytes,
             first=b"",
         )
-        return Send(edge.id, offer, stored=True)
+        self.do(Send(edge.id, offer, stored=True))

@@ -1,185 +1,185 @@
-"""When clients evaluate a model, for what, and the phase in which they are asked.
+"""The phase in which clients are asked about a model: for opinions, volunteers, or statistics.
 
-Between rounds clients give their opinions of the global model, or volunteer to train it; before
-the first round they may add up the statistics of their samples. An edge is asked every second
-until it has answered (docs/opinions.md).
+An edge is asked every second until it has answered (docs/opinions.md). One that reports opinions or
+statistics gets a receipt, and is not asked again; more volunteers may come from every edge.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import structs
 
-from fedagent_coordinator.policies.base import (
-    CLAIM_GAP,
-    LOSSES,
-    NOT_FEATURES,
-    OPINIONS,
-    VOLUNTEERS,
-    RoundView,
-)
-from fedagent_coordinator.policies.state import grown
-from fedagent_node.effects import Effect, Emit
+from fedagent_node.effects import Emit
 from fedagent_protocol.errors import MalformedError
 from fedagent_protocol.messages import (
     EdgeMoments,
     OpinionClose,
     OpinionMode,
+    OpinionOpen,
     OpinionsReceipt,
 )
 from fedagent_protocol.signed import Asked, Calling
 
+from .answers import MODES, AnswerMessage, Answers, Call, EdgeAnswer, enough, no_answer, result
 from .edges import EdgeSession
-from .effects import BookOpinions, BookVolunteers, Learn, Standardize
-from .evaluation import MODES, AnswerMessage, ClientEvaluation, by_client
-from .ordered import SettledRound
-from .phases import Phase, milliseconds
-from .readiness import STATISTICS
-from .settings import PastEvaluations, Settings, evaluation_period
+from .effects import BookOpinions, BookVolunteers
+from .run import Phase, Run
 
-if TYPE_CHECKING:
-    from .engine import Engine
+REPEAT_S = 1.0
+ENOUGH_S = 0.3
+"""How much longer than the last volunteer that is wanted an evaluation stays open."""
+MAX_TRAINED = 10_000
+"""Ids of 64 letters that one message holds with room to spare."""
 
-_PROVIDES: Mapping[OpinionMode | None, frozenset[str]] = {
-    OpinionMode.REPORT: frozenset({OPINIONS}),
-    OpinionMode.PEERS: frozenset({VOLUNTEERS}),
-}
-"""Needs of policies that are no features, and are met by what clients are asked for."""
+
+@dataclass(slots=True)
+class Part:
+    """One edge's part in an evaluation."""
+
+    edge: EdgeSession
+    agents: int
+    ask_at: float
+    answer: EdgeAnswer | None = None
 
 
 class Evaluating(Phase):
-    """Clients evaluate the model; the end of the round `settled` waits for it, if there is one."""
+    """Clients are asked; `then` goes on with what they answered."""
 
-    name = "evaluating"
+    def __init__(self, run: Run, call: Call, then: Callable[["Evaluating", float], Phase]) -> None:
+        super().__init__(run)
+        self.call, self._then = call, then
+        self.parts: dict[str, Part] = {}
+        self.found: BookOpinions | BookVolunteers | None = None
+        s, asked = run.settings, None
+        if run.members.agents is not None:
+            asked = Asked(site=s.site, run=s.run, round=call.round, task=s.task, model=call.digest)
+        self._answers = Answers(call, s.recipe, self._index, asked)
+        self._ends_at = call.until if call.for_volunteers else call.give_up_at
 
-    def __init__(
-        self, engine: "Engine", evaluation: ClientEvaluation, settled: SettledRound | None = None
-    ) -> None:
-        super().__init__(engine)
-        self._evaluation = evaluation
-        self._settled = settled
-
-    def begin(self, now: float) -> list[Effect]:
+    def begin(self, now: float) -> Phase:
         """Ask every edge."""
-        for edge in self.engine.edges.able():
-            self._evaluation.join(edge, now)
+        for edge in self.run.edges.able():
+            self._join(edge, now)
         return self.tick(now)
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> Phase:
         """Ask again, bring edges the model, or end the evaluation."""
-        engine, evaluation = self.engine, self._evaluation
-        if evaluation.is_over(engine.edges.able(), now):
-            return self._close(now)
-        effects: list[Effect] = []
-        for part in evaluation.due_again(now):
-            edge = engine.edges.by_id[part.edge]
-            if edge.live:
-                if edge.model != edge.expected:
-                    effects += engine.models.catch_up(edge, engine.round, now)
-                effects.append(self._call(edge, now))
-        return effects
+        able = self.run.edges.able()
+        waits = bool(able) if self.call.for_volunteers else any(map(self._waits_for, able))
+        if now >= self._ends_at or not waits:
+            return self._end(now)
+        for part in self._to_ask():
+            if part.ask_at <= now < self.call.until:
+                part.ask_at = now + REPEAT_S
+                edge = part.edge
+                if edge.live:
+                    if edge.model != edge.expected:
+                        self.run.models.catch_up(edge, self.run.numbers.round, now)
+                    self._ask(edge, now)
+        return self
 
     def next_due(self) -> float | None:
-        """Return when `tick` is wanted."""
-        return self._evaluation.next_due()
+        """Return when an edge is asked again, or the evaluation may be over."""
+        again = (part.ask_at for part in self._to_ask())
+        return min([self._ends_at, *(at for at in again if at < self.call.until)])
 
-    def greet(self, edge: EdgeSession, now: float) -> list[Effect]:
+    def greet(self, edge: EdgeSession, now: float) -> Phase:
         """Ask the edge at once."""
-        self._evaluation.join(edge, now)
+        self._join(edge, now)
         return self.tick(now)
 
-    def receive_answer(
-        self, edge: EdgeSession, message: AnswerMessage, now: float
-    ) -> list[Effect] | None:
-        """Take in an answer; None if it is of another evaluation."""
-        engine, evaluation, s = self.engine, self._evaluation, self.engine.settings
-        if message.round != evaluation.round or MODES[type(message)] is not evaluation.mode:
-            return None
-        if edge.id not in evaluation.parts:
-            evaluation.join(edge, now)
-        part = evaluation.parts[edge.id]
-        if part.answer is not None and not evaluation.asks_for_volunteers:
-            return []
-        asked = None
-        if engine.enrolled is not None:
-            round_, model = evaluation.round, evaluation.digest
-            asked = Asked(site=s.site, run=s.run, round=round_, task=s.task, model=model)
+    def expects(self, message: AnswerMessage) -> bool:
+        """Return whether an answer is of this evaluation."""
+        return message.round == self.call.round and MODES[type(message)] is self.call.mode
 
-        def index(rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-            client = edge.index_of(rows, engine.indices, engine.enrolled)
-            engine.counters["no_index"] += int((client < 0).sum())
-            return client
-
+    def receive_answer(self, edge: EdgeSession, message: AnswerMessage, now: float) -> Phase:
+        """Take in an answer; one that cannot be is none, and is not waited for."""
+        part = self.parts.get(edge.id) or self._join(edge, now)
+        if part.answer is not None and not self.call.for_volunteers:
+            return self
         try:
             if not isinstance(message, EdgeMoments) and not edge.learn_ids(
                 message.known, message.new_ids
             ):
                 # What it names goes on where an answer ended that never came.
                 return self.greet(edge, now)
-            answer = evaluation.read(message, edge, index, asked, s.recipe)
+            part.answer = self._answers.read(message, edge)
         except MalformedError:
-            engine.counters["opinions_refused"] += 1
-            part.refused = part.answer is None
+            self.run.counters["opinions_refused"] += 1
+            part.answer = part.answer or no_answer(part.agents)
             return self.tick(now)
-        evaluation.take(edge.id, answer, now)
-        what = "volunteers" if evaluation.asks_for_volunteers else "opinions"
-        return edge.suspect(what, len(answer.unsigned)) + self.tick(now)
+        call = self.call
+        answers = [one.answer for one in self.parts.values() if one.answer is not None]
+        if call.for_volunteers and enough(call, answers, len(self.parts)):
+            self._ends_at = min(self._ends_at, now + ENOUGH_S)
+        what = "volunteers" if call.for_volunteers else "opinions"
+        self.run.do(*edge.suspect(what, len(part.answer.unsigned)))
+        return self.tick(now)
 
-    def _call(self, edge: EdgeSession, now: float) -> Effect:
-        """Call the devices of an edge, signed."""
-        engine, s, ask = self.engine, self.engine.settings, self._evaluation.message(edge, now)
-        made = Calling(s.run, ask.round, s.task, ask.model, ask.mode, ask.slot)
-        return engine.send(edge.id, structs.replace(ask, signed=engine.vouching.sign(made)))
+    def _join(self, edge: EdgeSession, now: float) -> Part:
+        """Ask an edge; one that was asked and has not answered is asked again at once."""
+        part = self.parts.setdefault(edge.id, Part(edge, 0, now))
+        part.agents, part.ask_at = max(part.agents, edge.agents), now
+        return part
 
-    def _close(self, now: float) -> list[Effect]:
-        """End the evaluation: books first, then receipts, then what is learnt."""
-        engine, evaluation, settled = self.engine, self._evaluation, self._settled
-        if evaluation.mode is OpinionMode.MOMENTS:
-            return self._receipts() + self._standardize(now)
-        found = evaluation.record(now)
-        engine.evaluations.take(found)
-        effects: list[Effect] = [found, *self._receipts()]
-        if settled is not None:
-            settled.settled.timing_ms["evaluate"] = milliseconds(now - evaluation.began)
-            if settled.held is not None:
-                effects.append(_with_opinions(settled.held, found))
-        effects.append(_event(found))
-        return effects + (engine.open(now) if settled is None else engine.close(settled, now))
+    def _to_ask(self) -> list[Part]:
+        more = self.call.for_volunteers
+        return [part for part in self.parts.values() if more or part.answer is None]
 
-    def _standardize(self, now: float) -> list[Effect]:
-        engine, live = self.engine, self.engine.edges.able()
-        total, agents = self._evaluation.total(live)
-        if total is None:
-            return engine.wait(STATISTICS, now, edges=len(live))
-        return [Standardize(total, agents), *engine.enter(Standardizing(engine), now)]
+    def _waits_for(self, edge: EdgeSession) -> bool:
+        part = self.parts.get(edge.id)
+        return not edge.quiet and (part is None or part.answer is None)
 
-    def _receipts(self) -> list[Effect]:
-        engine, evaluation, effects = self.engine, self._evaluation, list[Effect]()
-        for part in evaluation.parts.values():
-            if part.answer is not None and not evaluation.asks_for_volunteers:
-                effects.append(engine.send(part.edge, OpinionsReceipt(round=evaluation.round)))
-            elif engine.edges.by_id[part.edge].live:
-                effects.append(engine.send(part.edge, OpinionClose(round=evaluation.round)))
-        return effects
+    def _index(self, edge: EdgeSession, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        client = edge.index_of(rows, self.run.indices, self.run.members.agents)
+        self.run.counters["no_index"] += int((client < 0).sum())
+        return client
+
+    def _ask(self, edge: EdgeSession, now: float) -> None:
+        """Call the devices of an edge, signed, with the time that is left.
+
+        Those whose updates are in the model are named, as many as fit. The others count as if they
+        had not trained, which leaves their own mean as it is.
+        """
+        call, s = self.call, self.run.settings
+        # An edge that has just been started again has named nobody yet.
+        trained = call.trained.intersection(edge.ids) if edge.ids else call.trained
+        made = Calling(s.run, call.round, s.task, call.digest, call.mode, call.slot)
+        question = OpinionOpen(
+            round=call.round,
+            model=call.digest,
+            until_ms=max(0, int(1000 * (call.until - now))),
+            mode=call.mode,
+            slot=call.slot,
+            epoch=edge.epoch,
+            known=len(edge.ids),
+            trained=tuple(sorted(trained)[:MAX_TRAINED]),
+            signed=self.run.vouching.sign(made),
+        )
+        self.run.send(edge.id, question)
+
+    def _end(self, now: float) -> Phase:
+        """End the evaluation: books first, then receipts, then what follows."""
+        run, call = self.run, self.call
+        if call.mode is not OpinionMode.MOMENTS:
+            answers = [
+                (part.edge.index, part.answer or no_answer(part.agents))
+                for part in self.parts.values()
+            ]
+            self.found = result(call, answers, now)
+            run.evaluations.take(self.found)
+            run.do(self.found)
+        for name, part in self.parts.items():
+            if part.answer is not None and not call.for_volunteers:
+                run.send(name, OpinionsReceipt(round=call.round))
+            elif part.edge.live:
+                run.send(name, OpinionClose(round=call.round))
+        return self._then(self, now)
 
 
-class Standardizing(Phase):
-    """The statistics are written; `Engine.standardized` goes on."""
-
-    name = "standardizing"
-
-
-def _with_opinions(learn: Learn, found: BookOpinions | BookVolunteers) -> Learn:
-    assert isinstance(found, BookOpinions)
-    clients = len(learn.feedback.view.client_price)
-    opinions = by_client(found.client, found.score, clients)
-    return structs.replace(learn, feedback=replace(learn.feedback, opinions=opinions))
-
-
-def _event(found: BookOpinions | BookVolunteers) -> Emit:
+def evaluated(found: BookOpinions | BookVolunteers) -> Emit:
+    """Return the event of an evaluation."""
     fields: dict[str, object] = {"round": found.round, "slot": found.slot}
     if isinstance(found, BookOpinions):
         fields |= {"mode": "report", "mean": found.mean, "answered": len(found.client)}
@@ -188,104 +188,3 @@ def _event(found: BookOpinions | BookVolunteers) -> Emit:
     missing = {why: float(count) for why, count in found.reasons.items()}
     fields |= {"asked": found.asked, "missing": missing, "seconds": found.seconds}
     return Emit("opinions", fields)
-
-
-@dataclass(slots=True)
-class EvaluationSchedule:
-    """Counts towards the next evaluation, as slots of policies count their rounds."""
-
-    mode: OpinionMode | None
-    every: int = 1
-    count: int = 0
-
-    def is_due(self, *, merges: bool, played: bool, last: bool) -> bool:
-        """Count a settled round; return whether its model is to be evaluated.
-
-        A slot begins with the first round in which an agent was ordered (`played`). Volunteers are
-        asked for again after a round in which none could play, and not after the last one.
-        """
-        if self.mode is None:
-            return False
-        peers = self.mode is OpinionMode.PEERS
-        if (peers or merges) and (played or self.count):
-            self.count += 1
-        due = merges and (self.count >= self.every or (peers and not played))
-        if due:
-            self.count = 0
-        return due and not (peers and last)
-
-
-class EvaluationPlan:
-    """The evaluations of a run, and what policies are shown of them; none without a mode."""
-
-    def __init__(self, settings: Settings, past: PastEvaluations) -> None:
-        self._settings, mode = settings, settings.opinions
-        every = evaluation_period(settings.recipe, mode)
-        self._schedule = EvaluationSchedule(mode, every, past.count)
-        self._evaluated = past.evaluated
-        self._pending = past.pending_round if mode is not None else None
-        client = np.array(list(past.opinions), dtype=np.int64)
-        score = np.array(list(past.opinions.values()), dtype=np.float64)
-        self._opinions = by_client(client, score, int(client.max(initial=-1)) + 1)
-        self._volunteers = past.volunteers or frozenset()
-        self._trained = set(past.trained if mode is OpinionMode.PEERS else ())
-
-    @property
-    def taught(self) -> bool:
-        """Whether the policy learns from a round after its model was evaluated."""
-        return self._settings.opinions is OpinionMode.REPORT
-
-    def is_due(self, *, merges: bool, used: Iterable[str], played: bool, last: bool) -> bool:
-        """Count a settled round, and whose updates it used."""
-        if self._settings.opinions is OpinionMode.PEERS:
-            self._trained.update(used)
-        return self._schedule.is_due(merges=merges, played=played, last=last)
-
-    def pending(self) -> int | None:
-        """Return the round whose model is evaluated before the next round, once."""
-        round_, self._pending = self._pending, None
-        return round_
-
-    def evaluation(self, round_: int, digest: str, now: float) -> ClientEvaluation:
-        """Begin to evaluate the model with this digest."""
-        s = self._settings
-        until = now + max(s.recipe.opinions.timeout_s, 0.0 if self._evaluated else s.first_call_s)
-        trained, self._trained = frozenset(self._trained), set()
-        return ClientEvaluation(
-            mode=s.opinions or OpinionMode.REPORT,
-            round=round_,
-            slot=self._evaluated + 1,
-            digest=digest,
-            began=now,
-            until=until,
-            give_up_at=until + s.grace_s,
-            wanted=s.recipe.peers.best,
-            trained=trained,
-        )
-
-    def take(self, found: BookOpinions | BookVolunteers) -> None:
-        """Keep the result of an evaluation."""
-        self._evaluated = found.slot
-        if isinstance(found, BookVolunteers):
-            self._volunteers = frozenset(found.client.tolist())
-            return
-        self._opinions = grown(self._opinions, int(found.client.max(initial=-1)) + 1, np.nan)
-        self._opinions[found.client] = found.score
-
-    def shown_in(self, view: RoundView) -> RoundView:
-        """Return the view with what clients answered last; before the first time nobody did."""
-        clients = len(view.client_price)
-        match self._settings.opinions:
-            case OpinionMode.REPORT:
-                opinions = grown(self._opinions, clients, np.nan)[:clients].copy()
-                return replace(view, opinions=opinions)
-            case OpinionMode.PEERS:
-                shown = np.zeros(clients, dtype=np.bool_)
-                shown[[client for client in self._volunteers if client < clients]] = True
-                return replace(view, volunteers=shown)
-        return view
-
-
-def unmet_needs(needs: frozenset[str], asked: OpinionMode | None) -> frozenset[str]:
-    """Return those needs that no agent reports and no run has that asks its clients for this."""
-    return needs & (NOT_FEATURES - {CLAIM_GAP, LOSSES} - _PROVIDES.get(asked, frozenset()))

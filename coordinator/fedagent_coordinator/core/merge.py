@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from fedagent_node.effects import Effect, FinishModel, ModelFinished, Send, Warn, WriteModel
+from fedagent_node.effects import FinishModel, ModelFinished, Send, Warn, WriteModel
 from fedagent_protocol.messages import Chunk, Need, Weighting
 from fedagent_protocol.transfer import Layout, Receiver
 from fedagent_task.aggregation import EdgeShare, MergeFacts
@@ -14,10 +13,8 @@ from fedagent_task.aggregation.robust import Robust
 
 from .edges import EdgeSession
 from .effects import CommitModel, Merge, Merged
-from .phases import Phase, milliseconds
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from .run import Phase, Run
+from .settings import milliseconds
 
 ATTEMPTS = 3
 """Times that an edge model may arrive damaged before the merge goes on without it."""
@@ -36,33 +33,29 @@ class Pull:
 class Merging(Phase):
     """Edge models are fetched, then averaged; `then` goes on when that is over."""
 
-    name = "merging"
-
     def __init__(
         self,
-        engine: "Engine",
+        run: Run,
         round_: int,
         now: float,
-        then: Callable[[float], list[Effect]],
-        *,
+        then: Callable[[float], Phase],
         timing_ms: dict[str, float] | None = None,
         firsts: Mapping[str, bytes] | None = None,
     ) -> None:
-        super().__init__(engine)
+        super().__init__(run)
         self._round, self._then, self._firsts = round_, then, firsts or {}
         self._timing_ms = {} if timing_ms is None else timing_ms
-        self._began_at, self._give_up_at = now, now + engine.settings.recipe.rounds.merge_timeout_s
+        self._began_at, self._give_up_at = now, now + run.settings.recipe.rounds.merge_timeout_s
         self._shares: list[tuple[str, EdgeShare]] = []
         self._pulls: dict[str, Pull] = {}
         self._asked = False
 
-    def begin(self, now: float) -> list[Effect]:
+    def begin(self, now: float) -> Phase:
         """Fetch the edge models, as far as `firsts`, chunks that reports brought, are not all."""
-        models = self.engine.models
-        effects: list[Effect] = []
-        for edge in self.engine.edges.live():
+        models = self.run.models
+        for edge in self.run.edges.live():
             share = self._share(edge)
-            if not self.engine.settings.strategy.combine([share]).weights[0] > 0:
+            if not self.run.settings.strategy.combine([share]).weights[0] > 0:
                 continue
             self._shares.append((edge.expected, share))
             if edge.expected not in {models.digest, *self._pulls}:
@@ -71,19 +64,20 @@ class Merging(Phase):
                 self._pulls[pull.digest] = pull
                 first = self._firsts.get(edge.id, b"")
                 start, stop = layout.span(0)
-                whole = len(first) == stop - start
-                effects += self._take(pull, 0, first, now) if whole else self._need(pull, now)
-        return effects + self._advance(now)
+                if len(first) == stop - start:
+                    self._take(pull, 0, first, now)
+                else:
+                    self._need(pull, now)
+        return self._advance(now)
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> Phase:
         """Ask again for models that do not come; go on without them at the end."""
-        effects: list[Effect] = []
         for pull in self._coming():
             if now >= self._give_up_at:
                 self._lose(pull)
             else:
-                effects += self._need(pull, now)
-        return effects + self._advance(now)
+                self._need(pull, now)
+        return self._advance(now)
 
     def next_due(self) -> float | None:
         """Return when `tick` is wanted."""
@@ -92,19 +86,19 @@ class Merging(Phase):
         ]
         return min(times, default=None)
 
-    def receive_chunk(self, edge: str, chunk: Chunk, now: float) -> list[Effect]:
+    def receive_chunk(self, edge: str, chunk: Chunk, now: float) -> Phase:
         """Take in a chunk; one that nobody waits for changes nothing."""
         pull = self._pulls.get(chunk.digest)
         if pull is None or pull.edge != edge or pull.receiver.complete:
-            return []
-        return self._take(pull, chunk.index, chunk.data, now) + self._advance(now)
+            return self
+        self._take(pull, chunk.index, chunk.data, now)
+        return self._advance(now)
 
-    def model_finished(self, found: ModelFinished, now: float) -> list[Effect]:
+    def model_finished(self, found: ModelFinished, now: float) -> Phase:
         """Note whether a pulled model hashes to its name; a damaged one is pulled again."""
         pull = self._pulls.get(found.digest)
         if pull is None:
-            return []
-        effects: list[Effect] = []
+            return self
         if not found.refused:
             del self._pulls[found.digest]
         elif pull.attempts == ATTEMPTS:
@@ -112,41 +106,41 @@ class Merging(Phase):
         else:
             pull.attempts += 1
             pull.receiver = Receiver(pull.receiver.layout)
-            effects = self._need(pull, now)
-        return effects + self._advance(now)
+            self._need(pull, now)
+        return self._advance(now)
 
-    def merged(self, found: Merged, now: float) -> list[Effect]:
+    def merged(self, found: Merged, now: float) -> Phase:
         """Make the merged model the global one, and warn of the edge models left out."""
-        warnings: list[Effect] = [
-            Warn("", f"edge model {digest[:12]} is left out: {reason}")
-            for digest, reason in found.refused.items()
-        ]
-        return warnings + (
-            self._over(found.digest, now, found) if found.round == self._round else []
-        )
+        for digest, reason in found.refused.items():
+            self.run.do(Warn("", f"edge model {digest[:12]} is left out: {reason}"))
+        return self._over(found.digest, found.state, now) if found.round == self._round else self
 
-    def _over(self, digest: str, now: float, found: Merged | None = None) -> list[Effect]:
-        engine, models, round_ = self.engine, self.engine.models, self._round
-        state = found.state if found is not None else models.state
+    takes = {ModelFinished: model_finished, Merged: merged}  # noqa: RUF012 - of the class
+
+    def _over(self, digest: str, state: str, now: float) -> Phase:
+        run, models = self.run, self.run.models
         self._timing_ms["merge"] = milliseconds(now - self._began_at)
         if digest in {"", models.digest}:
-            return models.adopt(models.digest, round_, now) + self._then(now)
-        evaluate = engine.evaluate_model(round_, digest)
-        adopted = models.adopt(digest, round_, now)
+            models.adopt(models.digest, self._round, now)
+            return self._then(now)
+        run.do(CommitModel(self._round, digest, state))
+        models.adopt(digest, self._round, now)
         models.state = state
-        return [CommitModel(round_, digest, state), *adopted, *self._then(now), evaluate]
+        run.evaluate_model(self._round, digest)
+        return self._then(now)
 
-    def _advance(self, now: float) -> list[Effect]:
+    def _advance(self, now: float) -> Phase:
         if self._asked or self._pulls:
-            return []
+            return self
         self._asked = True
-        models = self.engine.models
+        models = self.run.models
         if {digest for digest, _ in self._shares} <= {models.digest}:
-            return self._over(models.digest, now)
-        return [self._merge()]
+            return self._over(models.digest, models.state, now)
+        self.run.do(self._merge())
+        return self
 
     def _merge(self) -> Merge:
-        models, settings = self.engine.models, self.engine.settings
+        models, settings = self.run.models, self.run.settings
         digests = [digest for digest, _ in self._shares]
         shares = [share for _, share in self._shares]
         combined = settings.strategy.combine(shares)
@@ -163,7 +157,7 @@ class Merging(Phase):
             return merge
         facts = MergeFacts(
             weight=sum(share.weight for share in shares),
-            clients=self.engine.indices.sizes()[0],
+            clients=self.run.indices.sizes()[0],
             factor=combined.factor,
             rules=settings.rules,
         )
@@ -171,7 +165,7 @@ class Merging(Phase):
 
     def _share(self, edge: EdgeSession) -> EdgeShare:
         """Return what an edge's model has to count by (docs/coordinator.md)."""
-        recipe = self.engine.settings.recipe
+        recipe = self.run.settings.recipe
         return EdgeShare(
             weight=edge.window_weight,
             local_steps=edge.window_steps,
@@ -179,23 +173,22 @@ class Merging(Phase):
             holds=bool(edge.model),
         )
 
-    def _take(self, pull: Pull, index: int, data: bytes, now: float) -> list[Effect]:
+    def _take(self, pull: Pull, index: int, data: bytes, now: float) -> None:
         if not pull.receiver.accept(index, len(data), now):
-            return []
+            return
         layout = pull.receiver.layout
         start, _ = layout.span(index)
-        effects: list[Effect] = [WriteModel(pull.digest, start, data)]
+        self.run.do(WriteModel(pull.digest, start, data))
         if pull.receiver.complete:
-            return [*effects, FinishModel(pull.digest, layout.size)]
-        return effects + self._need(pull, now)
+            self.run.do(FinishModel(pull.digest, layout.size))
+        else:
+            self._need(pull, now)
 
-    def _need(self, pull: Pull, now: float) -> list[Effect]:
-        ranges = pull.receiver.ask(now)
-        if not ranges:
-            return []
-        run = self.engine.settings.run
-        need = Need(run=run, round=self._round, digest=pull.digest, ranges=ranges)
-        return [Send(pull.edge, need)]
+    def _need(self, pull: Pull, now: float) -> None:
+        if ranges := pull.receiver.ask(now):
+            run = self.run.settings.run
+            need = Need(run=run, round=self._round, digest=pull.digest, ranges=ranges)
+            self.run.do(Send(pull.edge, need))
 
     def _coming(self) -> list[Pull]:
         return [pull for pull in self._pulls.values() if not pull.receiver.complete]

@@ -141,19 +141,15 @@ class Observed:
         )
 
 
-@dataclass(slots=True)
-class ClientStarts:
-    """How often each client is known to have started: int64[N], 0 of one that never said so."""
+def known_starts(former: IntArray, client_seq: IntArray) -> IntArray:
+    """Return how often each client is known to have started, int64[N]; no number falls.
 
-    known: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-
-    def note(self, client_seq: npt.NDArray[np.int64]) -> IntArray:
-        """Take in the newest reports, int64[N] with 0 of none; no number falls."""
-        starts = client_seq >> STARTS_BITS
-        size = len(self.known)
-        starts[:size] = np.maximum(starts[:size], self.known)
-        self.known = starts
-        return starts
+    `client_seq` has the newest reports, int64[N], 0 of who never said so.
+    """
+    starts = client_seq >> STARTS_BITS
+    size = len(former)
+    starts[:size] = np.maximum(starts[:size], former)
+    return starts
 
 
 def merge_observations(

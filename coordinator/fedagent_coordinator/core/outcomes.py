@@ -5,14 +5,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
 from fedagent_coordinator.placement.base import Placement
-from fedagent_coordinator.policies.base import BoolArray, Ending, Feedback, FloatArray, RoundView
+from fedagent_coordinator.policies.base import (
+    BoolArray,
+    Ending,
+    Feedback,
+    FloatArray,
+    RoundView,
+    Selection,
+)
 from fedagent_node.effects import Emit
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import (
@@ -25,13 +31,11 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.signed import WorkClaim, is_proved
 from fedagent_task.aggregation.task import most_steps
-from fedagent_task.recipe.spec import LearnerSpec
 
 from .effects import Controls, Details, EdgeResult, Proof, Settle
+from .observation import Observed
+from .settings import Settings
 from .trust import evidence
-
-if TYPE_CHECKING:
-    from .ordered import EdgePart, OrderedRound
 
 SILENT = "silent"
 """Why a round failed at an edge that did not report in time."""
@@ -41,8 +45,6 @@ MAX_REASONS = 3
 """Different reasons for one kind of end that a round names."""
 MAX_AGGREGATE_S = 2.6e6
 """An edge's own word on its aggregation is not believed beyond a month."""
-
-
 BAD_CLAIM = "bad_claim"
 """Why an update is not paid that no signature of its agent shows, and its edge's model not used."""
 Work = tuple[str, int]
@@ -78,21 +80,50 @@ class PaidWork:
         self.known = {work for work in self.known if number - work[1] < self.rounds}
 
 
-def proofs_of(ordered: "OrderedRound", *, run: str, task: str) -> dict[int, Proof]:
-    """Return what agents signed of the work that is paid, by client."""
-    clients = ordered.observed.view.pair_client[ordered.selection.pairs].tolist()
-    found: dict[int, Proof] = {}
-    for part in ordered.parts.values():
-        rows = dict(zip(part.agents, part.rows, strict=True))
-        for outcome in part.report.outcomes if part.report is not None else ():
-            proof, row = outcome.proof, rows.get(outcome.agent)
-            if proof is None or row is None or not outcome.valid:
-                continue
-            claim = WorkClaim.reported(
-                outcome, proof, run=run, round_=ordered.round, edge=part.edge, task=task
-            )
-            found.setdefault(clients[row], Proof(claim.statement, proof.public, proof.signature))
-    return found
+@dataclass(slots=True)
+class EdgePart:
+    """One edge's part in a round; `rows` of the selection are its agents, in the same order."""
+
+    edge: str
+    index: int
+    resend_at: float | None
+    rows: list[int] = field(default_factory=list)
+    agents: list[str] = field(default_factory=list)
+    patience_s: float = 0.0
+    report: RoundReport | None = None
+
+
+@dataclass(slots=True)
+class OrderedRound:
+    """A round between its reservation and its end."""
+
+    round: int
+    observed: Observed
+    selection: Selection
+    controls: Controls
+    opened_at: float  # when the edges were first asked for its columns
+    ordered_at: float
+    parts: dict[str, EdgePart]  # one per edge with orders, by edge id
+    timing_ms: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def clients(self) -> npt.NDArray[np.int32]:
+        """int32[S], the chosen clients."""
+        return self.observed.view.pair_client[self.selection.pairs]
+
+    @property
+    def context_seq(self) -> npt.NDArray[np.int64]:
+        """int64[S], the report each chosen client was evaluated by."""
+        return self.observed.client_seq[self.clients]
+
+    def agents(self, wanted: BoolArray) -> list[str]:
+        """Return the ids of the agents ordered in these rows of the selection, bool[S]."""
+        return [
+            agent
+            for part in self.parts.values()
+            for row, agent in zip(part.rows, part.agents, strict=True)
+            if wanted[row]
+        ]
 
 
 def proved(report: RoundReport, *, run: str, edge: str, task: str, paid: PaidWork) -> RoundReport:
@@ -121,29 +152,31 @@ def proved(report: RoundReport, *, run: str, edge: str, task: str, paid: PaidWor
 
 
 def settle_round(
-    ordered: "OrderedRound", now: float, learner: LearnerSpec, cap: float = 0.0
-) -> tuple[Settle, Counter[str]]:
-    """Return how a round ended, and what was odd about the reports.
+    ordered: OrderedRound, now: float, settings: Settings, counters: Counter[str]
+) -> Settle:
+    """Return how a round ended; count what was odd about the reports.
 
-    With a `cap` the weight of an edge is at most so many times the median weight of the round's
+    The weight of an edge is at most `Settings.weight_cap` times the median weight of the round's
     updates for each of its own that is in its sum.
 
     A silent edge failed: its agents missed the round and nothing is paid, even if some of them
     had trained, because nobody can say so (ALGORITHMS section 1). An outcome of an agent that
     was not ordered at that edge, or a second one of the same agent, is odd and changes nothing.
     """
-    parts, view = list(ordered.parts.values()), ordered.observed.view
-    rows, odd = _outcomes(parts, len(ordered.selection.pairs))
+    parts, view, pairs = (
+        list(ordered.parts.values()),
+        ordered.observed.view,
+        ordered.selection.pairs,
+    )
+    rows = _outcomes(parts, len(pairs), counters)
     failed = np.zeros(len(rows), dtype=np.bool_)
     for part in parts:
         failed[part.rows] = part.report is None or bool(part.report.failed)
-    feedback = _feedback(
-        view, ordered.selection.pairs, rows, failed=failed, waited_s=now - ordered.ordered_at
-    )
+    feedback = _feedback(view, pairs, rows, failed=failed, waited_s=now - ordered.ordered_at)
     details = _details(rows, feedback)
     ending = endings_of(details.status, details.reason, feedback.X, feedback.void)
     believed = evidence(
-        view.pair_edge[feedback.pairs].astype(np.int64),
+        view.pair_edge[pairs].astype(np.int64),
         norm=details.norm,
         samples=feedback.num_samples,
         reason=details.reason,
@@ -151,46 +184,66 @@ def settle_round(
     )
     feedback = replace(feedback, ending=ending, loss=details.loss, evidence=believed)
     in_sums = details.weight[details.weight > 0]
-    heaviest = cap * float(np.median(in_sums)) if len(in_sums) else 0.0
-    settled = Settle(
+    heaviest = settings.weight_cap * float(np.median(in_sums)) if len(in_sums) else 0.0
+    each = ordered.controls.of_each(len(pairs))
+    learner, proofs = settings.recipe.learner, dict[int, Proof]()
+    for part in parts:
+        proofs |= _proofs(ordered, part, settings)
+    return Settle(
         round=ordered.round,
         feedback=_with_rent(feedback, ordered.controls.placement, parts),
         details=details,
         edges=tuple(
             _edge_result(
-                view,
-                feedback,
                 part,
-                most=_most_steps(ordered, part, learner),
+                feedback,
+                # No word of an edge counts for more than its devices can have done.
+                most=max(most_steps(learner, one) for one in each[part.rows].tolist()),
                 heaviest=heaviest,
             )
             for part in parts
         ),
         timing_ms=ordered.timing_ms,
         reason=_shortfall(feedback, details),
+        proofs=proofs,
     )
-    return settled, odd
 
 
-def _outcomes(parts: Sequence["EdgePart"], size: int) -> tuple[list[Outcome], Counter[str]]:
+def _outcomes(parts: Sequence[EdgePart], size: int, counters: Counter[str]) -> list[Outcome]:
     """Return each ordered pair's outcome; one that no edge told of has no `tau_ms`."""
     rows = [_missed(SILENT)] * size
-    odd: Counter[str] = Counter()
     for part in parts:
         if part.report is None:
             continue
         waiting: dict[str, int] = dict(zip(part.agents, part.rows, strict=True))
-        known = frozenset(waiting)
         for outcome in part.report.outcomes:
             row = waiting.pop(outcome.agent, None)
             if row is not None:
                 rows[row] = outcome
             else:
-                odd["outcome_twice" if outcome.agent in known else "outcome_unknown"] += 1
+                counters["outcome_odd"] += 1
         for row in waiting.values():
-            odd["outcome_missing"] += 1
+            counters["outcome_missing"] += 1
             rows[row] = _missed(UNTOLD)
-    return rows, odd
+    return rows
+
+
+def _proofs(ordered: OrderedRound, part: EdgePart, settings: Settings) -> dict[int, Proof]:
+    """Return what agents of an edge signed of the work that is paid, by client."""
+    clients, found = dict(zip(part.agents, ordered.clients[part.rows].tolist(), strict=True)), {}
+    for outcome in part.report.outcomes if part.report is not None else ():
+        proof, client = outcome.proof, clients.pop(outcome.agent, None)
+        if proof is not None and client is not None and outcome.valid:
+            claim = WorkClaim.reported(
+                outcome,
+                proof,
+                run=settings.run,
+                round_=ordered.round,
+                edge=part.edge,
+                task=settings.task,
+            )
+            found[client] = Proof(claim.statement, proof.public, proof.signature)
+    return found
 
 
 _UNTIMED = -1
@@ -277,6 +330,10 @@ def _details(rows: Sequence[Outcome], feedback: Feedback) -> Details:
     loss[loss == 0] = math.nan  # 0 stands for a loss that is not reported
     score_n = _numbers(rows, "score_n", valid, 0.0)
     total = float(score_n.sum())
+    samples, mean_loss = feedback.num_samples.astype(np.float64), math.nan
+    if (known := np.isfinite(loss) & (samples > 0)).any():
+        with np.errstate(over="ignore"):
+            mean_loss = float(np.average(loss[known], weights=samples[known]))
     score = float(_numbers(rows, "score", valid, 0.0) @ score_n) / total if total else 0.0
     return Details(
         status=tuple(row.status.value for row in rows),
@@ -287,7 +344,7 @@ def _details(rows: Sequence[Outcome], feedback: Feedback) -> Details:
         loss=loss,
         score=score,
         score_n=int(total),
-        train_loss=_mean_loss(loss, feedback.num_samples.astype(np.float64)),
+        train_loss=mean_loss,
     )
 
 
@@ -299,14 +356,6 @@ def _column(rows: Sequence[Outcome], name: str) -> list[float]:
     if name in TrainStats.__struct_fields__:
         return [getattr(row.stats, name) for row in rows]
     return [getattr(row, name) for row in rows]
-
-
-def _mean_loss(loss: FloatArray, samples: FloatArray) -> float:
-    known = np.isfinite(loss) & (samples > 0)
-    if not known.any():
-        return math.nan
-    with np.errstate(over="ignore"):
-        return float(np.average(loss[known], weights=samples[known]))
 
 
 def _shortfall(feedback: Feedback, details: Details) -> str:
@@ -331,7 +380,7 @@ def _named(reasons: Counter[str]) -> str:
     return f" ({', '.join(each)})"
 
 
-def _with_rent(feedback: Feedback, placement: Placement, parts: Sequence["EdgePart"]) -> Feedback:
+def _with_rent(feedback: Feedback, placement: Placement, parts: Sequence[EdgePart]) -> Feedback:
     """Return the feedback with the rent that is due and the cost psi that was measured.
 
     The rent is due where an agent's signed work came, also late or to an edge that failed: its use
@@ -355,12 +404,9 @@ def _with_rent(feedback: Feedback, placement: Placement, parts: Sequence["EdgePa
     return replace(feedback, psi=psi, rent_micro=placement.rent_micro)
 
 
-def _edge_result(
-    view: RoundView, feedback: Feedback, part: "EdgePart", *, most: float, heaviest: float
-) -> EdgeResult:
+def _edge_result(part: EdgePart, feedback: Feedback, *, most: float, heaviest: float) -> EdgeResult:
     here = np.asarray(part.rows, dtype=np.int64)
-    paid = here[~feedback.void[here]]
-    price = view.client_price[view.pair_client[feedback.pairs[paid]]]
+    paid = feedback.pairs[here[~feedback.void[here]]]
     report = part.report or RoundReport(epoch="", outcomes=(), failed=SILENT)
     weight, steps = (
         said if math.isfinite(said) and not report.failed else 0.0
@@ -375,18 +421,12 @@ def _edge_result(
         ordered=len(here),
         in_time=int(feedback.X[here].sum()),
         used=used,
-        spent_micro=int(price.sum()),
+        spent_micro=int(feedback.view.pair_price[paid].sum()),
         failed=report.failed,
         model=report.model,
         weight=max(weight, 0.0),
         local_steps=min(max(steps, 0.0), most),
     )
-
-
-def _most_steps(ordered: "OrderedRound", part: "EdgePart", learner: LearnerSpec) -> float:
-    """Return the most steps that an edge's devices can have done: no word of it counts for more."""
-    each = ordered.controls.of_each(len(ordered.selection.pairs))[part.rows]
-    return max(most_steps(learner, iterations) for iterations in each.tolist())
 
 
 def round_event(settled: Settle, controls: Controls, total_micro: int, seconds: float) -> Emit:

@@ -1,83 +1,148 @@
-"""The phases of a round, but for the merge and the evaluation; each has its own data.
+"""The phases between rounds, and the one in which a round is decided.
 
-A phase ends by having the engine enter another one.
+`Idle` waits for what is missing, or for the schedule; `Observing` asks the edges and decides;
+`Evaluating`, `Ordered` and `Merging` go on from there and come back here; `Ended` is the last.
 """
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 
-from fedagent_node.effects import Effect
+from fedagent_node.effects import Emit
 from fedagent_protocol.columns import Columns
-from fedagent_protocol.messages import RunEnded
+from fedagent_protocol.messages import OpinionMode, RunEnded
 
+from .answers import Call
 from .decision import Decision
 from .edges import EdgeSession
-from .effects import End
+from .effects import End, HeldOutEvaluated, RunClosed, Standardize
+from .evaluating import Evaluating, evaluated
+from .merge import Merging
 from .observation import Observation, Observed, merge_observations
-from .readiness import BUDGET, EDGES, RENTS
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from .ordered import Ordered
+from .readiness import BUDGET, EDGES, RENTS, STATISTICS
+from .run import Phase, Run
 
 REOPEN_S = 0.25
 FAREWELL_S = 0.3
 
 
-def milliseconds(seconds: float) -> float:
-    """Return a duration as events and the books keep it."""
-    return round(1000.0 * seconds, 3)
+# ----------------------------------------------------- from one round to the next
 
 
-class Phase:
-    """What the engine is doing; what a phase does not handle changes nothing."""
+def wait(run: Run, reason: str, now: float, *, edges: int = 0, agents: int = 0) -> Phase:
+    """Pause for what is missing; without any edge, until one comes."""
+    run.announce(reason, now, edges=edges, agents=agents)
+    return Idle(run, run.waiting.until if run.edges.live() else None)
 
-    name = ""
 
-    def __init__(self, engine: "Engine") -> None:
-        self.engine = engine
+def next_round(run: Run, now: float) -> Phase:
+    """Ask all edges for the columns of the next round."""
+    if run.settings.over(run.rounds_done):
+        return _finish_late(run, now)
+    if not run.edges.live():
+        run.readiness.solvent()
+        return wait(run, EDGES, now)
+    return Observing(run, now)
 
-    def begin(self, now: float) -> list[Effect]:  # noqa: ARG002 - the interface's argument
-        """Do what comes first."""
-        return []
 
-    def tick(self, now: float) -> list[Effect]:  # noqa: ARG002 - the interface's argument
-        """Do what is due."""
-        return []
+def after_round(run: Run, now: float) -> Phase:
+    """Go on after a round that was settled, merged and evaluated."""
+    run.numbers.go_on()
+    if run.settings.over(run.rounds_done):
+        return Ended(run, "rounds")
+    opens_at = max(run.opens_at, run.not_before)
+    return Idle(run, opens_at) if now < opens_at else next_round(run, now)
 
-    def next_due(self) -> float | None:
-        """Return when `tick` is wanted; None while only messages matter."""
+
+def finish(run: Run, reason: str, now: float) -> Phase:
+    """End the run, after a last merge if edges have learnt since the one before."""
+    if not run.models.learnt:
+        return Ended(run, reason)
+    return Merging(run, run.numbers.settled, now, lambda _: Ended(run, reason))
+
+
+def _finish_late(run: Run, now: float) -> Phase:
+    """End a run whose last round was settled before a crash and not merged."""
+    patient = now - run.readiness.started_at < run.settings.resume_wait_s
+    if not (run.edges.windows and patient):
+        return finish(run, "rounds", now)
+    run.announce(EDGES, now, edges=len(run.edges.live()), agents=0)
+    return Idle(run, run.waiting.until)
+
+
+def prepare(run: Run, now: float) -> Phase | None:
+    """Begin what comes before a round is decided; None if nothing does."""
+    if run.unmeasured:
+        return _measure(run, now)
+    pending = run.evaluations.pending()
+    if pending is None:
         return None
+    run.waiting.over()
 
-    def greet(self, edge: EdgeSession, now: float) -> list[Effect]:  # noqa: ARG002
-        """Bring an edge that is new, back or restarted up to date."""
-        return []
+    def answered(evaluation: Evaluating, now: float) -> Phase:
+        assert evaluation.found is not None
+        run.do(evaluated(evaluation.found))
+        return next_round(run, now)
+
+    call = run.evaluations.call(pending, run.models.digest, now)
+    return Evaluating(run, call, answered)
+
+
+def _measure(run: Run, now: float) -> Phase:
+    """Ask every live edge what its agents' samples add up to, before the first round."""
+    s, live = run.settings, run.edges.live()
+    run.measurements += 1
+    until = now + s.recipe.data.standardize_s
+    call = Call(
+        mode=OpinionMode.MOMENTS,
+        round=0,
+        slot=run.measurements,
+        digest=run.models.digest,
+        began=now,
+        until=until,
+        give_up_at=until + s.grace_s,
+    )
+    agents = sum(edge.agents for edge in live)
+    run.announce(STATISTICS, now, edges=len(live), agents=agents)
+
+    def added_up(evaluation: Evaluating, now: float) -> Phase:
+        # An edge that fell silent does not count: its agents may have moved to another one.
+        live = run.edges.able()
+        parts = [evaluation.parts[edge.id] for edge in live if edge.id in evaluation.parts]
+        answers = [part.answer for part in parts if part.answer is not None]
+        found = [answer.moments for answer in answers if answer.moments is not None]
+        if not found:
+            return wait(run, STATISTICS, now, edges=len(live))
+        agents = sum(answer.agents for answer in answers)
+        run.do(Standardize(sum(found[1:], found[0]), agents))
+        return Phase(run)  # the engine goes on when it is written
+
+    return Evaluating(run, call, added_up)
 
 
 class Idle(Phase):
     """No round can be decided, or none may begin yet; `until` None waits for an edge."""
 
-    name = "idle"
-
-    def __init__(self, engine: "Engine", until: float | None) -> None:
-        super().__init__(engine)
+    def __init__(self, run: Run, until: float | None) -> None:
+        super().__init__(run)
         self._until = until
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> Phase:
         """Ask the edges when it is time."""
         due = self.next_due()
-        return self.engine.open(now) if due is not None and now >= due else []
+        return next_round(self.run, now) if due is not None and now >= due else self
 
     def next_due(self) -> float | None:
         """Return when to ask, never before the schedule."""
-        return None if self._until is None else max(self._until, self.engine.not_before)
+        return None if self._until is None else max(self._until, self.run.not_before)
 
-    def greet(self, edge: EdgeSession, now: float) -> list[Effect]:  # noqa: ARG002
+    def greet(self, edge: EdgeSession, now: float) -> Phase:  # noqa: ARG002
         """Ask at the next tick."""
         self.hurry(now)
-        return []
+        return self
 
     def hurry(self, now: float) -> None:
         """Ask as soon as the schedule lets us."""
@@ -87,111 +152,112 @@ class Idle(Phase):
 class Ended(Phase):
     """The run is over."""
 
-    name = "ended"
-
-    def __init__(self, engine: "Engine", reason: str) -> None:
-        super().__init__(engine)
+    def __init__(self, run: Run, reason: str) -> None:
+        super().__init__(run)
         self._reason = reason
         self._closing = False
         self._repeat_at = self._until = math.inf
 
-    def greet(self, edge: EdgeSession, now: float) -> list[Effect]:  # noqa: ARG002
+    def greet(self, edge: EdgeSession, now: float) -> Phase:  # noqa: ARG002
         """Announce the end."""
-        return [self.engine.send(edge.id, RunEnded(reason=self._reason))]
+        self.run.send(edge.id, RunEnded(reason=self._reason))
+        return self
 
-    def begin(self, now: float) -> list[Effect]:  # noqa: ARG002
+    def begin(self, now: float) -> Phase:
         """Announce the end to every edge, and commit it."""
-        return self._farewell() + self.evaluated()
+        for edge in self.run.edges.live():
+            self.greet(edge, now)
+        return self.evaluated()
 
-    def evaluated(self) -> list[Effect]:
+    def evaluated(self, *_: object) -> Phase:
         """Commit the end once the last model is evaluated."""
-        engine = self.engine
-        if engine.evaluating or self._closing:
-            return []
-        if engine.settings.held_out and engine.evaluated != engine.models.digest:
+        run, digest = self.run, self.run.models.digest
+        if run.evaluating or self._closing:
+            return self
+        if run.settings.held_out and run.evaluated != digest:
             # A process that came back at the very end has not evaluated the last model.
-            return [engine.evaluate_model(engine.models.round, engine.models.digest)]
+            run.evaluate_model(run.models.round, digest)
+            return self
         self._closing = True
-        return [End(self._reason)]
+        run.do(End(self._reason))
+        return self
 
-    def closed(self, now: float) -> list[Effect]:
+    def closed(self, ended: RunClosed, now: float) -> Phase:
         """Announce the end for a while."""
-        self._repeat_at, self._until = now, now + self.engine.settings.linger_s
+        self.run.do(Emit("end", ended.fields))
+        self._repeat_at, self._until = now, now + self.run.settings.linger_s
         return self.tick(now)
 
-    def tick(self, now: float) -> list[Effect]:
+    takes = {HeldOutEvaluated: evaluated, RunClosed: closed}  # noqa: RUF012 - of the class
+
+    def tick(self, now: float) -> Phase:
         """Announce the end again."""
-        if now < self._repeat_at or now >= self._until:
-            return []
-        self._repeat_at = now + FAREWELL_S
-        return self._farewell()
+        if self._repeat_at <= now < self._until:
+            self._repeat_at = now + FAREWELL_S
+            for edge in self.run.edges.live():
+                self.greet(edge, now)
+        return self
 
     def next_due(self) -> float | None:
         """Return when to announce the end again."""
         return self._repeat_at if self._repeat_at < self._until else None
 
-    def _farewell(self) -> list[Effect]:
-        ended = RunEnded(reason=self._reason)
-        return [self.engine.send(edge.id, ended) for edge in self.engine.edges.live()]
-
 
 class Observing(Phase):
     """All edges are asked for the columns of their agents; `answers` has the newest of each."""
 
-    name = "observing"
-
-    def __init__(self, engine: "Engine", now: float) -> None:
-        super().__init__(engine)
+    def __init__(self, run: Run, now: float) -> None:
+        super().__init__(run)
         self.opened_at = now
         self.answers: dict[str, Observation] = {}
         self._reopen_at = now + REOPEN_S
 
-    def begin(self, now: float) -> list[Effect]:  # noqa: ARG002
+    def begin(self, now: float) -> Phase:  # noqa: ARG002
         """Ask every edge."""
-        return [self.engine.ask_columns(edge) for edge in self.engine.edges.able()]
+        for edge in self.run.edges.able():
+            self.run.ask_columns(edge)
+        return self
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> Phase:
         """Decide if nobody is waited for any longer; else ask again."""
-        effects = self._consider(now)
-        if self.engine.phase is self and now >= self._reopen_at:
-            effects += self._reopen(now)
-        return effects
+        phase = self._consider(now)
+        if phase is self and now >= self._reopen_at:
+            self._reopen_at = now + REOPEN_S
+            for edge in self.run.edges.able():
+                if not self._ready(edge):
+                    self.run.ask_columns(edge)
+                    if edge.id in self.answers:
+                        self.run.models.catch_up(edge, self.run.numbers.round, now)
+        return phase
 
     def next_due(self) -> float | None:
         """Return when to ask again, or to decide."""
-        until = self._waits_until(self.engine.edges.able())
+        until = self._waits_until(self.run.edges.able())
         return self._reopen_at if until is None else min(until, self._reopen_at)
 
-    def greet(self, edge: EdgeSession, now: float) -> list[Effect]:  # noqa: ARG002
+    def greet(self, edge: EdgeSession, now: float) -> Phase:  # noqa: ARG002
         """Ask the edge."""
-        return [self.engine.ask_columns(edge)]
-
-    def restarted(self, edge: str) -> None:
-        """Drop what the former process of an edge answered: its sessions are no more."""
-        self.answers.pop(edge, None)
+        self.run.ask_columns(edge)
+        return self
 
     def model_is_coming(self, now: float) -> None:
         """Ask soon: an edge will hold the model in a moment."""
         self._reopen_at = min(self._reopen_at, now + 0.01)
 
-    def caught_up(self, edge: EdgeSession) -> list[Effect]:
+    def caught_up(self, edge: EdgeSession) -> None:
         """Ask an edge again that has got the model it lacked when it answered."""
         outdated = edge.id in self.answers and not self._ready(edge)
-        return (
-            [self.engine.ask_columns(edge)]
-            if outdated and edge.model == edge.expected != ""
-            else []
-        )
+        if outdated and edge.model == edge.expected != "":
+            self.run.ask_columns(edge)
 
-    def receive_columns(self, edge: EdgeSession, columns: Columns, now: float) -> list[Effect]:
+    def receive_columns(self, edge: EdgeSession, columns: Columns, now: float) -> Phase:
         """Take in an answer."""
         client = edge.client[columns.session]
         seen = Observation(edge.index, client, columns, now, edge.model, edge.id, edge.ids)
         self.answers[edge.id] = seen
-        effects: list[Effect] = []
         if edge.model != edge.expected:
-            effects = self.engine.models.catch_up(edge, self.engine.round, now)
-        return effects + self._consider(now)
+            self.run.models.catch_up(edge, self.run.numbers.round, now)
+        return self._consider(now)
 
     def _ready(self, edge: EdgeSession) -> bool:
         answer = self.answers.get(edge.id)
@@ -203,87 +269,80 @@ class Observing(Phase):
         An edge that did not answer the last observation, and has been silent since, holds
         nobody up; one that is fetching the model does so for longer.
         """
-        s = self.engine.settings
+        s = self.run.settings
         if any(edge.id in self.answers and not self._ready(edge) for edge in live):
             return self.opened_at + s.recipe.rounds.merge_timeout_s
         if any(edge.id not in self.answers and not edge.quiet for edge in live):
             return self.opened_at + s.observe_timeout_s
         return None
 
-    def _reopen(self, now: float) -> list[Effect]:
-        self._reopen_at = now + REOPEN_S
-        effects: list[Effect] = []
-        for edge in self.engine.edges.able():
-            if not self._ready(edge):
-                effects.append(self.engine.ask_columns(edge))
-                if edge.id in self.answers:
-                    effects += self.engine.models.catch_up(edge, self.engine.round, now)
-        return effects
-
-    def _consider(self, now: float) -> list[Effect]:
-        live = self.engine.edges.able()
+    def _consider(self, now: float) -> Phase:
+        live = self.run.edges.able()
         until = self._waits_until(live)
         if until is not None and now < until:
-            return []
+            return self
         for edge in live:
             edge.quiet = edge.id not in self.answers
         ready = [edge for edge in live if self._ready(edge)]
         if not ready:
-            return self.engine.wait(EDGES, now)
-        decided = self._decide(ready, now)
-        said: list[Effect] = []
-        for edge_id, agents in self.engine.terms.unsigned.items():
-            said += self.engine.edges.by_id[edge_id].suspect("terms", agents)
-        return said + decided
-
-    def _decide(self, ready: list[EdgeSession], now: float) -> list[Effect]:
-        engine, readiness, live = self.engine, self.engine.readiness, self.engine.edges.live()
+            return wait(self.run, EDGES, now)
         observed = self._view(ready, now)
-        view, known = observed.view, engine.indices.sizes()
-        engine.counters.update({f"pairs_{why}": n for why, n in observed.left_out.items()})
+        for name, agents in self.run.terms.unsigned.items():
+            self.run.do(*self.run.edges.by_id[name].suspect("terms", agents))
+        return self._decide(observed, ready, now)
+
+    def _decide(self, observed: Observed, ready: list[EdgeSession], now: float) -> Phase:
+        run, readiness, live = self.run, self.run.readiness, self.run.edges.live()
+        view = observed.view
         agents = len(np.unique(view.pair_client[view.eligible]))
-        heard = len(np.unique(view.pair_client)), len(np.unique(view.pair_edge))
+        edges, free_micro = len(ready), run.free_micro
         missing = readiness.missing(
-            observed, edges=len(ready), agents=agents, free_micro=engine.free_micro, now=now
+            observed, edges=edges, agents=agents, free_micro=free_micro, now=now
         )
-        sure = heard[1] == len(live)
         if not missing:
-            if (preparing := engine.prepare(now)) is not None:
+            if (preparing := prepare(run, now)) is not None:
+                readiness.solvent()
                 return preparing
-            decision = engine.decider.decide(
-                observed, ready, live, free_micro=engine.free_micro, done=engine.rounds_done
+            decision = run.decider.decide(
+                observed, ready, live, free_micro=free_micro, done=run.rounds_done
             )
             if isinstance(decision, Decision):
-                engine.not_before = self.opened_at + engine.settings.recipe.rounds.every_s
-                return engine.order(decision, ready, self.opened_at, now)
-            missing, sure = decision.reason, decision.sure
+                readiness.solvent()
+                run.waiting.over()
+                run.not_before = self.opened_at + run.settings.recipe.rounds.every_s
+                then = partial(after_round, run)
+                return Ordered(run, decision, ready, self.opened_at, now, then)
+            missing = decision
         if missing != BUDGET:
             readiness.solvent()
-            return engine.wait(missing, now, edges=len(ready), agents=agents)
-        rents = engine.settings.recipe.placement.rents
-        everybody = sure and len(live) == known[1]
-        everybody &= rents or heard[0] == known[0]
-        if readiness.out_of_means(now, rounds=engine.rounds_done, everybody=everybody):
-            return engine.finish(BUDGET, now)
-        return engine.wait(RENTS if rents else BUDGET, now, edges=len(ready), agents=agents)
+            return wait(run, missing, now, edges=edges, agents=agents)
+        rents, known = run.settings.recipe.placement.rents, run.indices.sizes()
+        everybody = len(np.unique(view.pair_edge)) == known[1]
+        if rents:
+            everybody &= all(edge.rent is not None for edge in live)
+        else:
+            everybody &= len(np.unique(view.pair_client)) == known[0]
+        if readiness.out_of_means(now, rounds=run.rounds_done, everybody=everybody):
+            return finish(run, BUDGET, now)
+        return wait(run, RENTS if rents else BUDGET, now, edges=edges, agents=agents)
 
     def _view(self, ready: list[EdgeSession], now: float) -> Observed:
-        engine, s = self.engine, self.engine.settings
-        clients, edges = engine.indices.sizes()
+        run, s = self.run, self.run.settings
+        clients, edges = run.indices.sizes()
         budget = s.recipe.budget.per_edge_micro
-        if engine.free_micro is not None:
-            budget = min(budget, engine.free_micro)
+        if run.free_micro is not None:
+            budget = min(budget, run.free_micro)
         observed = merge_observations(
             [self.answers[edge.id] for edge in ready],
-            round_=engine.round,
+            round_=run.numbers.round,
             now=now,
             sizes=(clients, edges),
-            needs=engine.readiness.needs,
+            needs=run.readiness.needs,
             edge_budget=np.full(edges, budget, dtype=np.int64),
             deadline_s=s.deadline_ms / 1000,
-            model_bytes=engine.models.size,
-            terms=engine.terms if engine.enrolled is not None else None,
+            model_bytes=run.models.size,
+            terms=run.terms if run.members.agents is not None else None,
         )
-        left = observed.without(engine.client_backoff.away(observed.client_seq, now))
-        view = replace(left.view, client_starts=engine.starts.note(observed.client_seq))
-        return replace(left, view=engine.evaluations.shown_in(view))
+        run.counters.update({f"pairs_{why}": n for why, n in observed.left_out.items()})
+        left = observed.without(run.client_backoff.away(observed.client_seq, now))
+        return replace(left, view=run.shown(left.view, observed.client_seq))

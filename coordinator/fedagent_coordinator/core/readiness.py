@@ -8,33 +8,25 @@ last until the deadline.
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.policies.base import OPINIONS, TRUTH, VOLUNTEERS, IntArray
-from fedagent_node.effects import Emit
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import STARTS_BITS, UNANSWERED, OutcomeStatus
 
 from .effects import Settle
 from .observation import Observed
+from .outcomes import OrderedRound
 from .settings import Settings
-
-if TYPE_CHECKING:
-    from .ordered import OrderedRound
 
 FIRST_PAUSE_S = 0.1
 DECLINED_BACKOFF_S = 0.25
 UNRESPONSIVE_BACKOFF_S = 2.0
 MAX_BACKOFF_S = 30.0
-EMPTY_ROUND_S = 0.25
-MAX_EMPTY_ROUND_S = 5.0
-NOBODY_ORDERED_S = 1.0
-MAX_NAMED = 10
-"""Agents that one event names."""
 MAX_PAUSE_S = 1.0
 REMIND_S = 30.0
 CHEAPER_WAIT_S = 120.0
@@ -104,11 +96,16 @@ class Readiness:
         """
         if self._features_missing(observed, now):
             return FEATURES
-        few = self._too_few(edges, agents, now)
-        if few:
-            return DECLINED if self.gathered and observed.left_out[DECLINED] else few
+        for few, found in ((EDGES, edges), (AGENTS, agents)):
+            if found < self.wanted(few, now):
+                return DECLINED if self.gathered and observed.left_out[DECLINED] else few
         self.gathered = True
-        return _unpayable(observed, free_micro)
+        # Unavailable ones may come back, and count for what is left of the run's.
+        price: IntArray = observed.view.pair_price
+        if free_micro is not None and int(price.min()) > free_micro:
+            return BUDGET
+        cheapest = int(price[observed.view.eligible].min())
+        return PRICES if cheapest > int(observed.view.edge_budget.max()) else ""
 
     def out_of_means(self, now: float, *, rounds: int, everybody: bool) -> bool:
         """Return whether the run ends, whose budget pays nobody that is heard.
@@ -158,20 +155,10 @@ class Readiness:
             raise NeedsUnmetError(self.settings.recipe.policy.name, missing, view.feature_names)
         return True
 
-    def _too_few(self, edges: int, agents: int, now: float) -> str:
-        if edges < self.wanted(EDGES, now):
-            return EDGES
-        return AGENTS if agents < self.wanted(AGENTS, now) else ""
 
-
-def _unpayable(observed: Observed, free_micro: int | None) -> str:
-    """Return which budget pays no agent; unavailable ones may come back and count."""
-    view = observed.view
-    price: IntArray = view.pair_price
-    if free_micro is not None and int(price.min()) > free_micro:
-        return BUDGET
-    cheapest = int(price[view.eligible].min())
-    return PRICES if cheapest > int(view.edge_budget.max()) else ""
+def longer(seconds: float, first: float, most: float) -> float:
+    """Return the pause that follows one of so many seconds, of which there were none at 0."""
+    return min(max(2 * seconds, first), most)
 
 
 @dataclass(slots=True)
@@ -180,16 +167,15 @@ class Waiting:
 
     until: float = 0.0
     _said: tuple[str, int] = "", 0
-    _pause_s: float = FIRST_PAUSE_S
+    _pause_s: float = 0.0
     _said_at: float = 0.0
 
     def wait(self, reason: str, found: int, now: float) -> bool:
         """Pause; return whether to say it: the reason is new, it changes, or some time is over."""
-        new = reason != self._said[0]
-        changed = (reason, found) != self._said
-        self._pause_s = FIRST_PAUSE_S if new else min(self._pause_s * 1.5, MAX_PAUSE_S)
-        self._said = reason, found
+        former = self._pause_s if reason == self._said[0] else 0.0
+        self._pause_s = longer(former, FIRST_PAUSE_S, MAX_PAUSE_S)
         self.until = now + self._pause_s
+        changed, self._said = (reason, found) != self._said, (reason, found)
         if changed or now - self._said_at >= REMIND_S:
             self._said_at = now
             return True
@@ -198,11 +184,9 @@ class Waiting:
     def over(self) -> None:
         """Note that there was something to decide."""
         self._said = "", 0
-        self._pause_s = FIRST_PAUSE_S
 
 
-@dataclass(slots=True)
-class _Pause:
+class _Pause(NamedTuple):
     """Until when a client is left out; the entry stays until its next valid update."""
 
     until: float
@@ -217,37 +201,22 @@ class ClientBackoff:
 
     _by_client: dict[int, _Pause] = field(default_factory=dict)
 
-    def settle(self, ordered: "OrderedRound", settled: Settle, now: float) -> list[Emit]:
-        """Take in how a round ended; name those that declined."""
+    def settle(self, ordered: OrderedRound, settled: Settle, now: float) -> str:
+        """Take in how a round ended; return why the one declined that is left out longest."""
         valid, details = ~settled.feedback.void, settled.details
         if valid.all() and not self._by_client:
-            return []
-        declined: list[int] = []
+            return ""
+        declined: list[_Pause] = []
         boots = (ordered.context_seq >> STARTS_BITS).tolist()
         for row, (client, boot) in enumerate(zip(ordered.clients.tolist(), boots, strict=True)):
+            why = details.reason[row]
             if valid[row]:
                 self._by_client.pop(client, None)
             elif details.status[row] == OutcomeStatus.DECLINED:
-                self._lengthen(client, boot, details.reason[row], now, DECLINED_BACKOFF_S)
-                declined.append(row)
-            elif details.reason[row] == UNANSWERED:
-                self._lengthen(client, boot, UNANSWERED, now, UNRESPONSIVE_BACKOFF_S)
-        if not declined:
-            return []
-        seconds = [self._by_client[int(ordered.clients[row])].seconds for row in declined]
-        longest = declined[int(np.argmax(seconds))]
-        return [
-            Emit(
-                "declined",
-                {
-                    "round": ordered.round,
-                    "agents": ordered.agents(declined[:MAX_NAMED]),
-                    "count": len(declined),
-                    "reason": safe_text(details.reason[longest]),
-                    "seconds": max(seconds),
-                },
-            )
-        ]
+                declined.append(self._lengthen(client, boot, why, now, DECLINED_BACKOFF_S))
+            elif why == UNANSWERED:
+                self._lengthen(client, boot, why, now, UNRESPONSIVE_BACKOFF_S)
+        return safe_text(max(declined, key=lambda one: one.seconds).reason) if declined else ""
 
     def away(self, context_seq: npt.NDArray[np.int64], now: float) -> npt.NDArray[np.int64]:
         """Return who is left out now (int64[N]: newest reports); one that restarted is not."""
@@ -260,25 +229,10 @@ class ClientBackoff:
     def reason(self, now: float) -> str:
         """Return why the client that is asked again first is left out, in its own words."""
         left = [pause for pause in self._by_client.values() if now < pause.until]
-        return safe_text(min(left, key=lambda pause: pause.until).reason) if left else ""
+        return safe_text(min(left).reason) if left else ""
 
-    def _lengthen(self, client: int, boot: int, reason: str, now: float, min_s: float) -> None:
+    def _lengthen(self, client: int, boot: int, why: str, now: float, first_s: float) -> _Pause:
         former = self._by_client.get(client)
-        doubled = 0.0 if former is None else 2 * former.seconds
-        seconds = min(max(doubled, min_s), MAX_BACKOFF_S)
-        self._by_client[client] = _Pause(now + seconds, seconds, boot, reason)
-
-
-@dataclass(slots=True)
-class EmptyRoundBackoff:
-    """How long a round takes at least while rounds bring no valid update."""
-
-    _seconds: float = 0.0
-
-    def after(self, void: npt.NDArray[np.bool_], *, began: float, now: float) -> float:
-        """Return when the next round may open; `void` is bool[S], who brought no valid update."""
-        if not len(void):
-            return now + NOBODY_ORDERED_S
-        longer = min(max(2 * self._seconds, EMPTY_ROUND_S), MAX_EMPTY_ROUND_S)
-        self._seconds = longer if void.all() else 0.0
-        return began + self._seconds
+        seconds = longer(0.0 if former is None else former.seconds, first_s, MAX_BACKOFF_S)
+        pause = self._by_client[client] = _Pause(now + seconds, seconds, boot, why)
+        return pause

@@ -13,6 +13,11 @@ from fedagent_task.aggregation.robust import PLAIN, Robust
 from fedagent_task.recipe.spec import Recipe
 
 
+def milliseconds(seconds: float) -> float:
+    """Return a duration as events and the books keep it."""
+    return round(1000.0 * seconds, 3)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """A run: its recipe, and what its process adds."""

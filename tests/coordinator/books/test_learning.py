@@ -23,7 +23,7 @@ from fedagent_coordinator.books.records import (
 )
 from fedagent_coordinator.books.rounds import settled
 from fedagent_coordinator.books.store import Store
-from fedagent_coordinator.core.decision import DecisionPolicies
+from fedagent_coordinator.core.decision import Learning
 from fedagent_coordinator.core.effects import Controls, Reserve
 from fedagent_coordinator.core.outcomes import SILENT, endings_of
 from fedagent_coordinator.core.trust import evidence
@@ -39,7 +39,7 @@ ROUNDS = 12
 def _live(store: Store, run_id: str, *, snapshot_at: Collection[int]) -> dict[str, bytes]:
     """Let cocs live through rounds of the store; return its state as bytes."""
     policy = create("cocs")
-    decides = DecisionPolicies(policy)
+    decides = Learning(policy)
     for t in range(1, ROUNDS + 1):
         rng = np.random.default_rng(t)
         view = random_view(rng, t, clients=8, edges=2)
@@ -69,7 +69,7 @@ def test_snapshot_and_feedbacks_restore_bit_equal(tmp_path: Path, snapshot_at: i
         before = _live(store, run_id, snapshot_at=[snapshot_at])
     with Store(tmp_path) as store:
         policy = create("cocs")
-        replayed = store.restore(run_id, "cocs", DecisionPolicies(policy))
+        replayed = store.restore(run_id, "cocs", Learning(policy))
         assert store.read.ledger.verify().problems == ()
     assert pack_arrays(policy.state()) == before["state"]
     assert replayed == {0: ROUNDS - 1, 4: ROUNDS - 5, ROUNDS: 0}[snapshot_at]
@@ -80,10 +80,10 @@ def test_a_snapshot_of_another_policy_or_a_damaged_one_is_refused(tmp_path: Path
         run_id = begun(store, total_micro=None).run_id
         _live(store, run_id, snapshot_at=[4])
         with pytest.raises(StateError, match="cocs"):
-            store.restore(run_id, "random", DecisionPolicies(create("random")))
+            store.restore(run_id, "random", Learning(create("random")))
         store._db.connection.execute("UPDATE snapshots SET state = x'80'")
         with pytest.raises(RecordError):
-            store.restore(run_id, "cocs", DecisionPolicies(create("cocs")))
+            store.restore(run_id, "cocs", Learning(create("cocs")))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_an_old_round_is_restored_from_the_snapshot_before_it(
 ) -> None:
     monkeypatch.setattr(store_of, "SNAPSHOT_EVERY", 1)
 
-    class Counting(DecisionPolicies):
+    class Counting(Learning):
         learnt = 0
 
         def learn(self, feedback: Feedback, controls: Controls) -> None:

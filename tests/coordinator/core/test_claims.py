@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.books.reader import open_reader
-from fedagent_coordinator.core.decision import DecisionPolicies
+from fedagent_coordinator.core.decision import Learning
 from fedagent_coordinator.core.trust import ClaimGaps
 from fedagent_coordinator.policies.base import CLAIM_GAP, Feedback, RoundView
 from fedagent_coordinator.policies.baselines import CheapestPolicy
@@ -77,7 +77,7 @@ def test_policies_that_need_it_see_it_and_others_do_not() -> None:
         needs = frozenset({CLAIM_GAP})
 
     for policy in (Asking(), CheapestPolicy()):
-        decides = DecisionPolicies(policy)
+        decides = Learning(policy)
         decides.gaps.learn(ended(view_of([2.0] * 3), range(3), tau_s=[5.0, 5.0, 10.0]))
         seen = decides.seen(view_of([2.0] * 3))
         asks = isinstance(policy, Asking)

@@ -101,14 +101,6 @@ def _edge() -> EdgeSession:
     return EdgeSession("edge-1", 0, "life", 0.0, "m" * 64, name="hall")
 
 
-def test_an_edge_whose_words_change_all_the_time_fills_no_log() -> None:
-    edge, said = _edge(), []
-    for second in range(3600):
-        said += edge.in_trouble(f"no room: {second}" if second % 2 else "", 100.0 + second)
-    at_once, per_s = edges.NOTICES
-    assert at_once <= len(said) <= at_once + 3600 * per_s
-
-
 def test_what_is_odd_about_more_and_more_agents_is_said_a_dozen_times_and_not_a_thousand() -> None:
     edge = _edge()
     said = [one for count in range(3001) for one in edge.suspect("terms", count)]

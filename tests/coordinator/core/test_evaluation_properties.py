@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.evaluating import EvaluationSchedule
-from fedagent_coordinator.core.evaluation import by_client
+from fedagent_coordinator.core.answers import EvaluationSchedule, by_client
 from fedagent_coordinator.core.settings import PastEvaluations
 from fedagent_coordinator.policies import create
 from fedagent_coordinator.policies.selection import explained
@@ -86,7 +85,7 @@ def test_what_is_booked_is_what_agents_said(
     field.run(until=900.0)
     assert field.end == "rounds"
     assert field.learnt == sorted(field.settled)
-    indices = field.engine.indices
+    indices = field.engine.run.indices
     assert isinstance(indices, MemoryIndices)
     name = {index: agent for agent, index in indices.client_of.items()}
     for round_, found in field.evaluated.items():

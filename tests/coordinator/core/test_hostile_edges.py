@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Struct, structs
 
 from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.edge_messages import MOST_SKIPPED
+from fedagent_coordinator.core.run import MOST_SKIPPED
 from fedagent_coordinator.core.settings import Progress
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
@@ -104,12 +104,12 @@ def test_the_rounds_that_edges_claim_do_not_add_up() -> None:
     for edge in field.edges:
         field.up(edge, edge.hello())
     field.kernel.run(until=0.5)
-    claimed = field.engine.round
+    claimed = field.engine.run.numbers.round
     for _ in range(130):
         claimed += MOST_SKIPPED - 1000
         hello = structs.replace(field.edges[0].hello(), run=RUN, round=claimed)
         field.perform(field.hear("edge-0", hello))
-    assert field.engine.round <= MOST_SKIPPED + 1
+    assert field.engine.run.numbers.round <= MOST_SKIPPED + 1
     assert len(field.warned) == 130
     field._beat()
     field.kernel.run(until=field.kernel.now + 30.0)
@@ -120,7 +120,7 @@ def claim_more_and_more(field: Field, claim: Callable[[int], None], *, every_s: 
     """Let `claim` say, again and again, that one round more was ordered than ever was."""
 
     def go_on() -> None:
-        claim(max(field.engine.round, field.engine.last_settled + 1))
+        claim(max(field.engine.run.numbers.round, field.engine.run.numbers.settled + 1))
         field.kernel.after(every_s, go_on)
 
     field.kernel.after(0.5, go_on)

@@ -2,15 +2,16 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from fedagent_coordinator.core.effects import PLAIN, Settle
 from fedagent_coordinator.core.observation import Observed
-from fedagent_coordinator.core.ordered import EdgePart, OrderedRound
-from fedagent_coordinator.core.outcomes import round_event, settle_round
+from fedagent_coordinator.core.outcomes import EdgePart, OrderedRound, round_event, settle_round
 from fedagent_coordinator.policies import Ending
 from fedagent_protocol.messages import (
     LEFT,
@@ -22,6 +23,7 @@ from fedagent_protocol.messages import (
     TrainStats,
 )
 from fedagent_task.recipe.spec import LearnerSpec
+from tests.fakes.engine_field import settings
 from tests.fakes.stored_runs import small_plan, small_view
 
 
@@ -37,7 +39,7 @@ def _ended(
     failed: str = "",
 ) -> tuple[Settle, Counter[str]]:
     reserved = small_plan(small_view(1, [100] * len(agents)))
-    part = EdgePart("edge-0", 0, list(range(len(agents))), list(agents), None)
+    part = EdgePart("edge-0", 0, None, list(range(len(agents))), list(agents))
     told = RoundReport(epoch="0" * 32, outcomes=outcomes, local_steps=steps, failed=failed)
     part.report = told if reports else None
     ordered = OrderedRound(
@@ -45,13 +47,13 @@ def _ended(
         observed=Observed(reserved.view, reserved.context_seq, Counter()),
         selection=reserved.selection,
         controls=PLAIN,
-        want_model=True,
         opened_at=0.0,
         ordered_at=0.0,
-        give_up_at=2.0,
         parts={part.edge: part},
     )
-    return settle_round(ordered, 1.0, LearnerSpec(passes=3, buffer=100, batch=10))
+    run, odd = settings(), Counter[str]()
+    recipe = structs.replace(run.recipe, learner=LearnerSpec(passes=3, buffer=100, batch=10))
+    return settle_round(ordered, 1.0, replace(run, recipe=recipe), odd), odd
 
 
 def test_what_a_failed_edge_used_is_in_no_model_and_is_paid() -> None:
@@ -195,7 +197,7 @@ def test_only_valid_updates_of_those_that_were_ordered_are_paid_once() -> None:
     stranger = Outcome(agent="c", status=arrived, valid=True, in_time=True, tau_ms=1)
     again = Outcome(agent="a", status=OutcomeStatus.REJECTED)
     settled, odd = _ended(own, bad, stranger, again)
-    assert odd == {"outcome_unknown": 1, "outcome_twice": 1}
+    assert odd == {"outcome_odd": 2}
     assert settled.spent_micro == 100
     assert settled.feedback.X.tolist() == [True, False]
     assert settled.details.reason == ("", "non_finite")

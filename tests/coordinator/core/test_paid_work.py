@@ -71,7 +71,7 @@ def test_an_order_says_how_many_updates_of_a_device_have_cost_privacy(mode: str)
     privacy = PrivacySpec(mode=mode, releases=4)  # type: ignore[arg-type]  # one of its words
     recipe = structs.replace(of_run.recipe, privacy=privacy)
     field = Field(toy_edges(1, 2), replace(of_run, recipe=recipe))
-    field.engine.paid_work.updates["agent-0-1"] = 7  # as the books had it at the start
+    field.engine.run.paid_work.updates["agent-0-1"] = 7  # as the books had it at the start
     field.run()
     orders = {one.round: one for _, one in field.sent if isinstance(one, RoundOrder)}
     told = {n: {a.agent: a.releases for a in one.assignments} for n, one in orders.items()}
@@ -98,4 +98,4 @@ def test_a_report_that_repeats_and_invents_uses_up_nobodys_epsilon() -> None:
 
     field.hear = inflated  # type: ignore[method-assign]  # of this test
     field.run()
-    assert field.engine.paid_work.updates == {"agent-0-0": 3, "agent-1-0": 3}
+    assert field.engine.run.paid_work.updates == {"agent-0-0": 3, "agent-1-0": 3}

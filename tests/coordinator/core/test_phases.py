@@ -5,12 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedagent_coordinator.core.effects import Merged
-from fedagent_coordinator.core.merge import Merging
 from fedagent_coordinator.core.settings import Progress
 from fedagent_coordinator.policies.base import RoundView, Selection
 from fedagent_coordinator.policies.baselines import RandomPolicy
-from fedagent_node.effects import Warn
 from fedagent_protocol.tensors import digest_of
 from tests.fakes.engine_field import START_BYTES, Field, mute_when_ordered, settings, toy_edges
 
@@ -91,12 +88,3 @@ def test_a_run_without_an_end_goes_on_until_its_budget_is_spent() -> None:
     poor.run()
     assert poor.end == "budget"
     assert len(poor.settled) == 10
-
-
-def test_a_merge_names_the_edge_models_that_it_leaves_out() -> None:
-    field = Field(toy_edges(), settings(count=1))
-    engine = field.engine
-    engine.phase = Merging(engine, 3, 0.0, lambda _: [])
-    refused = {"ab" * 32: "non_finite"}
-    effects = engine.receive(Merged(3, engine.models.digest, refused), 1.0)
-    assert Warn("", "edge model abababababab is left out: non_finite") in effects

@@ -31,7 +31,7 @@ def market(name: str = "min-cost", *, edge: int | None = None, **changes: object
 def paid_out(field: Field) -> bool:
     total = field.settings.recipe.budget.total_micro
     assert total is not None
-    return field.engine.spent_micro <= total < field.engine.spent_micro + CHEAP + 1_000_000
+    return field.engine.run.spent_micro <= total < field.engine.run.spent_micro + CHEAP + 1_000_000
 
 
 def resumed(field: Field) -> None:
@@ -54,7 +54,7 @@ def resumed(field: Field) -> None:
 def away(field: Field, *, seconds: float) -> None:
     """Let the cheap edge be lost, and come back."""
     edge = field.edges[1]
-    field.engine.edges.by_id[edge.id].live = False
+    field.engine.run.edges.by_id[edge.id].live = False
     edge.mute = True
     field.kernel.after(seconds, lambda: setattr(edge, "mute", False))
 
@@ -132,4 +132,4 @@ def test_unrented_rounds_end_when_the_rest_pays_nobody() -> None:
     field.run(until=60.0)
     assert field.end == "budget"
     assert [s.feedback.rent_micro for s in field.settled.values()] == [0] * len(field.settled)
-    assert field.engine.spent_micro == 3_000_000
+    assert field.engine.run.spent_micro == 3_000_000

@@ -1,7 +1,7 @@
 """Edges get the list of the revoked that they lack; what we have lost they are asked for first."""
 
 from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.edge_messages import ASKS
+from fedagent_coordinator.core.edges import ASKS
 from fedagent_node.effects import Effect, Revoked, Send, Warn
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import Field, settings, toy_edges

@@ -10,7 +10,7 @@ from fedagent_coordinator import placement
 from fedagent_coordinator.books.records import pack_controls, unpack_controls
 from fedagent_coordinator.core.decision import (
     OPEN_HORIZON,
-    DecisionPolicies,
+    Learning,
     horizon,
     market,
     transfer_s,
@@ -53,7 +53,7 @@ def test_all_orders_go_to_the_rented_edge_and_its_model_is_the_global_one() -> N
     assert ordered == {"edge-1"}
     assert len(field.committed) == 4
     assert all(edge.digest == field.committed[-1] for edge in field.edges)
-    assert field.engine.spent_micro == 4 * (2_000_000 + RENTS[1])
+    assert field.engine.run.spent_micro == 4 * (2_000_000 + RENTS[1])
     for plan in field.reserved.values():
         assert set(plan.view.pair_edge[plan.selection.pairs].tolist()) == {
             plan.controls.placement.edge
@@ -88,7 +88,7 @@ def test_it_stops_with_a_last_model_when_no_rent_fits() -> None:
     field.run()
     assert field.end == "budget"
     assert len(field.settled) == 5
-    assert field.engine.spent_micro == 5 * 2_100_000
+    assert field.engine.run.spent_micro == 5 * 2_100_000
     assert len(field.committed) == 5
 
 
@@ -175,21 +175,17 @@ def test_who_can_be_rented() -> None:
     seen = view([[math.nan] * 3] * 3, [0, 1, 1], prices=[50, 400, 60])
     edges = [session(0, 500), session(1, 20), session(2, 10)]
     run = settings(per_edge_micro=1000)
-    found = market(seen, edges, edges, free_micro=100, settings=run)
-    assert found.offers.edge_live.tolist() == [False, True, False]
-    assert found.all.edge_rent.tolist() == [550, 80, 10]
-    assert found.all.fits.tolist() == [False, True, False], "nobody can train at the last"
-    assert (found.silent, found.doubt) == (False, True)
-    assert not market(seen, edges, edges[:2], free_micro=100, settings=run).doubt
-    assert not market(seen, edges, edges, free_micro=9, settings=run).doubt
-    unsaid = [*edges[:2], session(2, None)]
-    assert market(seen, edges, unsaid, free_micro=100, settings=run).silent
+    offers, everybody = market(seen, edges, edges, free_micro=100, settings=run)
+    assert offers.edge_live.tolist() == [False, True, False]
+    assert everybody.edge_rent.tolist() == [550, 80, 10]
+    assert everybody.fits.tolist() == [False, True, False], "nobody can train at the last"
     both = settings(per_edge_micro=1000, min_updates=2)
-    found = market(seen, edges, edges, free_micro=479, settings=both)
-    assert found.offers.edge_live.tolist() == [False, False, False]
-    assert found.all.edge_rent.tolist() == [550, 480, 10]
+    offers, everybody = market(seen, edges, edges, free_micro=479, settings=both)
+    assert offers.edge_live.tolist() == [False, False, False]
+    assert everybody.edge_rent.tolist() == [550, 480, 10]
     capped = settings(per_edge_micro=70, min_updates=2)
-    assert market(seen, edges, edges, free_micro=90, settings=capped).all.edge_rent[1] == 80
+    _, everybody = market(seen, edges, edges, free_micro=90, settings=capped)
+    assert everybody.edge_rent[1] == 80
 
 
 def test_the_horizon_is_what_the_budget_pays() -> None:
@@ -209,10 +205,8 @@ def test_the_horizon_is_what_the_budget_pays() -> None:
 
 
 def test_everything_that_decides_is_restored_together() -> None:
-    def fresh() -> DecisionPolicies:
-        return DecisionPolicies(
-            RandomPolicy(), PrimalDualControl(), placement.create("budgeted-ucb")
-        )
+    def fresh() -> Learning:
+        return Learning(RandomPolicy(), PrimalDualControl(), placement.create("budgeted-ucb"))
 
     field = placed("budgeted-ucb", count=6)
     field.control = PrimalDualControl()
@@ -228,4 +222,4 @@ def test_everything_that_decides_is_restored_together() -> None:
     for name, array in one.state().items():
         assert array.tobytes() == two.state()[name].tobytes(), name
     with pytest.raises(StateError):
-        DecisionPolicies(RandomPolicy()).restore(one.state())
+        Learning(RandomPolicy()).restore(one.state())

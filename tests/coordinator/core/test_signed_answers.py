@@ -195,7 +195,7 @@ def test_an_edge_that_shouts_is_checked_once_in_a_call() -> None:
                 field.perform(field.hear(liar.id, liar.answer(call, 0.0)))
 
     field.kernel.after(0.05, shout)
-    with mock.patch("fedagent_coordinator.core.evaluation.is_claim", checked):
+    with mock.patch("fedagent_coordinator.core.answers.is_claim", checked):
         field.run()
     assert checked.call_count == 6 * len(field.evaluated)
 

@@ -36,7 +36,7 @@ def welcomes(field: Field) -> dict[str, list[m.EdgeWelcome]]:
 
 def test_a_word_that_is_renewed_reaches_the_edges_that_are_there() -> None:
     field = Field(toy_edges(2), settings(count=2, wait_edges=2, wait_agents=6))
-    field.engine.vouching = Word()
+    field.engine.run.vouching = Word()
     field.run()
     before = {edge: len(said) for edge, said in welcomes(field).items()}
     field.perform(field.engine.receive(fx.WordRenewed(), field.kernel.now))
@@ -47,7 +47,7 @@ def test_a_word_that_is_renewed_reaches_the_edges_that_are_there() -> None:
 
 def test_each_agent_is_assigned_to_its_edge_by_a_signature_in_the_order() -> None:
     field = Field(toy_edges(2), settings(count=2, wait_edges=2, wait_agents=6))
-    word = field.engine.vouching = Word()
+    word = field.engine.run.vouching = Word()
     field.run()
     run, task = field.settings.run, field.settings.task
     orders = [(edge, said) for edge, said in field.sent if isinstance(said, m.RoundOrder)]
@@ -62,7 +62,7 @@ def test_each_call_for_opinions_is_signed() -> None:
     field = Field(
         toy_edges(2), settings(count=2, wait_edges=2, wait_agents=6, opinions=m.OpinionMode.REPORT)
     )
-    word = field.engine.vouching = Word()
+    word = field.engine.run.vouching = Word()
     field.run()
     run, task = field.settings.run, field.settings.task
     asked = [said for _, said in field.sent if isinstance(said, m.OpinionOpen)]

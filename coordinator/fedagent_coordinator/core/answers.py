@@ -1,0 +1,429 @@
+"""When clients evaluate a model, what they answer, and what it comes to.
+
+Between rounds clients give their opinions of the global model, or volunteer to train it; before
+the first one they may add up the statistics of their samples (docs/opinions.md).
+
+An opinion, and that a client volunteers, is the client's own word: an edge hands on the claim that
+a client signed for the site, the run, the round, the task and the model that it was asked of. Asked
+only in a site with certificates: elsewhere anybody may speak.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import structs
+
+from fedagent_coordinator.policies.base import (
+    CLAIM_GAP,
+    LOSSES,
+    NOT_FEATURES,
+    OPINIONS,
+    VOLUNTEERS,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    RoundView,
+)
+from fedagent_coordinator.policies.state import grown
+from fedagent_protocol.columns import claims_in, column
+from fedagent_protocol.errors import MalformedError, safe_text
+from fedagent_protocol.messages import EdgeMoments, OpinionMode, Opinions, Volunteers
+from fedagent_protocol.signed import Asked, is_claim
+from fedagent_task.moments import Moments, MomentsError
+from fedagent_task.recipe.spec import Recipe
+
+from .edges import EdgeSession
+from .effects import BookOpinions, BookVolunteers
+from .observation import joined
+from .settings import PastEvaluations, Settings, evaluation_period
+
+AnswerMessage = Opinions | Volunteers | EdgeMoments
+"""What edges answer."""
+MODES: Mapping[type[AnswerMessage], OpinionMode] = {
+    Opinions: OpinionMode.REPORT,
+    Volunteers: OpinionMode.PEERS,
+    EdgeMoments: OpinionMode.MOMENTS,
+}
+_PROVIDES: Mapping[OpinionMode | None, frozenset[str]] = {
+    OpinionMode.REPORT: frozenset({OPINIONS}),
+    OpinionMode.PEERS: frozenset({VOLUNTEERS}),
+}
+"""Needs of policies that are no features, and are met by what clients are asked for."""
+MAX_REASON = 32
+MAX_REASONS = 32
+OTHER = "other"
+NO_ANSWER = "edge"
+"""Why agents have no opinion whose edge did not answer in time, or what cannot be."""
+RESTART = "restart"
+"""Why there is no opinion of a model that a coordinator died over."""
+DIFFER = "differ"
+"""Two edges report different opinions of an agent: one of them or the agent lies. Not missing."""
+OTHER_METRIC = "metric"
+UNSIGNED = "unsigned"
+"""Why an answer does not count: it is not shown to be its agent's own."""
+_NOBODY: IntArray = np.zeros(0, dtype=np.int64)
+_NOTHING: FloatArray = np.zeros(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What clients are asked: in a mode, of the model of a round; times are of the engine."""
+
+    mode: OpinionMode
+    round: int
+    slot: int
+    digest: str
+    began: float = 0.0
+    until: float = 0.0  # when answers cease to count at the edges
+    give_up_at: float = 0.0  # when edges are not waited for any longer
+    wanted: int = 0  # how many volunteers end it
+    trained: frozenset[str] = frozenset()  # whose updates are in the model, where they are told so
+
+    @property
+    def for_volunteers(self) -> bool:
+        """Whether clients agree with their neighbours, and volunteer (democratized analytics)."""
+        return self.mode is OpinionMode.PEERS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgeAnswer:
+    """What one edge answered, by run-wide clients; volunteers have no columns but `client`."""
+
+    asked: int  # agents that were asked there, at least P
+    client: IntArray = field(default_factory=_NOBODY.copy)  # int64[P], like the columns
+    named: tuple[str, ...] = ()  # agents that the edge has ever named
+    score: FloatArray = field(default_factory=_NOTHING.copy)
+    samples: IntArray = field(default_factory=_NOBODY.copy)
+    epsilon: FloatArray = field(default_factory=_NOTHING.copy)
+    metric: str = ""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    moments: Moments | None = None  # what the samples of `agents` agents add up to
+    agents: int = 0
+    unsigned: IntArray = field(default_factory=_NOBODY.copy)
+    """Clients whose answer is not shown to be their own, and does not count."""
+
+
+def no_answer(agents: int) -> EdgeAnswer:
+    """Return what an edge with so many agents comes to that said nothing of use."""
+    return EdgeAnswer(agents, reasons={NO_ANSWER: agents})
+
+
+@dataclass(slots=True)
+class Answers:
+    """Reads the answers to one call; without `asked` all count that have an index.
+
+    What an edge says of a client is checked once: one that repeats itself costs nothing.
+    """
+
+    call: Call
+    recipe: Recipe
+    index: Callable[[EdgeSession, npt.NDArray[np.int32]], npt.NDArray[np.int32]]
+    """Gives the run-wide indices of an edge's sessions, -1 of those that have none."""
+    asked: Asked | None = None
+    _judged: dict[tuple[str, int], tuple[bytes, bool]] = field(default_factory=dict)
+
+    def read(self, message: AnswerMessage, edge: EdgeSession) -> EdgeAnswer:
+        """Return what a message says whose ids the session knows.
+
+        Raises:
+            MalformedError: It says what cannot be.
+        """
+        if not isinstance(message, Volunteers) and message.model != self.call.digest:
+            raise MalformedError("an answer about another model")
+        if isinstance(message, EdgeMoments):
+            return _moments(message, self.recipe)
+        rows = column(message.session, np.int32, "session")
+        if len(rows) and not (rows.min() >= 0 and rows.max() < len(edge.ids)):
+            raise MalformedError("a row names an unknown session")
+        if len(np.unique(rows)) != len(rows):
+            raise MalformedError("a session has two rows")
+        client = self.index(edge, rows).astype(np.int64)
+        asked = max(message.asked, len(client))
+        if isinstance(message, Volunteers):
+
+            def volunteered(asked: Asked, agent: str, _row: int) -> bytes:
+                return asked.volunteer(agent, edge.id)
+
+            theirs = self._of_their_word(message.claim, edge, rows, client, volunteered)
+            unsigned = client[~theirs & (client >= 0)]
+            return EdgeAnswer(asked, client[theirs], tuple(edge.ids), unsigned=unsigned)
+        score, samples, epsilon = _columns(message, len(client))
+
+        def scored(asked: Asked, agent: str, row: int) -> bytes:
+            told = float(score[row]), int(samples[row]), float(epsilon[row])
+            return asked.scored(agent, message.metric, *told)
+
+        theirs = self._of_their_word(message.claim, edge, rows, client, scored)
+        return EdgeAnswer(
+            asked,
+            client[theirs],
+            score=score[theirs] + 0.0,  # no -0.0: the books do not keep its sign
+            samples=samples[theirs],
+            epsilon=epsilon[theirs] + 0.0,
+            metric=safe_text(message.metric, limit=100),
+            reasons=_reasons(message.reasons),
+            unsigned=client[~theirs & (client >= 0)],
+        )
+
+    def _of_their_word(
+        self,
+        claim: bytes,
+        edge: EdgeSession,
+        rows: npt.NDArray[np.int32],
+        client: IntArray,
+        said: Callable[[Asked, str, int], bytes],
+    ) -> BoolArray:
+        """Return bool[rows], which have an index and are what their client has signed."""
+        claims = claims_in(claim, len(client))
+        if self.asked is None:
+            return client >= 0
+        theirs = np.zeros(len(client), dtype=np.bool_)
+        for row in np.flatnonzero(client >= 0).tolist():
+            place, agent = (edge.id, int(client[row])), edge.ids[rows[row]]
+            words = said(self.asked, agent, row)
+            judged = self._judged.get(place)
+            if judged is None or judged[0] != words:
+                signed = claims[row].tobytes() if len(claims) else b""
+                judged = self._judged[place] = words, is_claim(signed, agent, words)
+            theirs[row] = judged[1]
+        return theirs
+
+
+def enough(call: Call, answers: Sequence[EdgeAnswer], edges: int) -> bool:
+    """Return whether as many volunteer at so many edges as are wanted, or as there are."""
+    volunteered = len({client for answer in answers for client in answer.client.tolist()})
+    if volunteered >= call.wanted:
+        return True
+    # An agent that two edges see was asked by both, and is one.
+    named = set[str]().union(*(answer.named for answer in answers))
+    everybody = min(sum(answer.asked for answer in answers), len(named))
+    return len(answers) == edges and 0 < everybody <= volunteered
+
+
+def result(
+    call: Call, answers: Sequence[tuple[int, EdgeAnswer]], now: float
+) -> BookOpinions | BookVolunteers:
+    """Return what a call came to; an agent that two edges saw counts at the first by index."""
+    answers = sorted(answers, key=lambda one: one[0])
+    reasons = Counter[str]()
+    for _, answer in answers:
+        reasons.update(answer.reasons)
+    client = joined([answer.client for _, answer in answers], np.int64)
+    edge = joined([np.full(len(a.client), index) for index, a in answers], np.int64)
+    told = joined([answer.unsigned for _, answer in answers], np.int64)
+    # Two edges may tell of one agent, and one of the two what it has signed.
+    unsigned = np.setdiff1d(told, client)
+    reasons[UNSIGNED] += len(unsigned)
+    asked = sum(answer.asked for _, answer in answers) - (len(told) - len(unsigned))
+    seconds = round(max(0.0, now - call.began), 6)
+    if call.for_volunteers:
+        _, first = np.unique(client, return_index=True)
+        return BookVolunteers(
+            round=call.round,
+            slot=call.slot,
+            digest=call.digest,
+            asked=asked - (len(client) - len(first)),
+            client=client[first],
+            edge=edge[first],
+            reasons=_most_frequent(reasons),
+            seconds=seconds,
+        )
+    metric = _metric([answer for _, answer in answers])
+    ours = joined([np.full(len(a.client), a.metric == metric) for _, a in answers], np.bool_)
+    reasons[OTHER_METRIC] += int((~ours).sum())
+    score = joined([a.score for _, a in answers], np.float64)
+    rows = np.flatnonzero(ours)
+    # The first of equals: edges stand in the order of their indices.
+    _, first, of = np.unique(client[rows], return_index=True, return_inverse=True)
+    reasons[DIFFER] += int((score[rows] != score[rows[first]][of]).sum())
+    asked -= len(rows) - len(first)
+    rows = rows[first]
+    return BookOpinions(
+        round=call.round,
+        slot=call.slot,
+        digest=call.digest,
+        metric=metric,
+        asked=asked,
+        client=client[rows],
+        edge=edge[rows],
+        score=score[rows],
+        samples=joined([a.samples for _, a in answers], np.int64)[rows],
+        epsilon=joined([a.epsilon for _, a in answers], np.float64)[rows],
+        reasons=_most_frequent(reasons),
+        seconds=seconds,
+    )
+
+
+def without_answers(round_: int, slot: int, digest: str, clients: int) -> BookOpinions:
+    """Return the evaluation of a model that a coordinator died over."""
+    nobody = result(Call(mode=OpinionMode.REPORT, round=round_, slot=slot, digest=digest), (), 0.0)
+    assert isinstance(nobody, BookOpinions)
+    return structs.replace(nobody, asked=clients, reasons={RESTART: clients} if clients else {})
+
+
+def by_client(client: IntArray, score: FloatArray, clients: int) -> FloatArray:
+    """Return float64[clients], NaN where none; later clients than these are left out."""
+    opinions = np.full(clients, np.nan)
+    known = client < clients
+    opinions[client[known]] = score[known]
+    return opinions
+
+
+def _moments(message: EdgeMoments, recipe: Recipe) -> EdgeAnswer:
+    if message.agents > message.asked:
+        raise MalformedError("more agents answered than were asked")
+    found, agents = None, message.agents if message.moments else 0
+    if message.moments:
+        most = agents * recipe.limits.max_samples
+        try:
+            found = Moments.decode(message.moments, features=recipe.model.features, most=most)
+        except MomentsError as error:
+            raise MalformedError(f"statistics that cannot be: {error}") from error
+    return EdgeAnswer(message.asked, moments=found, agents=agents)
+
+
+def _reasons(named: Mapping[str, int]) -> dict[str, int]:
+    if any(count < 0 for count in named.values()):
+        raise MalformedError("less than no agents have a reason")
+    reasons: Counter[str] = Counter()
+    for why, count in named.items():
+        reasons[safe_text(why, limit=MAX_REASON) or OTHER] += count
+    return reasons
+
+
+def _columns(message: Opinions, rows: int) -> tuple[FloatArray, IntArray, FloatArray]:
+    """Return the scores, samples and epsilons of opinions."""
+    score = column(message.score, np.float32, "score").astype(np.float64)
+    samples = column(message.samples, np.int64, "samples")
+    epsilon = column(message.epsilon, np.float32, "epsilon").astype(np.float64)
+    if not len(epsilon):
+        epsilon = np.zeros(rows)
+    if {len(score), len(samples), len(epsilon)} != {rows}:
+        raise MalformedError("columns of opinions differ in length")
+    # Written so that NaN is out of range too.
+    if not ((score >= 0) & (score <= 1)).all():
+        raise MalformedError("an opinion is not in [0, 1]")
+    if not (np.isfinite(epsilon) & (epsilon >= 0)).all() or not (samples > 0).all():
+        raise MalformedError("an epsilon or a number of samples is out of range")
+    return score, samples, epsilon
+
+
+def _metric(answers: Iterable[EdgeAnswer]) -> str:
+    """Return what most opinions are, so that no edge decides alone; of equals the first."""
+    named: Counter[str] = Counter()
+    for answer in answers:
+        named[answer.metric] += len(answer.client)
+    return max(+named, key=named.__getitem__, default="")
+
+
+def _most_frequent(reasons: Counter[str]) -> dict[str, int]:
+    ranked = sorted((+reasons).items(), key=lambda item: (-item[1], item[0]))
+    kept = dict(ranked[: MAX_REASONS - 1])
+    rest = sum(count for _, count in ranked[MAX_REASONS - 1 :])
+    if rest:
+        kept[OTHER] = kept.get(OTHER, 0) + rest
+    return kept
+
+
+@dataclass(slots=True)
+class EvaluationSchedule:
+    """Counts towards the next evaluation, as slots of policies count their rounds."""
+
+    mode: OpinionMode | None
+    every: int = 1
+    count: int = 0
+
+    def is_due(self, *, merges: bool, played: bool, last: bool) -> bool:
+        """Count a settled round; return whether its model is to be evaluated.
+
+        A slot begins with the first round in which an agent was ordered (`played`). Volunteers are
+        asked for again after a round in which none could play, and not after the last one.
+        """
+        if self.mode is None:
+            return False
+        peers = self.mode is OpinionMode.PEERS
+        if (peers or merges) and (played or self.count):
+            self.count += 1
+        due = merges and (self.count >= self.every or (peers and not played))
+        if due:
+            self.count = 0
+        return due and not (peers and last)
+
+
+class EvaluationPlan:
+    """The evaluations of a run, and what policies are shown of them; none without a mode."""
+
+    def __init__(self, settings: Settings, past: PastEvaluations) -> None:
+        self._settings, mode = settings, settings.opinions
+        every = evaluation_period(settings.recipe, mode)
+        self._schedule = EvaluationSchedule(mode, every, past.count)
+        self._evaluated = past.evaluated
+        self._pending = past.pending_round if mode is not None else None
+        client = np.array(list(past.opinions), dtype=np.int64)
+        score = np.array(list(past.opinions.values()), dtype=np.float64)
+        self._opinions = by_client(client, score, int(client.max(initial=-1)) + 1)
+        self._volunteers = past.volunteers or frozenset()
+        self._trained = set(past.trained if mode is OpinionMode.PEERS else ())
+
+    @property
+    def taught(self) -> bool:
+        """Whether the policy learns from a round after its model was evaluated."""
+        return self._settings.opinions is OpinionMode.REPORT
+
+    def is_due(self, *, merges: bool, used: Iterable[str], played: bool, last: bool) -> bool:
+        """Count a settled round, and whose updates it used."""
+        if self._settings.opinions is OpinionMode.PEERS:
+            self._trained.update(used)
+        return self._schedule.is_due(merges=merges, played=played, last=last)
+
+    def pending(self) -> int | None:
+        """Return the round whose model is evaluated before the next round, once."""
+        round_, self._pending = self._pending, None
+        return round_
+
+    def call(self, round_: int, digest: str, now: float) -> Call:
+        """Return what clients are asked of the model with this digest, from now on."""
+        s = self._settings
+        until = now + max(s.recipe.opinions.timeout_s, 0.0 if self._evaluated else s.first_call_s)
+        trained, self._trained = frozenset(self._trained), set()
+        return Call(
+            mode=s.opinions or OpinionMode.REPORT,
+            round=round_,
+            slot=self._evaluated + 1,
+            digest=digest,
+            began=now,
+            until=until,
+            give_up_at=until + s.grace_s,
+            wanted=s.recipe.peers.best,
+            trained=trained,
+        )
+
+    def take(self, found: BookOpinions | BookVolunteers) -> None:
+        """Keep the result of an evaluation."""
+        self._evaluated = found.slot
+        if isinstance(found, BookVolunteers):
+            self._volunteers = frozenset(found.client.tolist())
+            return
+        self._opinions = grown(self._opinions, int(found.client.max(initial=-1)) + 1, np.nan)
+        self._opinions[found.client] = found.score
+
+    def shown_in(self, view: RoundView) -> RoundView:
+        """Return the view with what clients answered last; before the first time nobody did."""
+        clients = len(view.client_price)
+        match self._settings.opinions:
+            case OpinionMode.REPORT:
+                opinions = grown(self._opinions, clients, np.nan)[:clients].copy()
+                return replace(view, opinions=opinions)
+            case OpinionMode.PEERS:
+                shown = np.zeros(clients, dtype=np.bool_)
+                shown[[client for client in self._volunteers if client < clients]] = True
+                return replace(view, volunteers=shown)
+        return view
+
+
+def unmet_needs(needs: frozenset[str], asked: OpinionMode | None) -> frozenset[str]:
+    """Return those needs that no agent reports and no run has that asks its clients for this."""
+    return needs & (NOT_FEATURES - {CLAIM_GAP, LOSSES} - _PROVIDES.get(asked, frozenset()))

@@ -1,0 +1,249 @@
+"""A run as its phases share it: edges, models, numbers, money, and what is to be done.
+
+Phases put effects into it in the order in which they are to be performed: what is written to disk
+stands before everything that relies on it.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from fedagent_coordinator.policies.base import NOT_FEATURES, BoolArray, IntArray, RoundView
+from fedagent_node.effects import Effect, Emit, Input, Send
+from fedagent_protocol.messages import AnyMessage, EdgeWelcome, ReportReceipt, RoundOpen
+from fedagent_protocol.signed import Vouching
+
+from . import effects as fx
+from .answers import EvaluationPlan
+from .decision import Decider, Learning
+from .edges import EdgeSession, EdgeTable, GlobalModels, Indices, Members
+from .observation import SignedTerms, known_starts
+from .outcomes import PaidWork
+from .readiness import AGENTS, DECLINED, EDGES, ClientBackoff, Readiness, Waiting, longer
+from .settings import Progress, Settings
+
+MOST_SKIPPED = 10_000
+"""Edges are believed that so many rounds were ordered since a backup; of one start, in all."""
+NOBODY_ORDERED_S = 1.0
+EMPTY_ROUND_S, MAX_EMPTY_ROUND_S = 0.25, 5.0
+"""How long a round takes at least while rounds bring no valid update."""
+
+
+@dataclass(slots=True)
+class Numbers:
+    """The number of the current round and of the last settled one; none is used twice.
+
+    Edges may say that they were ordered later rounds: then these books are of a backup. `claimed`
+    is the largest number so, `skipped` how many were left out.
+    """
+
+    round: int
+    settled: int
+    claimed: int
+    skipped: int = 0
+
+    def claim(self, ordered: int, *, undecided: bool) -> str:
+        """Take in the number of a round that an edge was ordered; return what to say of it.
+
+        Each claim skips as many numbers at least as all before it: some fifteen reach
+        `MOST_SKIPPED`, so that no edge, and no crowd of them, has all others asked for the same
+        again and again.
+        """
+        newest = max(self.round - undecided, self.claimed)
+        if ordered <= newest:
+            return ""
+        room = MOST_SKIPPED - self.skipped
+        if ordered - newest > room:
+            return (
+                f"says that it was ordered round {ordered}: here it is {self.round}, and more than "
+                f"{MOST_SKIPPED} are not skipped; ignored"
+            )
+        more = min(max(ordered - newest, self.skipped), room)
+        self.claimed, self.skipped = newest + more, self.skipped + more
+        return (
+            f"was already ordered round {ordered}: the database is from a backup; continuing "
+            f"with round {newest + more + 1}"
+        )
+
+    def go_on(self) -> None:
+        """Go on after the last number that is used."""
+        self.settled = max(self.settled, self.claimed)
+        self.round = self.settled + 1
+
+
+class Run:
+    """What outlives a phase.
+
+    Args:
+        settings: The run.
+        progress: Where it stands.
+        learning: It learns when the store performs `Learn`.
+        indices: Run-wide indices of clients and edges.
+        in_books: Whether the report of an edge for a round was settled.
+        clock: For durations only; the caller's idea of now otherwise.
+    """
+
+    vouching: Vouching = Vouching()
+    """Signs for the devices of a site, where there is one."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        progress: Progress,
+        learning: Learning,
+        indices: Indices,
+        in_books: Callable[[int, str], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        recipe = settings.recipe
+        self.settings, self.indices, self.in_books = settings, indices, in_books
+        self.counters: Counter[str] = Counter()
+        self._effects: list[Effect] = []
+        self._last: list[Effect] = []
+        self.edges = EdgeTable(indices, {window.edge: window for window in progress.windows})
+        self.models = GlobalModels(
+            run=settings.run,
+            edges=self.edges,
+            do=self.do,
+            digest=progress.model,
+            size=progress.model_size,
+            round=progress.model_round,
+            once=recipe.model.once,
+            once_bytes=recipe.model.once_bytes,
+            state=progress.state,
+        )
+        self.members, self.terms = Members(), SignedTerms()
+        last = progress.next_round - 1
+        self.numbers = Numbers(progress.next_round, last, last)
+        self.rounds_done, self.spent_micro = progress.rounds_done, progress.spent_micro
+        late_rounds = recipe.aggregation.late_rounds
+        self.paid_work = PaidWork(late_rounds, set(progress.paid_work), Counter(progress.updates))
+        self.decider = Decider(settings, learning, clock)
+        resumed, needs = progress.rounds_done > 0, learning.policy.needs - NOT_FEATURES
+        self.readiness = Readiness(settings, needs, resumed=resumed)
+        self.evaluations = EvaluationPlan(settings, progress.evaluations)
+        self.unmeasured, self.measurements = recipe.data.standardize, 0
+        self.waiting, self.client_backoff = Waiting(), ClientBackoff()
+        self._empty_s = self.opens_at = self.not_before = 0.0
+        self.status = fx.ShowStatus()
+        self.evaluating, self.evaluated = 0, ""
+        """How many models are being evaluated on the held-out set; the last one that was."""
+        self.cut_until = -math.inf
+        """Until when the silence of edges may be our own broker's."""
+        self._starts = progress.client_starts
+        self._seq = progress.next_round << 20  # grows over restarts
+
+    @property
+    def free_micro(self) -> int | None:
+        """What is left of the run's budget; None for no limit."""
+        total = self.settings.recipe.budget.total_micro
+        return None if total is None else max(0, total - self.spent_micro)
+
+    def do(self, *effects: Effect) -> None:
+        """Have this done after all that is to be done already."""
+        self._effects += effects
+
+    def to_do(self) -> list[Effect]:
+        """Return what is to be done, once."""
+        found, self._effects, self._last = [*self._effects, *self._last], [], []
+        return found
+
+    def send(self, edge: str, message: AnyMessage) -> None:
+        """Send a message of this run, numbered."""
+        self._seq = max(self._seq + 1, self.numbers.round << 20)
+        message = structs.replace(message, run=self.settings.run, seq=self._seq)
+        # The store adds the head of the ledger.
+        self.do(Send(edge, message, stored=isinstance(message, EdgeWelcome | ReportReceipt)))
+
+    def welcome(self, edge: str) -> None:
+        """Answer a hello."""
+        s = self.settings
+        welcome = EdgeWelcome(
+            round=self.numbers.round,
+            coordinator=s.coordinator,
+            task=s.task,
+            body=s.body,
+            recipe=s.recipe.name,
+            claim=self.vouching.task(s.run, s.task),
+        )
+        self.send(edge, welcome)
+
+    def ask_columns(self, edge: EdgeSession) -> None:
+        """Ask an edge for this round's columns."""
+        known = len(edge.ids)
+        self.send(edge.id, RoundOpen(round=self.numbers.round, epoch=edge.epoch, known=known))
+
+    def show(self, status: fx.ShowStatus) -> None:
+        """Keep for people what is waited for, and which edges are there."""
+        known = self.edges.by_id.values()
+        self.status = structs.replace(
+            status,
+            edges_live=sum(edge.live for edge in known),
+            next_at=self.not_before,
+            silent=tuple(edge.id for edge in known if not edge.live),
+            trouble={edge.id: edge.trouble for edge in known if edge.live and edge.trouble},
+        )
+        self.do(self.status)
+
+    def announce(self, reason: str, now: float, *, edges: int, agents: int) -> None:
+        """Wait a while for what is missing, and say so unless it was just said."""
+        found = {EDGES: edges, AGENTS: agents}.get(reason, 0)
+        if not self.waiting.wait(reason, found, now):
+            return
+        wanted = self.readiness.wanted(reason, now)
+        detail = self.client_backoff.reason(now) if reason == DECLINED else ""
+        fields: dict[str, object] = {"reason": reason, "edges": edges, "agents": agents}
+        fields |= {"wanted": wanted} if wanted else {}
+        fields |= {"detail": detail} if detail else {}
+        self.do(Emit("waiting", fields))
+        self.show(fx.ShowStatus(waiting=reason, detail=detail, found=found, wanted=wanted))
+
+    def evaluate_model(self, round_: int, digest: str) -> None:
+        """Have a model evaluated on the held-out set; nobody waits for it."""
+        self.evaluating += 1
+        self._last.append(fx.EvaluateHeldOut(round_, digest, self.models.size))
+
+    def pace(self, void: BoolArray, *, began: float, now: float) -> None:
+        """Note when the next round may open; `void` is bool[S], who brought no valid update."""
+        if not len(void):
+            self.opens_at = now + NOBODY_ORDERED_S
+            return
+        longest = longer(self._empty_s, EMPTY_ROUND_S, MAX_EMPTY_ROUND_S)
+        self._empty_s = longest if void.all() else 0.0
+        self.opens_at = began + self._empty_s
+
+    def shown(self, view: RoundView, seq: IntArray) -> RoundView:
+        """Return the view with what is known of clients from before; `seq` is of their reports."""
+        self._starts = known_starts(self._starts, seq)
+        return self.evaluations.shown_in(replace(view, client_starts=self._starts))
+
+
+class Phase:
+    """What a run is doing. Its methods return the phase that follows, itself if none does.
+
+    `takes` has a method for each result of a job that it waits for.
+    """
+
+    takes: dict[type[Input], Callable[..., "Phase"]] = {}  # noqa: RUF012 - of the class
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def begin(self, now: float) -> "Phase":  # noqa: ARG002 - the interface's argument
+        """Do what comes first."""
+        return self
+
+    def tick(self, now: float) -> "Phase":  # noqa: ARG002 - the interface's argument
+        """Do what is due."""
+        return self
+
+    def next_due(self) -> float | None:
+        """Return when `tick` is wanted; None while only messages matter."""
+        return None
+
+    def greet(self, edge: EdgeSession, now: float) -> "Phase":  # noqa: ARG002
+        """Bring an edge that is new, back or restarted up to date."""
+        return self
