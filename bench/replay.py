@@ -30,7 +30,7 @@ STUDY = "cocs-decisions"
 SETS = ("world.visible=1", "world.clients=30", "budget.per_edge=12", "rounds.count=300")
 EXPLORES = ("policy.exploration=0.3", "policy.exploration_bound=100")
 TARGETS = ("linucb", "adaptive", "cheapest", "round-robin")
-ESTIMATES = ("ips", "self_normalised", "doubly_robust")
+ESTIMATES = ("ips", "doubly_robust")
 BAR, ROUNDS_PER_S = 0.9, 500.0
 
 

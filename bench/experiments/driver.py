@@ -15,7 +15,7 @@ import msgspec
 
 from fedagent_testbed.study import History, TestbedRecipe, load_recipe, play, world_names
 from fedagent_testbed.study import streams as pairs
-from fedagent_testbed.study.jobs import run_jobs
+from fedagent_testbed.study.jobs import pool_of, run_jobs
 from fedagent_testbed.study.selection import fed
 
 from .measures import MEASURES
@@ -111,4 +111,5 @@ def played(
     elif every:
         names, _ = fed(recipe, names)
     done = lambda _name, _seed, _total: None  # noqa: E731
-    yield from run_jobs(play, recipe, names, tuple(seeds), jobs=jobs, pool=None, done=done).items()
+    with pool_of(jobs) as pool:
+        yield from run_jobs(play, recipe, names, tuple(seeds), pool=pool, done=done).items()

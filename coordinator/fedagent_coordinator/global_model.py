@@ -2,28 +2,23 @@
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.tensors import (
-    Buffer,
-)
+from fedagent_protocol.tensors import Buffer
 from fedagent_task import models
 from fedagent_task.models.base import densed
 from fedagent_task.models.features import expect_fit, expect_width, scaled
 from fedagent_task.models.graph import Graph
 from fedagent_task.readers import Dataset, load
 from fedagent_task.recipe.spec import Recipe
-from fedagent_task.scoring.graph import ScoredGraph, scored
+from fedagent_task.scoring.graph import ScoredGraph, onnx_sessions, scored
 from fedagent_task.scoring.measures import NO_DATASET
 from fedagent_task.scoring.metrics import Evaluation, evaluate
 from fedagent_task.task_file import TaskFile
 from fedagent_task.travelling import model_tensors
-
-if TYPE_CHECKING:
-    from fedagent_task.scoring.onnx_session import OnnxSession
 
 Tensors = dict[str, npt.NDArray[np.generic]]
 
@@ -64,18 +59,18 @@ def held_out(recipe: Recipe, task: TaskFile | None = None) -> HeldOutSet | None:
 
 @dataclass(frozen=True)
 class _QuickCnn(models.Cnn):
-    session: "OnnxSession"
+    session: Any
 
     def forward(self, weights: models.Weights, x: models.Inputs) -> models.Doubles:
-        return self.session.forward(weights, densed(x))
+        output: models.Doubles = self.session.forward(weights, densed(x))
+        return output
 
 
 def _quick(model: models.Model) -> models.Model:
-    packages = ("onnx", "onnxruntime")
-    if not isinstance(model, models.Cnn) or not all(find_spec(name) for name in packages):
+    """Return the same by ONNX where that is faster, and its packages are here."""
+    sessions = onnx_sessions() if isinstance(model, models.Cnn) and find_spec("onnx") else None
+    if sessions is None:
         return model
-    from fedagent_task.scoring.onnx_session import OnnxSession  # noqa: PLC0415 - optional packages
+    from .onnx_export import to_graph  # noqa: PLC0415 - 20 MB
 
-    from .onnx_export import to_graph  # noqa: PLC0415
-
-    return _QuickCnn(model.spec, OnnxSession(to_graph(model.spec), model))
+    return _QuickCnn(model.spec, sessions.OnnxSession(to_graph(model.spec), model))

@@ -1,4 +1,4 @@
-"""What a recipe makes of a run: its policies, its settings and its task."""
+"""What a recipe makes of a run: its policies, and its settings."""
 
 from fedagent_protocol.messages import OpinionMode
 from fedagent_protocol.tensors import Manifest

@@ -37,7 +37,7 @@ def band_at(axes: Axes, x: float) -> tuple[float, float]:
 
 def test_the_band_is_the_interval_of_the_table(compared: Comparison, axes: Axes) -> None:
     plots._utility(compared, axes)
-    wanted = compared.utility("cheapest")
+    wanted = compared.figures("cheapest")["utility"]
     assert wanted.mean is not None
     assert wanted.ci95 is not None
     low, high = band_at(axes, 20)

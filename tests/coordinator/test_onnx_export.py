@@ -28,12 +28,6 @@ SPECS = [
     ModelSpec(kind="cnn", layout="fashion", features=17 * 18 * 2, image=(17, 18, 2), classes=3),
     ModelSpec(kind="cnn", layout="cifar", features=16 * 16, image=(16, 16, 1), classes=3),
 ]
-RECIPE = """
-name = "scored"
-model = { kind = "mlp", features = 64, hidden = [12], classes = 10 }
-rounds = { count = 3, deadline_s = 1.0 }
-budget = { per_edge = 4.0 }
-"""
 
 
 @settings(max_examples=30, deadline=None)

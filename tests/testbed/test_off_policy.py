@@ -44,7 +44,7 @@ def test_students_quantile_needs_no_scipy(dof: int) -> None:
 
 
 def test_intervals_hold_the_truth() -> None:
-    held = {"ips": 0, "self_normalised": 0, "doubly_robust": 0}
+    held = {"ips": 0, "doubly_robust": 0}
     bias = dict.fromkeys(held, 0.0)
     for seed in range(RUNS):
         log, truth = field(seed, 900)

@@ -41,8 +41,3 @@ def test_fedcs_takes_all_that_are_expected_in_time() -> None:
     with pytest.raises(MissingFeatureError) as caught:
         choice(FedCsPolicy(), column_view(clients=4))
     assert caught.value.feature == TRUTH
-
-
-def test_fedcs_takes_the_faster_of_two_edges() -> None:
-    view = column_view(clients=2, edges_seen=2, tau_s=[2.0, 1.0, 1.0, 9.0])
-    assert choice(FedCsPolicy(), view) == [1, 2]

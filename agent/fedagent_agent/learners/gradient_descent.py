@@ -10,7 +10,6 @@ from fedagent_protocol.messages import TrainCourse
 from fedagent_task.models import Inputs, Labels, Model
 from fedagent_task.models.samples import Csr, joined
 from fedagent_task.recipe.client_terms import NO_TERMS, ClientTerms
-from fedagent_task.recipe.schedule import rate_at
 from fedagent_task.recipe.spec import LearnerSpec
 from fedagent_task.travelling import CONTROL
 
@@ -100,7 +99,7 @@ class _Descent:
 
     def begin(self, base: Tensors, number: int = 1) -> None:
         """Start from a new global model, in the round of this number."""
-        self._rate = rate_at(self._spec, number)
+        self._rate = self._spec.rate_at(number)
         self._course.begin(self._rate)
         correction = self._control.begin(base) if self._control is not None else NOTHING
         self._base = {name: t for name, t in base.items() if not name.startswith(CONTROL)}

@@ -15,8 +15,8 @@ from fedagent_task.recipe.spec import LearnerSpec
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 Gradient = Mapping[str, Floats]
-EPSILON = 1e-8
-"""Of Adam, as torch's default."""
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+"""Of Adam, as torch's defaults."""
 _CLIP_EPSILON = 1e-6
 
 
@@ -32,7 +32,6 @@ class Sgd:
 
     def __init__(self, spec: LearnerSpec) -> None:
         self._momentum, self._decay = np.float32(spec.momentum), np.float32(spec.weight_decay)
-        self._nesterov = spec.nesterov
         self._speed: Arrays = {}
 
     def apply(self, weights: Arrays, gradient: Gradient, rate: float) -> None:
@@ -49,14 +48,14 @@ class Sgd:
         else:
             speed *= self._momentum
             speed += slope
-        return slope + self._momentum * speed if self._nesterov else speed
+        return speed
 
 
 class Adam:
     """Kingma and Ba's Adam; with `decoupled` decay AdamW (Loshchilov and Hutter)."""
 
     def __init__(self, spec: LearnerSpec, *, decoupled: bool) -> None:
-        self._betas, self._decay, self._decoupled = spec.betas, spec.weight_decay, decoupled
+        self._decay, self._decoupled = spec.weight_decay, decoupled
         self._first: Arrays = {}
         self._second: Arrays = {}
         self._steps = 0
@@ -64,7 +63,7 @@ class Adam:
     def apply(self, weights: Arrays, gradient: Gradient, rate: float) -> None:
         """Take one step."""
         self._steps += 1
-        one, two = self._betas
+        one, two = BETAS
         size = np.float32(rate / (1.0 - one**self._steps))
         root = np.float32(math.sqrt(1.0 - two**self._steps))
         for name, given in gradient.items():

@@ -173,15 +173,10 @@ class TorchSteps:
         if spec.optimizer == "sgd" and not (spec.momentum or spec.weight_decay or self._scaler):
             return None
         if spec.optimizer == "sgd":
-            return torch.optim.SGD(
-                all_,
-                lr=self._rate,
-                momentum=spec.momentum,
-                nesterov=spec.nesterov,
-                weight_decay=spec.weight_decay,
-            )
+            common = {"lr": self._rate, "weight_decay": spec.weight_decay}
+            return torch.optim.SGD(all_, momentum=spec.momentum, **common)
         kind = torch.optim.AdamW if spec.optimizer == "adamw" else torch.optim.Adam
-        return kind(all_, lr=self._rate, betas=spec.betas, weight_decay=spec.weight_decay)
+        return kind(all_, lr=self._rate, weight_decay=spec.weight_decay)
 
     def _add_terms(self) -> None:
         """Add what the strategy asks to the gradients, then clip them."""

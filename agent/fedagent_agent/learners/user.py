@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from fedagent_protocol.messages import TrainCourse
 from fedagent_task.models import Doubles, Floats, Inputs, Labels, Model
-from fedagent_task.recipe.schedule import rate_at
 from fedagent_task.recipe.spec import LearnerSpec, ParamValue
 
 from .base import StepResult, Tensors, UserCodeError
@@ -235,7 +234,7 @@ class UserLearner:
             round=self._number,
             iterations=iterations,
             device=self._held.device,
-            rate=rate_at(self._spec, self._number),
+            rate=self._spec.rate_at(self._number),
             seed=int(self._rng.integers(2**31)),
             rng=self._rng,
             params=self._spec.params,

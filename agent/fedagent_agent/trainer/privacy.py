@@ -8,24 +8,13 @@ of samples an opinion rests on is sent as it is.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from fedagent_agent.errors import AgentError
+from fedagent_task.privacy.accountant import opendp
 from fedagent_task.recipe.spec import OpinionsSpec
 
 if TYPE_CHECKING:
     from opendp.mod import Measurement
-
-HINT = "`fedagent doctor` on the device says how to add it"
-
-
-class PrivacyMissingError(AgentError):
-    """Raised when noise is wanted and OpenDP is not installed."""
-
-    template = "the task wants noise of epsilon {epsilon:g}, and opendp is missing: " + HINT
-
-    epsilon: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +38,7 @@ def protect(score: float, spec: OpinionsSpec) -> ProtectedScore:
     """Return what a task lets out of a score in [0, 1], with new noise each time.
 
     Raises:
-        PrivacyMissingError: Noise is wanted and cannot be made; nothing may be sent.
+        OpenDpMissingError: Noise is wanted and cannot be made; nothing may be sent.
     """
     shaped = shape(score, spec)
     if spec.epsilon <= 0:
@@ -61,11 +50,7 @@ def protect(score: float, spec: OpinionsSpec) -> ProtectedScore:
 
 @lru_cache(maxsize=8)
 def laplace(sensitivity: float, epsilon: float) -> "Measurement":
-    """Return OpenDP's Laplace mechanism for one number; `PrivacyMissingError`: not installed."""
-    if find_spec("opendp") is None:
-        raise PrivacyMissingError(epsilon)
-    import opendp.prelude as dp  # noqa: PLC0415 - half a second, only where noise is wanted
-
-    dp.enable_features("contrib")
+    """Return OpenDP's Laplace mechanism for one number; raises as `opendp`."""
+    dp = opendp()
     space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
     return dp.m.make_laplace(*space, scale=sensitivity / epsilon)

@@ -21,7 +21,7 @@ from fedagent_protocol.messages import NO_COURSE, TrainStats
 from fedagent_protocol.tensors import Buffer, Manifest, decode_tensors, tensor_parts
 from fedagent_task.errors import ProgramError, TaskFormatError
 from fedagent_task.moments import LARGEST, Moments
-from fedagent_task.privacy.accountant import AccountantMissingError, deviation_of
+from fedagent_task.privacy.accountant import OpenDpMissingError, deviation_of
 from fedagent_task.privacy.mechanism import clipped, noised
 from fedagent_task.secure_aggregation.ring import (
     MASKED,
@@ -47,7 +47,7 @@ from .frames import (
 )
 from .load_meter import Clock, LoadMeter, parts
 from .open_task import FailedTrainingError, OpenTask
-from .privacy import PrivacyMissingError, protect
+from .privacy import protect
 
 MAPPED_BYTES = 4 << 20
 """Size from which a model's file is mapped: such a one is never written to again."""
@@ -115,7 +115,7 @@ class Trainer:
             if lacks_memory(error.__cause__):
                 return Failed(job=job.job, reason="memory", detail=_NO_MEMORY)
             return Failed(job=job.job, reason="error", detail=str(error)[:1000])
-        except (PrivacyMissingError, AccountantMissingError) as error:
+        except OpenDpMissingError as error:
             return Failed(job=job.job, reason="privacy", detail=str(error))
         except (MemoryError, RuntimeError) as error:
             if not lacks_memory(error):

@@ -1,10 +1,9 @@
-"""Updates in time per round under another policy: IPS, self-normalised, doubly robust.
+"""Updates in time per round under another policy: by inverse propensities, and doubly robust.
 
 The utility of a round is a sum over its pairs, so each pair is weighed by its own propensity p
 (semi-bandit feedback; Swaminathan et al. 2017 and Dudik et al. 2011 for single actions):
 
     ips_t = sum X / p over choices that were ordered
-    snips = (sum X / p) / (sum 1 / p), times the mean number of choices that have support
     dr_t  = sum m + sum (X - m) / p, with m the forecast of a ridge regression
 
 Choices that the log would never have made are forecast by m, and widen the interval by all that
@@ -109,7 +108,6 @@ class Estimate:
     without_support: float
     recorded: float
     ips: Value
-    self_normalised: Value
     doubly_robust: Value
 
 
@@ -119,47 +117,32 @@ def estimated(rounds: list[Choices]) -> Estimate:
     Raises:
         NoSupportError: The log cannot say.
     """
-    known = [one.of_pairs() for one in rounds]
-    chosen = sum(len(one.pairs) for one in rounds)
-    weights = np.concatenate(
-        [np.zeros(0), *(_weights(one, x) for one, x in zip(rounds, known, strict=True))]
-    )
-    effective = float(weights.sum() ** 2 / max(1e-12, float((weights**2).sum())))
-    without = sum(int((one.chance <= 0).sum()) for one in rounds) / max(1, chosen)
+    none = np.zeros(0)
+    of = np.repeat(np.arange(len(rounds)), [len(one.pairs) for one in rounds])
+    chance = np.concatenate([none, *(one.chance for one in rounds)])
+    known = np.concatenate([none, *(one.of_pairs() for one in rounds)])
+    supported = chance > 0
+    weight = np.where(np.isfinite(known) & supported, 1.0 / np.where(supported, chance, 1.0), 0.0)
+    effective = float(weight.sum() ** 2 / max(1e-12, float((weight**2).sum())))
+    without = float((~supported).sum() / max(1, len(of)))
     _check(len(rounds), effective, without)
-    model = _forecasts(rounds)
-    ips, dr, gain, mass, size, missing = (np.zeros(len(rounds)) for _ in range(6))
-    for t, (one, x, m) in enumerate(zip(rounds, known, model, strict=True)):
-        w = _weights(one, x)
-        ordered, supported = np.isfinite(x), one.chance > 0
-        mine = w[ordered] * x[ordered]
-        lost = float(m[~supported].sum())
-        ips[t] = mine.sum() + lost
-        dr[t] = m.sum() + (w[ordered] * (x[ordered] - m[ordered])).sum()
-        gain[t], mass[t] = mine.sum(), w[ordered].sum()
-        size[t], missing[t] = supported.sum(), (~supported).sum()
-    lost_mean = float((ips - gain).mean())
-    rate = gain.sum() / mass.sum()
-    # The ratio's own spread, linearised: what each round adds beyond the common rate.
-    sn = size.mean() * (rate + (gain - rate * mass) / mass.mean())
-    wide = (lost_mean, float(missing.mean()) - lost_mean)
+    forecast, x = _forecasts(rounds, of), np.nan_to_num(known)
+
+    def by_round(values: FloatArray) -> FloatArray:
+        return np.bincount(of, values, minlength=len(rounds)).astype(np.float64)
+
+    lost = by_round(np.where(supported, 0.0, forecast))
+    wide = float(lost.mean()), float((~supported).sum() / len(rounds) - lost.mean())
     return Estimate(
         rounds=len(rounds),
-        choices=chosen,
-        matched=int((weights > 0).sum()),
+        choices=len(of),
+        matched=int((weight > 0).sum()),
         effective=effective,
         without_support=without,
         recorded=float(np.mean([one.in_time.sum() for one in rounds])),
-        ips=_value(ips, wide),
-        self_normalised=_value(sn + lost_mean, wide),
-        doubly_robust=_value(dr, wide),
+        ips=_value(by_round(weight * x) + lost, wide),
+        doubly_robust=_value(by_round(forecast + weight * (x - forecast)), wide),
     )
-
-
-def _weights(one: Choices, known: FloatArray) -> FloatArray:
-    """Return float64[S], 1 / p of the choices that were ordered, else 0."""
-    safe = np.where(one.chance > 0, one.chance, 1.0)
-    return np.where(np.isfinite(known) & (one.chance > 0), 1.0 / safe, 0.0)
 
 
 def _check(rounds: int, effective: float, without: float) -> None:
@@ -190,8 +173,8 @@ def _value(rounds: FloatArray, wide: tuple[float, float]) -> Value:
     return Value(mean, mean - half - wide[0], mean + half + wide[1])
 
 
-def _forecasts(rounds: list[Choices]) -> list[FloatArray]:
-    """Return float64[S] in [0, 1] for each round: the chance that a choice is in time.
+def _forecasts(rounds: list[Choices], of: IntArray) -> FloatArray:
+    """Return the chance in [0, 1] that a choice is in time, of all choices one after another.
 
     Ridge regression over the log's own pairs, in two folds of blocks of rounds: each is forecast by
     what was learnt in the other alone, so that no forecast has seen what it is corrected by.
@@ -199,63 +182,55 @@ def _forecasts(rounds: list[Choices]) -> list[FloatArray]:
     fold = np.array([one.view.round // _BLOCK % 2 for one in rounds])
     if len(set(fold.tolist())) < 2:
         fold = np.arange(len(rounds)) % 2
-    models = [_Model([one for one, f in zip(rounds, fold, strict=True) if f != k]) for k in (0, 1)]
-    return [models[k].of(one) for one, k in zip(rounds, fold.tolist(), strict=True)]
+    # Devices measure some features only after a while: rounds differ in what they know.
+    names = sorted({name for one in rounds for name in one.view.feature_names})
+    found = np.zeros(len(of))
+    for k in (0, 1):
+        asked = [one for one, f in zip(rounds, fold.tolist(), strict=True) if f == k]
+        others = [one for one, f in zip(rounds, fold.tolist(), strict=True) if f != k]
+        found[fold[of] == k] = _forecast(
+            _table([(one.view, one.ordered) for one in others], names),
+            np.concatenate([one.in_time for one in others]),
+            _table([(one.view, one.pairs) for one in asked], names),
+            max(len(one.view.client_price) for one in rounds),
+        )
+    return found
 
 
-class _Model:
-    """Coefficients over a pair's features and its client's own record."""
-
-    def __init__(self, rounds: list[Choices]) -> None:
-        clients = max((len(one.view.client_price) for one in rounds), default=0)
-        wins, orders = np.zeros(clients), np.zeros(clients)
-        for one in rounds:
-            its = one.view.pair_client[one.ordered]
-            np.add.at(wins, its, one.in_time)
-            np.add.at(orders, its, 1.0)
-        self._wins, self._orders = wins, orders
-        self._mean = float(wins.sum() / max(1.0, orders.sum()))
-        # Devices measure some features only after a while: rounds differ in what they know.
-        self._names = sorted({name for one in rounds for name in one.view.feature_names})
-        raw = [_raw(one.view, one.ordered, self._names) for one in rounds]
-        x = np.concatenate(raw) if raw else np.zeros((0, 0))
-        y = np.concatenate([one.in_time for one in rounds]) if rounds else np.zeros(0)
-        clients_of = [one.view.pair_client[one.ordered] for one in rounds]
-        whose: IntArray = np.concatenate([np.zeros(0), *clients_of]).astype(np.int64)
-        with np.errstate(invalid="ignore"):
-            known = np.isfinite(x)
-            count = np.maximum(1, known.sum(axis=0))
-            self._centre = np.where(known, x, 0.0).sum(axis=0) / count
-            spread = np.where(known, x - self._centre, 0.0)
-            self._scale = np.sqrt((spread**2).sum(axis=0) / count) + 1e-9
-        own = self._record(whose, y)
-        design = self._design(x, own)
-        penalty = _RIDGE * np.eye(design.shape[1])
-        penalty[0, 0] = 1e-9
-        self._beta = np.linalg.solve(design.T @ design + penalty, design.T @ y)
-
-    def of(self, one: Choices) -> FloatArray:
-        """Return the chance of every choice of a round."""
-        whose = one.view.pair_client[one.pairs].astype(np.int64)
-        design = self._design(_raw(one.view, one.pairs, self._names), self._record(whose, None))
-        return np.asarray(np.clip(design @ self._beta, 0.0, 1.0), dtype=np.float64)
-
-    def _record(self, clients: IntArray, left_out: FloatArray | None) -> FloatArray:
-        """Return the record of each client, without the row itself where it was learnt from."""
-        inside = clients < len(self._wins)
-        at = np.where(inside, clients, 0)
-        wins = np.where(inside, self._wins[at] if len(self._wins) else 0.0, 0.0)
-        orders = np.where(inside, self._orders[at] if len(self._orders) else 0.0, 0.0)
-        if left_out is not None:
-            wins, orders = wins - left_out, orders - 1.0
-        return np.asarray((wins + _PRIOR * self._mean) / (orders + _PRIOR), dtype=np.float64)
-
-    def _design(self, raw: FloatArray, own: FloatArray) -> FloatArray:
-        scaled = np.nan_to_num((raw - self._centre) / self._scale)
-        return np.column_stack((np.ones(len(raw)), own, np.clip(scaled, -5, 5)))
+_Table = tuple[IntArray, FloatArray]
+"""int64[n], the client of each row, and float64[n, F], what is known of it."""
 
 
-def _raw(view: RoundView, pairs: IntArray, names: list[str]) -> FloatArray:
-    """Return float64[S, F]: rates and sizes by their logarithms; NaN for what is not known."""
-    x = np.column_stack([np.zeros((len(pairs), 0)), *(view.optional(n)[pairs] for n in names)])
-    return np.asarray(np.sign(x) * np.log1p(np.abs(x)), dtype=np.float64)
+def _table(parts: list[tuple[RoundView, IntArray]], names: list[str]) -> _Table:
+    """Return rates and sizes by their logarithms; NaN for what is not known."""
+    clients = np.concatenate([view.pair_client[pairs] for view, pairs in parts]).astype(np.int64)
+    columns = [
+        np.concatenate([view.optional(name)[pairs] for view, pairs in parts]) for name in names
+    ]
+    x = np.column_stack([np.zeros((len(clients), 0)), *columns]).astype(np.float64)
+    return clients, np.sign(x) * np.log1p(np.abs(x))
+
+
+def _forecast(log: _Table, y: FloatArray, asked: _Table, clients: int) -> FloatArray:
+    """Return the chances of the rows that are asked for, by features and the client's record."""
+    whose, x = log
+    wins, orders = (np.bincount(whose, one, minlength=clients) for one in (y, np.ones(len(y))))
+    mean = float(y.sum() / max(1, len(y)))
+    known = np.isfinite(x)
+    count = np.maximum(1, known.sum(axis=0))
+    centre = np.where(known, x, 0.0).sum(axis=0) / count
+    scale = np.sqrt(np.where(known, (x - centre) ** 2, 0.0).sum(axis=0) / count) + 1e-9
+
+    def design(table: _Table, own: FloatArray, times: int) -> FloatArray:
+        """Leave the row itself out of a record that it was learnt from."""
+        client, raw = table
+        record = (wins[client] - own + _PRIOR * mean) / (orders[client] - times + _PRIOR)
+        scaled = np.clip(np.nan_to_num((raw - centre) / scale), -5, 5)
+        return np.column_stack((np.ones(len(raw)), record, scaled))
+
+    rows = design(log, y, 1)
+    penalty = _RIDGE * np.eye(rows.shape[1])
+    penalty[0, 0] = 1e-9
+    beta = np.linalg.solve(rows.T @ rows + penalty, rows.T @ y)
+    found = design(asked, np.zeros(len(asked[0])), 0) @ beta
+    return np.asarray(np.clip(found, 0.0, 1.0), dtype=np.float64)

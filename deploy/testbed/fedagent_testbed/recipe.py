@@ -321,11 +321,8 @@ def check_recipe(recipe: TestbedRecipe) -> None:
         raise RecipeError(
             "world.edges", f"is {world.edges}", f"the {world.kind} world has one edge"
         )
-    if (world.kind == "bas") != bool(world.streaming.dataset):
-        given = world.streaming.dataset or "missing"
-        raise RecipeError(
-            "world.streaming.dataset", f"is {given}", "it is for world.kind = 'bas' only"
-        )
+    if world.kind == "bas" and not world.streaming.dataset:
+        raise RecipeError("world.streaming.dataset", "is missing", "name one, see docs/testbed.md")
     training = world.training
     if training.dataset and (training.epochs is None) == (training.local_steps is None):
         raise RecipeError(

@@ -1,11 +1,8 @@
-"""Read a testbed recipe: TOML, overrides, and which world uses which key.
-
-``--set key.path=value`` overrides any key. What a world does not use is refused, not ignored.
-"""
+"""Read a testbed recipe: TOML with overrides; one that the world does not use is refused."""
 
 import difflib
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -25,52 +22,41 @@ _BASE = "cocs-decisions"
 """What a world of the file is made of, if it names no other."""
 _LINKED = ("radio", "traces")
 _PAIRS = (*_LINKED, "chances", "recorded")
-_DRAWN = (*_LINKED, "chances")
-_STUDIES = (*_PAIRS, "exchange", "open")
-_WORLDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("policy", "budget", "aggregation"), _STUDIES),
-    **dict.fromkeys(("iterations", "placement", "model", "learner"), ("bas",)),
-    "rounds.deadline_s": (*_PAIRS, "open"),
-    **dict.fromkeys(("rounds.max_wait_s", "rounds.min_updates", "rounds.merge_every"), _PAIRS),
-    "world.success": ("open",),
-    **dict.fromkeys(("world.utility", "world.training"), _STUDIES),
-    **dict.fromkeys(("world.visible", "world.churn"), _PAIRS),
+_ONLY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("iterations", "placement", "model", "learner", "world.streaming"), ("bas",)),
     **dict.fromkeys(("world.radio", "world.change"), ("radio",)),
-    **dict.fromkeys(("world.work", "world.repriced"), _DRAWN),
-    "world.exchange": ("exchange",),
-    "world.traces": ("traces",),
     **dict.fromkeys(("world.liars", "world.speeds", "world.bad_edge.slower"), _LINKED),
-    **dict.fromkeys(
-        (f"world.{key}" for key in ("late", "dying", "flips", "correlated", "cold", "missing")),
-        _PAIRS,
-    ),
-    "world.bad_edge.fails": _PAIRS,
-    "world.chances": ("chances",),
-    "world.attackers": _STUDIES,
-    "world.streaming": ("bas",),
+    **dict.fromkeys(("world.work", "world.repriced"), (*_LINKED, "chances")),
+    **dict.fromkeys(("world.visible", "world.churn", "world.late", "world.dying"), _PAIRS),
+    **dict.fromkeys(("world.flips", "world.bad_edge.fails", "world.correlated"), _PAIRS),
+    **dict.fromkeys(("world.cold", "world.missing", "rounds.min_updates"), _PAIRS),
+    "rounds.deadline_s": (*_PAIRS, "open"),
+    "world.success": ("open",),
+    **{f"world.{kind}": (kind,) for kind in ("exchange", "traces", "chances")},
 }
-"""Keys and sections that only these worlds use; the others are for all."""
+"""Sections and keys that only these worlds use."""
 
 
 def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> TestbedRecipe:
     """Read a recipe by the name of one of ours, or from a file, with overrides ``key.path=value``.
 
-    Nothing after the sign is the empty text. An override that changes the world leaves out what
-    the recipe has for its own only.
+    Nothing after the sign is the empty text.
 
     Raises:
-        RecipeError: There is none, or a key is unknown, missing, out of range, or not used
-            by the recipe's world.
+        RecipeError: There is none, or a key is unknown, missing or out of range; or one is set
+            that the recipe's world does not use.
     """
-    table = _table(recipe)
-    own_world, changes = _kind(table), list(sets)
+    table, changes = _table(recipe), list(sets)
     for assignment in changes:
         key, equals, value = assignment.partition("=")
         table = override(table, assignment if value.strip() or not equals else f'{key}=""')
-    _check_policies(table)
-    world = _converted(table).world.kind
-    keys = [assignment.partition("=")[0].replace(" ", "") for assignment in changes]
-    made = _converted(_used(table, world, own_world, keys))
+    try:
+        made = msgspec.convert(plain_values(table, "", lambda _: "write a number"), TestbedRecipe)
+    except msgspec.ValidationError as error:
+        raise _explained(error, table) from error
+    for assignment in changes:
+        _check_used(assignment.partition("=")[0].replace(" ", ""), made.world.kind)
+    _check_policies(made)
     check_recipe(made)
     return made
 
@@ -96,15 +82,8 @@ def _table(recipe: str | Path) -> Table:
     own = _worlds().get(str(recipe))
     if own is None:
         return read_table(_text(recipe))
-    base = _table(str(own.get("base", _BASE)))
     mine = {key: value for key, value in own.items() if key != "base"}
-    table = _merged(base, {**mine, "name": str(recipe)})
-    return _used(table, _kind(table), _kind(base), list(_leaves(mine)))
-
-
-def _kind(table: Table) -> str:
-    world = table.get("world", {})
-    return str(world.get("kind", "radio")) if isinstance(world, Mapping) else "radio"
+    return _merged(_table(str(own.get("base", _BASE))), {**mine, "name": str(recipe)})
 
 
 def _merged(base: Table, over: Table) -> dict[str, object]:
@@ -129,17 +108,6 @@ def _text(recipe: str | Path) -> str:
         ) from error
 
 
-def _converted(table: Table) -> TestbedRecipe:
-    try:
-        return msgspec.convert(plain_values(table, "", _finite), TestbedRecipe)
-    except msgspec.ValidationError as error:
-        raise _explained(error, table) from error
-
-
-def _finite(_key: str) -> str:
-    return "write a finite number"
-
-
 def _explained(error: msgspec.ValidationError, table: Table) -> RecipeError:
     why = explain(error, table)
     hint = "see docs/testbed.md"
@@ -151,72 +119,19 @@ def _explained(error: msgspec.ValidationError, table: Table) -> RecipeError:
     return RecipeError(why.key, why.reason, hint)
 
 
-def _check_policies(table: Table) -> None:
-    section = table.get("policies", {})
-    if not isinstance(section, Mapping):
-        reason = f"must be a table (got {show(section)})"
-        raise RecipeError("policies", reason, "write policies.NAME.KEY=VALUE")
-    for name, params in section.items():
-        if not isinstance(params, Mapping):
-            key = _show_key(f"policies.{name}")
-            reason = f"must be a table (got {show(params)})"
-            raise RecipeError(key, reason, f"write {key}.KEY=VALUE")
+def _check_used(key: str, world: str) -> None:
+    for only, worlds in _ONLY.items():
+        if f"{key}.".startswith(f"{only}.") and world not in worlds:
+            hint = f"leave it out, it is for {' and '.join(worlds)}"
+            raise RecipeError(show(key)[1:-1], f"is not used by world {world}", hint)
 
 
-def _used(table: Table, world: str, own_world: str, sets: Collection[str]) -> dict[str, object]:
-    """Return a table without the keys that it has for its own world, where that was changed."""
-    for key in _leaves(table):
-        if error := _unused(key, world, table):
-            overridden = any(key == one or key.startswith(f"{one}.") for one in sets)
-            if world == own_world or overridden:
-                raise error
-            table = _without(table, key.split("."))
-    return dict(table)
-
-
-def _leaves(table: Table, inside: str = "") -> Iterator[str]:
-    """Yield every key by its dotted name; parameters of a policy, or any others, are one."""
-    for name, value in table.items():
-        key = f"{inside}{name}"
-        if isinstance(value, Mapping) and (not inside or inside == "world."):
-            yield from _leaves(value, f"{key}.")
-        else:
-            yield key
-
-
-def _unused(key: str, world: str, table: Table) -> RecipeError | None:
-    section, _, leaf = key.partition(".")
-    if section == "policies":
-        own = table[section]
-        assert isinstance(own, Mapping)  # as are the policies' in it, by `_check_policies`
-        base = leaf if world == "bas" else str(own[leaf].get("base", leaf))
-        return _unknown_policy(leaf, base, world)
-    worlds = next((_WORLDS[one] for one in (key, key.rpartition(".")[0]) if one in _WORLDS), None)
-    if worlds is None or world in worlds:
-        return None
-    hint = f"leave it out, it is for {' and '.join(worlds)}"
-    return RecipeError(_show_key(key), f"is not used by world {world}", hint)
-
-
-def _unknown_policy(name: str, base: str, world: str) -> RecipeError | None:
-    bas = world == "bas"
-    known = (*iterations.names(), *placement.names()) if bas else oracles.names()
-    if base in known:
-        return None
-    near = difflib.get_close_matches(base, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-    return RecipeError(_show_key(f"policies.{name}"), f"is no policy of world {world}", hint)
-
-
-def _without(table: Table, path: list[str]) -> dict[str, object]:
-    head, *rest = path
-    inner = table[head]
-    if not rest or not isinstance(inner, Mapping):
-        return {key: value for key, value in table.items() if key != head}
-    # A policy's name may have a point.
-    names = [".".join(rest)] if head == "policies" else rest
-    return {**table, head: _without(inner, names)}
-
-
-def _show_key(key: str) -> str:
-    return show(key)[1:-1]
+def _check_policies(made: TestbedRecipe) -> None:
+    known = (*oracles.names(), *iterations.names(), *placement.names())
+    for name, params in made.policies.items():
+        given = params.get("base")
+        base = given if isinstance(given, str) else name
+        if base not in known:
+            near = difflib.get_close_matches(base, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise RecipeError(show(f"policies.{name}")[1:-1], "is no policy", hint)

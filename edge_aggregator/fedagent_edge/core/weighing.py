@@ -18,7 +18,7 @@ from fedagent_task.aggregation.averaging import FedAvg
 from fedagent_task.aggregation.bounds import Term, Told, remembered, settled, told_of
 from fedagent_task.aggregation.robust import Robust, rule_of
 from fedagent_task.aggregation.task import most_steps, rules_of
-from fedagent_task.privacy.accountant import AccountantMissingError, deviation_of
+from fedagent_task.privacy.accountant import OpenDpMissingError, deviation_of
 from fedagent_task.recipe.spec import (
     AggregationSpec,
     LearnerSpec,
@@ -144,7 +144,7 @@ def weighing_of(body: bytes) -> Weighing:
     if task.privacy.mode == "central":
         try:
             deviation = deviation_of(task.privacy)
-        except AccountantMissingError as error:
+        except OpenDpMissingError as error:
             return Weighing(refusal=f"at the edge, {error}"[:200])
     return Weighing(
         strategy,

@@ -7,18 +7,19 @@ No amplification by sampling is counted: who trains is chosen by a policy, not b
 import math
 from functools import lru_cache
 from importlib.util import find_spec
+from typing import Any
 
 from fedagent_protocol.extras import how_to_add
 from fedagent_task.errors import TaskError
 from fedagent_task.recipe.spec import PrivacySpec
 
 
-class AccountantMissingError(TaskError):
-    """Raised where privacy is to be accounted for and OpenDP is not installed."""
+class OpenDpMissingError(TaskError):
+    """Raised where noise is to be made or accounted for and OpenDP is not installed."""
 
-    template = "noise on updates is accounted for by opendp, which is missing: {mend}"
+    template = "noise is made and accounted for by opendp, which is missing"
 
-    mend: str
+    hint: str
 
 
 def is_installed() -> bool:
@@ -26,20 +27,26 @@ def is_installed() -> bool:
     return find_spec("opendp") is not None
 
 
+def opendp() -> Any:
+    """Return the library, which takes half a second; or raise `OpenDpMissingError`."""
+    if not is_installed():
+        raise OpenDpMissingError(how_to_add("privacy"))
+    import opendp.prelude as dp  # noqa: PLC0415 - half a second, only where noise is wanted
+
+    dp.enable_features("contrib")
+    return dp
+
+
 @lru_cache(maxsize=256)
 def epsilon_of(noise: float, delta: float, releases: int) -> float:
     """Return epsilon of so many releases whose noise is `noise` sensitivities long.
 
     Raises:
-        AccountantMissingError: The library is not installed.
+        OpenDpMissingError: The library is not installed.
     """
     if releases <= 0:
         return 0.0
-    if not is_installed():
-        raise AccountantMissingError(how_to_add("privacy"))
-    import opendp.prelude as dp  # noqa: PLC0415 - half a second, only where noise is wanted
-
-    dp.enable_features("contrib")
+    dp = opendp()
     space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
     once = dp.m.make_gaussian(*space, scale=noise / math.sqrt(releases))
     return float(dp.c.make_zCDP_to_approxDP(once).map(1.0).epsilon(delta))
@@ -49,7 +56,7 @@ def noise_multiplier(epsilon: float, delta: float, releases: int) -> float:
     """Return the least noise, in sensitivities, with which all releases cost at most epsilon.
 
     Raises:
-        AccountantMissingError: The library is not installed.
+        OpenDpMissingError: The library is not installed.
     """
     return _for_one(epsilon, delta) * math.sqrt(releases)
 

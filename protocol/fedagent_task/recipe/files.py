@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedagent_task.errors import RecipeError
-from fedagent_task.recipe.checks import MAX_BUFFER_BYTES
 from fedagent_task.recipe.spec import Recipe
+from fedagent_task.recipe.task_checks import MAX_BUFFER_BYTES
 from fedagent_task.recipe.text import Table, override, read_table, recipe_from_table
 from fedagent_task.task_file import SUFFIX, TaskFile, read_task_file
 

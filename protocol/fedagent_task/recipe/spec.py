@@ -5,7 +5,7 @@ changes: digests leave defaults out, so that a new key does not rename old recip
 """
 
 import math
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -226,10 +226,6 @@ class DataSpec(_Section, frozen=True, kw_only=True):
     standardize_s: Annotated[Seconds, _text("seconds", 30.0)] = 30.0
 
 
-Schedule = Literal["constant", "step", "exponential", "cosine", "linear"]
-Beta = Annotated[float, Meta(ge=0, lt=1)]
-
-
 class LearnerSpec(_Section, frozen=True, kw_only=True):
     """How a device learns from its stream."""
 
@@ -254,19 +250,9 @@ class LearnerSpec(_Section, frozen=True, kw_only=True):
         Literal["sgd", "adam", "adamw"], _text("one of sgd, adam, adamw", '"sgd"')
     ] = "sgd"
     momentum: Annotated[float, Meta(ge=0, lt=1), _text("the momentum of sgd", 0.9)] = 0.0
-    nesterov: Annotated[bool, _text("true or false", "true")] = False
     weight_decay: Annotated[float, Meta(ge=0, le=1000), _text("a decay", 0.0001)] = 0.0
-    betas: Annotated[tuple[Beta, Beta], _text("the two means of adam", "[0.9, 0.999]")] = (
-        0.9,
-        0.999,
-    )
     clip_norm: Annotated[float, Meta(ge=0, le=1e12), _text("a norm, or 0", 1.0)] = 0.0
-    schedule: Annotated[Schedule, _text(f"one of {', '.join(get_args(Schedule))}", '"cosine"')] = (
-        "constant"
-    )
-    schedule_rounds: Annotated[int, Meta(ge=0, le=10_000_000), _text("rounds", 60)] = 0
-    warmup_rounds: Annotated[int, Meta(ge=0, le=10_000_000), _text("rounds, or 0", 3)] = 0
-    gamma: Annotated[float, Meta(gt=0, le=1), _text("a factor up to 1", 0.9)] = 0.9
+    decay: Annotated[float, Meta(gt=0, le=1), _text("a factor up to 1", 0.99)] = 1.0
     device: Annotated[
         Literal["auto", "cpu", "cuda", "mps"], _text("one of auto, cpu, cuda, mps", '"auto"')
     ] = "auto"
@@ -282,6 +268,10 @@ class LearnerSpec(_Section, frozen=True, kw_only=True):
     def is_foreign(self) -> bool:
         """Whether it is of a package that devices have installed, ``package:name``."""
         return ":" in self.name
+
+    def rate_at(self, round_: int) -> float:
+        """Return the step size of a round, from 1; never 0, which would end the learning unsaid."""
+        return self.rate * max(self.decay ** max(0, round_ - 1), 1e-12)
 
     @property
     def wants_torch(self) -> bool:

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from fedagent_protocol.messages import Weighting
 from fedagent_task.errors import RecipeError, TaskFormatError
-from fedagent_task.recipe.checks import check_recipe, check_task
+from fedagent_task.recipe.checks import check_recipe
 from fedagent_task.recipe.explain import explain, hint_of, show
 from fedagent_task.recipe.spec import (
     MAX_SECONDS,
@@ -27,6 +27,7 @@ from fedagent_task.recipe.spec import (
     Recipe,
     TaskSpec,
 )
+from fedagent_task.recipe.task_checks import check_task
 
 MAX_RECIPE_BYTES = 256 * 1024
 MAX_TASK_BYTES = 128 * 1024

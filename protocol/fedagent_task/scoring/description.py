@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import msgspec
 
 from fedagent_task.errors import RecipeError, TaskFormatError
-from fedagent_task.recipe.checks import check_task
 from fedagent_task.recipe.spec import DataSpec, ModelSpec, TaskSpec
+from fedagent_task.recipe.task_checks import check_task
 from fedagent_task.recipe.text import short_form
 
 PREFIX = "fedagent."

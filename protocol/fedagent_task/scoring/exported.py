@@ -14,7 +14,7 @@ from fedagent_task.models.features import Raw, scaled
 from fedagent_task.models.graph import Graph
 from fedagent_task.models.samples import Csr
 from fedagent_task.scoring.description import Described, read_description
-from fedagent_task.scoring.graph import scored
+from fedagent_task.scoring.graph import onnx_sessions, scored
 from fedagent_task.travelling import model_tensors
 
 
@@ -52,11 +52,12 @@ def open_model(data: bytes) -> Predictor:
         ProtocolError: Its tensors are not those that it says.
         ModuleNotFoundError: onnxruntime is not installed.
     """
-    if data[8:9] != b"{":
-        from fedagent_task.scoring.onnx_session import OnnxFile  # noqa: PLC0415 - an optional package
-
-        return OnnxFile(data)
-    return _tensors_file(data)
+    if data[8:9] == b"{":
+        return _tensors_file(data)
+    if (sessions := onnx_sessions()) is None:
+        raise ModuleNotFoundError("onnxruntime", name="onnxruntime")
+    opened: Predictor = sessions.OnnxFile(data)
+    return opened
 
 
 def whole(graph: Graph, tensors: Weights) -> dict[str, Floats]:

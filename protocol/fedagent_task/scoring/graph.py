@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -132,12 +133,19 @@ def _linked(output: Doubles, link: str) -> Doubles:
             return output
 
 
-class _Onnx:
-    def __init__(self, graph: Graph, once: Weights, onnx: bytes) -> None:
-        from fedagent_task.scoring.onnx_session import GraphSession  # noqa: PLC0415 - an optional package
+def onnx_sessions() -> ModuleType | None:
+    """Return `onnx_session`, which takes 25 MB; None where onnxruntime is not installed."""
+    if find_spec("onnxruntime") is None:
+        return None
+    from fedagent_task.scoring import onnx_session  # noqa: PLC0415 - an optional package
 
+    return onnx_session
+
+
+class _Onnx:
+    def __init__(self, graph: Graph, once: Weights, onnx: bytes, sessions: ModuleType) -> None:
         specs = (*graph.manifest().specs, *graph.once_manifest().specs)
-        self._session = GraphSession(onnx, {WEIGHT + spec.name for spec in specs})
+        self._session = sessions.GraphSession(onnx, {WEIGHT + spec.name for spec in specs})
         self._once = once
         self._weights: Weights = {}
 
@@ -161,8 +169,8 @@ def scored(graph: Graph, once: Mapping[str, Floats], onnx: bytes = b"") -> Score
         ProgramError: The ONNX graph is none of this model. Also when it is scored: the model
             asks for more than there is.
     """
-    if onnx and find_spec("onnxruntime") is not None:
-        return ScoredGraph(graph.spec, _Onnx(graph, once, onnx))
+    if onnx and (sessions := onnx_sessions()) is not None:
+        return ScoredGraph(graph.spec, _Onnx(graph, once, onnx, sessions))
     if find_spec("torch") is not None:
         return ScoredGraph(graph.spec, _Torch(graph, once))
     package = "onnxruntime" if onnx else "torch"

@@ -131,7 +131,7 @@ def test_a_packages_loop_trains_as_minibatch_does(
 def test_it_is_told_the_orders_iterations_the_rounds_rate_and_its_parameters(
     bench: TrainerBench,
 ) -> None:
-    sets = ("learner.schedule=exponential", "learner.gamma=0.5", "learner.params={depth=3}")
+    sets = ("learner.decay=0.5", "learner.params={depth=3}")
     _opened(bench, "my-package:plain", *sets).trained(round=2, iterations=7)
     (ctx,) = SEEN
     assert (ctx.iterations, ctx.rate, ctx.params) == (7, 0.025, {"depth": 3})

@@ -7,14 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.trainer import privacy
-from fedagent_agent.trainer.privacy import (
-    PrivacyMissingError,
-    ProtectedScore,
-    laplace,
-    protect,
-    shape,
-)
+from fedagent_agent.trainer.privacy import ProtectedScore, laplace, protect, shape
+from fedagent_task.privacy import accountant
+from fedagent_task.privacy.accountant import OpenDpMissingError
 from fedagent_task.recipe.spec import OpinionsSpec
 
 SPECS = st.builds(
@@ -39,8 +34,8 @@ def test_an_opinion_is_clipped_and_rounded_inside_its_bounds(
 
 def test_without_opendp_there_is_no_noise_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     laplace.cache_clear()
-    monkeypatch.setattr(privacy, "find_spec", lambda _name: None)
-    with pytest.raises(PrivacyMissingError, match="`fedagent doctor` on the device"):
+    monkeypatch.setattr(accountant, "find_spec", lambda _name: None)
+    with pytest.raises(OpenDpMissingError, match=r"\[privacy\]"):
         protect(0.5, OpinionsSpec(epsilon=1.0))
     assert protect(0.5, OpinionsSpec()) == ProtectedScore(0.5)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedagent_task.privacy import accountant
 from fedagent_task.privacy.accountant import (
-    AccountantMissingError,
+    OpenDpMissingError,
     deviation_of,
     epsilon_of,
     epsilon_spent,
@@ -58,5 +58,5 @@ def test_without_the_library_there_is_a_mend_and_no_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(accountant, "find_spec", lambda _: None)
-    with pytest.raises(AccountantMissingError, match=r"\[privacy\]"):
+    with pytest.raises(OpenDpMissingError, match=r"\[privacy\]"):
         epsilon_of(math.e, 1e-5, 3)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fedagent_task.errors import DatasetError, RecipeError
+from fedagent_task.errors import DatasetError
 from fedagent_testbed.learning.datasets import (
     LAGS,
     WARMER_C,
@@ -15,7 +15,6 @@ from fedagent_testbed.learning.datasets import (
     load_data,
     stations_of,
 )
-from fedagent_testbed.learning.fleet import learner_spec, make_model
 
 
 @pytest.fixture(autouse=True)
@@ -73,14 +72,3 @@ def test_an_hour_that_is_missing_is_left_out_with_all_that_need_it() -> None:
     assert hours.tolist() == list(range(49, 75))
     assert np.isfinite(found.dense_x).all()
     assert sorted(shard[shard >= 0]) == list(range(len(found.y) - len(found.test_y)))
-
-
-def test_keys_of_model_and_learner_are_checked() -> None:
-    digits = load_data("digits")
-    model = make_model(digits, {"l2": 0.5})
-    assert (model.spec.features, model.spec.classes, model.spec.l2) == (64, 10, 0.5)
-    with pytest.raises(RecipeError, match=r"^model"):
-        make_model(digits, {"kind": "oracle"})
-    assert learner_spec({}).rate == 0.2
-    with pytest.raises(RecipeError, match=r"^learner"):
-        learner_spec({"name": "guess"})

@@ -95,14 +95,3 @@ def test_padding_counts_nothing_and_clients_do_not_mix(name: str) -> None:
     np.testing.assert_allclose(together, cut, atol=1e-12)
     alone = gradient(model, theta[1:2], x[1:2], y[1:2], weight[1:2])
     assert np.array_equal(alone[0], together[1])
-
-
-@pytest.mark.parametrize("name", list(MODELS))
-def test_starts_are_the_product_s_own(name: str) -> None:
-    own, model = create(SPECS[name]), MODELS[name]
-    first, weights = model.init(1), own.init(1)
-    assert first.dtype == np.float32
-    assert first.shape == (model.size,)
-    flat = np.concatenate([weights[one.name].ravel() for one in own.manifest().specs])
-    assert np.array_equal(first, flat)
-    assert not np.array_equal(first, model.init(2))

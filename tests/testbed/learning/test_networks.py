@@ -1,8 +1,5 @@
 """A cnn in a study is learnt as a live agent learns it, and refused in words where it cannot be."""
 
-import importlib.util
-from importlib.machinery import ModuleSpec
-
 import numpy as np
 import pytest
 
@@ -71,20 +68,6 @@ def test_a_client_learns_what_a_live_agent_would(quarters: StudyData) -> None:
     flat = np.concatenate([update[one.name].ravel() for one in model.manifest().specs])
     np.testing.assert_allclose(updates.deltas[0], flat, atol=1e-5)
     assert np.abs(flat).max() > 0.01
-
-
-def test_without_torch_a_study_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
-
-    def without(name: str, package: str | None = None) -> ModuleSpec | None:
-        return None if name == "torch" else found(name, package)
-
-    monkeypatch.setattr("fedagent_agent.learners.steps.find_spec", without)
-    with pytest.raises(
-        RecipeError, match=r"training\.model: is cnn, and torch is not here"
-    ) as info:
-        Network(TRAINING, features=784, classes=10)
-    assert "extra `torch`" in str(info.value)
 
 
 def test_images_that_are_too_small_are_refused() -> None:

@@ -9,7 +9,6 @@ from fedagent_coordinator.errors import InvalidSelectionError
 from fedagent_coordinator.policies import Feedback, RoundView, Selection
 from fedagent_coordinator.policies.selection import explained, fill
 from fedagent_coordinator.policies.state import StatelessPolicy
-from fedagent_task.errors import RecipeError
 from fedagent_testbed import oracles
 from fedagent_testbed.study import History, load_recipe, selection
 from fedagent_testbed.study import TestbedRecipe as Study
@@ -166,25 +165,6 @@ def test_a_selection_that_breaks_a_rule_ends_the_run(
     )
     with pytest.raises(InvalidSelectionError):
         played(small(), "spy", 1)
-
-
-@pytest.mark.parametrize(
-    ("sets", "policy", "words"),
-    [
-        (SMALL, "bp-ucb", "opinions"),
-        ((*SMALL, "world.training.opinions=true"), "bp-ucb", "opinions"),
-        (SMALL, "fastest", ""),
-        (("world.kind=open", "world.edges=1"), "linucb", "feature"),
-    ],
-)
-def test_unmet_says_what_is_missing(sets: tuple[str, ...], policy: str, words: str) -> None:
-    recipe = load_recipe("cocs-decisions", sets)
-    reason = unmet(recipe, policy)
-    assert words in reason
-    assert bool(reason) == bool(words)
-    if reason:
-        with pytest.raises(RecipeError, match=words):
-            played(recipe, policy, 1)
 
 
 def test_a_history_counts_what_it_says() -> None:

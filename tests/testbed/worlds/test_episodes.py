@@ -26,9 +26,3 @@ def test_they_start_half_to_one_and_a_half_gaps_apart(
     going = episodes(np.random.default_rng(seed), rounds=rounds, every=every, length=length)
     wanted = [any(t - length < start <= t for start in at) for t in range(rounds)]
     assert going.tolist() == wanted
-
-
-def test_none_are_asked_for() -> None:
-    rng = np.random.default_rng(0)
-    assert not starts(rng, rounds=50, every=0).any()
-    assert not episodes(rng, rounds=50, every=0, length=9).any()

@@ -50,18 +50,6 @@ def test_nothing_arrives_of_the_dead_until_they_heal_and_say_so(world: str) -> N
         assert quiet.client_starts.tolist() == [1] * 20
 
 
-def test_late_clients_are_cheap_and_never_in_time() -> None:
-    late = make_world(study("world.late.share=0.2", "world.late.price_factor=0.5"), 2)
-    plain = make_world(study(), 2)
-    for t in range(1, 6):
-        view, feedback = everybody(late, t)
-        cheap = view.client_price < plain.view(t).client_price
-        assert cheap.sum() == 4
-        assert not feedback.X[cheap[view.pair_client]].any()
-        assert (view.known_truth().chance[cheap[view.pair_client]] == 0).all()
-        assert feedback.X.any()
-
-
 def test_half_of_the_clients_change_their_speed_and_not_what_they_claim() -> None:
     changed = make_world(study("world.speeds.share=0.5", "world.speeds.factor=[0.2, 0.5]"), 3)
     plain = make_world(study(), 3)

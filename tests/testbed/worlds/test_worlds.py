@@ -10,7 +10,6 @@ import pytest
 
 from fedagent_coordinator.policies import RoundView
 from fedagent_coordinator.policies.base import FloatArray
-from fedagent_task.errors import DatasetError
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study import load_recipe, make_world, play
 
@@ -132,14 +131,6 @@ def test_a_seed_is_a_world_whatever_is_decided(name: str) -> None:
     assert walk(WORLDS[name], 4, lambda _view: NOBODY) != nobody
 
 
-@pytest.mark.parametrize("name", WORLDS)
-def test_rounds_differ_and_a_round_is_the_same_whenever_it_is_seen(name: str) -> None:
-    world = make_world(recipe(WORLDS[name]), 3)
-    first, again, second = (columns(world.view(t)) for t in (1, 1, 2))
-    assert first == again
-    assert first != second
-
-
 def test_in_the_exchange_world_only_who_is_warm_depends_on_decisions() -> None:
     one = walk(EXCHANGE, 3, lambda _view: NOBODY)
     two = walk(EXCHANGE, 3, lambda _view: np.array([2, 5]))
@@ -233,31 +224,6 @@ def test_liars_are_slower_than_they_say_and_ask_for_what_they_say() -> None:
     true_lc = honest.play(true, everybody).lc_s
     assert true_lc == pytest.approx(2.41 / true.feature("compute"))
     assert lying.play(claimed, everybody).lc_s == pytest.approx(2 * true_lc)
-
-
-NO_LINKS = gzip.compress(b"1,2,3", mtime=0)
-
-
-@pytest.mark.parametrize(
-    ("name", "body", "words", "hint"),
-    [
-        ("absent", b"", "absent", "docs/testbed.md"),
-        ("empty", b"", "empty", "docs/testbed.md"),
-        ("speeds.csv.gz", NO_LINKS, "cannot be read", "fetch"),
-        ("README", NO_LINKS, "cannot be read", "fetch"),
-        ("rates.tar.gz", gzip.compress(b"x" * 5000, mtime=0)[:-9], "cannot be read", "fetch"),
-    ],
-)
-def test_what_is_no_recording_of_links_is_refused(
-    data: Path, name: str, body: bytes, words: str, hint: str
-) -> None:
-    if name == "empty":
-        (data / name).mkdir()
-    elif name != "absent":
-        (data / name).write_bytes(body)
-    with pytest.raises(DatasetError, match=words) as caught:
-        make_world(recipe((*TRACES, f"world.traces.links={name}")), 1)
-    assert hint in caught.value.hint
 
 
 EXTREMES = {

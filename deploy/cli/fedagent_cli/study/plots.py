@@ -231,9 +231,9 @@ def _matrix(matrix: Matrix, axes: Axes) -> None:
     shares = np.full((len(worlds) + 1, len(names)), np.nan)
     for column, name in enumerate(names):
         for row, world in enumerate(worlds):
-            share = matrix.share(world, name)
-            shares[row, column] = np.nan if share is None or share.mean is None else share.mean
-        shares[-1, column] = matrix.mean_share(name)
+            share = matrix.share(world, name).mean
+            shares[row, column] = np.nan if share is None else share
+        shares[-1, column] = matrix.standings[name].mean_share
     colours = LinearSegmentedColormap.from_list("share", ["#f6e7d2", "#f6f6f6", "#6fa8dc"])
     axes.imshow(shares, cmap=colours, vmin=_WORST, vmax=1.0, aspect="auto")
     for row, column in np.ndindex(*shares.shape):

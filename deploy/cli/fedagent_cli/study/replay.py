@@ -173,11 +173,7 @@ def _estimated(rounds: list[Replayed]) -> Estimate:
 
 def _print(found: Estimate) -> None:
     echo()
-    rows = [
-        ("doubly robust", found.doubly_robust),
-        ("self-normalised", found.self_normalised),
-        ("inverse propensity", found.ips),
-    ]
+    rows = [("doubly robust", found.doubly_robust), ("inverse propensity", found.ips)]
     echo(f"updates in time per round; {number_text(found.recorded)} were recorded")
     table(("estimate", "mean", "95 % interval"), [(name, *_cells(value)) for name, value in rows])
     echo(

@@ -250,6 +250,7 @@ class _Progress:
             end = "\n" if self._count == total else ""
             sys.stderr.write(f"\r\033[K{self._count} of {total} runs: {name}, seed {seed}{end}")
             sys.stderr.flush()
+        self._count %= total  # the next world begins
 
 
 @contextmanager
@@ -260,7 +261,7 @@ def _fixable() -> Iterator[None]:
     except DatasetError as error:
         raise MissingError(str(error)) from error
     except WorkerLostError as error:
-        raise KilledError(str(error.args[0]), error.hint) from error
+        raise KilledError("a process was killed before its run ended", error.hint) from error
     except (PolicyError, RegistryError, RecipeError) as error:
         raise UsageError(str(error)) from error
 

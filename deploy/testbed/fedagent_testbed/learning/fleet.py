@@ -13,8 +13,8 @@ from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import RecipeError, TaskFormatError
 from fedagent_task.models import Floats, Model
 from fedagent_task.models import create as create_model
-from fedagent_task.recipe.learner_checks import unknown
 from fedagent_task.recipe.spec import LEARNERS, LearnerSpec, ModelSpec
+from fedagent_task.recipe.task_checks import unknown
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.worlds.base import spawned_rng
 

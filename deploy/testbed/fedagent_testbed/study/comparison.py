@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, SupportsFloat
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from fedagent_protocol.errors import FedagentError
 from fedagent_protocol.extras import how_to_install
 from fedagent_testbed.recipe import TestbedRecipe
 
-from .history import Column, History, jain
+from .history import History, jain
 from .streams import MARGIN, is_alone
 
 if TYPE_CHECKING:
@@ -24,39 +24,6 @@ _T: tuple[float, ...] = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101),
 )
-
-
-_SELECTION = {
-    "utility": ("utility", 0),
-    "regret_oracle": ("regret", 0),
-    "regret_oracle_p": ("regret-p", 0),
-    "accuracy": ("accuracy", 3),
-    "spent": ("spent", 0),
-    "seconds_per_round": ("s/round", 2),
-    "min_rate": ("min rate", 3),
-    "jain": ("jain", 2),
-    "decision_ms": ("ms", 2),
-}
-_STREAMS = {
-    "latency_s": ("latency s", 1),
-    "compute_s": ("compute", 1),
-    "transfer_s": ("transfer", 1),
-    "aggregate_s": ("aggregate", 1),
-    "final_loss": ("loss", 4),
-    "mean_loss": ("mean loss", 4),
-    "seconds_to_best": ("s to best", 1),
-    "rounds": ("rounds", 0),
-    "spent": ("spent", 1),
-    "rho": ("rho", 1),
-    "peak_s": ("peak s", 2),
-    "within_limit": ("in limit", 3),
-    "violation_s": ("over s", 1),
-    "edges": ("edges", 0),
-    "decision_ms": ("ms", 2),
-    "error": ("error", 3),
-}
-"""Columns: the figure, its head, and its digits."""
-COVERAGE = ("never_rate", "back_rounds", "left_out")
 
 
 class PandasNeededError(FedagentError):
@@ -137,6 +104,17 @@ class Comparison:
         """Whether this is a study of streams, not of selection."""
         return self.recipe.of_streams
 
+    @cached_property
+    def _figures(self) -> dict[str, dict[str, Figure]]:
+        table = STREAMS if self.of_streams else SELECTION
+        return {
+            name: {
+                key: figure([of(self, seed, run) for seed, run in enumerate(runs)])
+                for key, (_, _, of) in table.items()
+            }
+            for name, runs in self.histories.items()
+        }
+
     def figures(self, name: str) -> dict[str, Figure]:
         """Return the figures of a policy, but for its targets, by their keys in `--json`."""
         return self._figures[name]
@@ -146,25 +124,44 @@ class Comparison:
 
         Pairs on streams: those first that reach the best loss, by cumulative latency.
         """
-        if self.of_streams:
-            return sorted(
-                self.histories, key=lambda n: (not self.reaches_best(n), self._mean(n, "latency_s"))
-            )
-        return sorted(self.histories, key=lambda n: -self._mean(n, "utility"))
+        key, sign = ("latency_s", 1.0) if self.of_streams else ("utility", -1.0)
+
+        def rank(name: str) -> tuple[bool, float]:
+            behind = self.of_streams and not self.reaches_best(name)
+            return behind, sign * (self.figures(name)[key].mean or 0.0)
+
+        return sorted(self.histories, key=rank)
 
     def record(self) -> dict[str, object]:
         """Return everything as JSON data, by the reference in `docs/testbed.md`."""
-        streaming = self.recipe.world.streaming
-        more = {"budget": streaming.budget, "load_limit_s": streaming.load_limit_s}
+        streaming, more = self.recipe.world.streaming, dict[str, object]()
+        if self.of_streams:
+            more = {
+                "budget": streaming.budget,
+                "load_limit_s": streaming.load_limit_s,
+                "persistence": self.persistence.record(),
+            }
         return {
             "recipe": self.recipe.name,
             "rounds": self.recipe.rounds.count,
-            **(more if self.of_streams else {}),
             "seeds": list(self.seeds),
             "policies": {name: self._policy(name) for name in self.histories},
-            **({"persistence": self.persistence.record()} if self.of_streams else {}),
             "skipped": self.skipped,
+            **more,
         }
+
+    def _policy(self, name: str) -> dict[str, object]:
+        record: dict[str, object] = {k: one.record() for k, one in self.figures(name).items()}
+        if self.of_streams:
+            exhausted = [run.exhausted for run in self.histories[name]]
+            return record | {"reaches_best": self.reaches_best(name), "exhausted": exhausted}
+        both = {str(one): self.to_target(name, one) for one in self.recipe.world.training.targets}
+        for place, key in enumerate(("rounds_to_target", "seconds_to_target")):
+            record[key] = {
+                target: found[place].record() | {"reached": found[place].reached}
+                for target, found in both.items()
+            }
+        return record
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per policy, seed and round.
@@ -183,18 +180,14 @@ class Comparison:
             for t, row in enumerate(run.rows, 1)
         )
 
-    def utility(self, name: str) -> Figure:
-        """Return the cumulative utility of a policy."""
-        kind = self.recipe.world.utility
-        return figure([float(run.utility(kind).sum()) for run in self.histories[name]])
+    def utility(self, run: History) -> float:
+        """Return the cumulative utility of a run."""
+        return float(run.utility(self.recipe.world.utility).sum())
 
-    def regret(self, name: str, oracle: str) -> Figure:
-        """Return how much more an oracle had on the same seeds."""
-        if oracle not in self.reference:
-            return figure([None for _ in self.seeds])
-        kind = self.recipe.world.utility
-        both = zip(self.reference[oracle], self.histories[name], strict=True)
-        return figure([float(b.utility(kind).sum() - r.utility(kind).sum()) for b, r in both])
+    def behind(self, oracle: str, seed: int, run: History) -> float | None:
+        """Return how much more an oracle had on the same seed."""
+        known = self.reference.get(oracle)
+        return self.utility(known[seed]) - self.utility(run) if known else None
 
     def to_target(self, name: str, target: float) -> tuple[Figure, Figure]:
         """Return the first round and second at an accuracy, of the seeds that got there."""
@@ -206,14 +199,10 @@ class Comparison:
         ]
         return figure(first), figure(seconds)
 
-    @cached_property
-    def best_loss(self) -> tuple[float, ...]:
-        """The least final loss on each seed, of all pairs that aggregate."""
+    def best_loss(self, seed: int) -> float:
+        """Return the least final loss on a seed, of all pairs that aggregate."""
         paying = [runs for name, runs in self.histories.items() if not is_alone(name)]
-        return tuple(
-            min((runs[row].final_loss for runs in paying), default=float("inf"))
-            for row in range(len(self.seeds))
-        )
+        return min((runs[seed].final_loss for runs in paying), default=math.inf)
 
     @property
     def persistence(self) -> Figure:
@@ -229,79 +218,69 @@ class Comparison:
         }
         return means[name] <= min(means.values()) + MARGIN
 
-    @cached_property
-    def _figures(self) -> dict[str, dict[str, Figure]]:
-        figures = self._of_streams if self.of_streams else self._of_selection
-        return {name: figures(name) for name in self.histories}
 
-    def _of_selection(self, name: str) -> dict[str, Figure]:
-        runs = self.histories[name]
-        return {
-            "utility": self.utility(name),
-            "regret_oracle": self.regret(name, "oracle"),
-            "regret_oracle_p": self.regret(name, "oracle-p"),
-            "accuracy": figure([_last(run) for run in runs]),
-            "seconds_per_round": figure([float(run["seconds"].mean()) for run in runs]),
-            "spent": figure([float(run["spent"].sum()) for run in runs]),
-            "selected_per_round": figure([float(run["selected"].mean()) for run in runs]),
-            "min_rate": figure([run.min_rate for run in runs]),
-            "jain": figure([jain(run.rates()) for run in runs]),
-            **{key: figure([_covered(run, key) for run in runs]) for key in COVERAGE},
-            "decision_ms": figure([float(np.median(run["decide_ms"])) for run in runs]),
-            "explored_rounds": figure([float(run["explored"].sum()) for run in runs]),
-        }
-
-    def _of_streams(self, name: str) -> dict[str, Figure]:
-        runs, sums = self.histories[name], ("compute_s", "transfer_s", "aggregate_s")
-        to_best = zip(runs, self.best_loss, strict=True)
-        return {
-            "latency_s": figure([float(run.latency_s.sum()) for run in runs]),
-            **{key: figure([float(run[key].sum()) for run in runs]) for key in sums},
-            "final_loss": figure([run.final_loss for run in runs]),
-            "mean_loss": figure([run.mean_loss for run in runs]),
-            "seconds_to_best": figure([run.seconds_to(best + MARGIN) for run, best in to_best]),
-            "rounds": figure([float(len(run)) for run in runs]),
-            "spent": figure([float(run["rent"].sum()) for run in runs]),
-            "rho": figure([_of(np.mean, run, "done") for run in runs]),
-            "peak_s": figure([float(run["peak_s"].max(initial=0.0)) for run in runs]),
-            "within_limit": figure([run.within_limit for run in runs]),
-            "limited": figure([_of(np.mean, run, "limited") for run in runs]),
-            "violation_s": figure([float(run.violation_s[-1:].sum()) for run in runs]),
-            "edges": figure([float(len(set(run["edge"].tolist()) - {-1})) for run in runs]),
-            "decision_ms": figure([_of(np.median, run, "decide_ms") for run in runs]),
-            "error": figure([run.error() for run in runs]),
-        }
-
-    def _policy(self, name: str) -> dict[str, object]:
-        record: dict[str, object] = {k: one.record() for k, one in self.figures(name).items()}
-        if self.of_streams:
-            exhausted = [run.exhausted for run in self.histories[name]]
-            return record | {"reaches_best": self.reaches_best(name), "exhausted": exhausted}
-        rounds, seconds = {}, {}
-        for target in self.recipe.world.training.targets:
-            first, later = self.to_target(name, target)
-            rounds[str(target)] = first.record() | {"reached": first.reached}
-            seconds[str(target)] = later.record() | {"reached": later.reached}
-        return record | {"rounds_to_target": rounds, "seconds_to_target": seconds}
-
-    def _mean(self, name: str, key: str) -> float:
-        return self.figures(name)[key].mean or 0.0
+Of = Callable[[Comparison, int, History], float | None]
+"""Takes a comparison, the place of a seed in it, and the run on that seed."""
 
 
-def _of(measure: Callable[[Column], SupportsFloat], run: History, key: str) -> float | None:
-    """Return the mean or median of a column; None of no rounds."""
-    return float(measure(run[key])) if run.rows else None
+def _total(column: str) -> Of:
+    return lambda _, _seed, run: float(run[column].sum())
 
 
-def _covered(run: History, key: str) -> float | None:
-    """Return a figure of a run's coverage."""
-    value: float | None = None if run.coverage is None else getattr(run.coverage, key)
-    return value
+def _mean(column: str) -> Of:
+    return lambda _, _seed, run: float(run[column].mean()) if run.rows else None
 
 
-def _last(run: History) -> float | None:
-    tested = [row["accuracy"] for row in run.rows if np.isfinite(row["accuracy"])]
-    return tested[-1] if tested else None
+def _median(column: str) -> Of:
+    return lambda _, _seed, run: float(np.median(run[column])) if run.rows else None
+
+
+def _its(name: str) -> Of:
+    return lambda _, _seed, run: getattr(run, name)
+
+
+def _covered(name: str) -> Of:
+    return lambda _, _seed, run: getattr(run.coverage, name, None)
+
+
+COVERAGE = ("never_rate", "back_rounds", "left_out")
+SELECTION: dict[str, tuple[str, int, Of]] = {
+    "utility": ("utility", 0, lambda result, _, run: result.utility(run)),
+    "regret_oracle": ("regret", 0, lambda result, n, run: result.behind("oracle", n, run)),
+    "regret_oracle_p": ("regret-p", 0, lambda result, n, run: result.behind("oracle-p", n, run)),
+    "accuracy": ("accuracy", 3, _its("accuracy")),
+    "spent": ("spent", 0, _total("spent")),
+    "seconds_per_round": ("s/round", 2, _mean("seconds")),
+    "min_rate": ("min rate", 3, _its("min_rate")),
+    "jain": ("jain", 2, lambda _, _seed, run: jain(run.rates())),
+    "decision_ms": ("ms", 2, _median("decide_ms")),
+    "selected_per_round": ("", 0, _mean("selected")),
+    "explored_rounds": ("", 0, _total("explored")),
+    **{key: ("", 0, _covered(key)) for key in COVERAGE},
+}
+STREAMS: dict[str, tuple[str, int, Of]] = {
+    "latency_s": ("latency s", 1, lambda _, _seed, run: float(run.latency_s.sum())),
+    "compute_s": ("compute", 1, _total("compute_s")),
+    "transfer_s": ("transfer", 1, _total("transfer_s")),
+    "aggregate_s": ("aggregate", 1, _total("aggregate_s")),
+    "final_loss": ("loss", 4, _its("final_loss")),
+    "mean_loss": ("mean loss", 4, _its("mean_loss")),
+    "seconds_to_best": (
+        *("s to best", 1),
+        lambda result, n, run: run.seconds_to(result.best_loss(n) + MARGIN),
+    ),
+    "rounds": ("rounds", 0, lambda _, _seed, run: float(len(run))),
+    "spent": ("spent", 1, _total("rent")),
+    "rho": ("rho", 1, _mean("done")),
+    "peak_s": ("peak s", 2, lambda _, _seed, run: float(run["peak_s"].max(initial=0.0))),
+    "within_limit": ("in limit", 3, _its("within_limit")),
+    "violation_s": ("over s", 1, _total("over_s")),
+    "edges": ("edges", 0, lambda _, _seed, run: float(len({*run["edge"].tolist()} - {-1}))),
+    "decision_ms": ("ms", 2, _median("decide_ms")),
+    "error": ("error", 3, lambda _, _seed, run: run.error()),
+    "limited": ("", 0, _mean("limited")),
+}
+"""By keys in `--json`: head and digits in the table, where there is a head, and what it is."""
 
 
 def rows_of(result: Comparison) -> list[list[str]]:
@@ -315,16 +294,15 @@ def rows_of(result: Comparison) -> list[list[str]]:
 
 
 def _cells(result: Comparison, name: str) -> dict[str, str]:
-    recipe, figures, cells = result.recipe, result.figures(name), dict[str, str]()
-    for key, (head, digits) in (_STREAMS if result.of_streams else _SELECTION).items():
-        if key == "accuracy" and not recipe.world.training.dataset:
-            continue
-        if key == "error" and not recipe.world.streaming.prequential:
+    world, figures, cells = result.recipe.world, result.figures(name), dict[str, str]()
+    known = {"accuracy": world.training.dataset, "error": world.streaming.prequential}
+    for key, (head, digits, _) in (STREAMS if result.of_streams else SELECTION).items():
+        if not head or not known.get(key, True):
             continue
         cells[head] = figures[key].text(digits)
         if key in {"final_loss", "mean_loss"} and result.reaches_best(name, key):
             cells[head] += "*"
-        for target in recipe.world.training.targets if key == "accuracy" else ():
+        for target in world.training.targets if key == "accuracy" else ():
             rounds, seconds = result.to_target(name, target)
             cells[f"to {target:g}"] = _reached(rounds, 1)
             cells[f"s to {target:g}"] = _reached(seconds, 0)

@@ -164,6 +164,12 @@ class History:
         payable = np.ones(len(rates), np.bool_) if self.coverage is None else self.coverage.payable
         return float(rates[payable].min()) if payable.any() else None
 
+    @property
+    def accuracy(self) -> float | None:
+        """The last accuracy that was tested."""
+        tested = [row["accuracy"] for row in self.rows if np.isfinite(row["accuracy"])]
+        return tested[-1] if tested else None
+
     def first_at(self, target: float) -> int | None:
         """Return the round in which the accuracy first reached a target."""
         reached = np.flatnonzero(self["accuracy"] >= target)

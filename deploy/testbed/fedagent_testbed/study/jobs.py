@@ -1,4 +1,4 @@
-"""Runs of studies, here or in processes: these end with their parent, and import ours only."""
+"""Runs of studies, here or in processes, which end with their parent."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from typing import Protocol
 
@@ -16,13 +16,8 @@ from .history import History
 
 Job = Callable[[TestbedRecipe, str, int], History]
 """Runs a policy on a seed of a recipe."""
-Task = tuple[TestbedRecipe, str, int]
-"""A recipe, a policy and a seed."""
 Done = Callable[[str, int, int], None]
 """Takes policy, seed and the number of runs in all, when a run is over."""
-
-_SAFE_PATH = "PYTHONSAFEPATH"
-_POSIX = hasattr(signal, "pthread_sigmask")
 
 
 class Pool(Protocol):
@@ -32,16 +27,16 @@ class Pool(Protocol):
         """Start a job."""
 
 
+Runner = Pool | ProcessPoolExecutor
+
+
 class WorkerLostError(Exception):
     """Raised when a process that ran a study was killed, e.g. for want of memory."""
 
     hint = "if memory ran out, run fewer at a time: --jobs 1"
 
-    def __init__(self) -> None:
-        super().__init__("a process was killed before its run ended")
-
     def __str__(self) -> str:
-        return f"{self.args[0]}; {self.hint}"
+        return f"a process was killed before its run ended; {self.hint}"
 
 
 def run_jobs(
@@ -50,89 +45,46 @@ def run_jobs(
     names: Sequence[str],
     seeds: Sequence[int],
     *,
-    jobs: int,
-    pool: Pool | None,
+    pool: Runner | None,
     done: Done,
 ) -> dict[str, tuple[History, ...]]:
-    """Run every name on every seed; a run depends on nothing but its arguments.
-
-    Raises:
-        WorkerLostError: A process was killed.
-    """
-    tasks = [(recipe, name, seed) for seed in seeds for name in names]
-    runs = run_tasks(job, tasks, jobs=jobs, pool=pool, done=done)
-    found = {(task[1], task[2]): run for task, run in zip(tasks, runs, strict=True)}
+    """Run every name on every seed, here without a pool; a run depends on its arguments only."""
+    found: dict[tuple[str, int], History] = {}
+    tasks = [(name, seed) for seed in seeds for name in names]
+    if pool is None:
+        for name, seed in tasks:
+            found[name, seed] = job(recipe, name, seed)
+            done(name, seed, len(tasks))
+    else:
+        futures = {pool.submit(job, recipe, *task): task for task in tasks}
+        for future in as_completed(futures):
+            found[futures[future]] = future.result()
+            done(*futures[future], len(tasks))
     return {name: tuple(found[name, seed] for seed in seeds) for name in names}
 
 
-def run_tasks(
-    job: Job, tasks: Sequence[Task], *, jobs: int, pool: Pool | None, done: Done
-) -> list[History]:
-    """Run tasks of several recipes, and return their histories in the same order.
-
-    Raises:
-        WorkerLostError: A process was killed.
-    """
-    results: dict[int, History] = {}
-    if pool is None and jobs <= 1:
-        for index, task in enumerate(tasks):
-            results[index] = job(*task)
-            done(task[1], task[2], len(tasks))
-    else:
-        with workers(jobs) if pool is None else nullcontext(pool) as several:
-            with _starting():
-                futures = {several.submit(job, *task): index for index, task in enumerate(tasks)}
-            try:
-                for future in as_completed(futures):
-                    index = futures[future]
-                    results[index] = future.result()
-                    done(tasks[index][1], tasks[index][2], len(tasks))
-            finally:
-                # After a failure the others are of no use. A pool of our own ends with its block:
-                # it cannot bear futures that others cancelled while its processes are ended.
-                for future in futures if pool is not None else ():
-                    future.cancel()
-    return [results[index] for index in range(len(tasks))]
-
-
 @contextmanager
-def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Give a pool of processes; whatever ends the block with an error ends them at once.
+def pool_of(jobs: int, pool: Pool | None = None) -> Iterator[Runner | None]:
+    """Give the pool, or one of so many processes; whatever ends the block ends them.
 
     Raises:
         WorkerLostError: A process was killed.
     """
-    # Spawned, not forked: threads would be copied half way.
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_follow_parent)
-    try:
+    if pool is not None or jobs <= 1:
         yield pool
+        return
+    # Spawned, not forked: threads would be copied half way.
+    made = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_follow_parent)
+    try:
+        yield made
     except BaseException as error:
         for process in active_children():
             process.terminate()
-        pool.shutdown(cancel_futures=True)
+        made.shutdown(cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
             raise WorkerLostError from error
         raise
-    pool.shutdown()
-
-
-@contextmanager
-def _starting() -> Iterator[None]:
-    """Hold Ctrl-C back, which processes that are started meanwhile inherit: they never get one.
-
-    They do not import from the current folder either, where a `types.py` may lie.
-    """
-    before = os.environ.get(_SAFE_PATH)
-    os.environ[_SAFE_PATH] = "1"
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if _POSIX else set()
-    try:
-        yield
-    finally:
-        if _POSIX:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.environ.pop(_SAFE_PATH)
-        if before is not None:
-            os.environ[_SAFE_PATH] = before
+    made.shutdown()
 
 
 def _follow_parent() -> None:

@@ -1,13 +1,12 @@
 """Policies x worlds: what share of the best a policy has in each, and its rank. Numbers only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from .comparison import COVERAGE, Figure, figure, seeds_text
-from .history import History
 
 POLICIES = (
     *("adaptive", "linucb", "cocs", "cocs-paper", "cucb", "fair", "rbcs-f", "fastest", "random"),
@@ -15,65 +14,82 @@ POLICIES = (
 )
 """Whom a matrix compares if nobody is named: all that need neither opinions nor the truth."""
 REFERENCE = "oracle-p"
-
-PerSeed = tuple[float | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a policy made of a world, seed by seed: utility, and the figures of coverage."""
-
-    utility: tuple[float, ...]
-    coverage: Mapping[str, PerSeed]
-
-    @classmethod
-    def of(cls, runs: tuple[History, ...], kind: str) -> "Outcome":
-        """Return it of runs, one a seed; `kind` of utility."""
-        return cls(
-            tuple(float(run.utility(kind).sum()) for run in runs),
-            {key: tuple(getattr(run.coverage, key, None) for run in runs) for key in COVERAGE},
-        )
-
-    @property
-    def mean(self) -> float:
-        """Mean utility over the seeds."""
-        return float(np.mean(self.utility))
+UNKNOWN = Figure(None, None, ())
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A world, and what policies made of it, the reference among them."""
+    """A world, and the figures of its comparison by policy, the reference among them."""
 
     about: str
     rounds: int
-    outcomes: Mapping[str, Outcome]
+    figures: Mapping[str, Mapping[str, Figure]]
     skipped: Mapping[str, str] = field(default_factory=dict)  # policies, with the reason
 
-    @property
-    def best(self) -> str:
-        """The policy with the largest mean utility, but for the reference."""
-        return max(self.policies, key=lambda name: self.outcomes[name].mean)
-
-    def is_best(self, name: str) -> bool:
-        """Return whether no policy has a larger mean utility; equals are all of them best."""
-        return name in self.policies and self.outcomes[name].mean == self.outcomes[self.best].mean
+    def mean(self, name: str) -> float:
+        """Return the mean utility over the seeds."""
+        return self.figures[name]["utility"].mean or 0.0
 
     @property
     def policies(self) -> tuple[str, ...]:
         """The policies, without the reference."""
-        return tuple(name for name in self.outcomes if name != REFERENCE)
+        return tuple(name for name in self.figures if name != REFERENCE)
+
+    @property
+    def best(self) -> str:
+        """The policy with the largest mean utility, but for the reference."""
+        return max(self.policies, key=self.mean)
+
+    def is_best(self, name: str) -> bool:
+        """Return whether no policy has a larger mean utility; equals are all of them best."""
+        return name in self.policies and self.mean(name) == self.mean(self.best)
 
     def share(self, name: str, of: str) -> Figure:
-        """Return utility over another's, seed by seed: `name` may be better on one of them."""
-        both = zip(self.outcomes[name].utility, self.outcomes[of].utility, strict=True)
+        """Return utility over another's, seed by seed; unknown of one that did not play."""
+        if name not in self.figures or of not in self.figures:
+            return UNKNOWN
+        both = [self.figures[one]["utility"].per_seed for one in (name, of)]
         # A world in which the other earns nothing is everybody's.
-        return figure([mine / whole if whole else 1.0 for mine, whole in both])
+        shares = [
+            mine / whole if mine and whole else float(not whole)
+            for mine, whole in zip(*both, strict=True)
+        ]
+        return figure(shares)
 
     def rank(self, name: str) -> float:
         """Return 1 for the largest mean utility; equals share the mean of their ranks."""
-        mine = self.outcomes[name].mean
-        others = np.array([self.outcomes[other].mean for other in self.policies])
+        others = np.array([self.mean(other) for other in self.policies])
+        mine = self.mean(name)
         return float((others > mine).sum() + ((others == mine).sum() + 1) / 2)
+
+    def record(self) -> dict[str, object]:
+        """Return it as JSON data."""
+        return {
+            "about": self.about,
+            "rounds": self.rounds,
+            "best": self.best,
+            "policies": {
+                name: {
+                    "share": self.share(name, self.best).record(),
+                    "of_oracle_p": self.share(name, REFERENCE).record(),
+                    "rank": self.rank(name),
+                    **{key: self.figures[name][key].record() for key in ("utility", *COVERAGE)},
+                }
+                for name in self.policies
+            },
+            "skipped": dict(self.skipped),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A policy over the worlds in which it plays; `least_in` is the world of the least share."""
+
+    worlds: int
+    mean_share: float
+    least_share: float
+    least_in: str
+    mean_rank: float
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,38 +103,32 @@ class Matrix:
         return f"<Matrix of {len(self.worlds)} worlds: {', '.join(self.policies)}>"
 
     @cached_property
-    def policies(self) -> tuple[str, ...]:
+    def standings(self) -> dict[str, Standing]:
         """The policies that played somewhere, the best mean share first."""
-        names = {name: None for one in self.worlds.values() for name in one.policies}
-        return tuple(sorted(names, key=lambda name: -self.mean_share(name)))
+        found = dict[str, Standing]()
+        for name in dict.fromkeys(name for one in self.worlds.values() for name in one.policies):
+            here = {world: one for world, one in self.worlds.items() if name in one.policies}
+            shares = {world: one.share(name, one.best).mean or 0.0 for world, one in here.items()}
+            least = min(shares, key=lambda world: (shares[world], world))
+            ranks = [one.rank(name) for one in here.values()]
+            mean, rank = float(np.mean(list(shares.values()))), float(np.mean(ranks))
+            found[name] = Standing(len(here), mean, shares[least], least, rank)
+        return dict(sorted(found.items(), key=lambda item: -item[1].mean_share))
 
-    def share(self, world: str, name: str) -> Figure | None:
-        """Return the share of the best policy's utility in a world; None if it did not play."""
-        one = self.worlds[world]
-        return one.share(name, one.best) if name in one.policies else None
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies in the order of their mean shares."""
+        return tuple(self.standings)
 
-    def mean_share(self, name: str) -> float:
-        """Return the mean over the worlds in which a policy plays."""
-        return float(np.mean(list(self._shares(name).values())))
-
-    def least_share(self, name: str) -> tuple[float, str]:
-        """Return the smallest share, and the world."""
-        return min((share, world) for world, share in self._shares(name).items())
-
-    def mean_rank(self, name: str) -> float:
-        """Return the mean rank over the worlds in which a policy plays."""
-        ranks = [one.rank(name) for one in self.worlds.values() if name in one.policies]
-        return float(np.mean(ranks))
-
-    def _shares(self, name: str) -> dict[str, float]:
-        found = ((world, self.share(world, name)) for world in self.worlds)
-        return {world: one.mean for world, one in found if one is not None and one.mean is not None}
+    def share(self, world: str, name: str) -> Figure:
+        """Return the share of the best policy's utility in a world."""
+        return self.worlds[world].share(name, self.worlds[world].best)
 
     def record(self) -> dict[str, object]:
         """Return everything as JSON data, by the reference in `docs/testbed.md`."""
         return {
-            "worlds": {name: self._world(name, one) for name, one in self.worlds.items()},
-            "policies": {name: self._policy(name) for name in self.policies},
+            "worlds": {name: one.record() for name, one in self.worlds.items()},
+            "policies": {name: asdict(one) for name, one in self.standings.items()},
             "skipped": dict(self.skipped),
         }
 
@@ -129,85 +139,46 @@ class Matrix:
         """
         rows = [["world", *self.policies, f"best of {REFERENCE}"]]
         for world, one in self.worlds.items():
-            shares = ((name, self.share(world, name)) for name in self.policies)
-            cells = (_text(share) + ("*" if one.is_best(name) else "") for name, share in shares)
-            known = one.share(one.best, REFERENCE) if REFERENCE in one.outcomes else None
-            rows.append([world, *cells, _text(known)])
-        rows.append(["mean share", *(f"{self.mean_share(name):.3f}" for name in self.policies)])
-        least = (self.least_share(name)[0] for name in self.policies)
-        rows.append(["least share", *(f"{share:.3f}" for share in least)])
-        rows.append(["mean rank", *(f"{self.mean_rank(name):.1f}" for name in self.policies)])
-        return [[*row, *[""] * (len(rows[0]) - len(row))] for row in rows]
+            cells = (
+                self.share(world, name).text(3) + ("*" if one.is_best(name) else "")
+                for name in self.policies
+            )
+            rows.append([world, *cells, one.share(one.best, REFERENCE).text(3)])
+        every = self.standings.values()
+        rows.append(["mean share", *(f"{one.mean_share:.3f}" for one in every), ""])
+        rows.append(["least share", *(f"{one.least_share:.3f}" for one in every), ""])
+        rows.append(["mean rank", *(f"{one.mean_rank:.1f}" for one in every), ""])
+        return rows
 
     def coverage_rows(self) -> list[list[str]]:
         """Return heads, and a row per world and figure of coverage known there: the worst seed."""
         rows = [["coverage", *self.policies]]
         for world, one in self.worlds.items():
             for key in COVERAGE:
-                worst = [one.outcomes.get(name) for name in self.policies]
-                cells = [_worst(outcome, key) for outcome in worst]
+                figures = [one.figures.get(name, {}).get(key, UNKNOWN) for name in self.policies]
+                digits = 3 if key == "never_rate" else 0
+                cells = [_worst(found, digits) for found in figures]
                 if set(cells) != {"-"}:
                     rows.append([f"{world}: {key}", *cells])
         return rows
 
     def notes(self) -> list[str]:
         """Return the lines below the tables."""
-        lines = []
+        lines, skipped = [], dict(self.skipped)
+        for world, one in self.worlds.items():
+            skipped |= {f"{name} in {world}": why for name, why in one.skipped.items()}
         if self.worlds:
-            counts = sorted({one.rounds for one in self.worlds.values()})
-            seeds = {
-                len(out.utility) for one in self.worlds.values() for out in one.outcomes.values()
-            }
-            worlds = "1 world" if len(self.worlds) == 1 else f"{len(self.worlds)} worlds"
+            played = list(self.worlds.values())
+            counts = " and ".join(map(str, sorted({one.rounds for one in played})))
+            seeds = len(played[0].figures[played[0].best]["utility"].per_seed)
+            worlds = "1 world" if len(played) == 1 else f"{len(played)} worlds"
             lines.append(
-                f"{worlds}, {' and '.join(map(str, counts))} rounds, "
-                f"{seeds_text(max(seeds))}: share of the best policy's utility, mean ± 95 %, "
-                "* the best; coverage: the worst seed"
+                f"{worlds}, {counts} rounds, {seeds_text(seeds)}: share of the best policy's "
+                "utility, mean ± 95 %, * the best; coverage: the worst seed"
             )
-        unfed = {
-            f"{name} in {world}": why
-            for world, one in self.worlds.items()
-            for name, why in one.skipped.items()
-        }
-        skipped = {**self.skipped, **unfed}
         return [*lines, *(f"skipped {name}: {why}" for name, why in skipped.items())]
 
-    def _world(self, world: str, one: Played) -> dict[str, object]:
-        entries = {}
-        for name in one.policies:
-            share, outcome = self.share(world, name), one.outcomes[name]
-            oracle = one.share(name, REFERENCE) if REFERENCE in one.outcomes else None
-            entries[name] = {
-                "utility": figure(outcome.utility).record(),
-                "share": share.record() if share else None,
-                "of_oracle_p": oracle.record() if oracle else None,
-                "rank": one.rank(name),
-                **{key: figure(outcome.coverage.get(key, ())).record() for key in COVERAGE},
-            }
-        return {
-            "about": one.about,
-            "rounds": one.rounds,
-            "best": one.best,
-            "policies": entries,
-            "skipped": dict(one.skipped),
-        }
 
-    def _policy(self, name: str) -> dict[str, object]:
-        least, world = self.least_share(name)
-        return {
-            "worlds": len(self._shares(name)),
-            "mean_share": self.mean_share(name),
-            "least_share": least,
-            "least_in": world,
-            "mean_rank": self.mean_rank(name),
-        }
-
-
-def _text(share: Figure | None) -> str:
-    return "-" if share is None else share.text(3)
-
-
-def _worst(outcome: Outcome | None, key: str) -> str:
-    values = () if outcome is None else outcome.coverage.get(key, ())
-    known = [value for value in values if value is not None]
-    return f"{max(known):.{3 if key == 'never_rate' else 0}f}" if known else "-"
+def _worst(found: Figure, digits: int) -> str:
+    known = [value for value in found.per_seed if value is not None]
+    return f"{max(known):.{digits}f}" if known else "-"

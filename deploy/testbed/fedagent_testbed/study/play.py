@@ -2,24 +2,27 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
+try:
+    from threadpoolctl import threadpool_limits
+except ModuleNotFoundError:  # optional package
+    threadpool_limits = None
+
+from fedagent_protocol.errors import UnknownNameError
 from fedagent_task.errors import DatasetError, RecipeError
+from fedagent_testbed import oracles
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.recipe_file import load_recipe, world_names
 
 from . import selection, streams
 from .comparison import Comparison
 from .history import History
-from .jobs import Done, Pool, run_jobs, run_tasks
-from .matrix import POLICIES, REFERENCE, Matrix, Outcome, Played
+from .jobs import Done, Pool, pool_of, run_jobs
+from .matrix import POLICIES, REFERENCE, Matrix, Played
 
 ORACLES = ("oracle", REFERENCE)
-
-Plan = tuple[TestbedRecipe, list[str], dict[str, str]]
-"""A world, the policies that play in it, and why others do not."""
 
 
 class Study(Protocol):
@@ -55,10 +58,8 @@ def one_blas_thread() -> AbstractContextManager[object]:
     A product of the shapes here gains nothing from a second thread. Without threadpoolctl
     (extra `testbed`) nothing is changed: set ``OMP_NUM_THREADS=1`` there.
     """
-    if find_spec("threadpoolctl") is None:
+    if threadpool_limits is None:
         return nullcontext()
-    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - optional package
-
     limit: AbstractContextManager[object] = threadpool_limits(1, user_api="blas")
     return limit
 
@@ -94,11 +95,15 @@ def compare(
     if recipe.of_streams:
         wanted = streams.chosen(recipe, wanted)
     else:
-        everything = expand and wanted == ["all"]
-        wanted, skipped = selection.chosen(recipe, wanted, everything=everything)
+        if expand and wanted == ["all"]:
+            wanted, skipped = selection.fed(recipe, selection.policy_names(recipe))
+        for name in wanted:
+            if why := selection.unmet(recipe, name):
+                raise RecipeError("policy", f"{name} {why}", "take another policy")
         oracles = [name for name in ORACLES if not selection.unmet(recipe, name)]
     every = list(dict.fromkeys([*wanted, *oracles]))
-    runs = run_jobs(play, recipe, every, numbers, jobs=jobs, pool=pool, done=done)
+    with pool_of(jobs, pool) as several:
+        runs = run_jobs(play, recipe, every, numbers, pool=several, done=done)
     return Comparison(
         recipe=recipe,
         seeds=numbers,
@@ -121,9 +126,9 @@ def compare_worlds(
 ) -> Matrix:
     """Run policies in several worlds, each as `compare` does, with overrides for all of them.
 
-    A policy that a world cannot feed is skipped there, and a world without its recordings or
-    without a policy. ``all`` stands for every world that comes with the testbed, and for every
-    policy that knows no truth.
+    A policy that a world cannot feed, or that knows the truth, is skipped there, and a world
+    without its recordings or without a policy. ``all`` stands for every world that comes with the
+    testbed, and for every policy.
 
     Raises:
         PolicyError, RecipeError, DatasetError: As `play`; or no world is left.
@@ -133,61 +138,50 @@ def compare_worlds(
     """
     wanted = list(dict.fromkeys([worlds] if isinstance(worlds, str) else worlds))
     wanted = list(world_names()) if "all" in wanted else wanted
-    numbers, changes = _seed_numbers(seeds, first_seed), list(sets)
-    plans, skipped = _plans(wanted, changes, names)
-    tasks = [
-        (recipe, name, seed)
-        for recipe, fed, _ in plans.values()
-        for name in [*fed, REFERENCE]
-        for seed in numbers
-    ]
-    runs = iter(run_tasks(play, tasks, jobs=jobs, pool=pool, done=done))
-    played = dict[str, Played]()
-    for world, (recipe, fed, unfed) in plans.items():
-        outcomes = {
-            name: Outcome.of(tuple(next(runs) for _ in numbers), recipe.world.utility)
-            for name in [*fed, REFERENCE]
-        }
-        played[world] = Played(recipe.world.about, recipe.rounds.count, outcomes, unfed)
-    return Matrix(played, skipped)
+    recipes = [load_recipe(world, list(sets)) for world in wanted]
+    numbers, failed = _seed_numbers(seeds, first_seed), list[DatasetError]()
+    played, skipped = dict[str, Played](), dict[str, str]()
+    with pool_of(jobs, pool) as several:
+        for world, recipe in zip(wanted, recipes, strict=True):
+            try:
+                able, unable = _ranked(recipe, names)
+            except DatasetError as error:
+                failed.append(error)
+                skipped[world] = str(error)
+                continue
+            if not able:
+                skipped[world] = "; ".join(f"{name} {why}" for name, why in unable.items())
+                continue
+            every = [*able, REFERENCE]
+            runs = run_jobs(play, recipe, every, numbers, pool=several, done=done)
+            found = Comparison(recipe, numbers, runs)
+            figures = {name: found.figures(name) for name in every}
+            played[world] = Played(recipe.world.about, recipe.rounds.count, figures, unable)
+    if played:
+        return Matrix(played, skipped)
+    if failed:
+        raise failed[0]
+    raise RecipeError("policies", "none can play", "; ".join(skipped.values()))
 
 
-def _plans(
-    worlds: Sequence[str], changes: Sequence[str], names: Sequence[str]
-) -> tuple[dict[str, Plan], dict[str, str]]:
-    """Return who plays in each world, and why some worlds are skipped.
+def _ranked(recipe: TestbedRecipe, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return who plays in a world, and why others do not.
 
     Raises:
-        RegistryError: There is no policy of a name.
-        RecipeError: One knows the truth, or no world is left; then also DatasetError.
+        UnknownNameError: There is no policy of a name.
+        RecipeError: It is a world of streams.
     """
-    skipped, plans = dict[str, str](), dict[str, Plan]()
-    for world in worlds:
-        recipe = load_recipe(world, changes)
-        if recipe.of_streams:
-            reason = f"{world} has streams, and pairs of controls instead of policies"
-            raise RecipeError("worlds", reason, f"compare it by itself: testbed compare {world}")
-        asked = selection.without_truth(recipe, names or _matrix(recipe), but=REFERENCE)
-        try:
-            able, unable = selection.fed(recipe, asked)
-        except DatasetError as error:
-            if not plans and world == worlds[-1]:
-                raise
-            skipped[world] = str(error)
-            continue
-        if able:
-            plans[world] = recipe, able, unable
-        else:
-            skipped[world] = "; ".join(f"{name} {why}" for name, why in unable.items())
-    if not plans:
-        raise RecipeError("policies", "none can play", "; ".join(skipped.values()))
-    return plans, skipped
-
-
-def _matrix(recipe: TestbedRecipe) -> list[str]:
-    """Return whom a matrix compares if nobody is named, of those that the recipe knows."""
+    if recipe.of_streams:
+        reason = f"{recipe.name} has streams, and pairs of controls instead of policies"
+        raise RecipeError("worlds", reason, f"compare it by itself: testbed compare {recipe.name}")
     known = selection.policy_names(recipe)
-    return [name for name in POLICIES if name in known]
+    for name in names:
+        if name not in (*known, "all"):
+            raise UnknownNameError("policy", name, known)
+    asked = names or [name for name in POLICIES if name in known]
+    if "all" in names:
+        asked = [name for name in known if name not in oracles.registry.builtin]
+    return selection.fed(recipe, dict.fromkeys(asked), truth=False)
 
 
 def _seed_numbers(seeds: int, first_seed: int) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Studies of selection: who trains at which edge, by policies of the coordinator."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -183,16 +183,18 @@ def lacking(recipe: TestbedRecipe, policy: SelectionPolicy) -> str:
     return ""
 
 
-def unusable(recipe: TestbedRecipe, name: str) -> str:
-    """Return why a policy that was not named is better left out, or an empty string.
+def unusable(recipe: TestbedRecipe, name: str, *, truth: bool = True) -> str:
+    """Return why a policy is better left out, or an empty string.
 
-    Besides `unmet`: it is broken, wants parameters that the recipe does not give, or
-    fails in the first round.
+    Besides `unmet`: it is broken, wants parameters that the recipe does not give, fails in the
+    first round, or knows the truth where that is not to be.
     """
     try:
+        policy = make_policy(recipe, name)
+        if TRUTH in policy.needs and not truth:
+            return "knows the truth"
         if why := unmet(recipe, name):
             return why
-        policy = make_policy(recipe, name)
         _, view = seen(make_world(recipe, 0).view(1), policy.needs)
         selection = policy.select(view, round_rng(0, 1, Purpose.SELECT))
         check_selection(view, selection.pairs)
@@ -201,50 +203,13 @@ def unusable(recipe: TestbedRecipe, name: str) -> str:
     return ""
 
 
-def fed(recipe: TestbedRecipe, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+def fed(
+    recipe: TestbedRecipe, names: Iterable[str], *, truth: bool = True
+) -> tuple[list[str], dict[str, str]]:
     """Return those policies that a recipe's world can feed, and why the others are left out."""
-    reasons = {name: unusable(recipe, name) for name in names}
+    reasons = {name: unusable(recipe, name, truth=truth) for name in names}
     skipped = {name: why for name, why in reasons.items() if why}
     return [name for name in reasons if name not in skipped], skipped
-
-
-def without_truth(recipe: TestbedRecipe, names: Sequence[str], *, but: str) -> list[str]:
-    """Return the policies of a ranking, in which none knows the truth; `but` needs no naming.
-
-    Raises:
-        RegistryError: There is no policy of a name.
-        RecipeError: One that is named knows the truth with its parameters, or none is left.
-    """
-    if list(names) == ["all"]:
-        return [name for name in policy_names(recipe) if not _knows_truth(recipe, name)]
-    found = [name for name in dict.fromkeys(names) if name != but]
-    for name in found:
-        if _knows_truth(recipe, name):
-            raise RecipeError("policy", f"{name} knows the truth", f"leave it out; {but} is shown")
-    if not found:
-        raise RecipeError("policy", f"{but} is shown beside others", "name another policy")
-    return found
-
-
-def _knows_truth(recipe: TestbedRecipe, name: str) -> bool:
-    try:
-        return TRUTH in make_policy(recipe, name).needs
-    except UnknownNameError:
-        raise
-    except (PolicyError, RegistryError):
-        return False  # broken, or wants parameters: `unusable` says so
-
-
-def chosen(
-    recipe: TestbedRecipe, names: list[str], *, everything: bool
-) -> tuple[list[str], dict[str, str]]:
-    """Return the policies that run, and why others are skipped if all were asked for."""
-    if everything:
-        return fed(recipe, policy_names(recipe))
-    for name in names:
-        if why := unmet(recipe, name):
-            raise RecipeError("policy", f"{name} {why}", "take another policy")
-    return names, {}
 
 
 def _with(view: RoundView, opinions: FloatArray | None) -> RoundView:
