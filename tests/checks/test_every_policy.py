@@ -15,7 +15,7 @@ from fedagent_coordinator.errors import InvalidViewError, MissingFeatureError
 from fedagent_coordinator.policies import Bound, Purpose, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import NOT_FEATURES, State
 from fedagent_coordinator.policies.selection import check_selection, spent_per_edge
-from fedagent_protocol.errors import ParameterError, UnknownNameError
+from fedagent_protocol.errors import ParameterError
 from tests.fakes.rounds import FEATURES, nothing_played, random_feedback, random_view
 
 SEED = 11
@@ -128,25 +128,6 @@ def test_a_snapshot_and_the_feedbacks_since_give_the_same_state(name: str) -> No
 
 
 @every_policy
-def test_clients_and_edges_come_and_go(name: str) -> None:
-    policy = policies.create(name)
-    for t in range(1, 40):
-        rng = np.random.default_rng((SEED, t))
-        size = {"clients": 3 + t // 2, "edges": 1 + t // 10}
-        view = random_view(rng, t, seen=rng.random(), available=rng.random(), **size)
-        selection = policy.select(view, round_rng(SEED, t, 0))
-        check_selection(view, selection.pairs)
-        policy.learn(random_feedback(rng, view, selection))
-
-
-@every_policy
-def test_nobody_there_means_nobody_chosen(name: str) -> None:
-    policy = policies.create(name)
-    for world in ({"clients": 0}, {"edges": 0}, {"seen": 0.0}, {"available": 0.0}):
-        assert list(play(policy, range(1, 4), **world)) == [[], [], []]
-
-
-@every_policy
 def test_one_client_that_fits_is_chosen_sooner_or_later(name: str) -> None:
     world = {"clients": 1, "edges": 1, "seen": 1.0, "available": 1.0}
     assert [0] in list(play(policies.create(name), range(1, 10), **world))
@@ -208,17 +189,3 @@ def test_why_names_the_constraint_that_bound(name: str) -> None:
     left = view.edge_budget - np.array(spent_per_edge(view, selection.pairs))
     for pair in np.flatnonzero(selection.bound == Bound.EDGE_BUDGET).tolist():
         assert view.pair_price[pair] > left[view.pair_edge[pair]]
-
-
-@every_policy
-def test_unknown_parameters_are_refused_by_name(name: str) -> None:
-    with pytest.raises(ParameterError) as caught:
-        policies.create(name, no_such_parameter=1)
-    assert caught.value.parameter == "no_such_parameter"
-
-
-def test_an_unknown_name_lists_those_that_exist() -> None:
-    with pytest.raises(UnknownNameError) as caught:
-        policies.create("no-such-policy")
-    assert "cheapest" in str(caught.value)
-    assert {"random", "cheapest", "cocs"} <= set(policies.names())

@@ -182,16 +182,3 @@ def test_the_message_says_what_it_must_be(
         policies.create(name, **{parameter: value})
     assert caught.value.parameter == parameter
     assert words in str(caught.value)
-
-
-def test_whole_numbers_are_taken_where_a_number_is_asked() -> None:
-    policies.create("rbcs-f", V=3, beta=0)
-    solver = solvers.create("density")
-    policies.create("cocs", solver=solver, features=("compute",), h=None)
-    policies.create("fair", policy=policies.create("cheapest"))
-
-
-def test_a_long_value_is_shortened() -> None:
-    with pytest.raises(ParameterError) as caught:
-        policies.create("cocs", h=[1] * 10_000)
-    assert len(str(caught.value)) < 200

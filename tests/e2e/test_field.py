@@ -66,14 +66,3 @@ def test_two_sites_on_one_broker_do_not_mix(tmp_path: Path) -> None:
             assert {event["edge"] for event in coordinator.all("edge_joined")} == of_site
             assert coordinator.wait_exit() == 0
             check_books(coordinator)
-
-
-def test_two_agents_on_one_directory_the_second_refuses(tmp_path: Path) -> None:
-    with new_field(tmp_path) as field:
-        first = field.agent("agent-0", "digits:rate=1")
-        first.wait("ready")
-        field.processes.pop("agent-0")
-        second = field.agent("agent-0", "digits:rate=1")
-        assert second.wait_exit() == 75
-        assert str(first.pid) in second.log.read_text()
-        field.processes["first"] = first

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -95,21 +94,6 @@ def test_a_device_joins_before_there_is_any_edge(tmp_path: Path) -> None:
         assert "is not used" not in kitchen.log.read_text()
 
 
-def test_a_lab_that_lets_everybody_in(tmp_path: Path) -> None:
-    with new_field(tmp_path) as field:
-        coordinator = field.coordinator(
-            DEMO,
-            broker="embedded",
-            secure=True,
-            join_port=0,
-            permit_join="10m",
-            sets=("rounds.count=1", *PATIENT),
-        )
-        field.edge("hall", broker="embedded", secure=True).wait("joined")
-        field.agent("kitchen", labels(0)).wait("joined")
-        coordinator.wait("end")
-
-
 def ends(field: LocalField, name: str, join: str, *, code: int = 2) -> str:
     """Return the line with which an agent ends."""
     role = field.agent(name, labels(0), join=join)
@@ -146,20 +130,3 @@ def test_a_newcomer_is_told_what_is_wrong(tmp_path: Path) -> None:
         assert "revoked" in line
         assert "choose another --data-dir" in line
         assert load_credentials(tmp_path / "kitchen") is None
-
-
-def test_who_does_not_reach_the_site_waits_and_says_so(tmp_path: Path) -> None:
-    with new_field(tmp_path) as field:
-        coordinator, home = site_of(field, rounds=1, agents=1)
-        invitation = cli("devices", "invite", "kitchen", "--data-dir", home)
-        hall = cli("devices", "invite", "hall", "--role", "edge", "--data-dir", home)
-        coordinator.stop()
-        device = field.agent("kitchen", labels(0), join=invitation)
-        while "does not answer" not in device.log.read_text():
-            assert device.popen.poll() is None
-            time.sleep(0.05)
-        assert "check that the coordinator runs" in device.log.read_text()
-        field.start("coordinator", "coordinator", coordinator.config)
-        device.wait("joined")
-        field.edge("hall", broker="embedded", secure=True, join=hall).wait("joined")
-        field.processes["coordinator"].wait("end")

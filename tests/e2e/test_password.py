@@ -123,14 +123,3 @@ def test_a_password_is_used_and_never_shown(terminals: Terminals, port: int) -> 
     for text in shown:
         assert CANARY not in text
         assert WRITTEN not in text
-
-
-def test_a_broker_that_wants_a_password_is_named_with_the_hint(
-    terminals: Terminals, port: int
-) -> None:
-    agent = terminals.start("start --stream digits", "--broker", f"mqtt://127.0.0.1:{port}")
-    until(agent, "ready")
-    log = terminals.home / "0.log"
-    with log.open() as lines:
-        while "USER:PASSWORD@HOST" not in "".join(lines):
-            assert agent.poll() is None

@@ -83,11 +83,6 @@ def test_what_was_not_measured_has_no_number() -> None:
     assert complete((RMSE, TRAIN_ERROR, DEVICE_SCORE), {}) == {}
 
 
-def test_errors_follow_from_losses() -> None:
-    told = complete(measures_of(of(HELD_OUT)), {"loss": 9.0, "train_loss": 8.0})
-    assert told == {"loss": 9.0, "rmse": 3.0, "train_loss": 8.0, "train_error": 4.0}
-
-
 def test_a_target_is_an_accuracy_or_an_error() -> None:
     assert of(HELD_OUT, "evaluation.target=2.5").evaluation.target == 2.5
     for sets in (CLASSES, (SCORED,)):

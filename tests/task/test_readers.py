@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedagent_task.errors import DatasetError
-from fedagent_task.readers import DATA_VARIABLE, load, part_of, with_labels
+from fedagent_task.readers import DATA_VARIABLE, load
 from fedagent_task.readers.binary import read_idx_array, read_npz
 from fedagent_task.readers.text import read_csv, read_libsvm, read_libsvm_sparse, read_ratings
 
@@ -25,16 +25,6 @@ def test_the_digits_are_split_once_and_for_all() -> None:
     assert counts.max() <= 37
     np.testing.assert_array_equal(test.y, load("digits-test").y)
     assert test.y[:12].tolist() == [1, 5, 7, 7, 3, 6, 9, 9, 5, 1, 2, 1]
-
-
-def test_shards_are_disjoint_and_whole() -> None:
-    data = with_labels(load("digits-train"), [3, 7])
-    assert set(data.y.tolist()) == {3, 7}
-    parts = [part_of(data, i, 3) for i in range(3)]
-    assert sum(map(len, parts)) == len(data)
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    with pytest.raises(ValueError, match="no part"):
-        part_of(data, 3, 3)
 
 
 def _idx(array: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]") -> bytes:

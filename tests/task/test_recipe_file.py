@@ -47,31 +47,12 @@ def test_a_task_file_tells_what_the_model_is_and_its_path_is_forgotten(recipe: P
     assert recipe_digest(open_recipe(other).recipe) == recipe_digest(read.recipe)
 
 
-def test_what_a_person_sets_comes_before_the_task(recipe: Path) -> None:
-    read = open_recipe(recipe, ["learner.rate=0.5", "model.task='./my.fedtask'"]).recipe
-    assert (read.learner.rate, read.learner.batch) == (0.5, 8)
-
-
 def test_a_task_file_stands_for_a_recipe(tmp_path: Path) -> None:
     path = written(tmp_path, dense_task(), "My model 2.fedtask")
     read = open_recipe(path, ["rounds.count=7"]).recipe
     assert (read.name, read.policy.name, read.rounds.count) == ("my-model-2", "adaptive", 7)
     assert read.rounds.deadline_s >= 10
     assert open_recipe(written(tmp_path, dense_task(), "3.fedtask")).recipe.name == "task-3"
-
-
-def test_a_larger_model_has_a_later_deadline(tmp_path: Path) -> None:
-    small = open_recipe(written(tmp_path, dense_task(), "a.fedtask")).recipe
-    large = open_recipe(written(tmp_path, dense_task(100_000), "b.fedtask")).recipe
-    assert large.rounds.deadline_s > small.rounds.deadline_s + 10
-
-
-def test_a_recipe_of_another_kind_is_read_as_before(tmp_path: Path) -> None:
-    path = tmp_path / "plain.toml"
-    path.write_text(RECIPE.replace('"graph"', '"softmax"').replace("task =", "features = 4 #"))
-    with pytest.raises(RecipeError, match=r"model\.classes"):
-        open_recipe(path)
-    assert open_recipe(path, ["model.classes=2"]).task is None
 
 
 @pytest.mark.parametrize(
@@ -107,10 +88,3 @@ def test_a_task_cannot_be_named_where_there_is_no_file(recipe: Path) -> None:
     text = recipe.read_text().replace('task = "my.fedtask"', "features = 64")
     with pytest.raises(RecipeError, match=r"model\.task: is missing.*my_model\.fedtask"):
         parse_recipe(text)
-
-
-@pytest.mark.parametrize("key", ["task='a.fedtask'", f"first='{'a' * 64}'", "once_bytes=5"])
-def test_keys_of_a_graph_are_for_graphs_only(key: str) -> None:
-    text = RECIPE.replace('"graph"', '"softmax"').replace("task =", "classes = 2\nfeatures = 4 #")
-    with pytest.raises(RecipeError, match="is for kind = graph only"):
-        parse_recipe(text, [f"model.{key}"])

@@ -12,7 +12,6 @@ from fedagent_protocol.errors import ParameterError
 from fedagent_task.aggregation import ALL_TRAIN, Contribution, Rules, combining
 from fedagent_task.aggregation.alignment import (
     COPIED,
-    KEPT,
     doubts,
     gram_of,
     judged,
@@ -21,9 +20,8 @@ from fedagent_task.aggregation.alignment import (
 from fedagent_task.aggregation.averaging import FedAvg, FedNova
 from fedagent_task.aggregation.bounds import Term, Told, settled
 from fedagent_task.aggregation.combining import combine
-from fedagent_task.aggregation.robust import Robust, registry, rule_of
+from fedagent_task.aggregation.robust import Robust, registry
 from fedagent_task.aggregation.sketch import LENGTH, Signs, Sketch
-from fedagent_task.recipe.spec import AggregationSpec
 
 Floats = npt.NDArray[np.float64]
 LIARS = 4
@@ -210,15 +208,6 @@ def test_nobody_is_left_out_among_three_or_by_half() -> None:
     assert np.isnan(now[-1])
 
 
-def test_an_edge_remembers_so_many_devices() -> None:
-    before = {str(i): 0.5 for i in range(KEPT)}
-    kept = remembered(before, ["new", "gone"], np.array([0.1, np.nan]))
-    assert len(kept) == KEPT
-    assert kept["new"] == 0.1
-    assert "0" not in kept
-    assert "gone" not in kept
-
-
 def test_sketches_have_the_inner_products_of_the_updates() -> None:
     rng, signs = np.random.default_rng(1), Signs(5)
     rows = rng.normal(size=(6, 30_000)) + 0.3
@@ -262,9 +251,3 @@ def test_a_copy_among_updates_that_differ_is_seen() -> None:
     updates[4] = 2.0 * updates[1]
     found = doubts(updates @ updates.T, np.ones(7), np.zeros(7, dtype=np.bool_))
     assert [place for place, why in enumerate(found) if why == COPIED] == [4]
-
-
-def test_a_recipe_tells_its_rule_the_parameters() -> None:
-    spec = AggregationSpec(robust="multi-krum", robust_params={"share": 0.3})
-    assert vars(rule_of(spec)) == vars(registry.create("multi-krum", share=0.3))
-    assert vars(rule_of(spec)) != vars(registry.create("multi-krum"))

@@ -37,13 +37,3 @@ def test_products_are_those_of_the_matrix(seed: int, n: int, width: int, outputs
     np.testing.assert_allclose(sparse.dot(weight), x @ weight.T, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(sparse.spread(residual), residual.T @ x, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(sparse.times(0.5).dense(), x * np.float32(0.5))
-
-
-def test_rows_that_no_model_may_see_are_found() -> None:
-    sparse = Csr(
-        np.array([0, 1, 1, 2, 3]),
-        np.array([0, 5, 1], np.int32),
-        np.array([1.0, 1.0, np.inf], np.float32),
-        3,
-    )
-    assert sparse.finite().tolist() == [True, True, False, False]

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import EntryPoint
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fedagent_protocol.errors import ParameterError, PluginError, UnknownNameError
+from fedagent_protocol.errors import ParameterError
 from fedagent_task import aggregation
 from fedagent_task.aggregation import (
     ALL_TRAIN,
@@ -24,7 +23,6 @@ from fedagent_task.aggregation import (
     RunningMean,
     Strategy,
     Sums,
-    Weighed,
 )
 from fedagent_task.aggregation.task import most_steps, rules_of
 from fedagent_task.program import Program, encode_program
@@ -203,13 +201,6 @@ def test_server_optimisers_follow_their_papers(means: list[Floats], name: str) -
         x = np.array(model["w"], float)
 
 
-@given(UPDATES)
-def test_fedprox_without_mu_and_fedavg_are_one_to_the_bit(updates: list[Update]) -> None:
-    one = play(aggregation.create("fedprox", mu=0.0), [updates[:2], updates])
-    other = play(aggregation.create("fedavg"), [updates[:2], updates])
-    assert all(one[name].tobytes() == other[name].tobytes() for name in one)
-
-
 @given(UPDATES, st.floats(0, 1e300), st.floats(0, 1e300), st.sampled_from(["fednova", "qfedavg"]))
 def test_what_a_device_tells_cannot_blow_up_the_sum(
     updates: list[Update], loss: float, steps: float, name: str
@@ -234,13 +225,6 @@ def test_what_a_device_tells_cannot_blow_up_the_sum(
     )
 
 
-@pytest.mark.parametrize("name", ["fednova", "qfedavg"])
-def test_an_update_without_its_figure_has_no_weight_and_a_reason(name: str) -> None:
-    weighed = aggregation.create(name).weigh(Contribution(num_samples=10))
-    assert weighed.weight == weighed.coefficient == 0.0
-    assert weighed.reason in {"no local_steps", "no base_loss"}
-
-
 @pytest.mark.parametrize(
     ("name", "params"),
     [
@@ -256,11 +240,6 @@ def test_an_update_without_its_figure_has_no_weight_and_a_reason(name: str) -> N
 def test_parameters_are_strict(name: str, params: dict[str, object]) -> None:
     with pytest.raises(ParameterError):
         aggregation.create(name, **params)
-
-
-def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(UnknownNameError, match="fedyogi"):
-        aggregation.create("fedyoghurt")
 
 
 def test_the_roles_of_a_program_are_the_rules_of_its_tensors() -> None:
@@ -283,33 +262,3 @@ def test_the_most_steps_of_an_order_are_those_of_its_passes_and_momentum() -> No
     learner = LearnerSpec(batch=10, buffer=45, passes=3, steps=2, momentum=0.5)
     assert most_steps(learner, 0) == 3 * 5 * 2 * 2
     assert most_steps(learner, 7) == 7 * 5 * 2 * 2
-
-
-class Bare:
-    """A strategy of somebody who did not derive it."""
-
-    needs: frozenset[str] = frozenset()
-
-    def weigh(self, update: Contribution) -> Weighed:
-        raise ZeroDivisionError("theirs")
-
-    scale = most_weight = combine = server = weigh
-
-
-class Whole(Bare):
-    acts = controls = every_round = False
-
-
-def test_what_is_wrong_with_somebody_elses_names_their_package(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    entries = tuple(
-        EntryPoint(kind.__name__.lower(), f"{__name__}:{kind.__name__}", "fedagent.aggregators")
-        for kind in (Bare, Whole)
-    )
-    monkeypatch.setattr("fedagent_protocol.registry.installed", lambda _group: entries)
-    assert "whole" in aggregation.names()
-    with pytest.raises(PluginError, match="acts"):
-        aggregation.create("bare")
-    with pytest.raises(PluginError, match="theirs"):
-        aggregation.create("whole").weigh(Contribution(num_samples=1))

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from fedagent_task.errors import ProgramError, TaskFileError, TorchNeededError
-from fedagent_task.models import create
+from fedagent_task.errors import ProgramError, TaskFileError
 from fedagent_task.program import encode_program
 from fedagent_task.program.spec import Tensor
 from fedagent_task.task_file import (
@@ -20,7 +19,7 @@ from fedagent_task.task_file import (
     task_of_program,
     write_task_file,
 )
-from tests.task.program.test_codec import linear, packed
+from tests.task.program.test_codec import linear
 
 FIRST = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.ones(2, np.float32)}
 
@@ -88,13 +87,3 @@ def test_tensors_that_are_not_the_programs_are_refused() -> None:
 def test_other_files_are_refused_in_one_line(body: bytes) -> None:
     with pytest.raises(TaskFileError, match="build it again"):
         decode_task(body)
-
-
-def test_a_graph_has_tensors_and_says_that_torch_computes_it() -> None:
-    model = create(task().model)
-    assert [one.name for one in model.manifest().specs] == ["bias", "weight"]
-    assert model.spec.parameters == 8
-    with pytest.raises(TorchNeededError, match="torch"):
-        model.forward(FIRST, np.zeros((1, 3), np.float32))
-    with pytest.raises(ProgramError, match="cut off"):
-        create(type(model.spec)(kind="graph", features=3, program=packed(linear())[:-3]))

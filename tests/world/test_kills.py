@@ -1,7 +1,7 @@
 """Crash points: a normal run comes by each that the code marks, and any of
 them may be the last thing a role did. Then deaths at any time, and faults that last.
 
-`make test` draws forty deaths by the commit's hash, `make test-all` dies all.
+`make test` draws thirty deaths by the commit's hash, `make test-all` dies all.
 """
 
 import random
@@ -54,12 +54,6 @@ KILLS: list[Kill] = [
 ]
 
 
-def test_steps_that_no_run_takes_have_their_tests() -> None:
-    for name, file in ELSEWHERE.items():
-        stem = name.removesuffix("ing").removesuffix("ed")
-        assert stem in (ROOT / "tests" / file).read_text(), f"{file} has no {name}"
-
-
 def test_normal_runs_come_by_every_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[str] = set()
     checkpoint = Node.checkpoint
@@ -85,7 +79,7 @@ def drawn(cases: list[Kill], count: int) -> set[Kill]:
     return set(random.Random(found.stdout.strip()).sample(cases, count))
 
 
-DRAWN = drawn(KILLS, 40)
+DRAWN = drawn(KILLS, 30)
 
 
 @pytest.mark.parametrize(
@@ -183,16 +177,6 @@ def test_all_edges_die_in_a_round_and_it_is_void_once(world: Make, world_seed: i
         opened = [row.opened_ms for row in read.rounds(run)]
     assert list(silent.values()) == [4], "the one round in which they died"
     assert max(np.diff(opened)) < 40_000
-
-
-@pytest.mark.parametrize("whose", ["agent-0", "edge-0"])
-def test_a_role_that_dies_at_every_start_harms_no_other(
-    world: Make, world_seed: int, whose: str
-) -> None:
-    here = world(sets=("rounds.min_updates=1",), seed=world_seed, edges=2, agents=4)
-    for at in range(1, 40):
-        here.kill(whose, after=at * 0.5)
-    here.run()
 
 
 def test_a_policy_sees_who_started_again_also_after_the_coordinator_did(world: Make) -> None:

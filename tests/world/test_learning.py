@@ -87,16 +87,13 @@ def stream(folder: Path, number: int) -> str:
     return f"csv:{folder / f'{number}.csv'}"
 
 
-@pytest.mark.parametrize("standardize", [True, False])
-def test_mixed_units_are_learnt_when_standardized(
-    world: Make, tmp_path: Path, standardize: bool
-) -> None:
+def test_mixed_units_are_learnt_when_standardized(world: Make, tmp_path: Path) -> None:
     x, y = samples(2000, 9)
     np.savez(tmp_path / "test.npz", x=x, y=y)
     features = ", ".join(f'{{name="{name}"}}' for name in SENSORS)
     sets = (
         f'model={{kind="softmax", features={len(SENSORS)}, classes=3}}',
-        f'data={{dtype="float64", standardize={str(standardize).lower()}, features=[{features}]}}',
+        f'data={{dtype="float64", standardize=true, features=[{features}]}}',
         "learner={rate=0.3, batch=50, passes=10}",
         "limits.norm=0",
         f'evaluation.dataset="{tmp_path / "test.npz"}"',
@@ -108,5 +105,5 @@ def test_mixed_units_are_learnt_when_standardized(
         run = read.run().run_id
         accuracy = read.rounds(run)[-1].metrics["accuracy"]
         reasons = {row.last_reason for row in read.devices(run)}
-    assert (accuracy > 0.88) if standardize else (accuracy < 0.6)
-    assert any("out of proportion" in reason for reason in reasons) != standardize
+    assert accuracy > 0.88
+    assert not any("out of proportion" in reason for reason in reasons)

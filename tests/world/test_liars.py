@@ -111,14 +111,3 @@ def test_an_edge_that_orders_again_and_again_gets_no_second_training(world: Make
     sets = ("rounds.count=5", "rounds.every_s=2", "rounds.min_updates=1")
     played = world(agents=4, sets=sets).lies("edge-0", "order", again).run()
     assert len(played.trainings.made) == len(set(played.trainings.made)) == 4 * 5
-
-
-def test_a_receipt_for_another_update_makes_nobody_forget_his_own(world: Make) -> None:
-    def other(receipt: m.Receipt) -> list[m.Receipt]:
-        return [structs.replace(receipt, digest="0" * 64)]
-
-    here = world(agents=2).lies("edge-0", "receipt", other)
-    cores = [agent.core for agent in here.run(checked=False).here.agents.values()]
-    for core in cores:
-        assert core.counters["receipt_unknown"] >= ROUNDS
-        assert not core.counters["receipt_accepted"]

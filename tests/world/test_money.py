@@ -1,6 +1,5 @@
 """Placed and controlled rounds: rents, multipliers and bandits, to the last credit."""
 
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 
@@ -93,13 +92,3 @@ def test_an_edge_that_dies_for_good_gets_its_rent_for_no_further_round(world: Ma
     assert ending.controls[last][2] == 0, "nobody can tell that it got the order"
     assert all(rent == RENTS[0] for _, edge, rent, _ in ending.controls[:last])
     assert set(names[last + 1 :]) == {"edge-2"}, "the next cheapest follows"
-
-
-def test_who_does_not_see_the_rented_edge_sits_the_round_out(world: Make, world_seed: int) -> None:
-    sees = {"agent-0": ("edge-1", "edge-2"), "agent-3": ("edge-0", "edge-1", "edge-2")}
-    sets = ("placement.name=min-cost", "placement.params={}", "rounds.count=5")
-    played = world(kind="placed", seed=world_seed, sets=sets, sees=sees).run()
-    assert {edge for _, edge, _ in played.ending.rents} == {"edge-0"}
-    assert Counter(name for _, name in played.ending.paid) == dict.fromkeys(
-        ("agent-1", "agent-2", "agent-3"), 5
-    )

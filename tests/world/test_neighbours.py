@@ -5,7 +5,6 @@ nothing of what a device thinks leaves it.
 """
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from msgspec import structs
 
 from fedagent_agent.core.device import DeviceState
-from fedagent_agent.peers import seal
 from fedagent_agent.peers.store import read_slots
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_protocol.codec import encode
@@ -91,19 +89,6 @@ def test_those_who_cannot_hear_each_other_choose_apart(world: Make, world_seed: 
     assert max(len(who) for who in calls.values()) > BEST
 
 
-def test_others_step_in_for_volunteers_out_of_reach(world: Make, world_seed: int) -> None:
-    calm = world(kind="peers", seed=world_seed, train_s=0.05).run()
-    usual = Counter(agent for who in volunteers(calm).values() for agent in who)
-    best = [agent for agent, _ in usual.most_common(BEST)]
-    here = world(kind="peers", seed=world_seed, sets=("rounds.count=25",), train_s=0.05)
-    names = [here.here.names[agent] for agent in best]
-    calls = volunteers(here.part(*names, after=4.0, seconds=12.0).run())
-    others = [call for call, who in calls.items() if who and not who & set(best)]
-    assert others, "nobody has stepped in"
-    back = [call for call, who in calls.items() if call > others[-1] and who & set(best)]
-    assert back, "nobody came back"
-
-
 # --------------------------------------------------------------------- what gets out
 
 
@@ -161,23 +146,3 @@ def test_a_build_that_tells_is_caught(world: Make, monkeypatch: pytest.MonkeyPat
     found = leaks(here.run())
     assert {one.where.partition(" ")[2] for one in found} >= {"context", "columns"}
     assert any(one.where.startswith("coordinator.db") for one in found), "it is in the books too"
-
-
-def test_envelopes_that_are_not_sealed_are_caught(
-    world: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Open:
-        def __init__(self, key: bytes) -> None:
-            pass
-
-        def encrypt(self, nonce: bytes, plain: bytes, more: bytes) -> bytes:
-            return plain + bytes(16)
-
-        def decrypt(self, nonce: bytes, packet: bytes, more: bytes) -> bytes:
-            return packet[:-16]
-
-    monkeypatch.setattr(seal, "ChaCha20Poly1305", Open)
-    named: dict[str, set[str]] = defaultdict(set)
-    for one in leaks(world(kind="peers").run()):
-        named[one.where.partition(" ")[2]].add(one.canary.what.partition(" ")[0])
-    assert "index" in named["peer-send"] & named["peer-deliver"]

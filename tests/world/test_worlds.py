@@ -2,13 +2,10 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from fedagent_coordinator.books.reader import open_reader
-from fedagent_task.recipe.text import parse_recipe
 from fedagent_testbed.kernel import WAN, lan
 from fedagent_testbed.world import VirtualFederation
 from tests.fakes.strategy_chain import check_chain
@@ -17,7 +14,6 @@ from . import ROUNDS, Played, World, m
 from .kinds import ROUGH, SETS
 
 Make = Callable[..., World]
-DIGITS = Path(__file__).parents[2] / "deploy" / "recipes" / "digits.toml"
 TIGHT = ("peers.best=4", "budget.per_edge=0.25")
 """Four volunteer, and an edge can pay two."""
 
@@ -65,9 +61,7 @@ def test_a_seed_is_a_run_in_every_message(world: Make, kind: str) -> None:
     ("kind", "lost", "doubled", "jitter"),
     [
         *((kind, 0.1, 0.2, 0.05) for kind in SETS),
-        *((kind, 0.0, 1.0, 0.3) for kind in SETS),
         ("plain", 0.3, 0.2, 0.05),
-        ("peers", 0.3, 0.2, 0.05),
         # What was said comes again when it was answered long ago.
         ("plain", 0.0, 1.0, 2.5),
     ],
@@ -127,8 +121,9 @@ def test_devices_of_an_edge_that_is_cut_off_go_on_at_another_one(
     assert sum(len(found) == 2 for found in edges.values()) >= 2, "somebody has moved"
 
 
-@pytest.mark.parametrize("ahead", [-900.0, 86_400.0])
-@pytest.mark.parametrize("who", ["coordinator", "edge", "agent-0"])
+@pytest.mark.parametrize(
+    ("who", "ahead"), [("coordinator", -900.0), ("edge", 86_400.0), ("agent-0", -900.0)]
+)
 def test_nobody_compares_his_clock_with_another(world: Make, who: str, ahead: float) -> None:
     plain = world(edges=1, agents=4).run().ending
     skewed = world(edges=1, agents=4).clock(who, ahead=ahead).run().ending
@@ -157,17 +152,6 @@ def test_who_has_used_its_epsilon_up_declines_and_is_selected_no_more(world: Mak
     assert max(Counter(row.agent for row in vain).values(), default=0) <= 1
 
 
-def test_one_that_has_everything_and_trains_long_is_not_taken_for_dead(world: Make) -> None:
-    played = world(seed=3, agents=1, train_s=40.0, sets=("rounds.min_updates=1",)).run()
-    with open_reader(played.here.coordinator.directory) as read:
-        run = read.run().run_id
-        rows = [(row.status, row.reason) for row in read.outcomes(run)]
-        opened = [row.opened_ms for row in read.rounds(run)]
-    assert rows == [("missed", "")] * ROUNDS
-    # Each lasts its 5 s; the pauses after empty rounds are shorter than that.
-    assert max(b - a for a, b in pairwise(opened)) < 6000
-
-
 def test_edges_and_agents_that_heard_the_end_take_part_again(world: Make) -> None:
     here = world(seed=3, edges=2, agents=4).here
     for node in here.nodes.values():
@@ -184,26 +168,3 @@ def test_edges_and_agents_that_heard_the_end_take_part_again(world: Make) -> Non
     assert ending.balanced, ending.problems
     # One agent may miss a round that began before it was heard again.
     assert len({agent for round_, agent in ending.paid if round_ > ROUNDS}) == 4
-
-
-@pytest.mark.parametrize(("wait_agents", "least"), [(1, 10), (8, 20)])
-def test_eight_devices_that_start_over_half_a_minute_all_take_part(
-    tmp_path: Path, wait_agents: int, least: int
-) -> None:
-    sets = ("learner.name=none", "evaluation.dataset=none", "rounds.count=20")
-    recipe = parse_recipe(DIGITS.read_text(), sets)
-    here = VirtualFederation(tmp_path, recipe, seed=1, agents=8)
-    here.coordinator.wait_agents = wait_agents
-    began, late = here.kernel.now, list(here.agents)
-    for name, node in here.nodes.items():
-        here.kernel.after(40.0 * late.index(name) / 7 if name in late else 0.0, node.boot)
-    until_done(here, seconds=3600)
-    seconds, ending = here.kernel.now - began, here._ending()
-    for node in here.nodes.values():
-        node.drop()
-    assert (ending.reason, ending.rounds_done, ending.balanced) == ("rounds", 20, True)
-    trained = Counter(agent for _, agent in ending.paid)
-    assert set(trained) == set(late)
-    # Who comes last has missed what the schedule gives this time, and no more.
-    assert min(trained.values()) >= least
-    assert seconds > 19 * recipe.rounds.every_s

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from fedagent_task.privacy import accountant
 from fedagent_task.privacy.accountant import (
     OpenDpMissingError,
-    deviation_of,
     epsilon_of,
     epsilon_spent,
     noise_multiplier,
@@ -47,11 +46,6 @@ def test_spending_grows_to_the_whole_budget() -> None:
     assert spent == sorted(spent)
     assert spent[60] == pytest.approx(8.0, abs=1e-6)
     assert spent[60] <= 8.0
-
-
-def test_two_opposite_updates_are_twice_as_far_apart_as_one_that_is_missing() -> None:
-    central = deviation_of(PrivacySpec(mode="central", releases=10, clip=3.0))
-    assert deviation_of(PrivacySpec(mode="local", releases=10, clip=3.0)) == 2 * central
 
 
 def test_without_the_library_there_is_a_mend_and_no_number(

@@ -39,14 +39,6 @@ def _without_gradient(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
 
-class _Two(nn.Linear):
-    def __init__(self) -> None:
-        super().__init__(3, 2)
-
-    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        return super().forward(first) + second
-
-
 class _Straight(torch.autograd.Function):
     @staticmethod
     def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
@@ -169,13 +161,6 @@ def test_a_batch_over_the_memory_is_refused_before_anything_is_made() -> None:
         TorchProgram(built.program, limit=100)
 
 
-def test_the_memory_that_is_reckoned_counts_what_the_way_back_keeps() -> None:
-    built = build(family("mlp"))
-    program = TorchProgram(built.program)
-    wide = 64 * (12 + 16 * 3) * 4
-    assert program.check(64, training=True) > wide > program.check(64, training=False) / 2
-
-
 def test_two_steps_of_a_sequence_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     built = build(family("gru"))
     wide = replace(built.program, inputs=(Input("x", 0, (16, 4), "float32"),))
@@ -201,17 +186,6 @@ def test_the_module_of_a_program_is_trained_by_a_loop_of_ones_own() -> None:
     torch.testing.assert_close(output, expected)
     assert all(one.grad is not None for one in program.module.parameters())
     torch.testing.assert_close(program.module.eval()(x), source.model.eval()(x))
-
-
-def test_a_refusal_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(BuildError):
-        build(TaskSource(Calls(_branches), loss, (X, Y)))
-    assert capfd.readouterr() == ("", "")
-
-
-def test_inputs_may_stand_in_a_tuple_as_loaders_give_them() -> None:
-    flat = build(TaskSource(_Two(), loss, (X, X[:, :2], Y)))
-    assert build(TaskSource(_Two(), loss, ((X, X[:, :2]), Y))).program == flat.program
 
 
 @pytest.mark.parametrize("dim", [0, 1, None])

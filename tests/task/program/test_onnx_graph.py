@@ -3,21 +3,36 @@
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import nn
 
 from fedagent_task.errors import ProgramError
+from fedagent_task.program.codec import elements
 from fedagent_task.program.export import TaskSource
 from fedagent_task.program.making import Made, make_of, make_task
+from fedagent_task.program.spec import Program
 from fedagent_task.program.torch_program import TorchProgram
 from fedagent_task.scoring.graph import WEIGHT
 from tests.fakes.torch_models import FAMILIES
 from tests.task.program.test_families import made as built_family
-from tests.task.program.test_families import rows
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
+
+
+def rows(
+    program: Program, rng: np.random.Generator, count: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return samples as a stream has them, and labels."""
+    parts = []
+    for one in program.inputs:
+        shape = (count, elements(one.shape))
+        kind = one.dtype
+        parts.append(rng.integers(0, 5, shape) if kind == "int64" else rng.normal(size=shape))
+    x = np.concatenate(parts, axis=1).astype(np.float32)
+    return x, np.zeros(count, np.float32)
 
 
 def compared(made: Made) -> float:
@@ -59,32 +74,6 @@ def test_onnxruntime_gives_what_torch_gives(name: str) -> None:
     assert compared(made := make_of(built, source)) < 1e-4
     # A note of where the author's modules are would tell more than the task.
     assert str(Path(__file__).parent).encode() not in made.task.onnx
-
-
-class Mixed(nn.Module):
-    """What the families have not: splits, masks, pools, clips, numbers of the batch's size."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv1d(2, 8, 3, padding="same")
-        self.rest = nn.Linear(8, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        seen = nn.functional.silu(self.conv(x))
-        one, two = nn.functional.avg_pool1d(seen, 2).chunk(2, dim=1)
-        both = torch.stack([one * 2, two.clamp(-1, 1) / 3]).permute(1, 0, 2, 3)
-        flat = both.reshape(x.shape[0], 8, -1)[:, :, 1:3].masked_fill(x[:, :1, :2] > 1, 0.5)
-        return self.rest(nn.functional.leaky_relu(flat).amax(2) - flat.unbind(2)[0].exp())
-
-
-def test_many_more_operators_have_a_form_and_a_sigmoid_makes_two_classes() -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        example = (torch.randn(4, 2, 8), torch.rand(4, 1))
-        source = TaskSource(Mixed(), nn.BCEWithLogitsLoss(), example)
-        made = make_task(source)
-    assert compared(made) < 1e-4
-    assert made.task.model.classes == 2
 
 
 class Along(nn.Linear):

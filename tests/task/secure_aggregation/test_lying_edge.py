@@ -229,18 +229,6 @@ def test_devices_of_the_edges_own_uncover_no_smaller_sum_than_is_documented() ->
     assert smallest_sum(20, needed, needed, helpers=3) == 12
 
 
-def test_devices_of_another_roster_in_a_cohort_make_no_sum_smaller() -> None:
-    """Their keys may be known from there, but they survive nowhere here."""
-    for threshold, minimum in product((0.51, 0.6, 0.8), (3, 5, 8)):
-        spec = SecureAggregationSpec(minimum_cohort=minimum, threshold=threshold)
-        for roster in range(minimum, 60):
-            needed = spec.shares_needed(roster)
-            for cohort in range(max(minimum, needed), roster + 1):
-                least = survivors_needed(spec, roster, cohort)
-                own = (smallest_sum(own, least, needed) for own in range(least, cohort + 1))
-                assert min(own) >= minimum
-
-
 Cohorts = Sequence[frozenset[int]]
 
 

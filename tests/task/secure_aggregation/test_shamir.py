@@ -1,6 +1,5 @@
 """Enough shares give the secret, fewer give nothing of it."""
 
-import secrets
 from contextlib import suppress
 
 import pytest
@@ -29,17 +28,6 @@ def test_one_share_too_few_gives_something_else(secret: bytes, needed: int) -> N
     fewer = {place: shares[place - 1] for place in range(2, needed + 1)}
     with suppress(ValueError):
         assert shamir.join(fewer) != secret
-
-
-def test_any_secret_fits_to_one_share_too_few() -> None:
-    """With all shares but one, each secret has exactly one missing share: nothing is told."""
-    shares = shamir.split(secrets.token_bytes(32), 3, 3)
-    for other in (bytes(32), b"\xff" * 32):
-        # The line through (0, other), (1, s1), (2, s2) has a value at 3, whatever `other` is.
-        one, two = (int.from_bytes(share) for share in shares[:2])
-        third = (int.from_bytes(other) - 3 * one + 3 * two) % shamir.PRIME
-        made = {1: shares[0], 2: shares[1], 3: third.to_bytes(shamir.SHARE_BYTES)}
-        assert shamir.join(made) == other
 
 
 def test_what_is_no_share_is_refused() -> None:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_task.secure_aggregation.suspicion import (
-    MOST_TURNS,
     Suspects,
     disjoint,
     second_time,
@@ -54,16 +53,6 @@ def test_liars_void_two_rounds_each_and_bar_no_more_others_than_they_are(
     assert count > 1 or not others
 
 
-def test_two_who_behave_take_turns() -> None:
-    edge = Edge()
-    edge.round({("a", "b")})
-    rested: list[str] = []
-    for _ in range(10):
-        rested += edge.resting
-        edge.round(set())
-    assert rested == ["a", "b"] * 5
-
-
 @pytest.mark.parametrize("rounds", [1, 10, 100, 1000])
 @pytest.mark.parametrize("liar", ["a", "b"])
 def test_who_stays_away_in_its_turns_has_ever_fewer(rounds: int, liar: str) -> None:
@@ -74,19 +63,6 @@ def test_who_stays_away_in_its_turns_has_ever_fewer(rounds: int, liar: str) -> N
         void += away
         pair = pair.after(void=away)
     assert void <= floor(log2(rounds + 1)) + 1
-
-
-def test_turns_are_counted_to_a_limit() -> None:
-    pair = PAIR
-    for _ in range(200):
-        pair = pair.after(void=True)
-    assert max(pair.dealer_turns, pair.holder_turns) == MOST_TURNS
-
-
-def test_who_is_not_ordered_or_barred_takes_no_turn() -> None:
-    assert taking_turns([PAIR], "abc", "") == (PAIR,)
-    assert taking_turns([PAIR], "ac", "") == ()
-    assert taking_turns([PAIR], "abc", "b") == ()
 
 
 def test_one_round_makes_no_device_a_suspect_twice() -> None:
