@@ -50,7 +50,6 @@ class PeerNetwork:
     """Nodes by id, and the envelopes between them.
 
     Attributes:
-        idle: Who volunteers and never delivers.
         sent: Envelopes by sender.
         watch: Sees every envelope.
     """
@@ -59,7 +58,6 @@ class PeerNetwork:
     seed: int = 1
     faults: Faults = field(default_factory=Faults)
     dead: set[str] = field(default_factory=set)
-    idle: set[str] = field(default_factory=set)
     now: float = 0.0
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     watch: Callable[[str, Envelope], None] = lambda sender, envelope: None
@@ -79,11 +77,11 @@ class PeerNetwork:
         return [self.nodes[name] for name in self.alive]
 
     def begin(self, slot: int, opinions: FloatArray) -> None:
-        """Begin a slot at everybody alive; NaN: no opinion. Who was chosen trained, or is idle."""
+        """Begin a slot at everybody alive; NaN: no opinion. Who was chosen trained."""
         for (name, node), r in zip(self.nodes.items(), opinions.tolist(), strict=True):
             if name not in self.dead:
-                trained = bool(node.chosen) and name not in self.idle
-                node.begin(slot, None if math.isnan(r) else r, self.now, trained=trained)
+                opinion = None if math.isnan(r) else r
+                node.begin(slot, opinion, self.now, trained=bool(node.chosen))
 
     def begin_in_turn(self, slot: int, opinions: FloatArray, starts: FloatArray) -> None:
         """Begin a slot at each node after `starts` seconds, float64[N], in any order."""

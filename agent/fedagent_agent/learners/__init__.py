@@ -55,13 +55,14 @@ def create(
     spec: LearnerSpec,
     rng: np.random.Generator,
     *,
-    compile_loops: bool = True,
+    compile_loops: bool | None = True,
     aggregation: AggregationSpec = FEDAVG,
     **shared: Unpack[Shared],
 ) -> Learner:
     """Return the learner that a task names, or its stand-in (`instead_of`).
 
-    `compile_loops`: whether strSAGA may use numba, and wait seconds if it has to compile;
+    `compile_loops`: whether strSAGA may use numba, and wait seconds if it has to compile; None:
+    it may, but does not wait;
     `aggregation` asks terms of the gradient and figures of the training; `shared`: see `Shared`.
 
     Raises:

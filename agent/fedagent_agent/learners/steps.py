@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_protocol.registry import Registry
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Factors, Inputs, Labels, Model
 from fedagent_task.recipe.client_terms import NO_TERMS, ClientTerms
@@ -15,10 +16,13 @@ from fedagent_task.recipe.spec import LearnerSpec
 from .base import Tensors
 from .optimizers import Arrays, Optimizer, clip, create_optimizer
 
-if TYPE_CHECKING:
-    from .torch_steps import TorchSteps
-
 NOTHING: Tensors = {}
+IN_TORCH: Registry[Any] = Registry(
+    kind="part of torch",
+    package=__package__,
+    builtin={"steps": "torch_steps:TorchSteps", "held": "torch_steps:HeldInTorch"},
+)
+"""What takes 200 MB, and is imported where it is wanted."""
 
 
 class Steps(Protocol):
@@ -106,7 +110,7 @@ def create_steps(
     once: Tensors = NOTHING,
     threads: int = 0,
     seed: int = 0,
-) -> "NumpySteps | TorchSteps":
+) -> Steps:
     """Return the steps on a model by `learner.backend`.
 
     `seed` is of what drops out of a graph in training; `once` and `threads` are those of
@@ -117,9 +121,9 @@ def create_steps(
     """
     if not by_torch(model, spec):
         return NumpySteps(model, spec, terms)
-    from .torch_steps import TorchSteps  # noqa: PLC0415 - 200 MB, only where it is wanted
-
-    return TorchSteps(model, spec, terms, once=once, threads=threads, seed=seed)
+    make = IN_TORCH.factory("steps")
+    steps: Steps = make(model, spec, terms, once=once, threads=threads, seed=seed)
+    return steps
 
 
 def by_torch(model: Model, spec: LearnerSpec) -> bool:

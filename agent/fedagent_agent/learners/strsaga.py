@@ -4,9 +4,25 @@ Every other iteration moves one random new sample into a set, with a gradient of
 iteration steps on a random sample of the set, corrected by its last gradient and by the mean
 of all of them. A new global model empties the set. Iterations are counted through the round,
 not anew for each arrival step, so that one iteration a step learns too.
+
+``python -m fedagent_agent.learners.strsaga`` compiles the loops once on a machine, and writes a
+marker next to what numba keeps; it ends after `LONGEST_S` at the latest. A task that may not wait
+for them learns in numpy unless the marker is there, and starts such a process beside the work;
+``FEDAGENT_WARM=off`` starts none.
 """
 
+import fcntl
 import functools
+import hashlib
+import logging
+import os
+import platform
+import signal
+import subprocess
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +37,15 @@ from .strsaga_dense import DenseTable, Step
 from .strsaga_factors import FactorTable
 from .strsaga_loops import HINGE, LOGISTIC, SOFTMAX, SQUARED, SQUARED_HINGE, SagaLoops, compiled
 from .strsaga_sparse import SparseTable
+
+VARIABLE = "FEDAGENT_WARM"
+LONGEST_S = 1800
+"""When the kernel ends a process that compiles still."""
+_NICE = 19
+_SOURCE = Path(__file__).with_name("strsaga_loops.py")
+_started: list[subprocess.Popen[bytes]] = []
+
+_log = logging.getLogger(__name__)
 
 _LOSSES = {"softmax": SOFTMAX, "logistic": LOGISTIC, "linear": SQUARED}
 _HINGES = {"squared-hinge": SQUARED_HINGE, "hinge": HINGE}
@@ -43,11 +68,13 @@ class StrSaga(Forgetful):
         spec: LearnerSpec,
         rng: np.random.Generator,
         *,
-        compile_loops: bool = True,
+        compile_loops: bool | None = True,
     ) -> None:
         super().__init__()
         self._model, self._spec, self._rng = model, spec, rng
-        self._loops = compiled() if compile_loops else None
+        # A round has no time for a compiler.
+        ready = ready_or_start() if compile_loops is None else compile_loops
+        self._loops = compiled() if ready else None
         self._book = Book(spec.cap, self._loops)
         self._base: Tensors = model.init(0)
         self._lost = 0
@@ -143,3 +170,82 @@ def warm_up(loops: SagaLoops, *, ratings: bool, many: bool) -> None:
         book.offer(1)
         table.offer(np.zeros((1, spec.features), np.float32), np.zeros(1), 1)
         table.advance(book.moves(np.zeros((2, 3))))
+
+
+def ready_or_start() -> bool:
+    """Return whether compiled loops can be used at once; start to compile them if not.
+
+    At most one process is started by this one; it does nothing while another compiles.
+    """
+    if find_spec("numba") is None:
+        return False
+    if is_ready():
+        return True
+    for process in _started:
+        process.poll()  # leaves no zombie
+    if os.environ.get(VARIABLE) == "off" or _started:
+        return False
+    command = (sys.executable, "-P", "-m", __name__)
+    nothing = subprocess.DEVNULL
+    try:
+        process = subprocess.Popen(
+            command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
+        )
+    except OSError as error:
+        _log.info("strsaga learns in numpy: cannot compile its loops: %s", error.strerror)
+        return False
+    _started.append(process)
+    _log.info("strsaga learns in numpy now; its loops are being compiled for the next start")
+    return False
+
+
+def is_ready() -> bool:
+    """Return whether the loops are on disk for this machine, this numba and this source."""
+    try:
+        return (_folder() / "fedagent-strsaga.ready").read_text(encoding="ascii") == _what()
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def compile_all() -> None:
+    """Compile everything and write the marker, unless another process is at it."""
+    _folder().mkdir(parents=True, exist_ok=True)
+    with (_folder() / "fedagent-strsaga.lock").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        loops = None if is_ready() else compiled()
+        if loops is None:
+            return
+        for ratings, many in ((False, False), (False, True), (True, False)):
+            warm_up(loops, ratings=ratings, many=many)
+        part = _folder() / f"fedagent-strsaga.{os.getpid()}"
+        part.write_text(_what(), encoding="ascii")
+        part.replace(_folder() / "fedagent-strsaga.ready")
+
+
+def _folder() -> Path:
+    """Return where numba keeps what it compiled, without importing it, or its parent."""
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    if named:
+        return Path(named)
+    beside = _SOURCE.parent / "__pycache__"
+    if os.access(beside if beside.exists() else beside.parent, os.W_OK):
+        return beside
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(caches).expanduser() / "numba"
+
+
+@functools.cache
+def _what() -> str:
+    """Return what machine code depends on, as one line."""
+    source = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()
+    python = f"{platform.python_implementation()}-{platform.python_version()}"
+    return f"numba-{version('numba')} {python} {source} {platform.machine()}\n"
+
+
+if __name__ == "__main__":
+    signal.alarm(LONGEST_S)
+    os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+    compile_all()

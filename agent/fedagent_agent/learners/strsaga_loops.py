@@ -63,19 +63,18 @@ def compiled() -> SagaLoops | None:
     """
     if find_spec("numba") is None:
         return None
-    from numba import njit  # noqa: PLC0415 - optional package, half a second
-    from numba.extending import register_jitable  # noqa: PLC0415
+    import numba  # noqa: PLC0415 - optional package, half a second
 
     for inner in (scalar, residual, store_dense, store_sparse, lose_rating):
-        register_jitable(inner)
+        numba.extending.register_jitable(inner)
 
     def ready(loop: Callable[..., object]) -> Callable[..., object]:
         # Order of sums is free, but numbers that are not finite stay so.
         free = {"reassoc", "contract", "arcp", "nsz"}
         try:
-            return njit(loop, nogil=True, cache=True, fastmath=free)  # type: ignore[no-any-return] # numba is untyped
+            return numba.njit(loop, nogil=True, cache=True, fastmath=free)  # type: ignore[no-any-return] # numba is untyped
         except RuntimeError:  # nowhere to keep it
-            return njit(loop, nogil=True, fastmath=free)  # type: ignore[no-any-return] # numba is untyped
+            return numba.njit(loop, nogil=True, fastmath=free)  # type: ignore[no-any-return] # numba is untyped
 
     loops = (plan, dense_one, dense_many, sparse_one, sparse_many, factors)
     return SagaLoops(*map(ready, loops))  # type: ignore[arg-type] # one signature each

@@ -24,7 +24,7 @@ from fedagent_task.recipe.spec import LearnerSpec, ParamValue
 
 from .base import StepResult, Tensors, UserCodeError
 from .gradient_descent import Ring, Shared
-from .steps import by_torch, moved
+from .steps import IN_TORCH, by_torch, moved
 
 MAX_METRICS = 32
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -281,9 +281,8 @@ def create_held(model: Model, spec: LearnerSpec, **shared: Unpack[Shared]) -> He
     """
     if not by_torch(model, spec) or model.spec.kind != "graph":
         return HeldInNumpy(model)
-    from .torch_steps import HeldInTorch  # noqa: PLC0415 - 200 MB, only where it is wanted
-
-    return HeldInTorch(model, spec, **shared)
+    held: Held = IN_TORCH.factory("held")(model, spec, **shared)
+    return held
 
 
 def place_in(error: BaseException, train: Train) -> str:

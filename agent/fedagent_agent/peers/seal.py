@@ -10,8 +10,8 @@ NaCl's box is one more dependency, and has no window against replays either.
 import hashlib
 import struct
 from dataclasses import dataclass, field
+from enum import StrEnum, auto
 
-# This module is imported late: cryptography costs an idle agent several megabytes.
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -19,11 +19,10 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from fedagent_agent.errors import AgentError
 from fedagent_node.data_dir import Identity
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard
 from fedagent_protocol.signed import identity_of
-
-from .errors import PacketRefusal, SealError
 
 BLOCK = 256
 WINDOW = 1024
@@ -38,6 +37,31 @@ MAX_ENVELOPE_BYTES = MAX_PACKET_BYTES - _OVERHEAD
 _MAX_COUNTER = 2**48
 _CARD = b"fedagent peer card 1\x00"
 _KEYS = b"fedagent peer keys 1\x00"
+
+
+class Refusal(StrEnum):
+    """Why a card or a packet is not used: the word of the counters (docs/democratized.md)."""
+
+    CARD = auto()  # not signed by the neighbour
+    OLD_CARD = auto()  # of an earlier start
+    TWIN = auto()  # two keys in one start
+    CROWDED = auto()  # more neighbours since the start than there are keys for
+    STRANGER = auto()
+    NO_CARD = auto()
+    EPOCH = auto()  # sealed for another start
+    PACKET = auto()  # none of this version
+    FORGED = auto()
+    REPLAY = auto()  # received before, or too old to check
+    TOO_LONG = auto()
+    USED_UP = auto()  # the counter of its key
+
+
+class SealError(AgentError):
+    """Raised when a card or packet is not used."""
+
+    def __init__(self, peer: str, refusal: Refusal) -> None:
+        super().__init__(peer, refusal)
+        self.refusal = refusal
 
 
 @dataclass(slots=True)
@@ -105,21 +129,21 @@ class PeerSeal:
         """Take a neighbour's card, once; return its id. `SealError`: it is not used."""
         peer = identity_of(card.identity)
         if peer not in self.neighbours:
-            raise SealError(peer, PacketRefusal.STRANGER)
+            raise SealError(peer, Refusal.STRANGER)
         known = self._sessions.get(peer)
         if known is not None and known.card == card:
             return peer
         _verify(peer, card)
         if known is not None and card.epoch < known.card.epoch:
-            raise SealError(peer, PacketRefusal.OLD_CARD)
+            raise SealError(peer, Refusal.OLD_CARD)
         if known is not None and card.epoch == known.card.epoch:
             if card.agreement == known.card.agreement:
                 return peer
-            raise SealError(peer, PacketRefusal.TWIN)
+            raise SealError(peer, Refusal.TWIN)
         if known is None and peer not in self.reserved:
             others = len(self._sessions.keys() - self.reserved)
             if others >= MAX_SESSIONS:
-                raise SealError(peer, PacketRefusal.CROWDED)
+                raise SealError(peer, Refusal.CROWDED)
         self._sessions[peer] = self._agree(peer, card)
         return peer
 
@@ -127,9 +151,9 @@ class PeerSeal:
         """Return the packet for `peer`, n * 256 bytes; `SealError`: no key, or too long."""
         session = self._session(peer)
         if len(plain) > MAX_ENVELOPE_BYTES:
-            raise SealError(peer, PacketRefusal.TOO_LONG)
+            raise SealError(peer, Refusal.TOO_LONG)
         if session.sent >= _MAX_COUNTER:
-            raise SealError(peer, PacketRefusal.USED_UP)
+            raise SealError(peer, Refusal.USED_UP)
         session.sent += 1
         header = _HEADER.pack(_VERSION, self.epoch, session.card.epoch, session.sent)
         padded = (_LENGTH.pack(len(plain)) + plain).ljust(
@@ -142,40 +166,40 @@ class PeerSeal:
         """Return the envelope in a packet from `peer`; `SealError`: none may be used."""
         session = self._session(peer)
         if not _OVERHEAD <= len(packet) <= MAX_PACKET_BYTES or len(packet) % BLOCK:
-            raise SealError(peer, PacketRefusal.PACKET)
+            raise SealError(peer, Refusal.PACKET)
         header = packet[: _HEADER.size]
         version, theirs, ours, counter = _HEADER.unpack(header)
         if version != _VERSION:
-            raise SealError(peer, PacketRefusal.PACKET)
+            raise SealError(peer, Refusal.PACKET)
         if (theirs, ours) != (session.card.epoch, self.epoch):
-            raise SealError(peer, PacketRefusal.EPOCH)
+            raise SealError(peer, Refusal.EPOCH)
         if session.is_replay(counter):
-            raise SealError(peer, PacketRefusal.REPLAY)
+            raise SealError(peer, Refusal.REPLAY)
         more = header + _pair(peer, self.identity.id)
         try:
             plain = session.inward.decrypt(_nonce(counter), packet[_HEADER.size :], more)
         except InvalidTag as error:
-            raise SealError(peer, PacketRefusal.FORGED) from error
+            raise SealError(peer, Refusal.FORGED) from error
         # Only what is authentic may move the window.
         session.note(counter)
         (length,) = _LENGTH.unpack_from(plain)
         if length > len(plain) - _LENGTH.size:
-            raise SealError(peer, PacketRefusal.PACKET)
+            raise SealError(peer, Refusal.PACKET)
         return plain[_LENGTH.size : _LENGTH.size + length]
 
     def _session(self, peer: str) -> _Session:
         if peer not in self.neighbours:
-            raise SealError(peer, PacketRefusal.STRANGER)
+            raise SealError(peer, Refusal.STRANGER)
         session = self._sessions.get(peer)
         if session is None:
-            raise SealError(peer, PacketRefusal.NO_CARD)
+            raise SealError(peer, Refusal.NO_CARD)
         return session
 
     def _agree(self, peer: str, card: PeerCard) -> _Session:
         try:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(card.agreement))
         except ValueError as error:  # a point of low order: the secret would be known to all
-            raise SealError(peer, PacketRefusal.CARD) from error
+            raise SealError(peer, Refusal.CARD) from error
         salt = hashlib.sha256(b"".join(sorted(map(_bytes_of, (self.card, card))))).digest()
         outward = _derive(secret, salt, _pair(self.identity.id, peer))
         inward = _derive(secret, salt, _pair(peer, self.identity.id))
@@ -192,7 +216,7 @@ def _verify(peer: str, card: PeerCard) -> None:
         key = Ed25519PublicKey.from_public_bytes(card.identity)
         key.verify(card.signature, _signed(card.agreement, card.epoch))
     except (InvalidSignature, ValueError) as error:
-        raise SealError(peer, PacketRefusal.CARD) from error
+        raise SealError(peer, Refusal.CARD) from error
 
 
 def _derive(secret: bytes, salt: bytes, pair: bytes) -> bytes:

@@ -14,18 +14,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from fedagent_agent.errors import PeerStoreError
-from fedagent_node.data_dir import make_private
+from fedagent_node.data_dir import Identity, make_private
 
 from .core.records import ArmStats, SlotRecord, StoreSlot
 from .core.selection import PeerAccess
-
-if TYPE_CHECKING:
-    from fedagent_node.data_dir import Identity
+from .core.transport import PeerTransport
+from .seal import PeerSeal
 
 FILE = "peers.sqlite"
 KEPT_SLOTS = 1000
@@ -179,7 +177,7 @@ class PeerDevice:
     def __init__(
         self,
         directory: Path,
-        identity: "Identity | None",
+        identity: Identity | None,
         declared: Mapping[str, float],
         *,
         seed: int,
@@ -192,10 +190,6 @@ class PeerDevice:
 
     def open(self, counters: Counter[str]) -> PeerAccess | str:
         """Open keys and memory; return why that is impossible."""
-        # Imported late: keys cost an idle agent several megabytes.
-        from .core.transport import PeerTransport  # noqa: PLC0415
-        from .seal import PeerSeal  # noqa: PLC0415
-
         identity = self._identity
         if identity is None:
             return "no identity to seal envelopes with"

@@ -8,7 +8,6 @@ import numpy as np
 
 from fedagent_agent.learners import Tensors, instead_of
 from fedagent_agent.learners import create as create_learner
-from fedagent_agent.learners.warm import ready_or_start
 from fedagent_agent.streams import parse_stream
 from fedagent_agent.streams.base import Samples, Stream, StreamSchema
 from fedagent_agent.streams.spec import StreamError
@@ -66,8 +65,6 @@ class OpenTask:
         labels = task.data.labels
         spec = parse_stream(request.stream)
         self.stream = spec.create(seed=request.seed, offset=request.offset, labels=labels)
-        # A round has no time for a compiler: what is not compiled yet is done in numpy.
-        fast = task.learner.name == "strsaga" and ready_or_start()
         seeds = np.random.SeedSequence(request.seed, spawn_key=(1, request.offset))
         rng = np.random.default_rng(seeds)
         once = _read_once(request.once, graph)
@@ -75,7 +72,7 @@ class OpenTask:
             self.model,
             task.learner,
             rng,
-            compile_loops=fast,
+            compile_loops=None,
             aggregation=task.aggregation,
             threads=request.threads,
             once=once,

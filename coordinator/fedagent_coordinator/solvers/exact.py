@@ -23,6 +23,10 @@ from .base import AssignmentProblem, Solution
 from .density import DensitySolver
 
 _NAME = "exact"
+try:  # optional; this module is imported where it is asked for
+    from scipy import optimize, sparse
+except ImportError as error:
+    raise MissingPackageError(_NAME, "scipy", how_to_add("exact")) from error
 _SMALL = 64
 """Pairs up to which HiGHS goes without its presolve, which can lose an optimum that is within
 a tolerance of overspending."""
@@ -56,14 +60,8 @@ class ExactSolver:
     def __init__(self, *, time_limit_s: float = 10.0, mip_gap: float = 0.0) -> None:
         require(_NAME, "time_limit_s", time_limit_s, 0 < time_limit_s < math.inf, "> 0")
         require(_NAME, "mip_gap", mip_gap, 0 <= mip_gap < 1, "in [0, 1)")
-        try:
-            from scipy import optimize, sparse  # noqa: PLC0415  # optional, and slow to import
-        except ImportError as error:
-            raise MissingPackageError(_NAME, "scipy", how_to_add("exact")) from error
         self._time_limit_s = float(time_limit_s)
         self._mip_gap = float(mip_gap)
-        self._optimize: Any = optimize  # scipy has no types
-        self._sparse: Any = sparse
         _silence_c_stdout()
 
     def solve(self, problem: AssignmentProblem) -> Solution:
@@ -102,11 +100,11 @@ class ExactSolver:
     ) -> _Answer:
         value, exponent = _scaled(problem.value[rows])
         matrix, upper = self._constraints(problem, rows, covers)
-        result = self._optimize.milp(
+        result = optimize.milp(
             -value,
             integrality=np.ones(len(rows)),
-            bounds=self._optimize.Bounds(0, 1),
-            constraints=self._optimize.LinearConstraint(matrix, -np.inf, upper),
+            bounds=optimize.Bounds(0, 1),
+            constraints=optimize.LinearConstraint(matrix, -np.inf, upper),
             options={
                 "disp": False,
                 "time_limit": limit_s,
@@ -140,16 +138,16 @@ class ExactSolver:
         unit = np.maximum(unit, 1)
         shift = _BITS - np.frexp((largest // unit).astype(np.float64))[1]
         cost = np.ldexp((problem.cost[rows] // unit[edge]).astype(np.float64), shift[edge])
-        spent = self._sparse.csr_matrix((cost, (edge, column)))
-        once = self._sparse.csr_matrix((np.ones(len(rows)), (client, column)))
+        spent = sparse.csr_matrix((cost, (edge, column)))
+        once = sparse.csr_matrix((np.ones(len(rows)), (client, column)))
         blocks, limits = [spent, once], [np.ldexp((budget // unit).astype(np.float64), shift)]
         limits.append(np.ones(once.shape[0]))
         for members, most in covers:
             ones, zeros = np.ones(len(members)), np.zeros(len(members), dtype=np.int64)
             shape = (1, len(rows))
-            blocks.append(self._sparse.csr_matrix((ones, (zeros, members)), shape=shape))
+            blocks.append(sparse.csr_matrix((ones, (zeros, members)), shape=shape))
             limits.append(np.array([float(most)]))
-        return self._sparse.vstack(blocks, format="csr"), np.concatenate(limits)
+        return sparse.vstack(blocks, format="csr"), np.concatenate(limits)
 
 
 def repaired(problem: AssignmentProblem, pairs: IntArray) -> IntArray:

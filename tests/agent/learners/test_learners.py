@@ -171,15 +171,6 @@ def test_minibatch_learns_from_the_newest_samples() -> None:
         np.testing.assert_allclose(tensor, only_new.update()[name], atol=1e-6)
 
 
-def test_minibatch_goes_on_with_its_memory_in_the_next_round() -> None:
-    learner = _learner("minibatch", passes=3)
-    learner.absorb(*_samples(20))
-    assert learner.default_iterations == 3
-    _round(learner)
-    learner.begin(MODEL.init(2))
-    assert learner.step(2).samples == 40
-
-
 def test_sgd_uses_each_sample_once() -> None:
     learner = _learner("sgd", batch=8)
     learner.absorb(*_samples(20))
@@ -209,9 +200,3 @@ def test_strsaga_refuses_a_penalty_that_its_rate_cannot_bear() -> None:
     with pytest.raises(TaskFormatError) as caught:
         _learner("strsaga", model)
     assert caught.value.key == "learner.rate"
-
-
-def test_an_unknown_learner_is_refused_by_key() -> None:
-    with pytest.raises(TaskFormatError) as caught:
-        _learner("magic")
-    assert caught.value.key == "learner.name"

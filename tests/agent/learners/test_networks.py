@@ -10,13 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.learners import NO_TRAINING, create, instead_of, registry, steps
-from fedagent_agent.trainer.frames import Open, Refused
-from fedagent_agent.trainer.training import Trainer
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Mlp
 from fedagent_task.models import create as create_model
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
-from fedagent_task.recipe.text import parse_recipe, task_bytes
 
 MLP = ModelSpec(kind="mlp", features=8, hidden=(12, 6), classes=3, l2=0.01)
 CNN = ModelSpec(kind="cnn", layout="fashion", features=17 * 18, image=(17, 18, 1), classes=3)
@@ -57,7 +54,7 @@ def test_torch_gives_the_gradient_that_numpy_gives(model: ModelSpec, seed: int) 
         np.testing.assert_allclose(slope, slopes[tensor], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1])
 @pytest.mark.parametrize("name", TRAINING)
 @pytest.mark.parametrize("model", [MLP, CNN], ids=["mlp", "cnn"])
 def test_torch_gives_the_update_that_numpy_gives(model: ModelSpec, name: str, seed: int) -> None:
@@ -77,26 +74,6 @@ def test_the_same_seed_gives_the_same_bytes(backend: str) -> None:
         pytest.importorskip("torch", reason="torch is not installed")
     first, again = (_update(CNN, "minibatch", backend, seed=3) for _ in range(2))
     assert all(first[name].tobytes() == again[name].tobytes() for name in first)
-
-
-def test_torch_scores_and_evaluates_as_numpy_does() -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
-    import torch
-
-    from fedagent_agent.learners.torch_steps import TorchNetwork, shared
-
-    for spec in (MLP, CNN):
-        plain = create_model(spec)
-        assert isinstance(plain, Mlp)
-        model, weights = TorchNetwork(spec), plain.init(1)
-        rng = np.random.default_rng(2)
-        x = rng.normal(size=(9, spec.features)).astype(np.float32)
-        x.setflags(write=False)
-        y = rng.integers(0, 3, 9)
-        np.testing.assert_allclose(model.forward(weights, x), plain.forward(weights, x), atol=1e-5)
-        leaves = {name: shared(tensor) for name, tensor in weights.items()}
-        loss = float(model.loss(leaves, shared(x), torch.from_numpy(y)))
-        assert loss == pytest.approx(plain.loss(weights, x, y), abs=1e-5)
 
 
 def test_a_perceptron_is_learnt_without_torch_unless_it_is_asked_for(
@@ -121,20 +98,6 @@ def test_without_torch_a_cnn_is_learnt_in_numpy_and_a_task_that_wants_torch_is_r
         _update(MLP, "sgd", "torch", seed=1)
     assert caught.value.key == "learner.backend"
     assert "`fedagent doctor`" in str(caught.value)
-
-
-def test_the_agent_hears_which_key_wants_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "find_spec", lambda _name: None)
-    recipe = parse_recipe(
-        'name="n"\n[model]\nkind="mlp"\nhidden=[4]\nfeatures=64\nclasses=10\n'
-        '[learner]\nbackend="torch"\n[data]\ndtype="uint8"\n'
-        "[rounds]\ncount=1\ndeadline_s=1\n[budget]\nper_edge=1\n"
-    )
-    trainer = Trainer(lambda _job, _wait: False)
-    reply = trainer.answer(Open(job=1, task=task_bytes(recipe), stream="digits", seed=0))
-    assert isinstance(reply, Refused)
-    assert reply.key == "learner.backend"
-    assert "\n" not in reply.detail
 
 
 def test_strsaga_gives_way_on_networks_only() -> None:

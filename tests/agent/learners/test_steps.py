@@ -159,21 +159,6 @@ def test_a_learner_takes_the_rate_of_its_round() -> None:
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_fedprox_without_mu_is_fedavg_bit_for_bit(backend: str) -> None:
-    if backend == "torch":
-        pytest.importorskip("torch", reason="torch is not installed")
-    plain = _update(_learner(MLP, backend=backend), MLP)
-    still = _update(
-        _learner(MLP, AggregationSpec(name="fedprox", params={"mu": 0.0}), backend=backend), MLP
-    )
-    held = _update(
-        _learner(MLP, AggregationSpec(name="fedprox", params={"mu": 5.0}), backend=backend), MLP
-    )
-    assert _same(plain, still)
-    assert all(np.linalg.norm(held[n]) < np.linalg.norm(plain[n]) for n in plain)
-
-
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_fedprox_adds_mu_times_the_way_gone(backend: str) -> None:
     if backend == "torch":
         pytest.importorskip("torch", reason="torch is not installed")

@@ -180,32 +180,6 @@ def test_the_set_is_a_uniform_choice_of_what_was_moved() -> None:
     assert np.abs(kept - expected).max() < 4 * spread
 
 
-def test_what_is_drawn_is_uniform_over_the_set() -> None:
-    book = Book(100, None)
-    book.offer(5)
-    book.moves(np.random.default_rng(1).random((10, 3)))
-    draws = np.bincount(book.moves(np.random.default_rng(0).random((20_000, 3))).draw)
-    assert len(draws) == 5
-    assert np.abs(draws - 4000).max() < 4 * np.sqrt(4000 * 0.8)
-
-
-@pytest.mark.parametrize("compile_loops", BACKENDS)
-def test_it_comes_nearer_to_the_optimum_than_a_step_of_its_size_alone(compile_loops: bool) -> None:
-    model = create(ModelSpec(kind="linear", features=WIDTH))
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(50, WIDTH)).astype(np.float32)
-    y = x @ rng.normal(size=WIDTH) + rng.normal(size=50)
-    padded = np.hstack([x.astype(np.float64), np.ones((50, 1))])
-    best = np.linalg.lstsq(padded, y, rcond=None)[0]
-    spec = LearnerSpec(name="strsaga", rate=0.02)
-    learner = StrSaga(model, spec, np.random.default_rng(1), compile_loops=compile_loops)
-    learner.begin(model.init(0))
-    learner.absorb(x, y)
-    learner.step(20_000)
-    now = learner._table.weights()
-    np.testing.assert_allclose(np.append(now["weight"][0], now["bias"]), best, atol=1e-6)
-
-
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_stored_sample_takes_sixteen_bytes_beyond_itself(sparse: bool) -> None:
     count = 10_000

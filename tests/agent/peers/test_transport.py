@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedagent_agent.peers import seal as sealing
 from fedagent_agent.peers.core.transport import CARD_GAP_S, HEARD_S, PeerTransport
 from fedagent_agent.peers.seal import PeerSeal
 from fedagent_node.data_dir import Identity, load_or_create
@@ -110,25 +109,6 @@ def test_what_is_refused_is_counted_by_reason(people: tuple[Identity, Identity])
     }  # fmt: skip
     with pytest.raises(ProtocolError):
         b.receive("hall", PeerDeliver(sender=people[0].id, body=b"\xc1"), 7.0)
-
-
-def test_a_copied_device_a_crowd_and_too_long_an_envelope_are_counted(
-    people: tuple[Identity, Identity], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a, b = acquainted(people)
-    a.counters.clear()
-    copy = card_of(transport_of(people[1]))
-    assert a.receive("hall", PeerDeliver(sender=people[1].id, body=copy), 5.0) == ([], None)
-    monkeypatch.setattr(sealing, "MAX_ENVELOPE_BYTES", 10)
-    assert a.send(people[1].id, ENVELOPE, 6.0) == []
-    monkeypatch.setattr(sealing, "MAX_SESSIONS", 0)
-    late = transport_of(people[0], epoch=2)
-    late.admit({people[1].id: EDGES}, 7.0)
-    deliver = PeerDeliver(sender=people[1].id, body=card_of(b))
-    assert late.receive("hall", deliver, 7.0) == ([], None)
-    assert a.counters + late.counters == {
-        "peer_twin": 1, "peer_too_long": 1, "peer_crowded": 1,
-    }  # fmt: skip
 
 
 def test_the_way_that_a_neighbour_was_heard_by_is_preferred_for_a_while(

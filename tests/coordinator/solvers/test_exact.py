@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import optimize
 
 from fedagent_coordinator.errors import MissingPackageError, PolicyError
 from fedagent_coordinator.solvers import AssignmentProblem, create
@@ -68,7 +69,6 @@ def test_what_highs_overspends_is_excluded_and_searched_again(
     """A search that ignores budgets, as a tolerance would, is led back by covers."""
     rng = np.random.default_rng(12)
     solver = ExactSolver()
-    optimize = solver._optimize
     true_milp, searches = optimize.milp, []
     nothing = Solution(pairs=np.zeros(0, np.int64), value=0.0, bound=0.0)
     monkeypatch.setattr(DensitySolver, "solve", lambda *_: nothing)  # the covers must do it alone
@@ -196,6 +196,7 @@ def test_highs_prints_nothing_on_stdout() -> None:
 
 def test_missing_scipy_says_how_to_fix_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.delitem(sys.modules, "fedagent_coordinator.solvers.exact")
     with pytest.raises(MissingPackageError, match=r"needs scipy; .*\[exact\]") as caught:
-        ExactSolver()
+        create("exact")
     assert isinstance(caught.value, PolicyError)

@@ -10,21 +10,12 @@ fall silent.
 
 import math
 from dataclasses import dataclass, field
-from enum import Enum
 
 from .settings import MAX_ENVELOPES, Jitter, SlotSettings
 
 PER_INCARNATION = MAX_ENVELOPES + 1
 """Numbers of one incarnation of an agent; the next one begins at the next multiple."""
 _NEVER = math.inf
-
-
-class Delivery(Enum):
-    """What an envelope that came in is."""
-
-    FRESH = "fresh"
-    OLD = "old"  # a duplicate, or overtaken by a newer one
-    ACK = "ack"  # carries no state
 
 
 @dataclass(slots=True)
@@ -63,8 +54,8 @@ class PeerChannel:
         """Schedule the newest state; None: the neighbour needs none."""
         self.send_at = _NEVER if at is None else min(self.send_at, at)
 
-    def receive(self, seq: int, ack: int, now: float) -> Delivery:
-        """Note the numbers of an envelope."""
+    def receive(self, seq: int, ack: int, now: float) -> bool:
+        """Note the numbers of an envelope; return whether it carries a new state."""
         woke, self.heard = not self.heard, True
         self._heard_at = now
         self.dropped = False
@@ -87,7 +78,7 @@ class PeerChannel:
         if self.acked >= self.seq:
             self._repeat_at, self._patience_s = _NEVER, self._first_repeat_s
         if seq == 0:
-            return Delivery.ACK
+            return False
         # A repeat means that our acknowledgement was lost: send it at once.
         wait_s = self.stretched(self.settings.ack_s) if fresh else 0.0
         self._ack_at = min(self._ack_at, now + wait_s)
@@ -96,7 +87,7 @@ class PeerChannel:
             # It may not have been there before, and would wait for what was sent to nobody.
             self._patience_s = self._first_repeat_s
             self._repeat_at = min(self._repeat_at, now + self._patience_s)
-        return Delivery.FRESH if fresh else Delivery.OLD
+        return fresh
 
     def stretched(self, wait_s: float) -> float:
         """Return how long something waits for company, more where the round trip is long."""

@@ -57,7 +57,6 @@ class _Neighbour:
     flight: Facts = NOTHING  # facts in the newest state to it, which is number `seq`
     seq: int = 0
     states: int = 0  # how many new states it was sent
-    heard: bool = False
     silent: bool = False
     child: bool = False  # this agent is its parent
 
@@ -66,14 +65,12 @@ class Gossip:
     """One agent's part of the agreement, slot by slot.
 
     Attributes:
-        ignored: Counts ranks not believed.
         rests: This agent's beliefs stand still.
         stage: How often all name their index anew, because the K best were in doubt.
     """
 
     def __init__(self, me: str, neighbours: Iterable[str], settings: SlotSettings) -> None:
         self.settings = settings
-        self.ignored = {"too_good": 0, "of_me": 0}
         self._me = me
         self._around = {peer: _Neighbour() for peer in sorted(neighbours)}
         self._facts: Facts = NOTHING
@@ -144,10 +141,6 @@ class Gossip:
         around = self._around[peer]
         around.child = message.parent
         around.has = (around.has | facts) & self._facts  # whatever it sends, no more than we keep
-
-    def hear(self, peer: str) -> None:
-        """Note that a neighbour takes part in this slot."""
-        self._around[peer].heard = True
 
     def confirm(self, peer: str, ack: int) -> None:
         """Note that a neighbour has the states up to a number."""
@@ -276,13 +269,7 @@ class Gossip:
 
     def _is_possible(self, rank: Rank) -> bool:
         """Return whether a rank is believed: only an agent itself says that it stands."""
-        if rank.psi > self._ceiling:
-            self.ignored["too_good"] += 1
-        elif rank.agent == self._me and rank not in self._facts:
-            self.ignored["of_me"] += 1
-        else:
-            return True
-        return False
+        return rank.psi <= self._ceiling and (rank.agent != self._me or rank in self._facts)
 
     def _learn(self, facts: Facts) -> None:
         if facts <= self._facts:

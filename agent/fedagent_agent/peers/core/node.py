@@ -12,7 +12,6 @@ trains once first; without a cold start Pi begins at 1, the mean at the first op
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
 
@@ -20,7 +19,7 @@ from fedagent_protocol.messages import OpinionCall
 from fedagent_protocol.peers import Envelope
 
 from .beliefs import Beliefs
-from .channel import PER_INCARNATION, Delivery, PeerChannel
+from .channel import PER_INCARNATION, PeerChannel
 from .gossip import Gossip
 from .records import ArmStats, SlotRecord
 from .settings import Jitter, SlotSettings
@@ -50,7 +49,6 @@ class BpUcbNode:
         slot: The slot that is running; 0 before the first.
         chosen: Whether the agent volunteers in it; None: undecided.
         available: Whether it may be chosen when it names its index.
-        counters: Envelopes that were not used, by reason.
     """
 
     def __init__(
@@ -71,7 +69,6 @@ class BpUcbNode:
         self.phase = SlotPhase.IDLE
         self.chosen: bool | None = None
         self.available = True
-        self.counters: Counter[str] = Counter()
         self.beliefs = Beliefs(distances, settings)
         self.gossip = Gossip(me, distances, settings)
         self._settings = settings
@@ -97,7 +94,6 @@ class BpUcbNode:
         begin again. `settings` hold from now on: slots may differ in the time they have.
         """
         if slot <= self.slot:
-            self.counters["begun"] += 1
             return
         if settings is not None:
             self._settings = self.beliefs.settings = self.gossip.settings = settings
@@ -118,19 +114,14 @@ class BpUcbNode:
     def receive(self, peer: str, envelope: Envelope, now: float) -> None:
         """Take a neighbour's envelope; it was opened with that neighbour's key."""
         channel = self._channels.get(peer)
-        if envelope.run != self.run:
-            self.counters["run"] += 1
-        elif channel is None:
-            self.counters["stranger"] += 1
-        elif envelope.slot > self.slot:
+        if channel is None or envelope.run != self.run:
+            return
+        if envelope.slot > self.slot:
             # The neighbour is ahead; unanswered, it would repeat this until we are there.
             known = self._early.get(peer)
             if known is None or (known.slot, known.seq) < (envelope.slot, envelope.seq):
                 self._early[peer] = envelope
-            self.counters["early"] += 1
-        elif envelope.slot < self.slot or not self.slot:
-            self.counters["stale"] += 1
-        else:
+        elif envelope.slot == self.slot > 0:
             self._take(peer, channel, envelope, now)
             self._schedule(now)
 
@@ -138,9 +129,7 @@ class BpUcbNode:
         stage = min(envelope.stage, self._settings.stages)
         if stage > self.gossip.stage:
             self._go_on(stage, now)
-        delivery = channel.receive(envelope.seq, envelope.ack, now)
-        if delivery is Delivery.OLD:
-            self.counters["old"] += 1
+        fresh = channel.receive(envelope.seq, envelope.ack, now)
         self.beliefs.silence(peer, now, silent=False)
         self.gossip.silence(peer, silent=False)
         for part in (self.beliefs, self.gossip):
@@ -148,10 +137,8 @@ class BpUcbNode:
                 part.forget(peer)
             else:
                 part.confirm(peer, channel.acked)
-        if delivery is Delivery.FRESH:
-            self.gossip.hear(peer)
-            if envelope.belief is not None:
-                self.beliefs.receive(peer, envelope.belief, now)
+        if fresh and envelope.belief is not None:
+            self.beliefs.receive(peer, envelope.belief, now)
         if envelope.gossip is not None:
             # Facts are joined, so that it does not matter which envelope they came in.
             self.gossip.receive(peer, envelope.gossip, stage)
@@ -164,7 +151,6 @@ class BpUcbNode:
             return []
         for peer, channel in self._channels.items():
             if channel.falls_silent(now):
-                self.counters["dropped"] += 1
                 self.beliefs.silence(peer, now, silent=True)
                 self.gossip.silence(peer, silent=True)
         if self.phase is SlotPhase.BELIEFS:

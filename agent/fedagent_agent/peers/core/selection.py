@@ -3,19 +3,18 @@
 A call of mode ``peers`` begins a slot (docs/democratized.md). `BpUcbNode` does what GDA says;
 here are the neighbours that edges name or the owner declares, the ways to them, the time that a
 slot has, the announcement until it was heard, and what is kept. In the open leave only
-`Volunteer`, with run and round, and cards. Keys, the disk and the node cost an idle device
-megabytes: they are opened when neighbours are first needed.
+`Volunteer`, with run and round, and cards. Keys and the disk are opened when neighbours are first
+needed.
 """
 
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec import structs
 
-from fedagent_agent.peers.core.records import StoreSlot
 from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.messages import (
     Neighbours,
@@ -28,12 +27,10 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.signed import SignAnswer
 from fedagent_task.recipe.spec import PeersSpec
 
-from .records import ArmStats, SlotRecord
-
-if TYPE_CHECKING:
-    from .node import BpUcbNode
-    from .settings import Jitter
-    from .transport import PeerTransport
+from .node import BpUcbNode
+from .records import ArmStats, SlotRecord, StoreSlot
+from .settings import Jitter, settings_for
+from .transport import PeerTransport
 
 ANNOUNCE_EVERY_S = 1.0
 ANNOUNCE_AFTER_S = 2.0
@@ -61,8 +58,8 @@ class PeerAccess:
 
     me: str
     incarnation: int  # larger than every one before
-    transport: "PeerTransport"  # sealed with its keys of this start
-    rng: "Jitter"  # seeded; spreads repeats in time, nothing else
+    transport: PeerTransport  # sealed with its keys of this start
+    rng: Jitter  # seeded; spreads repeats in time, nothing else
     arms: Mapping[str, ArmStats] = field(default_factory=dict)
     declared: Mapping[str, float] = field(default_factory=dict)
 
@@ -310,9 +307,6 @@ class PeerSelection:
         return self._start(slot, now)
 
     def _start(self, slot: _Slot, now: float) -> list[Effect]:
-        from .node import BpUcbNode  # noqa: PLC0415 - late: see above
-        from .settings import settings_for  # noqa: PLC0415
-
         call, node, number = slot.call, self.node, slot.call.slot + 1
         around = self._around(slot)
         settings = settings_for(slot.task, max(slot.ends.values()) - now)
@@ -346,7 +340,7 @@ class PeerSelection:
             effects += self._decide(node, now, chosen=node.chosen)
         return effects
 
-    def _decide(self, node: "BpUcbNode", now: float, *, chosen: bool) -> list[Effect]:
+    def _decide(self, node: BpUcbNode, now: float, *, chosen: bool) -> list[Effect]:
         slot = self._slot
         if slot is None or not slot.started or slot.call.slot + 1 != node.slot:
             return []  # of a slot that another call has ended
@@ -377,7 +371,7 @@ class PeerSelection:
             return []
         return [self._keep(slot, self.node, now)]
 
-    def _keep(self, slot: _Slot, node: "BpUcbNode", now: float) -> StoreSlot:
+    def _keep(self, slot: _Slot, node: BpUcbNode, now: float) -> StoreSlot:
         """Return the slot as it is now; what was decided by stays as it was."""
         record, transport = slot.record, self._access.transport
         if record is None or record.chosen is None:

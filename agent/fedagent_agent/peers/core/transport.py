@@ -8,9 +8,8 @@ channels repeat what was not acknowledged.
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from fedagent_agent.peers.errors import PacketRefusal, SealError
+from fedagent_agent.peers.seal import PeerSeal, Refusal, SealError
 from fedagent_node.effects import Effect, Send
 from fedagent_protocol.messages import PeerDeliver, PeerSend
 from fedagent_protocol.peers import (
@@ -22,9 +21,6 @@ from fedagent_protocol.peers import (
     encode_envelope,
     encode_relayed,
 )
-
-if TYPE_CHECKING:
-    from fedagent_agent.peers.seal import PeerSeal
 
 CARD_GAP_S = 0.3
 """Minimum time between two showings of the card to one neighbour."""
@@ -42,7 +38,7 @@ class PeerTransport:
         sent, sent_bytes: Messages since `reset`, and their sealed bytes.
     """
 
-    def __init__(self, seal: "PeerSeal", counters: Counter[str]) -> None:
+    def __init__(self, seal: PeerSeal, counters: Counter[str]) -> None:
         self.counters = counters
         self.ways: Mapping[str, tuple[str, ...]] = {}
         self.sent = self.sent_bytes = 0
@@ -69,9 +65,9 @@ class PeerTransport:
         try:
             data = self._seal.seal(peer, encode_envelope(envelope))
         except SealError as error:
-            if error.refusal is PacketRefusal.NO_CARD:
+            if error.refusal is Refusal.NO_CARD:
                 return self._show(peer, now)
-            self.counters[f"peer_{error.reason}"] += 1
+            self.counters[f"peer_{error.refusal}"] += 1
             return []
         return self._send(peer, encode_relayed(PeerPacket(data=data)), now)
 
@@ -93,8 +89,8 @@ class PeerTransport:
                 return self._meet(relayed, now), None
             opened = self._seal.open(sender, relayed.data)
         except SealError as error:
-            self.counters[f"peer_{error.reason}"] += 1
-            wants_card = error.refusal in (PacketRefusal.NO_CARD, PacketRefusal.EPOCH)
+            self.counters[f"peer_{error.refusal}"] += 1
+            wants_card = error.refusal in (Refusal.NO_CARD, Refusal.EPOCH)
             return self._show(sender, now) if wants_card else [], None
         self._heard_by[sender] = edge, now
         return [], decode_envelope(opened)
