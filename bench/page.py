@@ -33,10 +33,10 @@ from fedagent_coordinator.picture.status_files import (
     Device,
     Known,
     Word,
+    read_page,
     write_beside,
 )
 from fedagent_coordinator.policies.base import RoundView
-from fedagent_coordinator.web.access import read_page
 from fedagent_task.recipe.text import parse_recipe
 from tests.fakes.rounds import column_view
 from tests.fakes.stored_runs import small_plan, small_result
@@ -168,7 +168,7 @@ def measured(field: Field, url: str, pid: int, rounds: int) -> Row:
         ]
         for one in looking:
             one.start()
-        time.sleep(12)  # regret of the rounds before is estimated meanwhile
+        time.sleep(2)
         before, since = _seconds(process), time.monotonic()
         latency = [_latency(field, page) for _ in range(rounds)]
         cpu = (_seconds(process) - before) / (time.monotonic() - since)

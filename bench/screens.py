@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from fedagent_coordinator.web.access import read_page
+from fedagent_coordinator.picture.status_files import read_page
 
 from .rows import ROOT
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from fedagent_coordinator.web.access import read_page
+from fedagent_coordinator.picture.status_files import read_page
 from fedagent_node.data_dir import hold_data_dir
 from tests.coordinator.web.served import served
 from tests.fakes.written_runs import write_run

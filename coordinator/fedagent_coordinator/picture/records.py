@@ -57,7 +57,6 @@ class DeviceCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_round: int | None = None
     last_status: str = ""
     last_reason: str = ""
-    queue: float | None = None
     opinion: float | None = None
 
 
@@ -69,7 +68,7 @@ class Reach(Struct, frozen=True, kw_only=True):
 
 
 class Bar(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One order of a round; `expected` times are those of the device's last order."""
+    """One order of a round."""
 
     device: str
     edge: str
@@ -77,7 +76,6 @@ class Bar(Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: str = "open"
     in_time: bool = False
     used: bool = False
-    expected: bool = False
     download_s: float | None = None
     train_s: float | None = None
     upload_s: float | None = None
@@ -96,7 +94,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
 
 class RoundCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One round; `regret` is an estimate, see `totals.round_regret`."""
+    """One round."""
 
     round: int
     state: str
@@ -111,7 +109,6 @@ class RoundCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
     metrics: Mapping[str, float] = {}
     spent: tuple[int, ...] = ()
     """Of each edge, by its index."""
-    regret: float | None = None
     opinion: float | None = None
     volunteers: int | None = None
 

@@ -1,4 +1,4 @@
-"""Two small files beside the database for `fedagent status` and `fedagent devices`.
+"""Small files beside the database for `fedagent status` and `fedagent devices`.
 
 They are for people: neither synced nor missed, and a disk that refuses them stops nothing.
 """
@@ -18,6 +18,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 STATUS_FILE = "run_status.json"
 DEVICES_FILE = "devices.json"
+PAGE_FILE = "page.json"
 MAX_WORDS = 120_000
 MAX_OF_EDGE = 20_000
 """Of how many devices the words of one edge are kept."""
@@ -107,6 +108,20 @@ class Known(msgspec.Struct, kw_only=True):
 
     run: str
     devices: dict[str, Device] = {}
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the live page is, and what opens it; kept for its owner (0600)."""
+
+    token: str
+    url: str = ""
+    port: int = 0
+    fingerprint: str = ""
+
+    @property
+    def link(self) -> str:
+        """The address that opens it; what follows # never leaves the browser."""
+        return f"{self.url}#token={self.token}"
 
 
 class DeviceBook:
@@ -249,6 +264,16 @@ def write_run_status(folder: Path, run_status: RunStatus) -> None:
 def read_run_status(folder: Path) -> RunStatus | None:
     """Return what was written last; None if there is nothing to read."""
     return _read(folder / STATUS_FILE, RunStatus)
+
+
+def read_page(folder: Path) -> Page | None:
+    """Return where a coordinator served its page last; None if there is nothing to read."""
+    return _read(folder / PAGE_FILE, Page)
+
+
+def write_page(folder: Path, page: Page) -> None:
+    """Replace the file."""
+    write_beside(folder / PAGE_FILE, msgspec.json.encode(page))
 
 
 def write_beside(path: Path, data: bytes) -> None:

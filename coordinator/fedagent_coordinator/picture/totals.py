@@ -9,8 +9,7 @@ from msgspec import structs
 
 from fedagent_coordinator.books.reader import Reader
 from fedagent_coordinator.books.rows import OutcomeRow, RoundRow
-from fedagent_coordinator.policies.base import FloatArray, IntArray, RoundView, Selection
-from fedagent_coordinator.policies.selection import fill
+from fedagent_coordinator.policies.base import RoundView, Selection
 
 from .records import Bar, Reach, RoundCard, Timeline
 
@@ -18,8 +17,6 @@ KEPT_ROUNDS = 150
 """Rounds that the page shows."""
 MOST_ROUNDS = 5000
 """Rounds in a report's curves at most."""
-AT_ONCE = 8
-"""Rounds whose regret is estimated in one go: the first look must not take long."""
 
 
 @dataclass(slots=True)
@@ -28,7 +25,7 @@ class Books:
 
     run_id: str
     whole: bool = False
-    """For one look at a whole run: `MOST_ROUNDS` are kept, all regret estimated at once."""
+    """For one look at a whole run: `MOST_ROUNDS` are kept."""
     ids: list[str] = field(default_factory=list)
     edge_ids: list[str] = field(default_factory=list)
     rounds: dict[int, RoundCard] = field(default_factory=dict)
@@ -37,11 +34,6 @@ class Books:
     last: Timeline | None = None
     running: Timeline | None = None
     reach: tuple[Reach, ...] = ()
-    _times: dict[int, tuple[float | None, ...]] = field(default_factory=dict)
-    """How long the last order of each client took: download, training, upload, all."""
-    _regretted: int = 0
-    _tries: dict[int, int] = field(default_factory=dict)
-    _hits: dict[int, int] = field(default_factory=dict)
 
     def update(self, reader: Reader) -> None:
         """Take in the rounds since the last time."""
@@ -51,22 +43,12 @@ class Books:
         settled = newest - (reader.round_state(self.run_id, newest) == "open")
         kept = MOST_ROUNDS if self.whole else KEPT_ROUNDS
         since = max(0, newest - kept) if self.seen < 0 else self.seen
-        if self.seen < 0:
-            self._regretted = max(since, newest - KEPT_ROUNDS)
         if settled != self.seen or (newest and newest not in self.rounds):
-            self._note_times(reader, range(max(self.seen, settled - 1) + 1, settled + 1))
             self.seen = settled
             self._note_rounds(reader, since, newest)
             for old in list(self.rounds)[:-kept]:
                 del self.rounds[old]
             self._note_newest(reader, newest)
-        self._regret(reader)
-
-    def _note_times(self, reader: Reader, rounds: range) -> None:
-        for round_ in rounds:
-            for row in reader.outcomes(self.run_id, round_):
-                if row.dt_s is not None or row.lc_s is not None:
-                    self._times[row.client] = (row.dt_s, row.lc_s, row.ut_s, row.tau_s)
 
     def _note_rounds(self, reader: Reader, since: int, newest: int) -> None:
         spent: dict[int, list[int]] = {}
@@ -105,15 +87,8 @@ class Books:
                 price_micro=int(view.client_price[client]),
                 status=card.state,
             )
-            row, before = ended.get(client), self._times.get(client)
-            if row is not None:
-                bars.append(_ended_bar(plan, row))
-            elif before is not None:
-                down, train, up, total = before
-                times = {"download_s": down, "train_s": train, "upload_s": up, "total_s": total}
-                bars.append(structs.replace(plan, expected=True, **times))
-            else:
-                bars.append(plan)
+            row = ended.get(client)
+            bars.append(plan if row is None else _ended_bar(plan, row))
         deadline = view.deadline_s if math.isfinite(view.deadline_s) else None
         return Timeline(
             round=round_,
@@ -123,28 +98,6 @@ class Books:
             max_wait_s=None,
             bars=tuple(bars),
         )
-
-    def _regret(self, reader: Reader) -> None:
-        """Estimate the regret of rounds for which that was not done, oldest first."""
-        pruned = reader.closed_until(self.run_id)
-        until = min(self.seen, self._regretted + (KEPT_ROUNDS if self.whole else AT_ONCE))
-        for round_ in range(self._regretted + 1, until + 1):
-            self._regretted = round_
-            rows = reader.outcomes(self.run_id, round_)
-            if not rows or round_ not in self.rounds:
-                continue
-            for row in rows:
-                self._tries[row.client] = self._tries.get(row.client, 0) + 1
-                self._hits[row.client] = self._hits.get(row.client, 0) + row.in_time
-            if round_ <= pruned:
-                continue
-            view, selection = reader.plan(self.run_id, round_)
-            n = len(view.client_price)
-            hits = np.fromiter((self._hits.get(i, 0) for i in range(n)), np.int64, n)
-            tries = np.fromiter((self._tries.get(i, 0) for i in range(n)), np.int64, n)
-            value = round_regret(view, selection.pairs, chances(hits, tries))
-            card = structs.replace(self.rounds[round_], regret=round(value, 4))
-            self.rounds[round_] = card
 
 
 def reach_of(view: RoundView, selection: Selection, ids: Sequence[str]) -> tuple[Reach, ...]:
@@ -187,25 +140,3 @@ def _ended_bar(plan: Bar, row: OutcomeRow) -> Bar:
         upload_s=row.ut_s,
         total_s=row.tau_s,
     )
-
-
-def round_regret(view: RoundView, pairs: IntArray, chance: FloatArray) -> float:
-    """Return how many more updates in time a round could have had, by what is estimated.
-
-    As many devices as were chosen, by their chances within the same budgets, against those
-    that were chosen; never below 0.
-
-    Args:
-        view: The round as its policy saw it.
-        pairs: int64[S], the chosen pairs.
-        chance: float64[N], estimated chance of each client to be in time, the round included.
-    """
-    its = chance[view.pair_client]
-    order = np.lexsort((view.pair_price, -its)).astype(np.int64)
-    best = fill(view, order)[: len(pairs)]
-    return max(0.0, float(its[best].sum() - its[pairs].sum()))
-
-
-def chances(in_time: IntArray, ordered: IntArray) -> FloatArray:
-    """Return the mean of a uniform prior after so many orders, float64[N]."""
-    return np.asarray((in_time + 1.0) / (ordered + 2.0), dtype=np.float64)

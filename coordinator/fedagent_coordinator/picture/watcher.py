@@ -11,19 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numpy as np
 from msgspec import structs
 
 from fedagent_coordinator.books.models import recipe_in
 from fedagent_coordinator.books.reader import Reader, open_reader
 from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.errors import CoordinatorError
-from fedagent_coordinator.run_settings import decision_policies
 from fedagent_coordinator.site.enrolment import DATABASE as SITE
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_node.data_dir import read_public
 from fedagent_node.errors import IdentityError
-from fedagent_protocol.errors import FedagentError
 from fedagent_protocol.signed import identity_of
 from fedagent_task.recipe.spec import Recipe
 
@@ -218,7 +215,6 @@ class Watcher:
         books, heard = self._books, self._heard
         rows, edges = reader.devices(run.run_id), reader.edges(run.run_id)
         prices = [] if books.view is None else books.view.client_price.tolist()
-        queues = self._seldom("queues", 5.0, lambda: self._owed(reader, run))
         evaluated = self._recipe is not None and self._recipe.opinions.mode != "off"
         said: Mapping[int, float] = {}
         if evaluated:
@@ -238,7 +234,6 @@ class Watcher:
                 last_round=row.last_round,
                 last_status=row.last_status or "",
                 last_reason=row.last_reason,
-                queue=round(queues[row.client], 3) if row.client < len(queues) else None,
                 opinion=said.get(row.client),
                 **_presence(heard.get(row.agent), edges),
             )
@@ -251,20 +246,6 @@ class Watcher:
             for ident in others
         ]
         return tuple(cards)
-
-    def _owed(self, reader: Reader, run: RunRow) -> list[float]:
-        """Return the fairness queue of each client, where the policy has such queues."""
-        try:
-            if self._recipe is None:
-                return []
-            policies = decision_policies(self._recipe)
-            if "queue" not in policies.state():
-                return []
-            reader.restore(run.run_id, policies, before=self._books.seen + 1)
-            queue = np.asarray(policies.state()["queue"], dtype=np.float64)
-            return [float(one) for one in queue]
-        except FedagentError:
-            return []
 
     def _rounds(self, reader: Reader) -> tuple[RoundCard, ...]:
         books = self._books

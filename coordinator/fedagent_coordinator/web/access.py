@@ -6,64 +6,19 @@ something always takes the token, by cookie from the page's own origin or as a b
 
 import hashlib
 import hmac
-import os
-import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from urllib.parse import urlsplit
 
-import msgspec
 from starlette.datastructures import Headers
 
 from fedagent_node.address import is_loopback
 
-PAGE_FILE = "page.json"
 COOKIE = "fedagent_page"
 WRONG = 10
 """Wrong tokens of one address within `WINDOW_S`; more are not looked at."""
 WINDOW_S = 60.0
 MAX_PEERS = 1024
-_BYTES = 24
-
-
-class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the page is, and what opens it; kept for its owner (0600)."""
-
-    token: str
-    url: str = ""
-    port: int = 0
-    fingerprint: str = ""
-
-    @property
-    def link(self) -> str:
-        """The address that opens it; what follows # never leaves the browser."""
-        return f"{self.url}#token={self.token}"
-
-
-def read_page(folder: Path) -> Page | None:
-    """Return what a coordinator wrote last; None if there is nothing to read."""
-    try:
-        return msgspec.json.decode((folder / PAGE_FILE).read_bytes(), type=Page)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def kept_page(folder: Path) -> Page:
-    """Return what was written last, or a new token: it stays the same over restarts."""
-    found = read_page(folder)
-    return found if found is not None and found.token else Page(token=secrets.token_urlsafe(_BYTES))
-
-
-def write_page(folder: Path, page: Page) -> None:
-    """Keep it for the owner alone; a disk that refuses it stops nothing."""
-    fresh = folder / f".{PAGE_FILE}"
-    with suppress(OSError):
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(msgspec.json.encode(page))
-        fresh.replace(folder / PAGE_FILE)
 
 
 class Tries:

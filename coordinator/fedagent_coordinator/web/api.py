@@ -17,11 +17,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedagent_coordinator.errors import CoordinatorError
 from fedagent_coordinator.picture.records import Accept, DeviceCard, Done, Problem, Token
-from fedagent_coordinator.picture.watcher import waiting
+from fedagent_coordinator.picture.watcher import Watcher, waiting
 from fedagent_coordinator.site.enrolment import DATABASE as SITE
 from fedagent_coordinator.site.enrolment import Enrolment
 from fedagent_node.address import counted_as
@@ -29,11 +30,12 @@ from fedagent_protocol.errors import FedagentError
 
 from .access import COOKIE, Access
 from .device import detail, why
-from .door import PATIENCE_S
+from .door import PATIENCE_S, Door
 from .feed import MAX_VIEWERS, PLACES, Feed, Viewer
 
 STATIC = Path(__file__).with_name("static")
 MAX_BODY = 4096
+BACKLOG = 64
 SENDING_S = 30.0
 """A viewer that reads nothing for so long is cut off."""
 MOST = 999_999_999
@@ -50,7 +52,7 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 HINTS = {
-    404: "docs/coordinator.md has all paths; /api/devices has the devices",
+    404: "docs/coordinator.md has all paths; /api/field has the devices",
     405: "docs/coordinator.md says what each path takes",
     408: "send the whole request again",
     413: f"send at most {MAX_BODY} bytes",
@@ -86,27 +88,6 @@ class Api:
         events = self._feed.events(Viewer(peer))
         return StreamingResponse(events, media_type="text/event-stream")
 
-    async def rounds(self, request: Request) -> Response:
-        """Return the newest rounds."""
-        rounds, last = self._feed.field().rounds, _number(request, "last")
-        return answer(rounds if last is None else rounds[max(0, len(rounds) - last) :])
-
-    async def round(self, request: Request) -> Response:
-        """Return the orders of one of the newest two rounds."""
-        field, wanted = self._feed.field(), request.path_params["round"]
-        for one in (field.running, field.last):
-            if one is not None and one.round == wanted:
-                return answer(one)
-        return refusal(404, f"round {wanted} is not among the newest two", "see /api/rounds")
-
-    async def edges(self, _request: Request) -> Response:
-        """Return all edges."""
-        return answer(self._feed.field().edges)
-
-    async def devices(self, _request: Request) -> Response:
-        """Return all devices."""
-        return answer(self._feed.field().devices)
-
     async def device(self, request: Request) -> Response:
         """Return one device."""
         card = self._card(request.path_params["id"])
@@ -118,10 +99,6 @@ class Api:
         nearest = _number(request, "nearest") != 0
         work = partial(why, self._folder, card.id, round_, nearest=nearest)
         return answer(await self._read(work))
-
-    async def alarms(self, _request: Request) -> Response:
-        """Return what is to be seen to."""
-        return answer(self._feed.field().alarms)
 
     async def pending(self, request: Request) -> Response:
         """Return who asks to join; the codes only to who has the token."""
@@ -251,6 +228,46 @@ class Guard:
         return refusal(401, "this page needs its token", "see `fedagent status --page`")
 
 
+class Serving:
+    """The page's part of uvicorn, in a thread of its own; `files` are certificate and key."""
+
+    def __init__(
+        self, folder: Path, door: Door, token: str, *, host: str, files: tuple[Path, Path] | None
+    ) -> None:
+        self._door, self._watcher = door, Watcher(folder)
+        self._feed = Feed(self._watcher.look, self._watcher.moved)
+        access = Access(token, host=host, secure=files is not None)
+        config = Config(
+            door.around(application(folder, self._feed, access)),
+            log_config=None,
+            log_level="error",  # what strangers send would fill the log
+            access_log=False,
+            server_header=False,
+            # Who says in a header that it is somebody else is not believed.
+            proxy_headers=False,
+            backlog=BACKLOG,
+            lifespan="on",
+            ws="none",
+            loop="asyncio",
+            http=Impatient,
+            h11_max_incomplete_event_size=16_384,
+            timeout_graceful_shutdown=1,
+            ssl_certfile=None if files is None else files[0],
+            ssl_keyfile=None if files is None else files[1],
+        )
+        self._server = Server(config)
+
+    def run(self) -> None:
+        """Serve until `end`."""
+        self._server.run(sockets=[self._door])
+        self._watcher.close()
+
+    def end(self) -> None:
+        """Show what there is to the last, and end; from any thread."""
+        self._feed.end()
+        self._server.should_exit = True
+
+
 def application(folder: Path, feed: Feed, access: Access) -> ASGIApp:
     """Return the application."""
     api = Api(folder, feed, access)
@@ -285,13 +302,8 @@ def _routes(api: Api) -> list[Route]:
     return [
         _route("/api/field", api.field),
         _route("/api/events", api.events),
-        _route("/api/rounds", api.rounds, "last"),
-        _route("/api/rounds/{round:int}", api.round),
-        _route("/api/edges", api.edges),
-        _route("/api/devices", api.devices),
         _route("/api/devices/{id}", api.device),
         _route("/api/devices/{id}/why", api.why, "round", "nearest"),
-        _route("/api/alarms", api.alarms),
         _route("/api/pending", api.pending),
         _route("/api/pending/{id}/accept", api.accept, method="POST"),
         _route("/api/session", api.session),

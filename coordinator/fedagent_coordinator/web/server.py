@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import secrets
 import socket
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from fedagent_coordinator.config import DEFAULT_PAGE_PORT, PageAddress
+from fedagent_coordinator.picture.status_files import Page, read_page, write_page
 from fedagent_node.address import TlsFiles, at_port, bracketed
 from fedagent_node.errors import LinkError
 from fedagent_node.network import lan_addresses
@@ -22,10 +24,7 @@ from .certificate import own_certificate
 from .door import Door
 
 if TYPE_CHECKING:
-    import uvicorn
-
-    from .access import Page
-    from .feed import Feed
+    from .api import Serving
 
 _log = logging.getLogger(__name__)
 _STOP_S = 2.0
@@ -70,10 +69,9 @@ class PageServer:
         self._place = place
         self._tls = tls
         self._insecure = insecure
-        self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._door: Door | None = None
-        self._feed: Feed | None = None
+        self._serving: Serving | None = None
 
     def start(self) -> str:
         """Listen, and begin to serve in a thread; return the page's address.
@@ -81,9 +79,8 @@ class PageServer:
         Raises:
             PagePlaceError: Nobody can listen there.
         """
-        from .access import kept_page, write_page  # noqa: PLC0415 - megabytes, where nobody looks
-
-        page = kept_page(self._folder)
+        # The token stays the same over restarts.
+        page = read_page(self._folder) or Page(token=secrets.token_urlsafe(24))
         self._door = _listen(self._place, page.port)
         port = self._door.getsockname()[1]
         files, print_ = self._cover()
@@ -109,53 +106,22 @@ class PageServer:
             return None, ""
         return own_certificate(self._folder, [self._place.host, *lan_addresses()])
 
-    def _serve(self, page: "Page", files: tuple[Path, Path] | None) -> None:
+    def _serve(self, page: Page, files: tuple[Path, Path] | None) -> None:
+        from .api import Serving  # noqa: PLC0415 - megabytes, where nobody looks
+
+        assert self._door is not None
         try:
-            self._run(page, files)
+            host = self._place.host
+            self._serving = Serving(self._folder, self._door, page.token, host=host, files=files)
+            self._serving.run()
         except Exception:  # noqa: BLE001 - a page that fails costs no round
             _log.exception("the live page has ended")
-
-    def _run(self, page: "Page", files: tuple[Path, Path] | None) -> None:
-        import uvicorn  # noqa: PLC0415 - megabytes, where nobody looks
-
-        from fedagent_coordinator.picture.watcher import Watcher  # noqa: PLC0415
-
-        from .access import Access  # noqa: PLC0415
-        from .api import Impatient, application  # noqa: PLC0415
-        from .feed import Feed  # noqa: PLC0415
-
-        watcher = Watcher(self._folder)
-        self._feed = Feed(watcher.look, watcher.moved)
-        access = Access(page.token, host=self._place.host, secure=files is not None)
-        assert self._door is not None
-        config = uvicorn.Config(
-            self._door.around(application(self._folder, self._feed, access)),
-            log_config=None,
-            log_level="error",  # what strangers send would fill the log
-            access_log=False,
-            server_header=False,
-            # Who says in a header that it is somebody else is not believed.
-            proxy_headers=False,
-            backlog=_BACKLOG,
-            lifespan="on",
-            ws="none",
-            loop="asyncio",
-            http=Impatient,
-            h11_max_incomplete_event_size=16_384,
-            timeout_graceful_shutdown=1,
-            ssl_certfile=None if files is None else files[0],
-            ssl_keyfile=None if files is None else files[1],
-        )
-        self._server = uvicorn.Server(config)
-        self._server.run(sockets=[self._door])
-        watcher.close()
 
     def stop(self) -> None:
         """End it; viewers are cut off."""
         deadline = time.monotonic() + _STOP_S
-        if self._server is not None and self._feed is not None:
-            self._feed.end()
-            self._server.should_exit = True
+        if self._serving is not None:
+            self._serving.end()
         if self._thread is not None:
             self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._door is not None:
@@ -165,10 +131,6 @@ class PageServer:
 
 def forget_place(folder: Path) -> None:
     """Forget where the page of a folder was, not its token: who listens there now is another."""
-    if lacking():
-        return
-    from .access import read_page, write_page  # noqa: PLC0415 - heavy imports
-
     found = read_page(folder)
     if found is not None and found.url:
         write_page(folder, structs.replace(found, url=""))

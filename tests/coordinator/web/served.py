@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedagent_coordinator.config import PageAddress
-from fedagent_coordinator.web.access import read_page
+from fedagent_coordinator.picture.status_files import read_page
 from fedagent_coordinator.web.server import PageServer
 
 LOOPBACK = PageAddress("127.0.0.1", 0)

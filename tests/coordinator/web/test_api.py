@@ -18,23 +18,24 @@ from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.config import PageAddress
 from fedagent_coordinator.explanation import Explanation
 from fedagent_coordinator.picture import totals as books
-from fedagent_coordinator.picture.alarms import Alarm
 from fedagent_coordinator.picture.records import (
     ROWS,
-    DeviceCard,
     DeviceDetail,
     Done,
-    EdgeCard,
     Field,
-    RoundCard,
-    Timeline,
     Waiting,
     change,
 )
-from fedagent_coordinator.picture.status_files import DEVICES_FILE, Known, write_beside
+from fedagent_coordinator.picture.status_files import (
+    DEVICES_FILE,
+    PAGE_FILE,
+    Known,
+    read_page,
+    write_beside,
+)
 from fedagent_coordinator.picture.watcher import Watcher
 from fedagent_coordinator.site.enrolment import Enrolment
-from fedagent_coordinator.web.access import MAX_PEERS, PAGE_FILE, WINDOW_S, WRONG, Tries, read_page
+from fedagent_coordinator.web.access import MAX_PEERS, WINDOW_S, WRONG, Tries
 from fedagent_coordinator.web.feed import MAX_VIEWERS, PLACES, QUEUED, Feed, Viewer
 from fedagent_coordinator.web.server import PagePlaceError, start_page
 from fedagent_node.site.joining import JOIN_VERSION, JoinRequest, code_of
@@ -86,20 +87,15 @@ def test_the_field_says_what_the_books_say(page: Served, folder: Path) -> None:
     assert [one["round"] for one in field["rounds"]] == [1, 2, 3, 4, 5]
     assert field["rounds"][-1]["metrics"]["accuracy"] == pytest.approx(1.0)
     assert field["last"]["round"] == 5
-    assert [one["kind"] for one in page.get("api/alarms")] == ["never_delivering"]
+    assert [one["kind"] for one in field["alarms"]] == ["never_delivering"]
 
 
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
         ("field", Field),
-        ("rounds", tuple[RoundCard, ...]),
-        ("rounds/5", Timeline),
-        ("edges", tuple[EdgeCard, ...]),
-        ("devices", tuple[DeviceCard, ...]),
         ("devices/agent-a", DeviceDetail),
         ("devices/agent-a/why", Explanation),
-        ("alarms", tuple[Alarm, ...]),
         ("pending", tuple[Waiting, ...]),
         ("session", Done),
     ],
@@ -108,7 +104,7 @@ def test_each_path_answers_as_documented(page: Served, path: str, kind: object) 
     status, body, _ = page.ask(f"api/{path}")
     assert status == 200
     msgspec.convert(body, kind, strict=False)
-    assert f"`/api/{path}`".replace("/5", "/ROUND").replace("agent-a", "ID") in PAGE
+    assert f"`/api/{path}`".replace("agent-a", "ID") in PAGE
 
 
 def test_why_and_the_device_itself(page: Served) -> None:
@@ -128,15 +124,9 @@ def test_why_and_the_device_itself(page: Served) -> None:
     assert page.ask("api/devices/agent-b/why?round=-1")[0] == 400
 
 
-def test_a_query_is_heeded_or_refused(page: Served) -> None:
-    rounds = page.get("api/rounds")
-    assert len(rounds) > 2
-    assert page.get("api/rounds?last=2") == rounds[-2:]
-    assert page.get("api/rounds?last=0") == []
-    assert page.get("api/rounds?last=999") == rounds
-    for wrong in ("last=-1", "last=two", "since=2"):
-        assert page.ask(f"api/rounds?{wrong}")[0] == 400
-    assert page.ask("api/devices?last=1")[0] == 400
+def test_a_query_that_a_path_does_not_take_is_refused(page: Served) -> None:
+    for wrong in ("field?last=1", "devices/agent-b/why?since=2", "devices/agent-b/why?round=two"):
+        assert page.ask(f"api/{wrong}")[0] == 400
 
 
 def test_a_device_is_found_by_its_name_too(tmp_path: Path) -> None:
@@ -160,7 +150,7 @@ def test_events_begin_with_the_field_and_go_on_with_changes(tmp_path: Path) -> N
         with Store(tmp_path) as store:
             plan = small_plan(small_view(3, [1_000_000, 1_500_000], budgets=[4_000_000]))
             play(store, run, plan, small_result(plan, {0}), policy="random")
-        while field["rounds"][-1]["round"] != 3 or "regret" not in field["rounds"][-1]:
+        while field["rounds"][-1]["round"] != 3:
             while answer.readline() != b"event: change\n":
                 pass
             field = applied(field, msgspec.json.decode(answer.readline()[6:]))

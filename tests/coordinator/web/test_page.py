@@ -14,7 +14,7 @@ import pytest
 
 from fedagent_coordinator.books.store import Store
 from fedagent_coordinator.config import PageAddress
-from fedagent_coordinator.web.access import read_page
+from fedagent_coordinator.picture.status_files import read_page
 from fedagent_node.data_dir import load_or_create
 from tests.fakes.written_runs import write_run
 

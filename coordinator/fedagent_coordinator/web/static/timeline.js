@@ -24,7 +24,6 @@ export function timeline(canvas, round, names, skew) {
       context.textBaseline = "middle";
       context.fillText(fit(context, names.get(bar.device)?.name ?? bar.device.slice(0, 8), left - 12), left - 8, y + tall / 2);
     }
-    context.globalAlpha = bar.expected ? 0.35 : 1;
     let from = 0;
     const parts = PARTS.map(([key, name]) => [bar[key] ?? 0, name]), known = parts.reduce((sum, part) => sum + part[0], 0);
     const rest = Math.max(0, (bar.total_s ?? 0) - known);
@@ -33,7 +32,6 @@ export function timeline(canvas, round, names, skew) {
       context.fillRect(x(from), y, Math.max(0, x(from + value) - x(from)), tall);
       from += value;
     }
-    context.globalAlpha = 1;
     if (step >= 12 && !open) {
       context.fillStyle = colour(bar.in_time ? "good" : "bad");
       context.textAlign = "left";

@@ -63,7 +63,7 @@ function roundView(app) {
   const counts = chart("Ordered and in time, by round", "low");
   return {
     elements: [
-      h("section", { class: "panel w6" }, h("div", { class: "head" }, now, legend(...PARTS)), running, h("p", { class: "note" }, "Pale bars are what each device took the last time; what it takes now is known when its edge reports."), one),
+      h("section", { class: "panel w6" }, h("div", { class: "head" }, now, legend(...PARTS)), running, one),
       h("section", { class: "panel w6" }, h("div", { class: "head" }, before, legend(...PARTS)), last, two),
       panel("", "Ordered and in time", top(legend(["ks", "ordered"], ["k0", "in time"])), counts, history),
     ],
@@ -93,15 +93,13 @@ function measure(canvas, field) {
   lines(canvas, series, { low: 0, high: key === "accuracy" ? 1 : undefined, marks: run?.target ? [{ at: run.target, text: `target ${run.target}` }] : [], none: key ? "not measured yet" : "this run measures nothing" });
 }
 function learning(app) {
-  const good = chart("How good the model is"), loss = chart("Loss"), useful = chart("Updates used"), regret = chart("Estimated regret"), opinion = chart("Opinions of the model");
+  const good = chart("How good the model is"), loss = chart("Loss"), useful = chart("Updates used"), opinion = chart("Opinions of the model");
   const name = h("h2"), opinions = panel("", "What devices think of the model", opinion);
-  const sum = h("strong");
-  const list = behind("As a table", () => table("Rounds, newest first", [["round", "n"], ["measured"], ["used", "n"], ["regret, estimated", "n"]], rounds(app.field).reverse().slice(0, app.kept ? 5000 : 60).map((r) => [r.round, Object.entries(r.metrics ?? {}).map(([key, value]) => `${key} ${number(value)}`).join(", "), r.used ?? 0, number(r.regret)])));
+  const list = behind("As a table", () => table("Rounds, newest first", [["round", "n"], ["measured"], ["used", "n"]], rounds(app.field).reverse().slice(0, app.kept ? 5000 : 60).map((r) => [r.round, Object.entries(r.metrics ?? {}).map(([key, value]) => `${key} ${number(value)}`).join(", "), r.used ?? 0])));
   return {
     elements: [
       h("section", { class: "panel w6" }, h("div", { class: "head" }, name), good), panel("w6", "Loss", top(legend(["k1", "held-out samples"], ["k5", "training (dashed)"])), loss),
       panel("w6", "Utility: updates used", top(legend(["k0", "in all"])), useful, h("p", { class: "note" }, "An update counts when it is part of an edge's average.")),
-      panel("w6", "Regret, estimated", top(sum), regret, h("p", { class: "note" }, "How many more updates in time the best choice of as many devices would have had, within the same budgets, by the chances known by then: (in time + 1) / (orders + 2). An estimate of pseudo-regret from what is shown here on; the true chances are nobody's to know.")),
       opinions, panel("", "By round", list),
     ],
     draw(field) {
@@ -111,9 +109,6 @@ function learning(app) {
       lines(loss, [{ points: points(field, (one) => one.metrics?.train_loss), colour: "c5", dash: [3, 3], width: 1.5 }, { points: points(field, (one) => one.metrics?.loss), colour: "c1" }], { low: 0 });
       const before = [...field.devices.values()].reduce((all, one) => all + (one.used ?? 0), 0), used = running(points(field, (one) => one.used ?? 0)), shift = before - (used.at(-1)?.[1] ?? 0);
       lines(useful, [{ points: used.map(([x, y]) => [x, y + shift]), colour: "c0", fill: true }], { low: 0 });
-      const lost = running(points(field, (one) => one.regret));
-      lines(regret, [{ points: lost, colour: "c3", fill: true }], { low: 0, none: "not estimated yet" });
-      sum.textContent = lost.length ? `${number(lost.at(-1)[1], 1)} updates, ${number(lost.at(-1)[1] / lost.length, 2)} a round` : "";
       const means = points(field, (one) => one.opinion), volunteers = points(field, (one) => one.volunteers);
       opinions.hidden = !means.length && !volunteers.length;
       lines(opinion, [{ points: means, colour: "c4" }, { points: volunteers, colour: "c5", step: true }], { low: 0 });
@@ -180,18 +175,16 @@ function money(app) {
 }
 
 function fairness(app) {
-  const counts = chart("How often each device was ordered"), queues = chart("Fairness queues"), even = h("strong"), owed = panel("", "Rounds owed (fairness queues)", queues, h("p", { class: "note" }, "How far each device is behind the share that the policy guarantees it."));
-  const list = behind("As a table", () => table("Devices by how often they were ordered", [["device"], ["ordered", "n"], ["in time", "n"], ["used", "n"], ["owed", "n"], ["opinion", "n"]], sorted(app.field).slice(0, 300).map((one) => [openButton(app, one), one.ordered ?? 0, one.in_time ?? 0, one.used ?? 0, number(one.queue), number(one.opinion)])));
+  const counts = chart("How often each device was ordered"), even = h("strong");
+  const list = behind("As a table", () => table("Devices by how often they were ordered", [["device"], ["ordered", "n"], ["in time", "n"], ["used", "n"], ["opinion", "n"]], sorted(app.field).slice(0, 300).map((one) => [openButton(app, one), one.ordered ?? 0, one.in_time ?? 0, one.used ?? 0, number(one.opinion)])));
   const sorted = (field) => [...field.devices.values()].sort((a, b) => (b.ordered ?? 0) - (a.ordered ?? 0));
   const said = chart("Opinions"), opinions = panel("", "Newest opinion of each device", said);
   return {
-    elements: [panel("", "How often each was ordered", top(even), counts, legend(["ks", "ordered"], ["k0", "in time"]), list), owed, opinions],
+    elements: [panel("", "How often each was ordered", top(even), counts, legend(["ks", "ordered"], ["k0", "in time"]), list), opinions],
     draw(field) {
       const all = sorted(field), n = all.map((one) => one.ordered ?? 0), sum = n.reduce((a, b) => a + b, 0), squares = n.reduce((a, b) => a + b * b, 0);
       even.textContent = sum ? `evenness (Jain) ${number((sum * sum) / (n.length * squares), 2)} of 1` : "";
       bars(counts, all.map((one) => ({ label: one.name, parts: [[one.ordered ?? 0, "soft"], [one.in_time ?? 0, "c0"]] })));
-      owed.hidden = !all.some((one) => one.queue !== undefined && one.queue !== null);
-      if (!owed.hidden) bars(queues, all.map((one) => ({ label: one.name, parts: [[one.queue ?? 0, "c1"]] })));
       opinions.hidden = !all.some((one) => one.opinion !== undefined && one.opinion !== null);
       if (!opinions.hidden) bars(said, all.map((one) => ({ label: one.name, parts: [[one.opinion ?? 0, "c4"]] })), { high: 1 });
       list.refresh();

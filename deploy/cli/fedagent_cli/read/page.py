@@ -9,7 +9,7 @@ from fedagent_cli import places
 from fedagent_cli.errors import NoRunError
 from fedagent_cli.extras import draw_qr
 from fedagent_cli.output import echo, emit
-from fedagent_coordinator.web.access import read_page
+from fedagent_coordinator.picture.status_files import read_page
 from fedagent_node.data_dir import holder_of
 
 _CONNECT_S = 2.0

@@ -10,7 +10,6 @@ import click
 from fedagent_cli import options
 from fedagent_cli.command_line import Number
 from fedagent_cli.errors import UsageError
-from fedagent_cli.extras import optional
 from fedagent_cli.output import credits_text, echo, emit, number_text, rounds_text, table
 from fedagent_cli.read.agents import print_reasons
 from fedagent_coordinator.books.queries import Queries
@@ -18,6 +17,7 @@ from fedagent_coordinator.books.rows import RoundRow
 from fedagent_coordinator.picture.summary import RunSummary, summarize
 
 from .look import look_at
+from .page import show_page
 from .runs import columns, is_running, open_run
 from .watching import watch_run
 
@@ -70,8 +70,7 @@ def status(
     elif every:
         _show_runs(data_dir, as_json=as_json)
     elif page:
-        serving = optional("fedagent_cli.read.page", "starlette", "coordinator")
-        serving.show_page(data_dir, as_json=as_json)
+        show_page(data_dir, as_json=as_json)
     else:
         with open_run(Queries, data_dir, run) as (reader, chosen):
             look = look_at(reader, chosen)
