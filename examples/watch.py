@@ -13,9 +13,10 @@ def read(page, path):
 
 if __name__ == "__main__":
     page = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:7428"
-    for one in read(page, "rounds"):  # what is 0 or unknown is left out
+    field = read(page, "field")
+    for one in field["rounds"]:  # what is 0 or unknown is left out
         print(f"round {one['round']}: {one.get('in_time', 0)} of {one.get('ordered', 0)} in time")
-    for one in read(page, "devices"):
+    for one in field["devices"]:
         print(f"{one['name']}: {one.get('paid_micro', 0) / 1e6:g} credits", one.get("reason", ""))
-    for one in read(page, "alarms"):
+    for one in field["alarms"]:
         print(one)

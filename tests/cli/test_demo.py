@@ -1,14 +1,11 @@
 """The demo's pure parts: the fleet, and what it says of events."""
 
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.peers.core.records import ArmStats, SlotRecord, StoreSlot
-from fedagent_agent.peers.store import PeerStore
 from fedagent_agent.streams import parse_stream
 from fedagent_cli import places
 from fedagent_cli.demo.plan import (
@@ -19,7 +16,6 @@ from fedagent_cli.demo.plan import (
     make_plan,
 )
 from fedagent_cli.demo.prepare import prepare
-from fedagent_cli.demo.result import read_inside
 from fedagent_cli.demo.run import DemoSettings, Heard, Screen
 from fedagent_cli.errors import CliError, UsageError
 from fedagent_coordinator import policies
@@ -92,17 +88,6 @@ def test_a_policy_gets_what_it_decides_by(
     read = parse_recipe(places.find_recipe("demo").read_text(), made.sets)
     assert read.rounds.merge_every == merge_every
     assert len({agent.position_km for agent in plan.agents}) == (len(plan.agents) if placed else 1)
-
-
-def test_what_the_devices_knew_is_read_from_their_own_directories(tmp_path: Path) -> None:
-    run = "ab" * 16
-    kept = SlotRecord(run=run, round=3, slot=5, opinion=0.25, trained=False, belief=0.5)
-    (tmp_path / "one").mkdir()
-    with closing(PeerStore(tmp_path / "one")) as store:
-        store.keep(StoreSlot(1, ArmStats(), kept))
-    folders = {"a": tmp_path / "one", "b": tmp_path / "none"}
-    assert read_inside(folders, run) == {"opinion": {"a": [(3, 0.25)]}, "belief": {"a": [(3, 0.5)]}}
-    assert read_inside(folders, "cd" * 16) == {}
 
 
 def wanted(folder: Path, recipe: str = "demo", **asked: object) -> tuple[DemoSettings, Plan]:

@@ -4,15 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from msgspec import structs
 
 from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import read_run_report
-from fedagent_coordinator.core.effects import BookOpinions
-from tests.fakes import written_runs
-from tests.fakes.written_runs import SCORES, opinions_of, write_evaluated, write_run
+from tests.fakes.written_runs import SCORES, write_evaluated, write_run
 from tests.typed import call, last_object
 
 
@@ -87,51 +83,23 @@ def test_a_run_that_nobody_evaluated_says_what_to_set(tmp_path: Path) -> None:
     assert read_run_report(tmp_path / "coordinator").evaluations == ()
 
 
-def test_beliefs_in_the_report_are_those_that_the_policy_had(tmp_path: Path) -> None:
-    beliefs = write_evaluated(tmp_path / "coordinator")
-    story = read_run_report(tmp_path / "coordinator")
-    for client, agent in enumerate(("agent-a", "agent-b", "agent-c")):
-        seen = dict(story.beliefs[agent])
-        assert seen == {round_: own[client] for round_, own in beliefs.items()}  # type: ignore[index] # lists
-        assert [round_ for round_, _ in story.indices[agent]] == [1, 2, 3]
-
-
-def test_beliefs_end_where_the_books_do_not_explain_the_indices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A coordinator that lost opinions of round 1 went on by others than the books have."""
-
-    def lost(round_: int, **given: object) -> BookOpinions:
-        found = opinions_of(round_, **given)  # type: ignore[arg-type] # a test's keywords
-        return structs.replace(found, score=np.array([0.0, 0.1, 1.0])) if round_ == 1 else found
-
-    monkeypatch.setattr(written_runs, "opinions_of", lost)
-    write_evaluated(tmp_path)
-    story = read_run_report(tmp_path)
-    assert [round_ for round_, _ in story.beliefs["agent-a"]] == [1]
-    assert len(story.indices["agent-a"]) == 3
-
-
 def test_the_report_shows_opinions_and_who_was_chosen(reported: Path, tmp_path: Path) -> None:
     story = read_run_report(reported / "coordinator")
-    html = write_report(story, reported / "coordinator", tmp_path).read_text()
-    for title in ("Opinions", "Index", "Belief"):
-        assert f'"title":"{title}"' in html
+    html = write_report(story, tmp_path).read_text()
+    assert '"title":"Opinions"' in html
     for title in ("Time to accuracy", "Selected clients"):
         assert f"<h2>{title}</h2>" in html
     assert "4 models evaluated: 11 opinions of 12 asked for. Missing: 1 late." in html
     assert "epsilon 0.5 for each opinion" in html
-    assert "<td>0.75</td><td>3</td>" in html
     assert "<td>0.85</td><td>-</td><td>-</td>" in html
     assert len(html) < 300_000
     record = json.loads((tmp_path / "report.json").read_text())
     assert record["evaluations"][3]["scores"]["agent-a"] == 0.9
-    assert record["indices"]["agent-a"][0][0] == 1
 
 
 def test_the_report_of_peers_shows_volunteers_only(peers: Path, tmp_path: Path) -> None:
     story = read_run_report(peers / "coordinator")
-    html = write_report(story, peers / "coordinator", tmp_path).read_text()
+    html = write_report(story, tmp_path).read_text()
     assert '"volunteers":2' in html
     assert "8 times an agent volunteered. What agents think of the models never left them" in html
     assert '"title":"Opinions"' not in html

@@ -4,67 +4,60 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from fedagent_cli.report.curves import curves
-from fedagent_cli.report.page import render, write_report
+import pytest
+
+from fedagent_cli.report.page import curves, render, write_report
 from fedagent_cli.report.run_report import NOT_ENDED, RunReport, read_run_report
-from fedagent_coordinator.picture.records import Field
-from fedagent_task.scoring.measures import ACCURACY, LOSS
-from tests.fakes.run_reports import a_round, an_agent, classes, everything, numbers, with_rounds
+from fedagent_coordinator.books.store import Store
+from fedagent_task.scoring.measures import RMSE, TRAIN_ERROR
 from tests.fakes.written_runs import write_run
 
 
-def said_of(run: RunReport) -> str:
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
+    folder = tmp_path_factory.mktemp("run")
+    run = write_run(folder)
+    with Store(folder) as store:
+        store.indices(run).label_clients({"agent-a": "</b>kitchen"})
+    return read_run_report(folder)
+
+
+def said_of(run: RunReport, **summary: Any) -> str:
     """Return what the page says by itself, without what its script draws."""
-    html = render(run, Field(epoch="", version=1, at_ms=0))
+    html = render(replace(run, summary=replace(run.summary, **summary)))
     return html[html.index("<body") : html.index("<script")]
 
 
-def test_a_regression_shows_its_error_and_no_accuracy() -> None:
-    html = said_of(numbers())
-    assert "accuracy" not in html
-    assert "error, held-out samples" in html
-    assert "not measured" not in html
+def test_the_page_says_how_good_the_model_is_or_why_that_is_unknown(story: RunReport) -> None:
+    assert "<td>0.800</td>" in said_of(story)
+    assert "<td>0.64</td><td>2</td>" in said_of(story)  # four fifths of the best
+    regression = said_of(story, measures=(RMSE,), metrics={"rmse": 2.5})
+    assert "2.500 (rmse)" in regression
+    assert "accuracy" not in regression
+    trained = said_of(story, measures=(TRAIN_ERROR,), metrics={"train_error": 1.5})
+    assert "1.500 in training; not measured on held-out samples (evaluation.dataset)" in trained
+    assert "devices report neither score nor loss" in said_of(story, measures=(), best=None)
 
 
-def test_a_run_without_held_out_samples_shows_training_and_says_so() -> None:
-    html = said_of(numbers(held_out=False))
-    assert "training error, as devices report it" in html
-    assert "not measured on held-out samples (evaluation.dataset)" in html
-    silent = said_of(replace(classes(), measures=()))
-    assert "devices report neither score nor loss" in silent
-
-
-def a_run_report(rounds: int = 3) -> RunReport:
-    rows = [
-        a_round(number, **({} if number == 2 else {"accuracy": 0.5}))
-        for number in range(1, rounds + 1)
-    ]
-    agent = an_agent("a1", "<b>kitchen", outcomes={"arrived": 3, "late": 1})
-    plain = replace(classes(3), agents=(agent,), edges={"e1": "hall"}, measures=(ACCURACY, LOSS))
-    return with_rounds(plain, *rows)
-
-
-def test_the_page_says_how_far_a_run_is() -> None:
-    story = a_run_report(3)
-    going = {"state": NOT_ENDED}
-    for made, says in (
-        (story, "complete after 3 of 3 rounds"),
-        (replace(story, rounds_wanted=9), "ended early after 3 of 9 rounds"),
-        (replace(story, rounds_wanted=9, facts=going), "not over after 3 of 9 rounds"),
-        (replace(story, rounds_wanted=0, facts=going), "not over after 3 rounds"),
-        (replace(story, rounds_wanted=0), "ended after 3 rounds"),
+def test_the_page_says_how_far_a_run_is(story: RunReport) -> None:
+    going = replace(story, facts={"state": NOT_ENDED})
+    for made, wanted, says in (
+        (story, 3, "complete after 3 of 3 rounds"),
+        (story, 9, "ended early after 3 of 9 rounds"),
+        (going, 9, "not over after 3 of 9 rounds"),
+        (going, 0, "not over after 3 rounds"),
+        (story, 0, "ended after 3 rounds"),
     ):
-        html = said_of(made)
-        assert says in html
-        assert ("no end set" in html) == (made.rounds_wanted == 0)
+        assert says in said_of(made, rounds_wanted=wanted)
+    stopped = said_of(story, rounds_wanted=9, conclusion="the budget pays no more <rent>")
+    assert "the budget pays no more &lt;rent&gt;" in stopped
+    assert "complete after 3 of 9 rounds" in stopped
 
 
-def test_the_page_is_whole_and_asks_nobody(tmp_path: Path) -> None:
-    write_run(tmp_path / "coordinator")
-    story = read_run_report(tmp_path / "coordinator")
-    named = replace(story, agents=tuple(replace(one, label="</b>kitchen") for one in story.agents))
-    page = write_report(named, tmp_path / "coordinator", tmp_path / "out").read_text()
+def test_the_page_is_whole_and_asks_nobody(story: RunReport, tmp_path: Path) -> None:
+    page = write_report(story, tmp_path / "out").read_text()
     outside = page.replace("http://www.w3.org/", "")
     assert "http://" not in outside
     assert "https://" not in outside
@@ -72,17 +65,13 @@ def test_the_page_is_whole_and_asks_nobody(tmp_path: Path) -> None:
     assert "</b>kitchen" not in page
     data = json.loads(page.partition('id="report">')[2].partition("</script>")[0])
     assert [one["round"] for one in data["field"]["rounds"]] == [1, 2, 3]
-    assert {one["name"] for one in data["field"]["devices"]} == {"</b>kitchen"}
+    assert [one["name"] for one in data["field"]["devices"]] == ["</b>kitchen", "agent-b"]
     assert json.loads((tmp_path / "out" / "report.json").read_text())["rounds_wanted"] == 3
     assert "device agent-b was ordered 3 times and never delivered in time" in page
 
 
-def test_a_controlled_run_shows_iterations_rents_and_latency() -> None:
-    story = replace(everything(), conclusion="the budget pays no more <rent>")
-    titles = [one["title"] for one in curves(story)]
-    assert titles == [
-        *("Opinions", "Index", "Belief", "Local iterations", "Latency of the slowest device")
-    ]
-    html = said_of(story)
-    assert "the budget pays no more &lt;rent&gt;" in html
-    assert curves(a_run_report()) == []
+def test_a_controlled_run_shows_iterations_and_latency(story: RunReport) -> None:
+    assert curves(story) == []
+    rounds = tuple(replace(row, iterations=row.round + 4) for row in story.rounds)
+    titles = [one["title"] for one in curves(replace(story, rounds=rounds))]
+    assert titles == ["Local iterations", "Latency of the slowest device"]

@@ -66,7 +66,7 @@ class Run:
 
     def report(self) -> Path:
         """Write the run as one page of HTML, and return its path."""
-        return write_report(read_run_report(self.data_dir), self.data_dir, self.folder)
+        return write_report(read_run_report(self.data_dir), self.folder)
 
 
 def run_local(

@@ -126,9 +126,9 @@ function tiles(field) {
     tile("Rounds", (run.rounds_done ?? 0).toLocaleString("en"), run.rounds_wanted ? `of ${run.rounds_wanted.toLocaleString("en")}` : "", run.rounds_wanted === 0 ? "no limit set" : settled.length > 1 ? `${seconds((settled.at(-1).opened_ms - settled[0].opened_ms) / 1000 / (settled.length - 1))} each` : ""),
     key ? tile(by.word[0].toUpperCase() + by.word.slice(1), newest === undefined ? "–" : number(newest), "", isFinite(best) ? `best ${number(best)}${run.target ? `, target ${run.target}` : ""}` : "") : null,
     tile("In time", percent(intime, ordered), "", `newest ${last.length} rounds, ${number(ordered / (last.length || 1), 1)} ordered in each`),
-    tile("Devices", String(here), `of ${devices.length}`, `${field.edges.size} edge${field.edges.size === 1 ? "" : "s"}`),
+    app.kept ? null : tile("Devices", String(here), `of ${devices.length}`, `${field.edges.size} edge${field.edges.size === 1 ? "" : "s"}`),
     money ? tile("Spent", credits(money.settled_micro), run.unlimited ? "credits" : `of ${credits(money.granted_micro)}`, run.unlimited ? "no limit" : ahead === null ? "" : ahead.enough ? "enough to the end" : `about ${ahead.left.toLocaleString("en")} rounds left`) : null,
-    tile("Alarms", String(field.alarms.length), "", field.pending.length ? `${field.pending.length} ask to join` : field.alarms.length ? "see Alarms" : "all well"),
+    app.kept ? null : tile("Alarms", String(field.alarms.length), "", field.pending.length ? `${field.pending.length} ask to join` : field.alarms.length ? "see Alarms" : "all well"),
   ].filter(Boolean);
 }
 function draw() {
@@ -194,6 +194,7 @@ function report(kept) {
     at("tabs").append(h("a", { href: `#${view.id}` }, title));
   }
   at("tabs").append(links[1]);
+  at("tiles").replaceChildren(...tiles(app.field));
   const all = () => views.forEach(([name]) => made[name].draw(app.field));
   const light = (on) => () => { document.documentElement.classList.toggle("print", on); all(); };
   addEventListener("resize", all);

@@ -1,6 +1,5 @@
 """How a demo ends: the report's files, one screen, one JSON line, one exit code."""
 
-import logging
 import os
 import shlex
 import sys
@@ -13,20 +12,15 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from fedagent_agent.errors import PeerStoreError
-from fedagent_agent.peers.store import KEPT_SLOTS, read_slots
 from fedagent_cli.errors import INTERRUPTED, DemoError, NoRunError, UnbalancedError
 from fedagent_cli.output import credits_text, echo, emit
 from fedagent_cli.places import shortest
-from fedagent_cli.report.indices import Columns
 from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import RunReport, read_run_report
-from fedagent_coordinator.books.evaluations import PEERS
 
 from .plan import Plan
 from .run import DemoSettings, Finish
 
-_log = logging.getLogger(__name__)
 SIGNAL_BASE = 128
 LEDGER: Mapping[object, str] = {True: "balanced", False: "NOT BALANCED", None: "no run yet"}
 
@@ -41,11 +35,8 @@ def conclude(finish: Finish, *, settings: DemoSettings, plan: Plan, as_json: boo
     data_dir = settings.directory / "coordinator"
     run, report = None, None
     try:
-        run = _named(read_run_report(data_dir), plan, finish)
-        if any(row.mode == PEERS for row in run.evaluations):
-            ids = {key: settings.directory / name for key, name in finish.heard.names.items()}
-            run = replace(run, inside=read_inside(ids, run.run))
-        report = write_report(run, data_dir, settings.directory)
+        run = _of_demo(read_run_report(data_dir), plan, finish)
+        report = write_report(run, settings.directory)
     except NoRunError as error:
         if not finish.signal:
             raise DemoError("the coordinator left no run", f"see {data_dir}.log") from error
@@ -76,30 +67,29 @@ def _summary(
     return {
         "rounds_done": len(rounds),
         "conclusion": heard.conclusion,
-        "accuracy": run.accuracy if run else None,
-        "metrics": run.metrics if run else {},
+        "accuracy": run.summary.accuracy if run else None,
+        "metrics": run.summary.metrics if run else {},
         **({"opinion": run.opinion, "chosen": _chosen(run)} if run and evaluated else {}),
         "ledger_balanced": run.ledger_balanced if run else None,
         "seconds_to_first_round": None if first is None else round(first, 3),
         "seconds": round(finish.seconds, 3),
         "agents": len(plan.agents),
         "edges": len(plan.edges),
-        "policy": run.policy if run else settings.policy,
+        "policy": run.summary.policy if run else settings.policy,
         "seed": settings.seed,
-        "spent_micro": run.spent_micro if run else 0,
+        "spent_micro": run.summary.spent_micro if run else 0,
         "ordered": sum(row.ordered for row in rounds),
         "in_time": sum(row.in_time for row in rounds),
         "broker": heard.broker,
         "killed": heard.killed or None,
-        "run": run.run if run else heard.run,
+        "run": run.summary.run if run else heard.run,
         "data_dir": str(settings.directory / "coordinator"),
         "interrupted": bool(finish.signal),
     }
 
 
 def _chosen(run: RunReport) -> dict[str, float]:
-    kinds = dict.fromkeys(agent.kind for agent in run.agents)
-    own = {kind: [a.ordered for a in run.agents if a.kind == kind] for kind in kinds}
+    own = {kind: [one.ordered for one in agents] for kind, agents in run.by_kind().items()}
     return {kind: round(sum(times) / len(times), 2) for kind, times in own.items()}
 
 
@@ -116,7 +106,7 @@ def _show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> N
         label: good,
         **opinions,
         "updates in time": f"{result['in_time']} of {result['ordered']} ordered",
-        "spent": f"{credits_text(run.spent_micro if run else 0)} credits",
+        "spent": f"{credits_text(run.summary.spent_micro if run else 0)} credits",
         **({"ended": str(result["conclusion"])} if result["conclusion"] else {}),
         "ledger": LEDGER[result["ledger_balanced"]],
         "policy": str(result["policy"]),
@@ -146,13 +136,9 @@ def _show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> N
         echo(f"  {own} {role}")
 
 
-def _named(run: RunReport, plan: Plan, finish: Finish) -> RunReport:
-    """Return the run with the names and facts that its books do not have."""
+def _of_demo(run: RunReport, plan: Plan, finish: Finish) -> RunReport:
+    """Return the run with what its books do not have."""
     heard, first = finish.heard, finish.seconds_to_first_round
-    kinds = {agent.name: agent.kind for agent in plan.agents}
-    agents = [replace(one, label=heard.names.get(one.agent, one.agent)) for one in run.agents]
-    agents = [replace(one, kind=kinds.get(one.label, "")) for one in agents]
-    agents.sort(key=lambda agent: (len(agent.name), agent.name))
     facts = {
         "fleet": f"{len(plan.agents)} agents, {len(plan.edges)} edges, all on one machine",
         "broker": heard.broker,
@@ -162,29 +148,5 @@ def _named(run: RunReport, plan: Plan, finish: Finish) -> RunReport:
         "killed with SIGKILL": heard.killed or "nobody",
         **{agent.name: agent.note for agent in plan.agents},
     }
-    edges = {edge: heard.names.get(edge, edge) for edge in run.edges}
-    return replace(run, agents=tuple(agents), edges=edges, facts={**run.facts, **facts})
-
-
-def read_inside(folders: Mapping[str, Path], run: str) -> dict[str, Columns]:
-    """Return opinions, beliefs and indices that the devices of a run knew and never sent.
-
-    Only the owner of a device can read its directory; in a demo one person owns them all.
-
-    Args:
-        folders: Data directories by agent id.
-        run: Whose slots are wanted.
-    """
-    found: dict[str, Columns] = {name: {} for name in ("opinion", "belief", "index")}
-    for agent, folder in folders.items():
-        try:
-            slots = read_slots(folder, run=run, last=KEPT_SLOTS)
-        except PeerStoreError as error:
-            _log.info("%s keeps no slots: %s", folder, error)
-            continue
-        for slot in slots:
-            for name, columns in found.items():
-                value = getattr(slot, name)
-                if value is not None:
-                    columns.setdefault(agent, []).append((slot.round, float(value)))
-    return {name: columns for name, columns in found.items() if columns}
+    kinds = {one.name: one.kind for one in plan.agents}
+    return replace(run, kinds=kinds, facts={**run.facts, **facts})

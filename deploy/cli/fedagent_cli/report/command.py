@@ -43,20 +43,20 @@ def report(
     found = read_run_report(source, run)
     place, name = _place((out or Path()).expanduser().resolve())
     with writing(place, what="the report to ", hint="name another folder with --out"):
-        html = write_report(found, source, place, name=name)
+        html = write_report(found, place, name=name)
     if as_json:
         emit(
             {
                 "report": str(html),
-                "run": found.run,
+                "run": found.summary.run,
                 "rounds_done": len(found.rounds),
-                "accuracy": found.accuracy,
-                "metrics": found.metrics,
+                "accuracy": found.summary.accuracy,
+                "metrics": found.summary.metrics,
                 "ledger_balanced": found.ledger_balanced,
             }
         )
         return
-    echo(f"{html}: {len(found.rounds)} rounds of {found.recipe}")
+    echo(f"{html}: {len(found.rounds)} rounds of {found.summary.recipe}")
 
 
 def _place(out: Path) -> tuple[Path, str]:

@@ -9,16 +9,12 @@ from importlib.resources import files
 from pathlib import Path
 
 import msgspec
-from msgspec import structs
 
 from fedagent_cli.output import credits_text, number_text
 from fedagent_cli.read.runs import NOT_HELD_OUT, NOT_REPORTED
 from fedagent_coordinator.books.evaluations import PEERS
-from fedagent_coordinator.picture.records import Field
-from fedagent_coordinator.picture.watcher import Watcher
 from fedagent_task.scoring.measures import HELD_OUT
 
-from .curves import curves
 from .run_report import RunReport
 
 MODULES = ("words", "draw", "map", "timeline", "views", "card", "page")
@@ -29,63 +25,36 @@ MORE = (
     '<section id="view-more" class="view" hidden></section><section id="words" class="view words">'
 )
 DATA = '<script type="application/json" id="report">'
-TILES = {
-    "device_score": "score on the devices' samples",
-    "train_loss": "training loss, as devices report it",
-    "train_error": "training error, as devices report it",
-}
-"""What a tile says, where that is not a measure's word and samples."""
+MANY = 400
+"""Points of one curve at most; longer ones are thinned evenly."""
+SHOWN = 40
+"""Clients in one chart at most."""
+COLOURS = 8
+"""Of static/page.css."""
+LATENCY = ("download", "computation", "upload", "rest of the round at its edge")
+Chart = dict[str, object]
 
 
-def write_report(run: RunReport, data_dir: Path, folder: Path, *, name: str = "report") -> Path:
-    """Write `NAME.html` and `NAME.json` into a folder and return the page's path.
-
-    Args:
-        run: The run, as `read_run_report` read it.
-        data_dir: The coordinator's data directory that it was read from.
-        folder: Made if it is not there.
-        name: Of both files.
-    """
+def write_report(run: RunReport, folder: Path, *, name: str = "report") -> Path:
+    """Write `NAME.html` and `NAME.json` into a folder, made if need be; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     html = folder / f"{name}.html"
-    html.write_text(render(run, picture(run, data_dir)), encoding="utf-8")
+    html.write_text(render(run), encoding="utf-8")
     record = json.dumps(run.record(), indent=1)
     (folder / f"{name}.json").write_text(record + "\n", encoding="utf-8")
     return html
 
 
-def picture(run: RunReport, data_dir: Path) -> Field:
-    """Return what the live page shows of a run, with the report's names."""
-    watcher = Watcher(data_dir, run=run.run, whole=True)
-    try:
-        field = watcher.look()
-    finally:
-        watcher.close()
-    names = {agent.agent: agent.name for agent in run.agents}
-    return structs.replace(
-        field,
-        devices=tuple(
-            structs.replace(one, name=names.get(one.id, one.name), address="")
-            for one in field.devices
-        ),
-        edges=tuple(
-            structs.replace(one, name=run.edges.get(one.id) or one.name) for one in field.edges
-        ),
-        running=None,
-        alarms=(),
-        pending=(),
-    )
-
-
-def render(run: RunReport, field: Field) -> str:
+def render(run: RunReport) -> str:
     """Return the whole page."""
-    title = f"{run.recipe} with policy {run.policy}"
-    about = f"{title}. Run {run.run}, {run.state} after {run.progress} rounds."
-    first = f'<p class="hint">{escape(run.conclusion)}.</p>' if run.conclusion else ""
+    summary = run.summary
+    title = f"{summary.recipe} with policy {summary.policy}"
+    about = f"{title}. Run {summary.run}, {run.state} after {run.progress} rounds."
+    first = f'<p class="hint">{escape(summary.conclusion)}.</p>' if summary.conclusion else ""
     parts = (_reached(run), _evaluated(run), _undelivered(run), _facts(run))
     words = "".join(f'<section class="panel">{part}</section>' for part in parts if part)
     words = f"{first}{_unmeasured(run)}{words}"
-    data = msgspec.json.encode({"field": field, "charts": curves(run)}).decode()
+    data = msgspec.json.encode({"field": run.picture, "charts": curves(run)}).decode()
     data = data.replace("<", "\\u003c")  # names come from devices
     page = _static("index.html")
     for place, text in (
@@ -95,7 +64,6 @@ def render(run: RunReport, field: Field) -> str:
         ('<script type="module" src="page.js"></script>\n', ""),
         ("<body>", '<body class="report">'),
         (">connecting<", f">{escape(about)}<"),
-        ('aria-label="The run in figures">', f'aria-label="The run in figures">{_tiles(run)}'),
         (
             "</main>",
             f'{MORE}<h2 class="part">In words and tables</h2>{words}</section></main>',
@@ -126,41 +94,10 @@ def _script() -> str:
     return "\n".join(parts)
 
 
-def _tiles(run: RunReport) -> str:
-    ordered = sum(row.ordered for row in run.rounds)
-    in_time = sum(row.in_time for row in run.rounds)
-    seconds = sorted(row.seconds for row in run.rounds)
-    shown = (one for one in run.measures if one is run.measures[0] or one.key in run.metrics)
-    tiles = [
-        (_number(run.metrics.get(one.key)), TILES.get(one.key, f"{one.word}, {one.where}"))
-        for one in shown
-    ]
-    if run.opinion is not None:
-        tiles.append((f"{run.opinion:.3f}", "mean opinion of the clients"))
-    end = f"rounds of {run.rounds_wanted}" if run.rounds_wanted else "rounds, no end set"
-    tiles += [
-        (f"{len(run.rounds)}", end),
-        (f"{in_time / ordered:.0%}" if ordered else "-", "of ordered updates arrived in time"),
-        (f"{seconds[len(seconds) // 2]:.2f} s" if seconds else "-", "median round"),
-        (credits_text(run.spent_micro), "credits spent"),
-    ]
-    cells = [_tile(value, what) for value, what in tiles]
-    ledger = ("balanced", "good") if run.ledger_balanced else ("not balanced", "bad")
-    cells.append(_tile(ledger[0], "ledger, hash chain checked", tone=ledger[1]))
-    return "".join(cells)
-
-
-def _tile(value: str, what: str, *, tone: str = "") -> str:
-    return (
-        f'<div class="tile"><p class="figure {tone}">{escape(value)}</p>'
-        f'<p class="soft">{escape(what)}</p></div>'
-    )
-
-
 def _unmeasured(run: RunReport) -> str:
-    if any(one.where == HELD_OUT for one in run.measures):
+    if any(one.where == HELD_OUT for one in run.summary.measures):
         return ""
-    why = NOT_HELD_OUT if run.measures else NOT_REPORTED
+    why = NOT_HELD_OUT if run.summary.measures else NOT_REPORTED
     return f'<p class="hint">Model quality: {escape(why)}.</p>'
 
 
@@ -169,10 +106,13 @@ def _reached(run: RunReport) -> str:
     if not reached:
         return ""
     word = run.metric_line[0]
-    rows = (
-        (f"{target:.4g}", *(("-", "-") if row is None else (row.round, f"{row.ended_s:.1f}")))
+    begun = run.rounds[0].opened_ms if run.rounds else 0
+    rows = [
+        (f"{target:.4g}", row.round, f"{((row.closed_ms or row.opened_ms) - begun) / 1000:.1f}")
+        if row is not None
+        else (f"{target:.4g}", "-", "-")
         for target, row in reached
-    )
+    ]
     return f"<h2>Time to {word}</h2>" + _table((word, "rounds", "seconds"), rows)
 
 
@@ -181,8 +121,7 @@ def _evaluated(run: RunReport) -> str:
         return ""
     means = run.mean_opinions()
     rows = []
-    for kind in dict.fromkeys(agent.kind for agent in run.agents):
-        own = [agent for agent in run.agents if agent.kind == kind]
+    for kind, own in run.by_kind().items():
         known = [means[agent.agent] for agent in own if agent.agent in means]
         chosen = sum(agent.ordered for agent in own) / len(own)
         opinion = _number(sum(known) / len(known) if known else None)
@@ -206,7 +145,10 @@ def _evaluated(run: RunReport) -> str:
 
 
 def _undelivered(run: RunReport) -> str:
-    text = "".join(f'<p class="hint">{escape(line)}</p>' for line in run.undelivered)
+    never = [one for one in run.picture.alarms if one.kind == "never_delivering"]
+    text = "".join(
+        f'<p class="hint">{escape(f"{one.text}. What to do: {one.hint}.")}</p>' for one in never
+    )
     return f"<h2>Devices that never delivered</h2>{text}" if text else ""
 
 
@@ -218,12 +160,15 @@ def _facts(run: RunReport) -> str:
     def budget(micro: int | None) -> str:
         return "none" if micro is None else f"{credits_text(micro)} credits"
 
+    summary, (label, good) = run.summary, run.metric_line
     facts = {
-        "recipe": run.recipe,
-        "policy": run.policy or "?",
-        "seed": str(run.seed),
-        "budget per edge and round": budget(run.budget_per_edge_micro),
-        "budget of the run": budget(run.budget_total_micro),
+        label: good,
+        "credits spent": credits_text(summary.spent_micro),
+        "recipe": summary.recipe,
+        "policy": summary.policy or "?",
+        "seed": str(summary.seed),
+        "budget per edge and round": budget(summary.budget_per_edge_micro),
+        "budget of the run": budget(summary.budget_total_micro),
         **run.facts,
     }
     rows = "".join(f"<tr><td>{escape(k)}</td><td>{escape(v)}</td></tr>" for k, v in facts.items())
@@ -237,3 +182,50 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     )
     table = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="scroll" tabindex="0" role="region" aria-label="table">{table}</div>'
+
+
+def curves(run: RunReport) -> list[Chart]:
+    """Return the charts that only a report has, as static/views.js draws them."""
+    found, kinds = [], list(run.by_kind())
+    opinions: dict[str, list[tuple[int, float]]] = {}
+    for row in run.evaluations:
+        for agent, score in row.scores.items():
+            opinions.setdefault(agent, []).append((row.round, score))
+    if opinions:
+        text = "What each client thinks of each global model"
+        series = [
+            (one.name, kinds.index(run.kinds.get(one.name, "")) % COLOURS, opinions[one.agent])
+            for one in run.agents
+            if one.agent in opinions
+        ]
+        several = len(kinds) > 1
+        text += "; coloured by what they hold." if several else "."
+        keys = [kind or "others" for kind in kinds[:COLOURS]] if several else []
+        found.append(_chart("Opinions", text, series[:SHOWN], keys))
+    if steps := [(row.round, float(row.iterations)) for row in run.rounds if row.iterations]:
+        found.append(_chart("Local iterations", "In each round.", [("iterations", 0, steps)], []))
+    if run.latency_s and any(row.iterations or row.rented for row in run.rounds):
+        parts = [
+            (name, at, [(round_, each[at]) for round_, each in run.latency_s.items()])
+            for at, name in enumerate(LATENCY)
+        ]
+        text = "Seconds that the slowest device of each round took."
+        found.append(_chart("Latency of the slowest device", text, parts, LATENCY))
+    return found
+
+
+def _chart(
+    title: str,
+    text: str,
+    series: Sequence[tuple[str, int, Sequence[tuple[int, float]]]],
+    keys: Sequence[str],
+) -> Chart:
+    return {
+        "title": title,
+        "text": text,
+        "keys": keys,
+        "series": [
+            {"name": name, "colour": colour, "points": points[:: 1 + len(points) // MANY]}
+            for name, colour, points in series
+        ],
+    }
