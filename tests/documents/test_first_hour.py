@@ -139,7 +139,7 @@ def test_from_the_wheel_to_the_report_on_one_machine(tmp_path: Path) -> None:
         machine.terminals.remove(again)
         machine.types(*READS)
         (kitchen,) = json.loads(machine.types("fedagent devices --json"))["devices"]
-        assert (kitchen["label"], kitchen["reason"]) == ("kitchen", "")
+        assert (kitchen["name"], kitchen["reason"]) == ("kitchen", "")
         assert doctor.ended() in (0, 44), doctor.shown
         doctor.until("multicast to 224.0.0.251 works")
         machine.ends()

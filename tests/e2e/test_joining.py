@@ -71,7 +71,7 @@ def test_a_site_from_its_first_minute(tmp_path: Path, broker: str) -> None:
         coordinator.wait("end")
         assert coordinator.wait_exit() == 0
         told = json.loads(cli("devices", "--json", "--data-dir", home))
-        states = {one["label"]: one["enrolment"] for one in told["devices"]}
+        states = {one["name"]: one["enrolment"] for one in told["devices"]}
         assert states == dict.fromkeys(("kitchen", "bath", "attic"), "joined, 30 days")
         assert [one["name"] for one in told["edges"]] == ["hall"]
         assert "joined, 30 days" in cli("devices", "--data-dir", home)

@@ -147,8 +147,6 @@ class DeviceRow:
     last_status: str | None = None
     last_reason: str = ""
     released: int = 0  # updates that may have left it; what it declined is not among them
-    trust: float | None = None  # in its updates, from 1 to 0; None if unknown
-    claim_gap: float | None = None  # observed over claimed time; None if unknown, or not asked for
 
     @property
     def name(self) -> str:

@@ -10,8 +10,9 @@ from typing import Literal
 import msgspec
 
 from fedagent_coordinator.books.queries import Queries
-from fedagent_coordinator.books.rows import DeviceRow
-from fedagent_coordinator.picture.status_files import RunStatus, read_devices
+
+from .devices import DeviceCard, devices_of
+from .status_files import RunStatus
 
 LEAST_FREE = 200 << 20
 """Bytes on the disk of a coordinator below which it is said."""
@@ -68,13 +69,13 @@ def alarms(
     Hints name the data directory as `folder`, from the root if that is empty.
     """
     run = reader.run(run_id)
-    devices = reader.devices(run.run_id)
+    devices = devices_of(reader, run)
     return [
         *_second(status),
         *_disk(reader),
         *_clock(reader, run.run_id, now),
         *_edges(reader, run.run_id, status),
-        *_declining(reader, run.run_id, devices),
+        *_declining(devices),
         *_never(devices, folder or str(reader.folder.absolute())),
     ]
 
@@ -145,38 +146,26 @@ def _edges(reader: Queries, run_id: str, status: RunStatus | None) -> Iterator[A
         )
 
 
-def _declining(reader: Queries, run_id: str, devices: list[DeviceRow]) -> Iterator[Alarm]:
-    book, edges = read_devices(reader.folder), reader.edges(run_id)
-    heard = book.devices if book is not None and book.run == run_id else {}
-    rows = {one.agent: one for one in devices}
-    found = 0
-    for agent in dict.fromkeys((*rows, *heard)):
-        row, device = rows.get(agent), heard.get(agent)
-        declined = row is not None and row.last_status == "declined"
-        said = device.reason(edges) if device else ""
-        reason = said or (row.last_reason if row and declined else "")
-        if not reason or found == MOST:
-            continue
-        found += 1
-        name = row.name if row is not None else agent[:8]
+def _declining(devices: list[DeviceCard]) -> Iterator[Alarm]:
+    for one in [device for device in devices if device.reason][:MOST]:
         yield Alarm(
             kind="declining",
-            subject=agent,
-            name=name,
-            text=f"device {name} does not take part: {reason}",
+            subject=one.id,
+            name=one.name,
+            text=f"device {one.name} does not take part: {one.reason}",
             hint="fix what its message names; `fedagent doctor` on it checks the rest",
-            since=device.seen_ms / 1000 if device is not None else None,
+            since=None if one.seen_ms is None else one.seen_ms / 1000,
         )
 
 
-def _never(devices: list[DeviceRow], folder: str) -> Iterator[Alarm]:
+def _never(devices: list[DeviceCard], folder: str) -> Iterator[Alarm]:
     never = [one for one in devices if one.ordered >= NEVER_AFTER and not one.in_time]
     for one in never[:MOST]:
         ended = f", last {one.last_status}" if one.last_status else ""
-        reason = f" ({one.last_reason})" if one.last_reason else ""
+        reason = f" ({one.reason or one.note})" if one.reason or one.note else ""
         yield Alarm(
             kind="never_delivering",
-            subject=one.agent,
+            subject=one.id,
             name=one.name,
             text=f"device {one.name} was ordered {one.ordered} times and never delivered in time"
             f"{ended}{reason}",
@@ -186,5 +175,5 @@ def _never(devices: list[DeviceRow], folder: str) -> Iterator[Alarm]:
         )
 
 
-def _typed(device: DeviceRow) -> str:
-    return device.name if _TYPED.fullmatch(device.name) else device.agent
+def _typed(device: DeviceCard) -> str:
+    return device.name if _TYPED.fullmatch(device.name) else device.id

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from .alarms import Alarm
+from .devices import DeviceCard
 from .summary import RunSummary
 
 
@@ -35,29 +36,6 @@ class EdgeCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
     in_time: int = 0
     last_round: int = 0
     failed: str = ""
-
-
-class DeviceCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device: whether it is here, and what it did in the run."""
-
-    id: str
-    name: str
-    index: int | None = None
-    online: bool = False
-    seen_ms: int | None = None
-    edges: tuple[str, ...] = ()
-    address: str = ""
-    software: str = ""
-    reason: str = ""
-    ordered: int = 0
-    in_time: int = 0
-    used: int = 0
-    paid_micro: int = 0
-    price_micro: int = 0
-    last_round: int | None = None
-    last_status: str = ""
-    last_reason: str = ""
-    opinion: float | None = None
 
 
 class Reach(Struct, frozen=True, kw_only=True):

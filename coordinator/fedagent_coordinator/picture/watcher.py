@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from msgspec import structs
 
@@ -25,11 +25,12 @@ from fedagent_protocol.signed import identity_of
 from fedagent_task.recipe.spec import Recipe
 
 from .alarms import alarms
-from .records import DeviceCard, EdgeCard, Field, Money, RoundCard, Timeline, Waiting
+from .devices import DeviceCard, devices_of
+from .records import EdgeCard, Field, Money, RoundCard, Timeline, Waiting
 from .status_files import (
     DEVICES_FILE,
     STATUS_FILE,
-    Device,
+    Known,
     RunStatus,
     read_devices,
     read_run_status,
@@ -70,7 +71,7 @@ class Watcher:
         self._version = 0
         self._books = Books("")
         self._recipe: Recipe | None = None
-        self._heard: dict[str, Device] = {}
+        self._heard = Known(run="")
         self._heard_at = -1
         self._mark: list[int] = []
         self._made: dict[str, tuple[object, float]] = {}
@@ -138,7 +139,7 @@ class Watcher:
         status = status if status is not None and status.run == run.run_id else None
         books.update(reader)
         self._hear(run.run_id)
-        balance = reader.balance(run.run_id)
+        balance, devices = reader.balance(run.run_id), self._devices(reader, run)
         found = self._seldom("alarms", 5.0, lambda: tuple(alarms(reader, status, now)))
         return structs.replace(
             empty,
@@ -149,8 +150,8 @@ class Watcher:
                 reserved_micro=balance.reserved_micro,
                 settled_micro=balance.settled_micro,
             ),
-            edges=self._edges(reader, run),
-            devices=self._devices(reader, run),
+            edges=self._edges(reader, run, devices),
+            devices=devices,
             reach=books.reach,
             rounds=self._rounds(reader),
             last=books.last,
@@ -177,19 +178,17 @@ class Watcher:
 
     def _hear(self, run_id: str) -> None:
         """Read what edges say of devices, if that file is new."""
-        try:
+        at = -1
+        with suppress(OSError):
             at = (self.folder / DEVICES_FILE).stat().st_mtime_ns
-        except OSError:
-            self._heard = {}
-            return
         if at != self._heard_at:
-            known = read_devices(self.folder)
-            self._heard = known.devices if known is not None and known.run == run_id else {}
-            self._heard_at = at
+            self._heard, self._heard_at = read_devices(self.folder) or Known(run=run_id), at
 
-    def _edges(self, reader: Reader, run: RunRow) -> tuple[EdgeCard, ...]:
+    def _edges(
+        self, reader: Reader, run: RunRow, devices: tuple[DeviceCard, ...]
+    ) -> tuple[EdgeCard, ...]:
         here: dict[str, int] = {}
-        for device in self._heard.values():
+        for device in devices:
             for edge in device.edges:
                 here[edge] = here.get(edge, 0) + 1
         view = self._books.view
@@ -212,40 +211,23 @@ class Watcher:
         )
 
     def _devices(self, reader: Reader, run: RunRow) -> tuple[DeviceCard, ...]:
-        books, heard = self._books, self._heard
-        rows, edges = reader.devices(run.run_id), reader.edges(run.run_id)
-        prices = [] if books.view is None else books.view.client_price.tolist()
-        evaluated = self._recipe is not None and self._recipe.opinions.mode != "off"
+        view = self._books.view
+        prices = [] if view is None else view.client_price.tolist()
         said: Mapping[int, float] = {}
-        if evaluated:
+        if self._recipe is not None and self._recipe.opinions.mode != "off":
             said = self._seldom(
                 "opinions", 2.0, lambda: reader.evaluations.last_opinions(run.run_id)
             )
-        cards = [
-            DeviceCard(
-                id=row.agent,
-                name=row.name,
-                index=row.client,
-                ordered=row.ordered,
-                in_time=row.in_time,
-                used=row.used,
-                paid_micro=row.paid_micro,
-                price_micro=prices[row.client] if row.client < len(prices) else 0,
-                last_round=row.last_round,
-                last_status=row.last_status or "",
-                last_reason=row.last_reason,
-                opinion=said.get(row.client),
-                **_presence(heard.get(row.agent), edges),
+        return tuple(
+            structs.replace(
+                one,
+                price_micro=prices[one.index] if (one.index or 0) < len(prices) else 0,
+                opinion=said.get(one.index),
             )
-            for row in rows
-        ]
-        names = {row.agent for row in rows}
-        others = [ident for ident in heard if ident not in names]
-        cards += [
-            DeviceCard(id=ident, name=ident[:8], **_presence(heard[ident], edges))
-            for ident in others
-        ]
-        return tuple(cards)
+            if one.index is not None
+            else one
+            for one in devices_of(reader, run, known=self._heard)
+        )
 
     def _rounds(self, reader: Reader) -> tuple[RoundCard, ...]:
         books = self._books
@@ -296,16 +278,3 @@ def waiting(folder: Path, now: float) -> tuple[Waiting, ...]:
         for one in members
         if one.state == "pending"
     )
-
-
-def _presence(device: Device | None, edges: Mapping[str, str]) -> dict[str, Any]:
-    if device is None:
-        return {}
-    return {
-        "online": bool(device.edges),
-        "seen_ms": device.seen_ms,
-        "edges": tuple(device.edges),
-        "address": device.word.address,
-        "software": device.word.software,
-        "reason": device.reason(edges),
-    }

@@ -21,7 +21,8 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedagent_coordinator.errors import CoordinatorError
-from fedagent_coordinator.picture.records import Accept, DeviceCard, Done, Problem, Token
+from fedagent_coordinator.picture.devices import DeviceCard
+from fedagent_coordinator.picture.records import Accept, Done, Problem, Token
 from fedagent_coordinator.picture.watcher import Watcher, waiting
 from fedagent_coordinator.site.enrolment import DATABASE as SITE
 from fedagent_coordinator.site.enrolment import Enrolment

@@ -126,8 +126,8 @@ def _show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> N
     own = "fedagent" if which("fedagent") or called.name != "fedagent" else os.path.relpath(called)
     if run is not None:
         looks = ["status --rounds 20", *(["opinions"] if run.evaluations else [])]
-        if run.agents:  # who came in time least has most to be explained
-            looks.append(f"why {min(run.agents, key=lambda agent: agent.in_time).name}")
+        if run.picture.devices:  # who came in time least has most to be explained
+            looks.append(f"why {min(run.picture.devices, key=lambda one: one.in_time).name}")
         echo("Look closer:")
         for look in looks:
             echo(f"  {own} {look} --data-dir {shlex.quote(shortest(data_dir))}")

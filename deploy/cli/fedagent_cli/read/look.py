@@ -1,15 +1,16 @@
 """A run as it stands: in one record for programs, and in lines for people."""
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedagent_cli.output import credits_text, rounds_text
-from fedagent_cli.read.agents import SeenDevice, seen_devices
+from fedagent_cli.output import credits_text, echo, rounds_text
 from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RunRow
+from fedagent_coordinator.picture.devices import DeviceCard, devices_of
 from fedagent_coordinator.picture.status_files import RunStatus, read_run_status
 from fedagent_coordinator.picture.summary import RunSummary, summarize
 from fedagent_node.data_dir import holder_of
@@ -35,7 +36,7 @@ class Look:
 
     summary: RunSummary
     run: RunRow
-    agents: list[SeenDevice]
+    agents: list[DeviceCard]
     folder: Path
     pid: int | None  # of the coordinator that runs there
     now: RunStatus | None  # what it sees of this run
@@ -46,7 +47,7 @@ class Look:
 
         def said(field: str) -> list[dict[str, str]]:
             given = [(one, str(getattr(one, field))) for one in self.agents if getattr(one, field)]
-            return [{"agent": one.agent, "name": one.name, "reason": why} for one, why in given]
+            return [{"agent": one.id, "name": one.name, "reason": why} for one, why in given]
 
         return {
             **self.summary.record(),
@@ -114,8 +115,28 @@ def look_at(reader: Queries, run: RunRow) -> Look:
     return Look(
         summary=summarize(reader, run).waiting_as(now, time.time()),
         run=run,
-        agents=seen_devices(reader, run, reader.devices(run.run_id)),
+        agents=devices_of(reader, run, running=is_running(reader.folder)),
         folder=reader.folder,
         pid=pid,
         now=now,
     )
+
+
+def print_reasons(devices: Sequence[DeviceCard], *, most: int | None = None) -> None:
+    """Say who does not take part, or warns, and why, a line each."""
+    names = names_of(devices)
+    for what, reasons in (
+        ("declines", [one.reason for one in devices]),
+        ("warns", [one.note for one in devices]),
+    ):
+        given = [(name, why) for name, why in zip(names, reasons, strict=True) if why]
+        for name, why in given[:most]:
+            echo(f"{what:<9} {name}: {why}")
+        if most is not None and len(given) > most:
+            echo(f"          and {len(given) - most} more: `fedagent devices`")
+
+
+def names_of(devices: Sequence[DeviceCard]) -> list[str]:
+    """Return what each is called, with its id where two have one name."""
+    count = Counter(device.name for device in devices)
+    return [one.name if count[one.name] == 1 else f"{one.name} ({one.id[:8]})" for one in devices]

@@ -11,12 +11,11 @@ from fedagent_cli import options
 from fedagent_cli.command_line import Number
 from fedagent_cli.errors import UsageError
 from fedagent_cli.output import credits_text, echo, emit, number_text, rounds_text, table
-from fedagent_cli.read.agents import print_reasons
 from fedagent_coordinator.books.queries import Queries
 from fedagent_coordinator.books.rows import RoundRow
 from fedagent_coordinator.picture.summary import RunSummary, summarize
 
-from .look import look_at
+from .look import look_at, print_reasons
 from .page import show_page
 from .runs import columns, is_running, open_run
 from .watching import watch_run

@@ -122,8 +122,8 @@ def _evaluated(run: RunReport) -> str:
     means = run.mean_opinions()
     rows = []
     for kind, own in run.by_kind().items():
-        known = [means[agent.agent] for agent in own if agent.agent in means]
-        chosen = sum(agent.ordered for agent in own) / len(own)
+        known = [means[one.id] for one in own if one.id in means]
+        chosen = sum(one.ordered for one in own) / len(own)
         opinion = _number(sum(known) / len(known) if known else None)
         rows.append((kind or "all clients", len(own), f"{chosen:.1f}", opinion))
     asked, answered = (sum(getattr(r, n) for r in run.evaluations) for n in ("asked", "answered"))
@@ -194,9 +194,9 @@ def curves(run: RunReport) -> list[Chart]:
     if opinions:
         text = "What each client thinks of each global model"
         series = [
-            (one.name, kinds.index(run.kinds.get(one.name, "")) % COLOURS, opinions[one.agent])
-            for one in run.agents
-            if one.agent in opinions
+            (one.name, kinds.index(run.kinds.get(one.name, "")) % COLOURS, opinions[one.id])
+            for one in run.picture.devices
+            if one.id in opinions
         ]
         several = len(kinds) > 1
         text += "; coloured by what they hold." if several else "."

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from msgspec import structs
 
-from fedagent_cli.read.agents import judged_devices
 from fedagent_cli.read.runs import epsilon_text, metric_line, open_run, recipe_of
 from fedagent_coordinator.books.evaluations import ModelEvaluation
 from fedagent_coordinator.books.reader import Reader
-from fedagent_coordinator.books.rows import DeviceRow, OutcomeRow, RoundRow
+from fedagent_coordinator.books.rows import OutcomeRow, RoundRow
+from fedagent_coordinator.picture.devices import DeviceCard
 from fedagent_coordinator.picture.records import Field
 from fedagent_coordinator.picture.summary import RunSummary, summarize
 from fedagent_coordinator.picture.watcher import Watcher
@@ -38,7 +38,6 @@ class RunReport:
     picture: Field
     summary: RunSummary
     rounds: tuple[RoundRow, ...]
-    agents: tuple[DeviceRow, ...]
     ledger_balanced: bool
     evaluations: tuple[ModelEvaluation, ...] = ()
     latency_s: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
@@ -72,10 +71,10 @@ class RunReport:
         means = [row.mean for row in self.evaluations if row.mean is not None]
         return means[-1] if means else None
 
-    def by_kind(self) -> dict[str, list[DeviceRow]]:
+    def by_kind(self) -> dict[str, list[DeviceCard]]:
         """Return the agents by what they hold."""
-        found: dict[str, list[DeviceRow]] = {}
-        for one in self.agents:
+        found: dict[str, list[DeviceCard]] = {}
+        for one in self.picture.devices:
             found.setdefault(self.kinds.get(one.name, ""), []).append(one)
         return found
 
@@ -106,7 +105,7 @@ class RunReport:
         return {
             **self.summary.record(),
             "rounds": [{**asdict(row), "seconds": row.seconds} for row in self.rounds],
-            "agents": [{**asdict(one), "name": one.name} for one in self.agents],
+            "agents": [structs.asdict(one) for one in self.picture.devices],
             "evaluations": [row.record() for row in self.evaluations],
             "measures": [one.key for one in self.summary.measures],
             "ledger_balanced": self.ledger_balanced,
@@ -127,20 +126,18 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
             every = whole.rounds(key)
             outcomes = whole.outcomes(key)
             evaluations = tuple(whole.evaluations.answered(key))
-        devices = judged_devices(reader, key)
-        spent = epsilon_text(recipe, max((one.released for one in devices), default=0))
         folder = reader.folder
     rows = [row for row in every if row.state == "done"]
-    wanted = summary.rounds_wanted
+    wanted, picture = summary.rounds_wanted, _picture(folder, key)
+    spent = epsilon_text(recipe, max((one.released for one in picture.devices), default=0))
     return RunReport(
-        picture=_picture(folder, key),
+        picture=picture,
         summary=replace(
             summary,
             policy=summary.policy or "?",
             rounds_wanted=len(rows) if wanted is None else wanted,
         ),
         rounds=tuple(rows),
-        agents=tuple(devices),
         ledger_balanced=verified.balanced,
         evaluations=evaluations,
         latency_s=_latency(rows, outcomes),

@@ -3,25 +3,21 @@
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import click
+from msgspec import structs
 
 from fedagent_cli import options, places
 from fedagent_cli.errors import NoRunError
 from fedagent_cli.output import credits_text, echo, emit, table
-from fedagent_cli.read.agents import (
-    NO_CLIENT,
-    SeenDevice,
-    judged_devices,
-    names_of,
-    print_reasons,
-    seen_devices,
-)
-from fedagent_cli.read.runs import epsilon_text, open_run, recipe_of
+from fedagent_cli.read.look import names_of, print_reasons
+from fedagent_cli.read.runs import epsilon_of, epsilon_text, is_running, open_run, recipe_of
 from fedagent_coordinator.books.reader import Reader
+from fedagent_coordinator.books.rows import RunRow
 from fedagent_coordinator.errors import UnreadableDatabaseError
+from fedagent_coordinator.picture.devices import DeviceCard, devices_of
 from fedagent_coordinator.site.enrolment import DATABASE, Enrolment, Member, OpenInvitation
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
@@ -44,9 +40,7 @@ def devices(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
     members, invited = _site(data_dir)
     try:
         with open_run(Reader, data_dir, run) as (reader, chosen):
-            found = _enrolled(
-                seen_devices(reader, chosen, judged_devices(reader, chosen.run_id)), members
-            )
+            found = _enrolled(_judged(reader, chosen), members)
             edges, run_id = reader.edges(chosen.run_id), chosen.run_id
             recipe = recipe_of(chosen)
     except NoRunError:
@@ -59,7 +53,7 @@ def devices(*, data_dir: Path | None, run: str | None, as_json: bool) -> None:
         emit(
             {
                 "run": run_id,
-                "devices": [device.record() for device in found],
+                "devices": [structs.asdict(device) for device in found],
                 "edges": [
                     {"id": one.id, "name": one.name, "enrolment": _state(one)} for one in others
                 ],
@@ -113,19 +107,35 @@ def _site(data_dir: Path | None) -> tuple[list[Member], list[OpenInvitation]]:
         return [], []
 
 
-def _enrolled(found: list[SeenDevice], members: Sequence[Member]) -> list[SeenDevice]:
+def _judged(reader: Reader, run: RunRow) -> list[DeviceCard]:
+    """Return the devices with what their claims and updates came to."""
+    gaps, trust = reader.claim_gaps(run.run_id), reader.trust(run.run_id)
+    recipe = recipe_of(run)
+    return [
+        structs.replace(
+            one,
+            claim_gap=gaps.get(-1 if one.index is None else one.index),
+            trust=trust.get(-1 if one.index is None else one.index),
+            epsilon=epsilon_of(recipe, one.released),
+        )
+        for one in devices_of(reader, run, running=is_running(reader.folder))
+    ]
+
+
+def _enrolled(found: list[DeviceCard], members: Sequence[Member]) -> list[DeviceCard]:
     """Return the devices with what they are to the site, and those that were in no round yet.
 
     The site's name for a device counts: it is what `revoke` takes.
     """
     by_id = {one.id: one for one in members if one.role == "agent"}
     known = [
-        replace(device, label=one.name, enrolment=_state(one)) if one is not None else device
+        structs.replace(device, name=one.name or device.name, enrolment=_state(one))
+        if (one := by_id.pop(device.id, None)) is not None
+        else device
         for device in found
-        for one in (by_id.pop(device.agent, None),)
     ]
     new = [
-        SeenDevice(client=NO_CLIENT, agent=one.id, label=one.name, enrolment=_state(one))
+        DeviceCard(id=one.id, name=one.name or one.id[:8], enrolment=_state(one))
         for one in by_id.values()
     ]
     return [*known, *new]
@@ -142,7 +152,7 @@ def _state(one: Member) -> str:
 
 
 def _cells(
-    name: str, device: SeenDevice, edges: Mapping[str, str], epsilon: str
+    name: str, device: DeviceCard, edges: Mapping[str, str], epsilon: str
 ) -> tuple[object, ...]:
     at = ", ".join(edges.get(edge) or edge[:8] for edge in device.edges)
     last = "-" if device.last_round is None else f"{device.last_round} {device.last_status}"
@@ -157,10 +167,10 @@ def _cells(
     )
 
 
-def _ago(device: SeenDevice) -> str:
-    if device.online or device.last_seen_ms is None:
+def _ago(device: DeviceCard) -> str:
+    if device.online or device.seen_ms is None:
         return "online" if device.online else "-"
-    seconds = max(0, round(time.time() - device.last_seen_ms / 1000))
+    seconds = max(0, round(time.time() - device.seen_ms / 1000))
     for unit, length in (("days", DAY), ("h", HOUR), ("min", MINUTE)):
         if seconds >= 2 * length:
             return f"{seconds // length} {unit} ago"

@@ -1,0 +1,98 @@
+"""Devices of a run as people see them: where each is, what it did, and why it takes no part."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from fedagent_coordinator.books.queries import Queries
+from fedagent_coordinator.books.rows import DeviceRow, RunRow
+
+from .status_files import DEVICES_FILE, Device, Known, read_devices
+
+
+class DeviceCard(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One device: whether it is here, and what it did in the run; None is what is not known.
+
+    Attributes:
+        index: Of the run's clients; None for one that no round could have.
+        online: Whether an edge has a session with it; `edges` are the ids of those.
+        seen_ms: When it came or was heard last, by the wall clock.
+        reason: Why it does not take part, and which edge says so; empty if it does.
+        note: What is to be known of its samples, though it takes part.
+        enrolment: What it is to the site; empty where there are no certificates.
+        epsilon: The most that its updates cost; None: nothing is counted here.
+    """
+
+    id: str
+    name: str
+    index: int | None = None
+    online: bool | None = None
+    seen_ms: int | None = None
+    edges: tuple[str, ...] = ()
+    address: str = ""
+    software: str = ""
+    reason: str = ""
+    note: str = ""
+    ordered: int = 0
+    in_time: int = 0
+    used: int = 0
+    paid_micro: int = 0
+    price_micro: int = 0
+    last_round: int | None = None
+    last_status: str = ""
+    released: int = 0
+    opinion: float | None = None
+    trust: float | None = None
+    claim_gap: float | None = None
+    epsilon: float | None = None
+    enrolment: str = ""
+
+
+def devices_of(
+    reader: Queries, run: RunRow, *, running: bool | None = True, known: Known | None = None
+) -> list[DeviceCard]:
+    """Return every device of a run, and those that edges tell of though no round could have them.
+
+    `running` is whether its coordinator is; None if unknown. `known` is what edges tell, if it
+    was read already.
+    """
+    known = read_devices(reader.folder) if known is None else known
+    heard = known.devices if known is not None and known.run == run.run_id else {}
+    rows = reader.devices(run.run_id)
+    others = heard.keys() - {row.agent for row in rows}
+    unseen = [DeviceRow(client=-1, agent=one) for one in heard if one in others]
+    # Who was online when the coordinator was killed was so at least until then.
+    killed = running is False and bool(heard)
+    until_ms = round(1000 * (reader.folder / DEVICES_FILE).stat().st_mtime) if killed else 0
+    edges = reader.edges(run.run_id)
+    return [_card(row, heard.get(row.agent), edges, running, until_ms) for row in (*rows, *unseen)]
+
+
+def _card(
+    row: DeviceRow,
+    device: Device | None,
+    edges: Mapping[str, str],
+    running: bool | None,
+    until_ms: int,
+) -> DeviceCard:
+    why = row.last_reason if row.last_status == "declined" else ""
+    here = device is not None and bool(device.edges)
+    return DeviceCard(
+        id=row.agent,
+        name=row.name,
+        index=None if row.client < 0 else row.client,
+        online=None if device is None or running is None else here and running,
+        seen_ms=None if device is None else max(device.seen_ms, until_ms * here),
+        edges=tuple(device.edges) if device is not None and running else (),
+        address="" if device is None else device.word.address,
+        software="" if device is None else device.word.software,
+        reason=(device.reason(edges) if device is not None else "") or why,
+        note=row.last_reason if row.last_status in {"arrived", "late"} else "",
+        ordered=row.ordered,
+        in_time=row.in_time,
+        used=row.used,
+        paid_micro=row.paid_micro,
+        last_round=row.last_round,
+        last_status=row.last_status or "",
+        released=row.released,
+    )
