@@ -16,11 +16,7 @@ from fedagent_protocol.errors import is_disk_error
 
 from .config import AgentConfig
 from .daemon import AgentDaemon, check_stream
-from .errors import (
-    AgentError,
-    BooksError,
-    DataDirFailedError,
-)
+from .errors import AgentError, BooksError, DiskError
 from .streams.spec import StreamError
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
@@ -56,7 +52,7 @@ def run(config: AgentConfig) -> int:
         error = failure
         if is_disk_error(failure):
             path = Path(failure.filename or config.data_dir)
-            error = DataDirFailedError(path, failure.strerror or str(failure))
+            error = DiskError(path, failure.strerror or str(failure))
     else:
         return 0
     return end("agent", error, EXIT_CODES, as_json=config.json_events)

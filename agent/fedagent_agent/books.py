@@ -1,8 +1,8 @@
 """What one device may not forget: one SQLite file, one commit per round.
 
 Updates until their receipt, orders that were answered, how far streams were read, and what updates
-and opinions have cost of the owner's privacy. Small updates stand in the table, big ones in files
-that are synced before their row. A commit outlives the process, but not always the power: the log
+and opinions have cost of the owner's privacy. The bytes of updates are files, which their trainer
+synced before their row is written. A commit outlives the process, but not always the power: the log
 is synced when it is folded into the file, which spares the SD card a sync per round (ADR 5). What
 costs privacy is synced before it leaves, so that no power cut makes epsilon fall.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedagent_node.data_dir import make_private, passing, write_private
+from fedagent_node.data_dir import make_private, passing
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import Opinion, OpinionMode, UpdateOffer
 
@@ -24,7 +24,6 @@ from .core.opinions import OpinionRecord
 from .errors import BooksError
 
 FILE = "books.sqlite"
-INLINE_BYTES = 256 * 1024
 MAX_BYTES = 1 << 30
 MAX_UPDATES = 256
 MAX_OPINIONS = 1024
@@ -32,14 +31,13 @@ MAX_OPINIONS = 1024
 MAX_CHARGED = 10_000
 """Runs whose updates cost privacy. None is forgotten: a run that is named again starts no new
 epsilon."""
-_VERSION = 3
+_VERSION = 4
 
 _SCHEMA = """
 CREATE TABLE updates (
   edge TEXT NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL, digest TEXT NOT NULL,
   credit INTEGER NOT NULL, size INTEGER NOT NULL CHECK (size > 0), chunk INTEGER NOT NULL,
-  offer BLOB NOT NULL, body BLOB, file TEXT,
-  PRIMARY KEY (edge, run, round), CHECK ((body IS NULL) <> (file IS NULL))
+  offer BLOB NOT NULL, file TEXT NOT NULL, PRIMARY KEY (edge, run, round)
 ) STRICT;
 CREATE TABLE answered (
   edge TEXT PRIMARY KEY, run TEXT NOT NULL, round INTEGER NOT NULL
@@ -62,7 +60,7 @@ class Books:
     """The durable memory of one agent; whatever the disk refuses is a `BooksError`.
 
     Args:
-        directory: The data directory; files of big updates are in its folder `outbox`.
+        directory: The data directory; files of updates are in its folder `outbox`.
         max_bytes: Maximum of all updates together; the oldest go first.
     """
 
@@ -91,7 +89,7 @@ class Books:
     def put(
         self,
         update: PendingUpdate,
-        body: bytes | Path,
+        body: Path,
         *,
         offset: tuple[str, int] | None = None,
         releases: int = 0,
@@ -100,20 +98,17 @@ class Books:
 
         Args:
             update: Its description.
-            body: Its bytes, or the synced file in the folder that holds them.
+            body: The file in the folder that holds its bytes.
             offset: A stream and its position after this training.
             releases: Updates of the run with this one, where they cost privacy.
         """
         key, offer = update.key, update.offer
-        if isinstance(body, bytes) and len(body) > INLINE_BYTES:
-            body = self._write(key, body)
         self._checkpoint("agent.books.before-put")
-        inline, name = (body, None) if isinstance(body, bytes) else (None, body.name)
         row = (*_ids(key), offer.digest, update.credit, offer.size, offer.chunk_bytes)
         with self._commit(synced=releases > 0):
             self._db.execute(
-                "INSERT OR REPLACE INTO updates VALUES (?,?,?,?,?,?,?,?,?,?)",
-                (*row, _encoder.encode(offer), inline, name),
+                "INSERT OR REPLACE INTO updates VALUES (?,?,?,?,?,?,?,?,?)",
+                (*row, _encoder.encode(offer), body.name),
             )
             self._db.execute("INSERT OR REPLACE INTO answered VALUES (?,?,?)", _ids(key))
             if offset is not None:
@@ -146,20 +141,18 @@ class Books:
             found = self._db.execute(f"SELECT file {this}", _ids(key)).fetchall()
             self._db.execute(f"DELETE {this}", _ids(key))
         for (name,) in found:
-            if name is not None:
-                self._checkpoint("agent.books.dropped")
-                self.path(name).unlink(missing_ok=True)
+            self._checkpoint("agent.books.dropped")
+            self.path(name).unlink(missing_ok=True)
 
     def chunk(self, run: str, number: int, digest: str, index: int) -> bytes | None:
         """Return a chunk of an update; None if it is gone."""
         row = self._db.execute(
-            "SELECT chunk, substr(body, ? * chunk + 1, chunk), file FROM updates "
-            "WHERE run = ? AND round = ? AND digest = ?",
-            (index, run, number, digest),
+            "SELECT chunk, file FROM updates WHERE run = ? AND round = ? AND digest = ?",
+            (run, number, digest),
         ).fetchone()
-        if row is None or row[2] is None:
-            return row[1] if row is not None else None
-        size, _, name = row
+        if row is None:
+            return None
+        size, name = row
         try:
             with self.path(name).open("rb", buffering=0) as file:
                 return os.pread(file.fileno(), size, index * size)
@@ -169,14 +162,12 @@ class Books:
     def load(self) -> list[PendingUpdate]:
         """Return what has no receipt yet, oldest first; what is damaged goes, and stray files."""
         kept, files = [], set()
-        query = "SELECT edge, run, round, credit, size, length(body), offer, file FROM updates"
-        for edge, run, number, credit, size, inline, offer, name in self._db.execute(
-            f"{query} ORDER BY rowid"
-        ).fetchall():
+        query = "SELECT edge, run, round, credit, size, offer, file FROM updates ORDER BY rowid"
+        for edge, run, number, credit, size, offer, name in self._db.execute(query).fetchall():
             key = Key(edge, run, number)
             try:
                 update = PendingUpdate(key, _offers.decode(offer), credit)
-                whole = (inline if name is None else self.path(name).stat().st_size) == size
+                whole = self.path(name).stat().st_size == size
             except (msgspec.DecodeError, ValueError, OSError):
                 whole = False
             if whole:
@@ -293,15 +284,6 @@ class Books:
             finally:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
-
-    def _write(self, key: Key, body: bytes) -> Path:
-        path = self.path(key.file_name)
-        try:
-            write_private(path, body)
-        except OSError as error:
-            raise BooksError(path, error.strerror or "cannot be written") from error
-        self._checkpoint("agent.books.file-written")
-        return path
 
 
 def _ids(key: Key) -> tuple[str, str, int]:

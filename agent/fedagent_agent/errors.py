@@ -13,16 +13,10 @@ class DiskError(AgentError):
     """Raised when a file in the data directory cannot be used."""
 
     template = "{path}: {reason}"
-    hint = "free space, or move the file away to start empty"
+    hint = "make room or fix the disk, then start the agent again"
 
     path: Path
     reason: str
-
-
-class DataDirFailedError(DiskError):
-    """Raised when the disk under the data directory is full or fails."""
-
-    hint = "make room or fix the disk, then start the agent again"
 
 
 class BooksError(DiskError):
@@ -36,3 +30,5 @@ class BooksError(DiskError):
 
 class PeerStoreError(DiskError):
     """Raised when what a device keeps of democratized analytics cannot be used."""
+
+    hint = "free space, or move the file away to start empty"

@@ -1,8 +1,8 @@
 """The models an agent got: files that survive a restart, the newest few of them.
 
-A cache: nothing is synced, and whatever is used hashes to its name. A small model comes in in
-memory, and is a file when it is whole. A big one is a file of its chunks and a list of those that
-are there, so that a transfer goes on where a killed process left it.
+A cache: nothing is synced, and whatever is used hashes to its name. A model that comes in is a file
+of its chunks and a list of those that are there, so that a transfer goes on where a killed process
+left it.
 """
 
 import hashlib
@@ -16,7 +16,6 @@ from fedagent_node.data_dir import passing
 from fedagent_protocol.failpoints import Checkpoint
 from fedagent_protocol.transfer import Layout
 
-MEMORY_BYTES = 1 << 20
 KEPT = 2
 _HEAD = struct.Struct("<QI")
 _INDEX = struct.Struct("<I")
@@ -27,18 +26,14 @@ class _Part:
     """A model on its way in."""
 
     layout: Layout
-    memory: bytearray | None
     have: set[int] = field(default_factory=set)
 
 
 class ModelsCache:
     """The newest models, by digest; files that are not used any more are removed."""
 
-    def __init__(
-        self, folder: Path, *, checkpoint: Checkpoint, memory_bytes: int = MEMORY_BYTES
-    ) -> None:
+    def __init__(self, folder: Path, *, checkpoint: Checkpoint) -> None:
         self._folder = folder
-        self._memory_bytes = memory_bytes
         self._checkpoint = checkpoint
         self._whole: dict[str, None] = {}
         """Models whose files were looked at, oldest first."""
@@ -56,11 +51,9 @@ class ModelsCache:
         layout = Layout(size, chunk_bytes)
         part = self._of(digest)
         if part is None or part.layout != layout:
-            memory = bytearray(size) if size <= self._memory_bytes else None
-            part = _Part(layout, memory)
+            part = _Part(layout)
             self._part = digest, part
-            if memory is None:
-                self._resume(digest, part)
+            self._resume(digest, part)
         return frozenset(part.have)
 
     def write(self, digest: str, offset: int, data: bytes) -> None:
@@ -70,9 +63,6 @@ class ModelsCache:
             return
         index = offset // part.layout.chunk_bytes
         part.have.add(index)
-        if part.memory is not None:
-            part.memory[offset : offset + len(data)] = data
-            return
         with self._file(digest, ".part").open("r+b", buffering=0) as file:
             file.seek(offset)
             file.write(data)
@@ -86,8 +76,6 @@ class ModelsCache:
         if part is None:
             return 0
         came = self._file(digest, ".part")
-        if part.memory is not None:
-            came.write_bytes(part.memory)
         self._file(digest, ".have").unlink(missing_ok=True)
         if not _is(came, digest):
             came.unlink()

@@ -30,7 +30,7 @@ from fedagent_protocol.signed import (
     verify,
 )
 
-from .core.vouching import TaskRefusal, Vouched
+from .core.vouching import Vouched
 
 LONGEST_S = 86_400.0
 """How long a word is believed at most before it is asked for again; also by a clock not set."""
@@ -57,23 +57,23 @@ class SiteVoucher:
         member = self._membership()
         return member is not None and member.asked(link)
 
-    def judge(self, run: RunId, task: Digest, claim: TaskClaim) -> Vouched | TaskRefusal:
+    def judge(self, run: RunId, task: Digest, claim: TaskClaim) -> Vouched | str:
         """Return whether the coordinator of the site said that a task is that of a run."""
         member = self._membership()
         if member is None:
-            return TaskRefusal.NO_CERTIFICATE
+            return "no_certificate"
         try:
             found = member.read(claim.certificate)
         except EnvelopeError as error:
-            return TaskRefusal(error.refusal.value)
+            return error.refusal.value
         if found.role != "coordinator":
-            return TaskRefusal.WRONG_ROLE
+            return "wrong_role"
         said = task_of_run(self._site, run, task, claim.until_s)
         if not verify(found.public, claim.signature, said):
-            return TaskRefusal.BAD_SIGNATURE
+            return "bad_signature"
         now = judged_time(member.site.credentials.certificate, self._clock)
         left = claim.until_s - now if now is not None else LONGEST_S
-        return Vouched(found.public, min(left, LONGEST_S)) if left > 0 else TaskRefusal.EXPIRED
+        return Vouched(found.public, min(left, LONGEST_S)) if left > 0 else "expired"
 
     def made(self, public: bytes, made: Assigning | Calling, signature: bytes) -> bool:
         """Return whether the owner of a raw public key made an assignment, or a call."""

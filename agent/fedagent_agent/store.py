@@ -88,11 +88,11 @@ class AgentStore:
         self._checkpoint = checkpoint
         self.books = Books(directory, max_bytes=updates_bytes, checkpoint=checkpoint)
         self._models = ModelsCache(directory / "models", checkpoint=checkpoint)
-        self._once = ModelsCache(directory / "once", checkpoint=checkpoint, memory_bytes=0)
+        self._once = ModelsCache(directory / "once", checkpoint=checkpoint)
         self._once_digest = ""
         self._states = directory / "state"
-        self._outputs: dict[int, Path | bytes] = {}
-        """Of trainings, by job: the file that is written, or an update made without training."""
+        self._outputs: dict[int, Path] = {}
+        """The files that trainings write, by job."""
         self._writes: dict[type[Write], Callable[[Any], Input | None]] = {
             OpenModel: self._open_model,
             WriteModel: lambda e: self._cache(e.digest).write(e.digest, e.offset, e.data),
@@ -176,7 +176,8 @@ class AgentStore:
         body = _idle_update(self._models.path(effect.model).read_bytes(), effect.round)
         if body is None:
             return Failed(job=effect.job, reason="model", detail="not float32 safetensors")
-        self._outputs[effect.job] = body
+        output = self._outputs[effect.job] = self.books.path(effect.out)
+        output.write_bytes(body)
         return Trained(
             job=effect.job,
             digest=hashlib.sha256(body).hexdigest(),
@@ -186,12 +187,11 @@ class AgentStore:
 
     def _store_update(self, effect: StoreUpdate) -> Input:
         update, output = self._claimed(effect.update), self._outputs.pop(effect.job)
-        offset = (self._stream, effect.offset) if isinstance(output, Path) else None
+        offset = (self._stream, effect.offset) if effect.offset is not None else None
         try:
             expired = self.books.put(update, output, offset=offset, releases=effect.releases)
         except DiskError:
-            if isinstance(output, Path):
-                output.unlink(missing_ok=True)
+            output.unlink(missing_ok=True)
             raise
         return UpdateStored(update, tuple(expired))
 
@@ -205,7 +205,7 @@ class AgentStore:
         return dataclasses.replace(update, offer=offer)
 
     def _drop_output(self, job: int) -> None:
-        if isinstance(output := self._outputs.pop(job, None), Path):
+        if (output := self._outputs.pop(job, None)) is not None:
             output.unlink(missing_ok=True)
 
     def _store_opinion(self, effect: StoreOpinion) -> Input:

@@ -52,7 +52,6 @@ def test_the_stream_is_open_before_the_agent_says_that_it_is_available(edge: Han
     edge.now += 4.0
     edge.opened(opening)
     assert reports(edge) == [(False, PREPARING), (True, "")]
-    assert edge.events("prepared") == [{"seconds": 4.0}]
     edge.serve(edge.order(1, MODEL), MODEL)
     assert len(edge.said(TaskNeed)) == len(edge.jobs(Open)) == 1, "nothing is left to prepare"
     edge.train(edge.jobs(Train)[-1], b"x" * 3000)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_agent.core.device import PriceSettings, Readings
-from fedagent_agent.core.effects import SubscribeModel
+from fedagent_agent.core.effects import SubscribeModel, TrainerEnded
 from fedagent_agent.trainer.frames import Cancel, Failed, Open, Train
 from fedagent_protocol.messages import (
     Decline,
@@ -208,9 +208,10 @@ def test_every_receipt_ends_the_transfer(edge: HandEdge, status: ReceiptStatus) 
 
 def test_samples_of_a_stream_that_is_opened_anew_add_to_those_before(trainee: HandEdge) -> None:
     counts = [{}, {"bad_json": 3}, {"bad_json": 3}, {"bad_json": 5, "dropped": 1}]
-    counts += [{"bad_json": 2}, {}, {"bad_json": 2}]
-    for counters in counts:
+    for counters in [*counts, {"bad_json": 2}]:
         trainee.take(Failed(job=99, reason="no_data", counters=counters))
+    trainee.take(TrainerEnded())
+    trainee.take(Failed(job=99, reason="no_data", counters={"bad_json": 2}))
     totals = [event["counters"] for event in trainee.events("samples")]
     assert totals == [
         {"bad_json": n, **dropped}

@@ -87,7 +87,8 @@ class Trainings:
                 for item in locate(body)
             }
             update = encode_tensors(tensors)
-            store._outputs[effect.job] = update
+            output = store._outputs[effect.job] = store.books.path(effect.out)
+            output.write_bytes(update)
             count = 1 + int(name.rpartition("-")[2])
             stats = TrainStats(num_samples=count, iterations=max(1, effect.iterations), steps=1)
             return Trained(job=effect.job, digest=digest_of(update), size=len(update), stats=stats)

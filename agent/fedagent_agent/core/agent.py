@@ -7,7 +7,7 @@ changes nothing else.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import count
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -20,10 +20,12 @@ from fedagent_agent.trainer.frames import (
     Open,
     Opened,
     Refused,
+    Reply,
     Trained,
 )
 from fedagent_node.effects import (
     Effect,
+    Emit,
     Input,
     LinkDown,
     LinkUp,
@@ -79,6 +81,7 @@ from .effects import (
     StoreOpinion,
     StoreUpdate,
     Subscribed,
+    Timer,
     TrainerEnded,
     UpdateStored,
 )
@@ -87,7 +90,7 @@ from .masking import Masking, OpenMember
 from .opinions import NO_LIMITS, OpinionRecord
 from .preparation import Preparation
 from .session import Claims, Session, Sessions
-from .tasks import Tasks
+from .tasks import Jobs, Tasks
 from .training_queue import TrainingQueue
 from .uploads import Uploads
 from .vouching import UNASSIGNED, Voucher, Vouching
@@ -132,9 +135,12 @@ class AgentCore:
         idle_opinions: bool,
     ) -> None:
         self._private = config.privacy != NO_LIMITS
+        self._samples: Counter[str] = Counter()
+        self._stream_samples: Mapping[str, int] = {}
         self._quiet_s = quiet
         self.counters: Counter[str] = Counter()
-        counters, jobs = self.counters, count(1)
+        counters, jobs = self.counters, Jobs()
+        self._jobs = jobs
         self.peers = PeerSelection(counters, peering, sign)
         device = self.device = DeviceState(
             config.price,
@@ -155,7 +161,7 @@ class AgentCore:
             # More threads use up a limit of computation sooner, and gain nothing.
             threads=1 if config.load_limit_s > 0 else 0,
         )
-        self._vouching = Vouching(agent, voucher, sessions.link_of, counters)
+        self._vouching = Vouching(agent, voucher, sessions, counters)
         tasks = self._tasks = Tasks(device, stream, jobs, counters, self._vouching)
         self.preparation = Preparation(device, tasks, sessions)
         self.masking = Masking(masking, sessions, counters)
@@ -175,13 +181,13 @@ class AgentCore:
             idle_opinions=idle_opinions,
             sign=sign,
         )
-        self._parts = (
-            tasks,
-            self.queue,
-            self.masking,
-            self.preparation,
-            self.evaluator,
-            self.uploads,
+        self._timed = (
+            tasks.timers,
+            self.queue.timers,
+            self.masking.timers,
+            self.preparation.timers,
+            self.evaluator.timers,
+            self.uploads.timers,
         )
         self._inputs: dict[type[Input], Callable[[Any, float], list[Effect]]] = {
             Received: self._on_message,
@@ -192,12 +198,7 @@ class AgentCore:
             Measured: self._on_measured,
             Revoked: self._on_revoked,
             TrainerEnded: self._on_trainer_ended,
-            Opened: self._on_opened,
-            Refused: self._on_opened,
-            Trained: self._on_work_done,
-            Masked: self._on_work_done,
-            Evaluated: self._on_work_done,
-            Failed: self._on_work_done,
+            **dict.fromkeys((Opened, Refused, Trained, Masked, Evaluated, Failed), self._on_reply),
             Subscribed: self._on_model,
             ModelOpened: self._on_model,
             ModelFinished: self._on_model,
@@ -283,10 +284,9 @@ class AgentCore:
             self.peers.ordered(order)
             return offer
         if not self._vouching.stands(key, order.task, now):
-            refusal = self._tasks.refusal(key, order.task, now)
-            if refusal is None:
-                return self._tasks.hold(key, order, now, now + order.give_up_ms / 1000)
-            return self.queue.refuse(key, DeclineReason.UNSIGNED, f"{refusal}: {refusal.hint}")
+            if refusal := self._tasks.refusal(key, order.task, now):
+                return self.queue.refuse(key, DeclineReason.UNSIGNED, refusal)
+            return self._tasks.hold(key, order, now, now + order.give_up_ms / 1000)
         if not self._vouching.is_made(key, order):
             warned = self._unmade(key, "order")
             return warned + self.queue.refuse(key, DeclineReason.UNSIGNED, UNASSIGNED)
@@ -294,9 +294,6 @@ class AgentCore:
         effects, accepted = self.queue.order(key, order, session, now)
         if accepted:
             return [*self.evaluator.make_room(), *self.uploads.end_others(key), *effects]
-        if self.queue.outranked(key):
-            # Its orders and our rounds do not fit together: its welcome says where it is.
-            effects += self.sessions.hello(session, now)
         if self.device.price_micro != order.price and session.report_wanted(self.device, now):
             effects.append(Send(session.edge, self.sessions.report(session, now)))
         return effects
@@ -305,10 +302,9 @@ class AgentCore:
         """Evaluate and let the neighbours take part, or hold the call."""
         key = Key(session.edge, call.run, call.round)
         if not self._vouching.stands(key, call.task, now):
-            if self._tasks.refusal(key, call.task, now) is None:
-                return self._tasks.hold(key, call, now, now + call.until_ms / 1000)
-            self.counters["opinion_task_refused"] += 1
-            return []
+            if self._tasks.refusal(key, call.task, now):
+                return []
+            return self._tasks.hold(key, call, now, now + call.until_ms / 1000)
         if not self._vouching.is_made(key, call):
             return self._unmade(key, "call")
         return self._on_peers(session, call, now) + self.evaluator.call(session, call, now)
@@ -362,7 +358,7 @@ class AgentCore:
         return effects + self.sessions.measured(now, forced=event.report) + self._go_on(now)
 
     def _on_trainer_ended(self, event: TrainerEnded, now: float) -> list[Effect]:  # noqa: ARG002
-        self.device.cold = True
+        self.device.cold, self._stream_samples = True, {}
         return self.sessions.measured(now)
 
     def _on_model(
@@ -381,35 +377,30 @@ class AgentCore:
                     effects = fetch.finished(event, link, now)
         return effects + self._go_on(now)
 
-    def _on_opened(self, reply: Opened | Refused | Failed, now: float) -> list[Effect]:
-        self._tasks.replied(reply, now)
-        return self._go_on(now)
-
-    def _on_work_done(
-        self, reply: Trained | Masked | Evaluated | Failed, now: float
-    ) -> list[Effect]:
-        if isinstance(reply, Failed) and self._tasks.is_opening(reply.job):
-            return self._on_opened(reply, now)
-        order, pending = self.queue.active_order, self.evaluator.pending
-        ordered = order is not None and order.job == reply.job
-        if isinstance(reply, Masked):
-            return self.queue.masked(reply, now) if ordered else [DropOutput(reply.job)]
-        if pending is not None and pending.job == reply.job and not isinstance(reply, Trained):
-            effects = self.queue.note_samples(reply.counters) if reply.counters else []
-            return effects + self.evaluator.evaluated(reply, now) + self._go_on(now)
-        effects = self.queue.note_samples(reply.counters)
-        if isinstance(reply, Evaluated):
-            self.counters["opinion_unwanted"] += 1
-            return effects
-        if not ordered:
-            self.counters["training_unwanted"] += 1
-            return [*effects, DropOutput(reply.job)]
-        if isinstance(reply, Failed):
-            return [*effects, *self.queue.trained(reply, now), DropOutput(reply.job)]
-        if self._private:
+    def _on_reply(self, reply: Reply, now: float) -> list[Effect]:
+        """Hand an answer of the trainer to who wants it."""
+        effects: list[Effect] = []
+        if isinstance(reply, Trained | Evaluated | Failed) and reply.counters:
+            effects += self._count_samples(reply.counters)
+        if isinstance(reply, Trained) and self._private:
             # On the same samples this score would be the opinion, without noise.
             reply = replace(reply, stats=replace(reply.stats, score=0.0, score_n=0))
-        return effects + self.queue.trained(reply, now)
+        taken = self._jobs.answer(reply, now)
+        if taken is None:
+            self.counters["job_unwanted"] += 1
+            return [*effects, DropOutput(reply.job)]
+        return effects + taken + self._go_on(now)
+
+    def _count_samples(self, counters: Mapping[str, int]) -> list[Effect]:
+        """Add samples that were not learnt from since the stream was opened, by reason."""
+        before = self._samples.copy()
+        for reason, n in counters.items():
+            last = self._stream_samples.get(reason, 0)
+            # Fewer than before: the stream was opened anew, and all of them are new.
+            self._samples[reason] += n - last if n >= last else n
+        self._stream_samples = dict(counters)
+        changed = self._samples != before
+        return [Emit("samples", {"counters": dict(self._samples)})] if changed else []
 
     def _on_stored(self, event: UpdateStored, now: float) -> list[Effect]:
         self.queue.stored(event.update.key)
@@ -438,7 +429,7 @@ class AgentCore:
             effects += self.queue.closed(key, now, kept=False)
             effects += self.uploads.closed(key, kept=False)
         for session in self.sessions.revoked(revoked):
-            effects += self._lose(session, now)
+            effects += self._lose(session)
         return effects
 
     # ------------------------------------------------------------------ time
@@ -446,39 +437,43 @@ class AgentCore:
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         effects: list[Effect] = []
-        for session in list(self.sessions.values()):
-            if now >= session.silent_at and not self._comes_slowly(session, now):
-                effects += self._lose(session, now)
-        for one in self._downloads():
-            effects += one.tick(now)
-        for part in (*self._parts, self.peers):
-            effects += self.sessions.to_open(part.tick(now))
+        for due, do in self._timers():
+            if now >= due:
+                effects += self.sessions.to_open(do(now))
+        effects += self.sessions.to_open(self.peers.tick(now)) + self._go_on(now)
         return effects + self.sessions.tick(now, probing=self.queue.active_order is None)
 
     def next_due(self) -> float | None:
         """Return when `tick` is wanted; None while nothing is going on."""
         times = self.sessions.dues(probing=self.queue.active_order is None)
-        times += [due for part in self._parts for due in part.dues()]
-        times += [one.due for one in self._downloads() if one.due is not None]
+        times += [due for due, _ in self._timers()]
         due = min([*times, self.peers.due])
         return due if due < math.inf else None
 
     def urgent(self) -> bool:
         """Return whether an order is open, or an update is under way."""
-        return self.queue.active_order is not None or bool(self.uploads.by_key)
+        return self.queue.active_order is not None or self.uploads.urgent
+
+    def _timers(self) -> Iterator[Timer]:
+        for session in list(self.sessions.values()):
+            yield session.silent_at, partial(self._silent, session)
+        for timers in (*(one.timers for one in self._downloads()), *self._timed):
+            yield from timers()
 
     def _go_on(self, now: float) -> list[Effect]:
         effects = self._tasks.go_on(now) + self.preparation.tick(now)
         return effects + self.queue.go_on(now) + self.evaluator.go_on(now)
 
-    def _comes_slowly(self, session: Session, now: float) -> bool:
-        """Whether a chunk is on its way that takes longer than silence is allowed to."""
+    def _silent(self, session: Session, now: float) -> list[Effect]:
+        """End a session, unless a chunk is on its way that takes longer than silence may."""
         loads = any(one.loading and one.key.edge == session.edge for one in self._downloads())
-        return loads and session.spare(self._quiet_s(session.link), now)
+        if loads and session.spare(self._quiet_s(session.link), now):
+            return []
+        return self._lose(session)
 
-    def _lose(self, session: Session, now: float) -> list[Effect]:
+    def _lose(self, session: Session) -> list[Effect]:
         effects = self.sessions.lose(session) + self._tasks.lost(session.edge)
-        return effects + self.evaluator.lost(session.edge, now)
+        return effects + self.evaluator.lost(session.edge)
 
     def _downloads(self) -> Iterator[Download]:
         for one in (self.evaluator.fetch, self.queue.fetch, self._tasks.once):

@@ -1,6 +1,7 @@
 """One blob on its way from an edge, chunk by chunk under the credit that the agent gives."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedagent_node.effects import Effect, ModelFinished, Send, WriteModel
@@ -16,6 +17,7 @@ from .effects import (
     OpenModel,
     Subscribed,
     SubscribeModel,
+    Timer,
     UnsubscribeModel,
 )
 
@@ -148,14 +150,11 @@ class Download:
         receiver.forget_credit()
         return self._ask(now)
 
-    def tick(self, now: float) -> list[Effect]:
-        """Ask again for what did not come, if that is due."""
-        return self._ask(now) if (due := self.due) is not None and now >= due else []
-
-    @property
-    def due(self) -> float | None:
-        """When `tick` is wanted."""
-        return self._receiver.due if self._receiver is not None and self._listening else None
+    def timers(self) -> Iterator[Timer]:
+        """Ask again for what did not come."""
+        due = self._receiver.due if self._receiver is not None and self._listening else None
+        if due is not None:
+            yield due, self._ask
 
     def _lacking(self) -> Receiver | None:
         receiver = self._receiver if self.loading else None

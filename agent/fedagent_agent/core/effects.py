@@ -5,15 +5,18 @@ Any write may result in `DiskFailed` instead. Jobs of the trainer are its own fr
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedagent_node.effects import Connect, Input, Write
+from fedagent_node.effects import Connect, Effect, Input, Write
 from fedagent_protocol.messages import Opinion, OpinionMode, UpdateOffer
 
 from .device import Readings
 
 Rank = tuple[str, int]
 """(run, round) of an order."""
+Timer = tuple[float, Callable[[float], list[Effect]]]
+"""What is to be done when; every part of the core says so anew whenever it is asked."""
 
 
 def state_name(run: str, task: str) -> str:
@@ -142,6 +145,7 @@ class MakeIdleUpdate(Write, frozen=True):
     model: str
     round: int
     iterations: int
+    out: str  # name of the update's file
 
 
 class StoreUpdate(Write, frozen=True):
@@ -149,7 +153,7 @@ class StoreUpdate(Write, frozen=True):
 
     job: int
     update: PendingUpdate
-    offset: int  # position of the stream after the training
+    offset: int | None  # position of the stream after the training; None without a stream
     releases: int = 0  # updates of this run with it, which cost privacy; 0 where none is counted
 
 

@@ -19,10 +19,10 @@ from fedagent_protocol.signed import SignAnswer
 
 from .device import DeviceState
 from .download import Download, fits
-from .effects import Key, OpinionAnswer, StoreOpinion, state_name
+from .effects import Key, OpinionAnswer, StoreOpinion, Timer, state_name
 from .opinions import NO_LIMITS, OpinionRecord, PrivacySettings
 from .session import Session
-from .tasks import Task, Tasks
+from .tasks import Jobs, Task, Tasks
 from .training_queue import REMEMBERED, TrainingQueue
 
 ELSEWHERE = "already sent to another edge"
@@ -61,10 +61,6 @@ class Evaluator:
     Args:
         idle_opinions: There are opinions even where the task learns nothing.
         sign: Signs opinions that edges get, for the model and the task that they are of.
-
-    Attributes:
-        spent: Epsilon that opinions have cost so far, by run.
-        ever: The same of all runs there have been.
     """
 
     def __init__(
@@ -72,7 +68,7 @@ class Evaluator:
         device: DeviceState,
         queue: TrainingQueue,
         tasks: Tasks,
-        jobs: Iterator[int],
+        jobs: Jobs,
         counters: Counter[str],
         *,
         peers: PeerSelection,
@@ -84,6 +80,7 @@ class Evaluator:
         self.pending: PendingEvaluation | None = None
         self.peers = peers
         self.spent = dict(record.spent)
+        """Epsilon that opinions have cost so far, by run; `ever` is that of all runs."""
         self.ever = record.ever
         self._device = device
         self._queue = queue
@@ -179,9 +176,6 @@ class Evaluator:
         """Take the trainer's result of the call under way."""
         pending = self.pending
         assert pending is not None
-        if pending.answer is not None:
-            self._counters["opinion_unwanted"] += 1
-            return []
         if isinstance(result, Failed):
             self._counters[f"opinion_{result.reason}"] += 1
             return self._answer_none(result.detail or result.reason, now)
@@ -306,7 +300,7 @@ class Evaluator:
             return []
         if problem := self._objection(pending, task):
             return self._answer_none(problem, now)
-        pending.job = next(self._jobs)
+        pending.job = self._jobs.start(self.evaluated)
         model = "" if moments else pending.call.model
         state = "" if moments else state_name(pending.key.run, pending.call.task)
         return [Evaluate(job=pending.job, model=model, moments=moments, state=state)]
@@ -342,39 +336,24 @@ class Evaluator:
 
     # ------------------------------------------------------------------- time
 
-    def lost(self, edge: str, now: float) -> list[Effect]:
-        """Go on with another edge that asked: the session with this one is over."""
+    def lost(self, edge: str) -> list[Effect]:
+        """Let go of what only this edge could get or give: the session with it is over."""
         for key, answer in list(self._answers.items()):
             if answer.edge == edge:
                 del self._answers[key]
         pending = self.pending
         if pending is None or pending.askers.pop(edge, None) is None:
             return []
-        if not pending.askers:
-            return self._stop("lost")
-        if pending.key.edge != edge:
-            return []
-        effects = pending.fetch.pause()
-        other, pending.call = next(iter(pending.askers.items()))
-        at_other = Key(other, *pending.key.rank)
-        pending.fetch = Download.of(at_other, pending.call, self._counters)
-        effects += self._tasks.want(pending.call.task, at_other, now, pending.until)
-        return effects + self.go_on(now)
+        # Another edge that asked repeats its call, and is followed then.
+        return self._stop("lost") if pending.key.edge == edge else []
 
-    def tick(self, now: float) -> list[Effect]:
+    def timers(self) -> Iterator[Timer]:
         """Give up a call that is over, or look again at what has arrived."""
         pending = self.pending
-        if pending is not None and now >= pending.until:
-            return self._stop("late")
-        return self.go_on(now)
-
-    def dues(self) -> list[float]:
-        """Return when `tick` is wanted."""
-        pending = self.pending
-        if pending is None:
-            return []
-        look = [pending.look_at] if pending.job is None and pending.look_at else []
-        return [pending.until, *look]
+        if pending is not None:
+            yield pending.until, lambda _: self._stop("late")
+            if pending.job is None and pending.look_at:
+                yield pending.look_at, self.go_on
 
     def _stop(self, reason: str) -> list[Effect]:
         """Let go of the call under way without an answer."""
@@ -385,6 +364,7 @@ class Evaluator:
 
     def _end(self, pending: PendingEvaluation) -> list[Effect]:
         self.pending = None
+        self._jobs.drop(pending.job)
         return pending.fetch.pause()
 
 

@@ -1,8 +1,9 @@
 """The device's part in secure aggregation, for the rounds that may still need it."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fedagent_node.effects import Effect, Send, Warn
@@ -17,7 +18,7 @@ from fedagent_protocol.messages import (
 from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation.errors import MaskingError
 
-from .effects import Key
+from .effects import Key, Timer
 from .session import Session, Sessions
 
 if TYPE_CHECKING:
@@ -110,20 +111,17 @@ class Masking:
         """Forget a round that is over without this device."""
         self._parts.pop(key, None)
 
-    def tick(self, now: float) -> list[Effect]:
+    def timers(self) -> Iterator[Timer]:
         """Repeat what was not answered, until the round must be over."""
-        effects: list[Effect] = []
         for key, part in self._parts.items():
-            if part.said is not None and now >= part.again_at:
-                part.again_at = now + AGAIN_S
-                if now >= part.give_up_at:
-                    part.said = None
-                effects += self._say(key, part.said)
-        return effects
+            if part.said is not None:
+                yield part.again_at, partial(self._again, key, part)
 
-    def dues(self) -> list[float]:
-        """Return when `tick` is wanted."""
-        return [part.again_at for part in self._parts.values() if part.said is not None]
+    def _again(self, key: Key, part: _Part, now: float) -> list[Effect]:
+        part.again_at = now + AGAIN_S
+        if now >= part.give_up_at:
+            part.said = None
+        return self._say(key, part.said)
 
     def _say(self, key: Key, said: MaskKeys | MaskShares | MaskOpening | None) -> list[Effect]:
         heard = self._sessions.open(key.edge) is not None

@@ -5,13 +5,14 @@ Meanwhile the agent reports that it is not available (docs/protocol.md, Sessions
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedagent_node.effects import Effect, Emit, Send
+from fedagent_node.effects import Effect, Send
 from fedagent_protocol.messages import EdgeBeacon, Welcome
 
 from .device import DeviceState
-from .effects import Key
+from .effects import Key, Timer
 from .session import Session, Sessions, SessionState
 from .tasks import Tasks
 
@@ -27,7 +28,6 @@ class Preparation:
     tasks: Tasks
     sessions: Sessions
     until: float = math.inf
-    _began: float = 0.0
     _digest: str = ""
     _key: Key | None = None
 
@@ -52,7 +52,7 @@ class Preparation:
         if self.tasks.is_settled(task, key):
             return [*effects, Send(session.edge, self.sessions.report(session, now))]
         self._digest, self._key = task, key
-        self._began, self.until = now, now + PREPARE_S
+        self.until = now + PREPARE_S
         self.device.preparing = True
         return effects + self.sessions.measured(now, forced=True)
 
@@ -67,9 +67,8 @@ class Preparation:
             if now < self.until:
                 return []
         self.device.preparing, self.until = False, math.inf
-        fields: dict[str, object] = {"seconds": round(now - self._began, 3)}
-        return [Emit("prepared", fields), *self.sessions.measured(now, forced=True)]
+        return self.sessions.measured(now, forced=True)
 
-    def dues(self) -> list[float]:
-        """Return when `tick` is wanted."""
-        return [self.until]
+    def timers(self) -> Iterator[Timer]:
+        """Report that the device is available, ready or not."""
+        yield self.until, self.tick

@@ -74,6 +74,7 @@ class Session:
     period_s: float = 5.0
     context_s: float = 15.0
     announced: bool = False
+    warned: bool = False  # that something of its orders is not signed
     epoch: str = ""  # which life of the edge the beacons come from
     task: str = ""  # which it named last
     reported: ContextReport | None = None
@@ -396,9 +397,6 @@ class Sessions(dict[str, Session]):
 
     def dues(self, *, probing: bool) -> list[float]:
         """Return when something is due; probes count only while there may be some."""
-        times: list[float] = []
-        for session in self.values():
-            times.append(session.silent_at)
-            if session.state is SessionState.OPEN:
-                times += [session.report_at, session.probe_at] if probing else [session.report_at]
-        return times
+        opened = [session for session in self.values() if session.state is SessionState.OPEN]
+        times = [session.report_at for session in opened]
+        return times + [session.probe_at for session in opened if probing]

@@ -7,13 +7,15 @@ is here, and is good, an order and a call are held, and nothing that they name i
 import hashlib
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
-from fedagent_agent.trainer.frames import Failed, Open, Opened, Refused
+from fedagent_agent.trainer.frames import Failed, Open, Opened, Refused, Reply
 from fedagent_node.effects import Effect, Send
 from fedagent_protocol.messages import (
     CHUNK_BYTES,
@@ -30,8 +32,8 @@ from fedagent_task.recipe.text import parse_task
 
 from .device import DeviceState
 from .download import Download, fits
-from .effects import Key
-from .vouching import REMEMBERED, TaskRefusal, Vouching
+from .effects import Key, Timer
+from .vouching import HINTS, REMEMBERED, Vouching
 
 AGAIN_S = 1.0
 REFUSED_S = 10.0
@@ -46,6 +48,32 @@ REASONS = {
 """What a failure of the trainer is to the edge; any other is an error."""
 NO_TRAINING = "none"
 """Learner of a task that opens no stream and starts no trainer."""
+
+
+Taker = Callable[[Any, float], list[Effect]]
+
+
+class Jobs:
+    """The trainer's jobs under way, by number: who takes the one answer of each."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._takers: dict[int, Taker] = {}
+
+    def start(self, taker: Taker) -> int:
+        """Return the number of a new job."""
+        self._last += 1
+        self._takers[self._last] = taker
+        return self._last
+
+    def drop(self, job: int | None) -> None:
+        """Want the answer no more."""
+        self._takers.pop(job or 0, None)
+
+    def answer(self, reply: Reply, now: float) -> list[Effect] | None:
+        """Hand an answer on; None: nobody wants it."""
+        taker = self._takers.pop(reply.job, None)
+        return taker(reply, now) if taker is not None else None
 
 
 class _State(Enum):
@@ -65,7 +93,6 @@ class Task:
     spec: TaskSpec | None = None
     body: bytes = b""
     recipe: str = ""
-    job: int = 0
     detail: str = ""
     reason: DeclineReason = DeclineReason.SCHEMA
     refused_at: float = 0.0
@@ -87,13 +114,8 @@ class _Ask:
     at: float = -math.inf
     until: float = -math.inf  # when nobody waits any more
     held: TrainOrder | OpinionCall | None = None
-    refusal: TaskRefusal | None = None
+    refusal: str = ""  # why the word was not good
     refused_at: float = -math.inf
-
-    @property
-    def due(self) -> float:
-        again = self.at + AGAIN_S
-        return again if self.refusal is None and again < self.until else math.inf
 
 
 class Tasks:
@@ -103,7 +125,7 @@ class Tasks:
         self,
         device: DeviceState,
         stream: Open,
-        jobs: Iterator[int],
+        jobs: Jobs,
         counters: Counter[str],
         vouching: Vouching,
     ) -> None:
@@ -141,20 +163,19 @@ class Tasks:
         self._asks[key.edge, key.run, message.task].held = message
         return effects
 
-    def refusal(self, key: Key, task: str, now: float) -> TaskRefusal | None:
+    def refusal(self, key: Key, task: str, now: float) -> str:
         """Return why an edge's word on a task was refused, as long as it is not asked again."""
         ask = self._asks.get((key.edge, key.run, task))
-        known = ask is not None and now < ask.refused_at + REFUSED_S
-        return ask.refusal if ask is not None and known else None
+        return ask.refusal if ask is not None and now < ask.refused_at + REFUSED_S else ""
 
     def _ask(self, digest: str, key: Key, now: float, until: float) -> list[Effect]:
         ask = self._asks.setdefault((key.edge, key.run, digest), _Ask(key))
         while len(self._asks) > REMEMBERED:
             self._asks.popitem(last=False)
         ask.key, ask.until = key, max(until, ask.until)
-        if now < ask.at + AGAIN_S or self.refusal(key, digest, now) is not None:
+        if now < ask.at + AGAIN_S or self.refusal(key, digest, now):
             return []
-        ask.at, ask.refusal = now, None
+        ask.at, ask.refusal = now, ""
         return [Send(key.edge, TaskNeed(run=key.run, round=key.round, digest=digest))]
 
     def _replace(self, digest: str) -> tuple[Task, list[Effect]]:
@@ -176,18 +197,17 @@ class Tasks:
         key, digest, effects = Key(edge, message.run, 0), message.digest, list[Effect]()
         named = (edge, message.run, digest)
         ask = self._asks.get(named)
-        if ask is None or ask.refusal is not None:
+        if ask is None or ask.refusal:
             self._counters["task_unasked"] += 1
             return [], None
         if not self._vouching.stands(key, digest, now):
-            ask.refusal = self._vouching.judge(key, digest, message.claim, now)
-            if (refusal := ask.refusal) is not None:
-                ask.refused_at = now
-                text = f"task {digest[:12]} of run {key.run[:8]} refused: {refusal}: {refusal.hint}"
+            if why := self._vouching.judge(key, digest, message.claim, now):
+                ask.refusal, ask.refused_at = f"{why}: {HINTS.get(why, why)}", now
+                text = f"task {digest[:12]} of run {key.run[:8]} refused: {ask.refusal}"
                 effects = self._vouching.warn(edge, text)
             elif not busy:
                 effects = self._replace(digest)[1]
-        if (task := self._in(_State.WANTED, digest)) is not None and ask.refusal is None:
+        if (task := self._in(_State.WANTED, digest)) is not None and not ask.refusal:
             if hashlib.sha256(message.body).hexdigest() != digest:
                 self._counters["digest_mismatch"] += 1
                 ask.at = now
@@ -196,21 +216,15 @@ class Tasks:
             task.chunk_bytes = message.chunk_bytes
             effects += self._open(task, now)
         held, ask.held = ask.held if now < ask.until else None, None
-        if ask.refusal is None:
+        if not ask.refusal:
             del self._asks[named]
         return effects, held
 
-    def tick(self, now: float) -> list[Effect]:
+    def timers(self) -> Iterator[Timer]:
         """Ask again for what did not come, while somebody waits for it."""
-        effects: list[Effect] = []
         for (_, _, digest), ask in list(self._asks.items()):
-            if now >= ask.due:
-                effects += self._ask(digest, ask.key, now, ask.until)
-        return effects
-
-    def dues(self) -> list[float]:
-        """Return when `tick` is wanted."""
-        return [ask.due for ask in self._asks.values()]
+            if not ask.refusal and ask.at + AGAIN_S < ask.until:
+                yield ask.at + AGAIN_S, partial(self._ask, digest, ask.key, until=ask.until)
 
     # ------------------------------------------------------------ what is known
 
@@ -222,7 +236,7 @@ class Tasks:
     def is_settled(self, digest: str, key: Key) -> bool:
         """Whether a task of an edge is open, or refused, or not wanted any more."""
         ask = self._asks.get((key.edge, key.run, digest))
-        if ask is not None and ask.refusal is None:
+        if ask is not None and not ask.refusal:
             return False
         task = self._of(digest)
         return task is None or task.state in (_State.OPEN, _State.REFUSED)
@@ -264,16 +278,7 @@ class Tasks:
 
     # ---------------------------------------------------------------- opening
 
-    def is_opening(self, job: int) -> bool:
-        """Whether the trainer's job with this number opens the stream."""
-        task = self._task
-        return task is not None and task.state is _State.OPENING and task.job == job
-
-    def replied(self, reply: Opened | Refused | Failed, now: float) -> None:
-        """Take the trainer's reply; one to an older request changes nothing."""
-        task = self._task
-        if task is None or not self.is_opening(reply.job):
-            return
+    def _replied(self, task: Task, reply: Opened | Refused | Failed, now: float) -> list[Effect]:
         match reply:
             case Opened():
                 task.state = _State.OPEN
@@ -282,6 +287,7 @@ class Tasks:
             case Failed():
                 detail = f"trainer {reply.reason}: {reply.detail}".rstrip(": ")
                 self._refuse(task, detail, REASONS.get(reply.reason, DeclineReason.ERROR), now)
+        return []
 
     def _open(self, task: Task, now: float) -> list[Effect]:
         try:
@@ -307,9 +313,10 @@ class Tasks:
         return task.once.begin()
 
     def _open_stream(self, task: Task) -> list[Effect]:
-        task.state, task.job = _State.OPENING, next(self._jobs)
+        task.state = _State.OPENING
         once = task.once.digest if task.once is not None else ""
-        return [replace(self._stream, job=task.job, task=task.body, once=once)]
+        job = self._jobs.start(partial(self._replied, task))
+        return [replace(self._stream, job=job, task=task.body, once=once)]
 
     @property
     def once(self) -> Download | None:

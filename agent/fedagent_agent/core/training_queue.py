@@ -4,6 +4,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from msgspec import structs
 
@@ -26,11 +27,12 @@ from .effects import (
     MakeIdleUpdate,
     PendingUpdate,
     StoreUpdate,
+    Timer,
     state_name,
 )
 from .masking import Masking
 from .session import Session
-from .tasks import REASONS, Task, Tasks
+from .tasks import REASONS, Jobs, Task, Tasks
 from .uploads import Uploads
 
 REMEMBERED = 64
@@ -51,27 +53,18 @@ class Stage(Enum):
 
 @dataclass(slots=True)
 class ActiveOrder:
-    """One order from its arrival to the update.
-
-    Attributes:
-        ordered_at: When DT starts.
-        job: Of the trainer, in the stages in which it works.
-        train_at: When LC starts.
-        idle_until: When an update without training is made.
-        result: The training's end, while its update has no masks yet.
-        made_in: The earlier round that it was ordered in first.
-    """
+    """One order from its arrival to the update."""
 
     order: TrainOrder
     fetch: Download
-    ordered_at: float
+    ordered_at: float  # when DT starts
     give_up_at: float
     stage: Stage = Stage.GETTING
-    job: int | None = None
-    train_at: float = 0.0
-    idle_until: float = 0.0
-    result: Trained | None = None
-    made_in: int = 0
+    job: int | None = None  # of the trainer, in the stages in which it works
+    train_at: float = 0.0  # when LC starts
+    idle_until: float = 0.0  # when an update without training is made
+    result: Trained | None = None  # the training's end, while its update has no masks yet
+    made_in: int = 0  # the earlier round that it was ordered in first
 
     @property
     def key(self) -> Key:
@@ -129,7 +122,7 @@ class TrainingQueue:
         tasks: Tasks,
         uploads: Uploads,
         masking: Masking,
-        jobs: Iterator[int],
+        jobs: Jobs,
         counters: Counter[str],
         answered: Iterable[Key],
         *,
@@ -141,8 +134,6 @@ class TrainingQueue:
         self._uploads = uploads
         self._jobs = jobs
         self._counters = counters
-        self._samples: Counter[str] = Counter()
-        self._stream_samples: Mapping[str, int] = {}
         self._trained_at: float | None = None
         self._releases = dict(releases)
         self._masking = masking
@@ -210,10 +201,6 @@ class TrainingQueue:
         if 0 < round_ < self._newest.get(run, 0):
             self._counters["round_went_back"] += 1
             self._newest[run] = round_
-
-    def outranked(self, key: Key) -> bool:
-        """Return whether an order of this number is refused for a newer one."""
-        return key.round < self._newest.get(key.run, 0)
 
     def abort(self, detail: str) -> list[Effect]:
         """Give the order under way back: the device may not train any more."""
@@ -291,6 +278,7 @@ class TrainingQueue:
 
     def _stop(self, active: ActiveOrder) -> list[Effect]:
         self.active_order = None
+        self._jobs.drop(active.job)
         effects = active.fetch.pause()
         if active.stage in (Stage.TRAINING, Stage.MASKING) and active.job is not None:
             effects.append(Cancel(job=active.job))
@@ -342,7 +330,7 @@ class TrainingQueue:
         key, order = active.key, active.order
         if used_up := self._used_up(key.run, task, order.releases):
             return self._give_back(DeclineReason.PRIVACY, used_up)
-        active.job, active.train_at = next(self._jobs), now
+        active.job, active.train_at = self._jobs.start(self.trained), now
         fields = {"round": key.round, "edge": key.edge, "run": key.run, "recipe": task.recipe}
         effects: list[Effect] = [Emit("training", fields)]
         if task.idle:
@@ -383,7 +371,8 @@ class TrainingQueue:
             return []
         assert active.job is not None
         active.stage, order = Stage.TRAINING, active.order
-        return [MakeIdleUpdate(active.job, order.model, order.round, order.iterations)]
+        out = active.key.file_name
+        return [MakeIdleUpdate(active.job, order.model, order.round, order.iterations, out)]
 
     def trained(self, result: Trained | Failed, now: float) -> list[Effect]:
         """Take the end of the training under way."""
@@ -393,7 +382,10 @@ class TrainingQueue:
             self._counters[f"training_{result.reason}"] += 1
             reason = REASONS.get(result.reason, DeclineReason.ERROR)
             active.stage = Stage.STORING
-            return self._give_back(reason, _detail(reason, result))
+            detail = f"{result.reason}: {result.detail}".rstrip(": ")
+            if result.reason == reason:
+                detail = result.detail or detail
+            return [*self._give_back(reason, detail), DropOutput(result.job)]
         # The first training also counts what had gathered before; that is no rate.
         stats, rate = result.stats, None
         if self._trained_at is not None and active.train_at > self._trained_at:
@@ -422,39 +414,31 @@ class TrainingQueue:
             releases = self._releases[run] = self._releases.get(run, 0) + 1
             self._used_up(run, task)
         update = active.update(result, self._masking.agreement(active.key), now)
-        return [StoreUpdate(result.job, update, result.offset, releases)]
+        offset = None if task.idle else result.offset
+        return [StoreUpdate(result.job, update, offset, releases)]
 
     def _mask(self, active: ActiveOrder) -> list[Effect]:
         """Have the update masked, as soon as it is settled by whom."""
         result, seeds = active.result, self._masking.seeds(active.key)
         if result is None or seeds is None:
             return []
-        active.stage, active.job = Stage.MASKING, next(self._jobs)
+        active.stage, active.job = Stage.MASKING, self._jobs.start(self.masked)
         weight = self._tasks.weight(active.order.task, result.stats.num_samples)
         return [Mask(job=active.job, out=active.key.file_name, weight=weight, seeds=seeds)]
 
-    def masked(self, reply: Masked, now: float) -> list[Effect]:
+    def masked(self, reply: Masked | Failed, now: float) -> list[Effect]:
         """Take a masked update: how many samples it is of is told inside the sum alone."""
         active = self.active_order
         assert active is not None
         result, active.result = active.result, None
         assert result is not None
+        if isinstance(reply, Failed):
+            return [*self.trained(reply, now), DropOutput(result.job)]
         stats = structs.replace(result.stats, num_samples=1, arrivals=0, score_n=0, score=0.0)
         told = structs.replace(
             result, job=reply.job, digest=reply.digest, size=reply.size, stats=stats, note=""
         )
         return self._store(active, told, now)
-
-    def note_samples(self, counters: Mapping[str, int]) -> list[Effect]:
-        """Add samples that were not learnt from since the stream was opened, by reason."""
-        before = self._samples.copy()
-        for reason, n in counters.items():
-            last = self._stream_samples.get(reason, 0)
-            # Fewer than before: the stream was opened anew, and all of them are new.
-            self._samples[reason] += n - last if n >= last else n
-        self._stream_samples = dict(counters)
-        changed = self._samples != before
-        return [Emit("samples", {"counters": dict(self._samples)})] if changed else []
 
     def stored(self, key: Key) -> None:
         """Note that the update is durable: the queue is free."""
@@ -471,27 +455,10 @@ class TrainingQueue:
             return []
         return self._give_back(DeclineReason.ERROR, detail)
 
-    # ------------------------------------------------------------------- time
-
-    def tick(self, now: float) -> list[Effect]:
+    def timers(self) -> Iterator[Timer]:
         """Give up an order that is over, or make the update that took its time."""
         active = self.active_order
-        if active is None:
-            return []
-        if now >= active.give_up_at:
-            return self._abandon(active, "give_up")
-        return self._make_idle_update(active, now) if active.stage is Stage.IDLING else []
-
-    def dues(self) -> list[float]:
-        """Return when `tick` is wanted."""
-        active = self.active_order
-        if active is None:
-            return []
-        idling = active.stage is Stage.IDLING
-        return [min(active.give_up_at, active.idle_until) if idling else active.give_up_at]
-
-
-def _detail(reason: DeclineReason, failed: Failed) -> str:
-    if failed.reason == reason and failed.detail:
-        return failed.detail
-    return f"{failed.reason}: {failed.detail}".rstrip(": ")
+        if active is not None:
+            yield active.give_up_at, lambda _: self._abandon(active, "give_up")
+        if active is self.active_order and active is not None and active.stage is Stage.IDLING:
+            yield active.idle_until, partial(self._make_idle_update, active)

@@ -1,8 +1,9 @@
 """Updates on their way out, from the books until the receipt."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec import structs
 
@@ -10,7 +11,7 @@ from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.messages import Chunk, ContextReport, Need, Receipt, TrainOrder
 from fedagent_protocol.transfer import Layout, Sender
 
-from .effects import CarryUpdate, DropUpdate, Key, PendingUpdate, UpdateStored
+from .effects import CarryUpdate, DropUpdate, Key, PendingUpdate, Timer, UpdateStored
 from .session import Session, Sessions
 
 FIRST_REPEAT_S = 1.5
@@ -23,15 +24,11 @@ LONGEST_POLL_S = 0.1
 
 @dataclass(slots=True)
 class Upload:
-    """One update, offered to the edge that ordered it until that receipts it.
-
-    Attributes:
-        paused: Its round is over; the edge will ask for the rest with a later order.
-    """
+    """One update, offered to the edge that ordered it until that receipts it."""
 
     update: PendingUpdate
     offers: int = 0
-    paused: bool = False
+    paused: bool = False  # its round is over; the edge asks for the rest with a later order
     repeat_at: float = 0.0
     poll_at: float = 0.0
     offered_at: float = 0.0
@@ -206,25 +203,18 @@ class Uploads:
         old = [other for other in self.by_key if other.edge == key.edge and other != key]
         return [self._end(other) for other in old]
 
-    def tick(self, now: float) -> list[Effect]:
+    def timers(self) -> Iterator[Timer]:
         """Go on with transfers, and repeat offers."""
-        effects: list[Effect] = []
-        for upload in self._under_way():
-            if upload.waiting and now >= upload.poll_at:
-                effects += upload.pump(self._at_link(upload.update.key.edge), now)
-            if now >= upload.repeat_at:
-                effects += self._offer(upload, now)
-        return effects
+        for key, upload in self.by_key.items():
+            if not upload.paused and self._sessions.open(key.edge):
+                if upload.waiting:
+                    yield upload.poll_at, partial(upload.pump, self._at_link(key.edge))
+                yield upload.repeat_at, partial(self._offer, upload)
 
-    def dues(self) -> list[float]:
-        """Return when `tick` is wanted."""
-        under_way = self._under_way()
-        polls = [upload.poll_at for upload in under_way if upload.waiting]
-        return polls + [upload.repeat_at for upload in under_way]
-
-    def _under_way(self) -> list[Upload]:
-        uploads = self.by_key.values()
-        return [u for u in uploads if not u.paused and self._sessions.open(u.update.key.edge)]
+    @property
+    def urgent(self) -> bool:
+        """Whether an update waits for its edge: one that is paused does not."""
+        return any(not upload.paused for upload in self.by_key.values())
 
     def _offer(self, upload: Upload, now: float) -> list[Effect]:
         edge = upload.update.key.edge
