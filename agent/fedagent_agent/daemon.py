@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable
 
 import msgspec
 
@@ -26,7 +25,7 @@ from .links import BrokerLinks
 from .site import SiteVoucher
 from .store import TrainerRequest, open_agent
 from .streams import parse_stream
-from .streams.spec import StreamError, StreamSpec
+from .streams.spec import StreamError
 from .trainer.client import TrainerClient
 from .trainer.frames import Cancel, Evaluate, Mask, Open, Train
 
@@ -201,8 +200,8 @@ class AgentDaemon:
 def check_stream(text: str) -> None:
     """Open and close the stream, where it is a file; better now than in every round.
 
-    Reading a dataset loads libraries that the agent itself has no need of, and a forked
-    child takes them with it: call this before any thread is started.
+    A forked child does it: reading a dataset loads libraries that the agent itself has no need of.
+    Call this before any thread is started.
 
     Raises:
         StreamError: It cannot be read: no such file, column or label.
@@ -210,34 +209,21 @@ def check_stream(text: str) -> None:
     spec = parse_stream(text)
     if not spec.opened_at_start:
         return
-    # A child that was killed has no result: then the first order will show it.
-    problem = _forked(lambda: _problem(spec))
-    if isinstance(problem, list):
-        raise StreamError(*problem)
-
-
-def _forked(work: Callable[[], object]) -> object:
-    """Return what a child process finds out, as JSON has it; None if it fails."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.write(writer, json.dumps(work()).encode())
+            stream = spec.create(seed=0)
+            stream.open(time.monotonic())
+        except StreamError as error:
+            said = error.key, error.reason_here[:1000], error.hint[:1000]  # read here, never sent
+            os.write(writer, json.dumps(said).encode())
         finally:
             # Nothing of the parent may run here: no handlers, no buffers.
             os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
-        found = pipe.read()
+        problem = pipe.read()
     os.waitpid(child, 0)
-    return json.loads(found) if found else None
-
-
-def _problem(spec: StreamSpec) -> tuple[str, str, str] | None:
-    stream = spec.create(seed=0)
-    try:
-        stream.open(time.monotonic())
-    except StreamError as error:
-        return error.key, error.reason_here[:1000], error.hint[:1000]  # read here, never sent
-    stream.close()
-    return None
+    if problem:  # of a child that was killed there is none: then the first order will show it
+        raise StreamError(*json.loads(problem))

@@ -8,8 +8,8 @@ import hashlib
 import math
 import struct
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -18,7 +18,6 @@ from fedagent_node.effects import Input, Mark, ModelFinished, Run, Write, WriteM
 from fedagent_protocol.errors import ChunkError, hide_password
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, TrainStats, UpdateOffer
-from fedagent_task.recipe.spec import SecureAggregationSpec
 
 from .books import MAX_BYTES, Books
 from .core.agent import AgentCore
@@ -28,7 +27,6 @@ from .core.effects import (
     DropOutput,
     DropUpdate,
     FinishModel,
-    Key,
     MakeIdleUpdate,
     ModelOpened,
     OpenModel,
@@ -48,18 +46,18 @@ from .trainer.frames import Cancel, Evaluate, Failed, Mask, Open, Reply, Train, 
 
 if TYPE_CHECKING:
     from fedagent_node.data_dir import Identity
-    from fedagent_task.secure_aggregation.member import Member
 
     from .config import AgentConfig
 
 TrainerRequest = Open | Train | Mask | Evaluate | Cancel
 NOT_ITS_DIGEST = "the model did not hash to its digest"
+_MEMBER = "fedagent_agent.members:open_member"
 _PREFIX = 8
 _IDLE_STEP = 1e-4
 
 
 class AgentStore:
-    """One agent's data directory.
+    """Does what the core asks of one agent's data directory.
 
     Args:
         submit: Hands a request to the trainer; the reply comes as an input of the core.
@@ -74,18 +72,15 @@ class AgentStore:
         self,
         config: "AgentConfig",
         peers: PeerDevice,
-        *,
+        signatures: Signatures,
         submit: Callable[[TrainerRequest], None],
         checkpoint: Checkpoint,
-        signatures: Signatures,
         updates_bytes: int,
     ) -> None:
         directory = Path(config.data_dir)
         self._stream = hide_password(config.stream)
-        self._peers = peers
-        self._submit = submit
-        self._signatures = signatures
-        self._checkpoint = checkpoint
+        self._peers, self._signatures = peers, signatures
+        self._submit, self._checkpoint = submit, checkpoint
         self.books = Books(directory, max_bytes=updates_bytes, checkpoint=checkpoint)
         self._models = ModelsCache(directory / "models", checkpoint=checkpoint)
         self._once = ModelsCache(directory / "once", checkpoint=checkpoint)
@@ -233,14 +228,7 @@ def open_agent(
     """
     directory, signatures = Path(config.data_dir), Signatures(identity, config.site)
     peers = PeerDevice(directory, identity, config.neighbours(), seed=config.seed_of(agent))
-    store = AgentStore(
-        config,
-        peers,
-        submit=submit,
-        checkpoint=checkpoint,
-        signatures=signatures,
-        updates_bytes=updates_bytes,
-    )
+    store = AgentStore(config, peers, signatures, submit, checkpoint, updates_bytes)
     books = store.books
     with books.refused():
         core = AgentCore(
@@ -251,7 +239,10 @@ def open_agent(
             answered=books.answered(),
             opinions=books.opinions(),
             releases=books.releases(),
-            masking=partial(_open_member, directory, identity),
+            masking=lambda key, spec: (
+                # Keys cost an idle device several megabytes.
+                resolve_name(_MEMBER)(directory, identity, key, spec) if identity else None
+            ),
             claim=signatures.terms,
             sign=signatures.answer,
             pending=pending,
@@ -261,17 +252,6 @@ def open_agent(
             idle_opinions=idle_opinions,
         )
     return core, store
-
-
-def _open_member(
-    directory: Path, identity: "Identity | None", key: Key, spec: SecureAggregationSpec
-) -> "Member | None":
-    """Return fresh keys for a masked round; None: nothing could be signed, or vouched for."""
-    if identity is None:
-        return None
-    from .members import open_member  # noqa: PLC0415 - costs an idle device several megabytes
-
-    return open_member(directory, identity, key, spec)
 
 
 def _idle_update(model: bytes, round_: int) -> bytes | None:

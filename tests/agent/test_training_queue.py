@@ -86,14 +86,6 @@ def test_a_newer_order_cancels_older_work_and_says_so(trainee: HandEdge) -> None
     assert [offer.round for offer in trainee.said(UpdateOffer)] == [2]
 
 
-def test_an_edge_that_began_another_run_is_followed_and_the_old_run_refused(edge: HandEdge) -> None:
-    edge.receipt(edge.round(7, MODEL))
-    edge.serve(edge.order(1, MODEL, run=RUN_B), MODEL, run=RUN_B)
-    assert edge.said(UpdateOffer)[-1].run == RUN_B
-    edge.order(8, MODEL)
-    assert reasons(edge) == [(8, DeclineReason.BUSY)]
-
-
 @pytest.mark.parametrize(
     ("offered", "stale"), [(1_000_000, True), (1_363_000, True), (1_364_000, False)]
 )

@@ -122,7 +122,7 @@ class Evaluator:
             self._counters[hindrance] += 1
             return []
         effects = self._stop("superseded")
-        session.enter_run(call.run)
+        session.run = call.run
         return effects + self._begin(edge, call, known, now)
 
     def _begin(
@@ -159,7 +159,7 @@ class Evaluator:
         newest_round = max(newest.opinion.round if newest else 0, session.round)
         if call.round > newest_round + MAX_ROUNDS_AHEAD:
             return "opinion_too_far"
-        if call.run in session.retired or (newest and call.round < newest.opinion.round):
+        if newest and call.round < newest.opinion.round:
             return "opinion_outdated"
         if pending is not None:
             if pending.key.run == call.run and call.round < pending.key.round:

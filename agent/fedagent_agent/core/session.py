@@ -1,6 +1,6 @@
 """Sessions with edges: heartbeat, hello, reports, and what probes measure."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -47,7 +47,6 @@ PROBE_BYTES = 16 * 1024
 PROBE_AGAIN_S = 60.0
 MIN_REPORT_S = 1.0
 NEVER = -1e9
-_RETIRED_RUNS = 8
 
 
 class SessionState(Enum):
@@ -68,8 +67,6 @@ class Session:
     state: SessionState = SessionState.HELLO
     run: str = ""  # run of its newest order
     round: int = 0  # that it was at when it welcomed us
-    retired: deque[str] = field(default_factory=lambda: deque(maxlen=_RETIRED_RUNS))
-    """Runs that it served before; their messages are outdated."""
     measured: LinkQuality = field(default_factory=LinkQuality)
     period_s: float = 5.0
     context_s: float = 15.0
@@ -104,12 +101,6 @@ class Session:
     def reconnect(self) -> None:
         """Begin anew, with a hello."""
         self.state, self.probe = SessionState.HELLO, None
-
-    def enter_run(self, run: str) -> None:
-        """Note the run that the edge serves from now on."""
-        if self.run and run != self.run:
-            self.retired.append(self.run)
-        self.run = run
 
     def report_wanted(self, device: DeviceState, now: float) -> bool:
         """Whether it is time to report, or something changed enough."""

@@ -171,7 +171,7 @@ class TrainingQueue:
         if (refusal := self._outranked(key, session)) is not None:
             return self._decline(key, *refusal), False
         self._note_order(key)
-        session.enter_run(key.run)
+        session.run = key.run
         effects: list[Effect] = []
         ordered = Emit("ordered", {"run": key.run, "round": key.round, "edge": key.edge})
         refusal = self._unfit(order)
@@ -220,8 +220,6 @@ class TrainingQueue:
 
     def _outranked(self, key: Key, session: Session) -> tuple[DeclineReason, str] | None:
         busy = DeclineReason.BUSY
-        if key.run in session.retired:
-            return busy, "this edge now serves another run"
         newest = self._newest.get(key.run, 0)
         if key.round > max(newest, session.round) + MAX_ROUNDS_AHEAD:
             return busy, f"{key.round} is implausibly far beyond round {newest}"

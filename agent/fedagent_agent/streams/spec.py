@@ -6,7 +6,7 @@ Nothing of this imports numpy: an agent reads what a stream is, and its trainer 
 import difflib
 import math
 from collections.abc import Sequence
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -91,8 +91,7 @@ class StreamSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
         `labels` are the names of the classes, for streams that carry names.
         """
-        module, _, name = self.stream.partition(":")
-        kind = getattr(import_module(f"{__package__}.{module}"), name)
+        kind = resolve_name(f"{__package__}.{self.stream}")
         made: Stream = kind(self, seed=seed, offset=offset, labels=labels)
         return made
 

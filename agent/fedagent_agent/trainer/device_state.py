@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedagent_agent.learners import Learner
+from fedagent_agent.learners import Learner, Tensors
 from fedagent_node.data_dir import write_private
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.tensors import encode_tensors, locate, tensor_at
 
 Shape = tuple[int, ...]
-NO_SHAPES: Mapping[str, Shape] = {}
 KEPT = 16
 """Files in the folder: those of the runs that were trained last."""
 
@@ -30,9 +29,7 @@ class DeviceState:
     `shapes` are those of tensors by name, as far as the task says them.
     """
 
-    def __init__(
-        self, shapes: Mapping[str, Shape] = NO_SHAPES, *, checkpoint: Checkpoint = hit
-    ) -> None:
+    def __init__(self, shapes: Mapping[str, Shape], *, checkpoint: Checkpoint = hit) -> None:
         self._shapes, self._checkpoint = shapes, checkpoint
         self._path: Path | None = None
         self.lost = 0
@@ -64,24 +61,21 @@ class DeviceState:
         """Read the file again before the next round: what is in memory is not what was kept."""
         self._path = None
 
-    def _read(self, path: Path) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+    def _read(self, path: Path) -> Tensors:
         try:
             data = path.read_bytes()
             tensors = {one.spec.name: tensor_at(data, one) for one in locate(data)}
         except FileNotFoundError:
             return {}
         except (OSError, ProtocolError) as error:
-            return self._give_up(path, str(error))
-        kept = {n: t.astype(np.float32) for n, t in tensors.items() if t.dtype == np.float32}
-        if len(kept) < len(tensors) or not all(np.isfinite(t).all() for t in kept.values()):
-            return self._give_up(path, "a tensor is not finite float32")
-        if any(self._shapes.get(name, t.shape) != t.shape for name, t in kept.items()):
-            return self._give_up(path, "a tensor is of another shape")
-        return kept
+            why = str(error)
+        else:
+            kept = {n: t.astype(np.float32) for n, t in tensors.items() if t.dtype == np.float32}
+            finite = len(kept) == len(tensors) and all(np.isfinite(t).all() for t in kept.values())
+            if finite and all(self._shapes.get(n, t.shape) == t.shape for n, t in kept.items()):
+                return kept
+            why = "a tensor is not finite float32, or of another shape"
 
-    def _give_up(
-        self, path: Path, why: str
-    ) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
         self.lost += 1
         _log.warning(
             "the saved learner state of %s is lost (%s): it starts again from nothing",

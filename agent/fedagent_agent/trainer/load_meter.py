@@ -5,7 +5,6 @@ seconds of computation that a round costs it, pi: iterations are done in blocks 
 expected duration is short and fits into what is left of it.
 """
 
-import math
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -14,10 +13,6 @@ BLOCK_S = 0.002
 """Seconds that a block of iterations may be expected to take: so often is the limit looked at."""
 MARGIN = 0.05
 """Share of the limit that is kept back for what takes longer than expected."""
-_SLIP_MEMORY_S = 1.0
-"""Seconds of computation in which the length of an interruption is forgotten."""
-_MAX_SLIP = 0.5
-"""Share of the limit that is kept back for interruptions, at most."""
 _GROWTH = 8
 """A block has at most so many times the iterations of the one before; the first has one."""
 
@@ -39,17 +34,9 @@ class LoadMeter:
         limit_s: pi, seconds of computation; 0 for no limit.
         wall: Monotonic seconds.
         processor: Seconds that all threads of this process have used.
-        slip_s: `slip_s` of the training before.
-
-    Attributes:
-        iterating_s: Seconds that iterations took.
-        slip_s: How much longer than expected a block took of late: where others keep the processors
-            busy it may be interrupted, and time is kept back for that.
     """
 
-    def __init__(
-        self, limit_s: float, *, wall: Clock, processor: Clock, slip_s: float = 0.0
-    ) -> None:
+    def __init__(self, limit_s: float, *, wall: Clock, processor: Clock) -> None:
         self._limit_s = limit_s
         self._clocks = (wall, processor)
         self._spent = (0.0, 0.0)
@@ -59,7 +46,6 @@ class LoadMeter:
         self._noted_s = 0.0
         self.iterations = 0
         self.iterating_s = 0.0
-        self.slip_s = slip_s
 
     def __enter__(self) -> Self:
         self._began = self._now()
@@ -99,8 +85,7 @@ class LoadMeter:
             return min(1, wanted)
         room = BLOCK_S
         if self._limit_s > 0:
-            slip = min(self.slip_s, _MAX_SLIP * self._limit_s)
-            left = (1.0 - MARGIN) * self._limit_s - slip - self.spent_s
+            left = (1.0 - MARGIN) * self._limit_s - self.spent_s
             if left <= self._each_s:
                 return 0
             room = min(room, left)
@@ -110,10 +95,6 @@ class LoadMeter:
     def did(self, iterations: int) -> None:
         """Take in how many iterations the time that was counted last went to."""
         if iterations > 0:
-            if self.iterations:
-                late = self._noted_s - iterations * self._each_s
-                kept = math.exp(-self._noted_s / _SLIP_MEMORY_S)
-                self.slip_s = max(kept * self.slip_s, late)
             self._block, self._each_s = iterations, self._noted_s / iterations
             self.iterations += iterations
             self.iterating_s += self._noted_s

@@ -32,6 +32,10 @@ NOTHING_NEW = (
     "not used again; --stream replay:FILE repeats a file"
 )
 
+_OUT = (
+    "models train well on features of about 1: scale each feature in data.features of the recipe, "
+    "or set data.standardize = true"
+)
 _SPARSE_KINDS = ("linear", "logistic", "softmax", "svm")
 
 _log = logging.getLogger(__name__)
@@ -139,7 +143,7 @@ class OpenTask:
             x, y = self._fitting(samples)
             self.held.put(x, y, start=start)
             if self.proportions.look(x):
-                _log.warning("%s", self.proportions.warning)
+                _log.warning("features %s; %s", self.proportions.note, _OUT)
 
     def newest(self, now: float) -> Iterator[Part]:
         """Yield the newest samples that nobody has learnt from; afterwards that is allowed."""

@@ -6,7 +6,6 @@ Noise and accounting are OpenDP's, whose sampler floating-point attacks do not b
 of samples an opinion rests on is sent as it is.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -15,14 +14,6 @@ from fedagent_task.recipe.spec import OpinionsSpec
 
 if TYPE_CHECKING:
     from opendp.mod import Measurement
-
-
-@dataclass(frozen=True, slots=True)
-class ProtectedScore:
-    """What may leave the device."""
-
-    score: float  # in [0, 1]
-    epsilon: float = 0.0  # what it costs, by OpenDP's accounting; 0: it was not noised
 
 
 def shape(score: float, spec: OpinionsSpec) -> float:
@@ -34,18 +25,20 @@ def shape(score: float, spec: OpinionsSpec) -> float:
     return min(spec.low + steps * spec.step, spec.high)
 
 
-def protect(score: float, spec: OpinionsSpec) -> ProtectedScore:
-    """Return what a task lets out of a score in [0, 1], with new noise each time.
+def protect(score: float, spec: OpinionsSpec) -> tuple[float, float]:
+    """Return what a task lets out of a score in [0, 1], with new noise each time, and its cost.
+
+    The cost is epsilon by OpenDP's accounting, 0 without noise.
 
     Raises:
         OpenDpMissingError: Noise is wanted and cannot be made; nothing may be sent.
     """
     shaped = shape(score, spec)
     if spec.epsilon <= 0:
-        return ProtectedScore(shaped)
+        return shaped, 0.0
     measurement = laplace(spec.high - spec.low, spec.epsilon)
     noised, cost = float(measurement(shaped)), float(measurement.map(spec.high - spec.low))
-    return ProtectedScore(min(max(noised, 0.0), 1.0), cost)
+    return min(max(noised, 0.0), 1.0), cost
 
 
 @lru_cache(maxsize=8)

@@ -132,15 +132,13 @@ class ValidationStream:
 class Proportions:
     """Looks once whether features are of a size that a model can learn: about 1.
 
-    Attributes:
-        note: Features out of proportion, for the run's operator; names alone, so that nothing of a
-            sample leaves the device. Empty if there are none.
-        warning: The same for the device's own log, with sizes and the remedy.
+    `note` names those that are not, for the run's operator and the device's own log: names alone,
+    so that nothing of a sample leaves the device.
     """
 
     def __init__(self, *, over: bool = False) -> None:
         self.names: Sequence[str] = ()
-        self.note = self.warning = ""
+        self.note = ""
         self._parts: list[np.ndarray[tuple[int, ...], np.dtype[np.float64]]] = []
         self._over = over
 
@@ -160,18 +158,7 @@ class Proportions:
         usual = float(np.median(varied)) if len(varied) else 0.0
         odd = np.flatnonzero((size > LARGE) | ((deviation > 0) & (deviation < SMALL * usual)))
         if len(odd):
-            self._describe(odd.tolist(), size.tolist(), deviation.tolist())
+            more = f" and {len(odd) - MAX_NAMED} more" if len(odd) > MAX_NAMED else ""
+            shown = ", ".join(self.names[i] for i in odd[:MAX_NAMED])
+            self.note = f"out of proportion: {shown}{more}"
         return bool(len(odd))
-
-    def _describe(self, odd: list[int], size: list[float], deviation: list[float]) -> None:
-        shown, more = odd[:MAX_NAMED], len(odd) - MAX_NAMED
-        rest = f" and {more} more" if more > 0 else ""
-        self.note = f"out of proportion: {', '.join(self.names[i] for i in shown)}{rest}"
-        sizes = ", ".join(
-            f"{self.names[i]} (size {size[i]:.2g}, deviation {deviation[i]:.2g})" for i in shown
-        )
-        self.warning = (
-            f"features out of proportion after scaling: {sizes}{rest}; models train well on "
-            "features of about 1: scale each feature in data.features of the recipe, or set "
-            "data.standardize = true"
-        )

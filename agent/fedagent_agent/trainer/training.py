@@ -95,7 +95,6 @@ class Trainer:
         self._cancelled = cancelled
         self._wall, self._processor = wall, processor
         self._open: OpenTask | None = None
-        self._slip_s = 0.0
 
     def answer(self, job: Job) -> Reply:
         """Do a job; what can be foreseen to go wrong is an answer."""
@@ -171,13 +170,13 @@ class Trainer:
                 scorer.add(x, y)
         if not scorer.count:
             return Evaluated(job=job.job, counters=task.counters)
-        protected = protect(scorer.score, task.task.opinions)
+        score, epsilon = protect(scorer.score, task.task.opinions)
         return Evaluated(
             job=job.job,
-            score=protected.score,
+            score=score,
             samples=scorer.count,
             metric=scorer.metric,
-            epsilon=protected.epsilon,
+            epsilon=epsilon,
             counters=task.counters,
         )
 
@@ -208,16 +207,13 @@ class Trainer:
         learner.begin(base, job.round)
         scorer.begin(_whole(base, local))
         _give_back(base)
-        meter = LoadMeter(
-            job.load_limit_s, wall=self._wall, processor=self._processor, slip_s=self._slip_s
-        )
+        meter = LoadMeter(job.load_limit_s, wall=self._wall, processor=self._processor)
         # Overflow is found by the checks of samples and update; a warning says no more.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             tally = self._learn(job, task, meter, began)
             if self._cancelled(job.job, task.request.slow_s):
                 raise FailedTrainingError("cancelled")
             update = _released(learner.update(), task)
-        self._slip_s = meter.slip_s
         digest, size = _write_update(passing(job.out), update)
         _keep_state(task, job)
         _give_back(base)

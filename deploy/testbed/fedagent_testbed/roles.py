@@ -18,7 +18,6 @@ from fedagent_agent.core.effects import (
 )
 from fedagent_agent.store import TrainerRequest, open_agent
 from fedagent_agent.trainer.frames import Evaluate, Evaluated
-from fedagent_agent.trainer.privacy import ProtectedScore
 from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_coordinator.core.effects import Start
 from fedagent_coordinator.daemon import route as coordinator_route
@@ -67,7 +66,7 @@ class AgentNode(Node):
     pipes: Pipes  # its links; without surroundings price and training are always the same
     iteration_s: float  # what it reports for an iteration; 0 where it reports nothing
     arrivals: int  # samples that it reports for a round
-    think: Callable[[str], ProtectedScore]  # its opinion of a model, by its digest
+    think: Callable[[str], tuple[float, float]]  # opinion of a model by its digest, and its epsilon
     away: bool = False  # what it sends and what is sent to it gets lost
 
     def _links(self) -> dict[str, Direction]:
@@ -186,14 +185,14 @@ class AgentNode(Node):
 
     def _answer(self, request: Evaluate, asking: Driver | None) -> None:
         if self.driver is asking:
-            opinion = self.think(Path(request.model).name)
+            score, epsilon = self.think(Path(request.model).name)
             self.receive(
                 Evaluated(
                     job=request.job,
-                    score=opinion.score,
+                    score=score,
                     samples=SAMPLES,
                     metric=METRIC,
-                    epsilon=opinion.epsilon,
+                    epsilon=epsilon,
                 )
             )
 

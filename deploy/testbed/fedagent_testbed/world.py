@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from fedagent_agent.trainer.privacy import ProtectedScore, protect
+from fedagent_agent.trainer.privacy import protect
 from fedagent_coordinator.books.reader import open_reader
 from fedagent_node.data_dir import Identity
 from fedagent_task.recipe.spec import Recipe
@@ -161,7 +161,7 @@ class VirtualFederation:
             **self.agents,
         }
 
-    def _opinion(self, seed: int, name: str, digest: str) -> ProtectedScore:
+    def _opinion(self, seed: int, name: str, digest: str) -> tuple[float, float]:
         return protect(seeded_score(seed, name, digest), self._opinions)
 
     def kill_at(self, name: str, points: Mapping[str, int]) -> None:

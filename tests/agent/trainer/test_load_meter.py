@@ -79,21 +79,6 @@ def test_blocks_keep_the_limit_for_any_speed(
     assert done == wanted or most - meter.spent_s <= max(one, BLOCK_S) + 1e-9
 
 
-def test_time_is_kept_back_where_blocks_are_interrupted() -> None:
-    def last_spent(interruption_s: float) -> float:
-        clock = Clock()
-        meter = clock.meter(0.2)
-        while block := meter.block(1_000_000):
-            late = interruption_s if meter.iterations and meter.spent_s < 0.05 else 0.0
-            clock.work(meter, block * 1e-4 + late)
-            meter.did(block)
-        return meter.spent_s
-
-    assert last_spent(0.0) == pytest.approx(0.19, abs=0.003)
-    # An interruption nearly as long as those in the beginning would still fit.
-    assert last_spent(0.03) == pytest.approx(0.19 - 0.03 * 0.87, abs=0.004)
-
-
 # ------------------------------------------------------------------ in a training
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.trainer.privacy import ProtectedScore, laplace, protect, shape
+from fedagent_agent.trainer.privacy import laplace, protect, shape
 from fedagent_task.privacy import accountant
 from fedagent_task.privacy.accountant import OpenDpMissingError
 from fedagent_task.recipe.spec import OpinionsSpec
@@ -24,12 +24,12 @@ SPECS = st.builds(
 def test_an_opinion_is_clipped_and_rounded_inside_its_bounds(
     score: float, spec: OpinionsSpec
 ) -> None:
-    said = protect(score, spec)
-    assert said == ProtectedScore(shape(score, spec), 0.0)
-    assert spec.low <= said.score <= spec.high
+    said, cost = protect(score, spec)
+    assert (said, cost) == (shape(score, spec), 0.0)
+    assert spec.low <= said <= spec.high
     clipped = min(max(score, spec.low), spec.high)
-    assert abs(said.score - clipped) <= spec.step / 2 + 1e-12 or said.score == spec.high
-    assert shape(said.score, spec) == pytest.approx(said.score)
+    assert abs(said - clipped) <= spec.step / 2 + 1e-12 or said == spec.high
+    assert shape(said, spec) == pytest.approx(said)
 
 
 def test_without_opendp_there_is_no_noise_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,7 @@ def test_without_opendp_there_is_no_noise_and_no_answer(monkeypatch: pytest.Monk
     monkeypatch.setattr(accountant, "find_spec", lambda _name: None)
     with pytest.raises(OpenDpMissingError, match=r"\[privacy\]"):
         protect(0.5, OpinionsSpec(epsilon=1.0))
-    assert protect(0.5, OpinionsSpec()) == ProtectedScore(0.5)
+    assert protect(0.5, OpinionsSpec()) == (0.5, 0.0)
 
 
 def test_noise_is_laplace_of_the_declared_scale() -> None:
@@ -52,7 +52,7 @@ def test_noise_is_laplace_of_the_declared_scale() -> None:
 def test_two_neighbouring_opinions_are_hard_to_tell_apart() -> None:
     pytest.importorskip("opendp", reason="opendp is not installed")
     spec, n = OpinionsSpec(epsilon=1.0), 6000
-    low, high = (np.array([protect(score, spec).score for _ in range(n)]) for score in (0.0, 1.0))
+    low, high = (np.array([protect(score, spec)[0] for _ in range(n)]) for score in (0.0, 1.0))
     for bound in (0.25, 0.5, 0.75):
         p, q = (low <= bound).mean(), (high <= bound).mean()
         slack = 5 * math.sqrt(1 / (n * min(p, q)))
@@ -62,9 +62,9 @@ def test_two_neighbouring_opinions_are_hard_to_tell_apart() -> None:
 def test_what_an_opinion_costs_is_what_opendp_accounts() -> None:
     dp = pytest.importorskip("opendp.prelude", reason="opendp is not installed")
     spec = OpinionsSpec(low=0.2, high=0.9, epsilon=0.5)
-    said = protect(0.4, spec)
-    assert 0 <= said.score <= 1
-    assert said.epsilon == pytest.approx(0.5)
-    assert said.epsilon >= 0.5 * (1 - 1e-12)
+    said, cost = protect(0.4, spec)
+    assert 0 <= said <= 1
+    assert cost == pytest.approx(0.5)
+    assert cost >= 0.5 * (1 - 1e-12)
     ten = dp.c.make_composition([laplace(spec.high - spec.low, spec.epsilon)] * 10)
-    assert ten.map(spec.high - spec.low) == pytest.approx(10 * said.epsilon)
+    assert ten.map(spec.high - spec.low) == pytest.approx(10 * cost)
