@@ -10,6 +10,7 @@ from fedagent_agent.trainer.frames import Cancel, Failed, Open, Train
 from fedagent_protocol.messages import (
     Decline,
     DeclineReason,
+    EdgeBeacon,
     ReceiptStatus,
     RoundClosed,
     TaskBody,
@@ -163,7 +164,8 @@ def test_a_task_that_is_not_what_it_is_called_is_asked_for_again(edge: HandEdge)
     digest = task_digest(task_bytes(edge.task))
     edge.say(TaskBody(run=RUN, digest=digest, body=b"something else"))
     assert edge.core.counters["digest_mismatch"] == 1
-    edge.serve(edge.later(1.1), MODEL)
+    edge.now += 1.1
+    edge.serve(edge.say(EdgeBeacon(edge=EDGE)), MODEL)
     edge.serve(list(edge.out), MODEL)
     assert edge.said(UpdateOffer)
 

@@ -182,7 +182,6 @@ class AgentCore:
             sign=sign,
         )
         self._timed = (
-            tasks.timers,
             self.queue.timers,
             self.masking.timers,
             self.preparation.timers,
@@ -278,7 +277,7 @@ class AgentCore:
         return self.queue.active_order is not None or self.evaluator.pending is not None
 
     def _on_order(self, session: Session, order: TrainOrder, now: float) -> list[Effect]:
-        """Train, offer again what was trained, hold the order, or decline it."""
+        """Train, offer again what was trained, ask for the word on the task, or decline."""
         key = Key(session.edge, order.run, order.round)
         if (offer := self.uploads.offer_again(key, now)) is not None:
             self.peers.ordered(order)
@@ -286,7 +285,7 @@ class AgentCore:
         if not self._vouching.stands(key, order.task, now):
             if refusal := self._tasks.refusal(key, order.task, now):
                 return self.queue.refuse(key, DeclineReason.UNSIGNED, refusal)
-            return self._tasks.hold(key, order, now, now + order.give_up_ms / 1000)
+            return self._tasks.want(order.task, key, now)
         if not self._vouching.is_made(key, order):
             warned = self._unmade(key, "order")
             return warned + self.queue.refuse(key, DeclineReason.UNSIGNED, UNASSIGNED)
@@ -299,12 +298,12 @@ class AgentCore:
         return effects
 
     def _on_call(self, session: Session, call: OpinionCall, now: float) -> list[Effect]:
-        """Evaluate and let the neighbours take part, or hold the call."""
+        """Evaluate and let the neighbours take part, or ask for the word on the task."""
         key = Key(session.edge, call.run, call.round)
         if not self._vouching.stands(key, call.task, now):
             if self._tasks.refusal(key, call.task, now):
                 return []
-            return self._tasks.hold(key, call, now, now + call.until_ms / 1000)
+            return self._tasks.want(call.task, key, now)
         if not self._vouching.is_made(key, call):
             return self._unmade(key, "call")
         return self._on_peers(session, call, now) + self.evaluator.call(session, call, now)
@@ -316,11 +315,9 @@ class AgentCore:
         return self._vouching.warn(key.edge, text)
 
     def _on_task(self, session: Session, message: TaskBody, now: float) -> list[Effect]:
-        effects, held = self._tasks.receive(session.edge, message, now, busy=self._busy)
+        effects = self._tasks.receive(session.edge, message, now, busy=self._busy)
         if (spec := self._tasks.spec(message.digest)) is not None:
             self.peers.task(message.digest, spec.peers)
-        if held is not None:
-            effects += self._messages[type(held)](session, held, now)
         return effects
 
     def _on_chunk(self, session: Session, chunk: Chunk, now: float) -> list[Effect]:

@@ -142,7 +142,7 @@ class Evaluator:
             return self._answer_none(readings.reason, now)
         if known is None and not fits(call.size, call.chunk_bytes):
             return self._answer_none(f"a model of {call.size} bytes", now)
-        return self._tasks.want(call.task, key, now, until) + self.go_on(now)
+        return self._tasks.want(call.task, key, now) + self.go_on(now)
 
     def _join(self, pending: PendingEvaluation, edge: str, call: OpinionCall, now: float) -> None:
         ours = pending.call

@@ -43,12 +43,12 @@ class Preparation:
             return []
         if task == session.task:
             settled = self.tasks.is_settled(task, key)
-            return [] if settled else self.tasks.want(task, key, now, until=now)
+            return [] if settled else self.tasks.want(task, key, now)
         session.task = task
         held, effects = self.tasks.digest, list[Effect]()
         named = any(other.task == held for other in self.sessions.values())
         if held in ("", task) or not (busy or named):
-            effects = self.tasks.want(task, key, now, until=now)
+            effects = self.tasks.want(task, key, now)
         if self.tasks.is_settled(task, key):
             return [*effects, Send(session.edge, self.sessions.report(session, now))]
         self._digest, self._key = task, key

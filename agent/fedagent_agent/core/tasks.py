@@ -1,13 +1,13 @@
 """The task that the trainer is open for: one at a time, which orders and evaluations share.
 
 A task comes from an edge, with the coordinator's word on it where that is asked for. Until the word
-is here, and is good, an order and a call are held, and nothing that they name is opened.
+is here, and is good, nothing of it is opened, and an edge has to repeat an order or a call.
 """
 
 import hashlib
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -20,10 +20,8 @@ from fedagent_node.effects import Effect, Send
 from fedagent_protocol.messages import (
     CHUNK_BYTES,
     DeclineReason,
-    OpinionCall,
     TaskBody,
     TaskNeed,
-    TrainOrder,
     Weighting,
 )
 from fedagent_task.errors import TaskFormatError
@@ -32,7 +30,7 @@ from fedagent_task.recipe.text import parse_task
 
 from .device import DeviceState
 from .download import Download, fits
-from .effects import Key, Timer
+from .effects import Key
 from .vouching import HINTS, REMEMBERED, Vouching
 
 AGAIN_S = 1.0
@@ -108,12 +106,9 @@ class Task:
 
 @dataclass(slots=True)
 class _Ask:
-    """A task that an edge was asked for, and the order or call that waits for its word."""
+    """A task that an edge was asked for."""
 
-    key: Key
     at: float = -math.inf
-    until: float = -math.inf  # when nobody waits any more
-    held: TrainOrder | OpinionCall | None = None
     refusal: str = ""  # why the word was not good
     refused_at: float = -math.inf
 
@@ -139,28 +134,20 @@ class Tasks:
 
     # ----------------------------------------------------------------- asking
 
-    def want(self, digest: str, key: Key, now: float, until: float) -> list[Effect]:
+    def want(self, digest: str, key: Key, now: float) -> list[Effect]:
         """Get a task, in the place of any other; ask for `refused` afterwards.
 
         One that nobody has vouched for takes no place until its edge shows the coordinator's word.
         """
         if not self._vouching.stands(key, digest, now):
-            return self._ask(digest, key, now, until)
+            return self._ask(digest, key, now)
         task, effects = self._replace(digest)
         if task.state is _State.WANTED:
-            return effects + self._ask(digest, key, now, until)
+            return effects + self._ask(digest, key, now)
         # A trainer that died is started again at once; a stream must be fixed first.
         patience = 0.0 if task.reason is DeclineReason.ERROR else OPEN_AGAIN_S
         if task.state is _State.REFUSED and now >= task.refused_at + patience:
             return self._open(task, now)
-        return effects
-
-    def hold(
-        self, key: Key, message: TrainOrder | OpinionCall, now: float, until: float
-    ) -> list[Effect]:
-        """Keep an order or a call until it is known whether it may be followed."""
-        effects = self._ask(message.task, key, now, until)
-        self._asks[key.edge, key.run, message.task].held = message
         return effects
 
     def refusal(self, key: Key, task: str, now: float) -> str:
@@ -168,11 +155,10 @@ class Tasks:
         ask = self._asks.get((key.edge, key.run, task))
         return ask.refusal if ask is not None and now < ask.refused_at + REFUSED_S else ""
 
-    def _ask(self, digest: str, key: Key, now: float, until: float) -> list[Effect]:
-        ask = self._asks.setdefault((key.edge, key.run, digest), _Ask(key))
+    def _ask(self, digest: str, key: Key, now: float) -> list[Effect]:
+        ask = self._asks.setdefault((key.edge, key.run, digest), _Ask())
         while len(self._asks) > REMEMBERED:
             self._asks.popitem(last=False)
-        ask.key, ask.until = key, max(until, ask.until)
         if now < ask.at + AGAIN_S or self.refusal(key, digest, now):
             return []
         ask.at, ask.refusal = now, ""
@@ -186,10 +172,8 @@ class Tasks:
             self._device.cold = True
         return task, effects
 
-    def receive(
-        self, edge: str, message: TaskBody, now: float, *, busy: bool
-    ) -> tuple[list[Effect], TrainOrder | OpinionCall | None]:
-        """Take the task that was asked for; return as well what was held for its word.
+    def receive(self, edge: str, message: TaskBody, now: float, *, busy: bool) -> list[Effect]:
+        """Take the task that was asked for.
 
         One that is not what it is called is asked for again. While the device is `busy`, a task
         that is vouched for only now takes the place of none.
@@ -199,7 +183,7 @@ class Tasks:
         ask = self._asks.get(named)
         if ask is None or ask.refusal:
             self._counters["task_unasked"] += 1
-            return [], None
+            return []
         if not self._vouching.stands(key, digest, now):
             if why := self._vouching.judge(key, digest, message.claim, now):
                 ask.refusal, ask.refused_at = f"{why}: {HINTS.get(why, why)}", now
@@ -211,20 +195,13 @@ class Tasks:
             if hashlib.sha256(message.body).hexdigest() != digest:
                 self._counters["digest_mismatch"] += 1
                 ask.at = now
-                return effects, None
+                return effects
             task.body, task.recipe, task.key = message.body, message.recipe, key
             task.chunk_bytes = message.chunk_bytes
             effects += self._open(task, now)
-        held, ask.held = ask.held if now < ask.until else None, None
         if not ask.refusal:
             del self._asks[named]
-        return effects, held
-
-    def timers(self) -> Iterator[Timer]:
-        """Ask again for what did not come, while somebody waits for it."""
-        for (_, _, digest), ask in list(self._asks.items()):
-            if not ask.refusal and ask.at + AGAIN_S < ask.until:
-                yield ask.at + AGAIN_S, partial(self._ask, digest, ask.key, until=ask.until)
+        return effects
 
     # ------------------------------------------------------------ what is known
 

@@ -193,7 +193,7 @@ class TrainingQueue:
         fetch = Download.of(key, order, self._counters)
         until = now + order.give_up_ms / 1000
         self.active_order = ActiveOrder(order, fetch, now, until)
-        effects += self._tasks.want(order.task, key, now, until)
+        effects += self._tasks.want(order.task, key, now)
         return effects + (self._refuse_task() or fetch.begin()), True
 
     def welcomed(self, run: str, round_: int) -> None:
@@ -315,6 +315,8 @@ class TrainingQueue:
         if fetch.problem:
             return effects + self._give_back(DeclineReason.ERROR, fetch.problem)
         opened = self._tasks.opened(task)
+        if opened is None:
+            effects += self._tasks.want(task, active.key, now)  # again, if it got lost
         if opened is None or fetch.whole_at is None:
             return effects
         return effects + self._train(active, opened, now)
