@@ -437,14 +437,11 @@ class AgentCore:
         for due, do in self._timers():
             if now >= due:
                 effects += self.sessions.to_open(do(now))
-        effects += self.sessions.to_open(self.peers.tick(now)) + self._go_on(now)
-        return effects + self.sessions.tick(now, probing=self.queue.active_order is None)
+        return effects + self.sessions.to_open(self.peers.tick(now)) + self._go_on(now)
 
     def next_due(self) -> float | None:
         """Return when `tick` is wanted; None while nothing is going on."""
-        times = self.sessions.dues(probing=self.queue.active_order is None)
-        times += [due for due, _ in self._timers()]
-        due = min([*times, self.peers.due])
+        due = min((self.peers.due, *(due for due, _ in self._timers())))
         return due if due < math.inf else None
 
     def urgent(self) -> bool:
@@ -456,6 +453,7 @@ class AgentCore:
             yield session.silent_at, partial(self._silent, session)
         for timers in (*(one.timers for one in self._downloads()), *self._timed):
             yield from timers()
+        yield from self.sessions.timers(probing=self.queue.active_order is None)
 
     def _go_on(self, now: float) -> list[Effect]:
         effects = self._tasks.go_on(now) + self.preparation.tick(now)

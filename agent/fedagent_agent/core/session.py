@@ -1,9 +1,10 @@
 """Sessions with edges: heartbeat, hello, reports, and what probes measure."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 from msgspec import structs
 
@@ -34,7 +35,7 @@ from fedagent_protocol.topics import mismatch
 from fedagent_protocol.transfer import LONGEST_CHUNK_S
 
 from .device import MIN_GAP_S, DeviceState, LinkQuality
-from .effects import EdgesFound, Relink
+from .effects import EdgesFound, Relink, Timer
 
 MAX_SESSIONS = 64
 SILENT_PERIODS = 3
@@ -78,7 +79,6 @@ class Session:
     reported_at: float = NEVER
     look_at: float | None = None
     """When to see whether what was measured is worth a report."""
-    crl_asked: bool = False
     crl_asked_at: float = NEVER
     hello_at: float = NEVER
     spared_until: float = NEVER
@@ -265,7 +265,7 @@ class Sessions(dict[str, Session]):
             effects += self.hello(session, now, at_once=restarted and bool(beacon.epoch))
         behind = self._crl is not None and beacon.crl > self._crl
         if behind and now >= session.crl_asked_at + CRL_AGAIN_S:
-            session.crl_asked, session.crl_asked_at = True, now
+            session.crl_asked_at = now
             effects.append(Send(session.edge, RevocationsNeed(number=self._crl or 0)))
         return effects
 
@@ -285,10 +285,11 @@ class Sessions(dict[str, Session]):
 
     def take_revocations(self, session: Session, message: Revocations) -> list[Effect]:
         """Take a list that was asked for; whether it is the authority's is seen outside."""
-        if not session.crl_asked or self._crl is None or message.number <= self._crl:
+        asked = session.crl_asked_at > NEVER
+        if not asked or self._crl is None or message.number <= self._crl:
             self._counters["revocations_unasked"] += 1
             return []
-        session.crl_asked = False
+        session.crl_asked_at = NEVER
         return [TakeRevocations(message.crl)]
 
     def revoked(self, revoked: Revoked) -> list[Session]:
@@ -323,20 +324,18 @@ class Sessions(dict[str, Session]):
         session.reported, session.reported_at, session.look_at = report, now, None
         return report
 
-    def reports(self, now: float, *, forced: bool = False) -> list[Effect]:
-        """Report to the edges where it is time, or something changed enough."""
-        return [
-            Send(session.edge, self.report(session, now))
-            for session in self.values()
-            if session.report_wanted(self._device, now)
-            or (forced and session.state is SessionState.OPEN)
-        ]
-
     def measured(self, now: float, *, forced: bool = False) -> list[Effect]:
         """Report what was measured of the device where that is worth it, or at once if forced."""
+        effects: list[Effect] = []
         for session in self.values():
             session.look_again(now)
-        return self.reports(now, forced=forced)
+            effects += self._report_wanted(session, now, forced=forced)
+        return effects
+
+    def _report_wanted(self, session: Session, now: float, *, forced: bool = False) -> list[Effect]:
+        forced = forced and session.state is SessionState.OPEN
+        wanted = session.report_wanted(self._device, now) or forced
+        return [Send(session.edge, self.report(session, now))] if wanted else []
 
     # ------------------------------------------------------------------ probing
 
@@ -378,16 +377,10 @@ class Sessions(dict[str, Session]):
         session.look_again(now)
         return True
 
-    def tick(self, now: float, *, probing: bool) -> list[Effect]:
+    def timers(self, *, probing: bool) -> Iterator[Timer]:
         """Report, and probe unless that would disturb an order."""
-        effects = self.reports(now)
-        for session in self.values() if probing else ():
-            if now >= session.probe_at:
-                effects += self.probe(session, now)
-        return effects
-
-    def dues(self, *, probing: bool) -> list[float]:
-        """Return when something is due; probes count only while there may be some."""
-        opened = [session for session in self.values() if session.state is SessionState.OPEN]
-        times = [session.report_at for session in opened]
-        return times + [session.probe_at for session in opened if probing]
+        for session in self.values():
+            if session.state is SessionState.OPEN:
+                yield session.report_at, partial(self._report_wanted, session)
+                if probing:
+                    yield session.probe_at, partial(self.probe, session)

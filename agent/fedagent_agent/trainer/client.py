@@ -61,8 +61,12 @@ def _create_task(work: Coroutine[object, object, None], name: str) -> asyncio.Ta
     return asyncio.get_running_loop().create_task(work, name=name)
 
 
-class _ProcessEndedError(Exception):
-    """Raised when there is no answer to come: the process died, or why it was killed."""
+_ENDED = (asyncio.IncompleteReadError, ConnectionError, FrameError, TimeoutError)
+"""What says that no answer is to come: the process died, or must be killed."""
+
+
+def _failed(job: Job, reason: str, detail: str = "") -> Failed:
+    return Failed(job=job.job, reason=reason, detail=detail)
 
 
 class TrainerClient:
@@ -120,8 +124,9 @@ class TrainerClient:
             async with self._turn:
                 self._running = job.job
                 try:
-                    cancelled = Failed(job=job.job, reason="cancelled")
-                    return cancelled if self._is_cancelled else await self._answer(job)
+                    if self._is_cancelled:
+                        return _failed(job, "cancelled")
+                    return await self._answer(job)
                 finally:
                     self._running = None
         finally:
@@ -162,21 +167,34 @@ class TrainerClient:
             if isinstance(job, Open):
                 self._wanted, self._is_open = job, False
             elif not (self._is_open and self._is_usable):
-                failed = await self._open_again(job)
-                if failed is not None:
-                    return failed
+                if self._wanted is None:
+                    return _failed(job, "stream", "stream: no stream was opened")
+                reply = await self._answer(self._wanted)
+                if isinstance(reply, Refused):
+                    return _failed(job, "stream", reply.detail)
+                if isinstance(reply, Failed):
+                    return replace(reply, job=job.job, offset=None)
             if self._is_cancelled:
-                return Failed(job=job.job, reason="cancelled")
+                return _failed(job, "cancelled")
             reply = await self._ask(job)
-        except _ProcessEndedError as error:
+        except _ENDED as error:
+            reason = "died"
+            if isinstance(error, TimeoutError):
+                reason = "cancelled" if self._is_cancelled else "timeout"
+            await self._bury()
             if isinstance(job, Train | Mask):
                 out = passing(job.out)
                 for part in out.parent.glob(f"{out.name}.*"):
                     part.unlink(missing_ok=True)
-            return Failed(job=job.job, reason=str(error))
+            return _failed(job, reason)
         except Exception as error:  # noqa: BLE001 - the answer carries it on
             _log.exception("the trainer could not be used")
-            return Failed(job=job.job, reason="error", detail=type(error).__name__)
+            return _failed(job, "error", type(error).__name__)
+        if isinstance(reply, Trained | Failed) and reply.offset is not None and self._wanted:
+            self._wanted = replace(self._wanted, offset=reply.offset)
+        if isinstance(reply, Failed) and reply.reason == "memory":
+            # A heap in pieces is of no use: only the end of the process gives it back.
+            await self._bury()
         if isinstance(job, Open):
             self._is_open = isinstance(reply, Opened)
             if isinstance(reply, Failed) and reply.reason != "memory":
@@ -184,47 +202,19 @@ class TrainerClient:
                 return Refused(job=job.job, key="stream", detail=detail)
         return reply
 
-    async def _open_again(self, job: Job) -> Failed | None:
-        """Open the stream in a new process before a job; return the job's failure, if any."""
-        if self._wanted is None:
-            return Failed(job=job.job, reason="stream", detail="stream: no stream was opened")
-        match await self._answer(self._wanted):
-            case Refused(detail=detail):
-                return Failed(job=job.job, reason="stream", detail=detail)
-            case Failed() as failed:
-                return replace(failed, job=job.job, offset=None)
-            case _:
-                return None
-
     # ---------------------------------------------------------------- process
 
     async def _ask(self, job: Job) -> Reply:
+        """Wait for the answer itself, and not for an end of the pipes, which others may hold."""
         seconds: float | None = OPEN_S if isinstance(job, Open) else WATCHDOG_S
         if isinstance(job, Train):
             seconds = None  # it ends when its order is given up, which may be moved on meanwhile
         try:
-            reply = await self._within(seconds, job)
-        except (asyncio.IncompleteReadError, ConnectionError, FrameError, TimeoutError) as error:
-            reason = "died"
-            if isinstance(error, TimeoutError):
-                reason = "cancelled" if self._is_cancelled else "timeout"
-            await self._bury()
-            raise _ProcessEndedError(reason) from error
+            async with asyncio.timeout(seconds) as self._limit:
+                return await _exchange(await self._ensure(), job)
         except asyncio.CancelledError:
             self._kill()
             raise
-        if isinstance(reply, Trained | Failed) and reply.offset is not None and self._wanted:
-            self._wanted = replace(self._wanted, offset=reply.offset)
-        if isinstance(reply, Failed) and reply.reason == "memory":
-            # A heap in pieces is of no use: only the end of the process gives it back.
-            await self._bury()
-        return reply
-
-    async def _within(self, seconds: float | None, job: Job) -> Reply:
-        """Wait for the answer itself, and not for an end of the pipes, which others may hold."""
-        try:
-            async with asyncio.timeout(seconds) as self._limit:
-                return await _exchange(await self._ensure(), job)
         finally:
             self._limit = None
 
