@@ -1,12 +1,7 @@
 """What a device says of itself: free compute, availability, and its price."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +14,6 @@ from fedagent_agent.core.device import (
     LinkQuality,
     PriceSettings,
     Readings,
-    is_stale,
 )
 from fedagent_agent.machine import MachineProbe
 from fedagent_protocol.messages import MAX_MICRO
@@ -70,42 +64,6 @@ def test_the_load_is_smoothed() -> None:
 _listeners: list[list[tuple[str, tuple[Any, ...]]]] = []
 
 
-@cache
-def _listen() -> None:
-    """Hear what this process does from now on; a hook cannot be taken away again."""
-
-    def hook(name: str, said: tuple[Any, ...]) -> None:
-        for each in _listeners:
-            each.append((name, said))
-
-    sys.addaudithook(hook)
-
-
-@contextmanager
-def heard() -> Iterator[list[tuple[str, tuple[Any, ...]]]]:
-    """Give what the block asks of the system."""
-    _listen()
-    events: list[tuple[str, tuple[Any, ...]]] = []
-    _listeners.append(events)
-    try:
-        yield events
-    finally:
-        _listeners.remove(events)
-
-
-def test_this_machine_can_be_read_cheaply() -> None:
-    context = Context(MachineProbe())
-    readings = context.read(0.0)
-    assert 0.0 < readings.compute <= MachineProbe().cores()
-    with heard() as events:
-        for second in range(1, 6):
-            context.read(float(second))
-    # What costs is processes and files: one for each process there is, to find the own children.
-    assert not [name for name, _ in events if name.startswith(("subprocess", "os.fork", "os.exec"))]
-    opened = [arguments[0] for name, arguments in events if name == "open"]
-    assert len(opened) <= 5 * (2 * len(psutil.pids()) + 40)
-
-
 @given(
     st.floats(0, MAX_MICRO / MICRO),
     st.floats(0, MAX_MICRO / MICRO),
@@ -117,11 +75,6 @@ def test_the_price_never_falls_with_more_compute(
 ) -> None:
     price = PriceSettings(base=base, per_compute=factor)
     assert price.micro(min(one, other)) <= price.micro(max(one, other)) <= MAX_MICRO
-
-
-@given(st.integers(0, 10**12), st.integers(0, 10**12))
-def test_stale_is_a_rise_of_more_than_a_tenth(offered: int, asked: int) -> None:
-    assert is_stale(offered, asked) == (asked * 10 > offered * 11)
 
 
 def test_small_noise_of_small_numbers_is_no_change() -> None:

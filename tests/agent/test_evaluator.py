@@ -11,15 +11,13 @@ from fedagent_agent import books
 from fedagent_agent.core.device import Readings
 from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.peers.core.selection import PeerSelection
-from fedagent_agent.trainer.frames import Evaluate, Open, Train
+from fedagent_agent.trainer.frames import Evaluate, Train
 from fedagent_node.effects import Effect, Send
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
-    Decline,
     Opinion,
     OpinionCall,
     OpinionMode,
-    TaskBody,
     TaskNeed,
     UpdateOffer,
     Volunteer,
@@ -123,15 +121,6 @@ def test_who_volunteers_signs_it_for_each_edge(tmp_path: Path) -> None:
     assert edge.said(Opinion) == []
 
 
-def test_a_round_has_one_model(edge: HandEdge) -> None:
-    start = asked(edge, 1)
-    edge.call(1, NEWER, edge=OTHER)
-    edge.evaluate(start)
-    edge.call(1, NEWER, edge=OTHER)
-    assert [o.model for o in edge.said(Opinion)] == [digest_of(MODEL)]
-    assert edge.core.counters["opinion_of_another"] == 2
-
-
 def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) -> None:
     edge.evaluate(asked(edge, 1), samples=0)
     edge.failed(asked(edge, 2), "died")
@@ -150,16 +139,6 @@ def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) ->
         "the task learns nothing",
     ]
     assert {o.samples for o in said} == {0}
-
-
-def test_a_task_that_does_not_fit_ends_the_call(edge: HandEdge) -> None:
-    edge.call(1, MODEL)
-    digest = edge.said(TaskNeed)[0].digest
-    edge.say(TaskBody(run=RUN, digest=digest, body=task_bytes(REAL)))
-    edge.refused(edge.jobs(Open)[-1], "too wide")
-    edge.call(2, MODEL)
-    assert [o.reason for o in edge.said(Opinion)] == ["too wide"] * 2
-    assert not edge.said(Decline)
 
 
 # ------------------------------------------------------------------ who is told

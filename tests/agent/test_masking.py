@@ -11,14 +11,12 @@ from fedagent_node.data_dir import load_or_create
 from fedagent_node.site.authority import Authority
 from fedagent_node.site.credentials import Joined, store_credentials
 from fedagent_protocol.messages import (
-    Decline,
     MaskAsk,
     MaskDelivery,
     MaskKeys,
     MaskOpening,
     MaskRoster,
     MaskShares,
-    RoundClosed,
     UpdateOffer,
 )
 from fedagent_protocol.tensors import decode_tensors, digest_of
@@ -160,17 +158,6 @@ def test_a_device_opens_once_and_only_for_enough(tmp_path: Path) -> None:
     assert edge.core.counters["masking_second_survivors"] == 1
 
 
-def test_a_round_that_is_closed_leaves_nothing_of_its_update(tmp_path: Path) -> None:
-    edge, _ = device(tmp_path)
-    edge.serve(edge.order(1, MODEL), MODEL)
-    edge.train(edge.jobs(Train)[-1], UPDATE)
-    edge.say(RoundClosed(run=RUN, round=1))
-    assert not list((tmp_path / "device" / "outbox").glob("*.update*"))
-    edge.say(MaskAsk(run=RUN, round=1, survivors=("a" * 32,)))
-    assert edge.core.counters["masking_unasked"] == 1
-    assert edge.said(Decline) == []
-
-
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 def test_the_trainer_writes_the_masked_update_in_the_place_of_the_plain_one(
     tmp_path: Path, weighting: str
@@ -192,13 +179,6 @@ def test_the_trainer_writes_the_masked_update_in_the_place_of_the_plain_one(
     add_masks(words, [(key, -sign) for key, sign in seeds], ring)
     assert np.array_equal(words, vector_of(plain, 1, ring))
     bench.trainer.close()
-
-
-def test_an_identity_is_needed(tmp_path: Path) -> None:
-    edge = joined(tmp_path, task=SECURE)
-    edge.serve(edge.order(1, MODEL), MODEL)
-    assert edge.said(MaskKeys) == []
-    assert edge.core.counters["masking_no_identity"] >= 1
 
 
 def test_an_enrolled_device_masks_among_devices_of_its_site_alone(tmp_path: Path) -> None:

@@ -66,16 +66,6 @@ def test_one_edge_is_told_and_others_that_it_was(edge: HandEdge) -> None:
     assert len(edge.jobs(Evaluate)) == 1
 
 
-def test_few_samples_are_waited_for_but_not_for_ever(edge: HandEdge) -> None:
-    ask(edge, until_ms=10_000)
-    found(edge, 29)
-    assert not edge.said(Opinion)
-    edge.later(1.0)
-    assert len(edge.jobs(Evaluate)) == 2
-    found(edge, 30)
-    assert edge.said(Opinion)[-1].samples == 30
-
-
 @pytest.mark.parametrize("samples", [29, 1, 0])
 def test_sums_of_few_samples_are_never_told(edge: HandEdge, samples: int) -> None:
     ask(edge, until_ms=4000)

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeModel
 from fedagent_agent.core.preparation import PREPARE_S
-from fedagent_agent.trainer.frames import Open, Train
+from fedagent_agent.trainer.frames import Open
 from fedagent_protocol.messages import (
     Chunk,
     Decline,
@@ -15,8 +15,6 @@ from fedagent_protocol.messages import (
     EdgeBeacon,
     Need,
     TaskBody,
-    TaskNeed,
-    UpdateOffer,
 )
 from fedagent_task.recipe.spec import TaskSpec
 from fedagent_task.recipe.text import task_bytes, task_digest
@@ -105,19 +103,6 @@ def test_a_killed_agent_goes_on_where_it_was_and_asks_no_second_time(edge: HandE
     assert Path(edge.jobs(Open)[0].once).read_bytes() == ONCE
 
 
-def test_newer_models_do_not_push_it_out(edge: HandEdge) -> None:
-    named(edge)
-    given(edge)
-    edge.opened(edge.jobs(Open)[0])
-    for number in range(1, 6):
-        model = model_of((1 << 20) + 5000, number)
-        edge.serve(edge.order(number, model), model)
-        edge.train(edge.jobs(Train)[-1], b"x" * 3000)
-        edge.receipt(edge.said(UpdateOffer)[-1])
-    assert len(list((edge.directory / "models").iterdir())) == 2
-    assert Path(edge.jobs(Open)[0].once).read_bytes() == ONCE
-
-
 def test_a_damaged_file_is_got_again_and_at_last_declined(edge: HandEdge) -> None:
     named(edge)
     for _ in range(4):
@@ -137,21 +122,6 @@ def test_one_that_is_too_large_is_declined_by_its_key(tmp_path: Path) -> None:
     edge.serve(edge.order(1, SMALL), SMALL)
     (decline,) = edge.said(Decline)
     assert (decline.reason, decline.detail[:16]) == (DeclineReason.SCHEMA, "model.once_bytes")
-
-
-def test_another_edge_goes_on_when_the_first_is_gone(edge: HandEdge) -> None:
-    named(edge)
-    given(edge, 0, 1)
-    for _ in range(20):
-        edge.later(1.0)
-        edge.say(EdgeBeacon(run=RUN, edge=OTHER, task=DIGEST), edge=OTHER)
-    assert edge.said(TaskNeed)
-    edge.out.clear()
-    body(edge, OTHER)
-    assert 0 not in asked(edge)
-    assert 1 not in asked(edge)
-    given(edge, *range(2, COUNT), name=OTHER)
-    assert len(edge.jobs(Open)) == 1
 
 
 def test_while_it_moves_the_agent_is_not_there_to_be_ordered(edge: HandEdge) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_agent.core.device import Readings
-from fedagent_agent.core.effects import Measured, TrainerEnded
+from fedagent_agent.core.effects import Measured
 from fedagent_agent.trainer.frames import Cancel, Train
 from fedagent_protocol.messages import (
     ContextReport,
@@ -129,22 +129,3 @@ def test_what_the_trainer_did_is_offered(edge: HandEdge) -> None:
 
 
 # -------------------------------------------------------- memory, cold, reports
-
-
-def test_the_end_of_the_trainer_makes_the_device_cold_until_it_has_trained(
-    edge: HandEdge,
-) -> None:
-    assert features(edge)["cold"] == 1.0
-    edge.train(edge.jobs(Train)[0], b"an update")
-    (offer,) = edge.said(UpdateOffer)
-    assert offer.context is not None
-    assert offer.context.features["cold"] == 0.0
-    edge.receipt(offer)
-    edge.now += 2.0
-    edge.take(TrainerEnded())
-    assert features(edge)["cold"] == 1.0
-    edge.serve(edge.order(2, MODEL), MODEL)
-    edge.train(edge.jobs(Train)[-1], b"another update")
-    context = edge.said(UpdateOffer)[-1].context
-    assert context is not None
-    assert context.features["cold"] == 0.0

@@ -1,6 +1,5 @@
 """Models in and updates out: gaps, resumes, wrong content, credit, and a busy link."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -195,21 +194,3 @@ def test_the_offer_is_repeated_ever_more_patiently_until_the_receipt(uploader: H
     uploader.receipt(offers[0])
     live(2 * LONGEST_REPEAT_S)
     assert len(uploader.said(UpdateOffer)) == len(offers)
-
-
-@pytest.mark.parametrize("size", [22_000, 3 << 20])
-def test_the_interpreter_keeps_no_name_of_a_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    """Models and updates have names of their own: kept, they would be a leak (3.12.0 to 3.12.6)."""
-    interned: dict[str, str] = {}
-    monkeypatch.setattr(sys, "intern", lambda text: interned.setdefault(text, text))
-    edge = joined(tmp_path, task=REAL)
-    known: list[int] = []
-    for number in (1, 2, 3, 4):
-        model = model_of(size, number)
-        edge.serve(edge.order(number, model), model)
-        edge.train(edge.jobs(Train)[-1], model_of(size, 7 + number))
-        edge.receipt(edge.said(UpdateOffer)[-1])
-        known.append(len(interned))
-    assert known[0] == known[-1]

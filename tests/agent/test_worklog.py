@@ -1,11 +1,8 @@
 """What the agent's log says: a person sees that the device works, and no journal is flooded."""
 
-from pathlib import Path
-
 from fedagent_agent.core.worklog import LINE_S, LogLine, WorkLog, samples_line
 from fedagent_node.effects import Emit
-from fedagent_protocol.messages import UpdateOffer, Welcome
-from tests.fakes.hand_edge import EDGE, LINK, RUN, HandEdge, model_of
+from tests.fakes.hand_edge import EDGE, LINK, RUN
 
 JOINED = Emit("edge_joined", {"edge": EDGE, "name": "hall", "address": "10.0.0.5:1883"})
 TASK = f"digits (run {RUN[:8]})"
@@ -107,19 +104,6 @@ def test_what_a_peer_says_stays_on_one_line() -> None:
     assert line.text.isprintable()
     (line,) = WorkLog().lines_for(declined(1, "error", "a\nb\x1b[2J"), 0.0)
     assert line.text.isprintable()
-
-
-def test_the_agent_tells_of_a_whole_round(tmp_path: Path) -> None:
-    """From what a real runtime does: the edge's name, its address, run and recipe reach the log."""
-    edge, log, model = HandEdge(tmp_path), WorkLog(), model_of(3000)
-    edge.say(Welcome(edge=EDGE, name="hall"))
-    edge.serve(edge.order(1, model), model)
-    edge.receipt(edge.said(UpdateOffer)[-1])
-    told = [line.text for e in edge.out if isinstance(e, Emit) for line in log.lines_for(e, 0.0)]
-    begun = f"round 1 of {TASK} at hall"
-    assert told[:2] == [f"joined edge hall at {LINK}", f"{begun}: training"]
-    assert told[2].startswith(f"{begun}: trained ")
-    assert told[2].endswith(" s on 1 sample, in time")
 
 
 def test_samples_that_are_not_learnt_from_are_a_line() -> None:

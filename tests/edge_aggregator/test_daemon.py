@@ -23,10 +23,14 @@ from fedagent_protocol.transfer import Layout
 from fedagent_testbed.local import RoleProcess
 from tests.e2e.support import BROKERS
 from tests.fakes.links import Peer, broker, peer
-from tests.fakes.played_edge import said
 from tests.fakes.voices import Voice, voice
 
 from .harness import BODY, RUN, TASK, delta, expected_mean, model_tensors, offer_of
+
+
+async def said(process: RoleProcess, event: str) -> dict[str, object]:
+    return await asyncio.to_thread(lambda: process.wait(event, timeout_s=600.0))
+
 
 SITE = "edge-test"
 CHUNK_BYTES = 262_144

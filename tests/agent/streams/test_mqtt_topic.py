@@ -7,21 +7,15 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fedagent_agent.learners import create
 from fedagent_agent.streams.kinds import Mqtt
 from fedagent_agent.streams.mqtt_topic import MAX_MESSAGE_BYTES, MqttStream
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker.process import Broker, BrokerSpec
 from fedagent_node.link import Arrival, Link
-from fedagent_task.models import create as create_model
-from fedagent_task.models.features import scaled
-from fedagent_task.recipe.text import parse_recipe
 
 from .support import dense
 
@@ -111,21 +105,6 @@ async def test_a_declared_schema_is_kept_and_what_breaks_it_is_counted(tmp_path:
         await asyncio.to_thread(stream.close)
 
 
-async def test_what_nobody_takes_is_dropped_oldest_first(tmp_path: Path) -> None:
-    async with _sensor(tmp_path) as (link, spec):
-        stream = MqttStream(spec)
-        await asyncio.to_thread(stream.open, 0.0)
-        await _until(stream, link, b"{}", "bad_missing")
-        for number in range(8):
-            link.publish("home/t", json.dumps({"t": number, "h": 0, "kind": 0}).encode())
-        await _until(stream, link, b"no json", "bad_json")
-        samples = stream.take(0.0)
-        assert dense(samples)[:, 0].tolist() == [3, 4, 5, 6, 7]
-        assert stream.counters["dropped"] == 3
-        await asyncio.to_thread(stream.close)
-        await asyncio.to_thread(stream.close)
-
-
 def test_a_broker_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     broker = BrokerAddress("127.0.0.1", 9)
     spec = Mqtt(broker=broker, topic="t", features=("a",), label="y")
@@ -157,27 +136,3 @@ def test_a_topic_accounts_for_all(events: list[int | str], buffer: int) -> None:
     counters = stream.counters
     assert good == taken + waiting + counters.get("dropped", 0)
     assert bad == counters.get("bad_json", 0)
-
-
-def test_a_sensor_that_is_broken_now_and_then_does_not_spoil_the_model() -> None:
-    """As in the tutorial "connect your own sensor": its stream's ranges, and its recipe."""
-    recipe = parse_recipe((Path(__file__).parents[3] / "deploy/recipes/sensor.toml").read_text())
-    features = ("outside:float32:-40..60", "pump:float32:0..100")
-    broker, label = BrokerAddress("box", 1883), "room:float32:-40..60"
-    stream = MqttStream(Mqtt(broker=broker, topic="t", features=features, label=label))
-    rng, model = np.random.default_rng(0), create_model(recipe.model)
-    learner, weights = create(model, recipe.learner, rng), model.init(0)
-    for _ in range(12):
-        for number in range(50):
-            outside, pump = float(rng.integers(-10, 20)), float(rng.integers(20, 80))
-            room = 900.0 if number % 10 == 0 else 14 + outside / 10 + pump / 8
-            payload = json.dumps({"outside": outside, "pump": pump, "room": room}).encode()
-            stream._arrived([Arrival(topic="t", payload=payload, at=0.0)])
-        samples = stream.take(0.0)
-        learner.absorb(scaled(samples.x, recipe.data), samples.y)
-        learner.begin(weights)
-        learner.step(learner.default_iterations)
-        weights = {name: weights[name] + delta for name, delta in learner.update().items()}
-    assert stream.counters["bad_range"] == 12 * 5
-    new = scaled(np.array([[5.0, 50.0]], dtype="f4"), recipe.data)
-    assert model.forward(weights, new).item() == pytest.approx(14 + 0.5 + 50 / 8, abs=0.7)

@@ -99,15 +99,6 @@ def _own(monkeypatch: pytest.MonkeyPatch, kind: type, buffer: int = 4096) -> Str
     return Own(kind="mine", text="secret", buffer=buffer).create(seed=1, offset=4)
 
 
-def test_the_least_that_a_class_must_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = _own(monkeypatch, Good)
-    stream.open(0.0)
-    assert len(stream.take(0.0)) == 2
-    assert (stream.offset, dict(stream.counters)) == (0, {})
-    stream.close()
-    stream.close()
-
-
 def test_seed_and_position_are_given_to_who_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int]] = []
 

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +94,7 @@ def _run(folder: Path, scenario: Scenario, **options: Any) -> None:
     asyncio.run(run())
 
 
-def on_a_client(**options: float) -> Callable[[Scenario], Callable[[Path], None]]:
+def on_a_client(**options: Any) -> Callable[[Scenario], Callable[[Path], None]]:
     """Make a test of a scenario with a client of its own."""
     return lambda scenario: lambda tmp_path: _run(tmp_path, scenario, **options)
 
@@ -140,7 +139,10 @@ async def test_a_cancelled_training_ends_between_iterations(bench: Bench) -> Non
     assert bench.client.starts == 1
 
 
-@on_a_client(grace_s=0.1)
+ENDS: list[int] = []
+
+
+@on_a_client(grace_s=0.1, on_end=lambda: ENDS.append(1))
 async def test_who_does_not_obey_is_killed_and_comes_back_where_it_was(bench: Bench) -> None:
     await bench.open(TASK, "digits:rate=1000")
     first = await bench.trains()
@@ -150,7 +152,7 @@ async def test_who_does_not_obey_is_killed_and_comes_back_where_it_was(bench: Be
     await bench.cancelled(out=str(bench.out.with_name("other")))
     await _gone(pid)
     again = await bench.trains()
-    assert bench.client.starts == 2
+    assert (bench.client.starts, len(ENDS)) == (2, 1), "its end is told once"
     assert again.offset >= first.offset
 
 
@@ -186,36 +188,6 @@ async def test_a_task_over_the_memory_limit_fails_and_the_next_one_trains(bench:
     assert 128 << 20 <= limit < 512 << 20
     await bench.open(TASK, "digits")
     assert bench.client.starts == 3
-
-
-def test_every_end_of_the_process_is_told_once(tmp_path: Path) -> None:
-    ends: list[int] = []
-    told = asyncio.Event()
-
-    async def scenario(bench: Bench) -> None:
-        await bench.open(TASK, "digits:rate=1000")
-        assert bench.client.pid is not None
-        os.kill(bench.client.pid, signal.SIGKILL)  # between two trainings
-        await _gone_child(bench.client.pid)
-        async with asyncio.timeout(600):
-            await told.wait()
-        await bench.trains()
-        assert (len(ends), bench.client.starts) == (1, 2)
-
-    def ended() -> None:
-        ends.append(1)
-        told.set()
-
-    _run(tmp_path, scenario, on_end=ended)
-    assert len(ends) == 2
-
-
-async def _gone_child(pid: int) -> None:
-    until = time.monotonic() + 600
-    with suppress(psutil.NoSuchProcess):  # it may be reaped between two looks
-        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < until
-            await asyncio.sleep(0.01)
 
 
 def test_an_unforeseen_error_tells_type_and_place_but_no_sample(

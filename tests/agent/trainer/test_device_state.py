@@ -77,26 +77,12 @@ def test_a_damaged_file_begins_anew_and_is_counted(
     assert bench.trained(state=str(state), round=3).digest != first.digest
 
 
-def test_two_runs_of_one_task_keep_apart(bench: TrainerBench, tmp_path: Path) -> None:
-    one, other = (str(tmp_path / "states" / name) for name in ("one", "other"))
-    first = _begin(bench).trained(state=one, round=1)
-    assert bench.trained(state=other, round=1).digest == first.digest
-    assert bench.trained(state=one, round=2).digest != first.digest
-
-
 def test_files_of_old_runs_go(bench: TrainerBench, tmp_path: Path) -> None:
     _begin(bench)
     for number in range(KEPT + 3):
         bench.trained(state=str(tmp_path / "states" / str(number)))
     names = {path.name for path in (tmp_path / "states").iterdir()}
     assert names == {str(number) for number in range(3, KEPT + 3)}
-
-
-def test_an_update_without_its_state_is_taken_back(bench: TrainerBench, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    bench_, state = _begin(bench), str(tmp_path / "file" / "none")
-    assert bench_.failed("disk", state=state).detail
-    assert not bench.out.exists()
 
 
 _CHILD = """

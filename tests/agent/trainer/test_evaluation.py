@@ -1,9 +1,5 @@
 """Opinions of a trainer: prequential, whatever happens and in whatever order."""
 
-import asyncio
-import itertools
-import os
-import signal
 from pathlib import Path
 from typing import Literal
 
@@ -12,20 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from fedagent_agent.learners.gradient_descent import Minibatch
-from fedagent_agent.trainer.client import TrainerClient
 from fedagent_agent.trainer.frames import (
     Evaluate,
     Evaluated,
     Failed,
-    Open,
-    Train,
     Trained,
 )
 from fedagent_agent.trainer.scoring import Scorer
 from fedagent_agent.trainer.training import Trainer
-from fedagent_task.models import Inputs, Labels, create
+from fedagent_task.models import Inputs, Labels
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec, OpinionsSpec, TaskSpec
-from fedagent_task.recipe.text import task_bytes
 from tests.fakes.trainer_bench import TrainerBench
 
 MODEL = ModelSpec(kind="softmax", features=1, classes=2)
@@ -123,18 +115,6 @@ def test_a_second_stream_is_primary_metric_and_never_learnt_from(
     assert (watch.learnt, arrivals) == ([0, 1, 2], 3), "nothing waits for an opinion"
 
 
-def test_what_is_beyond_the_window_goes_on_to_the_learner(
-    bench: TrainerBench, csv: Path, watch: _Watch
-) -> None:
-    _more(csv, *range(1, 12))
-    bench.opened(_task(5), f"csv:{csv}")
-    for _ in range(2):
-        reply = bench.evaluated()
-        assert (reply.samples, reply.metric) == (5, "accuracy")
-    assert watch.learnt == list(range(7))
-    assert watch.scored == [7, 8, 9, 10, 11] * 2
-
-
 def test_an_opinion_of_nothing_has_no_samples_and_a_wrong_model_none(
     bench: TrainerBench, csv: Path
 ) -> None:
@@ -146,48 +126,6 @@ def test_an_opinion_of_nothing_has_no_samples_and_a_wrong_model_none(
         assert failed.reason == reason
         bench.opened(_task(epsilon=1.0), f"csv:{csv}")
     assert bench.evaluated(job=1) == Evaluated(job=1, counters={"unfit": 1})
-
-
-def test_a_killed_process_reads_again_what_was_not_learnt_from(
-    bench: TrainerBench, csv: Path
-) -> None:
-    _more(csv, *range(1, 9))
-    bench.base(create(MODEL).init(0))
-    model, out = bench.model, str(bench.out)
-
-    async def kill(client: TrainerClient) -> None:
-        assert client.pid is not None
-        os.kill(client.pid, signal.SIGKILL)
-        request = Evaluate(job=next(numbers), model=str(model))
-        reply = await client.submit(request)
-        if isinstance(reply, Failed):  # it was asked before the death was seen
-            assert reply.reason == "died"
-            reply = await client.submit(request)
-        assert isinstance(reply, Evaluated)
-        assert reply.samples == expected.pop(0)
-
-    async def run() -> None:
-        client = TrainerClient()
-        try:
-            async with asyncio.timeout(600):
-                task = task_bytes(_task(50))
-                await client.submit(Open(job=100, task=task, stream=f"csv:{csv}", seed=0))
-                first = await client.submit(Evaluate(job=101, model=str(model)))
-                assert isinstance(first, Evaluated)
-                assert first.samples == 9
-                await kill(client)
-                trained = await client.submit(Train(job=102, model=str(model), out=out))
-                assert isinstance(trained, Trained)
-                assert trained.stats.num_samples == 9
-                await kill(client)
-                _more(csv, 9)
-                await kill(client)
-        finally:
-            await client.close()
-
-    expected, numbers = [9, 0, 1], itertools.count(1)
-    asyncio.run(run())
-    assert not expected
 
 
 @pytest.mark.parametrize("mode", ["report", "peers"])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedagent_agent.trainer.frames import Open, Opened
-from fedagent_agent.trainer.scoring import Scorer
 from fedagent_task.errors import ProgramError
 from fedagent_task.models import create
 from fedagent_task.models.graph import Graph
@@ -69,18 +68,6 @@ def test_an_onnx_graph_of_another_model_is_refused() -> None:
     assert found is not None
     with pytest.raises(ProgramError, match="does not run"):
         found.forward(task.first, X)
-
-
-def test_a_device_scores_a_graph_before_it_learns() -> None:
-    task = dense_task()
-    graph = scored(Graph(task.model), {})
-    assert graph is not None
-    scorer = Scorer(TaskSpec(model=task.model, on_device=True), graph)
-    scorer.begin(task.first)
-    scorer.look(X, Y)
-    right = (softmax(task.first).argmax(axis=1) == Y).mean()
-    assert scorer.count == 600
-    assert scorer.score == pytest.approx(right)
 
 
 def test_the_trainer_tells_the_score_of_a_graph(tmp_path: Any) -> None:

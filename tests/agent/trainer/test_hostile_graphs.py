@@ -11,11 +11,9 @@ from msgspec import structs
 
 from fedagent_agent.learners import steps
 from fedagent_agent.trainer.frames import Open, Opened, Refused
-from fedagent_protocol.messages import Decline, DeclineReason, TaskBody
 from fedagent_task.recipe.spec import TaskSpec
-from fedagent_task.recipe.text import task_bytes, task_digest
+from fedagent_task.recipe.text import task_bytes
 from tests.fakes.graph_tasks import dense_task
-from tests.fakes.hand_edge import RUN, joined, model_of
 from tests.fakes.trainer_bench import TrainerBench
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -75,25 +73,3 @@ def test_a_device_without_torch_says_how_to_add_it(
     assert reply.key == "model.kind"
     # The command itself has paths of the device in it, which are nobody's business.
     assert "wants torch; `fedagent doctor` on the device says how" in reply.detail
-
-
-def test_the_edge_is_told_by_the_reason_schema_and_the_next_order_is_done(tmp_path: Path) -> None:
-    edge = joined(tmp_path, task=told(b"no program"))
-    model = model_of(3000)
-    edge.serve(edge.order(1, model), model)
-    edge.out.clear()
-    edge.restart()
-    edge.join()
-    out = edge.order(2, model)
-    bad = task_bytes(edge.task)
-    out += edge.say(TaskBody(run=RUN, digest=task_digest(bad), body=bad))
-    edge.refused(edge.jobs(Open)[-1], "model.program: is no program")
-    (decline,) = edge.said(Decline)
-    assert (decline.reason, decline.detail) == (
-        DeclineReason.SCHEMA,
-        "model.program: is no program",
-    )
-    edge.task = GOOD
-    edge.now += 1
-    edge.serve(edge.order(3, model), model)
-    assert edge.jobs(Open)[-1].task == task_bytes(GOOD)

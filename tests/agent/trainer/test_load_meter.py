@@ -12,7 +12,6 @@ from fedagent_agent.learners import registry
 from fedagent_agent.learners.base import Learner, StepResult
 from fedagent_agent.trainer.load_meter import BLOCK_S, MARGIN, LoadMeter, parts
 from fedagent_agent.trainer.training import Trainer
-from fedagent_task.errors import RecipeError
 from fedagent_task.models import create
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 from tests.fakes.trainer_bench import TrainerBench, demo
@@ -140,11 +139,6 @@ def test_arrivals_come_in_while_it_trains_and_waits_are_no_computation(
     assert reply.train_s == pytest.approx(0.005)
     assert 150 < reply.stats.arrivals < 270  # ten, and those of four pauses
     assert reply.stats.arrivals == reply.offset == reply.stats.num_samples
-
-
-def test_steps_that_outlast_the_deadline_are_refused_in_the_recipe() -> None:
-    with pytest.raises(RecipeError, match=r"learner\.step_s: makes 4 arrival steps last 3 s"):
-        demo("learner.steps=4", "learner.step_s=1", "rounds.deadline_s=3")
 
 
 # ------------------------------------------------------------------ the load limit

@@ -53,25 +53,6 @@ def test_a_sample_is_given_once_in_order_and_never_seen_after(steps: list[tuple[
         assert held.offset(came) <= gone if gone < came else held.offset(came) == came
 
 
-def test_nothing_waits_until_somebody_asks_and_then_for_one_opinion_or_training() -> None:
-    held, two = HeldOutSamples(), np.zeros(2)
-    held.put(two[:, None].astype(np.float32), two, start=0)
-    assert held.ready == 2
-    held.scored()
-    held.put(two[:, None].astype(np.float32), two, start=2)
-    assert held.ready == 2
-    list(held.give(held.ready))
-    held.release()
-    held.put(two[:, None].astype(np.float32), two, start=4)
-    assert (held.ready, held.offset(6)) == (2, 2)
-
-
-def test_a_stream_that_began_anew_is_read_from_its_own_position() -> None:
-    held, one = HeldOutSamples(), np.zeros(1)
-    held.put(one[:, None].astype(np.float32), one, start=5000)
-    assert held.offset(20) == 20
-
-
 @given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 8))
 def test_a_stream_apart_keeps_the_newest_and_no_more(arrivals: list[int], count: int) -> None:
     apart = ValidationStream(parse_stream("digits").create(seed=0), count)
