@@ -412,8 +412,8 @@ class AgentCore:
                 return self._go_on(now)
             case StoreUpdate() | CarryUpdate() as effect:
                 return self.queue.store_failed(effect, problem)
-            case StoreOpinion(answer=answer):
-                return self.evaluator.store_failed(answer, problem, now)
+            case StoreOpinion():
+                return self.evaluator.answer_none(problem, now)
             case _:
                 self.counters["disk_failed"] += 1
                 return []

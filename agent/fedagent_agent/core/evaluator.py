@@ -139,9 +139,9 @@ class Evaluator:
             answer=known,
         )
         if known is None and not readings.available:
-            return self._answer_none(readings.reason, now)
+            return self.answer_none(readings.reason, now)
         if known is None and not fits(call.size, call.chunk_bytes):
-            return self._answer_none(f"a model of {call.size} bytes", now)
+            return self.answer_none(f"a model of {call.size} bytes", now)
         return self._tasks.want(call.task, key, now) + self.go_on(now)
 
     def _join(self, pending: PendingEvaluation, edge: str, call: OpinionCall, now: float) -> None:
@@ -178,18 +178,18 @@ class Evaluator:
         assert pending is not None
         if isinstance(result, Failed):
             self._counters[f"opinion_{result.reason}"] += 1
-            return self._answer_none(result.detail or result.reason, now)
+            return self.answer_none(result.detail or result.reason, now)
         mode, samples = pending.call.mode, result.samples
         moments = mode is OpinionMode.MOMENTS
         if moments and samples < ENOUGH and now < pending.patient_until:
             pending.job, pending.look_at = None, now + LOOK_S
             return []
         if not samples:
-            return self._answer_none("no samples have arrived that were not trained on", now)
+            return self.answer_none("no samples have arrived that were not trained on", now)
         if moments and samples < ENOUGH:
             # Nothing hides them: the sums of one sample are that sample.
             few = f"{samples} samples have arrived: sums of fewer than {ENOUGH} tell too much"
-            return self._answer_none(few, now)
+            return self.answer_none(few, now)
         key = pending.key
         opinion = Opinion(
             run=key.run,
@@ -215,21 +215,11 @@ class Evaluator:
         run = answer.opinion.run
         self.spent[run] = self.spent.get(run, 0.0) + answer.opinion.epsilon
         self.ever += answer.opinion.epsilon
-        self._remember(answer)
-        pending = self._pending_with(answer)
-        return self._give(pending, answer, now) if pending is not None else []
+        assert self.pending is not None
+        return self._give(self.pending, answer, now)
 
-    def store_failed(self, answer: OpinionAnswer, problem: str, now: float) -> list[Effect]:
-        """Answer that there is no opinion, as the disk refused it."""
-        return self._answer_none(problem, now) if self._pending_with(answer) is not None else []
-
-    def _pending_with(self, answer: OpinionAnswer) -> PendingEvaluation | None:
-        if self.pending is not None and self.pending.answer is answer:
-            return self.pending
-        self._counters["opinion_unwanted"] += 1
-        return None
-
-    def _answer_none(self, reason: str, now: float) -> list[Effect]:
+    def answer_none(self, reason: str, now: float) -> list[Effect]:
+        """Answer that there is no opinion, and why."""
         pending = self.pending
         assert pending is not None
         key, model = pending.key, pending.call.model
@@ -286,9 +276,9 @@ class Evaluator:
             return []
         fetch, moments = pending.fetch, pending.call.mode is OpinionMode.MOMENTS
         if (refused := self._tasks.refused(pending.call.task)) is not None:
-            return self._answer_none(refused.detail, now)
+            return self.answer_none(refused.detail, now)
         if fetch.problem:
-            return self._answer_none(fetch.problem, now)
+            return self.answer_none(fetch.problem, now)
         task = self._tasks.opened(pending.call.task)
         if pending.answer is not None:
             return self._give(pending, pending.answer, now) if task is not None else []
@@ -299,7 +289,7 @@ class Evaluator:
         if task is None:
             return []
         if problem := self._objection(pending, task):
-            return self._answer_none(problem, now)
+            return self.answer_none(problem, now)
         pending.job = self._jobs.start(self.evaluated)
         model = "" if moments else pending.call.model
         state = "" if moments else state_name(pending.key.run, pending.call.task)

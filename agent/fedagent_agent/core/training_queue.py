@@ -169,7 +169,7 @@ class TrainingQueue:
             decline = self._answers[key]
             return [Send(key.edge, decline)] if decline is not None else [], False
         if (refusal := self._outranked(key, session)) is not None:
-            return self._decline(key, *refusal), False
+            return self.refuse(key, *refusal, remembered=True), False
         self._note_order(key)
         session.run = key.run
         effects: list[Effect] = []
@@ -185,7 +185,7 @@ class TrainingQueue:
             effects += self._give_back(DeclineReason.BUSY, f"round {key.round} was ordered")
         effects.append(ordered)
         if refusal is not None:
-            return effects + self._decline(key, *refusal), True
+            return effects + self.refuse(key, *refusal, remembered=True), True
         if carried := self._uploads.carry(key, order):
             # Its update answers the order once the disk has it for this round.
             self._note_answer(key, None)
@@ -249,23 +249,22 @@ class TrainingQueue:
             return DeclineReason.STALE, detail
         return None
 
-    def refuse(self, key: Key, reason: DeclineReason, detail: str) -> list[Effect]:
-        """Decline an order that is none of the queue's: nothing of it is remembered."""
+    def refuse(
+        self, key: Key, reason: DeclineReason, detail: str, *, remembered: bool = False
+    ) -> list[Effect]:
+        """Decline an order; one that is none of the queue's is not remembered."""
         detail = detail[:500]
         self._counters[f"declined_{reason}"] += 1
         fields = {"round": key.round, "edge": key.edge, "reason": str(reason), "detail": detail}
         decline = Decline(run=key.run, round=key.round, reason=reason, detail=detail)
+        if remembered:
+            self._note_answer(key, decline)
         return [Send(key.edge, decline), Emit("declined", fields)]
-
-    def _decline(self, key: Key, reason: DeclineReason, detail: str) -> list[Effect]:
-        decline = Decline(run=key.run, round=key.round, reason=reason, detail=detail[:500])
-        self._note_answer(key, decline)
-        return self.refuse(key, reason, detail)
 
     def _give_back(self, reason: DeclineReason, detail: str) -> list[Effect]:
         active = self.active_order
         assert active is not None
-        return self._decline(active.key, reason, detail) + self._stop(active)
+        return self.refuse(active.key, reason, detail, remembered=True) + self._stop(active)
 
     def _abandon(self, active: ActiveOrder, reason: str) -> list[Effect]:
         """Stop without an answer: the edge waits for none."""
@@ -450,7 +449,7 @@ class TrainingQueue:
         """Give the order back whose update the disk refused."""
         key, active = effect.update.key, self.active_order
         if isinstance(effect, CarryUpdate):
-            return self._decline(key, DeclineReason.ERROR, detail)
+            return self.refuse(key, DeclineReason.ERROR, detail, remembered=True)
         if active is None or active.key != key:
             return []
         return self._give_back(DeclineReason.ERROR, detail)

@@ -178,18 +178,7 @@ def _scalar(kind: object, text: str) -> object:
 
 
 def _refused(field: Declared, wrong: object) -> StreamError:
-    key, limits = field.keys[0], field.limits
-    hint = f"write {key}={field.option.example}"
-    if get_origin(field.kind) is Literal:
-        reason = "is not known"
-        if not field.option.example:
-            hint = f"write one of {', '.join(get_args(field.kind))}"
-    elif field.kind is bool:
-        reason, hint = "must be 0 or 1", f"write {key}=1"
-    elif limits is not None and limits.ge is not None:
-        reason = f"is no number from {limits.ge} to {limits.le}"
-    elif limits is not None and limits.gt is not None:
-        reason = "is no number over 0"
-    else:
-        reason = f"is no {'number' if field.kind is float else key}"
-    return StreamError(key, f"{str(wrong)[:40]!r} {reason}", hint)
+    key, example = field.keys[0], field.option.example
+    if not example and get_origin(field.kind) is Literal:
+        example = f"one of {', '.join(get_args(field.kind))}"
+    return StreamError(key, f"{str(wrong)[:40]!r} is no {key}", f"write {key}={example}")
