@@ -11,17 +11,7 @@ from fedagent_agent.books import FILE, Books
 from fedagent_agent.core.effects import Key, OpinionAnswer, PendingUpdate
 from fedagent_agent.errors import BooksError
 from fedagent_agent.trainer.frames import Open, Train
-from fedagent_protocol.messages import (
-    Chunk,
-    ContextReport,
-    Decline,
-    DeclineReason,
-    Need,
-    Opinion,
-    OpinionMode,
-    TrainStats,
-    UpdateOffer,
-)
+from fedagent_protocol import messages as m
 from fedagent_task.recipe.spec import ModelSpec, PrivacySpec, TaskSpec
 from tests.fakes.hand_edge import (
     CHUNK,
@@ -62,7 +52,7 @@ class Killer:
 
 
 def update_of(number: int, body: bytes, edge: str = EDGE) -> PendingUpdate:
-    offer = UpdateOffer(
+    offer = m.UpdateOffer(
         run=RUN,
         round=number,
         digest=digest_of(body),
@@ -70,7 +60,7 @@ def update_of(number: int, body: bytes, edge: str = EDGE) -> PendingUpdate:
         chunk_bytes=CHUNK,
         base="0" * 64,
         task="0" * 64,
-        stats=TrainStats(num_samples=1),
+        stats=m.TrainStats(num_samples=1),
     )
     return PendingUpdate(Key(edge, RUN, number), offer, 1)
 
@@ -104,7 +94,7 @@ def test_killed_anywhere_each_round_is_answered_once_and_charged_before_it_leave
                 edge.serve(edge.order(number, model), model)
                 if task is PRIVATE:
                     edge.train(edge.jobs(Train)[-1], BODY)
-                edge.receipt(edge.said(UpdateOffer)[-1])
+                edge.receipt(edge.said(m.UpdateOffer)[-1])
         except KilledError:
             pass
         else:
@@ -115,14 +105,14 @@ def test_killed_anywhere_each_round_is_answered_once_and_charged_before_it_leave
         if task is PRIVATE:
             assert edge.store.books.releases().get(RUN, 0) >= max([0, *(u.key.round for u in kept)])
         edge.join()
-        assert [o.round for o in edge.said(UpdateOffer)] == [u.key.round for u in kept]
+        assert [o.round for o in edge.said(m.UpdateOffer)] == [u.key.round for u in kept]
         for number in (1, 2):
             edge.serve(edge.order(number, model), model)
             if task is PRIVATE and edge.jobs(Train):
                 edge.train(edge.jobs(Train)[-1], BODY)
         answered = {key.round for key in edge.store.books.answered()}
         assert answered == {2}, killer.seen[-1]
-        for offer in edge.said(UpdateOffer):
+        for offer in edge.said(m.UpdateOffer):
             edge.receipt(offer)
         assert not edge.core.uploads.by_key
         edge.restart()
@@ -138,14 +128,14 @@ def test_an_update_that_was_not_offered_yet_is_offered_after_the_restart(tmp_pat
     edge.store.books._checkpoint = Killer(2)
     with pytest.raises(KilledError, match=r"books\.put"):
         edge.train(edge.jobs(Train)[0], BODY)
-    assert not edge.said(UpdateOffer)
+    assert not edge.said(m.UpdateOffer)
     edge.restart(EDGE)
-    (offer,) = edge.said(UpdateOffer)
+    (offer,) = edge.said(m.UpdateOffer)
     assert (offer.digest, offer.first) == (digest_of(BODY), BODY)
     edge.receipt(offer)
     edge.restart(EDGE)
     edge.order(1, SMALL)
-    assert not edge.said(UpdateOffer), "the receipt is on the disk"
+    assert not edge.said(m.UpdateOffer), "the receipt is on the disk"
     assert not edge.events("ordered"), "and the round is not trained again"
     edge.serve(edge.order(2, SMALL), SMALL)
     assert edge.jobs(Open)[0].offset == 42, "the stream goes on where it was"
@@ -157,12 +147,12 @@ def test_needs_after_a_restart_are_served_from_disk_and_a_lost_file_is_forgotten
     edge = joined(tmp_path)
     offer = edge.round(1, BIG)
     edge.restart(EDGE)
-    edge.say(Need(run=RUN, round=1, digest=offer.digest, ranges=((0, 2),)))
-    assert digest_of(b"".join(chunk.data for chunk in edge.said(Chunk))) == offer.digest
+    edge.say(m.Need(run=RUN, round=1, digest=offer.digest, ranges=((0, 2),)))
+    assert digest_of(b"".join(chunk.data for chunk in edge.said(m.Chunk))) == offer.digest
     for path in (tmp_path / "outbox").glob("*.update"):
         path.unlink()
     edge.restart(EDGE)
-    assert not edge.said(UpdateOffer)
+    assert not edge.said(m.UpdateOffer)
 
 
 def test_the_oldest_updates_make_room_and_stray_files_go(tmp_path: Path) -> None:
@@ -185,8 +175,8 @@ def test_a_disk_that_refuses_is_a_decline_not_a_crash(tmp_path: Path) -> None:
     edge = joined(tmp_path)
     edge.store.books._db.execute("PRAGMA query_only = ON")
     edge.serve(edge.order(1, SMALL), SMALL)
-    assert len(edge.said(Decline)) == 1
-    assert not edge.said(UpdateOffer)
+    assert len(edge.said(m.Decline)) == 1
+    assert not edge.said(m.UpdateOffer)
 
 
 def test_books_that_cannot_be_used_are_named_with_a_hint(tmp_path: Path) -> None:
@@ -209,15 +199,15 @@ def test_a_used_up_epsilon_declines_tells_the_edge_and_stays_so(tmp_path: Path) 
     edge = joined(tmp_path, task=PRIVATE)
     trained(edge, 1)
     trained(edge, 2)
-    first, last = (offer.context for offer in edge.said(UpdateOffer))
-    assert isinstance(first, ContextReport)
-    assert isinstance(last, ContextReport)
+    first, last = (offer.context for offer in edge.said(m.UpdateOffer))
+    assert isinstance(first, m.ContextReport)
+    assert isinstance(last, m.ContextReport)
     assert (first.available, last.available) == (True, False)
     assert last.reason == "epsilon 8 of this run is used up by 2 updates"
     edge.restart(EDGE)
     edge.serve(edge.order(3, SMALL), SMALL)
-    decline = edge.said(Decline)[-1]
-    assert (decline.reason, decline.detail) == (DeclineReason.PRIVACY, last.reason)
+    decline = edge.said(m.Decline)[-1]
+    assert (decline.reason, decline.detail) == (m.DeclineReason.PRIVACY, last.reason)
     assert edge.jobs(Train) == []
 
 
@@ -231,11 +221,11 @@ def test_a_device_restored_from_a_backup_goes_on_with_what_the_coordinator_knows
     edge.restart(EDGE)
     trained(edge, 2, releases=1)
     edge.serve(edge.order(3, SMALL, releases=2), SMALL)
-    decline = edge.said(Decline)[-1]
-    assert decline.reason == DeclineReason.PRIVACY
+    decline = edge.said(m.Decline)[-1]
+    assert decline.reason == m.DeclineReason.PRIVACY
     assert decline.detail == "epsilon 8 of this run is used up by 2 updates"
     assert len(edge.jobs(Train)) == 1
-    assert edge.said(ContextReport)[-1].available, "for others it goes on"
+    assert edge.said(m.ContextReport)[-1].available, "for others it goes on"
     trained(edge, 4, releases=1)
     assert edge.store.books.releases() == {RUN: 2}, "what it was told is not kept"
 
@@ -248,8 +238,8 @@ def test_what_was_charged_never_falls_and_no_run_is_forgotten_but_opinions_are(
     made = Books(tmp_path)
     for number, releases in enumerate((3, 1, 4), 1):
         put(made, update_of(number, BODY), releases=releases)
-        opinion = Opinion(run=f"{number:032x}", round=1, model="0" * 64, epsilon=0.5, samples=1)
-        made.keep(OpinionAnswer(opinion, OpinionMode.REPORT), 0.5)
+        opinion = m.Opinion(run=f"{number:032x}", round=1, model="0" * 64, epsilon=0.5, samples=1)
+        made.keep(OpinionAnswer(opinion, m.OpinionMode.REPORT), 0.5)
     made.close()
     again = Books(tmp_path)
     assert again.releases() == {RUN: 4}

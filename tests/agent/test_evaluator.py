@@ -13,15 +13,8 @@ from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.peers.core.selection import PeerSelection
 from fedagent_agent.trainer.frames import Evaluate, Train
 from fedagent_node.effects import Effect, Send
+from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
-from fedagent_protocol.messages import (
-    Opinion,
-    OpinionCall,
-    OpinionMode,
-    TaskNeed,
-    UpdateOffer,
-    Volunteer,
-)
 from fedagent_protocol.signed import Asked, is_claim
 from fedagent_task.recipe.spec import OpinionsSpec, PeersSpec
 from fedagent_task.recipe.text import task_bytes, task_digest
@@ -43,7 +36,7 @@ from tests.fakes.voices import identity
 
 MODEL, NEWER = model_of(500), model_of(500, 1)
 RUN_2 = "2" * 32
-PEERS = OpinionMode.PEERS
+PEERS = m.OpinionMode.PEERS
 
 
 @pytest.fixture
@@ -66,17 +59,17 @@ def asked(edge: HandEdge, number: int, model: bytes = MODEL, **fields: object) -
 def test_a_model_is_fetched_scored_and_answered_once_for_all(edge: HandEdge) -> None:
     start = asked(edge, 3)
     assert Path(start.model).read_bytes() == MODEL
-    assert edge.said(Opinion) == []
+    assert edge.said(m.Opinion) == []
     edge.evaluate(start, 0.75)
-    (opinion,) = edge.said(Opinion)
-    assert opinion == Opinion(
+    (opinion,) = edge.said(m.Opinion)
+    assert opinion == m.Opinion(
         run=RUN, round=3, model=digest_of(MODEL), score=0.75, samples=7, metric="accuracy"
     )
     assert decode(Direction.AGENT_TO_EDGE, encode(opinion)) == opinion
     for name in (EDGE, OTHER, EDGE):
         edge.call(3, MODEL, edge=name)
-    assert edge.said(Opinion) == [opinion] * 4
-    assert len(edge.jobs(Evaluate)) == len(edge.said(TaskNeed)) == 1
+    assert edge.said(m.Opinion) == [opinion] * 4
+    assert len(edge.jobs(Evaluate)) == len(edge.said(m.TaskNeed)) == 1
     assert "0.75" not in str(edge.events("opinion"))
 
 
@@ -87,17 +80,17 @@ def test_an_opinion_is_signed_for_what_was_asked_and_kept_so_over_a_restart(
     task = structs.replace(REAL, opinions=OpinionsSpec(epsilon=1.0))
     edge = joined(tmp_path, OTHER, task=task, identity=me)
     edge.evaluate(asked(edge, 3), 0.7, epsilon=0.3)
-    (opinion,) = edge.said(Opinion)
+    (opinion,) = edge.said(m.Opinion)
     of = {"run": RUN, "task": task_digest(task_bytes(task)), "model": digest_of(MODEL)}
     said = Asked(site=SITE, round=3, **of).opinion(me.id, opinion)
     assert is_claim(opinion.claim, me.id, said)
     # An edge that makes up another task gets no signature of that.
     call = call_of(task, 3, MODEL, 1024, until_ms=5000)
     edge.say(structs.replace(call, task="c" * 64), edge=OTHER)
-    assert edge.said(Opinion) == [opinion] * 2
+    assert edge.said(m.Opinion) == [opinion] * 2
     edge.restart(EDGE)
     edge.call(3, MODEL)
-    assert edge.said(Opinion) == [opinion]
+    assert edge.said(m.Opinion) == [opinion]
 
 
 def test_who_volunteers_signs_it_for_each_edge(tmp_path: Path) -> None:
@@ -111,14 +104,14 @@ def test_who_volunteers_signs_it_for_each_edge(tmp_path: Path) -> None:
     of = {"run": RUN, "task": task_digest(task_bytes(task)), "model": digest_of(MODEL)}
     said = Asked(site=SITE, round=3, **of)
     sends = [one for one in edge.out if isinstance(one, Send)]
-    told = {one.to: one.message.claim for one in sends if isinstance(one.message, Volunteer)}
+    told = {one.to: one.message.claim for one in sends if isinstance(one.message, m.Volunteer)}
     assert {
         to: is_claim(claim, me.id, said.volunteer(me.id, to)) for to, claim in told.items()
     } == {
         EDGE: True,
         OTHER: True,
     }
-    assert edge.said(Opinion) == []
+    assert edge.said(m.Opinion) == []
 
 
 def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) -> None:
@@ -130,7 +123,7 @@ def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) ->
     edge.call(4, MODEL)
     idle = joined(tmp_path / "idle", task=IDLE)
     idle.serve(idle.call(1, MODEL), MODEL)
-    said = edge.said(Opinion) + idle.said(Opinion)
+    said = edge.said(m.Opinion) + idle.said(m.Opinion)
     assert [o.reason for o in said] == [
         "no samples have arrived that were not trained on",
         "died",
@@ -153,7 +146,7 @@ class Neighbourhood(PeerSelection):
         edge.core.evaluator.peers = self
 
     def begin(
-        self, call: OpinionCall, edge: str, opinion: float | None, now: float
+        self, call: m.OpinionCall, edge: str, opinion: float | None, now: float
     ) -> list[Effect]:
         self.begun.append((call.round, edge, opinion))
         return []
@@ -170,7 +163,7 @@ def test_peers_get_the_opinion_and_no_edge_does(tmp_path: Path) -> None:
     edge.call(1, MODEL)
     edge.evaluate(asked(edge, 2, mode=PEERS), samples=0)
     assert peers.begun == [(1, EDGE, 0.625), (1, OTHER, 0.625), (2, EDGE, None)]
-    assert edge.said(Opinion) == []
+    assert edge.said(m.Opinion) == []
     assert edge.core.counters["opinion_of_another"] == 1
 
 
@@ -199,11 +192,11 @@ def test_an_edge_gets_no_other_opinion_than_the_task_has(
 ) -> None:
     edge = with_opinions(tmp_path, mode=said)
     peers = Neighbourhood(edge)
-    edge.serve(edge.call(1, MODEL, mode=OpinionMode(called)), MODEL)
+    edge.serve(edge.call(1, MODEL, mode=m.OpinionMode(called)), MODEL)
     assert not edge.jobs(Evaluate)
-    assert all(opinion.samples == 0 for opinion in edge.said(Opinion))
+    assert all(opinion.samples == 0 for opinion in edge.said(m.Opinion))
     assert all(opinion is None for _, _, opinion in peers.begun)
-    assert len(edge.said(Opinion)) + len(peers.begun) == 1
+    assert len(edge.said(m.Opinion)) + len(peers.begun) == 1
 
 
 # --------------------------------------------------------------------- privacy
@@ -216,7 +209,7 @@ def test_with_limits_no_score_goes_along_with_an_update(
     edge = with_opinions(tmp_path, limits)
     edge.serve(edge.order(1, MODEL), MODEL)
     edge.train(edge.jobs(Train)[-1], b"update", structs.replace(STATS, score=0.75, score_n=30))
-    (offer,) = edge.said(UpdateOffer)
+    (offer,) = edge.said(m.UpdateOffer)
     assert (offer.stats.score, offer.stats.score_n) == ((0.75, 30) if limits is None else (0.0, 0))
 
 
@@ -235,7 +228,7 @@ def test_what_the_owner_does_not_grant_is_not_even_scored(
     edge = with_opinions(tmp_path, limits, epsilon=epsilon)
     edge.serve(edge.call(1, MODEL), MODEL)
     assert not edge.jobs(Evaluate)
-    (opinion,) = edge.said(Opinion)
+    (opinion,) = edge.said(m.Opinion)
     assert opinion.samples == 0
     assert reason in opinion.reason
 
@@ -244,16 +237,16 @@ def test_noise_is_drawn_once_and_stays_spent_over_restarts(tmp_path: Path) -> No
     limits = PrivacySettings(max_epsilon=1.0, total_epsilon=2.0)
     edge = with_opinions(tmp_path, limits, epsilon=1.0)
     edge.evaluate(asked(edge, 1), 0.31, epsilon=1.0)
-    (opinion,) = edge.said(Opinion)
+    (opinion,) = edge.said(m.Opinion)
     edge.restart(EDGE)
     edge.call(1, MODEL)
-    assert edge.said(Opinion) == [opinion]
+    assert edge.said(m.Opinion) == [opinion]
     assert not edge.jobs(Evaluate)
     edge.evaluate(asked(edge, 2), 0.5, epsilon=1.0)
     edge.restart(EDGE)
     edge.serve(edge.call(3, MODEL), MODEL)
     assert not edge.jobs(Evaluate)
-    assert "epsilon of 2 for this run is used up" in edge.said(Opinion)[-1].reason
+    assert "epsilon of 2 for this run is used up" in edge.said(m.Opinion)[-1].reason
     asked(edge, 1, run=RUN_2)
     assert edge.core.evaluator.spent == {RUN: 2.0}
 
@@ -272,7 +265,7 @@ def test_an_edge_that_makes_up_runs_spends_no_more_than_a_life_has(
     assert edge.core.evaluator.spent == dict.fromkeys(runs[2:4], 1.0)
     for run in (runs[0], runs[4]):
         edge.serve(edge.call(2, MODEL, run=run), MODEL)
-        assert "epsilon of 4 for all runs is used up" in edge.said(Opinion)[-1].reason
+        assert "epsilon of 4 for all runs is used up" in edge.said(m.Opinion)[-1].reason
     assert not edge.jobs(Evaluate)
 
 
@@ -292,13 +285,13 @@ def test_an_owner_that_trusts_declared_neighbours_alone_tells_nobody_else(
         privacy=PrivacySettings(declared_only=True),
     )
     edge.join()
-    edge.serve(edge.call(1, MODEL, mode=OpinionMode(mode)), MODEL)
+    edge.serve(edge.call(1, MODEL, mode=m.OpinionMode(mode)), MODEL)
     assert bool(edge.jobs(Evaluate)) == told
-    for opinion in edge.said(Opinion):
+    for opinion in edge.said(m.Opinion):
         assert (opinion.samples, opinion.reason) == (
             0, "the owner sends opinions to declared neighbours only"
         )  # fmt: skip
-    assert bool(edge.said(Opinion)) == (mode == "report")
+    assert bool(edge.said(m.Opinion)) == (mode == "report")
 
 
 @pytest.mark.parametrize("ends", ["refused", "killed"])
@@ -308,15 +301,15 @@ def test_what_is_not_on_disk_is_not_told(tmp_path: Path, ends: str) -> None:
     if ends == "refused":
         edge.store.books._db.execute("PRAGMA query_only = ON")
         edge.evaluate(start, 0.5, epsilon=1.0)
-        (opinion,) = edge.said(Opinion)
+        (opinion,) = edge.said(m.Opinion)
         assert (opinion.samples, opinion.reason[:6]) == (0, "disk: ")
     else:
         killed = KeyboardInterrupt("agent.opinions.before-write")
         edge.store.books._checkpoint = Mock(side_effect=killed)
         with pytest.raises(KeyboardInterrupt):
             edge.evaluate(start, 0.5, epsilon=1.0)
-        assert edge.said(Opinion) == []
+        assert edge.said(m.Opinion) == []
     edge.restart(EDGE)
     assert edge.core.evaluator.spent == {}
     edge.evaluate(asked(edge, 2), 0.25, epsilon=1.0)
-    assert [opinion.score for opinion in edge.said(Opinion)] == [0.25]
+    assert [opinion.score for opinion in edge.said(m.Opinion)] == [0.25]

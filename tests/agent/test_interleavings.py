@@ -14,21 +14,8 @@ from fedagent_agent.core.effects import Subscribed, SubscribeModel
 from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.trainer.frames import Cancel, Evaluate, Open, Train
 from fedagent_node.effects import LinkDown, LinkUp, Revoked, Send
+from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
-from fedagent_protocol.messages import (
-    AnyMessage,
-    Chunk,
-    Decline,
-    EdgeBeacon,
-    EdgeToAgent,
-    Need,
-    Opinion,
-    RoundClosed,
-    TaskBody,
-    TaskNeed,
-    UpdateOffer,
-    Welcome,
-)
 from fedagent_protocol.transfer import Layout
 from fedagent_task.recipe.spec import OpinionsSpec
 from fedagent_task.recipe.text import task_bytes, task_digest
@@ -77,7 +64,7 @@ class UnderFire(RuleBasedStateMachine):
         self.receipted: set[tuple[str, str, int]] = set()
         self.evaluating: dict[int, Evaluate] = {}
         self.called: set[Order] = set()
-        self.told: dict[tuple[str, int], set[Opinion]] = defaultdict(set)
+        self.told: dict[tuple[str, int], set[m.Opinion]] = defaultdict(set)
         self.revoked = False
         self.score = 0
 
@@ -92,7 +79,7 @@ class UnderFire(RuleBasedStateMachine):
 
     # ------------------------------------------------------- what the agent did
 
-    def say(self, message: EdgeToAgent, name: str) -> None:
+    def say(self, message: m.EdgeToAgent, name: str) -> None:
         self.take(self.edge.say(message, edge=name))
 
     def take(self, outward: list[Outward]) -> None:
@@ -122,22 +109,22 @@ class UnderFire(RuleBasedStateMachine):
                     assert Path(effect.model).read_bytes() == self.edge.models[call.call.model]
                     self.evaluating[effect.job] = effect
 
-    def published(self, name: str, message: AnyMessage) -> None:
+    def published(self, name: str, message: m.AnyMessage) -> None:
         of = (name, message.run, message.round)
         match message:
-            case Decline():
+            case m.Decline():
                 self.answers[of].add("decline")
-            case UpdateOffer():
+            case m.UpdateOffer():
                 self.answers[of].add("update")
                 assert of not in self.receipted, "offered again after its receipt"
                 assert message.first in (b"", UPDATE[:PIECE])
-            case Chunk():
+            case m.Chunk():
                 assert self.credit[message.digest, message.index] > 0, "a chunk without credit"
                 start, stop = Layout(len(UPDATE), PIECE).span(message.index)
                 assert message.data == UPDATE[start:stop]
-            case Need(ranges=ranges) if ranges:
+            case m.Need(ranges=ranges) if ranges:
                 assert (name, message.digest) in self.subscribed
-            case Opinion():
+            case m.Opinion():
                 assert of in self.called
                 if message.samples:
                     self.told[message.run, message.round].add(message)
@@ -151,12 +138,12 @@ class UnderFire(RuleBasedStateMachine):
         self.subscribed.add((sub.edge, sub.digest))
         self.take(self.edge.take(Subscribed(sub.edge, sub.digest)))
 
-    @precondition(lambda self: self.edge.said(TaskNeed))
+    @precondition(lambda self: self.edge.said(m.TaskNeed))
     @rule(name=EDGES)
     def task(self, name: str) -> None:
-        need = self.edge.said(TaskNeed)[-1]
+        need = self.edge.said(m.TaskNeed)[-1]
         body = next(b for b in map(task_bytes, TASKS) if task_digest(b) == need.digest)
-        self.say(TaskBody(run=need.run, digest=need.digest, body=body), name)
+        self.say(m.TaskBody(run=need.run, digest=need.digest, body=body), name)
 
     @rule(seconds=st.sampled_from([0.01, 1.0, 4.0, 25.0]), busy=st.sampled_from([0, 5000]))
     def wait(self, seconds: float, busy: int) -> None:
@@ -170,8 +157,8 @@ class UnderFire(RuleBasedStateMachine):
 
     @rule(name=EDGES)
     def beacon(self, name: str) -> None:
-        self.say(EdgeBeacon(edge=name), name)
-        self.say(Welcome(edge=name), name)
+        self.say(m.EdgeBeacon(edge=name), name)
+        self.say(m.Welcome(edge=name), name)
 
     @rule(
         name=EDGES,
@@ -216,7 +203,9 @@ class UnderFire(RuleBasedStateMachine):
     def chunks(self, name: str, model: bytes, indices: list[int], spoilt: int) -> None:
         for index in indices:
             data = model[index * PIECE : (index + 1) * PIECE - spoilt]
-            self.say(Chunk(run=RUN, round=1, digest=digest_of(model), index=index, data=data), name)
+            self.say(
+                m.Chunk(run=RUN, round=1, digest=digest_of(model), index=index, data=data), name
+            )
 
     @precondition(lambda self: self.training)
     @rule(data=st.data(), fails=st.booleans())
@@ -235,27 +224,27 @@ class UnderFire(RuleBasedStateMachine):
         samples = 7 if outcome == "score" else 0
         self.take(self.edge.evaluate(start, self.score / 1e6, samples=samples, epsilon=1.0))
 
-    @precondition(lambda self: self.edge.said(UpdateOffer))
+    @precondition(lambda self: self.edge.said(m.UpdateOffer))
     @rule(data=st.data(), name=EDGES, first=st.integers(0, 3), count=st.integers(1, 2))
     def need(self, data: st.DataObject, name: str, first: int, count: int) -> None:
-        offer = data.draw(st.sampled_from(self.edge.said(UpdateOffer)))
+        offer = data.draw(st.sampled_from(self.edge.said(m.UpdateOffer)))
         for index in range(first, first + count):
             self.credit[offer.digest, index] += 1
         ranges = ((first, first + count),)
-        need = Need(run=offer.run, round=offer.round, digest=offer.digest, ranges=ranges)
+        need = m.Need(run=offer.run, round=offer.round, digest=offer.digest, ranges=ranges)
         self.say(need, name)
 
-    @precondition(lambda self: self.edge.said(UpdateOffer))
+    @precondition(lambda self: self.edge.said(m.UpdateOffer))
     @rule(data=st.data())
     def receipt(self, data: st.DataObject) -> None:
-        offer = data.draw(st.sampled_from(self.edge.said(UpdateOffer)))
+        offer = data.draw(st.sampled_from(self.edge.said(m.UpdateOffer)))
         self.take(self.edge.receipt(offer))
         if self.edge.core.sessions.get(EDGE) is not None:
             self.receipted.add((EDGE, offer.run, offer.round))
 
     @rule(name=EDGES, number=st.integers(1, 4), run=st.sampled_from(RUNS), kept=st.booleans())
     def closed(self, name: str, number: int, run: str, kept: bool) -> None:
-        self.say(RoundClosed(run=run, round=number, kept=kept), name)
+        self.say(m.RoundClosed(run=run, round=number, kept=kept), name)
 
     @rule()
     def kill(self) -> None:
@@ -351,10 +340,10 @@ def test_whoever_asks_often_enough_has_an_answer(losses: list[bool], order_at: i
             if second >= order_at:
                 serve(edge.order(2, MODELS[1], give_up_ms=70_000))
             serve(edge.call(1, MODELS[0], until_ms=60_000))
-            if bool(edge.said(Opinion)) and bool(edge.said(UpdateOffer)):
+            if bool(edge.said(m.Opinion)) and bool(edge.said(m.UpdateOffer)):
                 break
             serve(edge.later(1.0))
-            edge.say(EdgeBeacon(edge=EDGE))
-        assert {opinion.samples for opinion in edge.said(Opinion)} == {7}
-        assert {offer.base for offer in edge.said(UpdateOffer)} == {digest_of(MODELS[1])}
+            edge.say(m.EdgeBeacon(edge=EDGE))
+        assert {opinion.samples for opinion in edge.said(m.Opinion)} == {7}
+        assert {offer.base for offer in edge.said(m.UpdateOffer)} == {digest_of(MODELS[1])}
         edge.store.close()

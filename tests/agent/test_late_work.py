@@ -9,14 +9,7 @@ from msgspec import structs
 from fedagent_agent.core.effects import Subscribed, SubscribeModel
 from fedagent_agent.trainer.frames import Train
 from fedagent_node.data_dir import Identity
-from fedagent_protocol.messages import (
-    Chunk,
-    EdgeBeacon,
-    EdgeToAgent,
-    Need,
-    RoundClosed,
-    UpdateOffer,
-)
+from fedagent_protocol import messages as m
 from fedagent_protocol.signed import WorkClaim, is_claim
 from tests.fakes.hand_edge import EDGE, REAL, RUN, HandEdge, digest_of, joined, model_of
 from tests.fakes.voices import identity
@@ -29,13 +22,13 @@ BODY = bytes(range(250)) * 1000
 BEGUN: dict[str, Any] = {"made_in": 1, "made_from": digest_of(OLD)}
 
 
-def closed(number: int, *, kept: bool = True) -> EdgeToAgent:
-    return RoundClosed(run=RUN, round=number, kept=kept)
+def closed(number: int, *, kept: bool = True) -> m.EdgeToAgent:
+    return m.RoundClosed(run=RUN, round=number, kept=kept)
 
 
-def chunk(model: bytes, index: int, number: int) -> Chunk:
+def chunk(model: bytes, index: int, number: int) -> m.Chunk:
     data = model[index * PIECE : (index + 1) * PIECE]
-    return Chunk(run=RUN, round=number, digest=digest_of(model), index=index, data=data)
+    return m.Chunk(run=RUN, round=number, digest=digest_of(model), index=index, data=data)
 
 
 @pytest.fixture
@@ -59,12 +52,12 @@ def downloading(edge: HandEdge) -> None:
         edge.say(chunk(OLD, index, 1))
 
 
-def uploading(edge: HandEdge) -> UpdateOffer:
+def uploading(edge: HandEdge) -> m.UpdateOffer:
     """Bring an order to where two chunks of the update were sent."""
     edge.serve(edge.order(1, OLD, credit=0), OLD)
     edge.train(edge.jobs(Train)[-1], BODY)
-    offer = edge.said(UpdateOffer)[-1]
-    edge.say(Need(run=RUN, round=1, digest=offer.digest, ranges=((0, 2),)))
+    offer = edge.said(m.UpdateOffer)[-1]
+    edge.say(m.Need(run=RUN, round=1, digest=offer.digest, ranges=((0, 2),)))
     return offer
 
 
@@ -74,12 +67,12 @@ def test_a_download_goes_on_with_what_is_here(edge: HandEdge) -> None:
     assert not edge.events("abandoned")
     edge.out.clear()
     edge.order(2, NEW, **BEGUN)
-    (need,) = edge.said(Need)
+    (need,) = edge.said(m.Need)
     assert (need.round, need.digest, need.ranges) == (2, digest_of(OLD), ((2, 5),))
     for index in (2, 3, 4):
         edge.say(chunk(OLD, index, 2))
     edge.train(edge.jobs(Train)[-1], BODY)
-    (offer,) = edge.said(UpdateOffer)
+    (offer,) = edge.said(m.UpdateOffer)
     assert (offer.round, offer.made_in, offer.base) == (2, 1, digest_of(OLD))
 
 
@@ -90,10 +83,10 @@ def test_an_upload_goes_on_under_a_claim_of_the_round_that_pays(
     edge.say(closed(1))
     edge.out.clear()
     for _ in range(4):
-        assert not edge.said(UpdateOffer, edge.later(8.0)), "nothing is sent without an order"
-        edge.say(EdgeBeacon(edge=EDGE))
+        assert not edge.said(m.UpdateOffer, edge.later(8.0)), "nothing is sent without an order"
+        edge.say(m.EdgeBeacon(edge=EDGE))
     edge.order(2, NEW, **BEGUN)
-    (offer,) = edge.said(UpdateOffer)
+    (offer,) = edge.said(m.UpdateOffer)
     kept = (offer.digest, offer.base, offer.stats)
     assert kept == (first.digest, first.base, first.stats)
     assert (offer.round, offer.made_in, offer.first) == (2, 1, b"")
@@ -101,8 +94,8 @@ def test_an_upload_goes_on_under_a_claim_of_the_round_that_pays(
     assert is_claim(mine.claim, me.id, WorkClaim.offered(mine, EDGE, me.id).statement)
     other = structs.replace(mine, round=1, made_in=0)
     assert not is_claim(mine.claim, me.id, WorkClaim.offered(other, EDGE, me.id).statement)
-    edge.say(Need(run=RUN, round=2, digest=offer.digest, ranges=((2, 4),)))
-    assert [c.index for c in edge.said(Chunk)] == [2, 3]
+    edge.say(m.Need(run=RUN, round=2, digest=offer.digest, ranges=((2, 4),)))
+    assert [c.index for c in edge.said(m.Chunk)] == [2, 3]
     edge.receipt(offer)
     assert not edge.core.uploads.by_key
 
@@ -115,10 +108,10 @@ def test_it_goes_on_after_a_restart(edge: HandEdge) -> None:
     edge.restart(EDGE)
     edge.say(closed(2))  # what the edge answers to its offer
     edge.order(3, NEW, **BEGUN)
-    offer = edge.said(UpdateOffer)[-1]
+    offer = edge.said(m.UpdateOffer)[-1]
     assert (offer.round, offer.made_in) == (3, 1)
-    edge.say(Need(run=RUN, round=3, digest=offer.digest, ranges=((3, 4),)))
-    assert edge.said(Chunk)[-1].data == BODY[3 * PIECE :]
+    edge.say(m.Need(run=RUN, round=3, digest=offer.digest, ranges=((3, 4),)))
+    assert edge.said(m.Chunk)[-1].data == BODY[3 * PIECE :]
     assert len(list((edge.directory / "outbox").glob("*.update"))) <= 1
 
 
@@ -130,7 +123,7 @@ def test_who_is_not_asked_for_the_rest_begins_anew(edge: HandEdge, begin: object
     edge.out.clear()
     edge.serve(edge.order(2, NEW, made_in=4, made_from=digest_of(OLD)), NEW)
     assert edge.jobs(Train)[-1].model.endswith(digest_of(NEW)), "it trains from the new model"
-    assert all(offer.made_in == 0 for offer in edge.said(UpdateOffer))
+    assert all(offer.made_in == 0 for offer in edge.said(m.UpdateOffer))
     assert not edge.core.uploads.by_key
 
 

@@ -8,14 +8,7 @@ from msgspec import structs
 from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeModel
 from fedagent_agent.core.preparation import PREPARE_S
 from fedagent_agent.trainer.frames import Open
-from fedagent_protocol.messages import (
-    Chunk,
-    Decline,
-    DeclineReason,
-    EdgeBeacon,
-    Need,
-    TaskBody,
-)
+from fedagent_protocol import messages as m
 from fedagent_task.recipe.spec import TaskSpec
 from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.graph_tasks import dense_task
@@ -52,24 +45,24 @@ def edge(tmp_path: Path) -> HandEdge:
 
 def named(edge: HandEdge, name: str = EDGE) -> None:
     """Name the task; answer when the agent asks for its body."""
-    edge.say(EdgeBeacon(run=RUN, edge=name, task=DIGEST), edge=name)
+    edge.say(m.EdgeBeacon(run=RUN, edge=name, task=DIGEST), edge=name)
     body(edge, name)
 
 
 def body(edge: HandEdge, name: str = EDGE) -> None:
-    told = TaskBody(run=RUN, digest=DIGEST, body=BODY, chunk_bytes=PIECE)
+    told = m.TaskBody(run=RUN, digest=DIGEST, body=BODY, chunk_bytes=PIECE)
     edge.say(told, edge=name)
     if edge.jobs(SubscribeModel):
         edge.take(Subscribed(name, digest_of(ONCE)))
 
 
-def piece(index: int, data: bytes | None = None) -> Chunk:
+def piece(index: int, data: bytes | None = None) -> m.Chunk:
     data = ONCE[index * PIECE : (index + 1) * PIECE] if data is None else data
-    return Chunk(run=RUN, digest=digest_of(ONCE), index=index, data=data)
+    return m.Chunk(run=RUN, digest=digest_of(ONCE), index=index, data=data)
 
 
 def asked(edge: HandEdge) -> list[int]:
-    needs = [need for need in edge.said(Need) if need.digest == digest_of(ONCE)]
+    needs = [need for need in edge.said(m.Need) if need.digest == digest_of(ONCE)]
     return [i for need in needs for start, stop in need.ranges for i in range(start, stop)]
 
 
@@ -110,8 +103,8 @@ def test_a_damaged_file_is_got_again_and_at_last_declined(edge: HandEdge) -> Non
         given(edge, *range(COUNT - 1))
         edge.say(piece(COUNT - 1, bytes(len(ONCE) - (COUNT - 1) * PIECE)))
     edge.order(1, SMALL)
-    (decline,) = edge.said(Decline)
-    assert (decline.reason, "model.once" in decline.detail) == (DeclineReason.LOAD, True)
+    (decline,) = edge.said(m.Decline)
+    assert (decline.reason, "model.once" in decline.detail) == (m.DeclineReason.LOAD, True)
     assert edge.core.counters["digest_mismatch"] == 4
 
 
@@ -120,18 +113,18 @@ def test_one_that_is_too_large_is_declined_by_its_key(tmp_path: Path) -> None:
     task = structs.replace(TASK, model=huge)
     edge = joined(tmp_path, task=task)
     edge.serve(edge.order(1, SMALL), SMALL)
-    (decline,) = edge.said(Decline)
-    assert (decline.reason, decline.detail[:16]) == (DeclineReason.SCHEMA, "model.once_bytes")
+    (decline,) = edge.said(m.Decline)
+    assert (decline.reason, decline.detail[:16]) == (m.DeclineReason.SCHEMA, "model.once_bytes")
 
 
 def test_while_it_moves_the_agent_is_not_there_to_be_ordered(edge: HandEdge) -> None:
     named(edge)
     for index in range(COUNT - 1):
         edge.now += PREPARE_S * 0.6
-        edge.say(EdgeBeacon(run=RUN, edge=EDGE, task=DIGEST))
+        edge.say(m.EdgeBeacon(run=RUN, edge=EDGE, task=DIGEST))
         given(edge, index)
     assert edge.core.device.preparing
     for _ in range(round(PREPARE_S) + 1):
         edge.later(1.0)
-        edge.say(EdgeBeacon(run=RUN, edge=EDGE, task=DIGEST))
+        edge.say(m.EdgeBeacon(run=RUN, edge=EDGE, task=DIGEST))
     assert not edge.core.device.preparing

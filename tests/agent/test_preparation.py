@@ -7,15 +7,7 @@ import pytest
 from fedagent_agent.core.device import PREPARING
 from fedagent_agent.core.preparation import PREPARE_S
 from fedagent_agent.trainer.frames import Open, Train
-from fedagent_protocol.messages import (
-    ContextReport,
-    EdgeBeacon,
-    Hello,
-    TaskBody,
-    TaskNeed,
-    UpdateOffer,
-    Welcome,
-)
+from fedagent_protocol import messages as m
 from fedagent_task.recipe.spec import ModelSpec, TaskSpec
 from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.hand_edge import EDGE, OTHER, REAL, RUN, HandEdge, model_of
@@ -31,37 +23,37 @@ OTHER_TASK = task_digest(OTHER_BODY)
 def edge(tmp_path: Path) -> HandEdge:
     """An agent that has heard of an edge, and said hello."""
     edge = HandEdge(tmp_path, task=REAL)
-    edge.say(EdgeBeacon(edge=EDGE))
+    edge.say(m.EdgeBeacon(edge=EDGE))
     return edge
 
 
 def body(edge: HandEdge, task: bytes = BODY) -> Open:
-    edge.say(TaskBody(run=RUN, digest=task_digest(task), body=task))
+    edge.say(m.TaskBody(run=RUN, digest=task_digest(task), body=task))
     return edge.jobs(Open)[-1]
 
 
 def reports(edge: HandEdge) -> list[tuple[bool, str]]:
-    return [(said.available, said.reason) for said in edge.said(ContextReport)]
+    return [(said.available, said.reason) for said in edge.said(m.ContextReport)]
 
 
 def test_the_stream_is_open_before_the_agent_says_that_it_is_available(edge: HandEdge) -> None:
-    edge.say(Welcome(run=RUN, edge=EDGE, task=TASK))
-    assert [(need.round, need.digest) for need in edge.said(TaskNeed)] == [(0, TASK)]
+    edge.say(m.Welcome(run=RUN, edge=EDGE, task=TASK))
+    assert [(need.round, need.digest) for need in edge.said(m.TaskNeed)] == [(0, TASK)]
     assert reports(edge) == [(False, PREPARING)]
     opening = body(edge)
     edge.now += 4.0
     edge.opened(opening)
     assert reports(edge) == [(False, PREPARING), (True, "")]
     edge.serve(edge.order(1, MODEL), MODEL)
-    assert len(edge.said(TaskNeed)) == len(edge.jobs(Open)) == 1, "nothing is left to prepare"
+    assert len(edge.said(m.TaskNeed)) == len(edge.jobs(Open)) == 1, "nothing is left to prepare"
     edge.train(edge.jobs(Train)[-1], b"x" * 3000)
-    assert edge.said(UpdateOffer)[-1].stats.prepare_ms == 0
+    assert edge.said(m.UpdateOffer)[-1].stats.prepare_ms == 0
 
 
 def test_an_order_that_comes_first_is_taken_and_says_how_long_the_start_took(
     edge: HandEdge,
 ) -> None:
-    edge.say(Welcome(run=RUN, edge=EDGE, task=TASK))
+    edge.say(m.Welcome(run=RUN, edge=EDGE, task=TASK))
     opening = body(edge)
     edge.serve(edge.order(1, MODEL), MODEL)
     assert not edge.jobs(Train)
@@ -69,22 +61,22 @@ def test_an_order_that_comes_first_is_taken_and_says_how_long_the_start_took(
     edge.opened(opening)
     edge.now += 0.1
     edge.train(edge.jobs(Train)[-1], b"x" * 3000)
-    stats = edge.said(UpdateOffer)[-1].stats
+    stats = edge.said(m.UpdateOffer)[-1].stats
     assert (stats.prepare_ms, stats.lc_ms) == (700, 100)
 
 
 @pytest.mark.parametrize("ends", ["refused", "never"])
 def test_what_cannot_be_prepared_is_found_out_by_an_order(edge: HandEdge, ends: str) -> None:
-    edge.say(Welcome(run=RUN, edge=EDGE, task=TASK))
+    edge.say(m.Welcome(run=RUN, edge=EDGE, task=TASK))
     if ends == "refused":
         edge.refused(body(edge), "4 features")
     else:
         for _ in range(round(PREPARE_S)):
             assert reports(edge)[-1] == (False, PREPARING)
             edge.later(1.0)
-            edge.say(EdgeBeacon(run=RUN, edge=EDGE, task=TASK))
+            edge.say(m.EdgeBeacon(run=RUN, edge=EDGE, task=TASK))
         # What is lost is asked for at a beacon, once in a second at most.
-        assert len(edge.said(TaskNeed)) >= round(PREPARE_S) // 2
+        assert len(edge.said(m.TaskNeed)) >= round(PREPARE_S) // 2
     assert reports(edge)[-1] == (True, "")
 
 
@@ -94,37 +86,37 @@ def test_a_task_that_is_named_later_is_prepared_at_the_beacon_and_reported_to_al
     edge.join()
     edge.join(edge=OTHER)
     assert reports(edge) == [(True, ""), (True, "")]
-    edge.say(EdgeBeacon(run=RUN, edge=EDGE, task=TASK))
+    edge.say(m.EdgeBeacon(run=RUN, edge=EDGE, task=TASK))
     assert reports(edge)[2:] == [(False, PREPARING)] * 2
     edge.opened(body(edge))
     assert reports(edge)[4:] == [(True, "")] * 2
     # The second edge of the run hears that all is ready; a third task does not close this one.
-    edge.say(EdgeBeacon(run=RUN, edge=OTHER, task=TASK), edge=OTHER)
-    edge.say(EdgeBeacon(run="2" * 32, edge=OTHER, task=OTHER_TASK), edge=OTHER)
+    edge.say(m.EdgeBeacon(run=RUN, edge=OTHER, task=TASK), edge=OTHER)
+    edge.say(m.EdgeBeacon(run="2" * 32, edge=OTHER, task=OTHER_TASK), edge=OTHER)
     assert reports(edge)[6:] == [(True, ""), (True, "")]
-    assert len(edge.said(TaskNeed)) == 1
+    assert len(edge.said(m.TaskNeed)) == 1
 
 
 def test_an_edge_that_lost_its_place_for_the_device_has_it_greet_once_more(tmp_path: Path) -> None:
     edge = HandEdge(tmp_path, task=REAL)
-    life, nobody = EdgeBeacon(edge=EDGE, epoch="7" * 32), EdgeBeacon(edge=EDGE)
+    life, nobody = m.EdgeBeacon(edge=EDGE, epoch="7" * 32), m.EdgeBeacon(edge=EDGE)
     edge.say(life)
-    edge.say(Welcome(run=RUN, edge=EDGE))
+    edge.say(m.Welcome(run=RUN, edge=EDGE))
     edge.now += 60.0
-    before = len(edge.said(Hello))
+    before = len(edge.said(m.Hello))
     edge.say(nobody)
     edge.say(nobody)
-    assert len(edge.said(Hello)) == before + 1
-    reported = len(edge.said(ContextReport))
-    edge.say(Welcome(run=RUN, edge=EDGE))
-    assert len(edge.said(ContextReport)) == reported + 1
+    assert len(edge.said(m.Hello)) == before + 1
+    reported = len(edge.said(m.ContextReport))
+    edge.say(m.Welcome(run=RUN, edge=EDGE))
+    assert len(edge.said(m.ContextReport)) == reported + 1
     edge.say(life)
     edge.say(life)
-    assert len(edge.said(Hello)) == before + 1
-    edge.say(Welcome(run=RUN, edge=EDGE))
+    assert len(edge.said(m.Hello)) == before + 1
+    edge.say(m.Welcome(run=RUN, edge=EDGE))
     edge.now += 2.0
     edge.say(nobody)
-    edge.say(Welcome(run=RUN, edge=EDGE))
-    assert len(edge.said(Hello)) == before + 2, "a place that was lost again"
-    edge.say(EdgeBeacon(edge=EDGE, epoch="8" * 32))
-    assert len(edge.said(Hello)) == before + 3, "and the restart after it is noticed"
+    edge.say(m.Welcome(run=RUN, edge=EDGE))
+    assert len(edge.said(m.Hello)) == before + 2, "a place that was lost again"
+    edge.say(m.EdgeBeacon(edge=EDGE, epoch="8" * 32))
+    assert len(edge.said(m.Hello)) == before + 3, "and the restart after it is noticed"

@@ -7,17 +7,7 @@ import pytest
 from fedagent_agent.core.device import PriceSettings, Readings
 from fedagent_agent.core.effects import EdgesFound, Relink
 from fedagent_node.effects import Received, Revoked, TakeRevocations
-from fedagent_protocol.messages import (
-    ContextReport,
-    EdgeBeacon,
-    Hello,
-    PeerDeliver,
-    Probe,
-    ProbeReply,
-    Revocations,
-    RevocationsNeed,
-    Welcome,
-)
+from fedagent_protocol import messages as m
 from tests.fakes.hand_edge import EDGE, LINK, OTHER, HandEdge, joined
 
 
@@ -31,24 +21,24 @@ def quiet(edge: HandEdge) -> None:
     session = edge.core.sessions[EDGE]
     while session.probe is not None:
         edge.now += 0.002
-        probe = edge.said(Probe)[-1]
-        edge.say(ProbeReply(nonce=probe.nonce, data=bytes(probe.reply_bytes)))
+        probe = edge.said(m.Probe)[-1]
+        edge.say(m.ProbeReply(nonce=probe.nonce, data=bytes(probe.reply_bytes)))
 
 
 def test_an_edge_that_an_advert_names_is_greeted_before_its_beacon(edge: HandEdge) -> None:
     out = edge.take(EdgesFound(LINK, (EDGE,)))
-    assert edge.said(Hello, out)
+    assert edge.said(m.Hello, out)
     assert not edge.take(EdgesFound(LINK, (EDGE,))), "once is enough"
-    edge.say(Welcome(edge=EDGE))
-    assert edge.said(ContextReport)
+    edge.say(m.Welcome(edge=EDGE))
+    assert edge.said(m.ContextReport)
     edge.take(EdgesFound(LINK, (OTHER,)))
     edge.later(16.0)
     assert edge.events("edge_lost") == [{"edge": EDGE}], "the other was never there"
 
 
 def test_three_silent_periods_end_the_session_and_renew_the_link(edge: HandEdge) -> None:
-    edge.say(EdgeBeacon(edge=EDGE, period_ms=1000))
-    edge.say(Welcome(edge=EDGE))
+    edge.say(m.EdgeBeacon(edge=EDGE, period_ms=1000))
+    edge.say(m.Welcome(edge=EDGE))
     edge.later(2.9)
     assert not edge.events("edge_lost")
     edge.later(0.2)
@@ -59,7 +49,7 @@ def test_three_silent_periods_end_the_session_and_renew_the_link(edge: HandEdge)
 
 
 def test_what_neighbours_send_which_nobody_signs_is_no_sign_of_an_edge(edge: HandEdge) -> None:
-    forged = PeerDeliver(sender="agent-2", body=b"forged")
+    forged = m.PeerDeliver(sender="agent-2", body=b"forged")
     edge.say(forged)
     assert EDGE not in edge.core.sessions
     edge.join()
@@ -71,30 +61,32 @@ def test_what_neighbours_send_which_nobody_signs_is_no_sign_of_an_edge(edge: Han
 
 def test_an_edge_that_restarted_behind_its_broker_is_greeted_again(edge: HandEdge) -> None:
     first, second = "1" * 32, "2" * 32
-    edge.say(EdgeBeacon(edge=EDGE, epoch=first))
-    edge.say(Welcome(edge=EDGE))
-    assert not edge.said(Hello, edge.say(EdgeBeacon(edge=EDGE, epoch=first)))
-    assert edge.said(Hello, edge.say(EdgeBeacon(edge=EDGE, epoch=second)))
-    assert edge.said(ContextReport, edge.say(Welcome(edge=EDGE)))
+    edge.say(m.EdgeBeacon(edge=EDGE, epoch=first))
+    edge.say(m.Welcome(edge=EDGE))
+    assert not edge.said(m.Hello, edge.say(m.EdgeBeacon(edge=EDGE, epoch=first)))
+    assert edge.said(m.Hello, edge.say(m.EdgeBeacon(edge=EDGE, epoch=second)))
+    assert edge.said(m.ContextReport, edge.say(m.Welcome(edge=EDGE)))
 
 
 def test_an_edge_that_moved_is_followed_but_a_second_path_is_not(edge: HandEdge) -> None:
     edge.join()
     moved = "10.0.0.9:1883"
-    edge.take(Received(EDGE, EdgeBeacon(edge=EDGE), moved, edge.now))
+    edge.take(Received(EDGE, m.EdgeBeacon(edge=EDGE), moved, edge.now))
     assert edge.core.counters["other_link"] == 1
     edge.now += 8.0  # more than one and a half periods
-    out = edge.take(Received(EDGE, EdgeBeacon(edge=EDGE), moved, edge.now))
-    assert len(edge.said(Hello, out)) == 1
+    out = edge.take(Received(EDGE, m.EdgeBeacon(edge=EDGE), moved, edge.now))
+    assert len(edge.said(m.Hello, out)) == 1
     assert edge.core.sessions.link_of(EDGE) == moved
     assert edge.core.sessions.on(moved)
     assert not edge.core.sessions.on(LINK)
-    assert edge.said(ContextReport, edge.take(Received(EDGE, Welcome(edge=EDGE), moved, edge.now)))
+    assert edge.said(
+        m.ContextReport, edge.take(Received(EDGE, m.Welcome(edge=EDGE), moved, edge.now))
+    )
 
 
 def test_more_edges_than_anybody_has_are_counted_not_greeted(edge: HandEdge) -> None:
     for i in range(70):
-        edge.say(EdgeBeacon(edge=f"edge-{i}"), edge=f"edge-{i}")
+        edge.say(m.EdgeBeacon(edge=f"edge-{i}"), edge=f"edge-{i}")
     assert len(edge.core.sessions) == 64
     assert edge.core.counters["too_many_edges"] == 6
 
@@ -103,20 +95,20 @@ def test_reports_come_when_something_moved_and_otherwise_in_their_period(tmp_pat
     edge = joined(tmp_path, price=PriceSettings(base=1.0, per_compute=0.5))
     quiet(edge)
     edge.later(2.0)
-    before = len(edge.said(ContextReport))
+    before = len(edge.said(m.ContextReport))
     edge.measure(Readings(compute=1.05))
-    assert len(edge.said(ContextReport)) == before, "five percent is no news"
+    assert len(edge.said(m.ContextReport)) == before, "five percent is no news"
     edge.measure(Readings(compute=2.0))
-    report = edge.said(ContextReport)[-1]
-    assert len(edge.said(ContextReport)) == before + 1
+    report = edge.said(m.ContextReport)[-1]
+    assert len(edge.said(m.ContextReport)) == before + 1
     assert report.features["compute"] == 2.0
     assert report.price == 2_000_000
     edge.now += 1.1
     edge.measure(Readings(compute=2.0, available=False, reason="x"))
-    assert not edge.said(ContextReport)[-1].available
+    assert not edge.said(m.ContextReport)[-1].available
     at = edge.now
-    while len(edge.said(ContextReport)) == before + 2:
-        edge.say(EdgeBeacon(edge=EDGE))
+    while len(edge.said(m.ContextReport)) == before + 2:
+        edge.say(m.EdgeBeacon(edge=EDGE))
         edge.later(1.0)
     assert 14.0 <= edge.now - at <= 17.0, "the period is fifteen seconds"
 
@@ -124,7 +116,7 @@ def test_reports_come_when_something_moved_and_otherwise_in_their_period(tmp_pat
 def test_probes_measure_round_trip_then_both_rates_and_then_rest(edge: HandEdge) -> None:
     edge.join()
     quiet(edge)
-    assert [(p.reply_bytes, len(p.data)) for p in edge.said(Probe)] == [
+    assert [(p.reply_bytes, len(p.data)) for p in edge.said(m.Probe)] == [
         (0, 0),
         (16384, 0),
         (0, 16384),
@@ -134,23 +126,23 @@ def test_probes_measure_round_trip_then_both_rates_and_then_rest(edge: HandEdge)
     assert measured.download_bps is not None
     assert measured.upload_bps is not None
     edge.later(2.0)
-    features = edge.said(ContextReport)[-1].features
+    features = edge.said(m.ContextReport)[-1].features
     assert {"rtt_s", "download_bps", "upload_bps"} <= features.keys()
 
 
 def test_a_newer_list_of_the_revoked_is_asked_for_once_and_taken_once(edge: HandEdge) -> None:
     edge.join()
-    edge.say(EdgeBeacon(edge=EDGE, crl=3))
-    assert not edge.said(RevocationsNeed), "outside of a site there are none"
+    edge.say(m.EdgeBeacon(edge=EDGE, crl=3))
+    assert not edge.said(m.RevocationsNeed), "outside of a site there are none"
     edge.take(Revoked(2, frozenset()))
-    edge.say(EdgeBeacon(edge=EDGE, crl=2))
-    assert not edge.said(RevocationsNeed)
-    edge.say(Revocations(number=3, crl=b"unasked"))
+    edge.say(m.EdgeBeacon(edge=EDGE, crl=2))
+    assert not edge.said(m.RevocationsNeed)
+    edge.say(m.Revocations(number=3, crl=b"unasked"))
     for _ in range(3):
-        edge.say(EdgeBeacon(edge=EDGE, crl=3))
-    assert edge.said(RevocationsNeed) == [RevocationsNeed(number=2)]
-    edge.say(Revocations(number=3, crl=b"list"))
-    edge.say(Revocations(number=4, crl=b"again"))
+        edge.say(m.EdgeBeacon(edge=EDGE, crl=3))
+    assert edge.said(m.RevocationsNeed) == [m.RevocationsNeed(number=2)]
+    edge.say(m.Revocations(number=3, crl=b"list"))
+    edge.say(m.Revocations(number=4, crl=b"again"))
     assert edge.jobs(TakeRevocations) == [TakeRevocations(b"list")]
     assert edge.core.counters["revocations_unasked"] == 2
 
@@ -160,9 +152,9 @@ def test_a_revoked_edge_is_left_at_once_and_heard_on_no_link(edge: HandEdge) -> 
     edge.join(edge=OTHER)
     edge.take(Revoked(1, frozenset({EDGE})))
     assert edge.events("edge_lost") == [{"edge": EDGE}]
-    hellos = len(edge.said(Hello))
-    edge.say(EdgeBeacon(edge=EDGE))
-    edge.take(Received(EDGE, EdgeBeacon(edge=EDGE), "another:1883", edge.now))
-    assert len(edge.said(Hello)) == hellos
+    hellos = len(edge.said(m.Hello))
+    edge.say(m.EdgeBeacon(edge=EDGE))
+    edge.take(Received(EDGE, m.EdgeBeacon(edge=EDGE), "another:1883", edge.now))
+    assert len(edge.said(m.Hello)) == hellos
     assert edge.core.counters["edge_revoked"] == 2
     assert set(edge.core.sessions) == {OTHER}

@@ -7,16 +7,7 @@ import pytest
 from fedagent_agent.core.device import PriceSettings, Readings
 from fedagent_agent.core.effects import SubscribeModel, TrainerEnded
 from fedagent_agent.trainer.frames import Cancel, Failed, Open, Train
-from fedagent_protocol.messages import (
-    Decline,
-    DeclineReason,
-    EdgeBeacon,
-    ReceiptStatus,
-    RoundClosed,
-    TaskBody,
-    TaskNeed,
-    UpdateOffer,
-)
+from fedagent_protocol import messages as m
 from fedagent_task.recipe.text import task_bytes, task_digest
 from tests.fakes.hand_edge import EDGE, REAL, RUN, HandEdge, digest_of, joined, model_of
 
@@ -41,8 +32,8 @@ def start(edge: HandEdge, number: int, *, give_up_ms: int = 20_000) -> Train:
     return edge.jobs(Train)[-1]
 
 
-def reasons(edge: HandEdge) -> list[tuple[int, DeclineReason]]:
-    return [(decline.round, decline.reason) for decline in edge.said(Decline)]
+def reasons(edge: HandEdge) -> list[tuple[int, m.DeclineReason]]:
+    return [(decline.round, decline.reason) for decline in edge.said(m.Decline)]
 
 
 def test_a_round_from_order_to_receipt(edge: HandEdge) -> None:
@@ -62,8 +53,8 @@ def test_a_model_that_is_here_is_not_fetched_again(edge: HandEdge) -> None:
     subscriptions = len(edge.jobs(SubscribeModel))
     edge.serve(edge.order(2, MODEL), MODEL)
     assert len(edge.jobs(SubscribeModel)) == subscriptions
-    assert edge.said(UpdateOffer)[-1].round == 2
-    assert len(edge.said(TaskNeed)) == 1, "nor is the task"
+    assert edge.said(m.UpdateOffer)[-1].round == 2
+    assert len(edge.said(m.TaskNeed)) == 1, "nor is the task"
 
 
 def test_the_same_order_after_a_refusal_repeats_the_refusal(tmp_path: Path) -> None:
@@ -72,19 +63,19 @@ def test_the_same_order_after_a_refusal_repeats_the_refusal(tmp_path: Path) -> N
     edge.order(1, MODEL)
     edge.measure(Readings())
     edge.order(1, MODEL)
-    assert reasons(edge) == [(1, DeclineReason.UNAVAILABLE)] * 2
-    assert edge.said(Decline)[0].detail == "on battery"
+    assert reasons(edge) == [(1, m.DeclineReason.UNAVAILABLE)] * 2
+    assert edge.said(m.Decline)[0].detail == "on battery"
 
 
 def test_a_newer_order_cancels_older_work_and_says_so(trainee: HandEdge) -> None:
     job = start(trainee, 1).job
     trainee.serve(trainee.order(2, MODEL), MODEL)
     assert trainee.jobs(Cancel) == [Cancel(job=job)]
-    assert reasons(trainee) == [(1, DeclineReason.BUSY)]
+    assert reasons(trainee) == [(1, m.DeclineReason.BUSY)]
     trainee.take(Failed(job=job, reason="cancelled"))
-    assert reasons(trainee) == [(1, DeclineReason.BUSY)]
+    assert reasons(trainee) == [(1, m.DeclineReason.BUSY)]
     trainee.train(trainee.jobs(Train)[-1], b"update of round two")
-    assert [offer.round for offer in trainee.said(UpdateOffer)] == [2]
+    assert [offer.round for offer in trainee.said(m.UpdateOffer)] == [2]
 
 
 @pytest.mark.parametrize(
@@ -96,13 +87,13 @@ def test_a_price_that_rose_by_more_than_a_tenth_is_stale(
     edge = joined(tmp_path, price=PriceSettings(base=0.5, per_compute=0.5))
     edge.measure(Readings(compute=2.0))
     edge.order(1, MODEL, price=offered, context_seq=1)
-    assert [reason for _, reason in reasons(edge)] == ([DeclineReason.STALE] if stale else [])
+    assert [reason for _, reason in reasons(edge)] == ([m.DeclineReason.STALE] if stale else [])
 
 
 def test_a_model_of_no_size_is_refused_before_anything_is_fetched(edge: HandEdge) -> None:
     edge.order(1, b"")
-    assert reasons(edge) == [(1, DeclineReason.LOAD)]
-    assert not edge.said(TaskNeed)
+    assert reasons(edge) == [(1, m.DeclineReason.LOAD)]
+    assert not edge.said(m.TaskNeed)
 
 
 def test_give_up_stops_the_work_without_an_answer(trainee: HandEdge) -> None:
@@ -110,15 +101,15 @@ def test_give_up_stops_the_work_without_an_answer(trainee: HandEdge) -> None:
     trainee.later(2.5)
     assert trainee.jobs(Cancel) == [Cancel(job=job)]
     assert trainee.events("abandoned") == [{"round": 1, "edge": EDGE, "reason": "give_up"}]
-    assert not trainee.said(Decline)
+    assert not trainee.said(m.Decline)
 
 
 def test_a_closed_round_stops_training_and_upload(trainee: HandEdge) -> None:
     start(trainee, 1)
-    trainee.say(RoundClosed(run=RUN, round=1))
+    trainee.say(m.RoundClosed(run=RUN, round=1))
     assert len(trainee.jobs(Cancel)) == 1
     trainee.train(start(trainee, 2), b"an update")
-    trainee.say(RoundClosed(run=RUN, round=2))
+    trainee.say(m.RoundClosed(run=RUN, round=2))
     assert not trainee.core.uploads.by_key
     assert [e["reason"] for e in trainee.events("abandoned")] == ["closed", "closed"]
 
@@ -128,12 +119,14 @@ def test_a_stream_that_does_not_fit_names_the_key_and_is_tried_again_later(
 ) -> None:
     detail = "model.features: task wants 64, the stream has 63"
     trainee.order(1, MODEL)
-    body = TaskBody(run=RUN, digest=task_digest(task_bytes(REAL)), body=task_bytes(REAL))
+    body = m.TaskBody(run=RUN, digest=task_digest(task_bytes(REAL)), body=task_bytes(REAL))
     (opening,) = trainee.jobs(Open, trainee.say(body))
     trainee.refused(opening, detail)
-    assert [(d.reason, d.detail) for d in trainee.said(Decline)] == [(DeclineReason.SCHEMA, detail)]
+    assert [(d.reason, d.detail) for d in trainee.said(m.Decline)] == [
+        (m.DeclineReason.SCHEMA, detail)
+    ]
     trainee.order(2, MODEL)
-    assert reasons(trainee)[-1] == (2, DeclineReason.SCHEMA)
+    assert reasons(trainee)[-1] == (2, m.DeclineReason.SCHEMA)
     assert len(trainee.jobs(Open)) == 1, "not tried again at once"
     trainee.now += 11.0
     (opening,) = trainee.jobs(Open, trainee.order(3, MODEL))
@@ -145,56 +138,56 @@ def test_a_stream_that_does_not_fit_names_the_key_and_is_tried_again_later(
 @pytest.mark.parametrize(
     ("failure", "reason", "detail"),
     [
-        ("no_data", DeclineReason.NO_DATA, "so it went"),
-        ("memory", DeclineReason.LOAD, "memory: so it went"),
-        ("died", DeclineReason.ERROR, "died: so it went"),
-        ("diverged", DeclineReason.ERROR, "diverged: so it went"),
+        ("no_data", m.DeclineReason.NO_DATA, "so it went"),
+        ("memory", m.DeclineReason.LOAD, "memory: so it went"),
+        ("died", m.DeclineReason.ERROR, "died: so it went"),
+        ("diverged", m.DeclineReason.ERROR, "diverged: so it went"),
     ],
 )
 def test_a_failed_training_is_an_answer(
-    trainee: HandEdge, failure: str, reason: DeclineReason, detail: str
+    trainee: HandEdge, failure: str, reason: m.DeclineReason, detail: str
 ) -> None:
     trainee.failed(start(trainee, 1), failure, "so it went")
-    assert [(d.reason, d.detail) for d in trainee.said(Decline)] == [(reason, detail)]
+    assert [(d.reason, d.detail) for d in trainee.said(m.Decline)] == [(reason, detail)]
     assert trainee.core.queue.active_order is None
 
 
 def test_a_task_that_is_not_what_it_is_called_is_asked_for_again(edge: HandEdge) -> None:
     edge.order(1, MODEL)
     digest = task_digest(task_bytes(edge.task))
-    edge.say(TaskBody(run=RUN, digest=digest, body=b"something else"))
+    edge.say(m.TaskBody(run=RUN, digest=digest, body=b"something else"))
     assert edge.core.counters["digest_mismatch"] == 1
     edge.now += 1.1
-    edge.serve(edge.say(EdgeBeacon(edge=EDGE)), MODEL)
+    edge.serve(edge.say(m.EdgeBeacon(edge=EDGE)), MODEL)
     edge.serve(list(edge.out), MODEL)
-    assert edge.said(UpdateOffer)
+    assert edge.said(m.UpdateOffer)
 
 
 def test_a_task_that_nobody_understands_is_a_misfit(edge: HandEdge) -> None:
     body = b"\x81\xa7version\x01"
     edge.order(1, MODEL, task=digest_of(body))
-    edge.say(TaskBody(run=RUN, digest=digest_of(body), body=body))
-    assert reasons(edge) == [(1, DeclineReason.SCHEMA)]
+    edge.say(m.TaskBody(run=RUN, digest=digest_of(body), body=body))
+    assert reasons(edge) == [(1, m.DeclineReason.SCHEMA)]
 
 
 def test_a_model_that_is_no_float32_tensors_cannot_be_idled_on(edge: HandEdge) -> None:
     model = (10**9).to_bytes(8, "little") + b"x" * 100
     edge.serve(edge.order(1, model), model)
-    assert reasons(edge) == [(1, DeclineReason.ERROR)]
+    assert reasons(edge) == [(1, m.DeclineReason.ERROR)]
 
 
 def test_a_slow_device_takes_its_extra_seconds(tmp_path: Path) -> None:
     edge = joined(tmp_path, slow_s=3.0)
     edge.serve(edge.order(1, MODEL), MODEL)
     edge.later(2.9)
-    assert not edge.said(UpdateOffer)
+    assert not edge.said(m.UpdateOffer)
     edge.later(0.2)
-    (offer,) = edge.said(UpdateOffer)
+    (offer,) = edge.said(m.UpdateOffer)
     assert 2900 <= offer.stats.lc_ms <= 3200
 
 
-@pytest.mark.parametrize("status", list(ReceiptStatus))
-def test_every_receipt_ends_the_transfer(edge: HandEdge, status: ReceiptStatus) -> None:
+@pytest.mark.parametrize("status", list(m.ReceiptStatus))
+def test_every_receipt_ends_the_transfer(edge: HandEdge, status: m.ReceiptStatus) -> None:
     edge.receipt(edge.round(1, MODEL), status)
     assert not edge.core.uploads.by_key
     assert edge.core.counters[f"receipt_{status}"] == 1

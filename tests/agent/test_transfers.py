@@ -8,15 +8,7 @@ from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeM
 from fedagent_agent.core.uploads import LONGEST_REPEAT_S
 from fedagent_agent.trainer.frames import Train
 from fedagent_node.effects import LinkDown, LinkUp
-from fedagent_protocol.messages import (
-    Chunk,
-    Decline,
-    DeclineReason,
-    EdgeBeacon,
-    Need,
-    UpdateOffer,
-    Welcome,
-)
+from fedagent_protocol import messages as m
 from tests.fakes.hand_edge import EDGE, LINK, REAL, RUN, HandEdge, digest_of, joined, model_of
 
 PIECE = 64 * 1024
@@ -30,10 +22,10 @@ def edge(tmp_path: Path) -> HandEdge:
     return joined(tmp_path, chunk_bytes=PIECE)
 
 
-def chunk(edge: HandEdge, model: bytes, index: int, **wrong: bytes) -> Chunk:
+def chunk(edge: HandEdge, model: bytes, index: int, **wrong: bytes) -> m.Chunk:
     piece = model[index * edge.chunk_bytes : (index + 1) * edge.chunk_bytes]
     data = wrong.get("data", piece)
-    return Chunk(run=RUN, round=1, digest=digest_of(model), index=index, data=data)
+    return m.Chunk(run=RUN, round=1, digest=digest_of(model), index=index, data=data)
 
 
 def ordered(edge: HandEdge, model: bytes) -> None:
@@ -45,7 +37,7 @@ def ordered(edge: HandEdge, model: bytes) -> None:
 
 def asked(edge: HandEdge) -> list[int]:
     return [
-        i for need in edge.said(Need) for start, stop in need.ranges for i in range(start, stop)
+        i for need in edge.said(m.Need) for start, stop in need.ranges for i in range(start, stop)
     ]
 
 
@@ -57,7 +49,7 @@ def test_a_model_comes_whole_whatever_the_order_of_its_chunks(edge: HandEdge, mo
     for index in reversed(range(count)):
         edge.say(chunk(edge, model, index))
         edge.say(chunk(edge, model, index))
-    (offer,) = edge.said(UpdateOffer)
+    (offer,) = edge.said(m.UpdateOffer)
     assert offer.base == digest_of(model)
     assert edge.core.counters["chunk_twice"] == count - 1, "the last one ended it"
     assert edge.jobs(UnsubscribeModel)
@@ -67,9 +59,9 @@ def test_lost_chunks_are_asked_for_again_and_only_those(edge: HandEdge) -> None:
     ordered(edge, BIG)
     for index in (0, 2, 3):
         edge.say(chunk(edge, BIG, index))
-    before = len(edge.said(Need))
+    before = len(edge.said(m.Need))
     edge.later(3.0)
-    again = edge.said(Need)[before]
+    again = edge.said(m.Need)[before]
     assert 1 in [i for start, stop in again.ranges for i in range(start, stop)]
     assert not set(asked(edge)[-4:]) & {0, 2, 3}
 
@@ -88,12 +80,12 @@ def test_a_model_that_is_not_what_it_is_called_starts_over_and_is_given_up(edge:
         for index in range(-(-len(BIG) // edge.chunk_bytes)):
             data = forged[index * edge.chunk_bytes : (index + 1) * edge.chunk_bytes]
             out += edge.say(chunk(edge, BIG, index, data=data))
-    assert [d.reason for d in edge.said(Decline)] == [DeclineReason.ERROR]
+    assert [d.reason for d in edge.said(m.Decline)] == [m.DeclineReason.ERROR]
     assert edge.core.counters["digest_mismatch"] == 4
     edge.now += 1
     honest = model_of(20 * PIECE, 7)
     edge.serve(edge.order(2, honest), honest)
-    assert edge.said(UpdateOffer)[-1].round == 2
+    assert edge.said(m.UpdateOffer)[-1].round == 2
 
 
 def test_after_a_kill_a_transfer_goes_on_where_it_was(edge: HandEdge) -> None:
@@ -102,12 +94,12 @@ def test_after_a_kill_a_transfer_goes_on_where_it_was(edge: HandEdge) -> None:
         edge.say(chunk(edge, BIG, index))
     edge.restart(EDGE)
     ordered(edge, BIG)
-    while not edge.said(UpdateOffer):
+    while not edge.said(m.UpdateOffer):
         before = asked(edge)
         for index in before:
             edge.say(chunk(edge, BIG, index))
     assert not set(asked(edge)) & {0, 1}
-    assert edge.said(UpdateOffer)[0].base == digest_of(BIG)
+    assert edge.said(m.UpdateOffer)[0].base == digest_of(BIG)
 
 
 def test_after_a_reconnect_the_topic_is_subscribed_anew_and_credit_renewed(edge: HandEdge) -> None:
@@ -116,17 +108,17 @@ def test_after_a_reconnect_the_topic_is_subscribed_anew_and_credit_renewed(edge:
     edge.take(LinkDown(LINK))
     edge.now += 1
     edge.take(LinkUp(LINK))
-    out = edge.say(Welcome(edge=EDGE))
+    out = edge.say(m.Welcome(edge=EDGE))
     assert edge.jobs(SubscribeModel, out)
     out = edge.take(Subscribed(EDGE, digest_of(BIG)))
-    (need,) = edge.said(Need, out)
+    (need,) = edge.said(m.Need, out)
     assert need.ranges == ((1, 5),)
 
 
 def test_a_transfer_of_many_chunks_measures_the_download(edge: HandEdge) -> None:
     ordered(edge, BIG)
     sent = 0
-    while not edge.said(UpdateOffer):
+    while not edge.said(m.UpdateOffer):
         for index in asked(edge)[sent:]:
             edge.now += 0.01
             edge.say(chunk(edge, BIG, index))
@@ -150,16 +142,16 @@ def uploader(tmp_path: Path) -> HandEdge:
 BODY = bytes(range(256)) * (20 * PIECE // 256)
 
 
-def need(offer: UpdateOffer, *ranges: tuple[int, int]) -> Need:
-    return Need(run=RUN, round=1, digest=offer.digest, ranges=ranges)
+def need(offer: m.UpdateOffer, *ranges: tuple[int, int]) -> m.Need:
+    return m.Need(run=RUN, round=1, digest=offer.digest, ranges=ranges)
 
 
 def test_chunks_follow_the_edges_credit_and_are_the_update(uploader: HandEdge) -> None:
-    (offer,) = uploader.said(UpdateOffer)
+    (offer,) = uploader.said(m.UpdateOffer)
     assert offer.first == BODY[:PIECE]
     for start in range(1, 20, 2):
         uploader.say(need(offer, (start, min(start + 2, 20))))
-    chunks = uploader.said(Chunk)
+    chunks = uploader.said(m.Chunk)
     assert [c.index for c in chunks] == list(range(1, 20))
     assert offer.first + b"".join(c.data for c in chunks) == BODY
     uploader.now += 2.0
@@ -169,28 +161,28 @@ def test_chunks_follow_the_edges_credit_and_are_the_update(uploader: HandEdge) -
 
 
 def test_the_link_is_never_handed_more_than_two_chunks(uploader: HandEdge) -> None:
-    (offer,) = uploader.said(UpdateOffer)
+    (offer,) = uploader.said(m.UpdateOffer)
     uploader.pending = PIECE
     uploader.say(need(offer, (1, 5)))
-    assert [c.index for c in uploader.said(Chunk)] == [1]
+    assert [c.index for c in uploader.said(m.Chunk)] == [1]
     uploader.pending = 2 * PIECE
     uploader.later(0.5)
-    assert [c.index for c in uploader.said(Chunk)] == [1]
+    assert [c.index for c in uploader.said(m.Chunk)] == [1]
     uploader.pending = 0
     uploader.later(0.2)
-    assert [c.index for c in uploader.said(Chunk)][:3] == [1, 2, 3]
+    assert [c.index for c in uploader.said(m.Chunk)][:3] == [1, 2, 3]
 
 
 def test_the_offer_is_repeated_ever_more_patiently_until_the_receipt(uploader: HandEdge) -> None:
     def live(seconds: float) -> None:
         for _ in range(int(seconds)):
             uploader.later(1.0)
-            uploader.say(EdgeBeacon(edge=EDGE))
+            uploader.say(m.EdgeBeacon(edge=EDGE))
 
     live(60)
-    offers = uploader.said(UpdateOffer)
+    offers = uploader.said(m.UpdateOffer)
     assert 5 <= len(offers) <= 9
     assert {offer.digest for offer in offers} == {offers[0].digest}
     uploader.receipt(offers[0])
     live(2 * LONGEST_REPEAT_S)
-    assert len(uploader.said(UpdateOffer)) == len(offers)
+    assert len(uploader.said(m.UpdateOffer)) == len(offers)

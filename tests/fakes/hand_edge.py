@@ -28,24 +28,8 @@ from fedagent_agent.trainer.frames import (
 from fedagent_node.data_dir import Identity, passing
 from fedagent_node.driver import Driver, Job
 from fedagent_node.effects import Connect, Emit, Input, LinkUp, Received, Send, Warn
+from fedagent_protocol import messages as m
 from fedagent_protocol.failpoints import Checkpoint, hit
-from fedagent_protocol.messages import (
-    AnyMessage,
-    Chunk,
-    EdgeBeacon,
-    EdgeToAgent,
-    Need,
-    OpinionCall,
-    Receipt,
-    ReceiptStatus,
-    TaskBody,
-    TaskClaim,
-    TaskNeed,
-    TrainOrder,
-    TrainStats,
-    UpdateOffer,
-    Welcome,
-)
 from fedagent_protocol.transfer import Layout
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec, TaskSpec
 from fedagent_task.recipe.text import task_bytes, task_digest
@@ -62,7 +46,7 @@ M = TypeVar("M")
 Outward = Send | Connect | Emit | TrainerRequest
 """What leaves the agent and its disk."""
 
-STATS = TrainStats(num_samples=7, iterations=3, seconds_per_iteration=0.1, arrivals=5, loss=0.25)
+STATS = m.TrainStats(num_samples=7, iterations=3, seconds_per_iteration=0.1, arrivals=5, loss=0.25)
 FREE = PriceSettings(base=0.0, per_compute=0.0)
 IDLE = TaskSpec(
     model=ModelSpec(kind="softmax", features=4, classes=2), learner=LearnerSpec(name="none")
@@ -85,15 +69,15 @@ def digest_of(data: bytes) -> str:
 
 def order_of(
     task: TaskSpec, number: int, model: bytes, chunk_bytes: int, **fields: Any
-) -> TrainOrder:
+) -> m.TrainOrder:
     times = {"deadline_ms": 10_000, "give_up_ms": 20_000}
-    return TrainOrder(**{**_named(task, number, model, chunk_bytes), **times, **fields})
+    return m.TrainOrder(**{**_named(task, number, model, chunk_bytes), **times, **fields})
 
 
 def call_of(
     task: TaskSpec, number: int, model: bytes, chunk_bytes: int, **fields: Any
-) -> OpinionCall:
-    return OpinionCall(**{**_named(task, number, model, chunk_bytes), **fields})
+) -> m.OpinionCall:
+    return m.OpinionCall(**{**_named(task, number, model, chunk_bytes), **fields})
 
 
 def _named(task: TaskSpec, number: int, model: bytes, chunk_bytes: int) -> dict[str, Any]:
@@ -108,16 +92,16 @@ def _named(task: TaskSpec, number: int, model: bytes, chunk_bytes: int) -> dict[
 
 
 def served(
-    message: AnyMessage,
+    message: m.AnyMessage,
     task: TaskSpec,
     models: Mapping[str, bytes],
     chunk_bytes: int,
     run: str = RUN,
-    claim: TaskClaim | None = None,
-) -> Iterator[EdgeToAgent]:
+    claim: m.TaskClaim | None = None,
+) -> Iterator[m.EdgeToAgent]:
     """Yield what an edge answers while it hands out task and models, these by their digest."""
-    if isinstance(message, TaskNeed):
-        yield TaskBody(
+    if isinstance(message, m.TaskNeed):
+        yield m.TaskBody(
             run=message.run or run,
             digest=message.digest,
             body=task_bytes(task),
@@ -125,11 +109,11 @@ def served(
             chunk_bytes=chunk_bytes,
             claim=claim,
         )
-    elif isinstance(message, Need) and (model := models.get(message.digest)) is not None:
+    elif isinstance(message, m.Need) and (model := models.get(message.digest)) is not None:
         layout = Layout(len(model), chunk_bytes)
         for index in (i for start, stop in message.ranges for i in range(start, stop)):
             first, last = layout.span(index)
-            yield Chunk(
+            yield m.Chunk(
                 run=run,
                 round=message.round,
                 digest=message.digest,
@@ -237,14 +221,14 @@ class HandEdge:
     def measure(self, readings: Readings) -> list[Outward]:
         return self.take(Measured(readings))
 
-    def say(self, message: EdgeToAgent, *, edge: str = "") -> list[Outward]:
+    def say(self, message: m.EdgeToAgent, *, edge: str = "") -> list[Outward]:
         """Send a message to the agent; return what it did."""
         return self.take(Received(edge or EDGE, message, LINK, self.now))
 
     def join(self, *, edge: str = "") -> None:
         name = edge or EDGE
-        self.say(EdgeBeacon(edge=name), edge=name)
-        self.say(Welcome(edge=name), edge=name)
+        self.say(m.EdgeBeacon(edge=name), edge=name)
+        self.say(m.Welcome(edge=name), edge=name)
 
     def order(
         self, number: int, model: bytes, *, edge: str = "", task: str = "", **fields: Any
@@ -286,12 +270,12 @@ class HandEdge:
                 for answer in served(effect.message, self.task, models, self.chunk_bytes, run):
                     todo += self.say(answer)
 
-    def round(self, number: int, model: bytes) -> UpdateOffer:
+    def round(self, number: int, model: bytes) -> m.UpdateOffer:
         self.serve(self.order(number, model), model)
-        return self.said(UpdateOffer)[-1]
+        return self.said(m.UpdateOffer)[-1]
 
     def train(
-        self, job: Train, body: bytes, stats: TrainStats = STATS, *, train_s: float = 0.0
+        self, job: Train, body: bytes, stats: m.TrainStats = STATS, *, train_s: float = 0.0
     ) -> list[Outward]:
         """Be the trainer: write an update."""
         passing(job.out).write_bytes(body)
@@ -306,10 +290,10 @@ class HandEdge:
         return self.take(trained)
 
     def receipt(
-        self, offer: UpdateOffer, status: ReceiptStatus = ReceiptStatus.ACCEPTED
+        self, offer: m.UpdateOffer, status: m.ReceiptStatus = m.ReceiptStatus.ACCEPTED
     ) -> list[Outward]:
         return self.say(
-            Receipt(run=offer.run, round=offer.round, digest=offer.digest, status=status)
+            m.Receipt(run=offer.run, round=offer.round, digest=offer.digest, status=status)
         )
 
     def later(self, seconds: float, *, step: float = 0.05) -> list[Outward]:
