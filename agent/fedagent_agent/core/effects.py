@@ -7,6 +7,7 @@ Any write may result in `DiskFailed` instead. Jobs of the trainer are its own fr
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from fedagent_node.effects import Connect, Effect, Input, Write
 from fedagent_protocol.messages import Opinion, OpinionMode, UpdateOffer
@@ -15,6 +16,24 @@ from .device import Readings
 
 Rank = tuple[str, int]
 """(run, round) of an order."""
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Newest(dict[K, V]):
+    """The values that were set last, under so many keys; older ones are forgotten."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.pop(key, None)
+        super().__setitem__(key, value)
+        while len(self) > self._most:
+            del self[next(iter(self))]
+
+
 Timer = tuple[float, Callable[[float], list[Effect]]]
 """What is to be done when; every part of the core says so anew whenever it is asked."""
 

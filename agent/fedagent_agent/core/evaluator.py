@@ -5,7 +5,7 @@ one model comes in at a time. An answer is repeated word for word to every edge 
 in mode ``peers`` it goes to the neighbours and to no edge.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from fedagent_protocol.signed import SignAnswer
 
 from .device import DeviceState
 from .download import Download, fits
-from .effects import Key, OpinionAnswer, StoreOpinion, Timer, state_name
+from .effects import Key, Newest, OpinionAnswer, StoreOpinion, Timer, state_name
 from .opinions import NO_LIMITS, OpinionRecord, PrivacySettings
 from .session import Session
 from .tasks import Jobs, Task, Tasks
@@ -90,7 +90,7 @@ class Evaluator:
         self._limits = limits
         self._idle_opinions = idle_opinions
         self._sign = sign
-        self._answers: OrderedDict[tuple[str, bool], OpinionAnswer] = OrderedDict()
+        self._answers: Newest[tuple[str, bool], OpinionAnswer] = Newest(REMEMBERED)
         for answer in record.answers:
             self._remember(answer)
 
@@ -263,9 +263,6 @@ class Evaluator:
         known = self._answers.get(key)
         if known is None or known.opinion.round <= opinion.round:
             self._answers[key] = answer
-            self._answers.move_to_end(key)
-        while len(self._answers) > REMEMBERED:
-            self._answers.popitem(last=False)
 
     # ------------------------------------------------------------- evaluation
 

@@ -1,6 +1,6 @@
 """The device's part in secure aggregation, for the rounds that may still need it."""
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from fedagent_protocol.messages import (
 from fedagent_task.recipe.spec import SecureAggregationSpec
 from fedagent_task.secure_aggregation.errors import MaskingError
 
-from .effects import Key, Timer
+from .effects import Key, Newest, Timer
 from .session import Session, Sessions
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Masking:
         self._opening = opening
         self._sessions = sessions
         self._counters = counters
-        self._parts: OrderedDict[Key, _Part] = OrderedDict()
+        self._parts: Newest[Key, _Part] = Newest(KEPT)
 
     def begin(
         self, key: Key, spec: SecureAggregationSpec, now: float, give_up_at: float
@@ -64,8 +64,6 @@ class Masking:
             self._counters["masking_no_identity"] += 1
             return []
         part = self._parts[key] = _Part(member, member.keys(), now + AGAIN_S, give_up_at)
-        while len(self._parts) > KEPT:
-            self._parts.popitem(last=False)
         return self._say(key, part.said)
 
     def receive(

@@ -6,7 +6,7 @@ is here, and is good, nothing of it is opened, and an edge has to repeat an orde
 
 import hashlib
 import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -30,7 +30,7 @@ from fedagent_task.recipe.text import parse_task
 
 from .device import DeviceState
 from .download import Download, fits
-from .effects import Key
+from .effects import Key, Newest
 from .vouching import HINTS, REMEMBERED, Vouching
 
 AGAIN_S = 1.0
@@ -130,7 +130,7 @@ class Tasks:
         self._counters = counters
         self._vouching = vouching
         self._task: Task | None = None
-        self._asks: OrderedDict[tuple[str, str, str], _Ask] = OrderedDict()
+        self._asks: Newest[tuple[str, str, str], _Ask] = Newest(REMEMBERED)
 
     # ----------------------------------------------------------------- asking
 
@@ -156,9 +156,8 @@ class Tasks:
         return ask.refusal if ask is not None and now < ask.refused_at + REFUSED_S else ""
 
     def _ask(self, digest: str, key: Key, now: float) -> list[Effect]:
-        ask = self._asks.setdefault((key.edge, key.run, digest), _Ask())
-        while len(self._asks) > REMEMBERED:
-            self._asks.popitem(last=False)
+        named = key.edge, key.run, digest
+        ask = self._asks[named] = self._asks.get(named, _Ask())
         if now < ask.at + AGAIN_S or self.refusal(key, digest, now):
             return []
         ask.at, ask.refusal = now, ""

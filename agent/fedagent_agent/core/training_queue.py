@@ -1,6 +1,6 @@
 """The training queue: takes orders, has task and model fetched and trained, refuses the rest."""
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -25,6 +25,7 @@ from .effects import (
     DropOutput,
     Key,
     MakeIdleUpdate,
+    Newest,
     PendingUpdate,
     StoreUpdate,
     Timer,
@@ -137,12 +138,12 @@ class TrainingQueue:
         self._trained_at: float | None = None
         self._releases = dict(releases)
         self._masking = masking
-        self._newest: OrderedDict[str, int] = OrderedDict()
-        self._answers: OrderedDict[Key, Decline | None] = OrderedDict()
+        self._newest: Newest[str, int] = Newest(REMEMBERED)
+        self._answers: Newest[Key, Decline | None] = Newest(REMEMBERED)
         """Refusals, by their order; None: an update answered it, or nobody waits any more."""
         for key in answered:
             self._note_order(key)
-            self._note_answer(key, None)
+            self._answers[key] = None
 
     @property
     def fetch(self) -> Download | None:
@@ -188,7 +189,7 @@ class TrainingQueue:
             return effects + self.refuse(key, *refusal, remembered=True), True
         if carried := self._uploads.carry(key, order):
             # Its update answers the order once the disk has it for this round.
-            self._note_answer(key, None)
+            self._answers[key] = None
             return effects + carried, True
         fetch = Download.of(key, order, self._counters)
         until = now + order.give_up_ms / 1000
@@ -258,7 +259,7 @@ class TrainingQueue:
         fields = {"round": key.round, "edge": key.edge, "reason": str(reason), "detail": detail}
         decline = Decline(run=key.run, round=key.round, reason=reason, detail=detail)
         if remembered:
-            self._note_answer(key, decline)
+            self._answers[key] = decline
         return [Send(key.edge, decline), Emit("declined", fields)]
 
     def _give_back(self, reason: DeclineReason, detail: str) -> list[Effect]:
@@ -268,7 +269,7 @@ class TrainingQueue:
 
     def _abandon(self, active: ActiveOrder, reason: str) -> list[Effect]:
         """Stop without an answer: the edge waits for none."""
-        self._note_answer(active.key, None)
+        self._answers[active.key] = None
         self._counters[f"abandoned_{reason}"] += 1
         fields = {"round": active.key.round, "edge": active.key.edge, "reason": reason}
         return [*self._stop(active), Emit("abandoned", fields)]
@@ -285,14 +286,6 @@ class TrainingQueue:
 
     def _note_order(self, key: Key) -> None:
         self._newest[key.run] = max(self._newest.get(key.run, 0), key.round)
-        self._newest.move_to_end(key.run)
-        while len(self._newest) > REMEMBERED:
-            self._newest.popitem(last=False)
-
-    def _note_answer(self, key: Key, answer: Decline | None) -> None:
-        self._answers[key] = answer
-        while len(self._answers) > REMEMBERED:
-            self._answers.popitem(last=False)
 
     # --------------------------------------------------------------- training
 
@@ -441,7 +434,7 @@ class TrainingQueue:
 
     def stored(self, key: Key) -> None:
         """Note that the update is durable: the queue is free."""
-        self._note_answer(key, None)
+        self._answers[key] = None
         if self.active_order is not None and self.active_order.key == key:
             self.active_order = None
 

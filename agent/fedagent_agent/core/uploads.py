@@ -14,8 +14,8 @@ from fedagent_protocol.transfer import Layout, Sender
 from .effects import CarryUpdate, DropUpdate, Key, PendingUpdate, Timer, UpdateStored
 from .session import Session, Sessions
 
-FIRST_REPEAT_S = 1.5
-LONGEST_REPEAT_S = 15.0
+REPEAT_S = 5.0
+"""After so long without a sign of the edge an update is offered again."""
 AT_LINK = 2
 """Chunks that the link may hold unacknowledged: more only delay other messages."""
 FIRST_POLL_S = 0.004
@@ -34,7 +34,6 @@ class Upload:
     offered_at: float = 0.0
     _sender: Sender = field(init=False)
     _asked: bool = False
-    _patience_s: float = FIRST_REPEAT_S
     _poll_s: float = FIRST_POLL_S
 
     def __post_init__(self) -> None:
@@ -51,13 +50,10 @@ class Upload:
 
         Over a `busy` link nothing is repeated: the last offer is most likely in it.
         """
-        self.repeat_at = now + self._patience_s
+        self.repeat_at = now + REPEAT_S
         if busy:
             return []
-        if self.offers:
-            self._patience_s = min(2 * self._patience_s, LONGEST_REPEAT_S)
-            self.repeat_at = now + self._patience_s
-        else:
+        if not self.offers:
             self.offered_at = now
         self.offers += 1
         first = self.update.credit > 0 and not self._asked
@@ -70,8 +66,7 @@ class Upload:
     def need(self, need: Need, at_link: int, now: float) -> list[Effect]:
         """Take credit from the edge, and use it."""
         self._asked = True
-        self._patience_s = FIRST_REPEAT_S
-        self.repeat_at = now + LONGEST_REPEAT_S
+        self.repeat_at = now + REPEAT_S
         self._sender.authorise(need.ranges, link_idle=at_link == 0)
         return self.pump(at_link, now)
 
@@ -87,15 +82,14 @@ class Upload:
             at_link += offer.chunk_bytes
         if effects:
             self._poll_s = FIRST_POLL_S
-            self.repeat_at = max(self.repeat_at, now + LONGEST_REPEAT_S)
+            self.repeat_at = now + REPEAT_S
         else:
             self._poll_s = min(self._poll_s * 2, LONGEST_POLL_S)
         self.poll_at = now + self._poll_s
         return effects
 
     def reconnected(self) -> None:
-        """The edge may have lost what was under way: offer again, and at once."""
-        self._patience_s = FIRST_REPEAT_S
+        """Forget what was under way: the edge may have lost it."""
         self._sender = Sender(self._sender.layout)
 
 

@@ -5,14 +5,14 @@ links without certificates nothing is asked for.
 """
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from typing import NamedTuple, Protocol
 
 from fedagent_node.effects import Effect, Warn
 from fedagent_protocol.messages import Digest, OpinionCall, RunId, TaskClaim, TrainOrder
 from fedagent_protocol.signed import Assigning, Calling
 
-from .effects import Key
+from .effects import Key, Newest
 from .session import Sessions
 
 REMEMBERED = 64
@@ -77,7 +77,7 @@ class Vouching:
         self._voucher = voucher
         self._sessions = sessions
         self._counters = counters
-        self._good: OrderedDict[tuple[RunId, Digest], tuple[bytes, float]] = OrderedDict()
+        self._good: Newest[tuple[RunId, Digest], tuple[bytes, float]] = Newest(REMEMBERED)
         """By whose key, and until when."""
 
     def stands(self, key: Key, task: Digest, now: float) -> bool:
@@ -106,8 +106,6 @@ class Vouching:
             self._counters[f"task_refused_{found}"] += 1
             return found
         self._good[key.run, task] = found.public, now + found.for_s
-        while len(self._good) > REMEMBERED:
-            self._good.popitem(last=False)
         return ""
 
     def warn(self, edge: str, text: str) -> list[Effect]:

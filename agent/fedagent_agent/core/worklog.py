@@ -1,11 +1,12 @@
 """The log of the work: two lines a round, or one in five seconds that counts the others."""
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from fedagent_node.effects import Emit
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import DeclineReason, ReceiptStatus
+
+from .effects import Newest
 
 LINE_S = 5.0
 """So often a line of a round may come; what comes faster is counted in the next one."""
@@ -51,7 +52,7 @@ class WorkLog:
     """Makes lines of events."""
 
     _edges: dict[str, str] = field(default_factory=dict)
-    _rounds: OrderedDict[tuple[str, int], _Round] = field(default_factory=OrderedDict)
+    _rounds: Newest[tuple[str, int], _Round] = field(default_factory=lambda: Newest(_OPEN))
     _unsaid: int = 0
     _declined: str = ""
     _no_moments: str = ""
@@ -75,8 +76,6 @@ class WorkLog:
                 name = f"round {number} of {recipe} (run {str(data['run'])[:8]}) at {where}"
                 said = self._has_room(2, now)
                 self._rounds[edge, number] = _Round(name, said)
-                while len(self._rounds) > _OPEN:
-                    self._rounds.popitem(last=False)
                 return self._line(f"{name}: training") if said else []
             case "update" if rnd := self._rounds.get((edge, number)):
                 seconds, count = int(str(data["lc_ms"])) / 1000, data["num_samples"]
