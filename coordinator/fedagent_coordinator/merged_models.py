@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +19,13 @@ import numpy.typing as npt
 from fedagent_node.blobs import BlobStore
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import (
-    Buffer,
     Manifest,
     decode_tensors,
-    digest_of,
     encode_tensors,
     locate,
     tensor_at,
 )
 from fedagent_task.aggregation import (
-    ALL_TRAIN,
     CONTROL,
     Arrays,
     Contribution,
@@ -52,61 +50,13 @@ AGAINST = "points against the other edges"
 _AVERAGE = FedAvg()
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeModel:
-    """One edge model: its safetensors bytes and how much it counts.
-
-    `buffer_weight` is that of its buffers, if it is another one.
-    """
+class EdgeModel(NamedTuple):
+    """One edge model, and how much it and its buffers count."""
 
     digest: str
-    data: Buffer
+    tensors: Tensors
     weight: float
-    buffer_weight: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MeanModel:
-    """What a merge made: no digest when no model was usable, no data when it is one of them."""
-
-    digest: str
-    data: bytes
-    refused: dict[str, str]
-
-
-def merge_models(
-    models: Sequence[EdgeModel], manifest: Manifest, rules: Rules = ALL_TRAIN
-) -> MeanModel:
-    """Return the mean of the models, summed in float64 one tensor at a time.
-
-    A model that does not fit the manifest, or is not finite, is left out with a
-    reason, so that one edge cannot spoil the global model. The mean of one model
-    is that model.
-    """
-    usable, refused = _usable(models, manifest)
-    if len(usable) <= 1:
-        return MeanModel(usable[0][0].digest if usable else "", b"", refused)
-    data = encode_tensors(_means(usable, manifest, rules))
-    return MeanModel(digest_of(data), data, refused)
-
-
-def _usable(
-    models: Sequence[EdgeModel], manifest: Manifest
-) -> tuple[list[tuple[EdgeModel, Tensors]], dict[str, str]]:
-    """Return models with their tensors, and why the others are none."""
-    refused: dict[str, str] = {}
-    usable: list[tuple[EdgeModel, Tensors]] = []
-    for model in models:
-        try:
-            tensors = decode_tensors(model.data, manifest)
-        except ProtocolError as error:
-            refused[model.digest] = f"{error.reason}: {error}"
-            continue
-        if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
-            refused[model.digest] = "non_finite"
-        else:
-            usable.append((model, tensors))
-    return usable, refused
+    buffer_weight: float
 
 
 def merge_files(
@@ -116,81 +66,81 @@ def merge_files(
     strategy: Strategy = _AVERAGE,
     rule: Robust = PLAIN,
 ) -> Merged:
-    """Average edge models by digest and weight into a durable global one.
+    """Average edge models by digest and weight into a durable global one; one alone is that model.
 
-    The models are mapped, not read, so that memory stays at one tensor. A strategy that acts on
-    the mean has it, the last model and what it kept in memory; a robust rule has the models that
-    it shortens, and with a block of all of them what needs all.
+    The models are mapped, not read, and summed in float64 one tensor at a time. A strategy that
+    acts on the mean has it, the last model and what it kept in memory; a robust rule has the models
+    that it shortens, and with a block of all of them what needs all. A model that does not fit the
+    manifest, or is not finite, is left out with a reason, so that one edge cannot spoil the global
+    one. All files are durable before their names are said.
     """
-    buffers = merge.buffers or tuple(weight for _, weight in merge.models)
+    rules, robust = merge.facts.rules, type(rule) is not Robust
     with ExitStack() as stack:
-        models: list[EdgeModel] = []
-        missing: dict[str, str] = {}
-        for (digest, weight), buffer in zip(merge.models, buffers, strict=True):
-            try:
-                file = stack.enter_context(blobs.path(digest).open("rb"))
-            except FileNotFoundError:
-                missing[digest] = "missing"
-                continue
+        usable, refused = _opened(stack, blobs, manifest, merge)
+        if not usable:
+            return Merged(merge.round, "", refused)
+        base: Tensors = {}
+        if robust or strategy.acts:
+            base = decode_tensors(blobs.get(merge.base), manifest)
+        data = blobs.get(merge.state) if merge.state else b""
+        former: Mapping[str, npt.NDArray[np.generic]] = {}
+        if data:
+            former = {one.spec.name: tensor_at(data, one) for one in locate(data)}
+        usual = {KEPT: former[KEPT]} if KEPT in former else {}
+        former = {name: one for name, one in former.items() if name != KEPT}
+        mean: Mapping[str, npt.NDArray[np.generic]] | None = None
+        changed = strategy.acts
+        if robust:
+            own = [one.tensors for one in usable]
+            found = held(rule, base, own, rules, usual.get(KEPT))
+            usual, changed = {KEPT: found.norms}, changed or found.changed
+            kept = []
+            for one, tensors, out in zip(usable, found.tensors, found.left_out, strict=True):
+                if out:
+                    refused[one.digest] = AGAINST
+                else:
+                    kept.append(one._replace(tensors=tensors))
+            usable = kept
+            if not rule.streams and len(usable) > 2:
+                mean = located(rule, base, own, rules)
+        if len(usable) == 1 and not changed:
+            state = blobs.put(encode_tensors(usual)) if usual else ""
+            return Merged(merge.round, usable[0].digest, refused, state)
+        model = _means(usable, manifest, rules) if mean is None else mean
+        if strategy.acts:
+            model, former = strategy.server(base, model, former, merge.facts)
+        if wrong := _unusable(model, manifest):
+            return Merged(merge.round, "", {**refused, merge.base: f"the server's step {wrong}"})
+        after = {**former, **usual}
+        state = blobs.put(encode_tensors(after)) if after else ""
+        return Merged(merge.round, blobs.put(encode_tensors(model)), refused, state)
+
+
+def _opened(
+    stack: ExitStack, blobs: BlobStore, manifest: Manifest, merge: Merge
+) -> tuple[list[EdgeModel], dict[str, str]]:
+    """Return models, mapped until the stack ends, and why the others are none."""
+    usable: list[EdgeModel] = []
+    refused: dict[str, str] = {}
+    buffers = merge.buffers or tuple(weight for _, weight in merge.models)
+    for (digest, weight), buffer in zip(merge.models, buffers, strict=True):
+        try:
+            file = stack.enter_context(blobs.path(digest).open("rb"))
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            models.append(EdgeModel(digest, data, weight, buffer))
-        if merge.base:
-            return _stepped(blobs, manifest, merge, strategy, rule, models, missing)
-        mean = merge_models(models, manifest, merge.facts.rules)
-        if mean.data:
-            blobs.put(mean.data)
-        return Merged(merge.round, mean.digest, {**missing, **mean.refused})
+            tensors = decode_tensors(data, manifest)
+        except FileNotFoundError:
+            refused[digest] = "missing"
+        except ProtocolError as error:
+            refused[digest] = f"{error.reason}: {error}"
+        else:
+            if all(np.isfinite(tensor).all() for tensor in tensors.values()):
+                usable.append(EdgeModel(digest, tensors, weight, buffer))
+            else:
+                refused[digest] = "non_finite"
+    return usable, refused
 
 
-def _stepped(
-    blobs: BlobStore,
-    manifest: Manifest,
-    merge: Merge,
-    strategy: Strategy,
-    rule: Robust,
-    models: Sequence[EdgeModel],
-    missing: Mapping[str, str],
-) -> Merged:
-    """Do what rules make of the models; all files are durable before their names are told."""
-    usable, refused = _usable(models, manifest)
-    refused = {**missing, **refused}
-    if not usable:
-        return Merged(merge.round, "", refused)
-    base = decode_tensors(blobs.get(merge.base), manifest)
-    former = _arrays(blobs.get(merge.state)) if merge.state else {}
-    usual = {KEPT: former.pop(KEPT)} if KEPT in former else {}
-    mean: Mapping[str, npt.NDArray[np.generic]] | None = None
-    if type(rule) is not Robust:
-        rules, own = merge.facts.rules, [tensors for _, tensors in usable]
-        found = held(rule, base, own, rules, usual.get(KEPT))
-        usual = {KEPT: found.norms}
-        refused |= {
-            one.digest: AGAINST for (one, _), out in zip(usable, found.left_out, strict=True) if out
-        }
-        usable = [
-            (one, tensors)
-            for (one, _), tensors, out in zip(usable, found.tensors, found.left_out, strict=True)
-            if not out
-        ]
-        if not rule.streams and len(usable) > 2:
-            mean = located(rule, base, own, rules)
-        elif len(usable) == 1 and not found.changed and not strategy.acts:
-            kept = blobs.put(encode_tensors(usual))
-            return Merged(merge.round, usable[0][0].digest, refused, kept)
-    if mean is None:
-        mean = _means(usable, manifest, merge.facts.rules)
-    model: Mapping[str, npt.NDArray[np.generic]] = mean
-    state: Mapping[str, npt.NDArray[np.generic]] = former
-    if strategy.acts:
-        model, state = strategy.server(base, mean, former, merge.facts)
-    state = {**state, **usual}
-    if wrong := _unusable(model, manifest):
-        return Merged(merge.round, "", {**refused, merge.base: f"the server's step {wrong}"})
-    kept = blobs.put(encode_tensors(state)) if state else ""
-    return Merged(merge.round, blobs.put(encode_tensors(model)), refused, kept)
-
-
-def _unusable(model: Mapping[str, npt.NDArray[np.generic]], manifest: Manifest) -> str:
+def _unusable(model: Arrays, manifest: Manifest) -> str:
     """Return what is wrong with what a strategy made, or an empty string."""
     if Manifest.of(model) != manifest:
         return "has other tensors than the model"
@@ -198,33 +148,21 @@ def _unusable(model: Mapping[str, npt.NDArray[np.generic]], manifest: Manifest) 
     return "" if finite else "is not finite"
 
 
-def _arrays(data: Buffer) -> Tensors:
-    return {item.spec.name: tensor_at(data, item) for item in locate(data)}
-
-
-def _means(
-    models: Sequence[tuple[EdgeModel, Tensors]], manifest: Manifest, rules: Rules
-) -> Tensors:
+def _means(models: Sequence[EdgeModel], manifest: Manifest, rules: Rules) -> Tensors:
     # What is newest nobody knows of edges: that of the one which learnt most.
-    newest = max(models, key=lambda one: (_buffer_weight(one[0]), one[0].digest))[1]
-    return {
-        name: newest[name] if name in rules.latest else _mean(name, models, rules)
-        for name in (spec.name for spec in manifest.specs)
-    }
-
-
-def _mean(
-    name: str, models: Sequence[tuple[EdgeModel, Tensors]], rules: Rules
-) -> npt.NDArray[np.generic]:
-    mean = RunningMean()
-    for model, tensors in models:
-        weight = _buffer_weight(model) if name in rules.mean else model.weight
-        mean.add({name: tensors[name]}, weight)
-    return mean.apply({name: np.zeros_like(models[0][1][name])})[name]
-
-
-def _buffer_weight(model: EdgeModel) -> float:
-    return model.weight if model.buffer_weight is None else model.buffer_weight
+    newest = max(models, key=lambda one: (one.buffer_weight, one.digest)).tensors
+    found: Tensors = {}
+    for spec in manifest.specs:
+        name = spec.name
+        if name in rules.latest:
+            found[name] = newest[name]
+            continue
+        mean = RunningMean()
+        for one in models:
+            weight = one.buffer_weight if name in rules.mean else one.weight
+            mean.add({name: one.tensors[name]}, weight)
+        found |= mean.apply({name: np.zeros_like(newest[name])})
+    return found
 
 
 @dataclass(frozen=True, slots=True)

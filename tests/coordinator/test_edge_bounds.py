@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.core.effects import Merge
-from fedagent_coordinator.merged_models import AGAINST, KEPT, merge_files, merge_models
+from fedagent_coordinator.merged_models import AGAINST, KEPT, merge_files
 from fedagent_node.blobs import BlobStore
 from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors
 from fedagent_task.aggregation.robust import registry
@@ -91,4 +91,3 @@ def test_where_all_are_as_usual_the_mean_is_the_plain_one_bit_for_bit(tmp_path: 
             site.merge([site.edge(place) for place in range(4)])
         models[rule] = site.base
     assert models["none"] == models["clipped-mean"]
-    assert merge_models([], MANIFEST).digest == ""

@@ -17,7 +17,7 @@ from fedagent_protocol import messages as m
 from fedagent_task.errors import RecipeError
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 
-from .test_run_store import check_history, skip_each
+from .test_run_store import check_history
 
 BEFORE = [
     "settled",
@@ -76,24 +76,6 @@ def test_a_kill_around_an_evaluation(
         assert sum(one.answered for one in evaluated) == 6 * (ROUNDS + 1 - len(lost))
 
 
-def test_nobodys_opinion_counts_after_a_restart_and_the_rest_is_told(tmp_path: Path) -> None:
-    given = recipe(*OPINIONS)
-    site = Site(tmp_path, given, toy_edges(given), kill_at="settled", kill_hit=2)
-    run, evaluated, store = played(site)
-    with store:
-        assert (evaluated[2].mean, evaluated[2].reasons) == (None, {RESTART: 3})
-        assert evaluated[2].digest == ""  # it was never merged
-        feedbacks = [one for one, _ in settled(store._db.connection, run.run_id)]
-        missing = [f.opinions is not None and np.isnan(f.opinions).all() for f in feedbacks]
-        assert missing == [False, True, False, False]
-        view, _ = store.read.plan(run.run_id, 3)
-        assert view.opinions is not None
-        rows = store.read.evaluations.opinions(run.run_id, 1)
-        assert view.opinions.tolist() == [row.score for row in rows]
-    told = [event.fields["round"] for event in site.events if event.name == "opinions"]
-    assert told == [0, 1, 3, 4]
-
-
 @pytest.mark.parametrize("every", [2, 3])
 @pytest.mark.parametrize("point", ["settled", "committed", "evaluated"])
 @pytest.mark.parametrize("hit", [2])
@@ -106,25 +88,6 @@ def test_calls_keep_their_rhythm_over_a_restart(
     with store:
         done = [row.round for row in store.read.rounds(run.run_id) if row.state == "done"]
         assert [one.round for one in evaluated] == [0, *done[every - 1 :: every]]
-
-
-@pytest.mark.parametrize(("hit", "slot"), [(1, 1), (2, 2)])
-@pytest.mark.parametrize("point", ["settled", "committed", "evaluating", "evaluated"])
-def test_volunteers_are_called_for_again_after_a_kill(
-    tmp_path: Path, point: str, hit: int, slot: int
-) -> None:
-    given = recipe(*PEERS, f"peers.slot_rounds={slot}")
-    edges = toy_edges(given)
-    edges[0].agents[1].volunteers = False
-    site = Site(tmp_path, given, edges, kill_at=point, kill_hit=hit)
-    run, evaluated, store = played(site)
-    with store:
-        assert all(one.mode == "peers" and one.mean is None for one in evaluated)
-        assert not any(RESTART in one.reasons for one in evaluated)
-        assert store.read.evaluations.opinions(run.run_id) == []
-        assert {row.client for row in store.read.evaluations.volunteers(run.run_id)} == {0, 2}
-        ordered = [row.ordered for row in store.read.rounds(run.run_id) if row.state == "done"]
-        assert ordered == [2] * ROUNDS
 
 
 @pytest.mark.parametrize(
@@ -187,18 +150,3 @@ def test_who_trained_for_a_call_before_is_not_told_again_after_a_kill(tmp_path: 
     told = {call.round: call.trained for call in edge.calls}
     assert told[1] == ("agent-0-0", "agent-0-2")
     assert told[2] == ("agent-0-2",)
-
-
-@pytest.mark.parametrize("point", ["", "committed"])
-def test_a_skipped_number_moves_no_merge_and_no_evaluation(tmp_path: Path, point: str) -> None:
-    given = recipe("opinions.mode=report", "rounds.merge_every=2", "rounds.every_s=0.5")
-    site = Site(tmp_path, given, toy_edges(given), kill_at=point, kill_hit=2)
-    skip_each(site, site.edges[0], 2)
-    site.run()
-    site.close()
-    assert (site.done, site.kills) == ("rounds", bool(point))
-    with Store(tmp_path) as store:
-        run = store.read.run().run_id
-        done = [row.round for row in store.read.rounds(run) if row.state == "done"]
-        assert (len(done), max(done) > ROUNDS) == (ROUNDS, True)
-        assert [one.round for one in store.read.evaluations.rows(run)] == [0, done[1], done[3]]

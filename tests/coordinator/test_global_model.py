@@ -1,5 +1,6 @@
 """The mean of edge models, and the evaluating of the global one: by either engine the same."""
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedagent_coordinator.core.effects import Merge, Merged
 from fedagent_coordinator.global_model import HeldOutSet, held_out
-from fedagent_coordinator.merged_models import EdgeModel, merge_models
+from fedagent_coordinator.merged_models import merge_files
+from fedagent_node.blobs import BlobStore
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
 from fedagent_task import models
 from fedagent_task.errors import DatasetError
@@ -27,39 +30,37 @@ def model(seed: int, scale: float = 1.0) -> bytes:
     )
 
 
-def edge_model(data: bytes, weight: float) -> EdgeModel:
-    return EdgeModel(digest_of(data), data, weight)
+def merged(blobs: BlobStore, parts: list[bytes], weights: list[float]) -> Merged:
+    for data in parts:
+        blobs.put(data)
+    models = tuple(zip(map(digest_of, parts), weights, strict=True))
+    return merge_files(blobs, MANIFEST, Merge(1, models, 0))
 
 
 @given(weights=st.lists(st.floats(1e-3, 1e9), min_size=2, max_size=5), scale=st.floats(1e-3, 1e30))
 def test_it_is_the_weighted_mean_in_float64(weights: list[float], scale: float) -> None:
     parts = [model(i, scale) for i in range(len(weights))]
-    merged = merge_models([edge_model(d, w) for d, w in zip(parts, weights, strict=True)], MANIFEST)
-    assert digest_of(merged.data) == merged.digest
-    got = decode_tensors(merged.data, MANIFEST)
+    with tempfile.TemporaryDirectory() as folder:
+        blobs = BlobStore(Path(folder))
+        got = decode_tensors(blobs.get(merged(blobs, parts, weights).digest), MANIFEST)
     for name in SHAPES:
         stack = np.stack([decode_tensors(d, MANIFEST)[name].astype(np.float64) for d in parts])
         want = np.average(stack, axis=0, weights=weights)
         assert np.allclose(got[name].astype(np.float64), want, rtol=1e-6, atol=1e-6 * scale)
 
 
-def test_the_mean_of_one_model_is_that_model() -> None:
-    data = model(1)
-    merged = merge_models([edge_model(data, 5.0)], MANIFEST)
-    assert merged.digest == digest_of(data)
-    assert merged.data == b""
-
-
-def test_models_that_do_not_fit_are_left_out_with_a_reason() -> None:
-    good = model(1)
+def test_models_that_do_not_fit_are_left_out_and_one_that_remains_is_the_mean(
+    tmp_path: Path,
+) -> None:
+    good, blobs = model(1), BlobStore(tmp_path)
     nan = encode_tensors({n: np.full(s, np.nan, np.float32) for n, s in SHAPES.items()})
     other = encode_tensors({"weight": np.zeros((3, 4), np.float32)})
-    merged = merge_models([edge_model(d, 1.0) for d in (nan, good, other, b"garbage")], MANIFEST)
-    assert merged.digest == digest_of(good)
-    assert merged.refused[digest_of(nan)] == "non_finite"
-    assert merged.refused[digest_of(other)].startswith("manifest_mismatch")
-    assert len(merged.refused) == 3
-    assert merge_models([edge_model(nan, 1.0)], MANIFEST).digest == ""
+    found = merged(blobs, [nan, good, other, b"garbage"], [1.0] * 4)
+    assert found.digest == digest_of(good)
+    assert found.refused[digest_of(nan)] == "non_finite"
+    assert found.refused[digest_of(other)].startswith("manifest_mismatch")
+    assert len(found.refused) == 3
+    assert merged(blobs, [nan], [1.0]).digest == ""
 
 
 def test_the_held_out_set_evaluates_a_model() -> None:

@@ -118,24 +118,3 @@ def test_an_edge_whose_statistics_cannot_be_spoils_nothing(tmp_path: Path, bad: 
     assert site.engine.counters["opinions_refused"] >= 1
     site.edges[1].agents.clear()
     check_frozen(site)
-
-
-@pytest.mark.parametrize(
-    ("sets", "asked"),
-    [
-        (("policy.name=volunteers", "opinions.mode=peers", "peers.best=2"), "peers"),
-        (("policy.name=quick-init-ucb", "policy.params.clients_per_round=2"), "report"),
-    ],
-)
-def test_models_are_evaluated_after_the_statistics(
-    tmp_path: Path, sets: tuple[str, ...], asked: str
-) -> None:
-    site = site_of(tmp_path, given=recipe("data.scale=1", "data.standardize=true", *sets))
-    site.run()
-    modes = [call.mode.value for call in site.edges[0].calls]
-    assert modes[0] == "moments"
-    assert set(modes[1:]) == {asked}
-    last = 3 if asked == "peers" else 4  # nobody volunteers for a round after the last
-    assert [call.round for call in site.edges[0].calls] == [0, *range(last + 1)]
-    check_frozen(site)
-    check_history(site, 4)

@@ -22,7 +22,6 @@ from fedagent_coordinator.core.settings import (
 )
 from fedagent_coordinator.iterations import IterationControl
 from fedagent_coordinator.iterations.fixed import LearnerControl
-from fedagent_coordinator.merged_models import EdgeModel, merge_models
 from fedagent_coordinator.placement.base import PlacementPolicy
 from fedagent_coordinator.policies.base import Feedback, SelectionPolicy
 from fedagent_coordinator.policies.baselines import RandomPolicy
@@ -39,7 +38,7 @@ from fedagent_node.effects import (
 )
 from fedagent_protocol import messages as m
 from fedagent_protocol.messages import AnyMessage
-from fedagent_protocol.tensors import Manifest, digest_of, encode_tensors
+from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
 from fedagent_task.recipe.spec import (
     BudgetSpec,
     LimitsSpec,
@@ -265,11 +264,15 @@ class Field:
                 finished = ModelFinished(effect.digest, effect.size, refused)
                 self.perform(self.engine.receive(finished, now))
             case fx.Merge():
-                models = [EdgeModel(d, self.blobs[d], w) for d, w in effect.models]
-                merged = merge_models(models, MANIFEST)
-                if merged.data:
-                    self.blobs[merged.digest] = merged.data
-                found = fx.Merged(effect.round, merged.digest, merged.refused)
+                weights = [weight for _, weight in effect.models]
+                parts = [decode_tensors(self.blobs[d], MANIFEST) for d, _ in effect.models]
+                means = {
+                    name: np.average([part[name] for part in parts], axis=0, weights=weights)
+                    for name in START
+                }
+                data = encode_tensors({n: one.astype(np.float32) for n, one in means.items()})
+                self.blobs[digest_of(data)] = data
+                found = fx.Merged(effect.round, digest_of(data), {})
                 self.perform(self.engine.receive(found, now))
             case fx.EvaluateHeldOut():
                 self.perform(

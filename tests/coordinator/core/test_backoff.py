@@ -2,7 +2,6 @@
 
 import pytest
 
-from fedagent_coordinator.core.readiness import REMIND_S
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import Field, settings, toy_edges
 from tests.fakes.toy_edge import declined
@@ -44,18 +43,6 @@ def test_a_client_that_is_mute_holds_up_few_rounds() -> None:
     missed = [s for s in field.settled.values() if m.UNANSWERED in s.details.reason]
     assert len(missed) == 5
     assert len(field.settled) == 160
-
-
-def test_the_reason_is_in_the_round_the_event_and_the_waiting() -> None:
-    field = declining(1, 1)
-    field.run(until=20.0)
-    assert field.settled[1].reason == f"1 declined ({WHY})"
-    by_name = {event.name: event.fields for event in field.events}
-    assert by_name["round"]["reason"] == f"1 declined ({WHY})"
-    assert by_name["waiting"]["reason"] == "declined"
-    assert by_name["waiting"]["detail"] == WHY
-    said = [e for e in field.events if e.name == "waiting"]
-    assert len(said) <= len(field.settled) + 20.0 / REMIND_S + 1
 
 
 def test_a_valid_update_ends_the_leave_for_good() -> None:

@@ -6,22 +6,18 @@ from functools import partial
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.errors import InvalidSelectionError
 from fedagent_coordinator.policies.base import Bound, FloatArray, IntArray, RoundView, Selection
 from fedagent_coordinator.policies.state import StatelessPolicy
-from fedagent_node.effects import Effect, LinkDown, LinkUp, Revoked, Send
+from fedagent_node.effects import Effect, LinkDown, LinkUp, Send
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import (
     MANIFEST,
     Field,
     MemoryIndices,
-    mute_when_ordered,
     settings,
     toy_edges,
 )
@@ -57,19 +53,6 @@ def check_books(field: Field) -> None:
         assert sum(edge.spent_micro for edge in settle.edges) == paid
 
 
-@pytest.mark.parametrize("edges", [1, 3])
-def test_a_run_goes_from_hello_to_its_end(edges: int) -> None:
-    field = Field(toy_edges(edges), settings(count=4, wait_edges=edges, wait_agents=3 * edges))
-    field.run()
-    check_books(field)
-    assert field.end == "rounds"
-    assert len(field.settled) == 4
-    assert len(field.committed) == 4
-    assert {edge.ended for edge in field.edges} == {"rounds"}
-    assert all(edge.orders == [1, 2, 3, 4] for edge in field.edges)
-    assert field.engine.run.spent_micro == 4 * edges * 3 * 1_000_000
-
-
 def test_no_time_is_lost_between_rounds() -> None:
     field = Field(toy_edges(), settings(count=50), plan=lambda _: [0.001])
     began = field.kernel.now
@@ -79,71 +62,6 @@ def test_no_time_is_lost_between_rounds() -> None:
     # Four message delays per round (open, columns, order, report), and the
     # end of the run is noticed within the last pause of the harness.
     assert field.kernel.now - began < 50 * 0.0045 + 4.0
-
-
-def test_a_report_after_expiry_changes_nothing() -> None:
-    edges = toy_edges(2)
-    field = Field(edges, settings(count=2, wait_edges=2, wait_agents=6, max_wait_s=2.5))
-    late = edges[1]
-    original = late.receive
-
-    def slow(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
-        answers = original(message, now)
-        if isinstance(message, m.RoundOrder) and message.round == 1:
-            report = next(a for a in answers if isinstance(a, m.RoundReport))
-            late.pending = None
-            field.kernel.after(9.0, lambda: field.up(late, report))
-            return [a for a in answers if a is not report]
-        return answers
-
-    late.receive = slow  # type: ignore[method-assign] # the test's slow edge
-    field.run()
-    field.kernel.run(until=field.kernel.now + 20)
-    check_books(field)
-    first = field.settled[1]
-    assert [edge.failed for edge in first.edges] == ["", "silent"]
-    assert late.receipts[-1] == (1, True)
-    assert {r for r, expired in late.receipts if expired} == {1}
-
-
-def test_an_edge_revoked_with_an_open_reservation_costs_its_round_once() -> None:
-    edges = toy_edges(2)
-    field = Field(edges, settings(count=4, wait_edges=2, wait_agents=6))
-    mute_when_ordered(edges[1], 2)
-    ordered = edges[1].receive
-    revoked_at: list[float] = []
-
-    def revoke() -> None:
-        assert 2 in field.reserved
-        assert 2 not in field.settled, "the reservation is open"
-        event = Revoked(1, frozenset({"edge-1"}), b"list")
-        for _ in range(2):
-            field.perform(field.engine.receive(event, field.kernel.now))
-        revoked_at.append(field.kernel.now)
-
-    def receive(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
-        if isinstance(message, m.RoundOrder) and message.round == 2 and not revoked_at:
-            field.kernel.after(0.01, revoke)
-        return ordered(message, now)
-
-    edges[1].receive = receive  # type: ignore[method-assign] # the test's watched edge
-    field.run()
-    check_books(field)
-    assert revoked_at
-    dead = next(edge for edge in field.settled[2].edges if edge.edge == "edge-1")
-    assert (dead.spent_micro, dead.in_time) == (0, 0)
-    assert len(field.settled) == 4
-    assert all(edge.edge != "edge-1" for n in (3, 4) for edge in field.settled[n].edges)
-    told = {to for to, message in field.sent if isinstance(message, m.Revocations)}
-    assert told == {"edge-0"}
-
-
-def test_an_order_is_repeated_ever_more_seldom() -> None:
-    field = Field(toy_edges(), settings(count=1, max_wait_s=20.0))
-    mute_when_ordered(field.edges[0], 1)
-    field.run()
-    left_s = [o.max_wait_ms / 1000 for _, o in field.sent if isinstance(o, m.RoundOrder)]
-    assert left_s == pytest.approx([20.0, 19.0, 17.0, 13.0, 5.0], abs=0.3)
 
 
 def test_the_run_ends_when_the_budget_cannot_pay_the_cheapest() -> None:
@@ -171,15 +89,6 @@ def test_a_policy_that_nobody_can_serve_is_refused() -> None:
         field.run()
     assert caught.value.reported == ("compute",)
     assert not field.reserved
-
-
-def test_agents_without_a_needed_feature_are_left_out_and_counted() -> None:
-    edges = toy_edges(agents=3)
-    edges[0].agents[1].features["rtt_s"] = 0.1
-    field = Field(edges, settings(count=2), policy=FixedPolicy([0], frozenset({"rtt_s"})))
-    field.run()
-    assert [len(r.view.pair_client) for r in field.reserved.values()] == [1, 1]
-    assert field.engine.counters["pairs_no_feature"] == 4
 
 
 def test_empty_rounds_are_rounds_and_paced() -> None:
@@ -220,39 +129,6 @@ def test_waiting_has_a_reason() -> None:
     field.run(until=20.0)
     assert "prices" in field.reasons()
     assert not field.reserved
-
-
-@hypothesis_settings(max_examples=60, deadline=None)
-@given(data=st.data(), edges=st.integers(1, 3), merge_every=st.integers(1, 3))
-def test_whatever_the_network_does_each_round_ends_exactly_once(
-    data: st.DataObject, edges: int, merge_every: int
-) -> None:
-    seed = data.draw(st.integers(0, 2**32 - 1))
-    loss = data.draw(st.sampled_from([0.0, 0.1, 0.3]))
-    twice = data.draw(st.sampled_from([0.0, 0.3]))
-    jitter = data.draw(st.sampled_from([0.0, 0.05, 1.5]))
-    rng = np.random.default_rng(seed)
-
-    def plan(_kind: str) -> list[float]:
-        copies = 1 + int(rng.random() < twice)
-        return [0.001 + jitter * rng.random() for _ in range(copies) if rng.random() >= loss]
-
-    toys = toy_edges(edges, agents=2)
-    field = Field(
-        toys,
-        settings(count=5, merge_every=merge_every, wait_edges=edges, wait_agents=2 * edges),
-        plan=plan,
-    )
-    for toy in toys:
-        for _ in range(data.draw(st.integers(0, 2))):
-            again = partial(toy.restart, forget_model=bool(rng.random() < 0.3))
-            field.kernel.after(float(rng.uniform(0.5, 15.0)), again)
-    field.run(until=2000.0)
-    check_books(field)
-    assert field.end == "rounds"
-    assert len(field.settled) == 5
-    total = sum(edge.spent_micro for s in field.settled.values() for edge in s.edges)
-    assert field.engine.run.spent_micro == total
 
 
 @pytest.mark.parametrize("whose", ["the coordinator's", "the edge's"])
@@ -320,17 +196,6 @@ def _on_reserve(
     for effect in effects:
         if isinstance(effect, fx.Reserve):
             then(effect)
-
-
-def test_a_broker_that_never_comes_back_holds_no_round_for_ever() -> None:
-    field = Field(toy_edges(), settings(count=1))
-    mute_when_ordered(field.edges[0], 1)
-    waited: list[bool] = []
-    field.kernel.after(1.0, lambda: field.perform(field.engine.receive(LinkDown("edges"), 1.0)))
-    field.kernel.after(60.0, lambda: waited.append(not field.settled))
-    field.run(until=80.0)
-    assert waited == [True]
-    assert set(field.settled) == {1}
 
 
 def test_agents_that_do_not_belong_to_the_site_get_no_order() -> None:

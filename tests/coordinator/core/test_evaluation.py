@@ -1,22 +1,25 @@
 """The engine calls clients to evaluate models: who counts, who is waited for, what is learnt."""
 
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.answers import Call
+from fedagent_coordinator.core.answers import Call, EvaluationSchedule
 from fedagent_coordinator.core.evaluating import MAX_TRAINED, Evaluating
 from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.core.run import Phase
 from fedagent_coordinator.core.settings import PastEvaluations, Settings
 from fedagent_coordinator.policies import create
+from fedagent_coordinator.policies.selection import explained
+from fedagent_coordinator.policies.sets.arms import Slot
 from fedagent_node.effects import Send
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
 from tests.fakes.engine_field import Field, settings, toy_edges
+from tests.fakes.rounds import nothing_played, random_feedback, random_view
 from tests.fakes.toy_edge import ToyAgent, ToyEdge
 
 FIRST = PastEvaluations(pending_round=0)
@@ -189,30 +192,6 @@ def test_what_cannot_be_an_answer_is_refused_and_counted(change: dict[str, objec
     assert 1 in liar.opinion_receipts
 
 
-def test_an_edge_that_asked_fewer_than_answered_is_corrected() -> None:
-    """The books refuse such an evaluation, which would end the coordinator."""
-    for given in (report(count=1), peers(count=1, policy="volunteers")):
-        field = Field(toy_edges(2), given, past=FIRST)
-        if given.opinions is m.OpinionMode.PEERS:
-            field = volunteers_field(toy_edges(2), count=1)
-        lie(field.edges[1], asked=0)
-        field.run()
-        assert (field.evaluated[0].asked, len(field.evaluated[0].client)) == (6, 6)
-
-
-def test_an_edge_that_recovers_is_called_again() -> None:
-    field = volunteers_field(toy_edges(2), count=1, volunteers=6)
-    liar, honest = field.edges[1], field.edges[1].answer
-    field.edges[0].agents[0].volunteers = False
-    twice = np.array([1, 1], dtype="<i4").tobytes()
-    lie(liar, session=twice)
-
-    field.kernel.after(1.5, lambda: field.up(liar, honest(liar.calls[0], 0.0)))
-    field.run()
-    # Volunteers may come as long as the call lasts.
-    assert len(field.evaluated[0].client) == 5
-
-
 def test_answers_of_other_rounds_and_modes_change_nothing() -> None:
     edges = toy_edges(1)
     edges[0].deaf = True
@@ -335,32 +314,22 @@ def test_all_that_the_edges_see_are_enough_volunteers(edges: int) -> None:
     assert all(found.seconds < 1.0 for found in field.evaluated.values())
 
 
-def test_the_newest_word_of_an_edge_counts() -> None:
-    edges = toy_edges(1, 3)
-    edges[0].deaf = True
-    field = volunteers_field(edges, volunteers=3, count=1, opinions_timeout_s=20.0)
-    field.run(until=1.0)
-    call = edges[0].calls[0]
-    for available in ([True, False, True], [True, True, False]):
-        for agent, one in zip(edges[0].agents, available, strict=True):
-            agent.volunteers = one
-        said = edges[0].answer(call, 0.0)
-        field.perform(field.hear(edges[0].id, said))
-    field.kernel.run(until=field.kernel.now + 30.0)
-    found = field.evaluated[0]
-    assert isinstance(found, fx.BookVolunteers)
-    assert found.client.tolist() == [0, 1]
-
-
-def test_a_resumed_run_knows_who_volunteered_and_what_is_owed() -> None:
-    calls = PastEvaluations(evaluated=3, volunteers=frozenset({1}))
-    given = peers(policy="volunteers", count=1)
-    field = Field(toy_edges(), settings=given, policy=create("volunteers"), past=calls)
-    field.run()
-    reserve = field.reserved[1]
-    assert reserve.view.pair_client[reserve.selection.pairs].tolist() == [1]
-    pending_round = replace(calls, pending_round=1, trained=frozenset({"agent-0-2"}))
-    again = Field(toy_edges(), settings=given, policy=create("volunteers"), past=pending_round)
-    again.run(until=2.0)
-    assert again.edges[0].calls[0].trained == ("agent-0-2",)
-    assert again.edges[0].calls[0].slot == 4
+@given(
+    played=st.lists(st.booleans(), max_size=30),
+    rounds=st.integers(1, 4),
+    each=st.booleans(),
+)
+def test_every_slot_that_is_credited_ends_with_a_call(
+    played: list[bool], rounds: int, *, each: bool
+) -> None:
+    """As far as `calls.check_slots` lets them: a call a round, or one a slot."""
+    rng = np.random.default_rng(0)
+    slot = Slot(rounds)
+    schedule = EvaluationSchedule(m.OpinionMode.REPORT, 1 if each else rounds)
+    view = random_view(rng, 1)
+    somebody = explained(view, np.arange(1, dtype=np.int64))
+    for at_all in played:
+        feedback = random_feedback(rng, view, somebody) if at_all else nothing_played(view)
+        credited = slot.advance(feedback)
+        evaluated = schedule.is_due(merges=True, played=at_all, last=False)
+        assert evaluated or not len(credited)

@@ -19,7 +19,6 @@ from fedagent_protocol.messages import (
     Outcome,
     OutcomeStatus,
     RoundReport,
-    TrainCourse,
     TrainStats,
 )
 from fedagent_task.recipe.spec import LearnerSpec
@@ -128,20 +127,6 @@ def test_the_score_of_a_model_is_that_of_its_devices(
     assert said == (None if score is None else pytest.approx(score))
     assert settled.details.score == pytest.approx(score or 0.0)
     assert settled.details.score_n == count
-
-
-@pytest.mark.parametrize(
-    ("told", "valid", "known"),
-    [(0.75, True, 0.75), (0.0, True, None), (-1.0, True, None), (0.75, False, None)],
-)
-def test_the_losses_of_samples_reach_the_policy_where_they_are_told(
-    told: float, valid: bool, known: float | None
-) -> None:
-    stats = TrainStats(course=TrainCourse(loss_rms=told))
-    outcome = Outcome(agent="a", status=OutcomeStatus.ARRIVED, valid=valid, stats=stats)
-    column = _settle(outcome).feedback.loss_rms
-    assert column is not None
-    assert column[0] == known if known is not None else np.isnan(column[0])
 
 
 @pytest.mark.parametrize(("losses", "mean"), [((0.5, 0.9), 0.6), ((0.0, 0.0), None)])

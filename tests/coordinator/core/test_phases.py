@@ -1,15 +1,10 @@
 """When rounds begin: on a schedule, without an end, and not before everybody is there."""
 
-from dataclasses import replace
-
 import numpy as np
-import pytest
 
-from fedagent_coordinator.core.settings import Progress
 from fedagent_coordinator.policies.base import RoundView, Selection
 from fedagent_coordinator.policies.baselines import RandomPolicy
-from fedagent_protocol.tensors import digest_of
-from tests.fakes.engine_field import START_BYTES, Field, mute_when_ordered, settings, toy_edges
+from tests.fakes.engine_field import Field, mute_when_ordered, settings, toy_edges
 
 from .test_engine import check_books
 
@@ -61,22 +56,6 @@ def test_a_long_round_is_followed_at_once_and_by_no_burst() -> None:
     assert gaps[1] > 10.0
     # A round begins when the edges are asked: half a second earlier where one is silent.
     assert ((gaps[[0, 2, 3]] > 3.4) & (gaps[[0, 2, 3]] < 5.0)).all()
-
-
-@pytest.mark.parametrize(
-    ("left_s", "waits_s"), [(7.0, 7.0), (500.0, 10.0), (-3.0, 0.0), (0.0, 0.0)]
-)
-def test_a_restart_keeps_the_schedule_and_never_waits_longer(left_s: float, waits_s: float) -> None:
-    field = Field(toy_edges(), settings(count=2, every_s=10.0), Watched())
-    begun, now = watched(field), field.kernel.now
-    size = len(START_BYTES)
-    begin = Progress(
-        next_round=1, rounds_done=0, spent_micro=0, model=digest_of(START_BYTES), model_size=size
-    )
-    field.engine = field.make_engine(replace(begin, open_at=now + left_s))
-    field.run()
-    assert waits_s <= begun[0] - now < waits_s + 1.0
-    assert 10.0 - 1e-6 <= begun[1] - begun[0] < 10.2
 
 
 def test_a_run_without_an_end_goes_on_until_its_budget_is_spent() -> None:

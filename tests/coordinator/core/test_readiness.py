@@ -116,16 +116,6 @@ def test_a_dear_edge_does_not_end_a_run_while_one_that_it_can_pay_is_away_for_a_
     assert paid_out(field)
 
 
-def test_the_end_is_prompt_when_every_edge_is_heard() -> None:
-    field = market(total_micro=80 * ROUND)
-    field.edges[0].rent = 100 * ROUND
-    field.run()
-    assert field.end == "budget"
-    assert field.kernel.now > 15.0
-    assert "rents" not in field.reasons()
-    assert paid_out(field)
-
-
 def test_unrented_rounds_end_when_the_rest_pays_nobody() -> None:
     field = market("fixed", edge=5, total_micro=3_500_000)
     field.edges[1].rent = DEAR

@@ -10,18 +10,14 @@ from fedagent_coordinator import placement
 from fedagent_coordinator.books.records import pack_controls, unpack_controls
 from fedagent_coordinator.core.decision import (
     OPEN_HORIZON,
-    Learning,
     horizon,
     market,
     transfer_s,
 )
 from fedagent_coordinator.core.edges import EdgeSession
-from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.iterations.fixed import FixedControl
-from fedagent_coordinator.iterations.primal_dual import PrimalDualControl
 from fedagent_coordinator.placement.base import PlacementView
 from fedagent_coordinator.policies.base import IntArray, RoundView
-from fedagent_coordinator.policies.baselines import RandomPolicy
 from fedagent_protocol import messages as m
 from tests.fakes.engine_field import RUN, Field, settings, toy_edges
 from tests.fakes.toy_edge import arrived, declined
@@ -81,15 +77,6 @@ def test_each_device_is_ordered_its_own_iterations() -> None:
         back = unpack_controls(pack_controls(plan.controls))
         assert back.each is not None
         assert back.each.tolist() == wanted
-
-
-def test_it_stops_with_a_last_model_when_no_rent_fits() -> None:
-    field = placed(count=100, total_micro=5 * 2_100_000 + 99_999)
-    field.run()
-    assert field.end == "budget"
-    assert len(field.settled) == 5
-    assert field.engine.run.spent_micro == 5 * 2_100_000
-    assert len(field.committed) == 5
 
 
 @pytest.mark.parametrize("came", [True, False])
@@ -202,24 +189,3 @@ def test_the_horizon_is_what_the_budget_pays() -> None:
     assert horizon(None, count=0, done=OPEN_HORIZON - 1) == OPEN_HORIZON
     for done in (OPEN_HORIZON, 3 * OPEN_HORIZON, 77 * OPEN_HORIZON):
         assert done < horizon(None, count=0, done=done) <= 2 * done
-
-
-def test_everything_that_decides_is_restored_together() -> None:
-    def fresh() -> Learning:
-        return Learning(RandomPolicy(), PrimalDualControl(), placement.create("budgeted-ucb"))
-
-    field = placed("budgeted-ucb", count=6)
-    field.control = PrimalDualControl()
-    field.__post_init__()
-    field.run()
-    one, two = fresh(), fresh()
-    for round_, settle in field.settled.items():
-        one.learn(settle.feedback, field.reserved[round_].controls)
-        if round_ == 3:
-            two.restore(one.state())
-        elif round_ > 3:
-            two.learn(settle.feedback, field.reserved[round_].controls)
-    for name, array in one.state().items():
-        assert array.tobytes() == two.state()[name].tobytes(), name
-    with pytest.raises(StateError):
-        Learning(RandomPolicy()).restore(one.state())

@@ -66,15 +66,6 @@ def test_a_loss_that_rises_raises_the_iterations_and_one_that_falls_does_not() -
     assert falling.rho(ALL) == pytest.approx(1.1, rel=0.1)
 
 
-def test_noise_alone_raises_little() -> None:
-    rng = np.random.default_rng(0)
-    control, seen = ByProgressControl(), []
-    for _ in range(200):
-        control.learn(feedback((0.5 + 0.05 * rng.standard_normal(DEVICES)).tolist()), horizon=100)
-        seen.append(control.rho(ALL).mean())
-    assert np.mean(seen[20:]) < 2.2
-
-
 def test_who_got_more_data_iterates_more_and_who_is_slower_less() -> None:
     control = ByProgressControl(base=4.0, start=4)
     for _ in range(30):

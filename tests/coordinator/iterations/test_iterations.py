@@ -177,28 +177,6 @@ def test_whatever_seconds_a_device_claims_its_state_can_be_kept(said: float) -> 
     assert 0 < claim[0] < 1e9
 
 
-def test_restored_in_any_round_it_continues_bit_equal() -> None:
-    original, other = (PrimalDualControl(load_limit_s=1.0, start=9) for _ in range(2))
-    for t in range(1, 30):
-        rng = np.random.default_rng((4, t))
-        n = 2 + t // 4  # devices come
-        restored = PrimalDualControl(load_limit_s=1.0, start=9)
-        restored.restore({key: value.copy() for key, value in other.state().items()})
-        chosen = [
-            control.choose(ONE, round_rng(4, t, Purpose.ITERATE)).tolist()
-            for control in (original, restored)
-        ]
-        assert chosen[0] == chosen[1]
-        seen = feedback(rng.uniform(0.01, 0.9, n).tolist(), answered=(rng.random(n) < 0.7).tolist())
-        for control in (original, restored):
-            control.learn(seen, horizon=30)
-        other = restored
-        before, after = original.state(), restored.state()
-        assert before.keys() == after.keys()
-        assert all(before[key].tobytes() == after[key].tobytes() for key in before)
-    assert original.rho != 9
-
-
 def test_a_silent_device_keeps_what_it_showed_last() -> None:
     control = PrimalDualControl(load_limit_s=1.0)
     control.learn(feedback([0.1, 0.4]), horizon=9)
@@ -209,18 +187,6 @@ def test_a_silent_device_keeps_what_it_showed_last() -> None:
     after = control.state()
     assert after["numbers"][:2] == pytest.approx(before["numbers"][:2])
     assert after["numbers"][2] == 3
-
-
-def test_a_device_stopped_by_its_limit_counts_all_steps_of_the_task() -> None:
-    whole, cut = (PrimalDualControl(load_limit_s=0.2, start=20) for _ in range(2))
-    for _ in range(80):
-        done = min(10, int(0.2 / (0.01 * cut.rho)))  # the limit is spent, the rest is left out
-        assert done < 10 or cut.rho <= 2
-        whole.learn(feedback([0.01], steps=10, arrivals=80), horizon=80, steps=10)
-        cut.learn(feedback([0.01], steps=done, arrivals=80), horizon=80, steps=10)
-    assert cut.state()["h"] == pytest.approx([0.1])
-    assert cut.rho == whole.rho
-    assert cut.rho < 5
 
 
 def test_the_control_of_a_run_is_told_the_steps_of_its_task() -> None:

@@ -1,0 +1,177 @@
+"""The coordinator as a state machine: books balance and rounds end, however it went.
+
+What edges say is lost, repeated and out of order, edges start again, and the coordinator dies
+wherever it writes.
+"""
+
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fedagent_coordinator.books.rounds import settled
+from fedagent_coordinator.books.store import Store
+from fedagent_coordinator.run_settings import decision_policies
+from fedagent_coordinator.runs import RunFinishedError
+from fedagent_node.effects import EVERYBODY, Send
+from fedagent_protocol import messages as m
+from fedagent_protocol import topics
+from fedagent_protocol.codec import encode
+from tests.fakes.coordinator_site import Site, recipe, toy_edges
+from tests.fakes.toy_edge import ToyEdge
+
+ROUNDS = 3
+KINDS: dict[str, tuple[str, ...]] = {
+    "plain": ("rounds.merge_every=2",),
+    "evaluated": ("policy.name=quick-init-ucb", "policy.params.clients_per_round=2"),
+    "volunteers": ("policy.name=volunteers", "opinions.mode=peers", "peers.best=2"),
+    "placed": ("placement.name=budgeted-ucb", "iterations.name=primal-dual"),
+    "standardized": ("data.scale=1", "data.standardize=true"),
+}
+POINTS = [
+    *("decided", "reserve.before-commit", "reserve.marked", "orders.half", "reported"),
+    *("settling", "settle.before-commit", "settle.marked", "learnt", "merged", "committed"),
+    *("evaluating", "evaluated", "standardizing", "standardized", "ending", "end.before-commit"),
+]
+WHICH = st.integers(0, 40)
+
+
+class Spoilt(Site):
+    """A coordinator whose messages wait until somebody delivers them."""
+
+    def begin(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+        self._alive(self._start)
+        self._beat()
+
+    def _up(self, edge: ToyEdge, message: m.EdgeToCoordinator) -> None:
+        topic = topics.edge_up("default", edge.id, m.kind(message))
+        arrive = partial(self._arrive, topic, encode(message))
+        self.waiting.append(lambda: self._alive(arrive))
+
+    def send(self, send: Send) -> bool:
+        payload = encode(send.message)
+        for edge in self.edges:
+            if send.to in (edge.id, EVERYBODY):
+                self.waiting.append(partial(self._deliver, edge, payload))
+        return True
+
+    def deliver(self, place: int, *, keep: bool = False) -> None:
+        deliver = self.waiting[place] if keep else self.waiting.pop(place)
+        deliver()
+
+    def flow(self, seconds: float) -> None:
+        """Let everything come as it was sent, for a while."""
+        until = self.kernel.now + seconds
+        while self.kernel.now < until and not self.done:
+            while self.waiting:
+                self.deliver(0)
+            self.kernel.run(until=self.kernel.now + 0.05)
+
+
+class Coordinator(RuleBasedStateMachine):
+    """One run of a few rounds; at its end everything comes through."""
+
+    @initialize(kind=st.sampled_from(sorted(KINDS)), edges=st.integers(1, 3))
+    def begins(self, kind: str, edges: int) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        given = recipe(f"rounds.count={ROUNDS}", "opinions.timeout_s=2", *KINDS[kind])
+        made = toy_edges(given, edges, agents=2)
+        for rent, edge in enumerate(made, start=1):
+            edge.rent = 100_000 * rent
+            for agent in edge.agents:
+                agent.x = np.full((3, 64), rent, np.float32)
+        self.site = Spoilt(Path(self.folder.name), given, made)
+        self.site.begin()
+
+    @precondition(lambda self: self.site.waiting)
+    @rule(which=WHICH)
+    def comes(self, which: int) -> None:
+        self.site.deliver(which % len(self.site.waiting))
+
+    @precondition(lambda self: self.site.waiting)
+    @rule(which=WHICH)
+    def comes_twice(self, which: int) -> None:
+        self.site.deliver(which % len(self.site.waiting), keep=True)
+
+    @precondition(lambda self: self.site.waiting)
+    @rule(which=WHICH)
+    def is_lost(self, which: int) -> None:
+        del self.site.waiting[which % len(self.site.waiting)]
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 7.0, 20.0]))
+    def time_goes_by(self, seconds: float) -> None:
+        if not self.site.done:
+            self.site.kernel.run(until=self.site.kernel.now + seconds)
+
+    @rule(seconds=st.sampled_from([0.2, 0.6, 3.0]))
+    def all_goes_well(self, seconds: float) -> None:
+        self.site.flow(seconds)
+
+    @rule(point=st.sampled_from(POINTS), hit=st.integers(1, 2))
+    def will_die(self, point: str, hit: int) -> None:
+        self.site.kill_at, self.site.kill_hit = point, hit
+
+    @rule(which=WHICH, forget=st.booleans())
+    def an_edge_starts_again(self, which: int, *, forget: bool) -> None:
+        edges = self.site.edges
+        edges[which % len(edges)].restart(forget_model=forget)
+
+    @invariant()
+    def is_never_overspent(self) -> None:
+        if self.site.driver is not None:
+            total = self.site.recipe.budget.total_micro
+            assert total is not None
+            assert self.site.engine.run.spent_micro <= total
+
+    def teardown(self) -> None:
+        site = self.site
+        with self.folder:
+            try:
+                with suppress(RunFinishedError):  # it died after the end was written
+                    site.flow(600.0)
+            finally:
+                site.close()
+            with Store(site.folder) as store:
+                check(site, store)
+
+
+def check(site: Site, store: Store) -> None:
+    read, run = store.read, store.read.run().run_id
+    report, balance = read.ledger.verify(full=True), read.balance(run)
+    assert report.balanced, report.problems
+    rows = read.rounds(run)
+    states = [row.state for row in rows]
+    assert states.count("done") == ROUNDS
+    assert set(states) <= {"done", "void"}
+    assert [row.round for row in rows] == list(range(1, len(rows) + 1))
+    paid = sum(outcome.paid_micro for outcome in read.outcomes(run))
+    rents = sum(row.rent_micro for row in rows)
+    assert balance.reserved_micro == 0
+    assert read.run().end_reason == "rounds"
+    assert paid + rents == balance.settled_micro
+    orders = {number for edge in site.edges for number in edge.orders}
+    assert {outcome.round for outcome in read.outcomes(run) if outcome.paid_micro} <= orders
+    done = [row.round for row in rows if row.state == "done"]
+    evaluated = [row.round for row in read.evaluations.rows(run)]
+    assert len(set(evaluated)) == len(evaluated), "a model was evaluated twice"
+    if site.recipe.policy.name == "quick-init-ucb":
+        assert evaluated == [0, *done]
+    # What a start restores is what every settled round teaches.
+    restored, replayed = decision_policies(site.recipe), decision_policies(site.recipe)
+    store.restore(run, site.recipe.policy.name, restored)
+    for feedback, controls in settled(store._db.connection, run):
+        replayed.learn(feedback, controls)
+    one, other = restored.state(), replayed.state()
+    for name, value in one.items():
+        assert np.array_equal(value, other[name], equal_nan=value.dtype.kind == "f"), name
+
+
+TestCoordinator = Coordinator.TestCase
+TestCoordinator.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
