@@ -15,8 +15,7 @@ from fedagent_coordinator import placement, policies
 from fedagent_coordinator.placement import PlacementView
 from fedagent_coordinator.policies import Feedback, Purpose, RoundView, round_rng
 from fedagent_coordinator.policies.base import FloatArray, IntArray
-from fedagent_coordinator.policies.sets.beliefs import propagate, propagate_literal, wire
-from fedagent_coordinator.policies.sets.neighbours import k_nearest
+from fedagent_coordinator.policies.sets.beliefs import k_nearest, propagate, propagate_literal, wire
 from fedagent_testbed.study import load_recipe, make_policy, make_world
 from fedagent_testbed.worlds import arrived
 

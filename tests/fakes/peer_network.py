@@ -12,7 +12,7 @@ import numpy as np
 from fedagent_agent.peers.core.node import BpUcbNode, SlotPhase
 from fedagent_agent.peers.core.settings import SlotSettings
 from fedagent_coordinator.policies.base import FloatArray
-from fedagent_coordinator.policies.sets.neighbours import Graph, k_nearest
+from fedagent_coordinator.policies.sets.beliefs import Graph, k_nearest
 from fedagent_protocol.peers import Envelope
 
 Cut = Callable[[float, str, str], bool]

@@ -1,12 +1,14 @@
 """Steps of a local optimiser in torch: mlp, cnn, and programs that travel as graphs."""
 
+import os
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Doubles, Floats, Inputs, Labels, Model, Weights
 from fedagent_task.models.base import densed
 from fedagent_task.models.graph import Graph
@@ -16,8 +18,64 @@ from fedagent_task.recipe.shapes import POOL
 from fedagent_task.recipe.spec import LearnerSpec, ModelSpec
 
 from .base import Tensors, UserCodeError
-from .optimizers import Arrays
-from .torch_device import autocast_of, device_of, prepare
+from .steps import Arrays
+
+_HINT = {
+    "cuda": "install a torch built for it and its driver, or write auto",
+    "mps": "it exists on Apple computers only; write auto",
+}
+
+
+def device_of(spec: LearnerSpec) -> "torch.device":
+    """Return the device that a recipe asks for; ``auto`` is cuda, else mps, else the processor.
+
+    Raises:
+        TaskFormatError: It is not here, or cannot compute in the precision asked for.
+    """
+    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    name: str = spec.device
+    if name == "auto":
+        name = next((one for one, there in here.items() if there), "cpu")
+    elif not here.get(name, True):
+        raise TaskFormatError("learner.device", f"{name} is not on this device: {_HINT[name]}")
+    if spec.precision == "float16" and name != "cuda":
+        detail = f"float16 needs cuda, and this device computes on {name}; write bfloat16"
+        raise TaskFormatError("learner.precision", detail)
+    return torch.device(name)
+
+
+def autocast_of(spec: LearnerSpec, device: "torch.device") -> "AbstractContextManager[object]":
+    """Return what forward passes run in."""
+    if spec.precision == "float32":
+        return nullcontext()
+    half = torch.bfloat16 if spec.precision == "bfloat16" else torch.float16
+    cast: AbstractContextManager[object] = torch.autocast(device.type, dtype=half)
+    return cast
+
+
+def prepare(spec: LearnerSpec, device: "torch.device", threads: int) -> None:
+    """Set threads, and deterministic kernels: the same samples, threads and chip, the same sums.
+
+    `threads`: most that the device's owner allows, 0 for all cores but one.
+    """
+    torch.set_num_threads(thread_count(spec.threads, threads))
+    # cuBLAS reads this once; on a graphics chip a kernel without a deterministic form only warns.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # `use_deterministic_algorithms` does the same and imports a compiler of 70 MB for it.
+    torch.set_deterministic_debug_mode("error" if device.type == "cpu" else "warn")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing here reads any
+
+
+def thread_count(wanted: int, most: int) -> int:
+    """Return how many threads to take: as wanted, else all cores but one, as far as allowed."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    allowed = [cores or 1]
+    if (named := os.environ.get("OMP_NUM_THREADS", "")).isdigit() and int(named) > 0:
+        allowed.append(int(named))
+    if most > 0:
+        allowed.append(most)
+    return min(*allowed, wanted or max(1, (cores or 1) - 1))
+
 
 _EMPTY: Tensors = {}
 Leaves = Mapping[str, "torch.Tensor"]
@@ -68,29 +126,6 @@ def shared(array: Floats | npt.NDArray[np.int64]) -> "torch.Tensor":
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
-class Trainable(Protocol):
-    """A model in torch whose tensors it holds."""
-
-    @property
-    def parameters(self) -> "Mapping[str, torch.Tensor]":
-        """What the optimiser moves: leaves that want gradients."""
-
-    def load(self, tensors: Tensors) -> None:
-        """Take these tensors; others stay."""
-
-    def mean_loss(self, x: Inputs, y: Labels) -> "torch.Tensor":
-        """Return the mean loss of a batch as in training."""
-
-    def base_loss(self, x: Inputs, y: Labels) -> float:
-        """Return the mean loss of a batch; nothing of the model changes."""
-
-    def tensors(self) -> Arrays:
-        """Return copies of every tensor that travels."""
-
-    def local(self) -> Tensors:
-        """Return the tensors that stay on the device."""
-
-
 class TorchSteps:
     """Steps by autograd on the device, in the precision and with the optimiser of a recipe."""
 
@@ -108,7 +143,7 @@ class TorchSteps:
         prepare(spec, device, threads)
         self._spec, self._mu, self._device = spec, terms.mu, device
         self._rate = spec.rate
-        self._model: Trainable = (
+        self._model: _Graph | _Network = (
             _Graph(TorchProgram(model.program, device=str(device)), once)
             if isinstance(model, Graph)
             else _Network(model.spec, device)
@@ -258,7 +293,7 @@ class _Graph:
         return self.program.local()
 
 
-class HeldInTorch:
+class HeldInTorch(_Graph):
     """A graph for user code: a torch module; a batch is ``(inputs, target)``, on the device."""
 
     def __init__(
@@ -268,31 +303,22 @@ class HeldInTorch:
         device = device_of(spec)
         prepare(spec, device, threads)
         self.device = str(device)
-        self._program = TorchProgram(model.program, device=self.device)
-        self._program.load(once)
+        super().__init__(TorchProgram(model.program, device=self.device), once)
         fixed = {one.name for one in model.program.of_roles("frozen")}
-        self._frozen = [t for name, t in self._program.buffers.items() if name in fixed]
+        self._frozen = [t for name, t in self.program.buffers.items() if name in fixed]
         self._writes = [tensor._version for tensor in self._frozen]  # noqa: SLF001 - torch's count
 
     @property
     def view(self) -> "torch.nn.Module":
         """The module: ``model(*inputs)`` is its output, ``model.loss(batch)`` its own loss."""
-        return self._program.module
-
-    def load(self, tensors: Tensors) -> None:
-        """Take these tensors."""
-        self._program.load(tensors)
+        return self.program.module
 
     def batch(self, x: Inputs, y: Labels) -> Batch:
         """Return rows as the program's inputs."""
-        return self._program.inputs_of(densed(x), y)
+        return self.program.inputs_of(densed(x), y)
 
     def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return every tensor that travels; `UserCodeError`: a frozen one was written to."""
         if self._writes != [tensor._version for tensor in self._frozen]:  # noqa: SLF001 - the same
             raise UserCodeError("no error, but wrote to a tensor that is frozen")
-        return self._program.tensors()
-
-    def local(self) -> Tensors:
-        """Return the tensors that stay on the device."""
-        return self._program.local()
+        return super().tensors()

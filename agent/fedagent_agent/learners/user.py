@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from fedagent_task.recipe.spec import LearnerSpec, ParamValue
 from .base import StepResult, Tensors, UserCodeError
 from .gradient_descent import Ring, Shared
 from .steps import IN_TORCH, by_torch, moved
+
+if TYPE_CHECKING:
+    from .torch_steps import HeldInTorch
 
 MAX_METRICS = 32
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -50,30 +53,6 @@ class NumpyModel:
     def forward(self, x: Inputs) -> Doubles:
         """Return probabilities [n, classes], or values [n, 1]."""
         return self._model.forward(self.weights, x)
-
-
-class Held(Protocol):
-    """A model as the device holds it, in numpy or torch, and what user code sees of it."""
-
-    @property
-    def view(self) -> object:
-        """What the training function gets: a `NumpyModel`, or a torch module."""
-
-    @property
-    def device(self) -> str:
-        """Where it computes."""
-
-    def load(self, tensors: Tensors) -> None:
-        """Take these tensors; others stay."""
-
-    def batch(self, x: Inputs, y: Labels) -> object:
-        """Return samples as the function is given them."""
-
-    def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return every tensor that travels."""
-
-    def local(self) -> Tensors:
-        """Return the tensors that stay on the device."""
 
 
 class HeldInNumpy:
@@ -107,6 +86,10 @@ class HeldInNumpy:
     def local(self) -> Tensors:
         """Return nothing."""
         return {}
+
+
+Held: TypeAlias = "HeldInNumpy | HeldInTorch"
+"""A model as the device holds it, and the `view` of it that the training function gets."""
 
 
 class Batches:

@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 _COMMAND = ("-P", "-m", "fedagent_agent.trainer.process")
 # Numpy's small products gain nothing from more threads, and an idle pool costs memory; torch
-# sets its own number (`learners.torch_device`), below an owner's OMP_NUM_THREADS.
+# sets its own number (`learners.torch_steps`), below an owner's OMP_NUM_THREADS.
 _THREADS = ("OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 _MAX_LINE = 500
 

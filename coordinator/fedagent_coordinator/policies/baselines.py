@@ -1,9 +1,10 @@
-"""Policies that learn nothing, the baselines of the papers.
+"""The baselines of the papers; all but `cucb` learn nothing.
 
 `random` and `round-robin` are of COCS and GDA, `fixed` is GDA's optimum where it is known.
 `volunteers` is for runs in which clients agree among themselves (docs/democratized.md).
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,10 +12,10 @@ import numpy as np
 from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.registry import require
 
-from .base import MAX_COUNT, VOLUNTEERS, Feedback, IntArray, RoundView, Selection
+from .base import MAX_COUNT, VOLUNTEERS, Feedback, FloatArray, IntArray, RoundView, Selection
 from .selection import explained, fill
 from .sets.arms import Slot, check_set, take
-from .state import ArrayState, StatelessPolicy
+from .state import ArrayState, StatelessPolicy, floats, ints, number
 
 
 class AllPolicy(StatelessPolicy):
@@ -155,3 +156,58 @@ def _checked(name: str, parameter: str, clients: Sequence[int]) -> IntArray:
     if min(clients) < 0 or len(set(clients)) != len(clients):
         raise ParameterError(name, parameter, f"is {list(clients)}: indices >= 0, each once")
     return np.array(clients, dtype=np.int64)
+
+
+_MAX_POOL = 1_000_000
+_MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+class CucbPolicy(ArrayState):
+    """UCB1 over a pool of super-arms."""
+
+    name = "cucb"
+    needs: frozenset[str] = frozenset()
+    _plays = ints("pool")
+    _wins = floats("pool", least=0)
+    _best = number(least=0)
+
+    def __init__(self, *, pool: int = 100, mu: float = math.sqrt(2.0)) -> None:
+        require(self.name, "pool", pool, 1 <= pool <= _MAX_POOL, f"in 1..{_MAX_POOL}")
+        require(self.name, "mu", mu, mu >= 0, ">= 0")
+        self._mu = mu
+        self.fix(pool=pool)
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:  # noqa: ARG002 - the interface's arguments
+        """Play the arm with the largest index, untried ones first."""
+        arm = self._arm(view.round)
+        score = _preference(view, arm)
+        order = np.argsort(-score, kind="stable").astype(np.int64)
+        notes = {"arm": float(arm), "untried": float((self._plays == 0).sum())}
+        return explained(view, fill(view, order), score, notes)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Credit the arm that was played with its successes."""
+        arm = self._arm(feedback.view.round)
+        wins = float(feedback.X.sum())
+        self._best = max(self._best, wins)
+        self._plays[arm] += 1
+        self._wins[arm] += wins
+
+    def _arm(self, t: int) -> int:
+        """Return the arm of the round; a function of the state alone, so that `learn` knows it."""
+        plays = np.maximum(self._plays, 1)
+        mean = self._wins / plays / max(self._best, 1.0)
+        index = mean + self._mu * np.sqrt(math.log(max(t, 2)) / plays)
+        return int(np.argmax(np.where(self._plays == 0, np.inf, index)))
+
+
+def _preference(view: RoundView, arm: int) -> FloatArray:
+    """Return the arm's fixed liking of every pair, float64[P] in [0, 1): splitmix64 of its name."""
+    key = view.pair_client.astype(np.uint64) << np.uint64(32)
+    key ^= view.pair_edge.astype(np.uint64) ^ (np.uint64(arm) << np.uint64(20))
+    with np.errstate(over="ignore"):
+        key = (key + np.uint64(1)) * _MIX[0]
+        key = (key ^ (key >> np.uint64(30))) * _MIX[1]
+        key = (key ^ (key >> np.uint64(27))) * _MIX[2]
+        key ^= key >> np.uint64(31)
+    return np.asarray((key >> np.uint64(11)).astype(np.float64) / 2.0**53)

@@ -2,12 +2,11 @@
 
 tau = theta . [1/mu, s, M/B] + noise (ALGORITHMS section 4): mu the available CPU
 ratio, s = 1 for a client that did not take part in the last round, M the model in
-bits, B the bandwidth. H^-1 moves by rank-one updates (Sherman-Morrison). `fastest` is RBCS-F
+bits, B the bandwidth. The regressions are those of `linucb`. `fastest` is RBCS-F
 without its queues: docs/policies/baselines.md.
 """
 
 import math
-from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -15,12 +14,10 @@ import numpy as np
 from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.registry import require
 
-from .base import Aspects, Feedback, FloatArray, IndexArray, IntArray, RoundView, Selection
+from .base import Aspects, Feedback, FloatArray, IntArray, RoundView, Selection
+from .linucb import MIN_RIDGE, LinearArms
 from .selection import explained, fill
-from .state import ArrayState, bools, floats, grown
-
-MIN_RIDGE = 1e-9
-"""With less, a first observation leaves nothing of H^-1 but rounding."""
+from .state import ArrayState, bools, grown
 
 PAPER_BITS = 20e6
 """M of RBCS-F section 6.1, for rounds of an unknown model."""
@@ -29,41 +26,6 @@ _D = 3
 _MAX_CONTEXT = 1e4
 """A context entry stops here: beyond hours, or a hundredth of a percent of a CPU,
 contexts no longer differ, and H^-1 keeps half of its digits."""
-
-
-class LinearModel(ArrayState):
-    """Ridge regression of N clients at once; a client not yet seen has the prior, H = lambda I."""
-
-    inverse = floats("clients", _D, _D, start=lambda model: model.prior)
-    moment = floats("clients", _D)
-
-    def __init__(self, ridge: float) -> None:
-        self.prior = np.eye(_D) / ridge
-
-    def estimate(
-        self, client: IndexArray, context: FloatArray, alpha: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return the expected time and its lower bound (eq. 19), float64[P] each.
-
-        The context is float64[P, 3], `alpha` the width of the bound in standard deviations.
-        """
-        clients = int(client.max(initial=-1)) + 1
-        inverse, moment = grown(self.inverse, clients, self.prior), grown(self.moment, clients)
-        turned, spread = _turned(inverse[client], context)
-        mean = np.einsum("pi,pi->p", turned, moment[client])
-        return mean, np.maximum(mean - alpha * np.sqrt(spread), 0.0)
-
-    def update(self, client: IndexArray, context: FloatArray, tau_s: FloatArray) -> None:
-        """Take in one observation of each of these clients, distinct and known (`grow`)."""
-        turned, spread = _turned(self.inverse[client], context)
-        outer = turned[:, :, None] * turned[:, None, :]
-        self.inverse[client] -= outer / (1.0 + spread)[:, None, None]
-        self.moment[client] += tau_s[:, None] * context
-
-    def problems(self) -> Iterator[str]:
-        """Refuse an inverse that no observations have."""
-        if not (np.einsum("kii->ki", self.inverse) > 0).all():
-            yield "has an inverse that is none"
 
 
 class ExchangeTimes(ArrayState):
@@ -99,7 +61,7 @@ class ExchangeTimes(ArrayState):
         self._alpha, self._model_bits = alpha, model_bits
         self._compute, self._bandwidth = compute, bandwidth
         self._deadline_s = deadline_s
-        self._model = LinearModel(lambda_)
+        self._model = LinearArms(_D, lambda_)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -108,7 +70,11 @@ class ExchangeTimes(ArrayState):
 
     def lower_bound(self, view: RoundView) -> FloatArray:
         """Return the optimistic exchange time of every pair, seconds, float64[P]."""
-        return self._model.estimate(view.pair_client, self.contexts(view), self._alpha)[1]
+        model, clients = (
+            self._model.grown(len(view.client_price)),
+            view.pair_client.astype(np.int64),
+        )
+        return np.maximum(model.upper(clients, self.contexts(view), -self._alpha), 0.0)
 
     def contexts(self, view: RoundView) -> FloatArray:
         """Return [1/mu, s, M/B] of every pair, float64[P, 3], entries in [0, 1e4]."""
@@ -122,11 +88,11 @@ class ExchangeTimes(ArrayState):
     def learn(self, feedback: Feedback) -> None:
         """Learn from all ordered pairs; what came late or never took max(waited, deadline)."""
         view, clients = feedback.view, len(feedback.view.client_price)
-        played = view.pair_client[feedback.pairs]
+        played = view.pair_client[feedback.pairs].astype(np.int64)
         context = self.contexts(view)[feedback.pairs]
         late = np.maximum(feedback.tau_s, self._late_after(view))
-        self._model.grow(clients=clients)
-        self._model.update(played, context, np.where(feedback.X, feedback.tau_s, late))
+        self._model.grow(arms=clients)
+        self._model.learn(played, context, np.where(feedback.X, feedback.tau_s, late))
         self._warm = np.zeros(clients, dtype=np.bool_)
         self._warm[played] = True
 
@@ -153,12 +119,6 @@ def affordable(view: RoundView) -> IntArray:
     """Return the pairs that could be chosen if nothing else were, int64[K]."""
     pays = view.pair_price <= view.edge_budget[view.pair_edge]
     return np.flatnonzero(view.eligible & pays).astype(np.int64)
-
-
-def _turned(inverse: FloatArray, context: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return H^-1 c, float64[P, 3], and c' H^-1 c >= 0, float64[P]."""
-    turned = np.einsum("pij,pj->pi", inverse, context)
-    return turned, np.maximum(np.einsum("pi,pi->p", turned, context), 0.0)
 
 
 def _ratio(above: float, below: FloatArray) -> FloatArray:

@@ -17,10 +17,11 @@ from fedagent_coordinator.solvers import create as create_solver
 from fedagent_protocol.registry import require
 
 from .base import Aspects, Feedback, FloatArray, IntArray, RoundView, Selection
-from .fastest import MIN_RIDGE
 from .selection import explained
 from .state import ArrayState, floats
 
+MIN_RIDGE = 1e-9
+"""With less, a first observation leaves nothing of the inverse but rounding."""
 BLOCK = 1 << 16
 """Rows whose widths are computed at a time, which bounds the memory."""
 _SIZE = 5
@@ -32,9 +33,9 @@ _START = (np.array([4.5, 2.0]), np.array([7.0, 4.0]))
 class LinearArms(ArrayState):
     """K regressions on D features."""
 
-    inverse = floats("edges", "width", "width", start=lambda arms: np.eye(arms.width) / arms.ridge)
-    moment = floats("edges", "width")
-    theta = floats("edges", "width")
+    inverse = floats("arms", "width", "width", start=lambda arms: np.eye(arms.width) / arms.ridge)
+    moment = floats("arms", "width")
+    theta = floats("arms", "width")
 
     def __init__(self, width: int, ridge: float) -> None:
         self.width, self.ridge = width, ridge
@@ -43,7 +44,7 @@ class LinearArms(ArrayState):
     def grown(self, arms: int) -> Self:
         """Return these arms and new ones that know nothing, at least so many in all."""
         larger = copy.copy(self)
-        larger.grow(edges=arms)
+        larger.grow(arms=arms)
         return larger
 
     def problems(self) -> Iterator[str]:
@@ -55,7 +56,7 @@ class LinearArms(ArrayState):
         """Return the upper confidence bound of each row, float64[P].
 
         `arm`, int64[P], names the regression that evaluates the row of x, float64[P, D]; `alpha` is
-        the width in standard deviations.
+        the width in standard deviations, below 0 for the lower bound.
         """
         out = np.empty(len(x))
         flat = self.inverse.reshape(len(self.inverse), self.width**2)

@@ -22,7 +22,6 @@ from .base import (
     LOSSES,
     MAX_COUNT,
     Aspects,
-    BoolArray,
     Ending,
     Feedback,
     FloatArray,
@@ -54,7 +53,6 @@ class OortPolicy(ArrayState):
     _utility = floats("clients", least=0)
     _duration_s = floats("clients", least=0)
     _involved = ints("clients")  # the last round of each client, 0 for the unexplored
-    _picked = ints("clients")  # how often it was ordered
     _achieved = floats("window", least=0)  # utility of the last 2 W rounds, the newest last
     _rounds = ints(2)  # learnt, and how often the pacer has relaxed
 
@@ -72,13 +70,11 @@ class OortPolicy(ArrayState):
         delta_s: float | None = None,
         percentile: float = 30.0,
         percentile_step: float = 5.0,
-        most_rounds: int | None = None,
-        most_removed: float = 0.3,
     ) -> None:
         known = clients_per_round is None or 1 <= clients_per_round <= MAX_COUNT
         require(self.name, "clients_per_round", clients_per_round, known, f"in 1..{MAX_COUNT}")
         shares = {"epsilon": epsilon, "decay": decay, "least_epsilon": least_epsilon}
-        shares |= {"cut_off": cut_off, "clip": clip, "most_removed": most_removed}
+        shares |= {"cut_off": cut_off, "clip": clip}
         for parameter, share in shares.items():
             require(self.name, parameter, share, 0 <= share <= 1, "in [0, 1]")
         require(self.name, "alpha", alpha, 0 <= alpha <= 100, "in [0, 100]")
@@ -88,13 +84,10 @@ class OortPolicy(ArrayState):
         require(self.name, "percentile", percentile, 0 < percentile <= 100, "in (0, 100]")
         known = 0 <= percentile_step <= 100
         require(self.name, "percentile_step", percentile_step, known, "in [0, 100]")
-        known = most_rounds is None or 1 <= most_rounds <= MAX_COUNT
-        require(self.name, "most_rounds", most_rounds, known, f"in 1..{MAX_COUNT}")
         self._clients_per_round, self._epsilon, self._decay = clients_per_round, epsilon, decay
         self._least_epsilon, self._alpha, self._cut_off = least_epsilon, alpha, cut_off
         self._clip, self._window, self._delta_s = clip, window, delta_s
         self._percentile, self._step = percentile, percentile_step
-        self._most_rounds, self._most_removed = most_rounds, most_removed
         self.fix(window=2 * window)
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
@@ -103,8 +96,7 @@ class OortPolicy(ArrayState):
         k = self._clients_per_round or capacity(view)
         there = candidates(view)
         explored = grown(self._involved, clients) > 0
-        removed = self._removed(clients)
-        known = np.flatnonzero(there & explored & ~removed).astype(np.int64)
+        known = np.flatnonzero(there & explored).astype(np.int64)
         new = np.flatnonzero(there & ~explored).astype(np.int64)
         utility = self._utilities(view.round, clients)
         exploring = min(k - self._exploits(view.round, k), len(new))
@@ -119,7 +111,6 @@ class OortPolicy(ArrayState):
             "cut_off": cut,
             "preferred_s": min(self.preferred_s, _MOST),
             "relaxed": float(self._rounds[1]),
-            "removed": float(removed.sum()),
         }
         return explained(view, pairs, utility[view.pair_client], notes)
 
@@ -131,7 +122,6 @@ class OortPolicy(ArrayState):
             "loss of its samples": np.where(explored, grown(self._utility, clients), np.nan),
             "seconds": np.where(explored, grown(self._duration_s, clients), np.nan),
             "preferred seconds": np.full(clients, self.preferred_s),
-            "picked": grown(self._picked, clients).astype(np.float64),
         }
         return Aspects({name: column[view.pair_client] for name, column in values.items()})
 
@@ -152,7 +142,6 @@ class OortPolicy(ArrayState):
         self._utility[clients] = np.where(known, utility, usual)
         self._duration_s[clients] = np.where(valid, waited, missed)
         self._involved[clients] = feedback.view.round
-        self._picked[clients] += 1
         self._look_back(float(utility[known].sum()))
 
     @property
@@ -210,16 +199,6 @@ class OortPolicy(ArrayState):
         cut = self._cut_off * float(np.partition(its, len(its) - k)[len(its) - k])
         admitted = known[its >= cut]
         return admitted[_by_weight(utility[admitted], rng)[:k]], cut
-
-    def _removed(self, clients: int) -> BoolArray:
-        """Return bool[N], clients that took part too often, the most frequent first to a share."""
-        removed = np.zeros(clients, dtype=np.bool_)
-        if self._most_rounds is None:
-            return removed
-        often = np.flatnonzero(self._picked > self._most_rounds)
-        ranked = often[np.argsort(-self._picked[often], kind="stable")]
-        removed[ranked[: int(self._most_removed * clients)]] = True
-        return removed
 
 
 def statistical_utility(feedback: Feedback) -> FloatArray:

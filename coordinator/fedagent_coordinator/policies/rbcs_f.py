@@ -1,11 +1,12 @@
 """`rbcs-f`: fast and fair by Lyapunov queues and a linear bandit (ALGORITHMS section 4).
 
-Each round takes the set of least V max(tau) - sum(Z), solved exactly (`fair_set`), with tau
-from `fastest`. A queue is how far behind its guaranteed share a client is (RBCS-F eq. 6):
+Each round takes the set of least V max(tau) - sum(Z), solved exactly (`fair_set`, Algorithm 1),
+with tau from `fastest`. A queue is how far behind its guaranteed share a client is (RBCS-F eq. 6):
 Z <- max(Z + beta - x, 0) in every round, also while the client is unavailable; after
 `freeze_after` rounds without a session it stands still. Page: docs/policies/rbcs-f.md.
 """
 
+import heapq
 import math
 
 import numpy as np
@@ -14,7 +15,6 @@ from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.registry import require
 
 from .base import Aspects, BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
-from .fair_set import fair_set
 from .fastest import ExchangeTimes, affordable, min_per_client
 from .selection import explained, fill
 from .state import ArrayState, floats, grown, ints
@@ -103,6 +103,41 @@ def capacity(view: RoundView, most: int | None = None) -> int:
 def _paid(price: IntArray, budget: int) -> int:
     # As floats, which are exact up to any edge's budget: sums of integers could overflow.
     return int(np.searchsorted(np.cumsum(price, dtype=np.float64), budget, side="right"))
+
+
+def fair_set(
+    tau: FloatArray,
+    queue: FloatArray,
+    k: int,
+    V: float,  # noqa: N803 - the paper's name
+    rng: np.random.Generator,
+) -> IntArray:
+    """Return an optimal set of k clients, int64[k], in no particular order.
+
+    Walk by rising tau: the best set whose slowest client is the p-th holds the k largest Z of the
+    first p. Of clients with equal queues the faster one is taken, of those that are equal in both
+    any, by `rng`. `tau` in seconds and `queue` are finite.
+    """
+    if k == 0:
+        return np.empty(0, dtype=np.int64)
+    client = rng.permutation(len(tau))
+    client = client[np.argsort(tau[client], kind="stable")]
+    delay, z = (V * tau[client]).tolist(), queue[client]
+    lengths = z.tolist()
+    largest = lengths[:k]
+    heapq.heapify(largest)
+    served = sum(largest)
+    best, prefix = delay[k - 1] - served, k
+    for p in range(k, len(lengths)):
+        if lengths[p] > largest[0]:
+            served += lengths[p] - heapq.heapreplace(largest, lengths[p])
+            if delay[p] - served < best:
+                best, prefix = delay[p] - served, p + 1
+    z = z[:prefix]
+    least = np.partition(z, prefix - k)[prefix - k]
+    above = np.flatnonzero(z > least)
+    level = np.flatnonzero(z == least)[: k - len(above)]
+    return client[np.concatenate((above, level))].astype(np.int64)
 
 
 def _seen(view: RoundView) -> BoolArray:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedagent_agent.learners import Learner, Tensors, create
 from fedagent_agent.learners.course import local_steps
-from fedagent_agent.learners.optimizers import clip, create_optimizer
+from fedagent_agent.learners.steps import clip, create_optimizer
 from fedagent_task.models import Floats, Weights
 from fedagent_task.models import create as create_model
 from fedagent_task.recipe.spec import AggregationSpec, LearnerSpec, ModelSpec

@@ -9,7 +9,7 @@ from fedagent_task.recipe.spec import LearnerSpec
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from fedagent_agent.learners import torch_device  # noqa: E402 - torch comes with it
+from fedagent_agent.learners import torch_steps  # noqa: E402 - torch comes with it
 
 
 def _has(monkeypatch: pytest.MonkeyPatch, *, cuda: bool = False, mps: bool = False) -> None:
@@ -25,8 +25,8 @@ def test_auto_takes_cuda_then_mps_then_the_processor(monkeypatch: pytest.MonkeyP
         (False, False, "cpu"),
     ):
         _has(monkeypatch, cuda=cuda, mps=mps)
-        assert torch_device.device_of(LearnerSpec()).type == expected
-        assert torch_device.device_of(LearnerSpec(device="cpu")).type == "cpu"
+        assert torch_steps.device_of(LearnerSpec()).type == expected
+        assert torch_steps.device_of(LearnerSpec(device="cpu")).type == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_what_is_not_here_is_refused_with_the_mend(
 ) -> None:
     _has(monkeypatch)
     with pytest.raises(TaskFormatError, match=hint) as caught:
-        torch_device.device_of(spec)
+        torch_steps.device_of(spec)
     assert caught.value.key == key
 
 
@@ -55,4 +55,4 @@ def test_threads_are_the_machines_below_what_its_owner_allows(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
     monkeypatch.setenv("OMP_NUM_THREADS", named)
-    assert torch_device.thread_count(wanted, most) == expected
+    assert torch_steps.thread_count(wanted, most) == expected

@@ -13,8 +13,7 @@ from fedagent_agent.peers.core.beliefs import Beliefs
 from fedagent_agent.peers.core.node import BpUcbNode
 from fedagent_agent.peers.core.settings import SlotSettings
 from fedagent_coordinator.policies.base import FloatArray
-from fedagent_coordinator.policies.sets.beliefs import propagate, wire
-from fedagent_coordinator.policies.sets.neighbours import Graph
+from fedagent_coordinator.policies.sets.beliefs import Graph, propagate, wire
 from fedagent_protocol.peers import BeliefMessage
 from tests.fakes.peer_network import (
     EXACT,

@@ -122,13 +122,6 @@ def test_the_tuned_index_finds_the_good_cheap_edge_and_the_paper_does_not() -> N
     assert share(BudgetedUcbPaperPlacement()) == pytest.approx(0.25, abs=0.01)
 
 
-def test_a_cheaper_edge_of_equal_cost_is_preferred() -> None:
-    policy = BudgetedUcbPlacement()
-    for edge in (0, 1, 2):
-        policy.learn(Placement(edge=edge), 5.0)
-    assert policy.choose(view(4, [90, 30, 60], RICH), np.random.default_rng(0)).edge == 1
-
-
 def test_an_edge_that_takes_the_rent_and_fails_loses() -> None:
     policy = BudgetedUcbPlacement(kappa=0.01)
     for _ in range(3):

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fedagent_coordinator.policies.cucb import CucbPolicy
+from fedagent_coordinator.policies.baselines import CucbPolicy
 from tests.fakes.rounds import column_view, ended
 
 ONE_FITS = column_view(clients=6, budget=1)

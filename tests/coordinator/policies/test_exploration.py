@@ -98,16 +98,6 @@ def test_only_near_equals_are_ever_taken(view: RoundView, seed: int, bound: floa
             assert its >= mine - bound * abs(mine)
 
 
-def test_without_exploration_a_record_is_as_it_was() -> None:
-    view = random_view(np.random.default_rng(1), 1)
-    spec = PolicySpec(name="linucb", exploration=0.0)
-    policy = policies.create("linucb")
-    plain = chosen(view)
-    found = solved(policy, view, seed=3, free_micro=None, spec=spec)
-    assert pack_selection(found) == pack_selection(plain)
-    assert found.propensities is None
-
-
 def test_a_record_keeps_the_propensities() -> None:
     view = random_view(np.random.default_rng(1), 1)
     spec = PolicySpec(name="random", exploration=0.5, exploration_bound=1.0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.policies import Purpose, create, round_rng
+from fedagent_coordinator.policies import Purpose, round_rng
 from fedagent_coordinator.policies.base import RoundView
 from fedagent_coordinator.policies.fair import FairPolicy
 from fedagent_coordinator.policies.fastest import FastestPolicy
@@ -52,15 +52,6 @@ def test_everybody_gets_beta_when_the_budget_pays_for_it(
     assert plays.min() / rounds >= beta - (v + 2 * beta * clients + 12) / rounds
 
 
-def test_without_it_the_dear_client_is_never_chosen() -> None:
-    view = column_view(price=[1, 1, 9], budget=10)
-    plain, fair = create("cheapest"), FairPolicy(policy="cheapest", beta=0.2)
-    for t in range(1, 50):
-        assert 2 not in plain.select(view, round_rng(0, t, Purpose.SELECT)).pairs
-        fair.learn(ended(view, fair.select(view, round_rng(0, t, 0)).pairs.tolist()))
-    assert fair.state()["queue"].max() < 3
-
-
 def test_the_inner_choice_stands_until_a_queue_exceeds_it_by_v() -> None:
     fair = FairPolicy(policy=FastestPolicy(clients_per_round=1), beta=0.25, V=1.0)
     view = column_view(clients=2)
@@ -101,7 +92,3 @@ def test_the_size_of_a_round_is_the_inner_policys_or_what_is_owed() -> None:
     tight = column_view(clients=10, budget=2)
     free = FairPolicy(beta=0.5).select(tight, round_rng(0, 1, 0))
     assert (len(free.pairs), free.notes["over_capacity"]) == (2, 1.0)
-
-
-def test_it_needs_what_the_inner_policy_needs() -> None:
-    assert FairPolicy(policy="fastest").needs == FastestPolicy().needs

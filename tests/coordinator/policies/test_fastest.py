@@ -6,19 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedagent_coordinator.policies import create
 from fedagent_coordinator.policies.base import RoundView
 from fedagent_coordinator.policies.fastest import (
     ExchangeTimes,
     FastestPolicy,
-    LinearModel,
     affordable,
     min_per_client,
 )
-from fedagent_testbed.study import load_recipe, make_world
 from tests.fakes.rounds import choice, column_view, ended
 
 
@@ -32,64 +28,6 @@ def times(**given_: object) -> ExchangeTimes:
         "deadline_s": None,
     }
     return ExchangeTimes("test", **(parameters | given_))  # type: ignore[arg-type]
-
-
-@given(
-    seed=st.integers(0, 2**32),
-    clients=st.integers(1, 6),
-    rounds=st.integers(1, 25),
-    ridge=st.floats(0.01, 100),
-)
-def test_rank_one_updates_equal_direct_inversion(
-    seed: int, clients: int, rounds: int, ridge: float
-) -> None:
-    rng = np.random.default_rng(seed)
-    model = LinearModel(ridge)
-    model.grow(clients=clients)
-    h = np.tile(np.eye(3) * ridge, (clients, 1, 1))
-    b = np.zeros((clients, 3))
-    for _ in range(rounds):
-        who = np.flatnonzero(rng.random(clients) < 0.6).astype(np.int32)
-        context, tau = rng.uniform(0, 10, (len(who), 3)), rng.uniform(0, 30, len(who))
-        model.update(who, context, tau)
-        for row, client in enumerate(who):
-            h[client] += np.outer(context[row], context[row])
-            b[client] += tau[row] * context[row]
-    inverse = np.linalg.inv(h)
-    assert model.inverse == pytest.approx(inverse, rel=1e-6, abs=1e-9)
-    everybody, context = np.arange(clients, dtype=np.int32), rng.uniform(0, 10, (clients, 3))
-    mean, lower = model.estimate(everybody, context, 0.1)
-    for n in range(clients):
-        c = context[n]
-        expected = c @ inverse[n] @ b[n]
-        assert mean[n] == pytest.approx(expected, rel=1e-6, abs=1e-6)
-        bound = max(expected - 0.1 * np.sqrt(c @ inverse[n] @ c), 0)
-        assert lower[n] == pytest.approx(bound, rel=1e-6, abs=1e-6)
-
-
-def test_clients_not_seen_before_have_the_prior_without_being_stored() -> None:
-    model = LinearModel(4.0)
-    mean, lower = model.estimate(np.array([7], dtype=np.int32), np.array([[2.0, 0, 0]]), 0.5)
-    assert (mean[0], lower[0], len(model.moment)) == (0.0, 0.0, 0)
-    model.grow(clients=2)
-    model.update(
-        np.array([1], dtype=np.int32), np.array([[1.0, 0, 0]]), np.array([10.0], dtype=np.float64)
-    )
-    mean, lower = model.estimate(np.array([1, 9], dtype=np.int32), np.eye(3)[[0, 0]], 0.5)
-    assert mean.tolist() == [2.0, 0.0]
-    assert lower.tolist() == [pytest.approx(2 - 0.5 * np.sqrt(1 / 5)), 0.0]
-
-
-def test_it_finds_the_factors_of_a_noiseless_world() -> None:
-    rng = np.random.default_rng(1)
-    model, theta = LinearModel(1e-6), np.array([3.0, 1.0, 0.4])
-    model.grow(clients=1)
-    one = np.zeros(1, dtype=np.int32)
-    for _ in range(50):
-        context = rng.uniform(0.5, 2, (1, 3))
-        model.update(one, context, context @ theta)
-    context = rng.uniform(0.5, 2, (1, 3))
-    assert model.estimate(one, context, 0.0)[0][0] == pytest.approx(float((context @ theta)[0]))
 
 
 def _view(compute: Sequence[float], rate: Sequence[float]) -> RoundView:
@@ -179,11 +117,3 @@ def test_by_default_the_model_is_that_of_the_round(name: str) -> None:
         times = policy._times  # type: ignore[attr-defined] # both have them
         context = times.contexts(replace(view, model_bytes=known))
         assert context[:, 2] == pytest.approx([bits / 1e6, bits / 2e6])
-
-
-@pytest.mark.parametrize("recipe", ["rbcs-f-numeric", "cocs-decisions"])
-def test_worlds_say_how_large_the_model_is(recipe: str) -> None:
-    setting = load_recipe(recipe)
-    bits = 20e6 if recipe == "rbcs-f-numeric" else 0.18e6
-    assert "model_bits" not in setting.policies["rbcs-f"]
-    assert 8 * make_world(setting, 0).view(1).model_bytes == bits

@@ -100,12 +100,3 @@ def test_bounds_follow_all_pairs_that_were_seen() -> None:
     state = policy.state()
     assert state["low"] == pytest.approx([2.0, 0.5], rel=1e-6)
     assert state["high"] == pytest.approx([9.0, 9.0], rel=1e-6)
-
-
-def test_it_learns_which_edge_is_good() -> None:
-    policy = LinUcbPolicy()
-    for _ in range(30):
-        policy.learn(ended(VIEW, [0, 3, 4], x=[True, False, True]))
-        policy.learn(ended(VIEW, [1, 2, 5], x=[False, True, False]))
-    chosen = policy.select(VIEW, np.random.default_rng(0)).pairs
-    assert sorted(chosen.tolist()) == [0, 2, 4]

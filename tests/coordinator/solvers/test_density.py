@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from fedagent_coordinator.errors import InvalidViewError
 from fedagent_coordinator.solvers import AssignmentProblem, names
 from fedagent_coordinator.solvers.density import DensitySolver
-from fedagent_coordinator.solvers.local_search import _best_two
 
 from .instances import assignments, is_feasible, linear_optimum, paper_instance
 
@@ -65,30 +64,6 @@ def test_a_crossing_makes_room_that_no_exchange_at_one_edge_finds() -> None:
     )
     assert DensitySolver(max_visits=0).solve(problem).value == 3.0
     assert DensitySolver().solve(problem).value == 4.0 == linear_optimum(problem)
-
-
-def best_two(cost: list[int], net: list[float], room: int) -> tuple[float, tuple[int, ...]]:
-    return _best_two(cost, net, np.maximum.accumulate(net).tolist(), room)
-
-
-def test_best_two_finds_the_best_that_fit_together() -> None:
-    cost, net = [1, 2, 3, 5], [1.0, 5.0, 4.0, 7.0]
-    assert best_two(cost, net, 0) == (0.0, ())
-    assert best_two(cost, net, 2) == (5.0, (1,))
-    assert best_two(cost, net, 5) == (9.0, (2, 1))
-    assert best_two(cost, net, 7) == (12.0, (3, 1))
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 9), st.floats(0.1, 9)), min_size=1, max_size=8),
-    st.integers(0, 20),
-)
-def test_best_two_equals_linear_optimum(items: list[tuple[int, float]], room: int) -> None:
-    items.sort(key=lambda item: item[0])
-    cost, net = [c for c, _ in items], [v for _, v in items]
-    singles = [v for c, v in items if c <= room]
-    doubles = [a[1] + b[1] for i, a in enumerate(items) for b in items[:i] if a[0] + b[0] <= room]
-    assert best_two(cost, net, room)[0] == pytest.approx(max([0.0, *singles, *doubles]))
 
 
 def test_bad_numbers_and_parameters_are_refused() -> None:

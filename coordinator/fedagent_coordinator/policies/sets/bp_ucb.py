@@ -32,8 +32,17 @@ from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.registry import require
 
 from .arms import Slot, candidates, check_set, take
-from .beliefs import BeliefResult, Wiring, propagate, propagate_literal, wire
-from .neighbours import Graph, declared, k_nearest, within_radius
+from .beliefs import (
+    BeliefResult,
+    Graph,
+    Wiring,
+    declared,
+    k_nearest,
+    propagate,
+    propagate_literal,
+    wire,
+    within_radius,
+)
 
 _FEATURES = ("x_km", "y_km")
 _GRAPHS = ("k-nearest", "radius", "declared")

@@ -63,26 +63,6 @@ def test_beliefs_are_the_forward_algorithm(
     assert filters.belief[0, 0] == pytest.approx(expected)
 
 
-def test_one_bad_round_of_everybody_says_nothing_of_a_device() -> None:
-    charged, excused = DeviceFilters([0.003]), DeviceFilters([0.003])
-    for filters, quality in ((charged, 1.0), (excused, 0.0)):
-        learn(filters, 0.95, wins=False, round_=1, quality=quality)
-    assert believed(excused, 0.95, 2) == pytest.approx(believed(DeviceFilters([0.003]), 0.95, 2))
-    assert believed(charged, 0.95, 2) < 0.8 * believed(excused, 0.95, 2)
-
-
-def test_a_dead_device_is_known_after_a_few_failures_and_again_after_one_success() -> None:
-    filters = DeviceFilters([0.003])
-    for round_ in range(1, 11):
-        learn(filters, 0.95, wins=True, round_=round_)
-    for round_ in range(11, 17):
-        learn(filters, 0.95, wins=False, round_=round_)
-        assert believed(filters, 0.95, round_) < (0.94, 0.86, 0.62, 0.27, 0.1, 0.04)[round_ - 11]
-    assert filters.never(ONE, 17)[0, 0] > 0.9
-    learn(filters, 0.95, wins=True, round_=40)
-    assert believed(filters, 0.95, 41) > 0.7
-
-
 def test_what_is_expected_of_a_new_device_is_learnt_from_the_others() -> None:
     good, bad = DeviceFilters([0.003]), DeviceFilters([0.003])
     for filters, wins in ((good, True), (bad, False)):

@@ -81,20 +81,6 @@ def test_more_features_than_it_has_room_for_are_left_out() -> None:
     assert np.isfinite(bins.chance(bins.read(view, EVERY, np.zeros(6)))).all()
 
 
-def test_there_is_room_for_all_that_agents_report() -> None:
-    """With seven of these, by name, `download_bps` and `signal_dbm` were never seen."""
-    names = (
-        *("arrivals_per_s", "arrivals_per_step", "bandwidth_hz", "battery", "cold", "compute"),
-        *("distance_km", "download_bps", "link_bps", "load_limit_s", "rtt_s"),
-        *("seconds_per_iteration", "signal_dbm", "temperature_c", "upload_bps", "x_km", "y_km"),
-    )
-    reported: dict[str, Any] = {name: [1.0, 2.0] for name in names}
-    view = column_view(**reported)
-    bins = BinnedContext(0.99)
-    bins.observe(view, EVERY, np.zeros(2))
-    assert bins.read(view, EVERY, np.zeros(2)).shape == (1 + len(names), 2)
-
-
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_quantiles_are_numpys(size: int, rows: int, seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=(rows, size)).round(1)

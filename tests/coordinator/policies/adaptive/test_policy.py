@@ -103,18 +103,6 @@ def test_the_floor_of_exploration_and_the_way_back() -> None:
         assert np.diff(np.concatenate(([0], rounds + 1, [241]))).max() <= 30
 
 
-def test_a_dear_device_that_restarted_is_tried_at_once_too() -> None:
-    """It was left to its price: the floor alone takes none that is dearer than the average."""
-    policy, price = AdaptivePolicy(), [2, *[1] * 19]
-    for t in range(1, 61):
-        starts = np.full(20, 0 if t < 60 else 1, dtype=np.int64)
-        starts[1:] = 0
-        view = replace(column_view(t, clients=20, budget=8, price=price), client_starts=starts)
-        pairs = policy.select(view, round_rng(3, t, Purpose.SELECT)).pairs.tolist()
-        policy.learn(ended(view, pairs, x=[pair > 0 for pair in pairs]))
-    assert 0 in pairs
-
-
 def test_dear_devices_that_deliver_are_found_among_cheap_ones_that_hardly_do() -> None:
     """They were bought half as often: three successes made them known, and never tried again."""
     rng, policy = np.random.default_rng(0), AdaptivePolicy()
@@ -166,15 +154,6 @@ def test_the_short_memory_leads_after_a_change() -> None:
     assert state["theta"][1][0] > state["theta"][0][0] + 0.3
     notes = policy.select(PLAIN, np.random.default_rng(0)).notes
     assert notes["w_short"] > notes["w_long"]
-
-
-def test_a_longer_memory_forgets_less() -> None:
-    short, long = AdaptivePolicy(memory=5.0), AdaptivePolicy(memory=500.0)
-    for policy in (short, long):
-        for t in range(1, 71):
-            wins = [t <= 60 or t % 4 == i for i in range(4)]
-            policy.learn(ended(column_view(t, clients=4, budget=4), [0, 1, 2, 3], x=wins))
-    assert short.state()["theta"][1][0] > long.state()["theta"][1][0] + 0.3
 
 
 def test_the_weight_of_no_expert_vanishes() -> None:
@@ -260,20 +239,3 @@ def test_savings_are_for_who_has_waited_longest() -> None:
         view = column_view(1 + idle, clients=10, budget=1_000_000, price=price)
         notes = policy.select(view, np.random.default_rng(0)).notes
         assert notes["probes"] == tried, idle
-
-
-def test_all_of_the_savings_buy_what_costs_as_much() -> None:
-    """1.001 credits are 1000999 micro-credits, if floats are cut off."""
-    policy = AdaptivePolicy()
-    view = column_view(60, clients=1, price=[1_001_000], budget=1_001_000)
-    for t in range(1, 7):
-        policy.learn(ended(replace(view, round=t), []))
-    assert policy.select(view, np.random.default_rng(0)).notes["probes"] == 1
-
-
-def test_a_round_without_a_budget_takes_no_savings_away() -> None:
-    policy = AdaptivePolicy()
-    for t in range(1, 13):
-        view = column_view(t, clients=4, budget=4_000_000 * (t % 2))
-        policy.learn(ended(view, []))
-    assert policy.state()["allowance"].tolist() == pytest.approx([4.0])

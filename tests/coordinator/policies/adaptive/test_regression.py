@@ -83,9 +83,3 @@ def test_evidence_fades_towards_the_prior() -> None:
     assert precisions[1.0] > 1.5 >= precisions[0.5] > 1.0
     model = prior(logit=True)
     assert updated(model, start(model), x[:0], wins[:0], once[:0]).theta.tolist() == [0.2, -0.4]
-
-
-def test_a_precision_is_definite() -> None:
-    assert definite(np.eye(3))
-    assert not definite(-np.eye(3))
-    assert not definite(np.zeros((2, 2)))

@@ -52,17 +52,6 @@ def test_levels_are_inferred_as_by_enumeration(orders: list[tuple[int, float, bo
         assert value == pytest.approx(expected[edges.index(edge)], rel=1e-6)
 
 
-def test_a_cold_round_is_not_charged_to_the_devices() -> None:
-    assert max(left([0] * 10, [0.8] * 10, [False] * 10)) < 0.1
-    assert min(left([0] * 10, [0.8] * 10, [True] * 9 + [False])) > 0.9
-
-
-def test_an_edge_whose_devices_all_fail_alone_is_the_cause() -> None:
-    quality = left([0] * 6 + [1] * 6, [0.9] * 12, [False] * 6 + [True] * 6)
-    assert max(quality[:6]) < 0.1
-    assert min(quality[6:]) > 0.9
-
-
 def test_one_order_alone_has_no_excuse() -> None:
     assert left([1], [0.9], [False]) == [1.0]
 

@@ -47,25 +47,6 @@ def test_one_client_that_claims_a_huge_compute_blinds_nobody() -> None:
     assert left[20:] == pytest.approx(10 - 1 - (19 + 10) / 20, abs=0.01)
 
 
-def test_of_two_clients_the_honest_one_keeps_its_time() -> None:
-    clock: dict[str, Any] = {"download_bps": [2e6, 2e6], "compute": [1e12, 2.0]}
-    demand, view = UploadDemand(), column_view(deadline_s=10.0, **clock)
-    demand.learn(replace(ended(view, [0, 1]), dt_s=np.ones(2), lc_s=np.ones(2)))
-    assert demand.required(view)[0][1] > 4.0
-
-
-def test_a_client_that_took_long_is_known_where_most_take_no_time() -> None:
-    clock: dict[str, Any] = {"download_bps": [2e6] * 3, "compute": [1.0] * 3}
-    demand, view = UploadDemand(), column_view(deadline_s=5.0, **clock)
-    for _ in range(20):
-        demand.learn(
-            replace(ended(view, [0, 1, 2]), dt_s=np.zeros(3), lc_s=np.array([0.0, 0.0, 4.9]))
-        )
-    left = demand.required(view)[0]
-    assert left[0] > 4.5
-    assert left[2] < 0.5
-
-
 def test_a_feature_that_the_sample_misses_is_read_all_the_same() -> None:
     rates = np.full(8191, np.nan)
     rates[1::2] = 2e6

@@ -10,10 +10,15 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import MissingFeatureError, StateError
 from fedagent_coordinator.policies import Purpose, round_rng
-from fedagent_coordinator.policies.sets.beliefs import propagate, propagate_literal, wire
+from fedagent_coordinator.policies.sets.beliefs import (
+    declared,
+    k_nearest,
+    propagate,
+    propagate_literal,
+    wire,
+)
 from fedagent_coordinator.policies.sets.bp_ucb import BpUcbPolicy
-from fedagent_coordinator.policies.sets.neighbours import declared, k_nearest, within_radius
-from tests.fakes.rounds import SEED, chosen, ended, play, town
+from tests.fakes.rounds import SEED, chosen, ended, town
 
 NAN = math.nan
 
@@ -47,18 +52,6 @@ def test_the_index_is_the_one_of_the_paper() -> None:
     assert count.min() < count.max()
 
 
-def test_without_opinions_k_random_clients_train() -> None:
-    where = spots(9)
-    draws = [
-        [tuple(chosen(BpUcbPolicy(), town(1, 9, places=where), seed)) for seed in range(9)]
-        for _ in range(2)
-    ]
-    drawn = set(draws[0])
-    assert draws[0] == draws[1]
-    assert len(drawn) > 1
-    assert {len(clients) for clients in drawn} == {5}
-
-
 def test_a_first_opinion_is_the_first_pull_and_later_ones_need_training() -> None:
     policy = BpUcbPolicy(clients_per_round=1, graph="declared", cold_start=False)
     policy.learn(ended(town(1, 3), [0], opinions=[0.5, 0.7, NAN]))
@@ -69,13 +62,6 @@ def test_a_first_opinion_is_the_first_pull_and_later_ones_need_training() -> Non
     policy.learn(ended(town(3, 3), [0], opinions=[NAN, NAN, 0.2]))
     assert policy.state()["count"].tolist() == [2, 1, 1]
     assert policy.state()["last"].tolist() == [0.9, 0.1, 0.2]
-
-
-def test_clients_without_opinion_rank_like_the_mean() -> None:
-    policy = BpUcbPolicy(clients_per_round=1, graph="declared", mu=0.0, cold_start=False)
-    policy.learn(ended(town(1, 3), [0], opinions=[0.9, 0.1, NAN]))
-    scores = policy.select(town(2, 4), np.random.default_rng(0)).scores
-    assert scores[2:] == pytest.approx([0.5 + 0.5 / 4] * 2)
 
 
 def test_the_first_set_is_chosen_with_the_beliefs_of_the_initial_opinions() -> None:
@@ -120,37 +106,6 @@ def test_beliefs_are_of_the_kind_asked_for(how: str) -> None:
         wiring = wire(graph, local=how == "local_weights")
         assert belief == pytest.approx(propagate(wiring, opinions).belief, abs=1e-12)
         assert belief.max() < 0.95
-
-
-def test_neighbours_decide_between_equals() -> None:
-    policy = BpUcbPolicy(clients_per_round=1, graph="declared", edges=[(1, 3)], mu=0.0)
-    policy.learn(ended(town(1, 4), [0], opinions=[0.5, 0.6, 0.6, 0.6]))
-    assert chosen(policy, town(2, 4)) == [2]
-    close = BpUcbPolicy(clients_per_round=1, graph="declared", edges=[(2, 3)], mu=0.0)
-    close.learn(ended(town(1, 4), [0], opinions=[0.5, 0.6, 0.6, 0.61]))
-    state = close.state()
-    assert state["belief"][2] < state["belief"][3] < 0.61**2 + 1e-3
-    assert state["belief"][1] == pytest.approx(0.36)
-
-
-def test_positions_of_who_is_out_of_sight_are_remembered() -> None:
-    policy = BpUcbPolicy(graph="radius", radius_km=0.4)
-    where = spots(6)
-    opinions = [0.9, 0.2, 0.5, 0.6, 0.7, 0.3]
-    policy.learn(ended(town(1, 6, places=where), [0], opinions=opinions))
-    view = town(2, 6, places=where).take(np.array([0, 4]))
-    policy.learn(ended(view, [0], opinions=opinions))
-    expected = propagate(wire(within_radius("test", np.array(where), 0.4)), np.array(opinions))
-    assert policy.state()["belief"] == pytest.approx(expected.belief, abs=1e-12)
-
-
-def test_notes_report_convergence() -> None:
-    policy = BpUcbPolicy()
-    play(policy, town(1, 20, places=spots(20)), 0.5)
-    notes = policy.select(town(2, 20, places=spots(20)), np.random.default_rng(0)).notes
-    assert 0 < notes["bp_contraction"] < 1
-    assert 0 < notes["bp_sweeps"] < 200
-    assert notes["bp_residual"] <= 1e-9
 
 
 def test_positions_are_needed_unless_neighbours_are_declared() -> None:
@@ -249,14 +204,6 @@ def test_by_default_who_never_trained_comes_first_and_then_the_index_decides(
             policy.restore(state)
 
 
-def test_a_first_opinion_counts_also_of_a_round_in_which_nobody_was_there() -> None:
-    policy = BpUcbPolicy(graph="declared", clients_per_round=1, mu=0.0)
-    nobody = town(1, 3, there=[False] * 3, opinions=[0.0, 0.0, NAN])
-    policy.learn(ended(nobody, [], opinions=[0.0, 0.0, 0.5]))
-    view = town(2, 3, there=[False, True, True], opinions=[0.0, 0.0, 0.0])
-    assert chosen(policy, view) == [2]
-
-
 @pytest.mark.parametrize("clients", [3, 5, 12, 20])
 def test_sets_of_k_cover_everybody_once_before_the_index_decides(clients: int) -> None:
     rng, policy, where = np.random.default_rng(clients), BpUcbPolicy(), spots(clients)
@@ -270,32 +217,6 @@ def test_sets_of_k_cover_everybody_once_before_the_index_decides(clients: int) -
     assert sorted({client for slot in slots for client in slot}) == list(range(clients))
     later = policy.select(town(9, clients, places=where), np.random.default_rng(0))
     assert later.notes["cold"] == 0
-
-
-def test_what_a_client_thinks_of_the_initial_model_is_no_reward() -> None:
-    """A good client is not left out because the model was untrained when it was asked."""
-    policy = BpUcbPolicy(clients_per_round=1, graph="declared", mu=0.0)
-    worth = [0.6, 0.7, 0.9, 0.8]
-    slots = []
-    for t in range(1, 7):
-        view = town(t, 4, opinions=[0.1] * 4)
-        slots += chosen(policy, view)
-        policy.learn(ended(view, slots[-1:], opinions=[worth[slots[-1]]] * 4))
-    assert sorted(slots[:4]) == [0, 1, 2, 3]
-    assert slots[4:] == [2, 2]
-    assert policy.state()["mean"].tolist() == pytest.approx(worth)
-
-
-def test_who_comes_later_trains_first_and_who_never_delivers_is_tried_twice() -> None:
-    policy = BpUcbPolicy(clients_per_round=1, graph="declared", mu=0.0)
-    policy.learn(ended(town(1, 2), [0], opinions=[0.9, 0.5]))
-    slots = []
-    for t in range(2, 8):
-        view = town(t, 2 if t < 5 else 3)
-        slots += chosen(policy, view)
-        opinions = [0.8] * len(view.client_price)
-        policy.learn(ended(view, slots[-1:], x=[slots[-1] != 1], opinions=opinions))
-    assert slots == [1, 1, 0, 2, 0, 0]
 
 
 def test_only_an_update_that_was_used_is_a_pull() -> None:

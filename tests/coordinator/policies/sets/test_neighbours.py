@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator.policies.base import FloatArray
-from fedagent_coordinator.policies.sets.neighbours import Graph, declared, k_nearest, within_radius
+from fedagent_coordinator.policies.sets.beliefs import Graph, declared, k_nearest, within_radius
 from fedagent_protocol.errors import ParameterError
 
 places = st.lists(

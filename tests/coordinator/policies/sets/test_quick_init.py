@@ -190,15 +190,6 @@ def test_a_group_without_opinion_is_retried_once_then_scores_the_mean() -> None:
     assert np.unique(scores[first]) == pytest.approx([0.8])
 
 
-def test_who_joins_later_scores_the_mean_of_the_others() -> None:
-    policy = QuickInitUcbPolicy(clients_per_round=2, mu=0.0)
-    groups = {reward: play(policy, town(t, 4), reward) for t, reward in ((1, 1.0), (2, 0.0))}
-    view = town(3, 7)
-    scores = policy.select(view, np.random.default_rng(0)).scores
-    assert scores[4:].tolist() == [0.5, 0.5, 0.5]
-    assert chosen(policy, view) == groups[1.0]
-
-
 def test_a_slot_keeps_its_set_and_credits_who_played_last() -> None:
     policy = QuickInitUcbPolicy(clients_per_round=2, slot_rounds=3, mu=0.0)
     rounds = [play(policy, town(t, 4), 0.1 * t) for t in range(1, 7)]
@@ -213,20 +204,3 @@ def test_a_slot_keeps_its_set_and_credits_who_played_last() -> None:
     after = policy.state()
     assert np.array_equal(before["arm_mean"], after["arm_mean"])  # another set: no arm of K
     assert after["slot"].tolist() == [3, 0]
-
-
-def test_another_set_than_was_wanted_is_the_arm_that_is_credited() -> None:
-    policy = QuickInitUcbPolicy(clients_per_round=2, mu=0.0)
-    for t in (1, 2):
-        play(policy, town(t, 4), 0.5)
-    wanted = chosen(policy, town(3, 4))
-    played = [c for c in range(4) if c not in wanted]
-    policy.learn(ended(town(3, 4), played, opinions=1.0))
-    assert chosen(policy, town(4, 4)) == played
-
-
-def test_budgets_drop_who_does_not_fit() -> None:
-    policy = QuickInitUcbPolicy(clients_per_round=4)
-    for t in range(1, 20):
-        assert len(play(policy, town(t, 9, price=3, budget=10), 0.5)) == 3
-    assert play(policy, town(20, 9, price=11, budget=10), 0.5) == []

@@ -84,18 +84,3 @@ def test_sums_that_floats_cannot_tell_apart_are_told_apart() -> None:
     scores = {0: 10**20, 1: 10**20 + 1, 2: 0, 3: 0}
     assert best(scores, 1, []) == (1,)
     assert best(scores, 2, [(0, 1)]) == (1, 2)
-
-
-def test_many_more_played_subsets_than_one_chunk() -> None:
-    scores = {c: 50 - c // 2 for c in range(50)}
-    every = sorted(combinations(range(50), 3), key=lambda arm: (-sum(scores[c] for c in arm), arm))
-    assert best(scores, 3, every[:4000]) == every[4000]
-    rest = [*every[:700], *every[2000:9000]]
-    assert best(scores, 3, rest[::-1]) == every[700]
-
-
-def test_ties_go_to_the_smallest_clients_wherever_their_parents_come() -> None:
-    every = list(combinations(range(14), 4))
-    left = {every[300], every[900]}
-    played = [arm for arm in every[::-1] if arm not in left]
-    assert best(dict.fromkeys(range(14), 7), 4, played) == every[300]

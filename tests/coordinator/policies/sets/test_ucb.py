@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 
-from fedagent_coordinator.policies.sets.ucb import UcbPolicy
+from fedagent_coordinator.policies.sets.quick_init import UcbPolicy
 from tests.fakes.rounds import SEED, chosen, play, town
 
 
@@ -16,13 +16,6 @@ def test_ucb_pulls_every_arm_once_first_in_a_seeded_order() -> None:
 
     assert sorted(order(SEED)) == sorted(combinations(range(6), 3))
     assert order(SEED) == order(SEED) != order(SEED + 1)
-
-
-def test_ucb_of_equal_arms_takes_the_smallest_tuple() -> None:
-    policy = UcbPolicy(clients_per_round=2)
-    for t in range(1, 7):
-        play(policy, town(t, 4), 0.5)
-    assert chosen(policy, town(7, 4)) == [0, 1]
 
 
 def test_ucb_starts_where_arms_cannot_be_counted() -> None:
